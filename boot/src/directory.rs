@@ -1,9 +1,9 @@
 //! The launcher, as a process keeps it: at start-up, when an address of a peer is first needed, and when the job is left.
 
+use crate::job_map::JobMap;
 use crate::network::{self, Paired};
-use crate::roll::Roll;
 use crate::wireup::{Questions, Wireup, WireupError};
-use crate::{BootError, card};
+use crate::{BootError, process_record};
 use gapless_bml::{BmlError, Directory, Found, LinkError, Rank};
 use gapless_btl::Address;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -31,7 +31,7 @@ pub(crate) fn write_rails<'r>(
     worlds_before: u32,
 ) -> String {
     let mut words: Vec<String> =
-        rails.map(|(name, address)| card::write_rail(name, &address)).collect();
+        rails.map(|(name, address)| process_record::write_rail(name, &address)).collect();
     if words.is_empty() {
         words.push(NOWHERE.to_owned());
     }
@@ -83,7 +83,7 @@ pub(crate) struct Addresses {
     pub(crate) me: u32,
     /// How many worlds each process had before.
     pub(crate) worlds_before: u32,
-    pub(crate) roll: Arc<Roll>,
+    pub(crate) map: Arc<JobMap>,
     /// Whether processes have published [`PLACES`].
     pub(crate) several_hosts: bool,
     /// Whether this process reaches those of its host by shared memory.
@@ -97,7 +97,7 @@ pub(crate) struct Addresses {
 impl Addresses {
     /// How a peer is reached, over all transports that may; `None` if it takes until later.
     pub(crate) fn of(&self, peer: u32) -> Option<Result<Paired, BootError>> {
-        let apart = card::are_apart(self.roll.host(self.me), self.roll.host(peer));
+        let apart = process_record::are_apart(self.map.host(self.me), self.map.host(peer));
         let near = |(name, _): &(String, Address)| name == SM;
         let (mut found, mut together) = (Vec::new(), true);
         if !(apart && self.several_hosts) || self.has_others {
@@ -134,7 +134,7 @@ impl Addresses {
                 None => *word != NOWHERE,
             });
             let rails: Result<_, BootError> =
-                words.map(|word| card::read_rail(peer, word)).collect();
+                words.map(|word| process_record::read_rail(peer, word)).collect();
             if world == self.worlds_before {
                 return rails;
             }
@@ -147,7 +147,7 @@ impl Addresses {
 
 impl Directory for Addresses {
     fn may_be_mapped(&self, peer: Rank) -> bool {
-        self.has_others || !card::are_apart(self.roll.host(self.me), self.roll.host(peer.0))
+        self.has_others || !process_record::are_apart(self.map.host(self.me), self.map.host(peer.0))
     }
 
     fn look_up(&mut self, peer: Rank) -> Found {

@@ -50,7 +50,7 @@ pub enum BootError {
     },
     /// A peer published something that makes no sense.
     #[error("rank {rank} published {text:?} as its {what}, which makes no sense")]
-    BadCard {
+    BadRecord {
         /// The peer.
         rank: u32,
         /// What it should be.

@@ -2,36 +2,36 @@
 //!
 //! ```text
 //! every process         rank 0                      every process
-//! card, rails ─ fence ─ reads all cards, roll ─ fence ─ reads the roll
+//! record, rails ─ fence ─ reads all records, job map ─ fence ─ reads the job map
 //!                                                   several hosts: opens a port, publishes its places ─ fence
 //!                                                   links to ranks r ± 2^k; other addresses when they are needed
 //! ```
 //!
-//! So a job of N processes asks its launcher for N cards, N rolls, and two or three addresses for each link. A launcher
-//! that does not answer while a process waits at a fence is asked for all addresses at once, and so is any if a transport
-//! does not tell who calls ([`Btl::callers`](gapless_btl::Btl::callers)).
+//! So a job of N processes asks its launcher for N records, N job maps, and two or three addresses for each link. A
+//! launcher that does not answer while a process waits at a fence is asked for all addresses at once, and so is any if
+//! a transport does not tell who calls ([`Btl::callers`](gapless_btl::Btl::callers)).
 
 #[cfg(test)]
 mod start;
 
 use crate::BootError;
-use crate::card::{self, Network};
 use crate::descriptors;
 use crate::directory::{Addresses, Connection, PLACES, RAILS, SM, write_rails};
+use crate::job_map::JobMap;
 use crate::network::{self, Settings, TCP, Ways};
 use crate::places::Places;
-use crate::roll::Roll;
+use crate::process_record::{self, Network};
 use crate::wireup::Wireup;
 use gapless_bml::{Bml, BmlError, Directory, Found, LinkError, PeerState, Rank};
 use gapless_btl::Address;
 use gapless_btl_tcp::random_secret;
 use std::sync::Arc;
 
-/// Under which key every process publishes its card.
-const CARD: &str = "gapless-card";
+/// Under which key every process publishes its record.
+const RECORD: &str = "gapless-card";
 
-/// Under which key rank 0 publishes the cards of all.
-const ROLL: &str = "gapless-roll";
+/// Under which key rank 0 publishes the records of all.
+const JOB_MAP: &str = "gapless-roll";
 
 /// Under which key rank 0 publishes the job's secret.
 const SECRET: &str = "gapless-secret";
@@ -61,17 +61,18 @@ pub fn meet(
     let wireup = &mut **launcher;
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
-    let own = card::write(digest, network, settings.encrypt);
+    let own = process_record::write(digest, network, settings.encrypt);
     publish(wireup, &own, &addresses)?;
-    let roll = Arc::new(read_roll(wireup, &own)?);
-    let kinds: Vec<(u32, &str)> = roll.kinds().collect();
+    let map = Arc::new(read_map(wireup, &own)?);
+    let kinds: Vec<(u32, &str)> = map.kinds().collect();
     for (rank, kind) in kinds.iter().filter(|(rank, _)| *rank != me) {
-        card::check(*rank, kind)?;
+        process_record::check(*rank, kind)?;
     }
-    let hosts = roll.hosts().iter().map(String::as_str);
-    let several_hosts = size > 1 && card::need_network(kinds.iter().map(|(_, kind)| *kind), hosts);
+    let hosts = map.hosts().iter().map(String::as_str);
+    let several_hosts =
+        size > 1 && process_record::need_network(kinds.iter().map(|(_, kind)| *kind), hosts);
     if several_hosts {
-        card::check_encryption(&own, kinds.iter().copied())?;
+        process_record::check_encryption(&own, kinds.iter().copied())?;
     }
     let labels = match several_hosts {
         true => open_network(wireup, bml, (network, ways, settings))?,
@@ -81,13 +82,13 @@ pub fn meet(
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
     drop(launcher);
     let others: Vec<u32> =
-        (0..size).filter(|&rank| !card::has_table(roll.kind(rank), digest)).collect();
+        (0..size).filter(|&rank| !process_record::has_table(map.kind(rank), digest)).collect();
     let has_others = addresses.iter().any(|(name, _)| name != SM);
     let mut directory = Addresses {
         connection: Arc::clone(connection),
         me,
         worlds_before,
-        roll: Arc::clone(&roll),
+        map: Arc::clone(&map),
         several_hosts,
         has_shared_memory: network != Network::Wanted,
         has_others,
@@ -98,7 +99,7 @@ pub fn meet(
             introduce(bml, &mut directory, rank)?;
         }
     }
-    if !has_others && let Some(error) = way_missing(&roll, (me, network), several_hosts) {
+    if !has_others && let Some(error) = way_missing(&map, (me, network), several_hosts) {
         return Err(error.into());
     }
     if !others.is_empty() {
@@ -113,9 +114,9 @@ pub fn meet(
     if let Some((peer, error)) = lost {
         return Err(BmlError::PeerLost { peer, error }.into());
     }
-    let sharing = sharing(&roll, me);
+    let sharing = sharing(&map, me);
     let sharing = local.unwrap_or(usize::MAX).min(sharing);
-    Ok(Met { sharing, places: Places::new(&roll) })
+    Ok(Met { sharing, places: Places::new(&map) })
 }
 
 fn publish(
@@ -123,7 +124,7 @@ fn publish(
     own: &str,
     addresses: &[(String, Address)],
 ) -> Result<(), BootError> {
-    wireup.put(CARD, own)?;
+    wireup.put(RECORD, own)?;
     let rails = addresses.iter().map(|(name, address)| (name.as_str(), address.clone()));
     wireup.put(RAILS, &write_rails(rails, wireup.worlds_before()))?;
     if wireup.rank() == 0 && wireup.size() > 1 {
@@ -133,46 +134,51 @@ fn publish(
     Ok(wireup.fence()?)
 }
 
-/// The cards of all processes: rank 0 reads them, the others read what it makes of them. It says nothing of what is wrong
-/// with them before all have them.
-fn read_roll(wireup: &mut dyn Wireup, own: &str) -> Result<Roll, BootError> {
+/// The records of all processes: rank 0 reads them, the others read what it makes of them. It says nothing of what is
+/// wrong with them before all have them.
+fn read_map(wireup: &mut dyn Wireup, own: &str) -> Result<JobMap, BootError> {
     let size = wireup.size();
     if size == 1 {
-        return Ok(Roll::new([own]));
+        return Ok(JobMap::new([own]));
     }
     if wireup.rank() > 0 {
         wireup.fence()?;
-        return Roll::read(&wireup.get(0, ROLL)?, size);
+        return JobMap::read(&wireup.get(0, JOB_MAP)?, size);
     }
-    let mut cards = vec![own.to_owned()];
+    let mut records = vec![own.to_owned()];
     for rank in 1..size {
-        // A card that would take the roll apart is damaged, or of another build: its own rank is to be named.
-        cards.push(wireup.get(rank, CARD)?.replace(['/', ';'], "?"));
+        // A record that would take the job map apart is damaged, or of another build: its own rank is to be named.
+        records.push(wireup.get(rank, RECORD)?.replace(['/', ';'], "?"));
     }
-    let roll = Roll::new(cards.iter().map(String::as_str));
-    wireup.put(ROLL, &roll.write())?;
+    let map = JobMap::new(records.iter().map(String::as_str));
+    wireup.put(JOB_MAP, &map.write())?;
     wireup.fence()?;
-    Ok(roll)
+    Ok(map)
 }
 
 /// How many processes of this machine, with this one, may run on this one's processors.
-fn sharing(roll: &Roll, me: u32) -> usize {
+fn sharing(map: &JobMap, me: u32) -> usize {
     let here: Vec<bool> =
-        roll.hosts().iter().map(|host| card::share_machine(roll.host(me), host)).collect();
-    let shares: Vec<bool> = roll.seats().iter().map(|seat| card::shares_processors(seat)).collect();
-    let others = (0..).zip(roll.places()).filter(|(rank, _)| *rank != me);
-    1 + others.filter(|(_, (host, seat))| here[*host as usize] && shares[*seat as usize]).count()
+        map.hosts().iter().map(|host| process_record::share_machine(map.host(me), host)).collect();
+    let shares: Vec<bool> =
+        map.bindings().iter().map(|binding| process_record::shares_processors(binding)).collect();
+    let others = (0..).zip(map.places()).filter(|(rank, _)| *rank != me);
+    1 + others
+        .filter(|(_, (host, binding))| here[*host as usize] && shares[*binding as usize])
+        .count()
 }
 
-/// A process of another host to which there is no way, as far as the roll tells.
-fn way_missing(roll: &Roll, (me, network): (u32, Network), several: bool) -> Option<BmlError> {
-    let own = roll.host(me);
-    let is_reached =
-        |rank| several && network != Network::No && card::network(roll.kind(rank)) != Network::No;
-    let ranks = 0..u32::try_from(roll.places().count()).unwrap_or(u32::MAX);
-    let peer =
-        ranks.filter(|&rank| !is_reached(rank)).find(|&it| card::are_apart(own, roll.host(it)))?;
-    let reason = match card::share_machine(own, roll.host(peer)) {
+/// A process of another host to which there is no way, as far as the job map tells.
+fn way_missing(map: &JobMap, (me, network): (u32, Network), several: bool) -> Option<BmlError> {
+    let own = map.host(me);
+    let is_reached = |rank| {
+        several && network != Network::No && process_record::network(map.kind(rank)) != Network::No
+    };
+    let ranks = 0..u32::try_from(map.places().count()).unwrap_or(u32::MAX);
+    let peer = ranks
+        .filter(|&rank| !is_reached(rank))
+        .find(|&it| process_record::are_apart(own, map.host(it)))?;
+    let reason = match process_record::share_machine(own, map.host(peer)) {
         true => "it runs in another network namespace",
         false => "it runs on another host",
     };
@@ -202,7 +208,7 @@ fn open_network(
     if network != Network::No {
         let word = wireup.get(0, SECRET)?;
         // Nothing of it is shown.
-        let secret = network::read_secret(&word).ok_or_else(|| BootError::BadCard {
+        let secret = network::read_secret(&word).ok_or_else(|| BootError::BadRecord {
             rank: 0,
             what: "secret",
             text: format!("{} characters", word.len()),

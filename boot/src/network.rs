@@ -17,7 +17,7 @@ mod wanted;
 pub use verbs::{IB, IS_BUILT as HAS_VERBS, VerbsPort, network as port_network, verbs_ports};
 
 use crate::wireup::WireupError;
-use crate::{BootError, card};
+use crate::{BootError, process_record};
 use choose::Wanted;
 use gapless_bml::Judge;
 use gapless_btl::{Address, Btl, LinkError};
@@ -309,12 +309,12 @@ pub fn judge(settings: &Settings) -> Judge {
 
 /// The job's secret as a word for the launcher's store.
 pub fn write_secret(secret: &Secret) -> String {
-    card::in_hexadecimal(secret.bytes())
+    process_record::in_hexadecimal(secret.bytes())
 }
 
 /// The reverse.
 pub fn read_secret(word: &str) -> Option<Secret> {
-    card::from_hexadecimal(word)?.try_into().ok().map(Secret::new)
+    process_record::from_hexadecimal(word)?.try_into().ok().map(Secret::new)
 }
 
 #[cfg(test)]

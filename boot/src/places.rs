@@ -1,8 +1,8 @@
-//! Where each process of a job is, as all of them agree: each puts its host on its card, and the socket, NUMA node and
-//! cache whose processors it is kept on.
+//! Where each process of a job is, as all of them agree: each puts its host on its record, and the socket, NUMA node
+//! and cache whose processors it is kept on.
 
-use crate::card;
-use crate::roll::Roll;
+use crate::job_map::JobMap;
+use crate::process_record;
 use gapless_bml::Level;
 
 /// The number of a process's host, and its group on each of [`Level::INSIDE`], if it is in one: numbers of that host.
@@ -11,24 +11,28 @@ pub type Place = (u32, [Option<usize>; Level::INSIDE.len()]);
 /// Where each process of the job is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// The host of each process, and its seat there.
+    /// The host of each process, and its binding there.
     all: Vec<(u32, u32)>,
-    /// The group of a seat on each of the levels within a host, if it is in one.
-    seats: Vec<[Option<usize>; Level::INSIDE.len()]>,
+    /// The group of a binding on each of the levels within a host, if it is in one.
+    bindings: Vec<[Option<usize>; Level::INSIDE.len()]>,
 }
 
 impl Places {
-    /// As the roll has them. Processes that do not name a host are on hosts of their own.
+    /// As the job map has them. Processes that do not name a host are on hosts of their own.
     #[must_use]
-    pub fn new(roll: &Roll) -> Places {
-        let known: Vec<bool> = roll.hosts().iter().map(|it| card::host(it).is_some()).collect();
+    pub fn new(map: &JobMap) -> Places {
+        let known: Vec<bool> =
+            map.hosts().iter().map(|it| process_record::host(it).is_some()).collect();
         let hosts = u32::try_from(known.len()).unwrap_or(u32::MAX);
-        let place = |(process, (host, seat)): (u32, (u32, u32))| match known[host as usize] {
-            true => (host, seat),
-            false => (hosts.saturating_add(process), seat),
+        let place = |(process, (host, binding)): (u32, (u32, u32))| match known[host as usize] {
+            true => (host, binding),
+            false => (hosts.saturating_add(process), binding),
         };
-        let seats = roll.seats().iter().map(|it| Level::INSIDE.map(|level| card::group(it, level)));
-        Places { all: (0..).zip(roll.places()).map(place).collect(), seats: seats.collect() }
+        let bindings = map
+            .bindings()
+            .iter()
+            .map(|it| Level::INSIDE.map(|level| process_record::group(it, level)));
+        Places { all: (0..).zip(map.places()).map(place).collect(), bindings: bindings.collect() }
     }
 
     /// Whether the processes are on more hosts than one.
@@ -40,8 +44,8 @@ impl Places {
     /// Where a process is, if there is one of this number.
     #[must_use]
     pub fn of(&self, process: u32) -> Option<Place> {
-        let &(host, seat) = self.all.get(process as usize)?;
-        Some((host, *self.seats.get(seat as usize)?))
+        let &(host, binding) = self.all.get(process as usize)?;
+        Some((host, *self.bindings.get(binding as usize)?))
     }
 }
 
@@ -51,8 +55,8 @@ mod tests {
 
     #[test]
     fn processes_of_one_host_are_together_and_those_that_name_none_alone() {
-        let cards = ["host:b,socket:0,l3:4", "host:a", "host:b", "x:y", "host:a", "host:,l3:x"];
-        let places = Places::new(&Roll::new(cards));
+        let records = ["host:b,socket:0,l3:4", "host:a", "host:b", "x:y", "host:a", "host:,l3:x"];
+        let places = Places::new(&JobMap::new(records));
         let hosts: Vec<_> = places.all.iter().map(|place| place.0).collect();
         assert!(hosts[0] == hosts[2] && hosts[1] == hosts[4]);
         assert_eq!(hosts.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
@@ -60,6 +64,6 @@ mod tests {
         assert_eq!(places.of(0), Some((hosts[0], [Some(0), None, Some(4)])));
         assert_eq!(places.of(5), Some((hosts[5], [None; 3])));
         assert_eq!(places.of(6), None);
-        assert!(!Places::new(&Roll::new(["host:a"; 3])).are_several_hosts());
+        assert!(!Places::new(&JobMap::new(["host:a"; 3])).are_several_hosts());
     }
 }

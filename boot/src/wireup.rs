@@ -13,13 +13,13 @@
 //! PMI-1 comes first: our own launcher sets it, and may itself run under another launcher. A launcher that is only
 //! partly present (variables without a server, a library that is missing) is a one-line error, never a job of one.
 //!
-//! A launcher only starts processes and carries their cards. How processes of a host meet, and how they notice a
+//! A launcher only starts processes and carries their records. How processes of a host meet, and how they notice a
 //! death, is up to the transports and the same under every launcher. Every wait for a launcher is bounded by
 //! [`Limits`] or ends when it or a peer dies.
 //!
-//! Clients are `pmi1`, `pmix` and `single`; `detect` chooses, and `seat` sees that one world has the job at a time. Lines
-//! go over a `link`, long values in `pieces`. `questions` of other threads are asked by the one that waits at a fence;
-//! `asked` answers the launcher before it ends the job.
+//! Clients are `pmi1`, `pmix` and `single`; `detect` chooses, and `membership` sees that one world has the job at a
+//! time. Lines go over a `link`, long values in `pieces`. `questions` of other threads are asked by the one that waits
+//! at a fence; `asked` answers the launcher before it ends the job.
 
 #[allow(unsafe_code, reason = "takes over the socket by which the launcher asks")]
 mod asked;
@@ -28,12 +28,12 @@ mod error;
 mod limits;
 #[allow(unsafe_code, reason = "takes over the descriptor that the launcher left")]
 mod link;
+#[allow(unsafe_code, reason = "takes each descriptor over once")]
+mod membership;
 mod pieces;
 mod pmi1;
 mod pmix;
 mod questions;
-#[allow(unsafe_code, reason = "takes each descriptor over once")]
-mod seat;
 mod single;
 
 pub use asked::{ASKED, asked, name as name_asked};

@@ -79,7 +79,7 @@ pub use error::CollError;
 pub use lender::Lender;
 pub use members::between;
 pub use rows::{Blocks, Combine, Rows};
-pub use tasks::{Awaited, Leaving, Seat, TaskFault, TaskName, Tasks, Work};
+pub use tasks::{Awaited, Leaving, TaskFault, TaskKernel, TaskName, Tasks, Work};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
 use crate::operation::Operation;

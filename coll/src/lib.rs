@@ -82,8 +82,8 @@ pub use error::{BuildError, Misfit};
 pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::page;
 pub use execute::{
-    Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Seat, Sequencer,
-    TaskFault, TaskName, Tasks, Ticket, Work,
+    Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer, TaskFault,
+    TaskKernel, TaskName, Tasks, Ticket, Work,
 };
 pub use gapless_bml::Level;
 pub use goal::{Goal, GoalRank};

@@ -4,7 +4,7 @@
 use crate::input::Input;
 use gapless_bml::{AmTag, Bml, Handler, Rank, RankEvent};
 use gapless_btl::Token;
-use gapless_xtq::device::player::{Player, memory};
+use gapless_xtq::device::mock_worker::{MockWorker, memory};
 use gapless_xtq::device::{DeviceFunction, Life};
 use gapless_xtq::packet::{Launch, PACKET_BYTES, Packet};
 use gapless_xtq::rewrite::{Places, rewrite};
@@ -137,7 +137,7 @@ fn message(input: &mut Input<'_>, serial: &mut u32) -> Vec<u8> {
 fn honest(bml: &mut Bml) -> Xtq {
     let xtq = Xtq::attach(bml, Config::default()).expect("nobody has the tag");
     let life = Life { idle: Some(std::time::Duration::from_micros(20)), ..Life::default() };
-    xtq.attach_worker(Player::new(|_| Ok(())), life).expect("a worker");
+    xtq.attach_worker(MockWorker::new(|_| Ok(())), life).expect("a worker");
     let function = Function::new(4096, |_| Ok(()));
     xtq.register_function(0, function).expect("an index");
     let kernel = Kernel::of_worker(DeviceFunction::Copy, 4096);

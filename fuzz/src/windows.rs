@@ -257,9 +257,9 @@ pub(crate) fn run(bytes: &[u8]) {
     };
     let window = |at: usize, processes: &[u32], rank, flavor| {
         let own = memory[at].exposure();
-        let seat = osc.host(own.clone(), processes, rank);
+        let handle = osc.host(own.clone(), processes, rank);
         let members = processes.iter().map(|process| member(*process, &memory[at])).collect();
-        Window::new(seat, rank, flavor, own, members)
+        Window::new(handle, rank, flavor, own, members)
     };
     let mut plain = window(0, &[0, 1], 0, Flavor::Plain);
     let dynamic = window(1, &[1, 0], 1, Flavor::Dynamic);

@@ -15,7 +15,7 @@ use gapless::xtq::device::{Accumulate, Combine, Element};
 use gapless::xtq::{CudaWorker, DeviceFunction, Function, Kernel, Launch, Lease, Life, Put};
 use gapless::xtq::{QueueOptions, Rank, Signal, TargetBuffer, Tasks, Worker};
 use gapless::{CudaDevice, CudaDriver, Device, Region};
-use gapless_xtq::device::player::{Player, memory};
+use gapless_xtq::device::mock_worker::{MockWorker, memory};
 use rustix::process::{Pid, Signal as Kill, getpid, kill_process};
 use std::error::Error;
 use std::sync::{Arc, Mutex};
@@ -189,7 +189,7 @@ fn on_a_gpu() -> Result<Home, Failure> {
 fn played() -> Result<Home, Failure> {
     let found = Arc::new(Mutex::new([0u8; 64]));
     let sums = Arc::clone(&found);
-    let worker = Player::new(move |task| {
+    let worker = MockWorker::new(move |task| {
         add(&task.payload, &mut *sums.lock().map_err(|_| 1u32)?);
         Ok(())
     });

@@ -15,7 +15,7 @@ pub use topology::Topology;
 use crate::collective::Common;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Park, Refused};
-use crate::shared::{Shared, Started, State, Warm};
+use crate::shared::{Prefetch, Shared, Started, State};
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_coll::Locality;
 use gapless_engine::Typed;
@@ -97,7 +97,7 @@ impl Communicator {
         // SAFETY: as above, and that is after the request has ended.
         let start = |pml: &mut Pml| unsafe { pml.isend(&self.comm, &view.typed, dest, tag) };
         self.shared.finish(
-            || Warm::to_read(&view.typed),
+            || Prefetch::to_read(&view.typed),
             |state| {
                 self.shared.now_and_then(state);
                 let pml = state.open()?;
@@ -140,7 +140,7 @@ impl Communicator {
         // SAFETY: as above, and that is after the request has ended.
         let start = |pml: &mut Pml| unsafe { pml.irecv(&self.comm, &view.typed, source, tag) };
         self.shared.finish(
-            || Warm::to_write(&view.typed),
+            || Prefetch::to_write(&view.typed),
             |state| {
                 if let Some(status) = look(state)? {
                     return Ok(Started::Over(status));

@@ -9,7 +9,7 @@ use gapless_mem::Region;
 use std::marker::PhantomData;
 
 /// Bytes of the buffer, `start..end`, in ascending order and apart from each other.
-pub(crate) type Stretches = Vec<(u64, u64)>;
+pub(crate) type Spans = Vec<(u64, u64)>;
 
 /// Divides one buffer among several messages, as long as none writes what another uses.
 ///
@@ -44,13 +44,13 @@ pub struct Parts<'a> {
 /// Which bytes of a buffer messages use.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    read: Vec<Stretches>,
-    written: Vec<Stretches>,
+    read: Vec<Spans>,
+    written: Vec<Spans>,
 }
 
 impl Taken {
     /// All bytes that messages write, in ascending order.
-    pub(crate) fn written(&self) -> Stretches {
+    pub(crate) fn written(&self) -> Spans {
         let mut all = self.written.concat();
         // No two have a byte in common.
         all.sort_unstable();
@@ -62,9 +62,9 @@ impl Taken {
     /// # Errors
     /// [`Error::InUse`]: another writes one of them.
     pub(crate) fn read(&mut self, typed: &Typed) -> Result<(), Error> {
-        let stretches = stretches(typed)?;
-        self.written.iter().try_for_each(|taken| apart(taken, &stretches))?;
-        self.read.push(stretches);
+        let spans = spans(typed)?;
+        self.written.iter().try_for_each(|taken| apart(taken, &spans))?;
+        self.read.push(spans);
         Ok(())
     }
 
@@ -73,9 +73,9 @@ impl Taken {
     /// # Errors
     /// [`Error::InUse`]: another uses one of them.
     pub(crate) fn write(&mut self, typed: &Typed) -> Result<(), Error> {
-        let stretches = stretches(typed)?;
-        self.read.iter().chain(&self.written).try_for_each(|taken| apart(taken, &stretches))?;
-        self.written.push(stretches);
+        let spans = spans(typed)?;
+        self.read.iter().chain(&self.written).try_for_each(|taken| apart(taken, &spans))?;
+        self.written.push(spans);
         Ok(())
     }
 }
@@ -120,10 +120,10 @@ impl<'a> Parts<'a> {
 }
 
 /// The bytes that a message uses, from the buffer's start.
-fn stretches(typed: &Typed) -> Result<Stretches, Error> {
+fn spans(typed: &Typed) -> Result<Spans, Error> {
     let mut convertor = typed.convertor()?;
     let mut runs = [Run::default(); 64];
-    let mut list: Stretches = Vec::new();
+    let mut list: Spans = Vec::new();
     loop {
         let (written, _) = convertor.iov(&mut runs, u64::MAX);
         if written == 0 {
@@ -149,7 +149,7 @@ fn stretches(typed: &Typed) -> Result<Stretches, Error> {
 }
 
 /// Whether no byte is in both.
-fn apart(taken: &Stretches, wanted: &Stretches) -> Result<(), Error> {
+fn apart(taken: &Spans, wanted: &Spans) -> Result<(), Error> {
     let (mut a, mut b) = (taken.iter().peekable(), wanted.iter().peekable());
     while let (Some(&&(a_start, a_end)), Some(&&(b_start, b_end))) = (a.peek(), b.peek()) {
         let (start, end) = (a_start.max(b_start), a_end.min(b_end));

@@ -5,8 +5,8 @@
 //! the alarm (an event descriptor beside the transports' own).
 //!
 //! - `held`, `guard`: the lock, and panics of what users have given us;
-//! - `waiting`, `asleep`, `bells`: how threads wait, sleep and are woken; `attend`: a progress thread;
-//! - `short`, `seldom`, `warm`: short messages under one lock, calls that do not wait, memory that is fetched meanwhile;
+//! - `waiting`, `asleep`, `wakeups`: how threads wait, sleep and are woken; `attend`: a progress thread;
+//! - `short`, `seldom`, `prefetch`: short messages under one lock, calls that do not wait, memory fetched meanwhile;
 //! - `settings`, `stuck`: what new collectives go by; calls that hang.
 
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
@@ -14,14 +14,14 @@ mod short;
 
 mod asleep;
 mod attend;
-mod bells;
 pub(crate) mod guard;
 mod held;
+mod prefetch;
 mod seldom;
 mod settings;
 pub(crate) mod stuck;
 mod waiting;
-mod warm;
+mod wakeups;
 
 #[cfg(not(any(feature = "cuda", feature = "opencl")))]
 use crate::accelerators::Accelerators;
@@ -32,7 +32,6 @@ use crate::owned::Parked;
 use crate::scope::Scopes;
 use crate::window::Kept;
 use crate::world::attach;
-pub(crate) use bells::Bells;
 use gapless_bml::{Patience, Spin, now_ns};
 use gapless_boot::places::Places;
 use gapless_coll::runtime::{AllEngines, Component, InFlight};
@@ -46,6 +45,7 @@ use gapless_tuning::coll::Table;
 use gapless_xtq::Xtq;
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
+pub(crate) use prefetch::Prefetch;
 use seldom::Looked;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -53,7 +53,7 @@ use std::sync::{Arc, RwLock};
 use std::task::{Poll, Waker};
 use stuck::Stuck;
 pub(crate) use waiting::Look;
-pub(crate) use warm::Warm;
+pub(crate) use wakeups::Wakeups;
 
 /// One in so many calls that need not wait makes progress.
 const CALLS_PER_POLL: u32 = 32;
@@ -115,7 +115,7 @@ pub(crate) struct State {
     /// Threads that are asleep on the alarm, or about to be.
     sleepers: u32,
     /// Whether the progress thread is asleep, or about to be.
-    dozing: bool,
+    armed: bool,
     /// Calls that did not have to wait.
     unpolled: u32,
     looked: Looked,
@@ -138,7 +138,7 @@ pub(crate) struct Shared {
     /// Threads that want the lock.
     wanting: AtomicU32,
     asleep: Asleep,
-    bells: Bells,
+    wakeups: Wakeups,
     /// Threads that wait for something, and so poll; counted only if there is a progress thread.
     waiting: AtomicU32,
     has_thread: AtomicBool,
@@ -269,7 +269,7 @@ impl State {
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
     #[inline]
-    fn doze(&mut self) -> bool {
+    fn arm(&mut self) -> bool {
         self.stage == Stage::Left || self.collectives.arm(&mut self.pml, &mut self.spent)
     }
 
@@ -354,7 +354,7 @@ impl State {
 impl Shared {
     pub(crate) fn new(
         (pml, windows, window_tasks): (Pml, Osc, gapless_osc::Tasks),
-        (xtq, bells): (Xtq, Bells),
+        (xtq, wakeups): (Xtq, Wakeups),
         (local_ranks, places, stuck): (usize, Places, Stuck),
         accelerators: Arc<Accelerators>,
         (tools, carrier): (Arc<AllEngines>, Arc<Carrier>),
@@ -380,7 +380,7 @@ impl Shared {
             followers: Followers::default(),
             spin: Spin::new(patience.spin),
             sleepers: 0,
-            dozing: false,
+            armed: false,
             unpolled: 0,
             looked: Looked::now(),
             scopes: Scopes::default(),
@@ -393,7 +393,7 @@ impl Shared {
             state: Gate::new(state),
             wanting: AtomicU32::new(0),
             asleep: Asleep::default(),
-            bells,
+            wakeups,
             waiting: AtomicU32::new(0),
             has_thread: AtomicBool::new(false),
             patience,
@@ -447,12 +447,12 @@ impl Shared {
 
     /// Makes sleeping threads check again.
     pub(crate) fn ring(&self) {
-        self.bells.alarm.ring();
+        self.wakeups.alarm.ring();
     }
 
     /// Makes the progress thread check again.
     pub(crate) fn nudge(&self) {
-        self.bells.nudge.ring();
+        self.wakeups.nudge.ring();
     }
 
     /// An operation was started: it may have ended a sleeping thread's wait (a message to this process itself).
@@ -463,7 +463,7 @@ impl Shared {
         if state.sleepers > 0 {
             self.ring();
         }
-        if state.dozing && state.is_busy() {
+        if state.armed && state.is_busy() {
             self.nudge();
         }
     }
@@ -490,7 +490,7 @@ impl Shared {
     /// A sleeper has woken: the ring is over, unless it is meant for others, too.
     fn quiet(&self, state: &State) {
         if state.sleepers == 0 {
-            self.bells.alarm.quiet();
+            self.wakeups.alarm.quiet();
         }
     }
 
@@ -548,7 +548,7 @@ impl Shared {
     /// ([`Error::Poisoned`], [`Error::Finalized`]): then all memory of the host was taken back.
     pub(crate) fn wait(&self, id: RequestId) -> Result<Status, Error> {
         let state = self.lock()?;
-        self.wait_for(state, id, Warm::NOTHING)
+        self.wait_for(state, id, Prefetch::NOTHING)
     }
 
     /// As [`wait`](Shared::wait), if the caller has the lock already.
@@ -556,7 +556,7 @@ impl Shared {
         &'s self,
         mut state: Held<'s>,
         id: RequestId,
-        mut warm: Warm,
+        mut prefetch: Prefetch,
     ) -> Result<Status, Error> {
         self.now_and_then(&mut state);
         if let Some(result) = state.pml.collect(id).transpose() {
@@ -565,7 +565,7 @@ impl Shared {
         }
         self.wait_held(state, |state| match state.pml.collect(id) {
             Ok(None) => {
-                warm.some();
+                prefetch.some();
                 Look::Until(id)
             }
             Ok(Some(status)) => Look::Found(Ok(status)),

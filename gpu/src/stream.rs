@@ -39,7 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use terms::{CARD_BYTES, Card};
+use terms::{GpuRecord, RECORD_BYTES};
 use watch::Watch;
 use words::HostWords;
 
@@ -156,7 +156,7 @@ struct Prepared<M> {
 /// A rank's GPU, and what it tells of it.
 struct Place {
     device: CudaDevice,
-    card: Card,
+    record: GpuRecord,
     /// Kernels of other processes may run there at the same time.
     together: bool,
 }
@@ -171,7 +171,7 @@ impl Place {
             Some(_) => 0,
             None => gapless_dtype_cuda::reserved_here(uuid),
         };
-        let card = Card {
+        let record = GpuRecord {
             uuid,
             ready: false,
             turns: terms::turns(mps),
@@ -181,7 +181,7 @@ impl Place {
             process: std::process::id(),
             namespace: namespace(),
         };
-        Ok(Place { device, card, together: mps != Mps::Off })
+        Ok(Place { device, record, together: mps != Mps::Off })
     }
 }
 
@@ -244,25 +244,25 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
             Ok(place) => prepare(&ranks, stream, &place).map(|prepared| (place, prepared)),
             Err(error) => Err(error.into()),
         };
-        let card = match &own {
+        let record = match &own {
             Ok((place, prepared)) => {
                 let units = place.device.properties().compute_units;
                 let room = prepared.functions.per_unit.saturating_mul(units);
-                Card { ready: true, room, ..place.card }
+                GpuRecord { ready: true, room, ..place.record }
             }
-            Err(_) => Card { blocks, ..Card::decode(&[0; CARD_BYTES]) },
+            Err(_) => GpuRecord { blocks, ..GpuRecord::decode(&[0; RECORD_BYTES]) },
         };
-        let mut cards = vec![[0u8; CARD_BYTES]; size as usize];
-        ranks.allgather(&card.encode(), cards.as_flattened_mut())?;
-        let cards: Vec<Card> = cards.iter().map(Card::decode).collect();
+        let mut records = vec![[0u8; RECORD_BYTES]; size as usize];
+        ranks.allgather(&record.encode(), records.as_flattened_mut())?;
+        let records: Vec<GpuRecord> = records.iter().map(GpuRecord::decode).collect();
         // Its own reason before others'.
         let (mut place, prepared) = own?;
-        place.card.blocks = terms::agree(&cards)?;
-        let reservation = blocks::reserve(&ranks, &cards, place.card.blocks, place.together)?;
+        place.record.blocks = terms::agree(&records)?;
+        let reservation = blocks::reserve(&ranks, &records, place.record.blocks, place.together)?;
         // SAFETY: the window is freed when it is dropped, once peers have released it (`StreamMemory`).
         let mapped = unsafe { exchange::map_everywhere(&ranks, prepared.window.region()) }?;
         let held = (reservation, mapped);
-        Ok(StreamComm::with(ranks, stream, place, prepared, held, &cards, options))
+        Ok(StreamComm::with(ranks, stream, place, prepared, held, &records, options))
     }
 
     fn with(
@@ -271,14 +271,17 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         place: Place,
         prepared: Prepared<R::Memory>,
         (reservation, mapped): (Reservation, Mapped),
-        cards: &[Card],
+        records: &[GpuRecord],
         options: StreamOptions,
     ) -> StreamComm<'s, R> {
         let Prepared { functions, words, window } = prepared;
         let words = Arc::new(words);
-        let near = |card: &Card| card.namespace != 0 && card.namespace == place.card.namespace;
-        let peers = (0..).zip(cards).filter(|(rank, card)| *rank != ranks.rank() && near(card));
-        let peers: Vec<(u32, u32)> = peers.map(|(rank, card)| (rank, card.process)).collect();
+        let near = |record: &GpuRecord| {
+            record.namespace != 0 && record.namespace == place.record.namespace
+        };
+        let peers =
+            (0..).zip(records).filter(|(rank, record)| *rank != ranks.rank() && near(record));
+        let peers: Vec<(u32, u32)> = peers.map(|(rank, record)| (rank, record.process)).collect();
         let watch = Watch::new(&peers, &words);
         let (abort, status) = words.addresses();
         let ground = Ground {
@@ -288,7 +291,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
             space: Space::Cuda { device: stream.device() },
             windows: mapped.at,
             registered: Vec::new(),
-            blocks: place.card.blocks,
+            blocks: place.record.blocks,
             patience: u64::try_from(options.patience.as_nanos()).unwrap_or(u64::MAX),
             abort,
             status,
@@ -296,7 +299,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         let kept = Arc::clone(&words);
         let (mapped, plans) = (vec![mapped], Vec::new());
         let held = Held { mapped, plans, _window: window, _words: kept, _blocks: reservation };
-        let blocks = place.card.blocks;
+        let blocks = place.record.blocks;
         let further = place.device.properties().compute_units.saturating_sub(blocks).min(blocks);
         let (held, way) = (Some(held), options.way);
         StreamComm { stream, ground, functions, words, watch, further, way, held, ranks }

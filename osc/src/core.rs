@@ -234,12 +234,12 @@ impl Osc {
     }
 
     /// Gives a window to others, whose messages may come from now on.
-    pub fn host(&self, own: impl Into<Part>, processes: &[u32], rank: u32) -> Seat {
+    pub fn host(&self, own: impl Into<Part>, processes: &[u32], rank: u32) -> WindowHandle {
         let mut core = self.core();
         let id = core.next_window;
         core.next_window = core.next_window.wrapping_add(1);
         core.windows.insert(id, Hosted::new(own.into(), processes.into(), rank));
-        Seat { osc: self.clone(), id }
+        WindowHandle { osc: self.clone(), id }
     }
 }
 
@@ -249,12 +249,12 @@ fn give_up(bml: &mut Bml, peer: Rank, what: &str) {
 
 /// This process's place in a window, until it is dropped.
 #[derive(Debug)]
-pub struct Seat {
+pub struct WindowHandle {
     pub(crate) osc: Osc,
     pub(crate) id: u32,
 }
 
-impl Seat {
+impl WindowHandle {
     /// The window's number here, which others put into their messages.
     #[must_use]
     pub fn id(&self) -> u32 {
@@ -262,7 +262,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for WindowHandle {
     fn drop(&mut self) {
         let mut core = self.osc.core();
         let mut hosted = core.windows.remove(&self.id);

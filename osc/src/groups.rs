@@ -55,7 +55,7 @@ impl Window {
     /// The process of the first of a group of which no notice has come.
     fn missing(&self, group: &[u32], kind: Kind) -> Option<u32> {
         let core = self.osc().core();
-        let hosted = core.windows.get(&self.seat.id)?;
+        let hosted = core.windows.get(&self.handle.id)?;
         let counts = if kind == Kind::Post { &hosted.posts } else { &hosted.completes };
         let missing = group.iter().find(|rank| counts[**rank as usize] == 0)?;
         Some(self.members[*missing as usize].process)
@@ -64,7 +64,7 @@ impl Window {
     /// Takes one notice of each of a group, if all are there.
     fn heard(&self, group: &[u32], kind: Kind) -> Option<Result<(), WindowError>> {
         let mut core = self.osc().core();
-        let Some(hosted) = core.windows.get_mut(&self.seat.id) else {
+        let Some(hosted) = core.windows.get_mut(&self.handle.id) else {
             return Some(Err(WindowError::Freed { rank: self.rank }));
         };
         let counts = if kind == Kind::Post { &mut hosted.posts } else { &mut hosted.completes };

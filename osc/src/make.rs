@@ -14,7 +14,7 @@ use crate::error::WindowError;
 use crate::exposure::{Exposure, Part};
 use crate::header::Header;
 use crate::numbers::{self, KEY, read_key, write_key};
-use crate::tasks::{Accumulations, KernelSeat, Tasks};
+use crate::tasks::{Accumulations, KernelHandle, Tasks};
 use crate::window::{CallError, Driver, Flavor, Member, Window};
 use gapless_bml::{Bml, Rank, Ranks, Registered, RemoteKey};
 use gapless_dtype::SignatureDigest;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Two of them.
 const KEYS: usize = 2 * KEY;
 /// What a rank tells of itself.
-const CARD: usize = 5 * 8 + SignatureDigest::LEN;
+const RECORD: usize = 5 * 8 + SignatureDigest::LEN;
 
 /// What a window is made with. All ranks give the same, unless a field says otherwise.
 #[expect(missing_debug_implementations, reason = "engines have none")]
@@ -80,19 +80,19 @@ impl Making<'_> {
             Ok((part?, lock))
         });
         let digest = self.elements.to_bytes();
-        let mut card = Vec::with_capacity(CARD);
-        let mut cards = vec![0u8; CARD * processes.len()];
+        let mut record = Vec::with_capacity(RECORD);
+        let mut records = vec![0u8; RECORD * processes.len()];
         let (own, lock) = match own {
             Ok(own) => own,
             Err(error) => {
-                ranks.allgather(&[0; CARD], &mut cards)?;
+                ranks.allgather(&[0; RECORD], &mut records)?;
                 return Err(error);
             }
         };
-        let seat = self.osc.host(own.clone(), &processes, me);
+        let handle = self.osc.host(own.clone(), &processes, me);
         let ready = self.ready(&own);
         let kernel = match &ready {
-            Ok(seat) => seat.as_ref().map_or(0, KernelSeat::index),
+            Ok(handle) => handle.as_ref().map_or(0, KernelHandle::index),
             Err(_) => 0,
         };
         let flags = 1 << 8 | u64::from(ready.is_ok()) << 9 | u64::from(self.same_size) << 10;
@@ -103,11 +103,11 @@ impl Making<'_> {
             // Devices align what they give.
             Part::Device(_) => 0,
         };
-        let words = [u64::from(seat.id()), bytes, self.unit, misalignment, kind];
-        card.extend(words.into_iter().flat_map(u64::to_le_bytes).chain(digest));
-        ranks.allgather(&card, &mut cards)?;
+        let words = [u64::from(handle.id()), bytes, self.unit, misalignment, kind];
+        record.extend(words.into_iter().flat_map(u64::to_le_bytes).chain(digest));
+        ranks.allgather(&record, &mut records)?;
         let kernel = ready?;
-        let mut members = read_cards(&cards, &processes, (&card, me))?;
+        let mut members = read_records(&records, &processes, (&record, me))?;
         let maps = flavor != Flavor::Dynamic && !self.by_messages;
         self.exchange_keys(ranks, (own.lease(), &lock), maps, &mut members)?;
         if maps {
@@ -122,7 +122,7 @@ impl Making<'_> {
         if (flavor, way) == (Flavor::Numbers, Accumulations::Ordinary) {
             numbers::agree((driver, ranks), own.lease(), &mut members, registered)?;
         }
-        let window = Window::new(seat, me, flavor, own, members);
+        let window = Window::new(handle, me, flavor, own, members);
         Ok(window.with_tasks(self.tasks.clone(), way, kernel))
     }
 
@@ -155,7 +155,7 @@ impl Making<'_> {
     }
 
     /// Gets ready for accumulations that others put here: with a kernel, if a worker does them.
-    fn ready(&self, own: &Part) -> Result<Option<KernelSeat>, WindowError> {
+    fn ready(&self, own: &Part) -> Result<Option<KernelHandle>, WindowError> {
         let way = self.accumulations;
         if way == Accumulations::Ordinary {
             return Ok(None);
@@ -229,60 +229,61 @@ fn reach(member: &mut Member, part: Part) {
 }
 
 /// What the ranks have told of themselves, if it fits together.
-fn read_cards(
-    cards: &[u8],
+fn read_records(
+    records: &[u8],
     processes: &[u32],
     (own, me): (&[u8], u32),
 ) -> Result<Vec<Member>, WindowError> {
-    let word = |card: &[u8], at: usize| {
+    let word = |record: &[u8], at: usize| {
         let mut word = [0; 8];
-        word.copy_from_slice(&card[8 * at..8 * at + 8]);
+        word.copy_from_slice(&record[8 * at..8 * at + 8]);
         u64::from_le_bytes(word)
     };
     // All ranks come to the same.
-    let all = || (0..).zip(cards.chunks(CARD));
+    let all = || (0..).zip(records.chunks(RECORD));
     // Those without memory are named below.
-    let has_memory = |card: &[u8]| word(card, 4) >> 8 & 1 == 1;
-    if all().all(|(_, card)| has_memory(card))
-        && all().any(|(_, card)| word(card, 4) >> 10 & 1 == 1)
+    let has_memory = |record: &[u8]| word(record, 4) >> 8 & 1 == 1;
+    if all().all(|(_, record)| has_memory(record))
+        && all().any(|(_, record)| word(record, 4) >> 10 & 1 == 1)
     {
-        let first = word(cards, 1);
-        if let Some((rank, _)) = all().find(|(_, card)| word(card, 1) != first) {
+        let first = word(records, 1);
+        if let Some((rank, _)) = all().find(|(_, record)| word(record, 1) != first) {
             return Err(WindowError::Differs { rank, what: "size" });
         }
     }
-    let members = (0..).zip(cards.chunks(CARD)).zip(processes).map(|((rank, card), process)| {
-        let kind = word(card, 4);
-        let differs = |what| Err(WindowError::Differs { rank, what });
-        if !has_memory(card) {
-            return Err(WindowError::NoMemory { rank });
-        }
-        if rank != me && kind >> 16 & 0xFF != word(own, 4) >> 16 & 0xFF {
-            return differs("way of accumulations");
-        }
-        if kind >> 9 & 1 == 0 {
-            let ways = [Accumulations::Ordinary, Accumulations::Tasks, Accumulations::Worker];
-            let way = ways.into_iter().find(|way| *way as u64 == kind >> 16 & 0xFF);
-            return Err(WindowError::Unable { rank, way: way.unwrap_or_default().name() });
-        }
-        if rank != me && kind & 0xFF != word(own, 4) & 0xFF {
-            return differs("kind of window");
-        }
-        if word(card, 2) != word(own, 2) || card[40..] != own[40..] {
-            return differs("elements");
-        }
-        Ok(Member {
-            process: *process,
-            window: u32::try_from(word(card, 0)).unwrap_or(u32::MAX),
-            bytes: word(card, 1),
-            unit: word(card, 2).max(1),
-            misalignment: word(card, 3) % 64,
-            direct: None,
-            device: None,
-            numbers: None,
-            kernel: u8::try_from(kind >> 24 & 0xFF).unwrap_or(0),
-        })
-    });
+    let members =
+        (0..).zip(records.chunks(RECORD)).zip(processes).map(|((rank, record), process)| {
+            let kind = word(record, 4);
+            let differs = |what| Err(WindowError::Differs { rank, what });
+            if !has_memory(record) {
+                return Err(WindowError::NoMemory { rank });
+            }
+            if rank != me && kind >> 16 & 0xFF != word(own, 4) >> 16 & 0xFF {
+                return differs("way of accumulations");
+            }
+            if kind >> 9 & 1 == 0 {
+                let ways = [Accumulations::Ordinary, Accumulations::Tasks, Accumulations::Worker];
+                let way = ways.into_iter().find(|way| *way as u64 == kind >> 16 & 0xFF);
+                return Err(WindowError::Unable { rank, way: way.unwrap_or_default().name() });
+            }
+            if rank != me && kind & 0xFF != word(own, 4) & 0xFF {
+                return differs("kind of window");
+            }
+            if word(record, 2) != word(own, 2) || record[40..] != own[40..] {
+                return differs("elements");
+            }
+            Ok(Member {
+                process: *process,
+                window: u32::try_from(word(record, 0)).unwrap_or(u32::MAX),
+                bytes: word(record, 1),
+                unit: word(record, 2).max(1),
+                misalignment: word(record, 3) % 64,
+                direct: None,
+                device: None,
+                numbers: None,
+                kernel: u8::try_from(kind >> 24 & 0xFF).unwrap_or(0),
+            })
+        });
     members.collect()
 }
 

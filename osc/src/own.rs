@@ -12,7 +12,7 @@ impl Window {
     /// The window is not dynamic.
     pub fn attach(&self, memory: Atomics) -> Result<u64, WindowError> {
         let mut core = self.osc().core();
-        let hosted = core.windows.get_mut(&self.seat.id);
+        let hosted = core.windows.get_mut(&self.handle.id);
         let attached = hosted.and_then(|hosted| hosted.attach(memory));
         let flavor = self.flavor.name();
         attached.ok_or(WindowError::Flavor { call: "attach", flavor })
@@ -22,7 +22,7 @@ impl Window {
     /// was attached.
     pub fn detach(&self, address: u64) -> bool {
         let mut core = self.osc().core();
-        let hosted = core.windows.get_mut(&self.seat.id);
+        let hosted = core.windows.get_mut(&self.handle.id);
         hosted.and_then(|hosted| hosted.detach(address)).is_some()
     }
 }

@@ -20,7 +20,7 @@ const DEVICE_CHUNK: u64 = 1 << 20;
 /// # Safety
 /// For all of `'a`, `typed` describes memory that is valid for reads, and that nobody writes.
 #[must_use]
-pub unsafe fn stretch<'a>(typed: &Typed) -> Option<&'a [u8]> {
+pub unsafe fn contiguous_span<'a>(typed: &Typed) -> Option<&'a [u8]> {
     let region = typed.as_contiguous()?;
     let len = usize::try_from(region.len()).ok()?;
     if len == 0 {
@@ -35,13 +35,13 @@ pub unsafe fn stretch<'a>(typed: &Typed) -> Option<&'a [u8]> {
 /// # Safety
 /// For all of `'a`, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
 #[must_use]
-pub unsafe fn stretch_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
+pub unsafe fn contiguous_span_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
     let region = typed.as_contiguous()?;
     let len = usize::try_from(region.len()).ok()?;
     if len == 0 {
         return Some(&mut []);
     }
-    // SAFETY: as in `stretch`, and exclusively.
+    // SAFETY: as in `contiguous_span`, and exclusively.
     Some(unsafe { std::slice::from_raw_parts_mut(region.as_ptr()?, len) })
 }
 
@@ -148,7 +148,7 @@ unsafe fn give_all<R, E: CallError>(
     take: impl FnOnce(&[u8]) -> Result<R, E>,
 ) -> Result<R, E> {
     // SAFETY: the caller's promise.
-    if let Some(bytes) = unsafe { stretch(typed) } {
+    if let Some(bytes) = unsafe { contiguous_span(typed) } {
         return take(bytes);
     }
     let mut packed = Room::new(typed.packed_bytes())?;
@@ -178,7 +178,7 @@ impl Window {
     ) -> Result<(), E> {
         let all = typed.packed_bytes();
         // SAFETY: the caller's promise.
-        if let Some(bytes) = unsafe { stretch(typed) } {
+        if let Some(bytes) = unsafe { contiguous_span(typed) } {
             return take(0..all, bytes);
         }
         let chunk = self.chunk();
@@ -209,7 +209,7 @@ impl Window {
         check_apart(typed)?;
         let all = typed.packed_bytes();
         // SAFETY: the caller's promise.
-        if let Some(bytes) = unsafe { stretch_mut(typed) } {
+        if let Some(bytes) = unsafe { contiguous_span_mut(typed) } {
             return give(0..all, bytes);
         }
         let chunk = self.chunk();

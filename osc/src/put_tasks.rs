@@ -5,7 +5,7 @@ use crate::error::WindowError;
 use crate::memory::for_each_run;
 use crate::place::Access;
 use crate::tasks::{
-    ARGUMENTS, Accumulations, BODY, Carried, FUNCTION, ITEMS, KernelSeat, QUEUES, RUN, Tasks,
+    ARGUMENTS, Accumulations, BODY, Carried, FUNCTION, ITEMS, KernelHandle, QUEUES, RUN, Tasks,
     UNDER_WAY, WORKER_QUEUE, run, unpoisoned,
 };
 use crate::window::{Driver, Window};
@@ -54,7 +54,7 @@ impl Window {
         mut self,
         tasks: Tasks,
         way: Accumulations,
-        kernel: Option<KernelSeat>,
+        kernel: Option<KernelHandle>,
     ) -> Window {
         if way != Accumulations::Ordinary {
             let puts = self.members.iter().map(|_| Mutex::default()).collect();
@@ -75,7 +75,7 @@ impl Window {
     /// The worker does not answer, and may still change it.
     pub fn end_kernel(&mut self) -> Result<(), WindowError> {
         let carried = self.tasks.as_mut();
-        carried.and_then(|carried| carried.kernel.as_mut()).map_or(Ok(()), KernelSeat::end)
+        carried.and_then(|carried| carried.kernel.as_mut()).map_or(Ok(()), KernelHandle::end)
     }
 
     /// Waits until this rank's tasks at a target have ended, if it has some.

@@ -196,7 +196,7 @@ impl Window {
                 // SAFETY: the run is one of `origin`: the caller's promise.
                 let bytes = unsafe { std::slice::from_raw_parts(from, runs.len) };
                 let place = (access.rank, offset, number);
-                self.add_stretch(driver, exposure, place, bytes).map_err(|error| *error)?;
+                self.add_to_span(driver, exposure, place, bytes).map_err(|error| *error)?;
                 from = from.wrapping_offset(stride);
                 offset = offset.wrapping_add_signed(runs.stride);
             }
@@ -211,7 +211,7 @@ impl Window {
     /// Adds numbers to a stretch: of several stripes at once if all are free, as mutexes that are taken together cost less,
     /// else of one after the other.
     #[inline]
-    pub(crate) fn add_stretch<D: Driver>(
+    pub(crate) fn add_to_span<D: Driver>(
         &self,
         driver: &D,
         exposure: &Exposure,

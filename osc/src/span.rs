@@ -135,7 +135,7 @@ impl Window {
         {
             return Ok(false);
         }
-        self.add_stretch(driver, span.exposure, (span.rank, span.offset, sum), bytes)?;
+        self.add_to_span(driver, span.exposure, (span.rank, span.offset, sum), bytes)?;
         self.now_and_then(driver, Window::weight(bytes.len()));
         Ok(true)
     }

@@ -202,7 +202,7 @@ impl Tasks {
     /// # Errors
     /// There is no worker, or it cannot reach the memory; there are 64 such windows.
     #[allow(unsafe_code, reason = "gives the worker memory that is touched by atomic accesses")]
-    pub fn host_kernel(&self, part: &Part) -> Result<KernelSeat, WindowError> {
+    pub fn host_kernel(&self, part: &Part) -> Result<KernelHandle, WindowError> {
         let mut kernels = unpoisoned(&self.0.kernels);
         let mut all = (0..64u8).take(ENTRIES).map(|at| (kernels.next + at) % 64);
         let free = all.find(|index| kernels.taken >> index & 1 == 0);
@@ -221,7 +221,7 @@ impl Tasks {
         // whose contents nobody relies on (`Part`); its lease keeps it.
         let registered = unsafe { self.0.xtq.register_kernel(index, kernel) };
         match registered {
-            Ok(()) => Ok(KernelSeat { tasks: self.clone(), index: Some(index) }),
+            Ok(()) => Ok(KernelHandle { tasks: self.clone(), index: Some(index) }),
             Err(error) => {
                 // Who is busy will have it: the index stays taken.
                 if !matches!(error, XtqError::Target(TargetError::Busy(_))) {
@@ -260,20 +260,20 @@ pub(crate) struct Carried {
     pub(crate) tasks: Tasks,
     pub(crate) way: Accumulations,
     /// This rank's own.
-    pub(crate) kernel: Option<KernelSeat>,
+    pub(crate) kernel: Option<KernelHandle>,
     /// By rank.
     pub(crate) puts: Box<[Mutex<Puts>]>,
 }
 
 /// A window's kernel, until it is dropped.
 #[derive(Debug)]
-pub struct KernelSeat {
+pub struct KernelHandle {
     tasks: Tasks,
     /// None: it was taken out, or may still be the worker's.
     index: Option<u8>,
 }
 
-impl KernelSeat {
+impl KernelHandle {
     /// The kernel's index here, which others put into their packets.
     #[must_use]
     pub fn index(&self) -> u8 {
@@ -291,7 +291,7 @@ impl KernelSeat {
     }
 }
 
-impl Drop for KernelSeat {
+impl Drop for KernelHandle {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
             tracing::debug!(%error, "a window's kernel that stays");

@@ -76,7 +76,7 @@ fn made_up_messages_change_nothing_but_the_window() {
     let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
     let mut bml = Bml::new(Rank(0), 1);
     let osc = Osc::register(&mut bml).unwrap();
-    let seat = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
+    let handle = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
     let double = Datatype::from(Primitive::Double);
     let flat = Datatype::vector(3, 1, 2, &double).unwrap().commit().unwrap().flatten();
     let kinds = [
@@ -116,7 +116,7 @@ fn made_up_messages_change_nothing_but_the_window() {
             count: random.number(),
             start: random.number(),
             length,
-            ..Head::new(kind, seat.id() + u32::from(random.below(20) == 0), 0)
+            ..Head::new(kind, handle.id() + u32::from(random.below(20) == 0), 0)
         };
         if kind == Kind::Layout && random.below(2) == 0 {
             (head.start, head.count) = (0, flat.len() as u64);
@@ -152,9 +152,9 @@ fn a_lock_is_given_back_by_who_has_it() {
     let header = Header::new(words, 2).unwrap();
     let mut bml = Bml::new(Rank(0), 2);
     let osc = Osc::register(&mut bml).unwrap();
-    let seat = osc.host(Exposure::new(window, header.clone()), &[0, 1], 0);
+    let handle = osc.host(Exposure::new(window, header.clone()), &[0, 1], 0);
     let mut say = |kind, flag| {
-        let head = Head { flag, ..Head::new(kind, seat.id(), 1) };
+        let head = Head { flag, ..Head::new(kind, handle.id(), 1) };
         osc.core().execute(&osc, &mut bml, Rank(1), &head.write())
     };
     let is_nonsense = |done| matches!(done, Done::Nonsense(_));

@@ -3,7 +3,7 @@
 //! Calls that begin or end epochs take `&mut self`, operations `&self`. So no thread can be in an operation while another
 //! ends its epoch, and operations need no lock of their own.
 
-use crate::core::{Osc, Seat};
+use crate::core::{Osc, WindowHandle};
 use crate::device::DeviceExposure;
 use crate::doubt::{self, Doubt, Mine};
 use crate::epoch::{Epochs, Held};
@@ -89,7 +89,7 @@ impl Flavor {
 pub struct Member {
     /// Its process.
     pub process: u32,
-    /// The window's number there: [`Seat::id`].
+    /// The window's number there: [`WindowHandle::id`].
     pub window: u32,
     /// Bytes of the window there.
     pub bytes: u64,
@@ -104,7 +104,7 @@ pub struct Member {
     /// In a window of numbers, this process's rail by which adapters change those of its memory, and the key to that; of
     /// all ranks, or of none. The memory stays registered as long as a process may use the key.
     pub numbers: Option<(RdmaRail, RemoteKey)>,
-    /// The kernel there that does accumulations, if a worker does: [`KernelSeat::index`](crate::KernelSeat::index).
+    /// The kernel there that does accumulations, if a worker does: [`KernelHandle::index`](crate::KernelHandle::index).
     pub kernel: u8,
 }
 
@@ -142,7 +142,7 @@ impl Sent {
 /// A window.
 #[derive(Debug)]
 pub struct Window {
-    pub(crate) seat: Seat,
+    pub(crate) handle: WindowHandle,
     pub(crate) rank: u32,
     pub(crate) flavor: Flavor,
     pub(crate) members: Box<[Member]>,
@@ -158,17 +158,17 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window that `seat` is a place of, in which this process is `rank`.
+    /// The window that `handle` is a place of, in which this process is `rank`.
     #[must_use]
     pub fn new(
-        seat: Seat,
+        handle: WindowHandle,
         rank: u32,
         flavor: Flavor,
         own: impl Into<Part>,
         members: Vec<Member>,
     ) -> Window {
         let mine = doubt::nobodys(members.len());
-        if let Some(hosted) = seat.osc.core().windows.get_mut(&seat.id) {
+        if let Some(hosted) = handle.osc.core().windows.get_mut(&handle.id) {
             hosted.mine = Arc::clone(&mine);
             hosted.numbers = members.iter().map(|member| member.window).collect();
             if flavor == Flavor::Dynamic {
@@ -182,7 +182,7 @@ impl Window {
             epochs: Epochs::new(members.len()),
             sent: members.iter().map(|_| Sent::default()).collect(),
             members: members.into(),
-            seat,
+            handle,
             tasks: None,
             mine,
             calls: AtomicU32::new(0),
@@ -217,7 +217,7 @@ impl Window {
     }
 
     pub(crate) fn osc(&self) -> &Osc {
-        &self.seat.osc
+        &self.handle.osc
     }
 
     /// This rank's own memory, and its lock.

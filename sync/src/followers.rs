@@ -5,7 +5,7 @@
 //!              lead                 retire: wakes a follower
 //! newcomer ───────────▶ leader ───────────────────────────────▶ gone
 //!    │ ▲                 │  ▲
-//!    │ └── told ──┐ doze │  │ lead
+//!    │ └── told ──┐ arm  │  │ lead
 //!    ▼   follow   │      ▼  │
 //!    follower ────┘    asleep: a message wakes it; a newcomer that would poll may take its place
 //! ```
@@ -55,7 +55,7 @@ impl Followers {
     }
 
     /// The leader falls asleep, where a message wakes it.
-    pub fn doze(&mut self, ticket: Ticket) {
+    pub fn arm(&mut self, ticket: Ticket) {
         self.asleep |= self.leads(ticket);
     }
 
@@ -127,16 +127,16 @@ mod tests {
         let mut followers = Followers::default();
         let (mut first, mut second) = (Ticket::default(), Ticket::default());
         assert!(followers.lead(&mut first, true));
-        followers.doze(first);
+        followers.arm(first);
         assert!(followers.are_led_asleep() && !followers.lead(&mut second, false));
         assert!(followers.lead(&mut second, true) && !followers.are_led_asleep());
         assert!(!followers.lead(&mut first, true));
-        followers.doze(first);
+        followers.arm(first);
         assert!(
             !followers.lead(&mut first, true),
             "who does not lead does not fall asleep as the leader"
         );
-        followers.doze(second);
+        followers.arm(second);
         assert!(followers.lead(&mut second, false), "it was not replaced");
         assert!(!followers.lead(&mut first, true), "it is awake again");
     }

@@ -21,14 +21,14 @@ mod primitive {
 #[derive(Debug, Default)]
 pub struct Parker {
     told: Mutex<bool>,
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 impl Parker {
     /// Tells the thread to go on.
     pub fn unpark(&self) {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.bell.notify_one();
+        self.wakeup.notify_one();
     }
 
     /// Sleeps until the thread is told to go on, or was told since it last slept, or for `at_most`; it may also wake
@@ -36,7 +36,8 @@ impl Parker {
     pub fn park(&self, at_most: Duration) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if !*told {
-            told = self.bell.wait_timeout(told, at_most).unwrap_or_else(PoisonError::into_inner).0;
+            told =
+                self.wakeup.wait_timeout(told, at_most).unwrap_or_else(PoisonError::into_inner).0;
         }
         *told = false;
     }

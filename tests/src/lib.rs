@@ -2,12 +2,12 @@
 //!
 //! [`job`] runs a function as each rank of a job whose ranks are threads. They meet through memory, and the test
 //! chooses their transports: loopbacks that lack abilities, misbehave or are traced. Jobs of real processes under a
-//! launcher are tested in `cli/tests`. [`actor`]s play pairs of processes without a launcher, a [`crew`](crew::Crew)
-//! plays whole jobs.
+//! launcher are tested in `cli/tests`. [`actor`]s play pairs of processes without a launcher, a
+//! [`launcher`](launcher::TestLauncher) plays whole jobs.
 #![forbid(unsafe_code)]
 
 pub mod actor;
-pub mod crew;
+pub mod launcher;
 
 /// What `#[derive(Datatype)]` takes and refuses: its examples, which need `gapless-dtype`, run here.
 #[cfg(doctest)]
@@ -36,7 +36,7 @@ use std::time::Duration;
 const FENCE_SECONDS_MAX: u64 = 60;
 
 #[derive(Debug, Default)]
-struct Board {
+struct KeyTable {
     values: HashMap<String, String>,
     /// Ranks that have come to each fence.
     come: HashMap<u32, u32>,
@@ -50,7 +50,7 @@ struct Threads {
     fences: u32,
     /// The host that each rank plays to be on.
     hosts: Arc<[u32]>,
-    board: Arc<(Mutex<Board>, Condvar)>,
+    keys: Arc<(Mutex<KeyTable>, Condvar)>,
 }
 
 impl Threads {
@@ -83,22 +83,22 @@ impl Wireup for Threads {
     }
 
     fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
-        let mut board = self.board.0.lock().unwrap_or_else(PoisonError::into_inner);
-        board.values.insert(format!("{}.{key}", self.rank), self.disguise(value));
+        let mut keys = self.keys.0.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.values.insert(format!("{}.{key}", self.rank), self.disguise(value));
         Ok(())
     }
 
     fn fence(&mut self) -> Result<(), WireupError> {
         self.fences += 1;
-        let (board, bell) = &*self.board;
-        let mut board = board.lock().unwrap_or_else(PoisonError::into_inner);
-        *board.come.entry(self.fences).or_default() += 1;
-        bell.notify_all();
+        let (keys, wakeup) = &*self.keys;
+        let mut keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
+        *keys.come.entry(self.fences).or_default() += 1;
+        wakeup.notify_all();
         let (number, size) = (self.fences, self.size);
-        let missing = |board: &mut Board| board.come.get(&number) != Some(&size);
+        let missing = |keys: &mut KeyTable| keys.come.get(&number) != Some(&size);
         let patience = Duration::from_secs(FENCE_SECONDS_MAX);
-        let (_board, waited) = bell
-            .wait_timeout_while(board, patience, missing)
+        let (_board, waited) = wakeup
+            .wait_timeout_while(keys, patience, missing)
             .unwrap_or_else(PoisonError::into_inner);
         if waited.timed_out() {
             let reason = "the other threads do not come".to_owned();
@@ -108,9 +108,9 @@ impl Wireup for Threads {
     }
 
     fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
-        let board = self.board.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.0.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = || WireupError::NoSuchKey { from, key: key.to_owned() };
-        board.values.get(&format!("{from}.{key}")).cloned().ok_or_else(missing)
+        keys.values.get(&format!("{from}.{key}")).cloned().ok_or_else(missing)
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {
@@ -167,13 +167,13 @@ pub fn worlds_on(
     body: impl Fn(World) + Sync,
 ) {
     let size = u32::try_from(hosts.len()).expect("not so many threads");
-    let (board, hosts) = (Arc::<(Mutex<Board>, Condvar)>::default(), Arc::<[u32]>::from(hosts));
+    let (keys, hosts) = (Arc::<(Mutex<KeyTable>, Condvar)>::default(), Arc::<[u32]>::from(hosts));
     std::thread::scope(|threads| {
         for rank in 0..size {
-            let (board, hosts) = (Arc::clone(&board), Arc::clone(&hosts));
+            let (keys, hosts) = (Arc::clone(&keys), Arc::clone(&hosts));
             let (builder, body) = (&builder, &body);
             threads.spawn(move || {
-                let wireup = Threads { rank, size, fences: 0, hosts, board };
+                let wireup = Threads { rank, size, fences: 0, hosts, keys };
                 let world = builder(rank).wireup(Box::new(wireup)).init();
                 let world = world.expect("the threads meet");
                 body(world);

@@ -14,7 +14,7 @@ use gapless_halo::cuboid::{self, Cuboid, Exchange};
 use gapless_halo::plate::{self, Plate};
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::launcher::{Member, Said, TestLauncher};
 use gapless_tests::{byte_at, job, job_of};
 use std::sync::Arc;
 use std::time::Duration;
@@ -260,18 +260,18 @@ const VICTIM: u32 = 2;
 /// Rank 1 knows of a death before a step begins, rank 0 does not: its message of the step comes all the same.
 #[test]
 fn a_death_before_a_step_leaves_nobody_waiting() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return survive(member);
     }
-    let mut crew = Crew::start(DEATH, &[""; 3], |_, _| {});
+    let mut launcher = TestLauncher::start(DEATH, &[""; 3], |_, _| {});
     let mut due = vec!["met"; 3];
     while !due.is_empty() {
-        match crew.hear(WATCHDOG) {
+        match launcher.hear(WATCHDOG) {
             Some((_, Said::Line(line))) => {
                 let at = due.iter().position(|due| *due == line);
                 due.remove(at.unwrap_or_else(|| panic!("{line} while {due:?} are due")));
                 if due.is_empty() && line == "met" {
-                    crew.kill(VICTIM);
+                    launcher.kill(VICTIM);
                     due = vec!["failed", "failed", "went on", "went on"];
                 }
             }

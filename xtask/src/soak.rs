@@ -75,7 +75,8 @@ const MISCHIEF: &str = "rails::mischief_between_hosts_costs_nothing";
 const RAIL_JOBS: &str = "80";
 const ENDS: &str = "launchers::ending::a_rank_that_ends_badly_ends_the_job_on_both_hosts";
 const FAR: &str = "together::many::many_ranks_on_two_hosts";
-const BESET: &str = "together::strangers::strangers_of_the_other_host_get_nowhere";
+const BESET: &str =
+    "together::unauthenticated::unauthenticated_callers_of_the_other_host_get_nowhere";
 const LOST: &str = "lost::a_cable_that_is_pulled_out";
 const MANY: &str = "many_ranks_fit_under_few_descriptors";
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";

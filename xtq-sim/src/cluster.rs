@@ -24,7 +24,8 @@ use crate::run::{Configuration, Options, Sim};
 use crate::time::Ps;
 use gapless_bml::Rank;
 use gapless_xtq::backend::{
-    Bell, DOUBLINGS, Order, PAUSE_NS, Posted, REFUSALS_MAX, Received, check_arguments, cut, failing,
+    DOUBLINGS, Order, PAUSE_NS, Posted, REFUSALS_MAX, Received, Wakeup, check_arguments, cut,
+    failing,
 };
 use gapless_xtq::packet::{Command, Flags, Launch, Packet, PacketError, Work};
 use gapless_xtq::rewrite::{Places, Rewritten, apply, look_up};
@@ -74,7 +75,7 @@ impl From<PacketError> for ClusterError {
 
 /// What processes have registered, posted and put.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct ClusterState {
     processes: Vec<Process>,
     puts: Vec<Issued>,
     /// Puts that stand in a line, by initiator, target and queue; the first of each is under way.
@@ -92,14 +93,14 @@ struct Process {
     tasks: BTreeMap<u64, Taken>,
     refusals: VecDeque<RefusedTask>,
     /// By this its signals are known.
-    bell: Bell,
+    wakeup: Wakeup,
 }
 
 impl Process {
     fn new() -> Process {
         let (kernels, posted, tasks, refusals) = Default::default();
         // Events look for whoever waits.
-        Process { kernels, posted, tasks, refusals, bell: Arc::new(|_| ()) }
+        Process { kernels, posted, tasks, refusals, wakeup: Arc::new(|_| ()) }
     }
 }
 
@@ -154,9 +155,9 @@ impl Cluster {
         }
         let options = Options { configuration: Configuration::Xtq, ..*options };
         let processes = (0..count).map(|_| Process::new()).collect();
-        let desk = Desk { processes, ..Desk::default() };
+        let cluster = ClusterState { processes, ..ClusterState::default() };
         let programs = vec![Program::default(); count];
-        let mut sim = Sim::new(Cow::Owned(programs), &options, desk);
+        let mut sim = Sim::new(Cow::Owned(programs), &options, cluster);
         sim.nodes.iter_mut().for_each(|node| node.nic = Nic::bare(&options.machine));
         Ok(Cluster { sim })
     }
@@ -184,7 +185,7 @@ impl Cluster {
     }
 
     fn known(&self, rank: Rank) -> Result<usize, XtqError> {
-        let size = self.sim.desk.processes.len();
+        let size = self.sim.cluster.processes.len();
         let count = u32::try_from(size).unwrap_or(u32::MAX);
         Some(node(rank)).filter(|at| *at < size).ok_or(XtqError::NoSuchRank { rank, size: count })
     }
@@ -194,8 +195,8 @@ impl Cluster {
     /// # Errors
     /// There is no such process.
     pub fn signal(&self, of: Rank, count: u64) -> Result<Signal, ClusterError> {
-        let process = &self.sim.desk.processes[self.known(of)?];
-        Ok(Signal::new(count, Vec::new(), Arc::clone(&process.bell)))
+        let process = &self.sim.cluster.processes[self.known(of)?];
+        Ok(Signal::new(count, Vec::new(), Arc::clone(&process.wakeup)))
     }
 
     /// Registers a kernel that is launched, in the place of what was there.
@@ -219,7 +220,7 @@ impl Cluster {
         let entry = kernel.entry(self.name());
         let tables = self.sim.nodes[at].nic.tables(Table::Kernels, index);
         tables.set_kernel(index, Some(entry))?;
-        self.sim.desk.processes[at].kernels.insert(entry.object, Arc::new(kernel));
+        self.sim.cluster.processes[at].kernels.insert(entry.object, Arc::new(kernel));
         Ok(())
     }
 
@@ -262,8 +263,8 @@ impl Cluster {
     }
 
     fn name(&mut self) -> u64 {
-        self.sim.desk.named += 1;
-        self.sim.desk.named
+        self.sim.cluster.named += 1;
+        self.sim.cluster.named
     }
 
     /// Posts a receive buffer.
@@ -272,7 +273,7 @@ impl Cluster {
     /// There is no such process.
     pub fn post(&mut self, at: Rank, buffer: Vec<u8>) -> Result<(), ClusterError> {
         let at = self.known(at)?;
-        self.sim.desk.processes[at].posted.post(buffer);
+        self.sim.cluster.processes[at].posted.post(buffer);
         Ok(())
     }
 
@@ -282,7 +283,7 @@ impl Cluster {
     /// There is no such process.
     pub fn take_posted(&mut self, at: Rank) -> Result<Vec<Vec<u8>>, ClusterError> {
         let at = self.known(at)?;
-        Ok(self.sim.desk.processes[at].posted.take_all())
+        Ok(self.sim.cluster.processes[at].posted.take_all())
     }
 
     /// What the process has refused since it was last asked, the last 256.
@@ -291,7 +292,7 @@ impl Cluster {
     /// There is no such process.
     pub fn take_refusals(&mut self, at: Rank) -> Result<Vec<RefusedTask>, ClusterError> {
         let at = self.known(at)?;
-        Ok(std::mem::take(&mut self.sim.desk.processes[at].refusals).into())
+        Ok(std::mem::take(&mut self.sim.cluster.processes[at].refusals).into())
     }
 
     /// Puts a task.
@@ -305,18 +306,18 @@ impl Cluster {
                 what: "limits, and puts that wait for signals",
             });
         }
-        let bell = &self.sim.desk.processes[from].bell;
-        if put.order.signal().is_some_and(|signal| !signal.rings(bell)) {
+        let wakeup = &self.sim.cluster.processes[from].wakeup;
+        if put.order.signal().is_some_and(|signal| !signal.rings(wakeup)) {
             return Err(XtqError::ForeignSignal.into());
         }
         let packet = put.order.packet()?;
-        let (handle, desk) = (PutHandle::default(), &mut self.sim.desk);
+        let (handle, cluster) = (PutHandle::default(), &mut self.sim.cluster);
         let issued =
             Issued { put, packet, from, to, handle: handle.clone(), refusals: 0, failed: None };
-        let (line, number) = (issued.line(), desk.puts.len());
-        desk.puts.push(issued);
+        let (line, number) = (issued.line(), cluster.puts.len());
+        cluster.puts.push(issued);
         let waits = line.is_some_and(|line| {
-            let line = desk.lines.entry(line).or_default();
+            let line = cluster.lines.entry(line).or_default();
             line.push_back(number);
             line.len() > 1
         });
@@ -330,21 +331,21 @@ impl Cluster {
 impl Sim<'_> {
     /// The initiator's CPU has described a put.
     pub(crate) fn post_task(&mut self, put: usize) {
-        let Issued { from, to, put: what, .. } = &self.desk.puts[put];
+        let Issued { from, to, put: what, .. } = &self.cluster.puts[put];
         let (ends, bytes) = ((*from, *to), what.order.payload_bytes() as u64);
         self.post_kind(ends, bytes, Kind::Task { put });
     }
 
     /// Bytes of the command of a put, and its packet.
     pub(crate) fn task_command(&self, put: usize) -> (u64, Option<Packet>) {
-        let Issued { put, packet, .. } = &self.desk.puts[put];
+        let Issued { put, packet, .. } = &self.cluster.puts[put];
         let bytes = size_of::<Packet>() + put.order.arguments().len();
         (bytes as u64, Some(*packet))
     }
 
     /// All of a put is at its target's NIC, which takes it or refuses it, and says so.
     pub(crate) fn take_in(&mut self, put: usize) {
-        let Issued { from, to, .. } = self.desk.puts[put];
+        let Issued { from, to, .. } = self.cluster.puts[put];
         let refused = self.try_to_take(put).err();
         if let Some(refusal) = refused {
             self.refused += 1;
@@ -354,7 +355,7 @@ impl Sim<'_> {
     }
 
     fn try_to_take(&mut self, put: usize) -> Result<(), Refusal> {
-        let Issued { put: what, packet, to, .. } = &self.desk.puts[put];
+        let Issued { put: what, packet, to, .. } = &self.cluster.puts[put];
         let (to, sent) = (*to, packet.sent());
         // The packet was made here, and is sound.
         let command = sent.map_err(|_| Refusal::NotRegistered)?;
@@ -362,7 +363,7 @@ impl Sim<'_> {
         let found = look_up(&command, nic.registered());
         let (entry, queue) =
             found.map_err(|error| Refusal::of(&error).unwrap_or(Refusal::NotRegistered))?;
-        let kernel = self.desk.processes[to].kernels.get(&entry.object).map(Arc::clone);
+        let kernel = self.cluster.processes[to].kernels.get(&entry.object).map(Arc::clone);
         let (Some(kernel), Work::Kernel(launch)) = (kernel, command.work) else {
             return Err(Refusal::NotRegistered);
         };
@@ -371,21 +372,21 @@ impl Sim<'_> {
             return Err(Refusal::QueueFull);
         }
         let (mut arguments, bytes) = (what.order.arguments().to_vec(), what.order.payload_bytes());
-        let mut payload = self.desk.processes[to].posted.claim(bytes)?;
+        let mut payload = self.cluster.processes[to].posted.claim(bytes)?;
         if let Some(memory) = payload.memory.get_mut(..bytes) {
             what.order.write_payload(memory);
         }
         let address = arguments.as_ptr().addr() as u64;
         let places = Places { arguments: address, payload: payload.memory.as_ptr().addr() as u64 };
         let Ok(Rewritten { packet, first, queue }) = apply(&command, (entry, queue), places) else {
-            self.desk.processes[to].posted.post(payload.memory);
+            self.cluster.processes[to].posted.post(payload.memory);
             return Err(Refusal::NotRegistered);
         };
         for (place, word) in arguments.chunks_exact_mut(8).zip(first) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         let taken = Taken { put, kernel, arguments, payload };
-        self.desk.processes[to].tasks.insert(address, taken);
+        self.cluster.processes[to].tasks.insert(address, taken);
         self.nodes[to].gpu.push(queue.base, packet);
         let crossing = self.machine().crossing;
         self.after(crossing, Event::Kick { node: to });
@@ -394,12 +395,12 @@ impl Sim<'_> {
 
     /// A refusal: whoever wants to know of it, and the signal that will not be counted down.
     fn note_refusal(&mut self, put: usize, refusal: Refusal) {
-        let Issued { put: what, from, to, .. } = &self.desk.puts[put];
+        let Issued { put: what, from, to, .. } = &self.cluster.puts[put];
         let Command { index, queue, .. } = what.order.command;
         let (target, to) = (what.order.target, *to);
         let initiator = Rank(u32::try_from(*from).unwrap_or(u32::MAX));
         let entry = self.nodes[to].nic.registered().kernel(index);
-        let process = &mut self.desk.processes[to];
+        let process = &mut self.cluster.processes[to];
         if process.refusals.len() == REFUSALS_MAX {
             process.refusals.pop_front();
         }
@@ -415,14 +416,14 @@ impl Sim<'_> {
     pub(crate) fn hear(&mut self, message: usize) {
         match self.messages[message].kind {
             Kind::Verdict { put, refused: None } => {
-                let issued = &self.desk.puts[put];
+                let issued = &self.cluster.puts[put];
                 let asks = issued.put.order.command.flags.contains(Flags::ACKNOWLEDGE);
                 issued.handle.accept(!asks);
                 self.next_of_line(put);
             }
             Kind::Verdict { put, refused: Some(refusal) } => self.was_refused(put, refusal),
             Kind::Answer { put } => {
-                let issued = &mut self.desk.puts[put];
+                let issued = &mut self.cluster.puts[put];
                 let (target, failed) = (issued.put.order.target, issued.failed.take());
                 let failed = failed.map(|reason| XtqError::Failed { target, reason });
                 self.ends(put, failed.map_or(Ok(()), Err));
@@ -433,7 +434,7 @@ impl Sim<'_> {
 
     /// A put has ended.
     fn ends(&mut self, put: usize, result: Result<(), XtqError>) {
-        let issued = &mut self.desk.puts[put];
+        let issued = &mut self.cluster.puts[put];
         // Nothing is sent again.
         issued.put.order.clear_body();
         issued.handle.end(result.clone());
@@ -443,7 +444,7 @@ impl Sim<'_> {
     }
 
     fn was_refused(&mut self, put: usize, refusal: Refusal) {
-        let issued = &mut self.desk.puts[put];
+        let issued = &mut self.cluster.puts[put];
         if refusal.may_pass() {
             issued.handle.refused();
             issued.refusals += 1;
@@ -459,15 +460,15 @@ impl Sim<'_> {
     }
 
     pub(crate) fn put_again(&mut self, put: usize) {
-        let from = self.desk.puts[put].from;
+        let from = self.cluster.puts[put].from;
         self.give(from, 0, Job::Put { put });
     }
 
     /// A put of a line is in its queue, or left out: the next one has its turn.
     fn next_of_line(&mut self, put: usize) {
-        let issued = &self.desk.puts[put];
+        let issued = &self.cluster.puts[put];
         let (from, line) = (issued.from, issued.line());
-        let Some(line) = line.and_then(|line| self.desk.lines.get_mut(&line)) else { return };
+        let Some(line) = line.and_then(|line| self.cluster.lines.get_mut(&line)) else { return };
         line.pop_front();
         if let Some(&next) = line.front() {
             self.give(from, 0, Job::Put { put: next });
@@ -476,28 +477,28 @@ impl Sim<'_> {
 
     /// Bytes of a task's payload, by the address of its arguments.
     pub(crate) fn task_bytes(&self, node: usize, arguments: u64) -> Option<u64> {
-        let taken = self.desk.processes.get(node)?.tasks.get(&arguments)?;
+        let taken = self.cluster.processes.get(node)?.tasks.get(&arguments)?;
         Some(taken.payload.len as u64)
     }
 
     /// A task runs to its end.
     pub(crate) fn run_task(&mut self, node: usize, launch: Launch, task: u64) {
-        let Some(taken) = self.desk.processes[node].tasks.get(&task) else { return };
+        let Some(taken) = self.cluster.processes[node].tasks.get(&task) else { return };
         let Taken { put, kernel, arguments, payload } = taken;
         // SAFETY: `Cluster::register_kernel` is where kernels come from, an unsafe function with this promise. The limits
         // were checked when the packet was taken.
         let run = || unsafe { kernel.run(launch, arguments, payload.bytes()) };
         let ended = failing(run);
-        self.desk.puts[*put].failed = ended.err().map(|error| cut(&error.0));
+        self.cluster.puts[*put].failed = ended.err().map(|error| cut(&error.0));
     }
 
     /// The end of a task is in memory: its signal, its receive buffer, and who is told.
     pub(crate) fn is_over(&mut self, node: usize, kernel: usize) {
         let Some(task) = self.nodes[node].gpu.task_of(kernel) else { return };
-        let Some(taken) = self.desk.processes[node].tasks.remove(&task) else { return };
+        let Some(taken) = self.cluster.processes[node].tasks.remove(&task) else { return };
         let Taken { put, kernel, payload, .. } = taken;
-        self.desk.processes[node].posted.post(payload.memory);
-        let issued = &self.desk.puts[put];
+        self.cluster.processes[node].posted.post(payload.memory);
+        let issued = &self.cluster.puts[put];
         let (target, failed) = (issued.put.order.target, issued.failed.clone());
         if let Some(signal) = &kernel.signal {
             let failed = failed.map(|reason| XtqError::Failed { target, reason });
@@ -510,7 +511,7 @@ impl Sim<'_> {
 
     /// The library's thread of the target tells the initiator that a task has ended.
     pub(crate) fn post_answer(&mut self, put: usize) {
-        let Issued { from, to, failed, .. } = &self.desk.puts[put];
+        let Issued { from, to, failed, .. } = &self.cluster.puts[put];
         let bytes = failed.as_ref().map_or(0, String::len) as u64;
         self.post_kind((*to, *from), bytes, Kind::Answer { put });
     }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::cluster::Desk;
+use crate::cluster::ClusterState;
 use crate::cpu::Thread;
 use crate::event::{Agenda, Event};
 use crate::gpu::Gpu;
@@ -169,7 +169,7 @@ pub(crate) struct Sim<'a> {
     pub(crate) refused: u64,
     pub(crate) broken: Vec<String>,
     /// What processes have registered and put, if there are no programs.
-    pub(crate) desk: Desk,
+    pub(crate) cluster: ClusterState,
 }
 
 /// Runs programs, one a node, until nothing happens any more.
@@ -185,7 +185,7 @@ pub fn run(programs: &[Program], options: &Options) -> Result<Outcome, ProgramEr
     if ranks > most {
         return Err(ProgramError::TooMany { ranks, most });
     }
-    let mut sim = Sim::new(Cow::Borrowed(programs), options, Desk::default());
+    let mut sim = Sim::new(Cow::Borrowed(programs), options, ClusterState::default());
     for rank in 0..ranks {
         let begins = match options.skew.0 {
             0 => Ps::ZERO,
@@ -246,7 +246,11 @@ impl Node {
 }
 
 impl<'a> Sim<'a> {
-    pub(crate) fn new(programs: Cow<'a, [Program]>, options: &Options, desk: Desk) -> Sim<'a> {
+    pub(crate) fn new(
+        programs: Cow<'a, [Program]>,
+        options: &Options,
+        cluster: ClusterState,
+    ) -> Sim<'a> {
         let nodes = programs.iter().enumerate();
         let nodes = nodes.map(|(rank, program)| Node::new(rank, program, options)).collect();
         Sim {
@@ -260,7 +264,7 @@ impl<'a> Sim<'a> {
             trace: Trace::new(options.lines),
             refused: 0,
             broken: Vec::new(),
-            desk,
+            cluster,
         }
     }
 }

@@ -7,5 +7,5 @@ pub use crate::{
     host::{DOUBLINGS, PAUSE_NS, REFUSALS_MAX, cut, failing},
     packet::check_arguments,
     put::Order,
-    signal::Bell,
+    signal::Wakeup,
 };

@@ -7,7 +7,7 @@
 //! | `ring.rs` | [`Lane`]: the initiator's end of a ring |
 //! | `target.rs`, `target/{code,grants,said}.rs`, `terms.rs` | [`Target`]: tables, receive buffers, rings, functions of users; starting and stopping the worker |
 //! | `state.rs` | who starts it again, and when |
-//! | `player.rs` | a thread that does what the kernel does, for tests (feature `testkit`) |
+//! | `mock_worker.rs` | a thread that does what the kernel does, for tests (feature `testkit`) |
 //!
 //! The worker is a [`gapless_mem::Worker`]; that of CUDA devices is in `gapless-dtype-cuda`. `docs/xtq.md` has the
 //! contract, and what is seen when. Tasks are [`DeviceFunction`]s, by the packets of [`packet`](crate::packet), with the
@@ -20,7 +20,7 @@
 mod layout;
 #[cfg(any(test, feature = "testkit"))]
 #[allow(unsafe_code, reason = "plays a worker over memory by address")]
-pub mod player;
+pub mod mock_worker;
 mod ring;
 mod short;
 pub(crate) mod state;

@@ -14,9 +14,8 @@
 //! | `serve.rs`, `serve/{own,far,offers}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
 //! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held, but sources of payloads
-//! ([`Gather`](crate::Gather), which says what they must not do). Signals are counted and the world's bell is rung after
-//! it is released. Queues, signals and buffers have locks of their own, which are
-//! taken last.
+//! ([`Gather`](crate::Gather), which says what they must not do). Signals are counted and the world's wake-up is rung
+//! after it is released. Queues, signals and buffers have locks of their own, which are taken last.
 
 mod config;
 mod flush;
@@ -56,7 +55,7 @@ pub use target::RefusedTask;
 
 use crate::error::{TaskError, XtqError};
 use crate::put::{Put, PutHandle};
-use crate::signal::{Bell, Signal, Weak};
+use crate::signal::{Signal, Wakeup, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank, Registered};
@@ -132,8 +131,8 @@ pub(crate) struct Inner {
     me: Rank,
     size: u32,
     config: Config,
-    /// The bell that this end's signals ring.
-    bell: Bell,
+    /// The wake-up that this end's signals call.
+    wakeup: Wakeup,
     tables: Tables,
     state: Mutex<State>,
     /// The initiator's rings. Their lock is taken after that of the state.
@@ -194,7 +193,7 @@ pub struct Xtq {
     inner: Arc<Inner>,
 }
 
-// All that changes lies behind mutexes, which a panic poisons or leaves whole, and the bell is only rung.
+// All that changes lies behind mutexes, which a panic poisons or leaves whole, and the wake-up is only called.
 impl std::panic::UnwindSafe for Xtq {}
 impl std::panic::RefUnwindSafe for Xtq {}
 
@@ -217,9 +216,9 @@ impl Inner {
         value
     }
 
-    /// Calls the user's bell.
+    /// Wakes the user's threads, as [`Config::wakeup`] says.
     fn ring(&self) {
-        contain("the bell panicked", || (self.config.bell)());
+        contain("the wake-up panicked", || (self.config.wakeup)());
     }
 
     fn begin_task(&self) {
@@ -281,7 +280,7 @@ impl Xtq {
     /// # Errors
     /// The tag is taken.
     pub fn attach_at(bml: &mut Bml, tag: AmTag, config: Config) -> Result<Xtq, BmlError> {
-        let ringing = |inner: &std::sync::Weak<Inner>| -> Bell {
+        let ringing = |inner: &std::sync::Weak<Inner>| -> Wakeup {
             let inner = inner.clone();
             Arc::new(move |is_awaited| {
                 if let Some(inner) = inner.upgrade() {
@@ -300,7 +299,7 @@ impl Xtq {
             me: bml.me(),
             size: bml.size(),
             config,
-            bell: ringing(inner),
+            wakeup: ringing(inner),
             tables: Tables::new(),
             rings: Arc::clone(&state.initiator.rings),
             state: Mutex::new(state),
@@ -335,7 +334,7 @@ impl Xtq {
     /// A signal that ends when it was counted down so often; 0 has ended.
     #[must_use]
     pub fn signal(&self, count: u64) -> Signal {
-        Signal::new(count, Vec::new(), Arc::clone(&self.inner.bell))
+        Signal::new(count, Vec::new(), Arc::clone(&self.inner.wakeup))
     }
 
     /// As [`signal`](Xtq::signal), counted down by tasks of these ranks (of all, if none are named): if one of them is
@@ -343,7 +342,7 @@ impl Xtq {
     /// kernel, or that a function counts down.
     #[must_use]
     pub fn signal_from(&self, count: u64, ranks: &[Rank]) -> Signal {
-        let signal = Signal::new(count, ranks.to_vec(), Arc::clone(&self.inner.bell));
+        let signal = Signal::new(count, ranks.to_vec(), Arc::clone(&self.inner.wakeup));
         self.inner.with(|state| state.watch(&signal));
         signal
     }
@@ -419,7 +418,7 @@ impl Xtq {
     #[inline]
     fn are_ours(&self, put: &Put) -> bool {
         let signals = put.order.signal().into_iter().chain(&put.order.after);
-        signals.into_iter().all(|signal| signal.rings(&self.inner.bell))
+        signals.into_iter().all(|signal| signal.rings(&self.inner.wakeup))
     }
 
     /// Whether there is [room](Config::puts_max) for this put now.

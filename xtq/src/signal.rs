@@ -11,7 +11,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Called when a signal has ended, without any lock: whether somebody waits for that end, as a put does that is held back.
 #[doc(hidden)]
-pub type Bell = Arc<dyn Fn(bool) + Send + Sync>;
+pub type Wakeup = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// How a signal has ended; empty as long as it has not.
 pub(crate) type End = Arc<OnceLock<Result<(), XtqError>>>;
@@ -52,7 +52,7 @@ struct Inner {
     count: Mutex<Count>,
     /// The ranks whose tasks count it down; all, if there are none.
     from: Vec<Rank>,
-    bell: Bell,
+    wakeup: Wakeup,
 }
 
 /// A counter that ends at 0: when as many tasks have ended as it began with.
@@ -65,10 +65,10 @@ pub struct Signal(Arc<Inner>);
 
 impl Signal {
     #[doc(hidden)]
-    pub fn new(count: u64, from: Vec<Rank>, bell: Bell) -> Signal {
+    pub fn new(count: u64, from: Vec<Rank>, wakeup: Wakeup) -> Signal {
         let name = NEXT.fetch_add(1, Ordering::Relaxed);
         let count = Mutex::new(Count { left: count, ..Count::default() });
-        Signal(Arc::new(Inner { name, count, from, bell }))
+        Signal(Arc::new(Inner { name, count, from, wakeup }))
     }
 
     fn count(&self) -> MutexGuard<'_, Count> {
@@ -106,10 +106,10 @@ impl Signal {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether its end rings this bell.
+    /// Whether its end calls this wake-up.
     #[doc(hidden)]
-    pub fn rings(&self, bell: &Bell) -> bool {
-        Arc::ptr_eq(&self.0.bell, bell)
+    pub fn rings(&self, wakeup: &Wakeup) -> bool {
+        Arc::ptr_eq(&self.0.wakeup, wakeup)
     }
 
     /// Counts down by one; at 0 it stays.
@@ -125,7 +125,7 @@ impl Signal {
         let is_awaited = count.tell();
         drop(count);
         if ends {
-            (self.0.bell)(is_awaited);
+            (self.0.wakeup)(is_awaited);
         }
     }
 
@@ -139,7 +139,7 @@ impl Signal {
         count.failed = Some(error);
         let is_awaited = count.tell();
         drop(count);
-        (self.0.bell)(is_awaited);
+        (self.0.wakeup)(is_awaited);
     }
 
     /// A task that was to count it down has ended.
@@ -171,7 +171,7 @@ impl Signal {
         let is_awaited = now.tell();
         drop(now);
         // It may have ended; or whoever counts it, and does not ring, is to be looked at.
-        (self.0.bell)(is_awaited);
+        (self.0.wakeup)(is_awaited);
     }
 
     pub(crate) fn downgrade(&self) -> Weak {
@@ -205,8 +205,8 @@ mod tests {
     fn it_ends_once_at_zero_or_with_the_first_error() {
         let rung = Arc::new(AtomicU32::new(0));
         let theirs = Arc::clone(&rung);
-        let bell: Bell = Arc::new(move |_| _ = theirs.fetch_add(1, Ordering::Relaxed));
-        let signal = Signal::new(2, vec![Rank(3)], bell);
+        let wakeup: Wakeup = Arc::new(move |_| _ = theirs.fetch_add(1, Ordering::Relaxed));
+        let signal = Signal::new(2, vec![Rank(3)], wakeup);
         signal.count_down();
         assert_eq!((signal.value(), signal.poll()), (1, None));
         assert_eq!((signal.counts(Rank(2)), signal.counts(Rank(3))), (false, true));
@@ -236,11 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_says_whether_somebody_waits() {
+    fn the_wakeup_says_whether_somebody_waits() {
         let said = Arc::new(Mutex::new(Vec::new()));
         let theirs = Arc::clone(&said);
-        let bell: Bell = Arc::new(move |is_awaited| theirs.lock().unwrap().push(is_awaited));
-        let signal = Signal::new(1, Vec::new(), bell);
+        let wakeup: Wakeup = Arc::new(move |is_awaited| theirs.lock().unwrap().push(is_awaited));
+        let signal = Signal::new(1, Vec::new(), wakeup);
         signal.count_down();
         signal.reset(1);
         let _first = signal.next_end();

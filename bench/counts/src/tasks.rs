@@ -3,7 +3,7 @@
 
 use gapless_bml::{Bml, Handler, Rank, RankEvent, now_ns};
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_xtq::device::player::{Player, memory};
+use gapless_xtq::device::mock_worker::{MockWorker, memory};
 use gapless_xtq::device::{DeviceFunction, Life};
 use gapless_xtq::packet::Launch;
 use gapless_xtq::{Config, Kernel, Put, QueueOptions, Signal, Xtq};
@@ -43,13 +43,13 @@ pub(crate) fn put(count: &mut dyn FnMut(&mut dyn FnMut())) {
     // From when it is told to, it runs nothing: what has ended when a put looks must not depend on how quick it is.
     let rests = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&rests);
-    let player = Player::new(move |_| {
+    let mock = MockWorker::new(move |_| {
         while told.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     });
-    there.attach_worker(player, life).expect("a worker");
+    there.attach_worker(mock, life).expect("a worker");
     // SAFETY: what runs it touches no memory.
     unsafe { there.register_kernel(0, Kernel::of_worker(DeviceFunction::Accumulate, PAYLOAD)) }
         .expect("a kernel");

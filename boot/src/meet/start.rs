@@ -4,7 +4,7 @@
 //! `GAPLESS_START_JSON=FILE cargo test -p gapless-boot --lib meet::start` writes the table as JSON.
 
 use super::*;
-use crate::card::write;
+use crate::process_record::write;
 use crate::wireup::WireupError;
 use gapless_btl::{AmTag, Btl, Limits, PeerId, ReserveError, Sink, Slot, Token};
 use gapless_engine::HostEngine;
@@ -166,7 +166,7 @@ struct Cost {
     gets: u64,
     bytes: u64,
     gets_of_a_rank: u64,
-    /// Rank 0 reads the cards of all, before the others can go on.
+    /// Rank 0 reads the records of all, before the others can go on.
     gets_of_rank_0: u64,
     links_of_a_rank: u64,
     memory_of_a_rank: u64,
@@ -178,8 +178,8 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
     let store = Arc::new(Mutex::new(Store::default()));
     let wireup = |rank| Sim { rank, size: ranks, store: Arc::clone(&store) };
     let own = write("0a", Network::Able, false);
-    let card = |rank: u32| {
-        let [kind, _, _] = card::parts(&own);
+    let record = |rank: u32| {
+        let [kind, _, _] = process_record::parts(&own);
         let core = format!("{:0>32x}", 1u128 << (rank % each));
         let host = format!("3b9a0c7d5e61f2844c0de5b7a1903c66-40265{:05}", rank / each);
         format!(
@@ -190,12 +190,12 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
     };
     let address = |rank| Quiet::new(SM, rank).address();
     for rank in 0..ranks {
-        publish(&mut wireup(rank), &card(rank), &[(SM.to_owned(), address(rank))]).unwrap();
-        let word = card::write_rail("tcp/0a010000-16", &address(rank));
+        publish(&mut wireup(rank), &record(rank), &[(SM.to_owned(), address(rank))]).unwrap();
+        let word = process_record::write_rail("tcp/0a010000-16", &address(rank));
         wireup(rank).put(PLACES, &word).unwrap();
     }
     let puts = std::mem::take(&mut store.lock().unwrap().puts);
-    let roll = Arc::new(read_roll(&mut wireup(0), &card(0)).unwrap());
+    let map = Arc::new(read_map(&mut wireup(0), &record(0)).unwrap());
     let (first, first_bytes) = {
         let store = store.lock().unwrap();
         (store.gets, store.bytes)
@@ -205,8 +205,8 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
     let (before, mut worlds, mut links) = (memory(), Vec::new(), 0);
     for &rank in &sample {
         let connection = Connection::new(Box::new(wireup(rank)));
-        let read = Arc::new(read_roll(&mut **connection.launcher(), &card(rank)).unwrap());
-        assert_eq!(read, roll);
+        let read = Arc::new(read_map(&mut **connection.launcher(), &record(rank)).unwrap());
+        assert_eq!(read, map);
         assert!(way_missing(&read, (rank, Network::Able), true).is_none());
         let mut bml = Bml::new(Rank(rank), ranks);
         let (near, far) = (Quiet::new(SM, rank), Quiet::new("tcp", rank));
@@ -217,7 +217,7 @@ fn start(ranks: u32, each: u32, shown: u32) -> Cost {
             connection,
             me: rank,
             worlds_before: 0,
-            roll: Arc::clone(&read),
+            map: Arc::clone(&read),
             several_hosts: ranks > each,
             has_shared_memory: true,
             has_others: false,
@@ -281,9 +281,9 @@ fn ten_thousand_processes_start_without_a_square_of_anything() {
         ));
         let distances = u64::from(ranks.next_power_of_two().trailing_zeros());
         assert!(*links_of_a_rank <= 2 * distances, "{cost:?}");
-        // A roll of some pieces, and an address for each link.
+        // A job map of some pieces, and an address for each link.
         assert!(*gets_of_a_rank <= 2 * distances + 24, "{cost:?}");
-        // Each card once, and who has published what.
+        // Each record once, and who has published what.
         assert!(*gets_of_rank_0 <= 2 * u64::from(*ranks), "{cost:?}");
         assert!(*memory_of_a_rank <= 1_000_000 + 2_000 * u64::from(*ranks), "{cost:?}");
     }

@@ -10,8 +10,8 @@
 
 use super::limits::{ASK_EVERY, Wait};
 use super::link::{Link, connect};
+use super::membership::Membership;
 use super::questions::LOOK_EVERY;
-use super::seat::Seat;
 use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
 use crate::pmi::{Line, valid_word};
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ pub struct Pmi1 {
     /// `None` once it was left in good order.
     link: Option<Link>,
     /// Unless the caller brought the stream.
-    seat: Option<Seat>,
+    membership: Option<Membership>,
     rank: u32,
     size: u32,
     local_size: Option<u32>,
@@ -72,16 +72,17 @@ impl Pmi1 {
     /// Variables that are missing or make no sense; a launcher that does not answer;
     /// [`WireupError::Joined`], [`WireupError::OnlyOnce`].
     pub fn from_environment(limits: Limits) -> Result<Pmi1, WireupError> {
-        let mut seat = Seat::take()?;
-        let joined = Pmi1::join(&mut seat, limits).map_err(|error| seat.explain(error))?;
-        Ok(Pmi1 { seat: Some(seat), ..joined })
+        let mut membership = Membership::take()?;
+        let joined =
+            Pmi1::join(&mut membership, limits).map_err(|error| membership.explain(error))?;
+        Ok(Pmi1 { membership: Some(membership), ..joined })
     }
 
-    fn join(seat: &mut Seat, limits: Limits) -> Result<Pmi1, WireupError> {
+    fn join(membership: &mut Membership, limits: Limits) -> Result<Pmi1, WireupError> {
         let local_size = number(FD, LOCAL_SIZE).ok();
         if std::env::var_os(FD).is_none() {
             // hydra does not survive a process that calls again.
-            seat.only_once("PMI-1 over a port")?;
+            membership.only_once("PMI-1 over a port")?;
             let place = std::env::var_os(PORT).unwrap_or_default();
             let id = number(PORT, ID)?;
             let stream = connect(PORT, &place.to_string_lossy(), limits.answer)?;
@@ -93,7 +94,7 @@ impl Pmi1 {
             let problem = format!("{rank}, but {SIZE} is {size}");
             return Err(WireupError::Environment { set: FD, variable: RANK, problem });
         }
-        Pmi1::start(seat.connection(FD, descriptor)?, rank, size, local_size, limits)
+        Pmi1::start(membership.connection(FD, descriptor)?, rank, size, local_size, limits)
     }
 
     /// Talks to a launcher over a connected stream socket.
@@ -157,7 +158,7 @@ impl Pmi1 {
         let (key_bytes_max, value_bytes_max) = (63, 1023);
         let mut pmi = Pmi1 {
             link: Some(link),
-            seat: None,
+            membership: None,
             rank,
             size,
             local_size: local_size.filter(|&local| (1..=size).contains(&local)),
@@ -358,7 +359,7 @@ impl Wireup for Pmi1 {
     }
 
     fn worlds_before(&self) -> u32 {
-        self.seat.as_ref().map_or(0, Seat::worlds_before)
+        self.membership.as_ref().map_or(0, Membership::worlds_before)
     }
 
     fn fence(&mut self) -> Result<(), WireupError> {
@@ -414,9 +415,9 @@ impl Wireup for Pmi1 {
         }
         self.ask("cmd=finalize", "finalize_ack")?;
         let stream = self.link.take().map(Link::into_stream);
-        if let Some(seat) = self.seat.take() {
+        if let Some(membership) = self.membership.take() {
             // Kept open: the launcher may take this process again.
-            seat.leave(stream);
+            membership.leave(stream);
         }
         Ok(())
     }

@@ -9,8 +9,8 @@
 mod library;
 
 use super::limits::{ASK_EVERY, Wait};
+use super::membership::Membership;
 use super::questions::LOOK_EVERY;
-use super::seat::Seat;
 use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
 use crate::pmi::valid_word;
 use library::{Found, Key, Library, Proc, Status};
@@ -58,7 +58,7 @@ pub struct Pmix {
     /// Whether a value was put that the server does not have yet.
     uncommitted: bool,
     /// `None` once it was left.
-    seat: Option<Seat>,
+    membership: Option<Membership>,
 }
 
 impl Pmix {
@@ -68,11 +68,11 @@ impl Pmix {
     /// Variables that are missing; no library, or one of another version; a server that is gone,
     /// does not answer, or says what makes no sense; [`WireupError::Joined`], [`WireupError::OnlyOnce`].
     pub fn from_environment(limits: Limits) -> Result<Pmix, WireupError> {
-        let seat = Seat::take()?;
+        let membership = Membership::take()?;
         // Open MPI's server lets it join, but then loses what it publishes.
-        seat.only_once("PMIx")?;
-        let joined = Pmix::join(limits).map_err(|error| seat.explain(error))?;
-        Ok(Pmix { seat: Some(seat), ..joined })
+        membership.only_once("PMIx")?;
+        let joined = Pmix::join(limits).map_err(|error| membership.explain(error))?;
+        Ok(Pmix { membership: Some(membership), ..joined })
     }
 
     fn join(limits: Limits) -> Result<Pmix, WireupError> {
@@ -106,7 +106,7 @@ impl Pmix {
         let local_size = local_size.as_ref().and_then(number);
         let local_size = local_size.filter(|local| (1..=size).contains(local));
         let job = job_name(&me.name());
-        let (uncommitted, seat) = (false, None);
+        let (uncommitted, membership) = (false, None);
         Ok(Pmix {
             worker,
             spare: Spare::default(),
@@ -116,7 +116,7 @@ impl Pmix {
             job,
             limits,
             uncommitted,
-            seat,
+            membership,
         })
     }
 
@@ -246,9 +246,9 @@ impl Wireup for Pmix {
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {
-        if let Some(seat) = self.seat.take() {
+        if let Some(membership) = self.membership.take() {
             self.worker.ask("PMIx_Finalize", self.answer(), Library::finalize)?;
-            seat.leave(None);
+            membership.leave(None);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use gapless_report::Bytes;
 
 /// Shared memory of `/dev/shm` below which other libraries run out: what Docker gives by default.
 const SHM_SMALL: u64 = 64 << 20;
-/// Locked memory below which registering buffers with a network card soon fails.
+/// Locked memory below which registering buffers with a network adapter soon fails.
 const MEMLOCK_SMALL: u64 = 64 << 20;
 /// Descriptors of a process besides its links, and those of each link.
 const FILES: (u64, u64) = (16, 2);

@@ -1,4 +1,4 @@
-//! GPUs, network cards and the bridges between them: what there is, and what hinders it.
+//! GPUs, network adapters and the bridges between them: what there is, and what hinders it.
 
 use super::facts::text;
 use super::{Finding, State};
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// The CUDA version that the kernels are built with: drivers of series 580.
 const CUDA_NEEDED: (u32, u32) = (13, 0);
 
-/// An RDMA network card.
+/// An RDMA network adapter.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Card {
+pub(super) struct Adapter {
     pub(super) name: String,
     /// Whether a port of it is active.
     pub(super) active: bool,
@@ -40,7 +40,7 @@ pub(super) struct Cuda {
 /// What there is besides processors and memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Devices {
-    pub(super) rdma: Vec<Card>,
+    pub(super) rdma: Vec<Adapter>,
     /// NVIDIA devices that the system has, whether the driver's library is there or not.
     pub(super) nvidia: usize,
     /// What the driver's library says, or why it says nothing; `None` if this build does not ask.
@@ -57,7 +57,7 @@ impl Devices {
     pub(super) fn read(root: &Path) -> Devices {
         let bridges = bridges(root);
         Devices {
-            rdma: cards(root),
+            rdma: adapters(root),
             nvidia: entries(&root.join("proc/driver/nvidia/gpus")).len(),
             cuda: cuda(),
             translated: entries(&root.join("sys/kernel/iommu_groups"))
@@ -91,25 +91,25 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn cards(root: &Path) -> Vec<Card> {
+fn adapters(root: &Path) -> Vec<Adapter> {
     let verbs = entries(&root.join("sys/class/infiniband_verbs"));
-    let usable = |card: &str| {
-        let of_card = |path: &&PathBuf| text(&path.join("ibdev")).as_deref() == Some(card);
-        let device = verbs.iter().find(of_card).map(|path| name(path));
+    let usable = |adapter: &str| {
+        let of_adapter = |path: &&PathBuf| text(&path.join("ibdev")).as_deref() == Some(adapter);
+        let device = verbs.iter().find(of_adapter).map(|path| name(path));
         device.is_some_and(|device| {
             let path = root.join("dev/infiniband").join(device);
             access(path, Access::READ_OK | Access::WRITE_OK).is_ok()
         })
     };
-    let card = |path: PathBuf| {
+    let adapter = |path: PathBuf| {
         let ports = entries(&path.join("ports"));
         let active = ports
             .iter()
             .any(|port| text(&port.join("state")).is_some_and(|s| s.contains("ACTIVE")));
         let name = name(&path);
-        Card { active, usable: usable(&name), name }
+        Adapter { active, usable: usable(&name), name }
     };
-    entries(&root.join("sys/class/infiniband")).into_iter().map(card).collect()
+    entries(&root.join("sys/class/infiniband")).into_iter().map(adapter).collect()
 }
 
 /// The PCI bridges, and whether each redirects; `None` where that cannot be read.
@@ -296,14 +296,14 @@ fn network(devices: &Devices) -> Option<Finding> {
     if devices.rdma.is_empty() {
         return Some(Finding::ok("RDMA", why, "no card here"));
     }
-    let names: Vec<&str> = devices.rdma.iter().map(|card| card.name.as_str()).collect();
+    let names: Vec<&str> = devices.rdma.iter().map(|adapter| adapter.name.as_str()).collect();
     let finding = |more: &str| Finding::ok("RDMA", why, format!("{}{more}", names.join(" ")));
-    let find = |bad: fn(&Card) -> bool| devices.rdma.iter().find(|card| bad(card));
-    Some(match (find(|card| !card.usable), find(|card| !card.active)) {
-        (Some(card), _) => finding(&format!("; {} may not be opened", card.name))
+    let find = |bad: fn(&Adapter) -> bool| devices.rdma.iter().find(|adapter| bad(adapter));
+    Some(match (find(|adapter| !adapter.usable), find(|adapter| !adapter.active)) {
+        (Some(adapter), _) => finding(&format!("; {} may not be opened", adapter.name))
             .but(State::Warn, "docker run --device /dev/infiniband, or group rdma"),
-        (None, Some(card)) => finding(&format!("; {} has no active port", card.name))
-            .but(State::Warn, format!("ibstat {}; rdma link", card.name)),
+        (None, Some(adapter)) => finding(&format!("; {} has no active port", adapter.name))
+            .but(State::Warn, format!("ibstat {}; rdma link", adapter.name)),
         (None, None) => finding(""),
     })
 }

@@ -96,7 +96,7 @@ pub(super) struct Prepared {
 
 /// What is measured with, and of what: equal in both processes.
 #[derive(Clone, Copy)]
-pub(super) struct Course<'a> {
+pub(super) struct RunSpec<'a> {
     pub(super) cases: &'a [Case],
     /// How each case is carried; all as the world was told, if there are none.
     pub(super) settings: &'a [Setting],
@@ -114,7 +114,7 @@ pub(super) struct Bench<'a> {
     world: &'a World,
     comm: &'a Communicator,
     devices: &'a mut Devices,
-    course: Course<'a>,
+    spec: RunSpec<'a>,
     peer: u32,
     boxes: Boxes,
     /// Page-locked memory for plain copies, once there were any.
@@ -127,43 +127,43 @@ impl<'a> Bench<'a> {
     pub(super) fn new(
         world: &'a World,
         devices: &'a mut Devices,
-        course: Course<'a>,
+        spec: RunSpec<'a>,
     ) -> Result<Bench<'a>, Failure> {
-        let place = (course.ends.of(world.rank()), course.source);
+        let place = (spec.ends.of(world.rank()), spec.source);
         if place == (Where::Host, Source::Locked) {
-            devices.open(course.ends.of(1 - world.rank()), Budget::default())?;
+            devices.open(spec.ends.of(1 - world.rank()), Budget::default())?;
         }
-        let boxes = Boxes::open(world, devices, place, course.arena_bytes, course.seed)?;
+        let boxes = Boxes::open(world, devices, place, spec.arena_bytes, spec.seed)?;
         let (comm, peer) = (world.comm(), 1 - world.rank());
         let base = world.config()?;
-        Ok(Bench { world, comm, devices, course, peer, boxes, locked: None, base })
+        Ok(Bench { world, comm, devices, spec, peer, boxes, locked: None, base })
     }
 
     /// Commits a subject's layouts and finds its places; from now on messages go as its setting says.
     pub(super) fn prepare(&self, subject: Subject) -> Result<Prepared, Failure> {
-        let course = &self.course;
+        let spec = &self.spec;
         let (send, recv) = match subject {
             Subject::Case(index) => {
-                if let Some(setting) = course.settings.get(index) {
+                if let Some(setting) = spec.settings.get(index) {
                     self.carry(setting.over(self.base.clone()))?;
                 }
-                let case = course.cases.get(index).expect("both processes have the same cases");
+                let case = spec.cases.get(index).expect("both processes have the same cases");
                 (case.send.clone(), case.recv.clone())
             }
             Subject::Contiguous(bytes) => (contiguous(bytes), contiguous(bytes)),
         };
         let sided = |side: &Side, salt: u64| {
             let layout = side.datatype.commit()?;
-            let (arena, wanted) = (course.arena_bytes, course.wanted_bytes);
+            let (arena, wanted) = (spec.arena_bytes, spec.wanted_bytes);
             // Both processes must find the same: each knows from which bytes the other sends.
-            let large = course.ends.involve_device() || side.payload_bytes() >= LARGE_BYTES;
+            let large = spec.ends.involve_device() || side.payload_bytes() >= LARGE_BYTES;
             let apart = large.then(|| Places::side_by_side(side, arena, wanted));
             let places = match apart.flatten() {
                 Some(places) => Some(places),
                 None => Places::find(side, &layout, arena, wanted),
             };
             let mut places = places.expect("arenas are as large as the largest buffer");
-            places.shuffle(course.seed ^ salt);
+            places.shuffle(spec.seed ^ salt);
             Ok::<_, Failure>(Sided { layout, count: side.count, places })
         };
         Ok(Prepared { subject, send: sided(&send, 1)?, recv: sided(&recv, 2)? })
@@ -171,7 +171,7 @@ impl<'a> Bench<'a> {
 
     /// The time of the least launch on this process's device; `None` if it has none.
     pub(super) fn launch_and_wait(&mut self) -> Result<Option<Summary>, Failure> {
-        match self.devices.open(self.course.ends.of(1 - self.peer), Budget::default())? {
+        match self.devices.open(self.spec.ends.of(1 - self.peer), Budget::default())? {
             Some(opened) => opened.launch_and_wait(),
             None => Ok(None),
         }
@@ -251,7 +251,7 @@ impl<'a> Bench<'a> {
     ) -> Result<(Protocols, Result<(), Wrong>), Failure> {
         let bytes = prepared.send.layout.size().saturating_mul(prepared.send.count);
         let mut found = self.verify_once(prepared)?;
-        let times = match self.course.source {
+        let times = match self.spec.source {
             _ if bytes <= SETTLED_BYTES => SETTLING,
             Source::Locked => 2,
             _ => 1,

@@ -1,7 +1,7 @@
 //! The measuring loop for other programs: what `gapless pingpong` does, with messages and processes
 //! of the caller's.
 
-use super::bench::{Course, Subject};
+use super::bench::{RunSpec, Subject};
 use super::rank::Progress;
 use super::setting::Setting;
 use super::show::Shown;
@@ -201,7 +201,7 @@ impl Party {
         let cases: Vec<Case> = trials.iter().map(|trial| trial.case.clone()).collect();
         let settings: Vec<Setting> = trials.iter().map(|trial| trial.setting).collect();
         let source = trials[0].source;
-        let course = Course {
+        let spec = RunSpec {
             cases: &cases,
             settings: &settings,
             ends: trials[0].ends,
@@ -212,14 +212,14 @@ impl Party {
         };
         if self.world.rank() != 0 {
             let before = &mut |index| each(Step::Before(first + index));
-            return rank::follow(&self.world, &mut self.devices, course, before);
+            return rank::follow(&self.world, &mut self.devices, spec, before);
         }
         let sizes = if source.is_to_size() {
             Sizes::to_size(&cases[0])
         } else {
-            Sizes::for_all(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?
+            Sizes::for_all(&cases, spec.ends, &mut self.devices, ARENA_BYTES_MAX)?
         };
-        let mut bench = rank::lead(&self.world, &mut self.devices, course, &sizes)?;
+        let mut bench = rank::lead(&self.world, &mut self.devices, spec, &sizes)?;
         let launch = bench.launch_and_wait()?;
         let mut known: Vec<((u64, bool), Vec<super::bench::Plain>)> = Vec::new();
         for (index, trial) in trials.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! One of the two processes: joins, agrees on the arenas' size, then measures or echoes.
 
 use super::Pingpong;
-use super::bench::{Bench, Course, Plain, Subject};
+use super::bench::{Bench, Plain, RunSpec, Subject};
 use super::setting::Setting;
 use super::show::{Outcome, Shown};
 use super::sizes::Sizes;
@@ -75,8 +75,8 @@ pub(super) fn echo(
     let settings = vec![options.setting(); cases.len()];
     for &source in sources(options) {
         for _ in 0..if source.is_to_size() { cases.len() } else { 1 } {
-            let course = options.course(cases, &settings, source);
-            follow(world, devices, course, &mut |_| {})?;
+            let spec = options.spec(cases, &settings, source);
+            follow(world, devices, spec, &mut |_| {})?;
         }
     }
     Ok(())
@@ -86,25 +86,25 @@ pub(super) fn echo(
 pub(super) fn follow(
     world: &World,
     devices: &mut Devices,
-    mut course: Course<'_>,
+    mut spec: RunSpec<'_>,
     before: &mut dyn FnMut(usize),
 ) -> Result<(), Failure> {
     let mut words = [0u64; 2];
     world.comm().recv(&mut words, 0, SIZES)?;
-    [course.arena_bytes, course.wanted_bytes] = words;
-    Bench::new(world, devices, course)?.obey(before)
+    [spec.arena_bytes, spec.wanted_bytes] = words;
+    Bench::new(world, devices, spec)?.obey(before)
 }
 
 /// Rank 0's end of a pass, while the other end runs.
 pub(super) fn lead<'a>(
     world: &'a World,
     devices: &'a mut Devices,
-    mut course: Course<'a>,
+    mut spec: RunSpec<'a>,
     sizes: &Sizes,
 ) -> Result<Bench<'a>, Failure> {
-    (course.arena_bytes, course.wanted_bytes) = (sizes.arena_bytes, sizes.wanted_bytes());
+    (spec.arena_bytes, spec.wanted_bytes) = (sizes.arena_bytes, sizes.wanted_bytes());
     announce(world.comm(), sizes)?;
-    Bench::new(world, devices, course)
+    Bench::new(world, devices, spec)
 }
 
 /// Rank 0's part: says what is left out, then measures the others and shows each, and how far that has come.
@@ -177,10 +177,10 @@ pub(super) fn measure(
             vec![(*sizes, 0..cases.len())]
         };
         for (sizes, those) in passes {
-            let course = options.course(cases, &settings, source);
+            let spec = options.spec(cases, &settings, source);
             let mine = those.filter(|&index| is_possible(index));
             let sizes = if mine.clone().next().is_some() { sizes } else { Sizes::NOTHING };
-            let bench = lead(world, devices, course, &sizes)?;
+            let bench = lead(world, devices, spec, &sizes)?;
             let mut pass = Pass { options, bench, source, references: HashMap::new() };
             for index in mine {
                 each(Progress::Before(&cases[index]))?;
@@ -266,8 +266,8 @@ impl Pingpong {
     }
 
     /// A pass whose sizes are not known yet.
-    fn course<'a>(&self, cases: &'a [Case], settings: &'a [Setting], source: Source) -> Course<'a> {
+    fn spec<'a>(&self, cases: &'a [Case], settings: &'a [Setting], source: Source) -> RunSpec<'a> {
         let (ends, seed) = (self.space, self.seed);
-        Course { cases, settings, ends, source, arena_bytes: 0, wanted_bytes: 0, seed }
+        RunSpec { cases, settings, ends, source, arena_bytes: 0, wanted_bytes: 0, seed }
     }
 }

@@ -3,7 +3,7 @@
 
 mod many;
 mod six;
-mod strangers;
+mod unauthenticated;
 
 use super::{host_of, on_two_hosts, under_launchers};
 use crate::common::{meeting_folder, pattern};

@@ -324,7 +324,7 @@ pub(crate) struct Patient {
 }
 
 #[derive(Default)]
-struct Board {
+struct KeyTable {
     values: HashMap<String, String>,
     waiting: Vec<TcpStream>,
 }
@@ -334,11 +334,11 @@ impl Patient {
     pub(crate) fn start(size: usize) -> Patient {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = listener.local_addr().unwrap().to_string();
-        let board = Arc::new(Mutex::new(Board::default()));
+        let keys = Arc::new(Mutex::new(KeyTable::default()));
         std::thread::spawn(move || {
             for stream in listener.incoming().take(size) {
-                let (stream, board) = (stream.unwrap(), Arc::clone(&board));
-                std::thread::spawn(move || Patient::serve(&stream, size, &board));
+                let (stream, keys) = (stream.unwrap(), Arc::clone(&keys));
+                std::thread::spawn(move || Patient::serve(&stream, size, &keys));
             }
         });
         Patient { place }
@@ -349,14 +349,14 @@ impl Patient {
         &self.place
     }
 
-    fn serve(stream: &TcpStream, size: usize, board: &Mutex<Board>) {
+    fn serve(stream: &TcpStream, size: usize, keys: &Mutex<KeyTable>) {
         for line in BufReader::new(stream).lines() {
             let Ok(line) = line else { return };
             let word = |key: &str| {
                 let mut words = line.split(' ').filter_map(|word| word.split_once('='));
                 words.find(|(name, _)| *name == key).map_or("", |(_, value)| value).to_owned()
             };
-            let mut board = board.lock().unwrap();
+            let mut keys = keys.lock().unwrap();
             let answer = match &*word("cmd") {
                 "initack" => format!(
                     "cmd=initack\ncmd=set size={size}\ncmd=set rank={}\ncmd=set debug=0\n",
@@ -366,17 +366,17 @@ impl Patient {
                 "get_maxes" => FINE[1].to_owned(),
                 "get_my_kvsname" => format!("cmd=my_kvsname kvsname=kvs_{}\n", std::process::id()),
                 "put" => {
-                    board.values.insert(word("key"), word("value"));
+                    keys.values.insert(word("key"), word("value"));
                     FINE[3].to_owned()
                 }
-                "get" => match board.values.get(&word("key")) {
+                "get" => match keys.values.get(&word("key")) {
                     Some(value) => format!("cmd=get_result rc=0 value={value}\n"),
                     None => "cmd=get_result rc=-1\n".to_owned(),
                 },
                 "barrier_in" => {
-                    board.waiting.push(stream.try_clone().unwrap());
-                    if board.waiting.len() == size {
-                        for mut stream in std::mem::take(&mut board.waiting) {
+                    keys.waiting.push(stream.try_clone().unwrap());
+                    if keys.waiting.len() == size {
+                        for mut stream in std::mem::take(&mut keys.waiting) {
                             let _ = stream.write_all(b"cmd=barrier_out\n");
                         }
                     }

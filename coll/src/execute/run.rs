@@ -17,7 +17,7 @@ use super::Plan;
 use super::act::{Tools, Work};
 use super::error::CollError;
 use super::memory::Room;
-use super::tasks::{Expected, Leaving, Seat};
+use super::tasks::{Expected, Leaving, TaskKernel};
 use super::tickets::{Gate, Way};
 use crate::schedule::{Action, Schedule};
 
@@ -37,7 +37,7 @@ pub(super) struct Run {
     /// Tasks that may come, by the step that waits for each.
     expected: BTreeMap<u32, Expected>,
     /// Where accelerators of peers combine tasks that are put there, by peer and slot, as far as they have said.
-    seats: BTreeMap<(u32, u32), Seat>,
+    kernels: BTreeMap<(u32, u32), TaskKernel>,
     /// An accelerator may still touch scratch memory.
     is_stained: bool,
     /// Why this rank goes on without data.
@@ -142,7 +142,7 @@ impl Run {
             missing,
             flights: Vec::new(),
             expected: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            kernels: BTreeMap::new(),
             is_stained: false,
             failure: None,
             astray: None,

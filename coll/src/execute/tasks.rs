@@ -9,8 +9,9 @@
 //!                                        the step has ended
 //! ```
 //!
-//! If the target has an accelerator that combines the task where it lies, its ready message says where ([`Seat`]), and the
-//! task is put there: the target's processor has no part in it. What goes wrong goes by the way above, without bytes.
+//! If the target has an accelerator that combines the task where it lies, its ready message says where
+//! ([`TaskKernel`]), and the task is put there: the target's processor has no part in it. What goes wrong goes by the
+//! way above, without bytes.
 //!
 //! No thread of the target has to be in a call for a task to run, as far as its carrier needs none. One that comes
 //! before it is open touches nothing: what another process puts, and when, is not trusted, unless an accelerator takes it.
@@ -54,28 +55,30 @@ impl TaskName {
 /// Where an accelerator of a task's target combines it. Only those who carry tasks know what its words mean; what they say
 /// goes from the target's to the initiator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Seat {
+pub struct TaskKernel {
     /// The place, and how elements are combined.
     pub words: [u64; 3],
     /// Bytes of the payload.
     pub bytes: u64,
 }
 
-/// Words of a seat in a message: the task's slot, then the seat.
-pub(super) const SEAT_WORDS: usize = 5;
+/// Words of a kernel in a message: the task's slot, then the kernel.
+pub(super) const KERNEL_WORDS: usize = 5;
 /// Bytes of them.
-pub(super) const SEAT_BYTES: u64 = 8 * SEAT_WORDS as u64;
-/// How many seats a message has at most. Other tasks have none.
-pub(super) const SEATS_MAX: usize = 64;
+pub(super) const KERNEL_BYTES: u64 = 8 * KERNEL_WORDS as u64;
+/// How many kernels a message has at most. Other tasks have none.
+pub(super) const KERNELS_MAX: usize = 64;
 
-impl Seat {
-    pub(super) fn to_words(self, slot: u32) -> [u64; SEAT_WORDS] {
+impl TaskKernel {
+    pub(super) fn to_words(self, slot: u32) -> [u64; KERNEL_WORDS] {
         let [first, second, third] = self.words;
         [slot.into(), first, second, third, self.bytes]
     }
 
-    pub(super) fn of_words([slot, words @ .., bytes]: [u64; SEAT_WORDS]) -> Option<(u32, Seat)> {
-        Some((u32::try_from(slot).ok()?, Seat { words, bytes }))
+    pub(super) fn of_words(
+        [slot, words @ .., bytes]: [u64; KERNEL_WORDS],
+    ) -> Option<(u32, TaskKernel)> {
+        Some((u32::try_from(slot).ok()?, TaskKernel { words, bytes }))
     }
 }
 
@@ -98,8 +101,8 @@ pub trait Tasks: Send + Sync + fmt::Debug {
     fn put(&self, to: u32, name: TaskName, payload: Vec<u8>)
     -> Result<Box<dyn Leaving>, TaskFault>;
 
-    /// Puts a task that its target's accelerator combines, where the target's carrier has [said](Awaited::seat). Never
-    /// waits.
+    /// Puts a task that its target's accelerator combines, where the target's carrier has [said](Awaited::kernel).
+    /// Never waits.
     ///
     /// # Errors
     /// Nothing was put.
@@ -107,10 +110,10 @@ pub trait Tasks: Send + Sync + fmt::Debug {
         &self,
         to: u32,
         name: TaskName,
-        seat: Seat,
+        kernel: TaskKernel,
         payload: Vec<u8>,
     ) -> Result<Box<dyn Leaving>, TaskFault> {
-        let _ = seat;
+        let _ = kernel;
         self.put(to, name, payload)
     }
 
@@ -129,7 +132,7 @@ pub trait Awaited: Send + fmt::Debug {
     /// Where an accelerator of this process combines it, if one does. Asked once, when the task may come; its initiator is
     /// told. From then on until [`is_done`](Awaited::is_done) the accelerator may touch the place that the work
     /// [has](Work::place), also if this value is dropped, or the work is withdrawn: then the place is never used again.
-    fn seat(&self) -> Option<Seat> {
+    fn kernel(&self) -> Option<TaskKernel> {
         None
     }
 
@@ -402,10 +405,10 @@ mod tests {
     }
 
     #[test]
-    fn seats_are_words_and_works_say_what_they_combine() {
-        let seat = Seat { words: [1, u64::MAX, 3], bytes: 1 << 40 };
-        assert_eq!(Seat::of_words(seat.to_words(u32::MAX)), Some((u32::MAX, seat)));
-        assert_eq!(Seat::of_words([1 << 32, 0, 0, 0, 0]), None);
+    fn kernels_are_words_and_works_say_what_they_combine() {
+        let kernel = TaskKernel { words: [1, u64::MAX, 3], bytes: 1 << 40 };
+        assert_eq!(TaskKernel::of_words(kernel.to_words(u32::MAX)), Some((u32::MAX, kernel)));
+        assert_eq!(TaskKernel::of_words([1 << 32, 0, 0, 0, 0]), None);
         let mut place = [0; 8];
         let region = Region::of_mut(&mut place);
         let work = summing(&mut place);

@@ -1,16 +1,16 @@
 //! The address that a transport publishes.
 //!
 //! ```text
-//!   0 'g' 'u' '1' 0 | 4 port of the door | 6 session | 14 its bits, inverted | 22 host
+//!   0 'g' 'u' '1' 0 | 4 port of the listener | 6 session | 14 its bits, inverted | 22 host
 //! ```
 
 use gapless_btl::{Address, LinkError};
 
-/// Where to knock, and for whom to ask.
+/// Where to say Hello, and for whom to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     /// The port of the socket that Hellos go to.
-    pub(crate) door: u16,
+    pub(crate) listener: u16,
     /// A random number that says whose it is: another process may take the port later.
     pub(crate) session: u64,
     /// Which loopback interface the port is one of.
@@ -36,7 +36,7 @@ impl Card {
     pub(crate) fn address(&self) -> Address {
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&self.door.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.listener.to_be_bytes());
         bytes[6..14].copy_from_slice(&self.session.to_be_bytes());
         bytes[14..22].copy_from_slice(&(!self.session).to_be_bytes());
         bytes[22..].copy_from_slice(&self.host.to_be_bytes());
@@ -54,11 +54,11 @@ impl Card {
         }
         let number = |at: usize| -> [u8; 8] { bytes[at..at + 8].try_into().expect("eight bytes") };
         let card = Card {
-            door: u16::from_be_bytes([bytes[4], bytes[5]]),
+            listener: u16::from_be_bytes([bytes[4], bytes[5]]),
             session: u64::from_be_bytes(number(6)),
             host: u64::from_be_bytes(number(22)),
         };
-        if card.door == 0 || !card.session != u64::from_be_bytes(number(14)) {
+        if card.listener == 0 || !card.session != u64::from_be_bytes(number(14)) {
             return Err(bad("its port or session is damaged".to_owned()));
         }
         Ok(card)
@@ -71,13 +71,13 @@ mod tests {
 
     #[test]
     fn cards_are_read_back_and_damage_is_noticed() {
-        let card = Card { door: 513, session: 0x1234_5678_9abc_def0, host: this_host() };
+        let card = Card { listener: 513, session: 0x1234_5678_9abc_def0, host: this_host() };
         assert_eq!(Card::read(&card.address()), Ok(card));
         for at in (0..4).chain(6..22) {
             let mut bytes = card.address().as_bytes().to_vec();
             bytes[at] ^= 1;
             assert!(Card::read(&Address::new(&bytes).unwrap()).is_err(), "byte {at}");
         }
-        assert!(Card::read(&Card { door: 0, ..card }.address()).is_err());
+        assert!(Card::read(&Card { listener: 0, ..card }.address()).is_err());
     }
 }

@@ -47,17 +47,17 @@ pub(crate) struct Around<'a> {
     pub(crate) now: Instant,
     pub(crate) own: Card,
     pub(crate) config: &'a Config,
-    pub(crate) door: &'a Socket,
+    pub(crate) listener: &'a Socket,
     /// Wakes for each link that is up, by its number.
     pub(crate) epoll: &'a OwnedFd,
     pub(crate) ready: &'a mut VecDeque<Event>,
 }
 
 enum Stage {
-    /// The knocker is connected to the peer's door.
+    /// The dialer is connected to the peer's listener.
     Meeting {
-        knocker: Socket,
-        knock_at: Instant,
+        dialer: Socket,
+        hello_at: Instant,
         pause: Duration,
     },
     /// The peer's port of this pair, and its first number.
@@ -99,12 +99,12 @@ impl Link {
         around: &Around<'_>,
     ) -> Result<Link, LinkError> {
         let Config { max_fragment_bytes, window, flying_bytes, faults, .. } = *around.config;
-        let (knocker, own) = (Socket::bind()?, Socket::bind()?);
-        if [knocker.port(), own.port()].contains(&card.door) {
+        let (dialer, own) = (Socket::bind()?, Socket::bind()?);
+        if [dialer.port(), own.port()].contains(&card.listener) {
             // We were given the peer's port, and would talk to ourselves.
             return Err(gone("nobody has its port any more"));
         }
-        knocker.connect(card.door)?;
+        dialer.connect(card.listener)?;
         let wire = faults.map(|faults| Wire::new(faults, id.0));
         let receive_pool = HeapPool::new(window as usize, max_fragment_bytes);
         let mut receiver = Receiver::new(window);
@@ -112,7 +112,7 @@ impl Link {
         Ok(Link {
             id,
             card,
-            stage: Stage::Meeting { knocker, knock_at: around.now, pause: meeting::PAUSE_MIN },
+            stage: Stage::Meeting { dialer, hello_at: around.now, pause: meeting::PAUSE_MIN },
             channel: Some(Channel::new(own, wire)),
             sender: Sender::new(first, flying_bytes),
             first,
@@ -287,12 +287,12 @@ impl Link {
 
     // Going on
 
-    /// Does what is due. `door_is_empty`: no Hello of the peer waits to be read. `hurry`: the caller
+    /// Does what is due. `listener_is_empty`: no Hello of the peer waits to be read. `hurry`: the caller
     /// is about to sleep, so acknowledgements do not wait for company.
-    pub(crate) fn step(&mut self, door_is_empty: bool, hurry: bool, around: &mut Around<'_>) {
+    pub(crate) fn step(&mut self, listener_is_empty: bool, hurry: bool, around: &mut Around<'_>) {
         match self.stage {
             Stage::Ended(_) => return,
-            Stage::Meeting { .. } => return self.knock(door_is_empty, around),
+            Stage::Meeting { .. } => return self.say_hello(listener_is_empty, around),
             Stage::Up { .. } => {}
         }
         let now = around.now;
@@ -341,7 +341,7 @@ impl Link {
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         match &self.stage {
             Stage::Ended(_) => None,
-            Stage::Meeting { knock_at, .. } => Some(*knock_at),
+            Stage::Meeting { hello_at, .. } => Some(*hello_at),
             Stage::Up { .. } if self.refusals >= REFUSALS => Some(now),
             Stage::Up { .. } => {
                 let ask_at = self.ask_at.map(|(at, _)| at);

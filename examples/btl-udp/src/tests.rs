@@ -238,7 +238,7 @@ fn strangers_are_not_heard() {
         acks: Acks { ack: a.links[0].numbers().1, sack: 0, edge: a.links[0].numbers().1 },
         payload_bytes: 4,
     };
-    for port in [pair_port, b.card.door] {
+    for port in [pair_port, b.card.listener] {
         // The right words, from the wrong port.
         stranger.send_to(port, &forged.encode(), &[9; 4]);
         stranger.send_to(port, &[0; HEADER_BYTES], &[]);
@@ -259,7 +259,7 @@ fn strangers_are_not_heard() {
 }
 
 #[test]
-fn a_door_that_changed_hands_refuses() {
+fn a_listener_that_changed_hands_refuses() {
     let (mut a, mut b) = (end(&Config::default()), end(&Config::default()));
     let stale = Card { session: b.card.session ^ 1, ..b.card }.address();
     let dead = a.connect(&stale).unwrap();
@@ -286,8 +286,8 @@ fn a_door_that_changed_hands_refuses() {
     }
     let elsewhere = Card { host: !b.card.host, session: 5, ..b.card }.address();
     assert!(matches!(a.connect(&elsewhere), Err(LinkError::Unreachable { .. })));
-    // One session has one door.
-    let moved = Card { door: b.card.door ^ 1, ..b.card }.address();
+    // One session has one listener.
+    let moved = Card { listener: b.card.listener ^ 1, ..b.card }.address();
     assert!(matches!(a.connect(&moved), Err(LinkError::BadAddress { .. })));
 }
 

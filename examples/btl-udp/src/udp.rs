@@ -1,7 +1,7 @@
-//! The transport itself: the door, the links, and how the caller sleeps.
+//! The transport itself: the listener, the links, and how the caller sleeps.
 //!
-//! One epoll descriptor covers everything that can wake the caller: the door, the socket of each
-//! link that is up, a timer for the next deadline of any link, and a bell for what is ready already.
+//! One epoll descriptor covers everything that can wake the caller: the listener, the socket of each
+//! link that is up, a timer for the next deadline of any link, and an eventfd for what is ready already.
 
 use crate::card::{Card, this_host};
 use crate::config::Config;
@@ -25,12 +25,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// What epoll calls the door; links go by their numbers.
-const DOOR: u64 = u64::MAX;
+/// What epoll calls the listener; links go by their numbers.
+const LISTENER: u64 = u64::MAX;
 /// What epoll calls the timer.
 const TIMER: u64 = u64::MAX - 1;
-/// What epoll calls the bell.
-const BELL: u64 = u64::MAX - 2;
+/// What epoll calls the eventfd that wakes.
+const WAKEUP: u64 = u64::MAX - 2;
 /// Descriptors looked at in one poll; the others come next.
 const WOKEN_MAX: usize = 64;
 /// Hellos read in one poll.
@@ -43,7 +43,7 @@ pub struct Udp {
     pub(crate) card: Card,
     pub(crate) config: Config,
     limits: Limits,
-    door: Socket,
+    listener: Socket,
     pub(crate) links: Vec<Link>,
     by_session: HashMap<u64, PeerId>,
     /// What the next polls report.
@@ -52,8 +52,8 @@ pub struct Udp {
     timer: OwnedFd,
     /// When the timer goes off; `None` when it is off.
     timer_at: Option<Instant>,
-    bell: OwnedFd,
-    bell_rings: bool,
+    wakeup: OwnedFd,
+    wakeup_is_set: bool,
     /// The caller may be about to sleep.
     armed: bool,
 }
@@ -84,21 +84,21 @@ impl Udp {
     /// The system refused a socket or descriptor.
     pub fn with(config: Config) -> Result<Udp, LinkError> {
         let config = config.bounded();
-        let door = Socket::bind()?;
+        let listener = Socket::bind()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os("epoll_create"))?;
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )
         .map_err(os("timerfd_create"))?;
-        let bell =
+        let wakeup =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os("eventfd"))?;
         let add = os("epoll_ctl");
-        epoll::add(&epoll, &door, EventData::new_u64(DOOR), EventFlags::IN).map_err(&add)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(&add)?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(&add)?;
-        epoll::add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN).map_err(&add)?;
+        epoll::add(&epoll, &wakeup, EventData::new_u64(WAKEUP), EventFlags::IN).map_err(&add)?;
         Ok(Udp {
-            card: Card { door: door.port(), session: random()?, host: this_host() },
+            card: Card { listener: listener.port(), session: random()?, host: this_host() },
             limits: Limits {
                 name: "udp",
                 eager_bytes: config.eager_bytes,
@@ -109,23 +109,23 @@ impl Udp {
                 death_notice_ms: 1_000,
             },
             config,
-            door,
+            listener,
             links: Vec::new(),
             by_session: HashMap::new(),
             ready: VecDeque::new(),
             epoll,
             timer,
             timer_at: None,
-            bell,
-            bell_rings: false,
+            wakeup,
+            wakeup_is_set: false,
             armed: false,
         })
     }
 
     /// Splits into the links and what they find around them.
     fn split(&mut self, now: Instant) -> (&mut Vec<Link>, Around<'_>) {
-        let Udp { card, config, door, epoll, ready, links, .. } = self;
-        (links, Around { now, own: *card, config, door, epoll, ready })
+        let Udp { card, config, listener, epoll, ready, links, .. } = self;
+        (links, Around { now, own: *card, config, listener, epoll, ready })
     }
 
     /// Waits for any descriptor, and gives the names of those that have something.
@@ -146,11 +146,11 @@ impl Udp {
     /// Reads what has come and does what is due.
     fn progress(&mut self, now: Instant, hurry: bool) {
         let (woken, count) = self.wait(Duration::ZERO);
-        let mut door_is_empty = true;
+        let mut listener_is_empty = true;
         for &name in &woken[..count] {
             match name {
-                DOOR => door_is_empty = self.answer_the_door(now),
-                TIMER | BELL => {}
+                LISTENER => listener_is_empty = self.answer_the_listener(now),
+                TIMER | WAKEUP => {}
                 number => {
                     let (links, mut around) = self.split(now);
                     if let Some(link) =
@@ -163,15 +163,15 @@ impl Udp {
         }
         let (links, mut around) = self.split(now);
         for link in links {
-            link.step(door_is_empty, hurry, &mut around);
+            link.step(listener_is_empty, hurry, &mut around);
         }
     }
 
     /// Reads Hellos, up to a bound. Gives whether none is left.
-    fn answer_the_door(&mut self, now: Instant) -> bool {
+    fn answer_the_listener(&mut self, now: Instant) -> bool {
         for _ in 0..HELLOS_MAX {
             let (mut bytes, mut payload) = ([0; HEADER_BYTES], [0; Hello::BYTES]);
-            match self.door.receive(&mut bytes, &mut payload) {
+            match self.listener.receive(&mut bytes, &mut payload) {
                 Receive::Empty => return true,
                 Receive::Refused | Receive::Foreign => {}
                 Receive::Datagram { bytes: len, from_port, .. } => {
@@ -205,9 +205,9 @@ impl Udp {
                 acks: Acks::NONE,
                 payload_bytes: 0,
             };
-            return self.door.send_to(from_port, &refuse.encode(), &[]);
+            return self.listener.send_to(from_port, &refuse.encode(), &[]);
         }
-        // A peer that we do not know yet will knock again.
+        // A peer that we do not know yet will say Hello again.
         let Some(&PeerId(number)) = self.by_session.get(&from) else { return };
         let Ok(hello) = Hello::decode(payload) else { return };
         let (links, mut around) = self.split(now);
@@ -236,18 +236,18 @@ impl Udp {
         }
     }
 
-    fn set_bell(&mut self) {
+    fn set_wakeup(&mut self) {
         let rings = !self.ready.is_empty();
-        if rings == self.bell_rings {
+        if rings == self.wakeup_is_set {
             return;
         }
         let done = if rings {
-            rustix::io::write(&self.bell, &1u64.to_ne_bytes())
+            rustix::io::write(&self.wakeup, &1u64.to_ne_bytes())
         } else {
-            rustix::io::read(&self.bell, &mut [0; 8])
+            rustix::io::read(&self.wakeup, &mut [0; 8])
         };
         if done.is_ok() {
-            self.bell_rings = rings;
+            self.wakeup_is_set = rings;
         }
     }
 }
@@ -299,7 +299,7 @@ impl Btl for Udp {
         link.send(slot, tag, done, &mut around);
         if self.armed {
             self.set_timer(now);
-            self.set_bell();
+            self.set_wakeup();
         }
     }
 
@@ -318,7 +318,7 @@ impl Btl for Udp {
         let now = Instant::now();
         self.progress(now, true);
         self.set_timer(now);
-        self.set_bell();
+        self.set_wakeup();
         self.armed = true;
         Some(self.epoll.as_raw_fd())
     }
@@ -346,6 +346,6 @@ impl Drop for Udp {
 
 impl std::fmt::Debug for Udp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Udp at port {} with {} peers", self.card.door, self.links.len())
+        write!(f, "Udp at port {} with {} peers", self.card.listener, self.links.len())
     }
 }

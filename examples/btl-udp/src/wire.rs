@@ -14,8 +14,8 @@
 //!
 //! | kind | travels | seq | payload |
 //! |---|---|---|---|
-//! | Hello | to the door | the first number that the sender will use | [`Hello`] |
-//! | Refuse | to the knocking socket | 0 | none: the door belongs to another session now |
+//! | Hello | to the listener | the first number that the sender will use | [`Hello`] |
+//! | Refuse | to the calling socket | 0 | none: the listener belongs to another session now |
 //! | Data | between the pair | the message's number | the message |
 //! | Ack, Probe | between the pair | 0 | none; a probe asks for an ack |
 //!

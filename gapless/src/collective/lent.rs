@@ -60,8 +60,8 @@ impl<'c> Lent<'c> {
             match (self.advance(state), armed) {
                 (Poll::Ready(stepped), _) => return Look::Found(stepped),
                 (Poll::Pending, Armed::Poll | Armed::Messages) => return Look::NotYet,
-                (Poll::Pending, Armed::Until(bell)) if self.borrowed().is_armed() => {
-                    return Look::Until(bell);
+                (Poll::Pending, Armed::Until(wakeup)) if self.borrowed().is_armed() => {
+                    return Look::Until(wakeup);
                 }
                 // It has got on, and waits for another rank now.
                 (Poll::Pending, Armed::Until(_)) => {}

@@ -192,12 +192,12 @@ impl Communicator {
     /// What is known of a call through shared memory, and the memory of its buffers where that is contiguous. `memo` is
     /// the queue's.
     #[inline]
-    pub(super) fn recall<'m>(
+    pub(super) fn look_up<'m>(
         &self,
         memo: &'m mut (dyn Any + Send),
         collective: &Collective<'_>,
     ) -> Option<(&'m Direct, Contiguous)> {
-        memo.downcast_mut::<Remembered>()?.recall(collective, || self.direct(collective))
+        memo.downcast_mut::<Remembered>()?.look_up(collective, || self.direct(collective))
     }
 
     /// What shared memory of all ranks would do; see [`Collective::direct`].
@@ -223,7 +223,7 @@ impl Communicator {
     ) -> Fast {
         let State { pml, tools, .. } = state;
         let Some(AtRest { page, mut before, memo }) = queue.at_rest() else { return Fast::Unknown };
-        let known = self.recall(memo, collective);
+        let known = self.look_up(memo, collective);
         let Some((direct, contiguous)) = known else { return Fast::Unknown };
         let number = self.common.sequencer.pass();
         if direct.asks {

@@ -144,7 +144,7 @@ impl Remembered {
     /// What is known of a call, and the memory of its buffers where that is plain. `describe` finds out what is not known;
     /// `None` if that does.
     #[inline]
-    pub(super) fn recall(
+    pub(super) fn look_up(
         &mut self,
         now: &Collective<'_>,
         describe: impl FnOnce() -> Option<Direct>,
@@ -227,7 +227,7 @@ mod tests {
             let recv = &mut numbers[..len];
             let address = recv.as_ptr().addr() as u64;
             let call = Collective::allreduce(InPlace, recv, ReduceOp::Sum);
-            let found = all.recall(&call, || {
+            let found = all.look_up(&call, || {
                 described += 1;
                 direct(len as u64 * 8)
             });

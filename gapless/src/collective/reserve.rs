@@ -14,7 +14,7 @@ use gapless_pml::Comm;
 use std::sync::Arc;
 
 /// How often a start looks for what others have contributed: to put it into a queue takes longer.
-const BRIEF_LOOKS: u32 = 48;
+const INLINE_LOOKS: u32 = 48;
 
 /// The place of a collective in the order of calls. If it is dropped before the collective has begun, there is none.
 #[derive(Debug)]
@@ -57,12 +57,12 @@ impl Communicator {
             let State { pml, tools, .. } = &mut *state;
             let begun = queue.with(|queue| {
                 let AtRest { page, mut before, memo } = queue.at_rest()?;
-                let (direct, contiguous) = self.recall(memo, collective)?;
+                let (direct, contiguous) = self.look_up(memo, collective)?;
                 let number = sequencer.pass();
                 if direct.asks {
                     before.skip(number, &mut Cx { pml, engines: &**tools });
                 }
-                let mut left = BRIEF_LOOKS;
+                let mut left = INLINE_LOOKS;
                 let looks = || {
                     left -= 1;
                     left > 0

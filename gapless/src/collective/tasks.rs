@@ -3,27 +3,27 @@
 //!
 //! One function stands for all tasks. Its two arguments name the [`Work`] that a rank expects; the payload goes into a
 //! receive buffer that was posted for it, and the work runs on a thread of that end. Whoever waits for the collective
-//! is told by [`Carrier::hear`], and woken by the bell of that end.
+//! is told by [`Carrier::hear`], and woken by the wake-up of that end.
 //!
-//! If this process has a worker for collectives, tasks that it can combine go to that (`tasks/seats.rs`), and those that
-//! fail by the function, without a payload.
+//! If this process has a worker for collectives, tasks that it can combine go to that (`tasks/task_kernels.rs`), and
+//! those that fail by the function, without a payload.
 
 #[allow(unsafe_code, reason = "lends memory, and gives it to a worker")]
-mod seats;
+mod task_kernels;
 
-pub(crate) use seats::{PAYLOAD_MAX, ROOM};
+pub(crate) use task_kernels::{PAYLOAD_MAX, ROOM};
 
 use gapless_bml::Rank;
-use gapless_coll::{Awaited, Leaving, Lender, Seat, TaskFault, TaskName, Tasks, Work};
+use gapless_coll::{Awaited, Leaving, Lender, TaskFault, TaskKernel, TaskName, Tasks, Work};
 use gapless_mem::{Lease, Worker};
 use gapless_xtq::device::Life;
 use gapless_xtq::{
     Function, Put, PutHandle, QueueOptions, Retry, Signal, Task, TaskError, Xtq, XtqError,
 };
-use seats::{Seats, Taken};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use task_kernels::{Taken, TaskKernels};
 
 /// The index of the function, and that of its queue.
 const INDEX: u8 = 0;
@@ -45,14 +45,14 @@ type Key = (u32, TaskName);
 
 /// What is expected here.
 #[derive(Debug, Default)]
-struct Desk {
+struct PendingTasks {
     /// With each: whether a receive buffer was posted for it.
     works: Mutex<HashMap<Key, (Work, bool)>>,
     /// Whether a task has ended since somebody looked.
     news: AtomicBool,
 }
 
-impl Desk {
+impl PendingTasks {
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, (Work, bool)>> {
         // Nothing panics while it is held.
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,13 +99,13 @@ fn key(task: &Task<'_>) -> Key {
 #[derive(Debug)]
 pub(crate) struct Carrier {
     xtq: Xtq,
-    desk: Arc<Desk>,
+    pending: Arc<PendingTasks>,
     /// Whether the function is registered: for the first task that is expected.
     registered: OnceLock<Result<(), XtqError>>,
     /// Of each rank that was to put a task: what ends when it is lost.
     watched: Mutex<HashMap<u32, Signal>>,
     /// What the worker combines, if there is one.
-    seats: OnceLock<Arc<Seats>>,
+    kernels: OnceLock<Arc<TaskKernels>>,
     /// Whether there is, or was, one.
     is_attached: AtomicBool,
     /// Whether the worker is kept away: then threads combine.
@@ -114,10 +114,10 @@ pub(crate) struct Carrier {
 
 impl Carrier {
     pub(crate) fn new(xtq: Xtq) -> Carrier {
-        let (registered, watched, seats) = (OnceLock::new(), Mutex::default(), OnceLock::new());
+        let (registered, watched, kernels) = (OnceLock::new(), Mutex::default(), OnceLock::new());
         let (is_attached, is_kept_away) = Default::default();
-        let desk = Arc::default();
-        Carrier { xtq, desk, registered, watched, seats, is_attached, is_kept_away }
+        let pending = Arc::default();
+        Carrier { xtq, pending, registered, watched, kernels, is_attached, is_kept_away }
     }
 
     /// From now on a worker combines what it can, in this memory.
@@ -139,9 +139,9 @@ impl Carrier {
             return Err(XtqError::Worker { has: true });
         }
         // SAFETY: the caller's promise.
-        match unsafe { Seats::new(&self.xtq, (worker, life), (buffers, memory)) } {
-            Ok(seats) => {
-                let _ = self.seats.set(Arc::new(seats));
+        match unsafe { TaskKernels::new(&self.xtq, (worker, life), (buffers, memory)) } {
+            Ok(kernels) => {
+                let _ = self.kernels.set(Arc::new(kernels));
                 Ok(())
             }
             Err(error) => {
@@ -153,16 +153,17 @@ impl Carrier {
     }
 
     /// What the worker combines, as long as there is one.
-    fn seats(&self) -> Option<&Arc<Seats>> {
-        self.seats.get().filter(|_| self.xtq.has_worker())
+    fn kernels(&self) -> Option<&Arc<TaskKernels>> {
+        self.kernels.get().filter(|_| self.xtq.has_worker())
     }
 
     /// Whether a worker combines tasks here.
     pub(crate) fn has_worker(&self) -> bool {
-        self.seats().is_some()
+        self.kernels().is_some()
     }
 
-    /// Sends the worker away, or has it come back. Meanwhile no task gets a seat; one that has told of its seat waits.
+    /// Sends the worker away, or has it come back. Meanwhile no task gets a kernel; one that has told of its kernel
+    /// waits.
     ///
     /// # Errors
     /// There is no worker; what it runs takes too long.
@@ -186,20 +187,21 @@ impl Carrier {
 
     /// Whether a task has ended since the last [`hear`](Self::hear).
     pub(crate) fn has_news(&self) -> bool {
-        self.desk.news.load(Ordering::Acquire)
+        self.pending.news.load(Ordering::Acquire)
     }
 
     /// Somebody is about to look for tasks that have ended.
     pub(crate) fn hear(&self) {
         if self.has_news() {
             // It reads the last of what tasks have stored, so all that have stored before are seen to be over.
-            self.desk.news.swap(false, Ordering::AcqRel);
+            self.pending.news.swap(false, Ordering::AcqRel);
         }
     }
 
     fn register(&self) -> Result<(), XtqError> {
-        let (desk, quick) = (Arc::clone(&self.desk), Arc::clone(&self.desk));
-        let function = Function::new(u32::MAX, move |task| desk.run(desk.take(&key(task)), task));
+        let (pending, quick) = (Arc::clone(&self.pending), Arc::clone(&self.pending));
+        let function =
+            Function::new(u32::MAX, move |task| pending.run(pending.take(&key(task)), task));
         // A user's operation may take long, or call this library.
         let function = function
             .quick(QUICK_MAX, move |task| Some(quick.run(quick.take_plain(&key(task))?, task)));
@@ -225,9 +227,9 @@ impl Tasks for Carrier {
     fn expect(&self, from: u32, name: TaskName, work: Work) -> Result<Box<dyn Awaited>, TaskFault> {
         self.registered.get_or_init(|| self.register()).clone().map_err(fault)?;
         let (key, bytes) = ((from, name), work.bytes());
-        // What comes to a worker's seat has receive buffers there.
-        let seats = self.seats().filter(|_| !self.is_kept_away.load(Ordering::Acquire));
-        let taken = seats.and_then(|seats| seats.take(&work));
+        // What comes to a worker's kernel has receive buffers there.
+        let kernels = self.kernels().filter(|_| !self.is_kept_away.load(Ordering::Acquire));
+        let taken = kernels.and_then(|kernels| kernels.take(&work));
         let posted = taken.is_none();
         if posted {
             let mut buffer = Vec::new();
@@ -240,9 +242,10 @@ impl Tasks for Carrier {
             self.xtq.post(buffer);
         }
         let signal = self.watch(from);
-        self.desk.lock().insert(key, (work, posted));
-        let (xtq, desk, told) = (self.xtq.clone(), Arc::clone(&self.desk), AtomicBool::new(false));
-        Ok(Box::new(Waiting { key, bytes, signal, xtq, desk, taken, told }))
+        self.pending.lock().insert(key, (work, posted));
+        let (xtq, pending, told) =
+            (self.xtq.clone(), Arc::clone(&self.pending), AtomicBool::new(false));
+        Ok(Box::new(Waiting { key, bytes, signal, xtq, pending, taken, told }))
     }
 
     fn put(
@@ -260,17 +263,17 @@ impl Tasks for Carrier {
         &self,
         to: u32,
         _: TaskName,
-        seat: Seat,
+        kernel: TaskKernel,
         payload: Vec<u8>,
     ) -> Result<Box<dyn Leaving>, TaskFault> {
-        let put = seats::put(Rank(to), seat, payload);
-        let put = put.ok_or_else(|| TaskFault::Other(format!("no seat has {:?}", seat.words)))?;
+        let put = task_kernels::put(Rank(to), kernel, payload);
+        let put = put.ok_or_else(|| TaskFault::Other(format!("no seat has {:?}", kernel.words)))?;
         let put = put.retry(Retry::InAnyOrder).attempts(ATTEMPTS);
         Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
     }
 
     fn lender(&self) -> Option<Arc<dyn Lender>> {
-        self.seats().map(|seats| seats.lender())
+        self.kernels().map(|kernels| kernels.lender())
     }
 }
 
@@ -281,7 +284,7 @@ struct Waiting {
     bytes: u64,
     signal: Signal,
     xtq: Xtq,
-    desk: Arc<Desk>,
+    pending: Arc<PendingTasks>,
     /// The worker combines it.
     taken: Option<Taken>,
     /// Its initiator may know that.
@@ -293,10 +296,10 @@ impl Awaited for Waiting {
         self.signal.poll()?.err().map(fault)
     }
 
-    fn seat(&self) -> Option<Seat> {
+    fn kernel(&self) -> Option<TaskKernel> {
         let taken = self.taken.as_ref()?;
         self.told.store(true, Ordering::Relaxed);
-        Some(taken.seat)
+        Some(taken.kernel)
     }
 
     fn comes_not(&self) -> bool {
@@ -316,7 +319,7 @@ impl Drop for Waiting {
         if let Some(taken) = &self.taken {
             taken.leave(self.told.load(Ordering::Relaxed));
         }
-        if self.desk.take(&self.key).is_some_and(|(_, posted)| posted) {
+        if self.pending.take(&self.key).is_some_and(|(_, posted)| posted) {
             reclaim(&self.xtq, self.bytes);
         }
     }

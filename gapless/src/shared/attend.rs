@@ -41,8 +41,8 @@ impl Shared {
                     waiter.block();
                     drop(asleep);
                     let awake = self.with(|state| {
-                        state.dozing = false;
-                        self.bells.nudge.quiet();
+                        state.armed = false;
+                        self.wakeups.nudge.quiet();
                         Ok(())
                     });
                     if awake.is_err() {
@@ -64,7 +64,7 @@ impl Shared {
         if state.is_busy() {
             return Ok(Attended::Busy);
         }
-        if !state.doze() {
+        if !state.arm() {
             self.rouse(state);
             return Ok(Attended::Busy);
         }
@@ -78,8 +78,8 @@ impl Shared {
         let Some(asleep) = self.fall_asleep_if_idle(state) else {
             return Ok(Attended::Something);
         };
-        waiter.watch(self.bells.nudge.as_raw_fd());
-        state.dozing = true;
+        waiter.watch(self.wakeups.nudge.as_raw_fd());
+        state.armed = true;
         Ok(Attended::Nothing(asleep))
     }
 }

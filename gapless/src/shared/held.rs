@@ -1,7 +1,7 @@
 //! The lock, held, and how to let go of it.
 
 use super::guard::{give_up, lay_down, wake};
-use super::warm::Warm;
+use super::prefetch::Prefetch;
 use super::{Shared, State};
 use crate::error::Error;
 use gapless_pml::{RequestId, Status};
@@ -103,19 +103,19 @@ impl Shared {
     }
 
     /// Begins an operation with the lock held, and waits for it: the caller's memory is granted until this returns.
-    /// Waiting, it brings `warm` near.
+    /// While it waits, it prefetches `prefetch`.
     ///
     /// # Errors
     /// As [`with`](Shared::with); the operation's failure.
     #[inline(always)] // as above
     pub(crate) fn finish(
         &self,
-        warm: impl FnOnce() -> Warm,
+        prefetch: impl FnOnce() -> Prefetch,
         begin: impl FnOnce(&mut State) -> Result<Started, Error>,
     ) -> Result<Status, Error> {
         let mut state = self.lock()?;
         match begin(&mut state) {
-            Ok(Started::InFlight(id)) => self.wait_for(state, id, warm()),
+            Ok(Started::InFlight(id)) => self.wait_for(state, id, prefetch()),
             Ok(Started::Over(status)) => {
                 state.done();
                 Ok(status)

@@ -326,7 +326,7 @@ impl Shared {
 
     /// The leader sleeps until a transport has something, another thread rings, or patience ends.
     fn sleep(&self, mut state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
-        if !state.doze() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
+        if !state.arm() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
             state.spin.found();
             self.rouse(&state);
             self.tell(state, wait);
@@ -340,7 +340,7 @@ impl Shared {
             state.done();
             return Ok(());
         };
-        state.followers.doze(wait.ticket);
+        state.followers.arm(wait.ticket);
         self.block(state, wait)
     }
 
@@ -357,7 +357,7 @@ impl Shared {
 
     /// Sleeps on the alarm and whatever else is armed.
     fn block(&self, mut state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
-        wait.waiter.watch(self.bells.alarm.as_raw_fd());
+        wait.waiter.watch(self.wakeups.alarm.as_raw_fd());
         state.sleepers += 1;
         state.done();
         wait.waiter.block();

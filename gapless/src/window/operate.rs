@@ -6,8 +6,8 @@ use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_engine::{ReduceOp, Typed};
 use gapless_osc::{
-    Access, Call, Place, Way, WindowError, check_apart, check_elements, given, plain_displacement,
-    stretch, stretch_mut, takes, unpack,
+    Access, Call, Place, Way, WindowError, check_apart, check_elements, contiguous_span,
+    contiguous_span_mut, given, plain_displacement, takes, unpack,
 };
 
 impl<T: AnyBits, M> Window<T, M> {
@@ -62,7 +62,7 @@ impl<T: AnyBits, M> Window<T, M> {
         if let Some(displacement) = plain_displacement(&view.typed, at)
             && check_elements::<T>("put", &view.typed, at).is_ok()
             // SAFETY: `view` borrows its memory for reading until this returns.
-            && let Some(bytes) = unsafe { stretch(&view.typed) }
+            && let Some(bytes) = unsafe { contiguous_span(&view.typed) }
             && self.put_bytes(bytes, (rank, displacement))
         {
             return Ok(());
@@ -124,7 +124,7 @@ impl<T: AnyBits, M> Window<T, M> {
         if let Some(displacement) = plain_displacement(&view.typed, at)
             && check_elements::<T>("get", &view.typed, at).is_ok()
             // SAFETY: `view` borrows its memory exclusively until this returns.
-            && let Some(bytes) = unsafe { stretch_mut(&view.typed) }
+            && let Some(bytes) = unsafe { contiguous_span_mut(&view.typed) }
             && self.get_bytes(bytes, (rank, displacement))
         {
             return Ok(());
@@ -295,9 +295,9 @@ impl<T: AnyBits, M> Window<T, M> {
         let into = ViewMut::of(std::slice::from_mut(&mut found));
         let typed = &given.typed;
         // SAFETY: `value` is borrowed for reading.
-        let bytes = unsafe { stretch(typed) };
+        let bytes = unsafe { contiguous_span(typed) };
         // SAFETY: `found` is borrowed exclusively.
-        let room = unsafe { stretch_mut(&into.typed) };
+        let room = unsafe { contiguous_span_mut(&into.typed) };
         let (Some(bytes), Some(room)) = (bytes, room) else {
             self.get_accumulate(given, into, rank, at, op)?;
             return Ok(found);
@@ -335,11 +335,11 @@ impl<T: AnyBits, M> Window<T, M> {
         let views = [&compare, &swap].map(|one| View::of(std::slice::from_ref(one)));
         let into = ViewMut::of(std::slice::from_mut(&mut found));
         // SAFETY: `compare` is borrowed for reading.
-        let compare = unsafe { stretch(&views[0].typed) };
+        let compare = unsafe { contiguous_span(&views[0].typed) };
         // SAFETY: `swap` is.
-        let swap = unsafe { stretch(&views[1].typed) };
+        let swap = unsafe { contiguous_span(&views[1].typed) };
         // SAFETY: `found` is borrowed exclusively.
-        let room = unsafe { stretch_mut(&into.typed) };
+        let room = unsafe { contiguous_span_mut(&into.typed) };
         let all = compare.zip(swap).zip(room);
         let ((compare, swap), room) = all.ok_or_else(|| WindowError::Mismatch { why: why() })?;
         let access = self.access("compare_and_swap", (rank, &at), &views[0].typed, Way::Change)?;

@@ -8,14 +8,14 @@ use crate::collective::Carrier;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::stuck::Stuck;
-use crate::shared::{Bells, Shared};
+use crate::shared::{Shared, Wakeups};
 use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
 use gapless_boot::BootError;
-use gapless_boot::card::Network;
 use gapless_boot::descriptors;
 use gapless_boot::directory::{Connection, SM};
 use gapless_boot::meet::{Met, meet};
 use gapless_boot::network::{Choices, HAS_VERBS, IB, TCP, Ways};
+use gapless_boot::process_record::Network;
 use gapless_boot::wireup::{self, Wireup, WireupError};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
@@ -380,18 +380,18 @@ impl Builder {
             self.engines.push(Arc::new(OnDemand::new(&accelerators)));
         }
         self.engines.push(Arc::new(HostEngine));
-        let bells = Bells::new()?;
-        let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, task_config(&bells))?;
+        let wakeups = Wakeups::new()?;
+        let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, task_config(&wakeups))?;
         let carrier = Arc::new(Carrier::new(carried));
         let tools = AllEngines::new(self.engines.clone(), Arc::clone(&carrier) as _);
         let tools = (Arc::new(tools), carrier);
-        let (usual, plain) = (task_config(&bells), gapless_xtq::Config::default());
+        let (usual, plain) = (task_config(&wakeups), gapless_xtq::Config::default());
         let threads = self.task_threads.unwrap_or(usual.threads);
         let (puts_max, put_bytes_max) =
             self.put_room.unwrap_or((plain.puts_max, plain.put_bytes_max));
         let usual = gapless_xtq::Config { threads, puts_max, put_bytes_max, ..usual };
         let xtq = Xtq::attach(&mut bml, usual)?;
-        let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, task_config(&bells))?;
+        let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, task_config(&wakeups))?;
         let mut pml = Pml::new(bml, self.engines, config);
         if places.are_several_hosts() {
             pml.expect_far();
@@ -402,7 +402,7 @@ impl Builder {
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
         let (layers, places) = ((pml, windows, window_tasks), (sharing, places, stuck));
-        let shared = Shared::new(layers, (xtq, bells), places, accelerators, tools);
+        let shared = Shared::new(layers, (xtq, wakeups), places, accelerators, tools);
         let shared = Arc::new(shared);
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
@@ -459,14 +459,14 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
 
 /// The settings of an end for tasks. A task that ends wakes whoever waits. Collectives and windows
 /// bound by themselves what they put.
-fn task_config(bells: &Bells) -> gapless_xtq::Config {
-    let bells = bells.clone();
-    let bell = Arc::new(move || {
-        bells.alarm.ring();
-        bells.nudge.ring();
+fn task_config(wakeups: &Wakeups) -> gapless_xtq::Config {
+    let wakeups = wakeups.clone();
+    let wakeup = Arc::new(move || {
+        wakeups.alarm.ring();
+        wakeups.nudge.ring();
     });
     let (puts_max, put_bytes_max) = (usize::MAX, u64::MAX);
-    gapless_xtq::Config { bell, puts_max, put_bytes_max, ..gapless_xtq::Config::default() }
+    gapless_xtq::Config { wakeup, puts_max, put_bytes_max, ..gapless_xtq::Config::default() }
 }
 
 impl fmt::Debug for Builder {

@@ -49,12 +49,12 @@ impl ProgressThread {
 }
 
 /// Wakes the thread that drives a future.
-struct Bell {
+struct WorldWaker {
     rung: AtomicBool,
     shared: Arc<Shared>,
 }
 
-impl Wake for Bell {
+impl Wake for WorldWaker {
     fn wake(self: Arc<Self>) {
         self.rung.store(true, Ordering::Release);
         self.shared.ring();
@@ -82,14 +82,14 @@ impl World {
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let bell =
-            Arc::new(Bell { rung: AtomicBool::new(false), shared: Arc::clone(&self.shared) });
-        let waker = Waker::from(Arc::clone(&bell));
+        let wakeup =
+            Arc::new(WorldWaker { rung: AtomicBool::new(false), shared: Arc::clone(&self.shared) });
+        let waker = Waker::from(Arc::clone(&wakeup));
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return output;
             }
-            let rung = || bell.rung.swap(false, Ordering::AcqRel);
+            let rung = || wakeup.rung.swap(false, Ordering::AcqRel);
             if self.shared.wait_until(|_| rung().then_some(())).is_err() {
                 // Our own requests are ready by now; others may have another waker.
                 std::thread::sleep(NAP);

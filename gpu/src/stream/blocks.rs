@@ -4,7 +4,7 @@
 
 use super::StreamRanks;
 use super::error::StreamError;
-use super::terms::Card;
+use super::terms::GpuRecord;
 use gapless_dtype_cuda::{Ask, Holder, LedgerError, Reservation};
 
 /// What became of a rank's part.
@@ -68,9 +68,9 @@ fn verdict(outcomes: &[[u64; 4]]) -> Result<(), StreamError> {
 }
 
 /// The lowest rank on the GPU of this one, and how many are there.
-fn neighbours(cards: &[Card], rank: u32) -> (u32, u32) {
-    let own = cards.get(rank as usize).map(|card| card.uuid);
-    let mut there = (0..).zip(cards).filter(|(_, card)| Some(card.uuid) == own);
+fn neighbours(records: &[GpuRecord], rank: u32) -> (u32, u32) {
+    let own = records.get(rank as usize).map(|record| record.uuid);
+    let mut there = (0..).zip(records).filter(|(_, record)| Some(record.uuid) == own);
     let first = there.next().map_or(rank, |(first, _)| first);
     let more = u32::try_from(there.count()).unwrap_or(u32::MAX);
     (first, more.saturating_add(1))
@@ -83,13 +83,13 @@ fn neighbours(cards: &[Card], rank: u32) -> (u32, u32) {
 /// [`StreamError::NoRoom`] or [`StreamError::Ledger`], the same at all ranks; a peer is lost.
 pub(super) fn reserve<R: StreamRanks>(
     ranks: &R,
-    cards: &[Card],
+    records: &[GpuRecord],
     blocks: u32,
     together: bool,
 ) -> Result<Reservation, R::Error> {
     let rank = ranks.rank();
-    let Card { uuid, room, .. } = cards[rank as usize];
-    let (first, count) = neighbours(cards, rank);
+    let GpuRecord { uuid, room, .. } = records[rank as usize];
+    let (first, count) = neighbours(records, rank);
     let tell = |outcome: Outcome| -> Result<(), R::Error> {
         Ok(verdict(ranks.allgather_words(&outcome.encode())?.as_chunks().0)?)
     };
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn the_lowest_rank_on_a_gpu_reserves_for_all_there() {
-        let card = |gpu: u8| Card { uuid: [gpu; 16], ..Card::decode(&[0; 48]) };
-        let cards = [card(1), card(2), card(1), card(3), card(2), card(1)];
-        let of = |rank| neighbours(&cards, rank);
+        let record = |gpu: u8| GpuRecord { uuid: [gpu; 16], ..GpuRecord::decode(&[0; 48]) };
+        let records = [record(1), record(2), record(1), record(3), record(2), record(1)];
+        let of = |rank| neighbours(&records, rank);
         assert_eq!([0, 1, 2, 3, 4, 5].map(of), [(0, 3), (1, 2), (0, 3), (3, 1), (1, 2), (0, 3)]);
     }
 }

@@ -38,7 +38,7 @@ impl Turns {
 /// Who runs.
 struct Baton {
     turns: Mutex<Turns>,
-    bell: Condvar,
+    wakeup: Condvar,
 }
 
 /// Steps of a run at most: more is a lock that nobody gets.
@@ -59,7 +59,7 @@ impl Baton {
     }
 
     fn wait(&self, turns: MutexGuard<'_, Turns>, me: usize) {
-        let waited = self.bell.wait_while(turns, |turns| turns.runs != me);
+        let waited = self.wakeup.wait_while(turns, |turns| turns.runs != me);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -76,7 +76,7 @@ impl Baton {
                 0 => usize::MAX,
                 count => alive[turns.draw(count)],
             };
-            self.bell.notify_all();
+            self.wakeup.notify_all();
         }
         if goes_on {
             self.wait(turns, me);
@@ -201,7 +201,7 @@ fn run(seed: u64, ranks: u32, end: End) -> (Seen, usize) {
         alive: vec![true; ranks as usize],
         steps: 0,
     };
-    let baton = Arc::new(Baton { turns: Mutex::new(turns), bell: Condvar::new() });
+    let baton = Arc::new(Baton { turns: Mutex::new(turns), wakeup: Condvar::new() });
     let header = header(ranks as usize);
     let seen = Mutex::new(Seen { entries: vec![0; ranks as usize], ..Seen::default() });
     let told = std::thread::scope(|threads| {

@@ -6,7 +6,7 @@ use crate::header::Stripes;
 use crate::layouts::{LAYOUT_BYTES, LAYOUTS};
 use crate::peer::{ANSWERS, CREDIT, SLACK};
 use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
-use crate::{Exposure, Header, Osc, Seat};
+use crate::{Exposure, Header, Osc, WindowHandle};
 use gapless_bml::{Bml, PeerState, Rank, ReserveError, Token};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_dtype::Primitive;
@@ -21,7 +21,7 @@ const TOO_MUCH: u64 = 16 << 20;
 struct Scene {
     target: Bml,
     osc: Osc,
-    seat: Seat,
+    handle: WindowHandle,
     header: Header,
     peer: Bml,
     sequence: u32,
@@ -44,12 +44,12 @@ impl Scene {
         let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
         let header = Header::new(words, 2).unwrap();
         let osc = Osc::register(&mut target).unwrap();
-        let seat = osc.host(Exposure::new(window, header.clone()), &[0, 1], 0);
-        Scene { target, osc, seat, header, peer, sequence: 0 }
+        let handle = osc.host(Exposure::new(window, header.clone()), &[0, 1], 0);
+        Scene { target, osc, handle, header, peer, sequence: 0 }
     }
 
     fn head(&self, kind: Kind) -> Head {
-        Head::new(kind, self.seat.id(), 1)
+        Head::new(kind, self.handle.id(), 1)
     }
 
     /// The peer sends a message, whatever it has credit for. Whether the target still talks to it.

@@ -54,13 +54,13 @@ impl Scene {
     /// The window of all processes, which the second and third one reach by messages.
     fn window(&self, me: u32) -> Window {
         let osc = &self.net.oscs[me as usize];
-        let seat = match me {
+        let handle = match me {
             0 => osc.host(self.exposure.clone(), &[0, 1, 2], 0),
             me => osc.host(self.net.exposures[me as usize].clone(), &[0, 1, 2], me),
         };
         let member = |process| Member {
             process,
-            window: seat.id(),
+            window: handle.id(),
             bytes: BYTES,
             unit: 1,
             misalignment: 0,
@@ -71,9 +71,9 @@ impl Scene {
         };
         let members = [0, 1, 2].map(member).to_vec();
         match me {
-            0 => Window::new(seat, me, Flavor::Plain, self.exposure.clone(), members),
+            0 => Window::new(handle, me, Flavor::Plain, self.exposure.clone(), members),
             _ => Window::new(
-                seat,
+                handle,
                 me,
                 Flavor::Plain,
                 self.net.exposures[me as usize].clone(),

@@ -97,10 +97,10 @@ impl Net {
     ) -> Window {
         let processes: Vec<u32> = (0..).take(self.bmls.len()).collect();
         let exposure = |rank: u32| self.exposures[rank as usize].clone();
-        let seat = self.oscs[me as usize].host(exposure(me), &processes, me);
+        let handle = self.oscs[me as usize].host(exposure(me), &processes, me);
         let member = |rank: &u32| Member {
             process: *rank,
-            window: seat.id(),
+            window: handle.id(),
             bytes: BYTES as u64,
             unit: 1,
             misalignment: 0,
@@ -110,7 +110,7 @@ impl Net {
             kernel: 0,
         };
         let members = processes.iter().map(member).collect();
-        Window::new(seat, me, flavor, exposure(me), members)
+        Window::new(handle, me, flavor, exposure(me), members)
     }
 
     /// Drives a process, and all others with it, at most so often for one wait; `each` is called in between.

@@ -7,7 +7,7 @@ use crate::core::{AM_TAG, Offered};
 use crate::header::Patience;
 use crate::peer::{ANSWERS, CREDIT, SLACK};
 use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
-use crate::{Exposure, Fault, Header, Lock, Osc, Seat};
+use crate::{Exposure, Fault, Header, Lock, Osc, WindowHandle};
 use gapless_bml::{Bml, LinkError, PeerState, Rank, ReserveError, Token};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_dtype::{Datatype, Primitive};
@@ -37,7 +37,7 @@ struct Scene {
     osc: Osc,
     honest: Osc,
     /// Of the rogue: an ordinary window, a dynamic one, and one that it is not in.
-    seats: [Seat; 3],
+    handles: [WindowHandle; 3],
     /// Questions to the rogue.
     asked: [u64; 3],
     sequence: u32,
@@ -92,9 +92,9 @@ impl Scene {
         // So much it may have done.
         core.post(&mut ends[0], 1, Head::new(Kind::Flush, 0, 0), &[]).unwrap();
         drop(core);
-        let seats = [plain, dynamic, others];
+        let handles = [plain, dynamic, others];
         let flat = flat.to_vec();
-        Scene { memory, ends, osc, honest, seats, asked, sequence: 0, flat }
+        Scene { memory, ends, osc, honest, handles, asked, sequence: 0, flat }
     }
 
     fn is_lost(&self) -> bool {
@@ -135,12 +135,12 @@ impl Scene {
         let (window, rank) = match random.below(12) {
             0..3 if careful => (u32::MAX, 9),
             0 => (narrow(random.number()), 1),
-            1 => (self.seats[which].id(), narrow(random.number())),
-            2 => (self.seats[which].id(), narrow(random.below(4))),
-            _ => (self.seats[which % 2].id(), 1 + u32::from(which % 2 == 1)),
+            1 => (self.handles[which].id(), narrow(random.number())),
+            2 => (self.handles[which].id(), narrow(random.below(4))),
+            _ => (self.handles[which % 2].id(), 1 + u32::from(which % 2 == 1)),
         };
         let address = self.memory.as_ptr().expose_provenance() as u64;
-        let origin = match (random.below(4), window == self.seats[1].id()) {
+        let origin = match (random.below(4), window == self.handles[1].id()) {
             (0, _) => random.number(),
             (1, false) | (2.., true) => address + random.below(8 * LOCK as u64),
             _ => random.below(130),
@@ -243,7 +243,7 @@ impl Scene {
             flag: OPERANDS,
             count: 8,
             length: 8,
-            ..Head::new(Kind::Accumulate, self.seats[0].id(), 2)
+            ..Head::new(Kind::Accumulate, self.handles[0].id(), 2)
         };
         let memory = Arc::clone(&self.memory);
         let number = || memory[PLAIN.start].load(Ordering::Relaxed);
@@ -317,7 +317,7 @@ fn whatever_a_peer_says_others_are_served() {
         }
         scene.serves();
         // A lock that nobody has is given, and one that a lost rank has is refused.
-        let lock = Head { flag: 1, ..Head::new(Kind::Lock, scene.seats[0].id(), 2) };
+        let lock = Head { flag: 1, ..Head::new(Kind::Lock, scene.handles[0].id(), 2) };
         assert!(matches!(scene.answer(lock), None | Some(Fault::Holder(1))));
     }
     println!("{given_up} given up, {stayed} not; windows that were changed: {changed:?}");

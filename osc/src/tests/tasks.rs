@@ -10,7 +10,7 @@ use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Atomics, Region, Space, Words};
-use gapless_xtq::device::player::{Player, memory as buffer};
+use gapless_xtq::device::mock_worker::{MockWorker, memory as buffer};
 use gapless_xtq::device::{Combine, Life};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ fn no_thread_is_at_work_on_a_window_that_is_gone() {
     let (header, stripe) = (&net.exposures[0].header, Stripes::default().with(0, 8));
     assert!(header.try_stripes(2, stripe, |_| false));
     origin.accumulate(0, ReduceOp::Sum, &[4]).unwrap();
-    let id = target.seat.id();
+    let id = target.handle.id();
     while !net.oscs[0].core().windows[&id].users.are_at_work() {
         net.progress();
         std::thread::yield_now();
@@ -170,7 +170,7 @@ fn no_thread_is_at_work_on_a_window_that_is_gone() {
 fn what_was_refused_comes_before_what_goes_by_a_ring() {
     let net = Net::new(2, &Config::default());
     let memory = net.exposures[0].memory.clone();
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         let (offset, op) = (task.arguments[2], task.arguments[3] & 0xFF);
         for (at, new) in (0..).zip(task.payload.as_chunks::<8>().0) {
             let mut old = [0; 8];
@@ -183,12 +183,11 @@ fn what_was_refused_comes_before_what_goes_by_a_ring() {
     });
     let tasks = net.tasks[0].clone();
     // SAFETY: nobody else has the buffer, in which two numbers find no room.
-    let attached =
-        unsafe { tasks.attach_worker(player, Life::default(), vec![buffer(8).unwrap()]) };
+    let attached = unsafe { tasks.attach_worker(mock, Life::default(), vec![buffer(8).unwrap()]) };
     attached.unwrap();
-    let seat = tasks.host_kernel(&net.exposures[0].clone().into()).unwrap();
+    let handle = tasks.host_kernel(&net.exposures[0].clone().into()).unwrap();
     let way = Accumulations::Worker;
-    let _target = net.window(0, &[]).with_tasks(tasks.clone(), way, Some(seat));
+    let _target = net.window(0, &[]).with_tasks(tasks.clone(), way, Some(handle));
     let calls = Cell::new(0);
     let post = || {
         calls.set(calls.get() + 1);
@@ -225,7 +224,7 @@ fn made_up_tasks_change_nothing_but_the_window() {
     // SAFETY: as above.
     let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
     let osc = Osc::register(&mut Bml::new(Rank(0), 1)).unwrap();
-    let _seat = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
+    let _handle = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
     let (mut random, stays) = (Random(seed), || false);
     let mut right = 0;
     for round in 0..40_000 {

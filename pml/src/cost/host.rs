@@ -56,7 +56,7 @@ impl Model<'_> {
     }
 
     /// Packing and unpacking follow each other: the one at the rail's pace, the other at that of memory. Who waits for a
-    /// message without gaps has its buffer brought near meanwhile (`gapless/src/shared/warm.rs`), and so copies it as
+    /// message without gaps has its buffer brought near meanwhile (`gapless/src/shared/prefetch.rs`), and so copies it as
     /// quickly as if there were no ring.
     pub(crate) fn eager(&self) -> f64 {
         let blocks = real(self.s.sender_blocks) + real(self.s.receiver_blocks);

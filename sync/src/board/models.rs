@@ -32,7 +32,7 @@ struct Shared {
     /// A cell for each note.
     users: Vec<Cell<()>>,
     /// A wake-up that is on its way to rank 1.
-    bell: AtomicBool,
+    wakeup: AtomicBool,
 }
 
 impl Shared {
@@ -40,7 +40,7 @@ impl Shared {
         Arc::new(Shared {
             words: (0..Board::words(RANKS)).map(|_| AtomicU64::new(0)).collect(),
             users: (0..RANKS * DEPTH).map(|_| Cell::new(())).collect(),
-            bell: AtomicBool::new(false),
+            wakeup: AtomicBool::new(false),
         })
     }
 
@@ -50,7 +50,7 @@ impl Shared {
 
     /// To loom, a plain store might come before what the swap that did not see it has written.
     fn ring(&self) {
-        self.bell.swap(true, Ordering::AcqRel);
+        self.wakeup.swap(true, Ordering::AcqRel);
     }
 
     fn publish(&self, seat: &mut Seat, value: u64, readers: Readers) {
@@ -151,12 +151,12 @@ fn board_no_sleeper_misses_a_note() {
                 if seat.look(&shared.board(), 0).unwrap().is_some() {
                     break;
                 }
-                if shared.bell.swap(false, Ordering::AcqRel) {
+                if shared.wakeup.swap(false, Ordering::AcqRel) {
                     continue;
                 }
                 let writer = writer.take().expect("who is woken after all was written finds it");
                 writer.join().unwrap();
-                assert!(shared.bell.swap(false, Ordering::AcqRel), "slept through note {value}");
+                assert!(shared.wakeup.swap(false, Ordering::AcqRel), "slept through note {value}");
             }
             seat.get_up(&shared.board());
             assert_eq!(shared.read(&seat, 0), value);
@@ -187,7 +187,7 @@ fn board_no_writer_misses_that_it_was_read() {
         assert!(writer.lie_down(&shared.board(), Awaited::Reader(1)));
         let room = writer.blocked_by(&shared.board()).is_none();
         reader.join().unwrap();
-        assert!(room || shared.bell.load(Ordering::Acquire), "slept although it was read");
+        assert!(room || shared.wakeup.load(Ordering::Acquire), "slept although it was read");
         assert_eq!(writer.blocked_by(&shared.board()), None);
         writer.get_up(&shared.board());
         shared.publish(&mut writer, 3, Readers::One(1));

@@ -42,7 +42,7 @@ enum SimEvent {
     Room(u32),
     Fault(usize),
     /// By now everything that needed this rank, which is dead, has ended.
-    Mourned(u32),
+    Departed(u32),
 }
 
 /// A world that is running.
@@ -340,7 +340,7 @@ impl World {
                     }
                 }
                 SimEvent::Fault(at) => self.strike(at),
-                SimEvent::Mourned(gone) => self.mourned(gone)?,
+                SimEvent::Departed(gone) => self.departed(gone)?,
             }
             self.pass_wakes();
         }
@@ -453,12 +453,12 @@ impl World {
             // A few hear of it from others, and call then.
             let hops = if self.plan.links_when_needed { 6 } else { 1 };
             let due = self.now() + hops * (self.plan.knobs.notice_ns_max + DEATH_GRACE_NS);
-            self.schedule(due, SimEvent::Mourned(rank));
+            self.schedule(due, SimEvent::Departed(rank));
         }
     }
 
     /// Survivors have heard of a death by now, and ended what needed the dead.
-    fn mourned(&mut self, gone: u32) -> Result<(), Failure> {
+    fn departed(&mut self, gone: u32) -> Result<(), Failure> {
         for rank in self.living() {
             let number = u32::try_from(rank).unwrap_or(0);
             let pml = self.ranks[rank].pml.as_mut().expect("alive");

@@ -18,7 +18,7 @@ use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::HostDevice;
 use gapless_sgd::{Options, Way, Workers, train, train_by};
 use gapless_tests::job_of;
-use gapless_xtq::device::player::Player;
+use gapless_xtq::device::mock_worker::MockWorker;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -186,15 +186,15 @@ fn training_gives_the_same_losses_whoever_sums_the_gradients() {
 fn attach(world: &World) -> Arc<AtomicU32> {
     let ran = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&ran);
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         count.fetch_add(1, Ordering::Relaxed);
         play(task)
     });
     // It leaves often.
     let life = Life { idle: Some(Duration::from_micros(300)), ..Life::default() };
     let host: Arc<dyn Device> = Arc::new(HostDevice::new());
-    world.attach_collective_worker(player.clone(), &host, life).unwrap();
-    let error = world.attach_collective_worker(player, &host, life).unwrap_err();
+    world.attach_collective_worker(mock.clone(), &host, life).unwrap();
+    let error = world.attach_collective_worker(mock, &host, life).unwrap_err();
     assert!(error.to_string().contains("worker"), "{error}");
     ran
 }
@@ -328,8 +328,8 @@ fn threads_combine_when_a_worker_is_lost_and_no_other_takes_its_place() {
     ranks(2, |world| {
         let host: Arc<dyn Device> = Arc::new(HostDevice::new());
         let life = Life { idle: None, ..Life::default() };
-        let player = Player::new(play);
-        world.attach_collective_worker(player.clone(), &host, life).unwrap();
+        let mock = MockWorker::new(play);
+        world.attach_collective_worker(mock.clone(), &host, life).unwrap();
         let reduce = |comm: &Communicator| {
             let mut sum = vec![1i32; 100];
             let summed = comm.allreduce(InPlace, &mut sum, ReduceOp::Sum);
@@ -339,7 +339,7 @@ fn threads_combine_when_a_worker_is_lost_and_no_other_takes_its_place() {
         let comms: Vec<_> = (0..200).map(|_| world.comm().dup().unwrap()).collect();
         world.comm().barrier().unwrap();
         if world.rank() == 0 {
-            player.die();
+            mock.die();
         }
         // Both call each once, whatever became of the one before, until both have seen the loss; what that needs goes by
         // messages, as the worker may be lost in the middle of a reduction.
@@ -358,7 +358,7 @@ fn threads_combine_when_a_worker_is_lost_and_no_other_takes_its_place() {
         for _ in 0..3 {
             reduce(world.comm()).unwrap();
         }
-        let error = world.attach_collective_worker(Player::new(play), &host, life).unwrap_err();
+        let error = world.attach_collective_worker(MockWorker::new(play), &host, life).unwrap_err();
         assert!(error.to_string().contains("worker"), "{error}");
         assert_eq!(world.has_collective_worker(), world.rank() == 1);
         reduce(world.comm()).unwrap();
@@ -366,8 +366,8 @@ fn threads_combine_when_a_worker_is_lost_and_no_other_takes_its_place() {
 }
 
 /// A worker that a thread plays: it adds floats to the registered buffer.
-fn adder() -> Arc<Player> {
-    Player::new(|task| {
+fn adder() -> Arc<MockWorker> {
+    MockWorker::new(|task| {
         let [buffer, offset] = [task.arguments[0], task.arguments[2]];
         let sums = Region::new(Space::Host, buffer, offset, task.payload.len() as u64);
         let mut bytes = vec![0; task.payload.len()];

@@ -5,7 +5,7 @@ use crate::by_tasks;
 use crate::work::{FORMS, Work};
 use gapless::{ReduceOp, World};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Lines, Member};
+use gapless_tests::launcher::{Lines, Member, TestLauncher};
 use std::time::Duration;
 
 const TEST: &str = "killed::a_killed_rank_is_named_and_the_others_go_on";
@@ -20,16 +20,16 @@ const LAST: usize = 3;
 
 #[test]
 fn a_killed_rank_is_named_and_the_others_go_on() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     for form in FORMS.into_iter().chain(BY_TASKS) {
-        let mut crew = Crew::start(TEST, &[form; 4], |_, _| {});
+        let mut launcher = TestLauncher::start(TEST, &[form; 4], |_, _| {});
         let mut lines = Lines::new(form, VICTIM, WATCHDOG);
-        lines.wait(&mut crew, "going", 4);
-        crew.kill(VICTIM);
-        lines.wait(&mut crew, "named it", 3);
-        lines.wait(&mut crew, "went on", 3);
+        lines.wait(&mut launcher, "going", 4);
+        launcher.kill(VICTIM);
+        lines.wait(&mut launcher, "named it", 3);
+        lines.wait(&mut launcher, "went on", 3);
     }
 }
 

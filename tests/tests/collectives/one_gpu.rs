@@ -10,7 +10,7 @@ use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Lines, Member};
+use gapless_tests::launcher::{Lines, Member, TestLauncher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const WATCHDOG: Duration = Duration::from_secs(30);
 
 #[test]
 fn processes_on_one_gpu_meet_there() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     meet(TEST, "");
@@ -37,7 +37,7 @@ fn processes_on_one_gpu_meet_there() {
 
 #[test]
 fn processes_on_a_cuda_gpu_meet_there() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     match CudaDriver::load() {
@@ -52,11 +52,11 @@ fn meet(test: &str, place: &str) {
     let all = modes.into_iter().chain([STAGED, IPC]).map(|mode| ("", mode));
     for (gpus, mode) in all.chain(two.then_some((TWO, Mode::Auto.name()))) {
         let part = format!("{place}{gpus}{mode}");
-        let mut crew = Crew::start(test, &[&*part; RANKS as usize], |_, _| {});
+        let mut launcher = TestLauncher::start(test, &[&*part; RANKS as usize], |_, _| {});
         let mut lines = Lines::new(&part, VICTIM, WATCHDOG);
-        lines.wait(&mut crew, "all is right", RANKS as usize);
-        crew.kill(VICTIM);
-        lines.wait(&mut crew, "named it", RANKS as usize - 1);
+        lines.wait(&mut launcher, "all is right", RANKS as usize);
+        launcher.kill(VICTIM);
+        lines.wait(&mut launcher, "named it", RANKS as usize - 1);
     }
 }
 

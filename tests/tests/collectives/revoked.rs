@@ -7,7 +7,7 @@ use gapless::{
     Collective, Communicator, Error, OwnedCollective, ReduceOp, SendMode, Source, TagSel, World,
 };
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Lines, Member};
+use gapless_tests::launcher::{Lines, Member, TestLauncher};
 use std::time::Duration;
 
 /// One for each way of waiting.
@@ -128,15 +128,15 @@ const VICTIM: u32 = 2;
 /// Nobody counts rounds: whoever gets an error revokes, and all that are left shrink.
 #[test]
 fn survivors_of_a_killed_rank_revoke_and_go_on() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     for form in FORMS {
-        let mut crew = Crew::start(TEST, &[form; 4], |_, _| {});
+        let mut launcher = TestLauncher::start(TEST, &[form; 4], |_, _| {});
         let mut lines = Lines::new(form, VICTIM, WATCHDOG);
-        lines.wait(&mut crew, "going", 4);
-        crew.kill(VICTIM);
-        lines.wait(&mut crew, "went on", 3);
+        lines.wait(&mut launcher, "going", 4);
+        launcher.kill(VICTIM);
+        lines.wait(&mut launcher, "went on", 3);
     }
 }
 

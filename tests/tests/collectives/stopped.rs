@@ -4,7 +4,7 @@
 use crate::work::{FORMS, Work};
 use gapless::World;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::launcher::{Member, Said, TestLauncher};
 use std::time::Duration;
 
 const TEST: &str = "stopped::a_stopped_rank_delays_the_others_and_breaks_nothing";
@@ -15,27 +15,27 @@ const STOPPED: Duration = Duration::from_millis(400);
 
 #[test]
 fn a_stopped_rank_delays_the_others_and_breaks_nothing() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
-    let mut crew = Crew::start(TEST, &[""; 4], |_, _| {});
-    let hear = |crew: &mut Crew, wanted: &str| {
+    let mut launcher = TestLauncher::start(TEST, &[""; 4], |_, _| {});
+    let hear = |launcher: &mut TestLauncher, wanted: &str| {
         for _ in 0..4 {
-            match crew.hear(WATCHDOG) {
+            match launcher.hear(WATCHDOG) {
                 Some((_, Said::Line(line))) if line == wanted => {}
                 other => panic!("{other:?} instead of {wanted:?}"),
             }
         }
     };
     for form in FORMS {
-        hear(&mut crew, form);
-        crew.stop(VICTIM);
+        hear(&mut launcher, form);
+        launcher.stop(VICTIM);
         std::thread::sleep(STOPPED);
         // Rank 0 hears it while it waits: it has another thread for that.
-        crew.tell(0, "enough");
-        crew.go_on(VICTIM);
+        launcher.tell(0, "enough");
+        launcher.go_on(VICTIM);
     }
-    hear(&mut crew, "well");
+    hear(&mut launcher, "well");
 }
 
 fn rank(mut member: Member) {

@@ -8,9 +8,9 @@ use gapless::xtq::{Rank, Retry, Tasks, Waited, XtqError};
 use gapless::{Config, Error, World};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
 use gapless_tests::job;
-use gapless_xtq::device::player::{Player, memory};
+use gapless_tests::launcher::{Member, Said, TestLauncher};
+use gapless_xtq::device::mock_worker::{MockWorker, memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ const INDEX: u8 = 3;
 /// The worker, its kernel and a receive buffer; the signal counts all tasks here.
 fn prepare(tasks: &Tasks, sum: &Arc<AtomicU64>) -> gapless::xtq::Signal {
     let sum = Arc::clone(sum);
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         sum.fetch_add(task.arguments[2] * (1 + task.payload.len() as u64), Ordering::Relaxed);
         Ok(())
     });
     // It leaves often.
     let life = Life { idle: Some(Duration::from_micros(200)), ..Life::default() };
-    tasks.attach_worker(player, life).unwrap();
+    tasks.attach_worker(mock, life).unwrap();
     let all = tasks.signal_from(EACH * u64::from(RANKS), &[]);
     let kernel = Kernel::of_worker(DeviceFunction::Copy, 4096).signal(&all);
     // SAFETY: the worker touches no memory.
@@ -115,23 +115,23 @@ const BEFORE: u64 = 500;
 
 #[test]
 fn a_put_says_why_it_waits_for_a_stopped_process() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return stopped(member);
     }
-    let mut crew = Crew::start(STOPPED, &[""; 2], |_, _| {});
-    let hear = |crew: &mut Crew, wanted: &str| match crew.hear(WATCHDOG) {
+    let mut launcher = TestLauncher::start(STOPPED, &[""; 2], |_, _| {});
+    let hear = |launcher: &mut TestLauncher, wanted: &str| match launcher.hear(WATCHDOG) {
         Some((_, Said::Line(line))) if line == wanted => {}
         other => panic!("{other:?} instead of {wanted:?}"),
     };
-    hear(&mut crew, "away");
-    crew.stop(1);
-    crew.tell(0, "it stands");
-    hear(&mut crew, "late");
-    crew.go_on(1);
-    crew.tell(0, "it goes on");
-    crew.tell(1, "go on");
-    hear(&mut crew, "well");
-    hear(&mut crew, "well");
+    hear(&mut launcher, "away");
+    launcher.stop(1);
+    launcher.tell(0, "it stands");
+    hear(&mut launcher, "late");
+    launcher.go_on(1);
+    launcher.tell(0, "it goes on");
+    launcher.tell(1, "go on");
+    hear(&mut launcher, "well");
+    hear(&mut launcher, "well");
 }
 
 fn stopped(mut member: Member) {
@@ -140,12 +140,12 @@ fn stopped(mut member: Member) {
     let sum = Arc::new(AtomicU64::new(0));
     if world.rank() == 1 {
         let ours = Arc::clone(&sum);
-        let player = Player::new(move |task| {
+        let mock = MockWorker::new(move |task| {
             ours.fetch_add(task.arguments[2], Ordering::Relaxed);
             Ok(())
         });
         let life = Life { idle: Some(Duration::from_micros(200)), ..Life::default() };
-        tasks.attach_worker(player, life).unwrap();
+        tasks.attach_worker(mock, life).unwrap();
         // SAFETY: the worker touches no memory.
         unsafe { tasks.register_kernel(INDEX, Kernel::of_worker(DeviceFunction::Copy, 64)) }
             .unwrap();

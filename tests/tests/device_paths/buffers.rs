@@ -7,7 +7,7 @@ use crate::letters::{Exchange, Letter, exchange};
 use crate::{Words, listen, seed, tuned};
 use gapless::{Config, Protocol, World};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member};
+use gapless_tests::launcher::{Member, TestLauncher};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 fn ranks(test: &str, part: &str, kind: Kind, numbers: &[u64]) {
     let numbers: String = numbers.iter().map(|number| format!(" {number}")).collect();
     let part = format!("{part} {} {}{numbers}", kind.name(), seed(test));
-    listen(&mut Crew::start(test, &[&part, &part], |_, _| {}), test);
+    listen(&mut TestLauncher::start(test, &[&part, &part], |_, _| {}), test);
 }
 
 /// Protocols that share the user's own buffers, or might.
@@ -34,7 +34,7 @@ fn name(force: Option<Protocol>) -> &'static str {
 /// A buffer is freed after each message and the next one allocated in its place: whoever remembers the old
 /// one would find its bytes.
 pub(crate) fn same_address(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return same_address_as(member);
     }
     let [rounds, bytes] = if kind.is_cuda() { [30, 8 << 20] } else { [12, 200 << 10] };
@@ -81,7 +81,7 @@ fn same_address_as(mut member: Member) {
 
 /// More buffers than a transport shares or keeps mapped, used in turns.
 pub(crate) fn many_buffers(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return many_buffers_as(member);
     }
     // 128 are shared at a time, and 64 kept mapped. A pretended device's take a descriptor each: where there are few,
@@ -140,7 +140,7 @@ fn many_buffers_as(mut member: Member) {
 
 /// No staging memory, hardly any, or none left while many messages are in flight: they use other protocols.
 pub(crate) fn no_staging(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return no_staging_as(member);
     }
     let [messages, bytes] = if kind.is_cuda() { [24, 8 << 20] } else { [12, 150 << 10] };

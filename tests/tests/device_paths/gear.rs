@@ -6,7 +6,7 @@ use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Region};
 use gapless_mem_cuda::{CudaDevice, Stream};
-use gapless_tests::crew::Member;
+use gapless_tests::launcher::Member;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -7,18 +7,18 @@ use crate::{Words, listen, seed, tuned};
 use gapless::{SharedBuf, View, ViewMut, World};
 use gapless_mem::Region;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member};
+use gapless_tests::launcher::{Member, TestLauncher};
 
 /// Messages in each direction.
 const ROUNDS: u64 = 6;
 
 pub(crate) fn host_memory_is_granted(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     let bytes = if kind.is_cuda() { 16 << 20 } else { 200 << 10 };
     let part = format!("granted {} {} {bytes}", kind.name(), seed(test));
-    let rows = listen(&mut Crew::start(test, &[&part, &part], |_, _| {}), test);
+    let rows = listen(&mut TestLauncher::start(test, &[&part, &part], |_, _| {}), test);
     // OpenCL's devices know no memory of others.
     let sure = kind != Kind::OpenCl;
     for protocol in ["mapped-put", "mapped"] {

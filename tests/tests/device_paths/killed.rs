@@ -11,7 +11,7 @@ use gapless::{Config, Error, Protocol, World};
 use gapless_dtype::testkit::Rng;
 use gapless_mem::Region;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::launcher::{Member, Said, TestLauncher};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn jobs(kind: Kind) -> u64 {
 }
 
 pub(crate) fn peers_are_killed(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     let seed = seed(test);
@@ -74,16 +74,16 @@ fn job(
     let bytes = if kind.is_cuda() { 24 << 20 } else { 300 << 10 };
     let part = format!("killed {} {protocol} {seed} {bytes}", kind.name());
     let parts = vec![part; VICTIMS as usize + 1];
-    let mut crew = Crew::start(test, &parts, |_, _| {});
+    let mut launcher = TestLauncher::start(test, &parts, |_, _| {});
     let what = format!("{test}: {protocol} forced, seed {seed}");
     let mut lost = BTreeSet::new();
-    let mut hear = |crew: &mut Crew,
+    let mut hear = |launcher: &mut TestLauncher,
                     within: Duration,
                     until: &dyn Fn(&BTreeSet<u32>, &str) -> bool| {
         let end = Instant::now() + within;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            match crew.hear(left) {
+            match launcher.hear(left) {
                 Some((0, Said::Line(line))) => {
                     let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
                     match verb {
@@ -109,19 +109,19 @@ fn job(
             }
         }
     };
-    hear(&mut crew, BEGIN, &|_, line| line == "started");
+    hear(&mut launcher, BEGIN, &|_, line| line == "started");
     let mut slowest = Duration::ZERO;
     for victim in 1..=VICTIMS {
         let longest = *rng.pick(&[1_000, 20_000, 100_000]);
         let until = Instant::now() + Duration::from_micros(rng.below(longest));
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        crew.kill(victim);
+        launcher.kill(victim);
         let dead = Instant::now();
-        hear(&mut crew, PROMISED, &|lost, _| lost.contains(&victim));
+        hear(&mut launcher, PROMISED, &|lost, _| lost.contains(&victim));
         slowest = slowest.max(dead.elapsed());
     }
-    hear(&mut crew, PROMISED, &|_, line| line == "clean");
-    hear(&mut crew, PROMISED, &|_, line| line == "ended");
+    hear(&mut launcher, PROMISED, &|_, line| line == "clean");
+    hear(&mut launcher, PROMISED, &|_, line| line == "ended");
     slowest
 }
 

@@ -12,7 +12,7 @@ use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
 use gapless_mem_cuda::{CudaDevice, Stream};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member};
+use gapless_tests::launcher::{Member, TestLauncher};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,9 +42,9 @@ fn shapes(seed: u64, long: usize) -> Vec<Letter> {
 }
 
 pub(crate) fn all_pairs(test: &str, kind: Kind) {
-    let Some(mut member) = Member::of_crew() else {
+    let Some(mut member) = Member::of_launcher() else {
         let part = format!("local {} {}", kind.name(), seed(test));
-        listen(&mut Crew::start(test, &[part], |_, _| {}), test);
+        listen(&mut TestLauncher::start(test, &[part], |_, _| {}), test);
         return;
     };
     let part = member.part.clone();

@@ -2,7 +2,7 @@
 //! what happens when something fails: buffers freed and allocated anew, too many of them, no staging
 //! memory, memory that cannot be shared, a peer that is killed. And messages of one process between its devices.
 //!
-//! Every test is a job of real processes ([`gapless_tests::crew`]) and runs on each kind of device that the
+//! Every test is a job of real processes ([`gapless_tests::launcher`]) and runs on each kind of device that the
 //! machine has: a pretended one that shares its memory as files and works late, OpenCL's, one CUDA
 //! device for both ranks, a CUDA device for each. What cannot run says so. Random numbers come from one
 //! seed, which is printed; `GAPLESS_SEED` repeats it.
@@ -22,7 +22,7 @@ mod refused;
 mod side;
 
 use gapless::{Config, Tuning};
-use gapless_tests::crew::{Crew, Said};
+use gapless_tests::launcher::{Said, TestLauncher};
 use gear::Kind;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -74,14 +74,14 @@ fn tuned(bytes: usize) -> Config {
 ///
 /// # Panics
 /// A rank fails, or they take too long.
-fn listen(crew: &mut Crew, test: &str) -> Vec<String> {
+fn listen(launcher: &mut TestLauncher, test: &str) -> Vec<String> {
     let until = Instant::now() + WATCHDOG;
     let (mut rows, mut clean, mut ended) = (Vec::new(), 0, 0);
-    let ranks = crew.size();
+    let ranks = launcher.size();
     while ended < ranks {
         let left = until.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "{test}: the ranks take too long; so far: {rows:#?}");
-        match crew.hear(left) {
+        match launcher.hear(left) {
             Some((_, Said::Line(line))) if line == "clean" => clean += 1,
             Some((0, Said::Line(line))) => {
                 // At once: a job that hangs has said how far it came.

@@ -7,7 +7,7 @@ use crate::letters::{Carried, Exchange, Letter, exchange};
 use crate::{Words, listen, seed, tuned};
 use gapless::{Config, Protocol};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member};
+use gapless_tests::launcher::{Member, TestLauncher};
 use std::process::Command;
 
 /// Messages in each direction by each protocol, the longest, and the length of those that fill a pipeline.
@@ -38,7 +38,7 @@ pub(crate) fn applies(kind: Kind, protocol: Protocol) -> bool {
 }
 
 pub(crate) fn every_protocol(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return every_protocol_as(member);
     }
     every_protocol_with(test, kind, extent(kind), applies, |_, _| {});
@@ -54,8 +54,8 @@ pub(crate) fn every_protocol_with(
     with: impl Fn(u32, &mut Command),
 ) -> Vec<String> {
     let part = format!("every {} {} {steps} {bytes_max} {long}", kind.name(), seed(test));
-    let mut crew = Crew::start(test, &[&part, &part], with);
-    let rows = listen(&mut crew, test);
+    let mut launcher = TestLauncher::start(test, &[&part, &part], with);
+    let rows = listen(&mut launcher, test);
     for protocol in Protocol::ALL {
         let row = rows.iter().find(|row| row.split_whitespace().next() == Some(protocol.name()));
         let row = row.unwrap_or_else(|| panic!("{test}: nothing was said of {protocol}"));
@@ -124,12 +124,12 @@ fn row(force: Protocol, carried: &Carried) -> String {
 /// Both ranks start sending before either receives or waits, and both finish, several fragments of a message being
 /// in flight at a time.
 pub(crate) fn both_send_first(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return both_send_first_as(member);
     }
     let bytes = if kind.is_cuda() { 256 << 20 } else { 3 << 20 };
     let part = format!("both {} {} {bytes}", kind.name(), seed(test));
-    listen(&mut Crew::start(test, &[&part, &part], |_, _| {}), test);
+    listen(&mut TestLauncher::start(test, &[&part, &part], |_, _| {}), test);
 }
 
 fn both_send_first_as(mut member: Member) {

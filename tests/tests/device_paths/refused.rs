@@ -4,14 +4,14 @@ use crate::gear::Kind;
 use crate::protocols::{applies, every_protocol_as, every_protocol_with, extent};
 use gapless::Protocol;
 use gapless_btl_testkit::conformance::skip;
-use gapless_tests::crew::Member;
+use gapless_tests::launcher::Member;
 
 /// What is said when memory of ours cannot be shared, and when a peer's cannot be mapped.
 const WARNINGS: [&str; 2] = ["cannot be shared with", "cannot be mapped here"];
 
 /// Every protocol, on memory that cannot be shared; a rank warns of it once in the life of a world.
 pub(crate) fn falls_back(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return every_protocol_as(member);
     }
     let rows = every_protocol_with(test, kind, extent(kind), applies, |_, _| {});
@@ -31,7 +31,7 @@ const FEW: [u64; 3] = [4, 1 << 20, 8 << 20];
 
 /// Each rank sees one device, by the same number, and they are different ones.
 pub(crate) fn other_numbers(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return every_protocol_as(member);
     }
     every_protocol_with(test, kind, FEW, always_possible, |rank, command| {
@@ -46,7 +46,7 @@ fn always_possible(_: Kind, protocol: Protocol) -> bool {
 
 /// One rank is a client of the Multi-Process Service, the other is not; or both are.
 pub(crate) fn beside_mps(test: &str, kind: Kind) {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return every_protocol_as(member);
     }
     let service = match mps::Service::start() {

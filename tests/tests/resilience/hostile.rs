@@ -11,7 +11,7 @@ use gapless::{Communicator, Config, Error, Failure, PmlError, Protocol, View, Vi
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::testkit::Rng;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said, descriptors, segments};
+use gapless_tests::launcher::{Member, Said, TestLauncher, descriptors, segments};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const BYTES_MAX: u64 = 300 << 10;
 
 #[test]
 fn hostile_neighbours_harm_nobody_but_themselves() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return match member.rank < VICTIMS {
             true => victim(member),
             false => hostile(member),
@@ -93,33 +93,34 @@ fn job(seed: u64, sum: &mut Figures) {
     // Under an emulator everything takes its time.
     let slow = std::env::var_os("GAPLESS_VICTIMS_UNDER").is_some();
     let millisecond = Duration::from_millis(if slow { 20 } else { 1 });
-    let mut crew = Crew::start_under(TEST, &vec![part; SIZE as usize], under, |_, _| {});
+    let mut launcher =
+        TestLauncher::start_under(TEST, &vec![part; SIZE as usize], under, |_, _| {});
     let mut heard = Heard::default();
-    let mut listen = |crew: &mut Crew, within, what, is_so: &dyn Fn(&Heard) -> bool| {
+    let mut listen = |launcher: &mut TestLauncher, within, what, is_so: &dyn Fn(&Heard) -> bool| {
         let until = Instant::now() + within;
         while !is_so(&heard) {
             let left = until.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "seed {seed}: waiting until {what}: {heard:?}");
-            if let Some((rank, said)) = crew.hear(left) {
+            if let Some((rank, said)) = launcher.hear(left) {
                 heard.note(rank, said, sum, seed);
             }
         }
     };
     let minute = Duration::from_secs(60);
     let whole = |heard: &Heard| heard.joined.len() == SIZE as usize;
-    listen(&mut crew, minute, "all have joined", &whole);
+    listen(&mut launcher, minute, "all have joined", &whole);
     for rank in VICTIMS..SIZE {
-        crew.tell(rank, "go");
+        launcher.tell(rank, "go");
     }
     for rank in VICTIMS..SIZE {
         std::thread::sleep(millisecond * u32::try_from(30 + rng.below(150)).expect("small"));
-        crew.kill(rank);
+        launcher.kill(rank);
     }
     let known = |heard: &Heard| heard.lost.len() == (VICTIMS * (SIZE - VICTIMS)) as usize;
-    listen(&mut crew, WATCHDOG, "the victims know", &known);
-    crew.tell(0, "stop");
+    listen(&mut launcher, WATCHDOG, "the victims know", &known);
+    launcher.tell(0, "stop");
     let over = |heard: &Heard| heard.ended.len() == SIZE as usize;
-    listen(&mut crew, WATCHDOG, "all have ended", &over);
+    listen(&mut launcher, WATCHDOG, "all have ended", &over);
     for [bytes, sweeps, forged, lies] in heard.deeds {
         sum.forged += forged;
         sum.scribbled += bytes;
@@ -282,7 +283,7 @@ fn victim(mut member: Member) {
             }
         });
         if me == 0 {
-            let line = member.lines.recv().expect("the crew lives");
+            let line = member.lines.recv().expect("the launcher lives");
             assert_eq!(line, "stop");
             stop.store(true, Ordering::Relaxed);
         }

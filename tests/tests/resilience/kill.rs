@@ -8,7 +8,9 @@ use crate::{WATCHDOG, number, seed, words};
 use gapless::{Config, Protocol, Source, TagSel, World};
 use gapless_dtype::testkit::Rng;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said, descriptors, processes_of, segments, shared_files};
+use gapless_tests::launcher::{
+    Member, Said, TestLauncher, descriptors, processes_of, segments, shared_files,
+};
 use std::collections::BTreeSet;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -20,7 +22,7 @@ const BYTES_MAX: u64 = 600 << 10;
 
 #[test]
 fn killed_at_any_moment_nobody_hangs_and_nothing_remains() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     let wanted = number("GAPLESS_KILLS", 200);
@@ -67,32 +69,32 @@ fn round(seed: u64, figures: &mut Figures) -> u64 {
     let protocol = rng.below(5);
     let part = format!("rank {seed} {protocol}{}", list(&victims));
     let folder = tempfile::tempdir().expect("a folder");
-    let mut crew = Crew::start(TEST, &vec![part; size as usize], |_, command| {
+    let mut launcher = TestLauncher::start(TEST, &vec![part; size as usize], |_, command| {
         command.current_dir(folder.path()).env("TMPDIR", folder.path());
     });
     let mut book = Book::default();
     if rng.chance(75) {
         let all = |book: &Book| (0..size).all(|rank| book.joined.contains(&rank));
-        book.listen(&mut crew, Duration::from_secs(60), "all have joined", all);
+        book.listen(&mut launcher, Duration::from_secs(60), "all have joined", all);
     }
     for &victim in &victims {
         let longest = *rng.pick(&[3_000, 30_000, 150_000]);
         let micros = rng.below(longest);
         let until = Instant::now() + Duration::from_micros(micros);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            book.hear(&mut crew, left);
+            book.hear(&mut launcher, left);
         }
         // Other programs' files come and go there; ours would stay.
-        let files = shared_files(&crew.pid(victim).to_string());
+        let files = shared_files(&launcher.pid(victim).to_string());
         assert_eq!(files, [""; 0], "seed {seed}: in the hands of rank {victim}, who is killed");
-        crew.kill(victim);
+        launcher.kill(victim);
     }
     let dead = Instant::now();
     let done = |book: &Book| survivors.iter().all(|rank| book.knows(*rank, &victims));
-    book.listen(&mut crew, WATCHDOG, "the survivors know", done);
+    book.listen(&mut launcher, WATCHDOG, "the survivors know", done);
     figures.slowest_ms = figures.slowest_ms.max(dead.elapsed().as_millis());
     let ended = |book: &Book| (0..size).all(|rank| book.ended.contains(&rank));
-    book.listen(&mut crew, 2 * WATCHDOG, "all have ended", ended);
+    book.listen(&mut launcher, 2 * WATCHDOG, "all have ended", ended);
     for (by, whom, error) in &book.lost {
         let fair = victims.contains(whom) || book.refused.contains(whom);
         assert!(fair, "seed {seed}: {by} blames {whom}: {error}");
@@ -103,16 +105,16 @@ fn round(seed: u64, figures: &mut Figures) -> u64 {
     figures.lost += book.lost.len() as u64;
     figures.refused += survivors.iter().filter(|rank| book.refused.contains(rank)).count() as u64;
     figures.compared += book.compared;
-    nothing_remains(&crew, folder.path(), seed);
+    nothing_remains(&launcher, folder.path(), seed);
     victims.len() as u64
 }
 
 /// No process of the job, no name of its sockets, no file.
-fn nothing_remains(crew: &Crew, folder: &Path, seed: u64) {
-    let remain = processes_of(crew.job());
+fn nothing_remains(launcher: &TestLauncher, folder: &Path, seed: u64) {
+    let remain = processes_of(launcher.job());
     assert_eq!(remain, [""; 0], "seed {seed}: processes of the job remain");
     let names = std::fs::read("/proc/net/unix").expect("readable by everybody");
-    for (rank, rail) in crew.published("gapless-rails") {
+    for (rank, rail) in launcher.published("gapless-rails") {
         // The address's bytes 48 … 63 name the listener.
         let name = rail.strip_prefix("sm:").and_then(|digits| digits.get(96..128));
         let name = name.unwrap_or_else(|| panic!("an address of another kind: {rail}"));
@@ -144,8 +146,8 @@ impl Book {
         self.refused.contains(&rank) || victims.iter().all(lost)
     }
 
-    fn hear(&mut self, crew: &mut Crew, within: Duration) {
-        match crew.hear(within) {
+    fn hear(&mut self, launcher: &mut TestLauncher, within: Duration) {
+        match launcher.hear(within) {
             None => {}
             Some((rank, Said::Ended(status))) => {
                 self.ended.insert(rank);
@@ -177,7 +179,7 @@ impl Book {
     /// Hears until it is so.
     fn listen(
         &mut self,
-        crew: &mut Crew,
+        launcher: &mut TestLauncher,
         within: Duration,
         what: &str,
         is_so: impl Fn(&Book) -> bool,
@@ -186,7 +188,7 @@ impl Book {
         while !is_so(self) {
             let left = until.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "waiting until {what}: {self:?}");
-            self.hear(crew, left);
+            self.hear(launcher, left);
         }
     }
 }

@@ -9,7 +9,7 @@ use gapless::btl::{AmTag, Btl, Event, Limits, PeerId, Queue, Sink, Slot, Token};
 use gapless::wireup::{Wireup, WireupError};
 use gapless_btl_sm::Sm;
 use gapless_dtype::testkit::Rng;
-use gapless_tests::crew::segments;
+use gapless_tests::launcher::segments;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

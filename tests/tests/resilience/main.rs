@@ -1,5 +1,5 @@
 //! What the stack survives: neighbours that scribble over shared memory, processes that are killed at
-//! any moment, and hours of random traffic. Each test is a job of real processes ([`gapless_tests::crew`]);
+//! any moment, and hours of random traffic. Each test is a job of real processes ([`gapless_tests::launcher`]);
 //! RELIABILITY.md describes them, `bench/results/cpu/reliability` has figures.
 //!
 //! Random numbers come from one seed, which is printed; `GAPLESS_SEED` repeats it. CI runs a few

@@ -7,7 +7,7 @@ use crate::traffic::Traffic;
 use crate::{number, seed, words};
 use gapless::World;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said, descriptors, segments};
+use gapless_tests::launcher::{Member, Said, TestLauncher, descriptors, segments};
 use std::time::{Duration, Instant};
 
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";
@@ -26,20 +26,20 @@ const OPEN_MORE: u64 = 64;
 
 #[test]
 fn eight_processes_exchange_everything_in_flat_memory() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     let seconds = number("GAPLESS_SOAK_SECONDS", 5);
     let seed = seed(TEST);
     let part = format!("rank {seed} {seconds}");
-    let mut crew = Crew::start(TEST, &vec![part; RANKS], |_, _| {});
+    let mut launcher = TestLauncher::start(TEST, &vec![part; RANKS], |_, _| {});
     let until = Instant::now() + Duration::from_secs(seconds * 2 + 120);
     let mut samples = vec![Vec::<Sample>::new(); RANKS];
     let (mut compared, mut bytes, mut ended) = (0, 0, 0);
     while ended < RANKS {
         let left = until.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "seed {seed}: somebody hangs");
-        match crew.hear(left) {
+        match launcher.hear(left) {
             None => {}
             Some((rank, Said::Ended(status))) => {
                 assert!(status.success(), "seed {seed}: rank {rank}: {status}");

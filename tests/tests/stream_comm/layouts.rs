@@ -2,14 +2,14 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "ranks are few, and buffers fit the memory")]
 
-use super::{POISON, Rank, WATCHDOG, bytes, crew};
+use super::{POISON, Rank, WATCHDOG, bytes, launcher};
 use gapless::{
     Datatype, DeviceBuf, Equivalence, Layout, Registered, Space, StreamBlock, StreamComm,
     StreamError, StreamOptions, StreamPlan, StreamWay, Subarray,
 };
 use gapless_dtype::{pack, unpack};
 use gapless_tests::actor::say;
-use gapless_tests::crew::Member;
+use gapless_tests::launcher::Member;
 use std::time::Instant;
 
 const WAYS: [Option<StreamWay>; 4] =
@@ -90,8 +90,8 @@ fn with_way(rank: &Rank, way: Option<StreamWay>) -> StreamComm<'_> {
 
 #[test]
 fn every_layout_gets_into_every_other() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("layouts::every_layout_gets_into_every_other", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("layouts::every_layout_gets_into_every_other", None);
     };
     let rank = Rank::new(&mut member);
     let (n, me) = (rank.comm().size() as usize, rank.comm().rank());
@@ -137,8 +137,8 @@ fn every_layout_gets_into_every_other() {
 /// What goes one way only, through staging memory, leaves ranks without anything to unpack.
 #[test]
 fn one_sends_and_another_receives() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("layouts::one_sends_and_another_receives", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("layouts::one_sends_and_another_receives", None);
     };
     let rank = Rank::new(&mut member);
     let (n, me) = (rank.comm().size(), rank.comm().rank());
@@ -176,8 +176,8 @@ fn one_sends_and_another_receives() {
 
 #[test]
 fn what_one_has_gets_to_all_in_layouts_of_their_own() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("layouts::what_one_has_gets_to_all_in_layouts_of_their_own", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("layouts::what_one_has_gets_to_all_in_layouts_of_their_own", None);
     };
     let rank = Rank::new(&mut member);
     let (n, me) = (rank.comm().size() as usize, rank.comm().rank());
@@ -218,8 +218,8 @@ fn part(sizes: [u64; 3], starts: [u64; 3], subsizes: [u64; 3]) -> Layout {
 
 #[test]
 fn neighbours_on_a_ring_get_each_others_rims_again_and_again_from_a_graph() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew(
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher(
             "layouts::neighbours_on_a_ring_get_each_others_rims_again_and_again_from_a_graph",
             None,
         );
@@ -302,8 +302,8 @@ fn doubles(bytes: &[u8]) -> Vec<f64> {
 
 #[test]
 fn plans_that_do_not_fit_together_are_refused_by_all() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("layouts::plans_that_do_not_fit_together_are_refused_by_all", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("layouts::plans_that_do_not_fit_together_are_refused_by_all", None);
     };
     let rank = Rank::new(&mut member);
     let (n, me) = (rank.comm().size() as usize, rank.comm().rank());
@@ -384,8 +384,8 @@ fn plans_that_do_not_fit_together_are_refused_by_all() {
 
 #[test]
 fn another_plan_is_found_out_and_a_death_ends_the_wait() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("layouts::another_plan_is_found_out_and_a_death_ends_the_wait", Some(1));
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("layouts::another_plan_is_found_out_and_a_death_ends_the_wait", Some(1));
     };
     let rank = Rank::new(&mut member);
     let (n, me) = (rank.comm().size() as usize, rank.comm().rank());

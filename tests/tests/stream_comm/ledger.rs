@@ -1,14 +1,14 @@
 //! Blocks of a GPU, which all communicators there take from one ledger.
 
-use super::{Rank, crew};
+use super::{Rank, launcher};
 use gapless::{CudaDriver, Error, StreamComm, StreamError, StreamOptions};
-use gapless_tests::crew::Member;
+use gapless_tests::launcher::Member;
 
 /// Ranks of communicators without a common process: who shares a GPU finds it full, and has room when that was given back.
 #[test]
 fn all_communicators_take_their_blocks_from_one_ledger() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("ledger::all_communicators_take_their_blocks_from_one_ledger", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("ledger::all_communicators_take_their_blocks_from_one_ledger", None);
     };
     let rank = Rank::new(&mut member);
     let alone = rank.comm().split(Some(rank.comm().rank()), 0).unwrap().unwrap();

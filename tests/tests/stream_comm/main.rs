@@ -13,7 +13,7 @@ use gapless::{
 };
 use gapless_mem_cuda::Mps;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::launcher::{Member, Said, TestLauncher};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,19 +47,19 @@ fn obstacle() -> Option<String> {
 }
 
 /// Has ranks run this test until all have ended well, but those that are killed when one says so.
-fn crew(test: &str, victim: Option<u32>) {
+fn launcher(test: &str, victim: Option<u32>) {
     if let Some(why) = obstacle() {
         return gapless_btl_testkit::conformance::skip(test, &why);
     }
-    // One after the other: crews take each other's blocks, and some want all of a GPU.
+    // One after the other: launchers take each other's blocks, and some want all of a GPU.
     static GATE: Mutex<()> = Mutex::new(());
     let _alone = GATE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut crew = Crew::start(test, &vec!["rank"; ranks()], |_, _| {});
+    let mut launcher = TestLauncher::start(test, &vec!["rank"; ranks()], |_, _| {});
     let until = Instant::now() + WATCHDOG;
     let mut left = ranks();
     while left > 0 {
-        match crew.hear(until.saturating_duration_since(Instant::now())) {
-            Some((_, Said::Line(line))) if line == "kill" => crew.kill(victim.unwrap()),
+        match launcher.hear(until.saturating_duration_since(Instant::now())) {
+            Some((_, Said::Line(line))) if line == "kill" => launcher.kill(victim.unwrap()),
             Some((_, Said::Line(_))) => {}
             Some((rank, Said::Ended(status))) => {
                 assert!(status.success() || Some(rank) == victim, "rank {rank}: {status}");
@@ -197,8 +197,8 @@ fn guarded(rank: &Rank, memory: Region, at: usize, right: &[u8], what: &str) {
 
 #[test]
 fn every_reduction_has_the_bits_of_the_host() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("every_reduction_has_the_bits_of_the_host", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("every_reduction_has_the_bits_of_the_host", None);
     };
     const MOST: usize = 4 << 20;
     let rank = Rank::new(&mut member);
@@ -265,8 +265,8 @@ fn every_reduction_has_the_bits_of_the_host() {
 
 #[test]
 fn blocks_get_where_they_belong() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("blocks_get_where_they_belong", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("blocks_get_where_they_belong", None);
     };
     const MOST: usize = 3 << 20;
     let rank = Rank::new(&mut member);
@@ -341,8 +341,8 @@ fn blocks_get_where_they_belong() {
 
 #[test]
 fn a_captured_graph_can_be_launched_again_and_again() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("a_captured_graph_can_be_launched_again_and_again", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("a_captured_graph_can_be_launched_again_and_again", None);
     };
     let rank = Rank::new(&mut member);
     let comm = rank.comm();
@@ -405,8 +405,8 @@ fn a_captured_graph_can_be_launched_again_and_again() {
 
 #[test]
 fn a_rank_that_does_something_else_is_named() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("a_rank_that_does_something_else_is_named", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("a_rank_that_does_something_else_is_named", None);
     };
     let rank = Rank::new(&mut member);
     let (me, memory) = (rank.comm().rank(), rank.memory(4 << 20));
@@ -442,8 +442,8 @@ fn a_rank_that_does_something_else_is_named() {
 
 #[test]
 fn what_is_dropped_while_its_stream_is_captured_ends_by_an_error() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("what_is_dropped_while_its_stream_is_captured_ends_by_an_error", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("what_is_dropped_while_its_stream_is_captured_ends_by_an_error", None);
     };
     let rank = Rank::new(&mut member);
     let memory = rank.memory(4096);
@@ -479,8 +479,8 @@ fn what_is_dropped_while_its_stream_is_captured_ends_by_an_error() {
 
 #[test]
 fn a_rank_that_stays_away_is_waited_for_no_longer_than_allowed() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("a_rank_that_stays_away_is_waited_for_no_longer_than_allowed", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("a_rank_that_stays_away_is_waited_for_no_longer_than_allowed", None);
     };
     let mut rank = Rank::new(&mut member);
     rank.options.patience = Duration::from_millis(200);
@@ -514,8 +514,8 @@ fn a_rank_that_stays_away_is_waited_for_no_longer_than_allowed() {
 
 #[test]
 fn the_death_of_a_rank_ends_waits_and_is_named() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("the_death_of_a_rank_ends_waits_and_is_named", Some(1));
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("the_death_of_a_rank_ends_waits_and_is_named", Some(1));
     };
     let rank = Rank::new(&mut member);
     let memory = rank.memory(4096);
@@ -541,8 +541,8 @@ fn the_death_of_a_rank_ends_waits_and_is_named() {
 
 #[test]
 fn ranks_have_as_many_blocks_as_their_gpu_holds() {
-    let Some(mut member) = Member::of_crew() else {
-        return crew("ranks_have_as_many_blocks_as_their_gpu_holds", None);
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("ranks_have_as_many_blocks_as_their_gpu_holds", None);
     };
     let rank = Rank::new(&mut member);
     let memory = rank.memory(2 << 20);
@@ -566,12 +566,12 @@ fn ranks_have_as_many_blocks_as_their_gpu_holds() {
 #[test]
 fn ranks_that_take_turns_on_one_gpu_are_refused() {
     let test = "ranks_that_take_turns_on_one_gpu_are_refused";
-    let Some(mut member) = Member::of_crew() else {
+    let Some(mut member) = Member::of_launcher() else {
         let turns = CudaDriver::load().and_then(|driver| driver.device(0));
         return match turns {
             Ok(device) if device.mps() == Mps::Off => {
                 drop(device);
-                crew_anywhere(test)
+                launcher_anywhere(test)
             }
             Ok(_) => gapless_btl_testkit::conformance::skip(test, "MPS is on"),
             Err(why) => gapless_btl_testkit::conformance::skip(test, &why.to_string()),
@@ -584,11 +584,11 @@ fn ranks_that_take_turns_on_one_gpu_are_refused() {
     world.finalize().unwrap();
 }
 
-/// As [`crew`], whatever GPUs there are.
-fn crew_anywhere(test: &str) {
-    let mut crew = Crew::start(test, &["rank"; RANKS], |_, _| {});
+/// As [`launcher`], whatever GPUs there are.
+fn launcher_anywhere(test: &str) {
+    let mut launcher = TestLauncher::start(test, &["rank"; RANKS], |_, _| {});
     for _ in 0..RANKS {
-        match crew.hear(WATCHDOG) {
+        match launcher.hear(WATCHDOG) {
             Some((rank, Said::Ended(status))) => assert!(status.success(), "rank {rank}: {status}"),
             other => panic!("{other:?}"),
         }

@@ -2,7 +2,7 @@
 
 mod code;
 
-use super::player::{Played, Player, memory};
+use super::mock_worker::{MockTask, MockWorker, memory};
 use super::*;
 use crate::Refusal;
 use crate::packet::{Command, Flags, Launch, Packet, Work};
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 const SHAPE: RingShape = RingShape { arena_bytes: 4096 };
 
-type Log = Arc<Mutex<Vec<Played>>>;
+type Log = Arc<Mutex<Vec<MockTask>>>;
 
 /// A worker that stays, and notes what it runs.
-fn noting() -> (Arc<Player>, Log) {
+fn noting() -> (Arc<MockWorker>, Log) {
     let log = Log::default();
     let theirs = Arc::clone(&log);
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         theirs.lock().unwrap().push(task.clone());
         if task.payload == b"fail" { Err(1) } else { Ok(()) }
     });
-    (player, log)
+    (mock, log)
 }
 
 fn always() -> Life {
@@ -44,7 +44,7 @@ fn register(
     index: u8,
     kernel: Option<DeviceKernel>,
 ) -> Result<(), TargetError> {
-    // SAFETY: the player touches no buffers, nor does anybody else.
+    // SAFETY: the mock worker touches no buffers, nor does anybody else.
     unsafe { target.register_kernel(index, kernel) }
 }
 
@@ -108,8 +108,8 @@ fn outcome(lane: &mut Lane, target: &mut Target) -> Outcome {
 
 #[test]
 fn tasks_come_with_their_bodies_and_their_ends_go_back() {
-    let (player, log) = noting();
-    let mut target = target(player, always());
+    let (mock, log) = noting();
+    let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     post(&mut target, 2048);
     target.start().unwrap();
@@ -148,8 +148,8 @@ fn tasks_come_with_their_bodies_and_their_ends_go_back() {
 
 #[test]
 fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
-    let (player, log) = noting();
-    let mut target = target(player, always());
+    let (mock, log) = noting();
+    let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     let kernel = |launch| Work::Kernel(launch);
@@ -205,8 +205,8 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
 
 #[test]
 fn tasks_that_fail_say_so_and_nonsense_hurts_nobody() {
-    let (player, _) = noting();
-    let mut target = target(player, always());
+    let (mock, _) = noting();
+    let mut target = target(mock, always());
     let (mut lane, ring) = lane(&mut target);
     post(&mut target, 2048);
     target.start().unwrap();
@@ -253,9 +253,9 @@ fn tasks_that_fail_say_so_and_nonsense_hurts_nobody() {
 
 #[test]
 fn a_worker_that_left_is_started_by_the_next_burst_once() {
-    let (player, log) = noting();
+    let (mock, log) = noting();
     let life = Life { idle: Some(Duration::from_micros(1)), longest: PATIENCE };
-    let mut target = target(player, life);
+    let mut target = target(mock, life);
     let mut lanes: Vec<Lane> = (0..8).map(|_| lane(&mut target).0).collect();
     assert!(!target.advance().unwrap(), "nobody wants it");
     for burst in 1..=20 {
@@ -287,8 +287,8 @@ fn a_worker_that_left_is_started_by_the_next_burst_once() {
 
 #[test]
 fn a_life_ends_when_it_is_told_to_and_after_its_time() {
-    let (player, _) = noting();
-    let mut target = target(player, always());
+    let (mock, _) = noting();
+    let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 1, &[]).unwrap();
@@ -312,14 +312,14 @@ fn a_life_ends_when_it_is_told_to_and_after_its_time() {
 fn registering_anew_is_old_or_new_and_holds_when_it_returns() {
     let seen = Arc::new(AtomicU64::new(0));
     let theirs = Arc::clone(&seen);
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         // Buffers differ in length, and functions in number.
         let pair = (task.object, task.buffer_bytes);
         assert!(pair == (2, 64) || pair == (1, 128), "{pair:?}");
         theirs.store(task.buffer_bytes, Ordering::Release);
         Ok(())
     });
-    let mut target = target(player, always());
+    let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     for turn in 0..50u64 {
@@ -357,12 +357,12 @@ fn registering_anew_is_old_or_new_and_holds_when_it_returns() {
 fn a_worker_that_is_busy_is_waited_for_in_bounded_time() {
     let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
     let theirs = Arc::clone(&gate);
-    let player = Player::new(move |_| {
+    let mock = MockWorker::new(move |_| {
         let (open, changed) = &*theirs;
         let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
         Ok(())
     });
-    let mut target = target(player, always());
+    let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
@@ -399,17 +399,17 @@ fn told(dropped: &Arc<AtomicU64>, elsewhere: bool) -> Lease {
 fn what_a_row_names_is_kept_until_no_worker_uses_it() {
     let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
     let theirs = Arc::clone(&gate);
-    let player = Player::new(move |_| {
+    let mock = MockWorker::new(move |_| {
         let (open, changed) = &*theirs;
         let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
         Ok(())
     });
-    let mut target = target(Arc::clone(&player), always());
+    let mut target = target(Arc::clone(&mock), always());
     let (mut lane, _) = lane(&mut target);
     let (old, new) = (Arc::default(), Arc::default());
     let copy = || DeviceKernel::new(DeviceFunction::Copy, 0);
     register(&mut target, 9, Some(copy().buffer(told(&old, true)))).unwrap();
-    let memory_of_the_player = player.reached();
+    let memory_of_the_mock = mock.reached();
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
     let start = Instant::now();
@@ -437,27 +437,27 @@ fn what_a_row_names_is_kept_until_no_worker_uses_it() {
     register(&mut target, 9, Some(signal)).unwrap_err();
     register(&mut target, 9, Some(copy().buffer(told(&host, false)))).unwrap();
     register(&mut target, 9, None).unwrap();
-    // SAFETY: the player touches no buffers.
+    // SAFETY: the mock worker touches no buffers.
     unsafe { target.post(told(&host, false)) }.unwrap();
     assert_eq!(target.take_posted().unwrap().len(), 1);
     assert_eq!(host.load(Ordering::Acquire), 3);
-    assert_eq!(player.reached(), memory_of_the_player);
+    assert_eq!(mock.reached(), memory_of_the_mock);
     // The worker had to leave for these; it comes back.
     assert!(target.advance().unwrap());
     drop(target);
-    assert_eq!(player.reached(), 1, "the control block alone");
+    assert_eq!(mock.reached(), 1, "the control block alone");
 }
 
 #[test]
 fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
     let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
     let theirs = Arc::clone(&gate);
-    let player = Player::new(move |_| {
+    let mock = MockWorker::new(move |_| {
         let (open, changed) = &*theirs;
         let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
         Ok(())
     });
-    let mut target = target(player, always());
+    let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     let start = Instant::now();
@@ -486,10 +486,10 @@ fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
     assert_eq!((target.starts(), target.tasks()), (2, 100));
 }
 
-/// A player whose end takes its time, as that of blocks for which an accelerator has no room.
-struct Slow(Arc<Player>, AtomicBool);
+/// A mock worker whose end takes its time, as that of blocks for which an accelerator has no room.
+struct Slow(Arc<MockWorker>, AtomicBool);
 
-// SAFETY: all is the player's, but that it may be over later than it is said to be.
+// SAFETY: all is the mock worker's, but that it may be over later than it is said to be.
 unsafe impl Worker for Slow {
     fn limits(&self) -> WorkerLimits {
         self.0.limits()
@@ -542,15 +542,15 @@ fn who_makes_progress_does_not_wait_for_a_worker_that_has_left_and_not_ended() {
 
 #[test]
 fn a_worker_that_died_is_noticed_once_and_started_anew() {
-    let (player, _) = noting();
-    let mut target = target(Arc::clone(&player), always());
+    let (mock, _) = noting();
+    let mut target = target(Arc::clone(&mock), always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
     assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
-    player.die();
+    mock.die();
     let start = Instant::now();
-    while player.is_over() == Ok(false) {
+    while mock.is_over() == Ok(false) {
         assert!(start.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
@@ -565,8 +565,8 @@ fn a_worker_that_died_is_noticed_once_and_started_anew() {
 
 #[test]
 fn rings_and_bodies_that_do_not_fit_are_refused() {
-    let (player, log) = noting();
-    let mut target = target(player, always());
+    let (mock, log) = noting();
+    let mut target = target(mock, always());
     let whole = memory(SHAPE.bytes() + 64).unwrap();
     let places = RingPlaces::at(whole.region().start(), SHAPE);
     let odd = RingShape { arena_bytes: 4088 };

@@ -11,7 +11,7 @@ pub struct Config {
     /// Called, on any thread and without a lock, when a task has ended or puts another, and when a signal has ended or
     /// begins anew: so whoever sleeps looks again, and calls [`Xtq::advance`](crate::Xtq::advance). It must not wait,
     /// nor call this crate. A panic goes to the log, and no further.
-    pub bell: Arc<dyn Fn() + Send + Sync>,
+    pub wakeup: Arc<dyn Fn() + Send + Sync>,
     /// Whether initiators may put tasks of this process's [worker](crate::Xtq::attach_worker) into memory that they
     /// share with it. If not, all come by messages.
     pub rings: bool,
@@ -25,7 +25,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         let (puts_max, put_bytes_max) = (1 << 16, 256 << 20);
-        Config { threads: 2, bell: Arc::new(|| {}), rings: true, puts_max, put_bytes_max }
+        Config { threads: 2, wakeup: Arc::new(|| {}), rings: true, puts_max, put_bytes_max }
     }
 }
 

@@ -39,7 +39,7 @@ impl Xtq {
     /// Whether the signal was made here.
     #[must_use]
     pub fn is_our_signal(&self, signal: &Signal) -> bool {
-        signal.rings(&self.inner.bell)
+        signal.rings(&self.inner.wakeup)
     }
 
     /// Whether the calling thread runs a task of this end's: it must not wait until all tasks have ended.

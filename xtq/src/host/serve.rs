@@ -288,7 +288,7 @@ impl Inner {
             return Err(TargetError::Body { payload }.into());
         }
         let signal = kernel.signal.clone();
-        if signal.as_ref().is_some_and(|signal| !signal.rings(&self.bell)) {
+        if signal.as_ref().is_some_and(|signal| !signal.rings(&self.wakeup)) {
             return Err(XtqError::ForeignSignal);
         }
         let counted = kernel.counted;

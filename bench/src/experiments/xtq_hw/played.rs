@@ -13,7 +13,7 @@ use gapless::xtq::{Kernel, Life, QueueOptions};
 use gapless_cli::pingpong::Pinned;
 use gapless_mem::Lease;
 use gapless_report::{Mark, Row};
-use gapless_xtq::device::player::{Player, memory};
+use gapless_xtq::device::mock_worker::{MockWorker, memory};
 use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, SLOTS, Target};
 use rustix::process::getpid;
 
@@ -36,9 +36,9 @@ struct Bare {
 }
 
 /// What adds the payload to sums.
-fn player(sums: &Arc<[AtomicU64; NUMBERS]>) -> Arc<Player> {
+fn mock(sums: &Arc<[AtomicU64; NUMBERS]>) -> Arc<MockWorker> {
     let sums = Arc::clone(sums);
-    Player::new(move |task| {
+    MockWorker::new(move |task| {
         for (sum, more) in sums.iter().zip(task.payload.as_chunks::<8>().0) {
             sum.fetch_add(u64::from_le_bytes(*more), Ordering::Relaxed);
         }
@@ -52,7 +52,7 @@ fn pages(bytes: u64) -> Result<Lease, Failure> {
 
 impl Bare {
     fn new(sums: &Arc<[AtomicU64; NUMBERS]>) -> Result<Bare, Failure> {
-        let mut target = Target::new(player(sums), LIFE).map_err(job)?;
+        let mut target = Target::new(mock(sums), LIFE).map_err(job)?;
         let ring = pages(SHAPE.bytes())?;
         // SAFETY: the memory is new, zeroed, and the ring's alone.
         unsafe { target.add_ring(ring.clone(), SHAPE) }.map_err(job)?;
@@ -154,7 +154,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
     } else {
         comm.barrier()?;
         let sums = Arc::<[AtomicU64; NUMBERS]>::default();
-        tasks.attach_worker(player(&sums), LIFE)?;
+        tasks.attach_worker(mock(&sums), LIFE)?;
         // SAFETY: there is no buffer.
         unsafe { tasks.register_kernel(0, Kernel::of_worker(DeviceFunction::Accumulate, PAYLOAD)) }?;
         // SAFETY: nobody touches it.

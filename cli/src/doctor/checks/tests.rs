@@ -1,4 +1,4 @@
-use super::super::devices::{Card, Devices};
+use super::super::devices::{Adapter, Devices};
 use super::super::facts::{Folder, Trial};
 use super::*;
 use crate::load::Load;
@@ -112,11 +112,11 @@ fn what_is_not_well_is_told_with_what_mends_it() {
 }
 
 #[test]
-fn locked_memory_matters_where_there_is_a_card() {
+fn locked_memory_matters_where_there_is_a_adapter() {
     let mut facts = healthy();
     facts.memlock = Some(8 << 20);
     says(&facts, "locked memory", State::Ok, "8 MiB", "");
-    facts.devices.rdma = vec![Card::default()];
+    facts.devices.rdma = vec![Adapter::default()];
     says(&facts, "locked memory", State::Warn, "8 MiB", "memlock unlimited");
 }
 

@@ -62,12 +62,24 @@ fn translation_and_redirection_matter_between_devices() {
 }
 
 #[test]
-fn network_cards_need_a_port_and_access() {
-    let card = Card { name: "mlx5_0".into(), active: true, usable: true };
-    let with = |card| Devices { rdma: vec![card], ..Devices::default() };
-    says(&with(card.clone()), "RDMA", State::Ok, "mlx5_0", "");
-    says(&with(Card { usable: false, ..card.clone() }), "RDMA", State::Warn, "opened", "--device");
-    says(&with(Card { active: false, ..card }), "RDMA", State::Warn, "no active port", "ibstat");
+fn network_adapters_need_a_port_and_access() {
+    let adapter = Adapter { name: "mlx5_0".into(), active: true, usable: true };
+    let with = |adapter| Devices { rdma: vec![adapter], ..Devices::default() };
+    says(&with(adapter.clone()), "RDMA", State::Ok, "mlx5_0", "");
+    says(
+        &with(Adapter { usable: false, ..adapter.clone() }),
+        "RDMA",
+        State::Warn,
+        "opened",
+        "--device",
+    );
+    says(
+        &with(Adapter { active: false, ..adapter }),
+        "RDMA",
+        State::Warn,
+        "no active port",
+        "ibstat",
+    );
 }
 
 #[test]
@@ -90,8 +102,9 @@ fn devices_are_found_in_files() {
     write("sys/bus/pci/devices/0000:00:02.0/config", &config(0b1));
     write("sys/bus/pci/devices/0000:00:03.0/class", b"0x020000\n");
     let found = Devices::read(root.path());
-    let cards: Vec<_> = found.rdma.iter().map(|c| (c.name.as_str(), c.active, c.usable)).collect();
-    assert_eq!(cards, [("mlx5_0", true, true), ("mlx5_1", false, false)]);
+    let adapters: Vec<_> =
+        found.rdma.iter().map(|c| (c.name.as_str(), c.active, c.usable)).collect();
+    assert_eq!(adapters, [("mlx5_0", true, true), ("mlx5_1", false, false)]);
     assert_eq!((found.translated, found.bridges_known), (1, true));
     assert_eq!(found.redirecting, ["0000:00:01.0"]);
 }

@@ -36,7 +36,7 @@ impl Bench<'_> {
         pinned: bool,
         seconds: f64,
     ) -> Result<Vec<Plain>, Failure> {
-        let [mine, theirs] = [0, 1].map(|rank| self.course.ends.of(rank));
+        let [mine, theirs] = [0, 1].map(|rank| self.spec.ends.of(rank));
         if !mine.is_device() && !theirs.is_device() {
             let seconds = self.memcpy(prepared, seconds)?;
             return Ok(vec![Plain { name: MEMCPY, seconds }]);
@@ -66,7 +66,7 @@ impl Bench<'_> {
 
     /// From this process's device to the other's, both driven from here.
     fn between_devices(&mut self, prepared: &Prepared, seconds: f64) -> Result<Summary, Failure> {
-        let [mine, theirs] = [0, 1].map(|rank| self.course.ends.of(rank));
+        let [mine, theirs] = [0, 1].map(|rank| self.spec.ends.of(rank));
         let (own, [from, back]) = self.opened(mine)?;
         let into = if mine == theirs {
             back
@@ -86,7 +86,7 @@ impl Bench<'_> {
 
     /// To page-locked host memory and from there.
     fn through_host(&mut self, prepared: &Prepared, seconds: f64) -> Result<Plain, Failure> {
-        let places = [0, 1].map(|rank| self.course.ends.of(rank));
+        let places = [0, 1].map(|rank| self.spec.ends.of(rank));
         let place = places.into_iter().find(|place| place.is_device()).ok_or_else(no_device)?;
         let (own, [from, into]) = self.opened(place)?;
         let pairs = pairs(prepared, from, into)?;
@@ -114,7 +114,7 @@ impl Bench<'_> {
     /// The device of a place, and its arenas.
     fn opened(&mut self, place: Where) -> Result<(Opened, [Region; 2]), Failure> {
         let opened = self.devices.open(place, Budget::default())?.ok_or_else(no_device)?;
-        let arenas = opened.arenas(self.course.arena_bytes)?;
+        let arenas = opened.arenas(self.spec.arena_bytes)?;
         Ok((opened.clone(), arenas))
     }
 }

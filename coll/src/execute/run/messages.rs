@@ -10,7 +10,7 @@ use crate::execute::act::Tools;
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::memory::Room;
 use crate::execute::rows::Spot;
-use crate::execute::tasks::SEAT_BYTES;
+use crate::execute::tasks::KERNEL_BYTES;
 use crate::execute::tickets::NOTICE_SLOT;
 use crate::schedule::{Action, Place};
 
@@ -178,19 +178,19 @@ impl Run {
                 },
             }
         }
-        let seats = match plan.has_tasks && expected == 0 {
-            true => Self::seats_max(plan, from),
+        let kernels = match plan.has_tasks && expected == 0 {
+            true => Self::kernels_max(plan, from),
             false => 0,
         };
-        if seats > 0 {
+        if kernels > 0 {
             // It may say where tasks are put, also if this rank puts none any more.
-            match Room::new(seats * SEAT_BYTES, None) {
+            match Room::new(kernels * KERNEL_BYTES, None) {
                 Some(packed) => {
                     room = Typed::contiguous(packed.region());
                     memory.push(packed);
                 }
                 None => {
-                    let bytes = seats * SEAT_BYTES;
+                    let bytes = kernels * KERNEL_BYTES;
                     self.fail(CollError::NoMemory { rank: plan.rank(), bytes });
                 }
             }
@@ -253,9 +253,9 @@ impl Run {
         if let (0, Ok(status)) = (expected, &result)
             && let [memory] = &std::mem::take(&mut self.flights[index].memory)[..]
         {
-            let told = match status.bytes.is_multiple_of(SEAT_BYTES) {
+            let told = match status.bytes.is_multiple_of(KERNEL_BYTES) {
                 true => {
-                    self.hear_seats(rank, memory, status.bytes);
+                    self.hear_kernels(rank, memory, status.bytes);
                     Told::Nothing
                 }
                 false => Told::Failure,

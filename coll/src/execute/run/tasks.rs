@@ -13,7 +13,7 @@ use crate::execute::error::CollError;
 use crate::execute::memory::Room;
 use crate::execute::rows::Spot;
 use crate::execute::tasks::{
-    Came, Expected, SEAT_BYTES, SEAT_WORDS, SEATS_MAX, Seat, TaskFault, Work,
+    Came, Expected, KERNEL_BYTES, KERNEL_WORDS, KERNELS_MAX, TaskFault, TaskKernel, Work,
 };
 use crate::schedule::{Action, Place};
 
@@ -71,10 +71,10 @@ impl Run {
                 && from == to
                 && let Some(expected) = self.expected.get_mut(&follower)
             {
-                let room = (said.len() as u64) < SEATS_MAX as u64 * SEAT_BYTES;
-                if let Some(seat) = room.then(|| expected.awaited.seat()).flatten() {
+                let room = (said.len() as u64) < KERNELS_MAX as u64 * KERNEL_BYTES;
+                if let Some(kernel) = room.then(|| expected.awaited.kernel()).flatten() {
                     expected.is_seated = true;
-                    said.extend(seat.to_words(*slot).iter().flat_map(|word| word.to_le_bytes()));
+                    said.extend(kernel.to_words(*slot).iter().flat_map(|word| word.to_le_bytes()));
                 }
                 expected.work.open();
             }
@@ -82,20 +82,20 @@ impl Run {
         said
     }
 
-    /// How many seats a message of a peer can name: those of the tasks that are put there.
-    pub(super) fn seats_max(plan: &Plan, peer: u32) -> u64 {
+    /// How many kernels a message of a peer can name: those of the tasks that are put there.
+    pub(super) fn kernels_max(plan: &Plan, peer: u32) -> u64 {
         let is_put =
             |action: &Action| matches!(action, Action::Put { to, .. } if super::peer(*to) == peer);
         let puts = plan.schedule.steps().filter(|(action, _)| is_put(action));
-        puts.take(SEATS_MAX).count() as u64
+        puts.take(KERNELS_MAX).count() as u64
     }
 
     /// What a peer has said of where tasks are put at it.
-    pub(super) fn hear_seats(&mut self, from: u32, memory: &Room, bytes: u64) {
-        let seats = usize::try_from(bytes / SEAT_BYTES).unwrap_or(0).min(SEATS_MAX);
-        for at in 0..seats {
-            if let Some((slot, seat)) = Seat::of_words(memory.numbers(SEAT_WORDS * at)) {
-                self.seats.insert((from, slot), seat);
+    pub(super) fn hear_kernels(&mut self, from: u32, memory: &Room, bytes: u64) {
+        let kernels = usize::try_from(bytes / KERNEL_BYTES).unwrap_or(0).min(KERNELS_MAX);
+        for at in 0..kernels {
+            if let Some((slot, kernel)) = TaskKernel::of_words(memory.numbers(KERNEL_WORDS * at)) {
+                self.kernels.insert((from, slot), kernel);
             }
         }
     }
@@ -258,12 +258,12 @@ impl Run {
             return Err(TaskFault::Other("nobody carries tasks".to_owned()));
         };
         let (data, name) = (!payload.is_empty(), plan.task_name_at(to, slot));
-        let leaving = match self.seats.get(&(to, slot)).filter(|_| data) {
-            Some(seat) if seat.bytes == payload.len() as u64 => {
-                tasks.put_at(process, name, *seat, payload)?
+        let leaving = match self.kernels.get(&(to, slot)).filter(|_| data) {
+            Some(kernel) if kernel.bytes == payload.len() as u64 => {
+                tasks.put_at(process, name, *kernel, payload)?
             }
-            Some(seat) => {
-                let reason = format!("{} bytes for {} there", payload.len(), seat.bytes);
+            Some(kernel) => {
+                let reason = format!("{} bytes for {} there", payload.len(), kernel.bytes);
                 return Err(TaskFault::Other(reason));
             }
             None => tasks.put(process, name, payload)?,

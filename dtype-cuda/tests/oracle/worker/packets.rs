@@ -3,7 +3,7 @@
 //! each of its conditions; they come one by one and in batches, by one ring and by two.
 
 use super::*;
-use gapless_xtq::device::player::{Played, Player, memory};
+use gapless_xtq::device::mock_worker::{MockTask, MockWorker, memory};
 use std::sync::Mutex;
 
 /// Bytes of each buffer.
@@ -25,8 +25,8 @@ const KERNELS: [(DeviceFunction, u16, u32); 6] = [
 /// The grids that kernels allow: the third's is less.
 const GRID_MAX: [[u32; 3]; 2] = [[256, 16, 8], [64, 8, 4]];
 
-/// What the player does in the place of the worker's functions, in these buffers. The first argument is a buffer's number.
-fn play(buffers: &Mutex<Vec<Vec<u8>>>, task: &Played) -> Result<(), u32> {
+/// What the mock does in the place of the worker's functions, in these buffers. The first argument is a buffer's number.
+fn play(buffers: &Mutex<Vec<Vec<u8>>>, task: &MockTask) -> Result<(), u32> {
     const OUTSIDE: u32 = 1;
     const UNKNOWN: u32 = 2;
     let mut buffers = buffers.lock().unwrap();
@@ -236,10 +236,10 @@ fn compare(device: &Arc<CudaDevice>, rings: usize, packets: u64, rng: &mut Rng) 
     );
     let played = Arc::new(Mutex::new(vec![vec![0u8; BUFFER]; KERNELS.len()]));
     let plays = Arc::clone(&played);
-    // The player's buffers have addresses alone.
+    // The mock's buffers have addresses alone.
     let all = memory((KERNELS.len() * BUFFER) as u64).unwrap();
     let first = all.region().start();
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         let mut task = task.clone();
         task.arguments[0] = (task.arguments[0] - first) / BUFFER as u64;
         play(&plays, &task)
@@ -248,7 +248,7 @@ fn compare(device: &Arc<CudaDevice>, rings: usize, packets: u64, rng: &mut Rng) 
         .map(|at| all.sub((at * BUFFER) as u64, BUFFER as u64).unwrap())
         .collect();
     let mut model = End::new(
-        Target::new(player, LIFE).unwrap(),
+        Target::new(mock, LIFE).unwrap(),
         rings,
         || memory(SHAPE.bytes()).unwrap(),
         &own,

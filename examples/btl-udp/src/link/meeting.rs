@@ -1,9 +1,9 @@
-//! Meeting: each end says Hello to the other's door, naming the port of its own socket of this pair,
-//! until the other has been heard; a door answers a Hello that says "I have not heard you".
+//! Meeting: each end says Hello to the other's listener, naming the port of its own socket of this pair,
+//! until the other has been heard; a listener answers a Hello that says "I have not heard you".
 //!
 //! A socket of a pair is bound before its port is named and accepts from anywhere until it is
 //! connected, so what an eager peer sends is kept by the kernel. Hellos go out through a socket
-//! that is connected to the door (the knocker), so that the kernel tells when nobody is behind it.
+//! that is connected to the listener (the dialer), so that the kernel tells when nobody is behind it.
 
 use super::{Around, Link, REFUSALS, Stage, gone};
 use crate::channel::Channel;
@@ -37,19 +37,19 @@ impl Link {
         (header, hello.encode())
     }
 
-    /// Knocks if it is time; `door_is_empty` says that no Hello of the peer waits to be read.
-    pub(super) fn knock(&mut self, door_is_empty: bool, around: &mut Around<'_>) {
+    /// Says Hello if it is time; `listener_is_empty` says that no Hello of the peer waits to be read.
+    pub(super) fn say_hello(&mut self, listener_is_empty: bool, around: &mut Around<'_>) {
         let (header, hello) = self.hello(false, around);
         let swallowed = self.channel.as_mut().is_some_and(Channel::swallows);
         let own_sessions = self.sessions(around);
-        let Stage::Meeting { knocker, knock_at, pause } = &mut self.stage else { return };
-        if around.now < *knock_at {
+        let Stage::Meeting { dialer, hello_at, pause } = &mut self.stage else { return };
+        if around.now < *hello_at {
             return;
         }
         let mut refused = None;
         loop {
             let mut bytes = [0; HEADER_BYTES];
-            match knocker.receive(&mut bytes, &mut []) {
+            match dialer.receive(&mut bytes, &mut []) {
                 Receive::Empty => break,
                 Receive::Foreign => {}
                 Receive::Refused => self.refusals += 1,
@@ -64,23 +64,23 @@ impl Link {
                 }
             }
         }
-        if self.refusals >= REFUSALS && door_is_empty {
+        if self.refusals >= REFUSALS && listener_is_empty {
             refused = Some("nobody has its port any more");
         }
         if let Some(reason) = refused {
             return self.end(gone(reason), around);
         }
-        if !swallowed && knocker.send(&header.encode(), &hello) == Send::Refused {
+        if !swallowed && dialer.send(&header.encode(), &hello) == Send::Refused {
             self.refusals += 1;
         }
         // Whoever was refused once asks again at once.
         if self.refusals == 0 {
-            *knock_at = around.now + *pause;
+            *hello_at = around.now + *pause;
             *pause = (*pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// A Hello of the peer came to our door.
+    /// A Hello of the peer came to our listener.
     pub(crate) fn greeted(&mut self, header: &Header, hello: Hello, around: &mut Around<'_>) {
         match &self.stage {
             Stage::Ended(_) => return,
@@ -95,7 +95,7 @@ impl Link {
         if !hello.heard {
             let (header, hello) = self.hello(true, around);
             if !self.channel.as_mut().is_some_and(Channel::swallows) {
-                around.door.send_to(self.card.door, &header.encode(), &hello);
+                around.listener.send_to(self.card.listener, &header.encode(), &hello);
             }
         }
     }

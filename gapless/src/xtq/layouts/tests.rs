@@ -5,7 +5,7 @@ use crate::{Error, World};
 use gapless_bml::{Bml, Handler, RankEvent, now_ns};
 use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_dtype::{Convertor, Datatype, Primitive};
-use gapless_xtq::device::player::{Player, memory};
+use gapless_xtq::device::mock_worker::{MockWorker, memory};
 use gapless_xtq::device::{DeviceFunction, Life};
 use gapless_xtq::{Config, Xtq};
 use std::sync::Mutex;
@@ -144,12 +144,12 @@ fn gathered(transport: loopback::Config, rings: bool) {
     let (tasks, there) = (ends[0].1.clone(), ends[1].1.clone());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&seen);
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         log.lock().unwrap().push(task.payload.clone());
         Ok(())
     });
     let life = Life { idle: None, longest: Duration::from_secs(600) };
-    there.attach_worker(player, life).unwrap();
+    there.attach_worker(mock, life).unwrap();
     // SAFETY: what runs it touches no memory.
     unsafe { there.register_kernel(0, Kernel::of_worker(DeviceFunction::Copy, 1 << 16)) }.unwrap();
     // SAFETY: nobody touches it.

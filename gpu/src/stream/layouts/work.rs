@@ -36,7 +36,7 @@ pub(super) struct End {
 
 /// How a block goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Course {
+pub(super) struct StreamRoute {
     pub(super) way: StreamWay,
     /// In the order of the destination's addresses, not in the stream's.
     pub(super) ordered: bool,
@@ -49,7 +49,7 @@ pub(super) struct Edge {
     pub(super) to: u32,
     pub(super) source: End,
     pub(super) target: End,
-    pub(super) course: Course,
+    pub(super) route: StreamRoute,
 }
 
 /// Blocks that two ranks do not see alike.
@@ -94,22 +94,22 @@ fn near(run: u64, writes: bool) -> f64 {
     units(run, 32, 0) * twice / MEMORY
 }
 
-/// The cheapest course of those that are allowed; within a rank, the order alone counts.
-pub(super) fn course(
+/// The cheapest route of those that are allowed; within a rank, the order alone counts.
+pub(super) fn route(
     source: &End,
     target: &End,
     within: bool,
     forced: Option<StreamWay>,
-) -> Course {
+) -> StreamRoute {
     let bytes = source.described.bytes();
     let stream = (source.described.run(), target.described.run());
     let grids = in_one_order(&source.described, &target.described);
     let grids = grids.filter(|(one, other)| one.dims.len().max(other.dims.len()) <= DIMS_MAX);
     let orders = [Some(stream), grids.map(|(one, other)| (run(&one), run(&other)))];
-    let mut all: Vec<(f64, Course)> = Vec::new();
+    let mut all: Vec<(f64, StreamRoute)> = Vec::new();
     for (runs, ordered) in orders.into_iter().zip([false, true]) {
         let Some((from, to)) = runs else { continue };
-        let mut add = |way, cost: f64| all.push((cost, Course { way, ordered }));
+        let mut add = |way, cost: f64| all.push((cost, StreamRoute { way, ordered }));
         if within {
             add(StreamWay::Push, near(from, false) + near(to, true));
             continue;
@@ -123,9 +123,9 @@ pub(super) fn course(
         }
     }
     let allowed = |way| within || forced.is_none_or(|forced| forced == way);
-    let of = all.into_iter().filter(|(_, course)| allowed(course.way));
+    let of = all.into_iter().filter(|(_, route)| allowed(route.way));
     let best = of.min_by(|(one, _), (other, _)| one.total_cmp(other));
-    best.map_or(Course { way: StreamWay::Push, ordered: false }, |(_, course)| course)
+    best.map_or(StreamRoute { way: StreamWay::Push, ordered: false }, |(_, route)| route)
 }
 
 /// The blocks that `from` sends to `to`, matched by their lanes; those without bytes left out.
@@ -148,8 +148,8 @@ pub(super) fn pair(
             return Err(Unequal { sent, received });
         }
         if let Some(target) = target.filter(|_| sent > 0) {
-            let course = course(&source, &target, from == to, forced);
-            edges.push(Edge { from, to, source, target, course });
+            let route = route(&source, &target, from == to, forced);
+            edges.push(Edge { from, to, source, target, route });
         }
     }
     match recvs.into_values().map(|end| end.described.bytes()).find(|bytes| *bytes > 0) {
@@ -160,13 +160,13 @@ pub(super) fn pair(
 
 impl Edge {
     fn is_staged(&self) -> bool {
-        self.from != self.to && self.course.way == StreamWay::Staged
+        self.from != self.to && self.route.way == StreamWay::Staged
     }
 
     /// Whether this rank's kernel reads the source's layout, and whether it writes the destination's.
     fn sides(&self, rank: u32) -> [bool; 2] {
         let (is_source, is_target) = (self.from == rank, self.to == rank);
-        match self.course.way {
+        match self.route.way {
             _ if is_source && is_target => [true, true],
             StreamWay::Push => [is_source, is_source],
             StreamWay::Pull => [is_target, is_target],
@@ -229,7 +229,7 @@ pub(super) fn groups(edges: &[Edge], rank: u32, ranks: u32, addresses: &Addresse
         let mut from = addresses.side(&edge.source, &addresses.send, edge.from);
         let mut to = addresses.side(&edge.target, &addresses.recv, edge.to);
         let mut step = Step::First;
-        if edge.course.ordered
+        if edge.route.ordered
             && let Some((one, other)) = in_one_order(&edge.source.described, &edge.target.described)
         {
             (from.0, to.0) = (TransferSide::Strided(one), TransferSide::Strided(other));

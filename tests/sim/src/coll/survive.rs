@@ -43,9 +43,9 @@ impl CollWorld {
     /// As [`survive`](Self::survive), and this rank revokes the world first, while all others wait.
     pub(crate) fn survive_revoked(&mut self, agrees: bool, by: u32) -> Result<(), Failure> {
         self.revoker = Some(by);
-        let size = number(self.players.len());
-        for (rank, player) in (0..).zip(&mut self.players).filter(|(rank, _)| *rank != by) {
-            let Some(pml) = &mut player.pml else { continue };
+        let size = number(self.procs.len());
+        for (rank, proc) in (0..).zip(&mut self.procs).filter(|(rank, _)| *rank != by) {
+            let Some(pml) = &mut proc.pml else { continue };
             let (world, nothing) =
                 (pml.world(), Typed::contiguous(Region::new(Space::Host, 0, 0, 0)));
             let next = Source::Rank((rank + 1) % size);
@@ -53,10 +53,10 @@ impl CollWorld {
             let waits = unsafe { pml.irecv(&world, &nothing, next, TagSel::Is(1)) };
             let waits =
                 waits.map_err(|error| Failure::new(format!("waiting: {error}"), &[rank]))?;
-            player.survival = Part::Waits(waits);
+            proc.survival = Part::Waits(waits);
         }
         self.survive(agrees)?;
-        let alive = self.players.iter().filter_map(|player| player.pml.as_ref());
+        let alive = self.procs.iter().filter_map(|proc| proc.pml.as_ref());
         match alive.filter(|pml| !pml.world().is_revoked()).count() {
             0 => Ok(()),
             ignorant => Err(Failure::new(format!("{ignorant} have not heard of it"), &[])),
@@ -71,21 +71,21 @@ impl CollWorld {
         }
         (self.made, self.agrees) = (true, agrees);
         let now = self.now();
-        for rank in 0..self.players.len() {
+        for rank in 0..self.procs.len() {
             let at_ns = now + 1 + self.rng.below(3_000);
-            if !matches!(self.players[rank].survival, Part::Waits(_)) {
-                self.players[rank].survival = Part::Soon(at_ns);
+            if !matches!(self.procs[rank].survival, Part::Waits(_)) {
+                self.procs[rank].survival = Part::Soon(at_ns);
             }
             self.schedule_turn(at_ns, rank);
         }
         self.run()?;
         let mut first: Option<Survivors> = None;
         let dead = lock(&self.wire).dead.clone();
-        for rank in 0..self.players.len() {
+        for rank in 0..self.procs.len() {
             let wrong = |what: String| Err(Failure::new(what, &[number(rank)]));
-            let player = &mut self.players[rank];
-            let Some(pml) = &mut player.pml else { continue };
-            let Part::Agreeing { flags: agreed, shrunk } = std::mem::take(&mut player.survival)
+            let proc = &mut self.procs[rank];
+            let Some(pml) = &mut proc.pml else { continue };
+            let Part::Agreeing { flags: agreed, shrunk } = std::mem::take(&mut proc.survival)
             else {
                 return wrong(format!("rank {rank} has not begun to agree who is left"));
             };
@@ -108,7 +108,7 @@ impl CollWorld {
             let Some(comm) = shrunk.comm.clone() else {
                 return wrong(format!("rank {rank} has no communicator"));
             };
-            player.comms.push((comm.clone(), Sequencer::new(&comm)));
+            proc.comms.push((comm.clone(), Sequencer::new(&comm)));
             let first = first.get_or_insert_with(|| shrunk.clone());
             if !shrunk.group.processes().eq(first.group.processes()) {
                 let groups = (&shrunk.group, &first.group);
@@ -119,7 +119,7 @@ impl CollWorld {
         if self.agreed.windows(2).any(|two| two[0] != two[1]) {
             return Err(Failure::new("survivors disagree on flags", &[]));
         }
-        let all = 0..number(self.players.len());
+        let all = 0..number(self.procs.len());
         for rank in all.filter(|rank| !dead.contains(rank)) {
             if group.rank_of(rank).is_none() {
                 return Err(Failure::new("a living rank is left out", &[rank]));
@@ -134,10 +134,10 @@ impl CollWorld {
     /// A rank begins to agree, once it is time.
     pub(super) fn begin_to_agree(&mut self, rank: usize) -> Result<(), Failure> {
         let now = self.now();
-        let player = &mut self.players[rank];
-        let Some(pml) = player.pml.as_mut() else { return Ok(()) };
+        let proc = &mut self.procs[rank];
+        let Some(pml) = proc.pml.as_mut() else { return Ok(()) };
         let wrong = |error: PmlError| Failure::new(format!("agreeing: {error}"), &[number(rank)]);
-        match player.survival {
+        match proc.survival {
             Part::Soon(at_ns) if at_ns <= now => {}
             Part::Waits(id) => match pml.collect(id).map_err(PmlError::from) {
                 Ok(None) => return Ok(()),
@@ -154,7 +154,7 @@ impl CollWorld {
         let agreed = self.agrees.then(|| pml.start_agree(&world, flags(number(rank))));
         let flags = agreed.transpose().map_err(wrong)?;
         let shrunk = pml.start_shrink(&world).map_err(wrong)?;
-        player.survival = Part::Agreeing { flags, shrunk };
+        proc.survival = Part::Agreeing { flags, shrunk };
         Ok(())
     }
 }

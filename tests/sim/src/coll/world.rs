@@ -42,7 +42,7 @@ enum Event {
 }
 
 /// A process of the simulated job.
-pub(super) struct Player {
+pub(super) struct SimProcess {
     /// Gone once it is dead. Dropped before the buffers.
     pub(super) pml: Option<Pml>,
     /// By number of communicator.
@@ -62,7 +62,7 @@ pub(super) struct Player {
 pub(crate) struct CollWorld {
     pub(super) program: Program,
     pub(super) wire: Shared,
-    pub(super) players: Vec<Player>,
+    pub(super) procs: Vec<SimProcess>,
     /// Dropped after the endpoints that use their buffers.
     pub(crate) games: Vec<Game>,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -95,7 +95,7 @@ impl CollWorld {
         let parts = games.iter().flat_map(|game| &game.parts);
         let steps: usize = parts.map(|part| part.schedule.len()).sum();
         let count = program.plan.comms.len();
-        let players = (0u32..).zip(endpoints(&program.plan, &wire)).map(|(process, pml)| {
+        let procs = (0u32..).zip(endpoints(&program.plan, &wire)).map(|(process, pml)| {
             let world = pml.world();
             let mut queues = vec![VecDeque::new(); if program.in_order { 1 } else { count }];
             for (at, game) in games.iter().enumerate() {
@@ -103,7 +103,7 @@ impl CollWorld {
                     queues[if program.in_order { 0 } else { game.comm }].push_back(at);
                 }
             }
-            Player {
+            SimProcess {
                 pml: Some(pml),
                 comms: vec![(world.clone(), Sequencer::new(&world).checked(program.is_checked(0)))],
                 queues,
@@ -115,7 +115,7 @@ impl CollWorld {
             }
         });
         CollWorld {
-            players: players.collect(),
+            procs: procs.collect(),
             program,
             wire,
             games,
@@ -181,7 +181,7 @@ impl CollWorld {
 
     /// Those who are left use a communicator that they have just made. Some of them may be dead.
     pub(super) fn play_again(&mut self, members: Vec<u32>) -> Result<(), Failure> {
-        let comm = self.players.iter().map(|player| player.comms.len()).max().unwrap_or(1) - 1;
+        let comm = self.procs.iter().map(|proc| proc.comms.len()).max().unwrap_or(1) - 1;
         for operation in [Operation::Allreduce, Operation::Alltoall, Operation::Barrier] {
             let number = u32::try_from(self.games.len()).expect("few collectives");
             let item = Item { number, comm, operation, seed: self.rng.next_u64() };
@@ -190,7 +190,7 @@ impl CollWorld {
             let at = self.games.len() - 1;
             for member in &members {
                 // Those in no order have queues of their own, but order does not matter here.
-                self.players[*member as usize].queues[0].push_back(at);
+                self.procs[*member as usize].queues[0].push_back(at);
             }
         }
         self.turns = 0;
@@ -202,21 +202,21 @@ impl CollWorld {
     fn make_comms(&mut self) -> Result<(), Failure> {
         for comm in 1..self.program.plan.comms.len() {
             let mut making = Vec::new();
-            for process in 0..self.players.len() {
+            for process in 0..self.procs.len() {
                 let request = self.start_comm(comm, process);
                 making.push(request.map_err(|error| not_made(number(process), &error))?);
             }
             self.wake_all(2_000);
             self.run()?;
-            for ((process, player), request) in (0u32..).zip(&mut self.players).zip(making) {
-                let pml = player.pml.as_mut().expect("nobody has died yet");
+            for ((process, proc), request) in (0u32..).zip(&mut self.procs).zip(making) {
+                let pml = proc.pml.as_mut().expect("nobody has died yet");
                 let made = pml.collect_comm(request).map_err(|error| not_made(process, &error))?;
                 let Some(Some(made)) = made else {
                     let what = format!("communicator {comm} is being made for ever");
                     return Err(Failure::new(what, &[process]));
                 };
                 let sequencer = Sequencer::new(&made).checked(self.program.is_checked(comm));
-                player.comms.push((made, sequencer));
+                proc.comms.push((made, sequencer));
             }
         }
         Ok(())
@@ -224,8 +224,8 @@ impl CollWorld {
 
     fn start_comm(&mut self, comm: usize, process: usize) -> Result<CommRequest, PmlError> {
         let plan = &self.program.plan;
-        let player = &mut self.players[process];
-        let pml = player.pml.as_mut().expect("nobody has died yet");
+        let proc = &mut self.procs[process];
+        let pml = proc.pml.as_mut().expect("nobody has died yet");
         let (world, process) = (pml.world(), number(process));
         match plan.comms[comm] {
             CommPlan::Split { colors, reversed } => {
@@ -235,7 +235,7 @@ impl CollWorld {
             }
             CommPlan::Inter { halves } => {
                 let leader = plan.members(comm, process)[0];
-                pml.start_intercomm(&player.comms[halves].0, 0, (&world, leader), 0)
+                pml.start_intercomm(&proc.comms[halves].0, 0, (&world, leader), 0)
             }
             _ => pml.start_dup(&world),
         }
@@ -262,7 +262,7 @@ impl CollWorld {
 
     fn wake_all(&mut self, within_ns: u64) {
         let now = self.now();
-        for rank in 0..self.players.len() {
+        for rank in 0..self.procs.len() {
             let at_ns = now + 1 + self.rng.below(within_ns);
             self.schedule(at_ns, Event::Turn(rank));
         }
@@ -295,9 +295,9 @@ impl CollWorld {
             match event {
                 Event::Turn(rank) => {
                     // Woken twice for one moment, it looks once.
-                    let player = &mut self.players[rank];
-                    let before = player.last_turn.replace(at_ns);
-                    if player.pml.is_some() && before != Some(at_ns) {
+                    let proc = &mut self.procs[rank];
+                    let before = proc.last_turn.replace(at_ns);
+                    if proc.pml.is_some() && before != Some(at_ns) {
                         self.turn(rank)?;
                     }
                 }
@@ -332,10 +332,10 @@ impl CollWorld {
     }
 
     fn end_process(&mut self, rank: u32) {
-        let player = &mut self.players[rank as usize];
-        if player.pml.take().is_some() {
+        let proc = &mut self.procs[rank as usize];
+        if proc.pml.take().is_some() {
             // Their buffers stay, and so does what peers may still read.
-            player.going.clear();
+            proc.going.clear();
             lock(&self.wire).kill(rank);
         }
     }
@@ -346,7 +346,7 @@ impl CollWorld {
         if self.turns > self.turns_max {
             return Err(Failure::new("the world does not come to rest", &[]));
         }
-        let pml = self.players[rank].pml.as_mut();
+        let pml = self.procs[rank].pml.as_mut();
         let mut done = pml.expect("only the living are given their turn").progress();
         // After any progress, however little: as a caller that waits does.
         self.begin_to_agree(rank)?;
@@ -363,22 +363,22 @@ impl CollWorld {
             self.end_process(number(rank));
             return Ok(());
         }
-        let player = &mut self.players[rank];
-        let pml = player.pml.as_mut().expect("it is alive");
-        let busy = pml.is_busy() || player.going.iter().any(|(_, _, it)| it.is_busy());
-        if done == 0 && !moved && (!busy || player.patience_ns > BUSY_NS) {
+        let proc = &mut self.procs[rank];
+        let pml = proc.pml.as_mut().expect("it is alive");
+        let busy = pml.is_busy() || proc.going.iter().any(|(_, _, it)| it.is_busy());
+        if done == 0 && !moved && (!busy || proc.patience_ns > BUSY_NS) {
             done += pml.arm(&mut self.waiter);
         }
-        let thinks_until = player.thinks_until;
+        let thinks_until = proc.thinks_until;
         let may_go_on = self.made && self.next(rank).is_some();
-        let player = &mut self.players[rank];
+        let proc = &mut self.procs[rank];
         if done > 0 || moved {
-            player.patience_ns = BUSY_NS;
+            proc.patience_ns = BUSY_NS;
             let soon = now + 20 + self.rng.below(400);
             self.schedule(soon, Event::Turn(rank));
         } else if busy {
-            let later = now + player.patience_ns + self.rng.below(400);
-            player.patience_ns = (2 * player.patience_ns).min(BUSY_NS_MAX);
+            let later = now + proc.patience_ns + self.rng.below(400);
+            proc.patience_ns = (2 * proc.patience_ns).min(BUSY_NS_MAX);
             self.schedule(later, Event::Turn(rank));
         }
         if thinks_until > now && may_go_on {
@@ -389,14 +389,14 @@ impl CollWorld {
 
     /// The queue from which a rank starts next, if it may.
     fn next(&mut self, rank: usize) -> Option<usize> {
-        let player = &self.players[rank];
+        let proc = &self.procs[rank];
         let pace = self.program.paces[rank];
         if self.program.in_order {
-            let waits = player.going.len() >= pace.in_flight || player.queues[0].is_empty();
+            let waits = proc.going.len() >= pace.in_flight || proc.queues[0].is_empty();
             return (!waits).then_some(0);
         }
         let open: Vec<usize> =
-            (0..player.queues.len()).filter(|at| !player.queues[*at].is_empty()).collect();
+            (0..proc.queues.len()).filter(|at| !proc.queues[*at].is_empty()).collect();
         if open.is_empty() { None } else { Some(*self.rng.pick(&open)) }
     }
 
@@ -404,14 +404,14 @@ impl CollWorld {
     fn start(&mut self, rank: usize) -> bool {
         let now = self.now();
         let mut moved = false;
-        while self.made && self.players[rank].thinks_until <= now {
+        while self.made && self.procs[rank].thinks_until <= now {
             let Some(queue) = self.next(rank) else { break };
             let think_ns = self.program.paces[rank].think_ns;
-            let player = &mut self.players[rank];
-            let Some(at) = player.queues[queue].pop_front() else { break };
+            let proc = &mut self.procs[rank];
+            let Some(at) = proc.queues[queue].pop_front() else { break };
             let game = &mut self.games[at];
             let Some(place) = game.members.iter().position(|it| *it == number(rank)) else { break };
-            let ticket = player.comms[game.comm].1.next();
+            let ticket = proc.comms[game.comm].1.next();
             {
                 let mut wire = lock(&self.wire);
                 for region in game.regions(place).iter().filter(|region| !region.is_empty()) {
@@ -426,10 +426,10 @@ impl CollWorld {
             // beside them, when all has come to rest.
             let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
             match executor {
-                Ok(executor) => player.going.push((at, place, executor)),
+                Ok(executor) => proc.going.push((at, place, executor)),
                 Err(error) => game.parts[place].result = Some(Err(error)),
             }
-            player.thinks_until = now + self.rng.below(think_ns + 1);
+            proc.thinks_until = now + self.rng.below(think_ns + 1);
             moved = true;
         }
         moved
@@ -437,10 +437,10 @@ impl CollWorld {
 
     /// Advances what a rank has in flight; whether something has ended.
     fn advance(&mut self, rank: usize) -> bool {
-        let player = &mut self.players[rank];
-        let Some(pml) = &mut player.pml else { return false };
+        let proc = &mut self.procs[rank];
+        let Some(pml) = &mut proc.pml else { return false };
         let mut ended = Vec::new();
-        player.going.retain_mut(|(at, place, executor)| {
+        proc.going.retain_mut(|(at, place, executor)| {
             match executor.advance(pml, &HostEngine, &HostEngine) {
                 Poll::Pending => true,
                 Poll::Ready(result) => {
@@ -495,10 +495,10 @@ impl CollWorld {
     /// Whether a message of a living rank is left that no collective has received.
     fn check_nothing_is_left(&mut self) -> Result<(), Failure> {
         let dead = lock(&self.wire).dead.clone();
-        for (process, player) in (0u32..).zip(&mut self.players) {
-            let Some(pml) = &mut player.pml else { continue };
-            let sides = player.comms.iter().map(|(comm, _)| comm.side());
-            for comm in player.comms.iter().map(|(comm, _)| comm).chain(sides) {
+        for (process, proc) in (0u32..).zip(&mut self.procs) {
+            let Some(pml) = &mut proc.pml else { continue };
+            let sides = proc.comms.iter().map(|(comm, _)| comm.side());
+            for comm in proc.comms.iter().map(|(comm, _)| comm).chain(sides) {
                 let context = comm.collective();
                 let peers: Vec<u32> = comm.peers().processes().collect();
                 let living = (0u32..).zip(&peers).filter(|(_, peer)| !dead.contains(peer));

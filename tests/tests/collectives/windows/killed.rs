@@ -3,7 +3,7 @@
 
 use gapless::{Lock, ReduceOp, Window, World};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Lines, Member, Said};
+use gapless_tests::launcher::{Lines, Member, Said, TestLauncher};
 use std::time::{Duration, Instant};
 
 const TEST: &str = "windows::killed::a_killed_rank_is_named";
@@ -13,16 +13,16 @@ const VICTIM: u32 = 2;
 
 #[test]
 fn a_killed_rank_is_named() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     for path in ["mapped", "messages"] {
-        let mut crew = Crew::start(TEST, &[path; 3], |_, _| {});
+        let mut launcher = TestLauncher::start(TEST, &[path; 3], |_, _| {});
         let mut lines = Lines::new(path, VICTIM, WATCHDOG);
-        lines.wait(&mut crew, "has the lock", 1);
-        lines.wait(&mut crew, "waits", 2);
-        crew.kill(VICTIM);
-        lines.wait(&mut crew, "named it", 2);
+        lines.wait(&mut launcher, "has the lock", 1);
+        lines.wait(&mut launcher, "waits", 2);
+        launcher.kill(VICTIM);
+        lines.wait(&mut launcher, "named it", 2);
     }
 }
 
@@ -64,26 +64,26 @@ fn rank(mut member: Member) {
 const EACH: &str = "windows::killed::a_rank_that_is_killed_in_an_epoch";
 const EPOCHS: [&str; 6] = ["fence", "started", "posted", "shared", "all", "waiting"];
 
-/// The epochs of one crew: each has windows of its own, whose victim is the same.
+/// The epochs of one launcher: each has windows of its own, whose victim is the same.
 #[test]
 fn a_rank_that_is_killed_in_an_epoch() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return epochs(member);
     }
     for path in ["mapped", "messages", "tasks"] {
-        let mut crew = Crew::start(EACH, &[path; 3], |_, _| {});
+        let mut launcher = TestLauncher::start(EACH, &[path; 3], |_, _| {});
         let mut heard: Vec<(u32, String)> = Vec::new();
         let mut killed = false;
         let until = Instant::now() + 2 * WATCHDOG;
         while heard.iter().filter(|(_, line)| line == "over").count() < 2 {
-            match crew.hear(until.saturating_duration_since(Instant::now())) {
+            match launcher.hear(until.saturating_duration_since(Instant::now())) {
                 Some((rank, Said::Line(line))) => heard.push((rank, line)),
                 Some((VICTIM, Said::Ended(_))) => {}
                 Some((_, Said::Ended(status))) if status.success() => {}
                 other => panic!("{path}: {heard:?}, then {other:?}"),
             }
             if !killed && heard.iter().filter(|(_, line)| line == "open").count() == 3 {
-                crew.kill(VICTIM);
+                launcher.kill(VICTIM);
                 killed = true;
             }
         }

@@ -15,9 +15,9 @@ use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Lines, Member};
 use gapless_tests::job_of;
-use gapless_xtq::device::player::{Played, Player};
+use gapless_tests::launcher::{Lines, Member, TestLauncher};
+use gapless_xtq::device::mock_worker::{MockTask, MockWorker};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -338,15 +338,15 @@ fn a_device_that_fails_is_an_error_of_the_operation() {
 fn a_worker_accumulates_into_memory_of_its_device() {
     ranks(Path::Mapped, 2, |world, space, device| {
         let (comm, me) = (world.comm(), world.rank());
-        // What a worker would do on the device, the player does to the memory that the device pretends with.
+        // What a worker would do on the device, the mock worker does to the memory that the device pretends with.
         let memory = world.alloc_device(space, 64).unwrap();
         let (real, seen) = (device.alias(memory.region()).unwrap(), memory.region().start());
-        let player = Player::new(move |task: &Played| {
+        let mock = MockWorker::new(move |task: &MockTask| {
             let mut task = task.clone();
             task.arguments[0] = task.arguments[0] - seen + real.start();
             play(&task)
         });
-        world.attach_window_worker(player, Life::default()).unwrap();
+        world.attach_window_worker(mock, Life::default()).unwrap();
         let builder = comm.window().accumulate_by_worker();
         let mut window = builder.create(memory).unwrap();
         window.write(&[0u8; 64], 0).unwrap();
@@ -372,31 +372,31 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 
 #[test]
 fn processes_on_one_device() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
-    crews(FAKE, "fake");
+    launchers(FAKE, "fake");
 }
 
 #[test]
 fn processes_on_cuda() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     match CudaDriver::load() {
-        Ok(_) => crews(CUDA, "cuda"),
+        Ok(_) => launchers(CUDA, "cuda"),
         Err(why) => skip(CUDA, &why.to_string()),
     }
 }
 
-fn crews(test: &str, device: &str) {
+fn launchers(test: &str, device: &str) {
     for path in ["mapped", "half", "messages"] {
         let part = format!("{device} {path}");
-        let mut crew = Crew::start(test, &[&*part; 2], |_, _| {});
+        let mut launcher = TestLauncher::start(test, &[&*part; 2], |_, _| {});
         let mut lines = Lines::new(&part, VICTIM, WATCHDOG);
-        lines.wait(&mut crew, "all is right", 2);
-        crew.kill(VICTIM);
-        lines.wait(&mut crew, "named it", 1);
+        lines.wait(&mut launcher, "all is right", 2);
+        launcher.kill(VICTIM);
+        lines.wait(&mut launcher, "named it", 1);
     }
 }
 

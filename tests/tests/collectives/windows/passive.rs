@@ -3,7 +3,7 @@
 
 use gapless::{Lock, ReduceOp, Window, World};
 use gapless_tests::actor::say;
-use gapless_tests::crew::{Crew, Member, Said};
+use gapless_tests::launcher::{Member, Said, TestLauncher};
 use std::time::Duration;
 
 const TEST: &str = "windows::passive::a_target_that_calls_nothing_is_reached";
@@ -12,28 +12,28 @@ const ROUNDS: u64 = 200;
 
 #[test]
 fn a_target_that_calls_nothing_is_reached() {
-    if let Some(member) = Member::of_crew() {
+    if let Some(member) = Member::of_launcher() {
         return rank(member);
     }
     // A stopped target is not tested by messages: the origin would wait until it goes on.
     for part in ["thread", "stopped"] {
-        let mut crew = Crew::start(TEST, &[part; 2], |_, _| {});
-        let hear = |crew: &mut Crew, wanted: &str| match crew.hear(WATCHDOG) {
+        let mut launcher = TestLauncher::start(TEST, &[part; 2], |_, _| {});
+        let hear = |launcher: &mut TestLauncher, wanted: &str| match launcher.hear(WATCHDOG) {
             Some((_, Said::Line(line))) if line == wanted => {}
             other => panic!("{part}: {other:?} instead of {wanted:?}"),
         };
-        hear(&mut crew, "calls nothing");
+        hear(&mut launcher, "calls nothing");
         if part == "stopped" {
-            crew.stop(1);
+            launcher.stop(1);
         }
-        crew.tell(0, "go");
-        hear(&mut crew, "was there");
+        launcher.tell(0, "go");
+        hear(&mut launcher, "was there");
         if part == "stopped" {
-            crew.go_on(1);
+            launcher.go_on(1);
         }
-        crew.tell(1, "look");
-        hear(&mut crew, "well");
-        hear(&mut crew, "well");
+        launcher.tell(1, "look");
+        hear(&mut launcher, "well");
+        hear(&mut launcher, "well");
     }
 }
 

@@ -8,7 +8,7 @@ use gapless::{
     Accumulations, AnyBits, Equivalence, Error, Lock, Place, Primitive, ReduceOp, View,
     WindowError, World,
 };
-use gapless_xtq::device::player::{Played, Player};
+use gapless_xtq::device::mock_worker::{MockTask, MockWorker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,7 +31,7 @@ const TYPES: [Primitive; 6] = [
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max];
 
 /// What `kernels/cuda/tasks.h` does.
-pub(crate) fn play(task: &Played) -> Result<(), u32> {
+pub(crate) fn play(task: &MockTask) -> Result<(), u32> {
     let does = [DeviceFunction::Accumulate, DeviceFunction::Combine].map(|it| it as u64);
     assert!(does.contains(&task.object), "{task:?}");
     let [buffer, _, offset, word] = task.arguments[..] else { return Err(2) };
@@ -56,13 +56,13 @@ pub(crate) fn play(task: &Played) -> Result<(), u32> {
 
 pub(crate) fn attach(world: &World, ran: &Arc<AtomicU64>) {
     let ran = Arc::clone(ran);
-    let player = Player::new(move |task| {
+    let mock = MockWorker::new(move |task| {
         ran.fetch_add(1, Ordering::Relaxed);
         play(task)
     });
     // It leaves often.
     let life = Life { idle: Some(Duration::from_micros(200)), ..Life::default() };
-    world.attach_window_worker(player, life).unwrap();
+    world.attach_window_worker(mock, life).unwrap();
 }
 
 struct Operation {

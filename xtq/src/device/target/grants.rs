@@ -121,7 +121,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::player::memory;
+    use crate::device::mock_worker::memory;
 
     #[test]
     fn parts_are_long_enough_and_at_multiples_of_16() {

@@ -1,23 +1,23 @@
 //! Functions of users, and layouts: what a worker has of them from one life to the next.
 
 use super::*;
-use crate::device::player::UNFIT;
+use crate::device::mock_worker::UNFIT;
 use gapless_mem::{DeviceError, WorkerCode};
 
 fn code(image: &[u8]) -> WorkerCode {
-    // SAFETY: the player runs none of it.
+    // SAFETY: the mock worker runs none of it.
     unsafe { WorkerCode::new(image) }
 }
 
 fn names(log: &Log) -> Vec<String> {
-    let name = |task: &Played| task.name.as_deref().unwrap_or("own").to_owned();
+    let name = |task: &MockTask| task.name.as_deref().unwrap_or("own").to_owned();
     log.lock().unwrap().drain(..).map(|task| name(&task)).collect()
 }
 
 #[test]
 fn a_function_is_linked_once_and_replaces_another_of_its_name() {
-    let (player, log) = noting();
-    let mut target = target(Arc::clone(&player), always());
+    let (mock, log) = noting();
+    let mut target = target(Arc::clone(&mock), always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     let (first, second) = (code(b"first"), code(b"second"));
@@ -32,7 +32,7 @@ fn a_function_is_linked_once_and_replaces_another_of_its_name() {
     register(&mut target, 9, of(&first, "two")).unwrap();
     // It has this one already.
     register(&mut target, 10, of(&first, "one")).unwrap();
-    assert_eq!(player.links(), 2);
+    assert_eq!(mock.links(), 2);
     for (index, name) in [(8, "one"), (9, "two"), (10, "one"), (7, "own")] {
         assert_eq!(run(&mut target, index), ended(name));
     }
@@ -46,34 +46,34 @@ fn a_function_is_linked_once_and_replaces_another_of_its_name() {
     register(&mut target, 10, None).unwrap();
     register(&mut target, 8, of(&second, "one")).unwrap();
     assert_eq!(
-        (player.links(), run(&mut target, 8), run(&mut target, 9)),
+        (mock.links(), run(&mut target, 8), run(&mut target, 9)),
         (3, ended("one"), ended("two"))
     );
     // What cannot be linked changes nothing, and the worker comes back.
     let refused = register(&mut target, 9, of(&code(UNFIT), "three"));
     assert!(matches!(refused, Err(TargetError::Device(DeviceError::Link { .. }))), "{refused:?}");
-    assert_eq!((run(&mut target, 9), player.links()), (ended("two"), 3));
+    assert_eq!((run(&mut target, 9), mock.links()), (ended("two"), 3));
     // Too short arguments are found before anything is linked.
     let short = Some(DeviceKernel::of_code(&second, "four", 8, 0));
     assert_eq!(register(&mut target, 9, short), Err(TargetError::Arguments { bytes: 8, min: 16 }));
     let lost =
         Some(DeviceKernel::of_code(&second, "four", 24, 0).buffer(memory(64).unwrap()).signal(64));
     assert!(matches!(register(&mut target, 9, lost), Err(TargetError::TooMany { .. })));
-    assert_eq!((run(&mut target, 9), player.links()), (ended("two"), 3));
+    assert_eq!((run(&mut target, 9), mock.links()), (ended("two"), 3));
 }
 
 #[test]
 fn nothing_is_linked_while_a_task_runs_for_long() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let theirs = Arc::clone(&gate);
-    let player = Player::new(move |_| {
+    let mock = MockWorker::new(move |_| {
         let mut open = theirs.0.lock().unwrap();
         while !*open {
             open = theirs.1.wait_timeout(open, PATIENCE).unwrap().0;
         }
         Ok(())
     });
-    let mut target = target(Arc::clone(&player), always());
+    let mut target = target(Arc::clone(&mock), always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
@@ -87,7 +87,7 @@ fn nothing_is_linked_while_a_task_runs_for_long() {
     let kernel = DeviceKernel::of_code(&code(b"image"), "one", 24, 0);
     let stays = register(&mut target, 7, Some(kernel.clone()));
     // It may have gone before it took the task: then it was linked.
-    if player.links() == 0 {
+    if mock.links() == 0 {
         assert_eq!(stays, Err(TargetError::Stays(patience)));
     }
     target.set_patience(PATIENCE);
@@ -95,26 +95,26 @@ fn nothing_is_linked_while_a_task_runs_for_long() {
     gate.1.notify_all();
     assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
     register(&mut target, 7, Some(kernel)).unwrap();
-    assert_eq!(player.links(), 1);
+    assert_eq!(mock.links(), 1);
 }
 
 #[test]
 fn layouts_are_named_by_number() {
-    let (player, log) = noting();
-    let mut target = target(Arc::clone(&player), always());
+    let (mock, log) = noting();
+    let mut target = target(Arc::clone(&mock), always());
     let (mut lane, _) = lane(&mut target);
     let kernel = DeviceKernel::new(DeviceFunction::Unpack, 64).argument_bytes(32);
     register(&mut target, 8, Some(kernel)).unwrap();
     target.start().unwrap();
     let form = memory(4096).unwrap();
     let address = form.region().start();
-    // SAFETY: the player looks at no form.
+    // SAFETY: the mock worker looks at no form.
     let layout =
         |target: &mut Target, number, form| unsafe { target.register_layout(number, form) };
     layout(&mut target, 5, Some(form.clone())).unwrap();
     let too_many = TargetError::TooMany { what: "layouts", max: LAYOUTS_MAX };
     assert_eq!(layout(&mut target, 32, None), Err(too_many));
-    let reached = player.reached();
+    let reached = mock.reached();
     let mut found = |target: &mut Target, number: u64| {
         let launch = Launch::linear(1, 32, 32);
         let command = Command { index: 8, work: Work::Kernel(launch), ..command(0) };
@@ -127,5 +127,5 @@ fn layouts_are_named_by_number() {
     };
     assert_eq!([5, 4, 32, u64::MAX].map(|number| found(&mut target, number)), [address, 0, 0, 0]);
     layout(&mut target, 5, None).unwrap();
-    assert_eq!((found(&mut target, 5), player.reached()), (0, reached - 1));
+    assert_eq!((found(&mut target, 5), mock.reached()), (0, reached - 1));
 }

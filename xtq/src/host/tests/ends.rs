@@ -87,9 +87,9 @@ fn a_task_that_puts_while_its_process_leaves_learns_it() {
 }
 
 #[test]
-fn a_bell_that_panics_harms_nobody() {
-    let bell = Arc::new(|| panic!("a bell that panics"));
-    let config = Config { threads: 1, bell, ..Config::default() };
+fn a_wakeup_that_panics_harms_nobody() {
+    let wakeup = Arc::new(|| panic!("a wake-up that panics"));
+    let config = Config { threads: 1, wakeup, ..Config::default() };
     let mut job = Job::configured(2, None, None, &config);
     let chain = Function::new(0, |task| {
         if task.arguments()[2] > 0 {

@@ -3,7 +3,7 @@
 
 use super::launched::{self, Log, PAYLOAD_MAX, Tasks, rank, run};
 use super::*;
-use crate::device::player::{Player, memory};
+use crate::device::mock_worker::{MockWorker, memory};
 use crate::device::{DeviceFunction, Life};
 
 /// How tasks come to run.
@@ -47,7 +47,7 @@ pub(super) struct Scene {
     pub(super) way: Way,
     /// The target: the last rank.
     pub(super) target: usize,
-    pub(super) player: Option<Arc<Player>>,
+    pub(super) mock: Option<Arc<MockWorker>>,
     /// Last: others of its kind wait for it.
     gpu: Option<super::gpu::Gpu>,
 }
@@ -67,22 +67,22 @@ impl Scene {
         let (log, target) = (Log::default(), size as usize - 1);
         let is_far = matches!(way, Way::Far | Way::FarFleeting | Way::GpuFar);
         let job = Job::over(size, seed, None, &config, !is_far);
-        let mut scene = Scene { job, log: log.clone(), way, target, player: None, gpu };
+        let mut scene = Scene { job, log: log.clone(), way, target, mock: None, gpu };
         if let Some(gpu) = &scene.gpu {
             let idle = (way == Way::GpuFleeting).then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
             scene.there().attach_worker(Arc::clone(&gpu.worker), life).unwrap();
         } else if !scene.is_launched() {
-            let player = Player::new(move |task| {
+            let mock = MockWorker::new(move |task| {
                 run(&log, [task.object, task.arguments[0], task.arguments[2]], &task.payload)
             });
             let leaves = matches!(way, Way::Fleeting | Way::FarFleeting);
             let idle = leaves.then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
-            scene.there().attach_worker(player.clone(), life).unwrap();
-            let again = scene.there().attach_worker(player.clone(), life);
+            scene.there().attach_worker(mock.clone(), life).unwrap();
+            let again = scene.there().attach_worker(mock.clone(), life);
             assert_eq!(again, Err(XtqError::Worker { has: true }));
-            scene.player = Some(player);
+            scene.mock = Some(mock);
         }
         scene.register(7, scene.kernel()).unwrap();
         scene.register_queue(2, QueueOptions { capacity: 512, width: 1 }).unwrap();

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "registers kernels, whose memory nobody touches")]
 
 use super::*;
-use crate::device::player::Player;
+use crate::device::mock_worker::MockWorker;
 use crate::device::{DeviceFunction, Life};
 use crate::launcher::Kernel;
 use crate::packet::Launch;
@@ -21,11 +21,11 @@ impl Pair {
         println!("idle {idle:?}, seed {seed:?}");
         let (job, ran) = (Job::new(3, seed), Arc::<Mutex<Vec<u64>>>::default());
         let theirs = Arc::clone(&ran);
-        let player = Player::new(move |task| {
+        let mock = MockWorker::new(move |task| {
             theirs.lock().unwrap().push(task.arguments[2]);
             Ok(())
         });
-        job.xtq(1).attach_worker(player, Life { idle, longest: PATIENCE }).unwrap();
+        job.xtq(1).attach_worker(mock, Life { idle, longest: PATIENCE }).unwrap();
         let pair = Pair { job, ran };
         pair.register(Kernel::of_worker(DeviceFunction::Copy, 64));
         pair.job.xtq(1).register_queue(INDEX, QueueOptions::default()).unwrap();
@@ -220,7 +220,8 @@ fn what_a_worker_refuses_is_sent_again_or_told() {
     assert_eq!(pair.job.outcome(&never), Err(XtqError::Refused { target, refusal }));
     assert_eq!((never.refusals(), again.outcome()), (1, None));
     // SAFETY: nobody touches it.
-    unsafe { pair.job.xtq(1).post_to_worker(crate::device::player::memory(8).unwrap()) }.unwrap();
+    unsafe { pair.job.xtq(1).post_to_worker(crate::device::mock_worker::memory(8).unwrap()) }
+        .unwrap();
     assert_eq!(pair.job.outcome(&again), Ok(()));
     assert!(again.refusals() > 0);
     assert!(pair.ran.lock().unwrap().contains(&8), "with the arguments that it was put with");
@@ -239,7 +240,8 @@ fn a_payload_in_a_ring_is_given_up_when_its_put_has_ended() {
     pair.warm();
     pair.job.settle();
     // SAFETY: nobody touches it.
-    unsafe { pair.job.xtq(1).post_to_worker(crate::device::player::memory(8).unwrap()) }.unwrap();
+    unsafe { pair.job.xtq(1).post_to_worker(crate::device::mock_worker::memory(8).unwrap()) }
+        .unwrap();
     let (xtq, payload) = (pair.job.xtq(0).clone(), Arc::<[u8]>::from([1; 8]));
     let ran = Arc::clone(&pair.ran);
     let stops = ran.lock().unwrap();

@@ -8,7 +8,7 @@ mod grants;
 use super::launched::run;
 use super::scene::{Scene, WAYS, Way};
 use super::*;
-use crate::device::player::Player;
+use crate::device::mock_worker::MockWorker;
 use crate::device::{DeviceFunction, Life, TargetError};
 use crate::launcher::Kernel;
 use crate::packet::Launch;
@@ -56,10 +56,10 @@ fn a_worker_is_told_to_leave_before_what_is_left_of_its_end_is_dropped() {
     scene.post(64);
     let put = scene.put(scene.task(1, b"stays").acknowledged());
     assert_eq!(scene.job.outcome(&put), Ok(()));
-    let (player, start) = (scene.player.clone().unwrap(), Instant::now());
-    assert_eq!(player.is_over(), Ok(false));
+    let (mock, start) = (scene.mock.clone().unwrap(), Instant::now());
+    assert_eq!(mock.is_over(), Ok(false));
     let left = scene.there().abandon();
-    while player.is_over() == Ok(false) {
+    while mock.is_over() == Ok(false) {
         assert!(start.elapsed() < PATIENCE / 2, "it stays");
         std::thread::yield_now();
     }
@@ -128,7 +128,7 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
         }
         scene.warm();
         scene.there().keep_worker(true).unwrap();
-        scene.player.as_ref().unwrap().die();
+        scene.mock.as_ref().unwrap().die();
         // One of these finds it dead, and all that come later.
         let start = Instant::now();
         loop {
@@ -152,8 +152,8 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
         scene.job.until(|job| job.ends.iter().all(|end| end.xtq.is_quiet()).then_some(()));
         // Another worker in its place.
         let log = scene.log.clone();
-        let player = Player::new(move |task| run(&log, [0, 0, task.arguments[2]], &task.payload));
-        scene.there().attach_worker(player, Life::default()).unwrap();
+        let mock = MockWorker::new(move |task| run(&log, [0, 0, task.arguments[2]], &task.payload));
+        scene.there().attach_worker(mock, Life::default()).unwrap();
         scene.register(7, scene.kernel()).unwrap();
         for rank in [0, 1] {
             let put = scene.job.xtq(rank).put(scene.task(4, &[]).acknowledged()).unwrap();
@@ -215,14 +215,14 @@ fn kernels_of_a_worker_need_one_and_fit_into_its_rings() {
     let register = |kernel| unsafe { job.xtq(0).register_kernel(0, kernel) };
     let kernel = |payload| Kernel::of_worker(DeviceFunction::Copy, payload);
     assert_eq!(register(kernel(8)), Err(XtqError::Worker { has: false }));
-    job.xtq(0).attach_worker(Player::new(|_| Ok(())), Life::default()).unwrap();
+    job.xtq(0).attach_worker(MockWorker::new(|_| Ok(())), Life::default()).unwrap();
     let body = Err(XtqError::Target(TargetError::Body { payload: 1 << 20 }));
     assert_eq!((register(kernel(1 << 20)), register(kernel((1 << 20) - 32))), (body, Ok(())));
     // A process may put at itself; that takes messages.
     drop(job.xtq(0).abandon());
     assert_eq!(register(kernel(8)), Err(XtqError::Worker { has: false }));
     assert_eq!(
-        job.xtq(0).attach_worker(Player::new(|_| Ok(())), Life::default()),
+        job.xtq(0).attach_worker(MockWorker::new(|_| Ok(())), Life::default()),
         Err(XtqError::Closed)
     );
 }

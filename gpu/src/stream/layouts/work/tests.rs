@@ -113,7 +113,7 @@ fn exchange(
     blocks: &[Block<'_>],
     forced: Option<StreamWay>,
     kernel_blocks: u32,
-) -> Vec<Course> {
+) -> Vec<StreamRoute> {
     let memory = |rank: u32| {
         (0..ALL as u64).map(|at| (at * 31 + u64::from(rank) * 77 + at / 255) as u8).collect()
     };
@@ -179,7 +179,7 @@ fn exchange(
     for (rank, (found, right)) in machine.0.iter().zip(&right).enumerate() {
         assert!(found[..until] == right[..until], "rank {rank}, {forced:?}: {blocks:?}");
     }
-    edges.into_iter().map(|edge| edge.course).collect()
+    edges.into_iter().map(|edge| edge.route).collect()
 }
 
 #[test]
@@ -205,8 +205,8 @@ fn every_layout_gets_into_every_other_by_every_way() {
                         (0, 1, 3, ends(2)),
                         (1, 1, 0, ends(3)),
                     ];
-                    let courses = exchange(2, &blocks, forced, 3);
-                    taken.extend(courses.iter().map(|course| (course.way as u32, course.ordered)));
+                    let routes = exchange(2, &blocks, forced, 3);
+                    taken.extend(routes.iter().map(|route| (route.way as u32, route.ordered)));
                 }
             }
         }
@@ -240,13 +240,13 @@ fn what_is_longer_at_one_end_lies_there_across_the_link() {
         Datatype::contiguous(1 << 16, &double).unwrap(),
         Datatype::vector(1 << 16, 1, 512, &double).unwrap(),
     );
-    let course = |source: &Datatype, target: &Datatype| {
-        super::course(&end(0, 0, 1, source), &end(0, 0, 1, target), false, None)
+    let route = |source: &Datatype, target: &Datatype| {
+        super::route(&end(0, 0, 1, source), &end(0, 0, 1, target), false, None)
     };
-    assert_eq!(course(&short, &long).way, StreamWay::Push);
-    assert_eq!(course(&long, &short).way, StreamWay::Pull);
-    assert_eq!(course(&short, &short).way, StreamWay::Staged);
-    assert_ne!(course(&long, &long).way, StreamWay::Staged);
+    assert_eq!(route(&short, &long).way, StreamWay::Push);
+    assert_eq!(route(&long, &short).way, StreamWay::Pull);
+    assert_eq!(route(&short, &short).way, StreamWay::Staged);
+    assert_ne!(route(&long, &long).way, StreamWay::Staged);
     // A cube that is turned: long runs can lie at either end. Scattered reads are kinder to memory than scattered writes.
     let (n, m, pair) = (256, 64, Datatype::contiguous(2, &Primitive::Float.into()).unwrap());
     let stride = |count: i64| count * 8;
@@ -256,10 +256,10 @@ fn what_is_longer_at_one_end_lies_there_across_the_link() {
     let column = Datatype::hvector(m, 1, stride(256 * 256), &pair).unwrap();
     let plane = Datatype::hvector(n, 1, stride(256), &column).unwrap();
     let turned = Datatype::hvector(m, 1, stride(1), &plane).unwrap();
-    assert_eq!(course(&boxed, &turned), Course { way: StreamWay::Push, ordered: true });
+    assert_eq!(route(&boxed, &turned), StreamRoute { way: StreamWay::Push, ordered: true });
     // A little is not worth a meeting.
     let few = Datatype::vector(8, 1, 512, &double).unwrap();
-    assert_ne!(course(&few, &few).way, StreamWay::Staged);
+    assert_ne!(route(&few, &few).way, StreamWay::Staged);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Functions of users, registered while others put tasks of them.
 
 use super::*;
-use crate::device::player::UNFIT;
+use crate::device::mock_worker::UNFIT;
 use gapless_mem::WorkerCode;
 
 fn code(image: &[u8]) -> WorkerCode {
-    // SAFETY: the player runs none of it.
+    // SAFETY: the mock worker runs none of it.
     unsafe { WorkerCode::new(image) }
 }
 
@@ -15,7 +15,7 @@ type Ran = Arc<Mutex<Vec<(String, u64)>>>;
 struct Shop {
     job: Job,
     ran: Ran,
-    player: Arc<Player>,
+    mock: Arc<MockWorker>,
 }
 
 impl Shop {
@@ -25,19 +25,19 @@ impl Shop {
         let job = Job::configured(2, seed, None, &config);
         let ran = Ran::default();
         let theirs = Arc::clone(&ran);
-        let player = Player::new(move |task| {
+        let mock = MockWorker::new(move |task| {
             let name = task.name.as_deref().unwrap_or("own").to_owned();
             theirs.lock().unwrap().push((name, task.arguments[2]));
             Ok(())
         });
         let idle = (way == Way::Fleeting).then_some(Duration::from_micros(1));
-        job.xtq(1).attach_worker(player.clone(), Life { idle, longest: PATIENCE }).unwrap();
+        job.xtq(1).attach_worker(mock.clone(), Life { idle, longest: PATIENCE }).unwrap();
         job.xtq(1).register_queue(2, QueueOptions { capacity: 4096, width: 1 }).unwrap();
-        Shop { job, ran, player }
+        Shop { job, ran, mock }
     }
 
     fn register(&self, code: &WorkerCode, name: &str) -> Result<(), XtqError> {
-        // SAFETY: the player touches no memory.
+        // SAFETY: the mock worker touches no memory.
         unsafe { self.job.xtq(1).register_kernel(7, Kernel::of_worker_from(code, name, 24, 64)) }
     }
 
@@ -88,7 +88,7 @@ fn a_function_is_the_old_one_or_the_new_one_and_no_put_is_lost() {
             "{way:?}: {turns:?}"
         );
         assert!(turns.is_sorted() && turns.last() == Some(&12), "{way:?}: {turns:?}");
-        assert_eq!(shop.player.links(), 13);
+        assert_eq!(shop.mock.links(), 13);
         shop.job.settle();
     }
 }

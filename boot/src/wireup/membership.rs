@@ -1,5 +1,5 @@
-//! This process's seat in its launcher's job. One world has it at a time; another may take it when that one has left,
-//! if the launcher allows it.
+//! This process's membership in its launcher's job. One world has it at a time; another may take it when that one has
+//! left, if the launcher allows it.
 //!
 //! A descriptor that a launcher left (`PMI_FD`) is a number in the environment, valid only while no other file gets
 //! that number. So it is taken over once, and kept open here between worlds: no other file ever has its number.
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The state of the seat; there is one.
-struct Seats {
+/// The state of the membership; there is one.
+struct Memberships {
     taken: bool,
     /// How many worlds have left.
     left: u32,
@@ -19,33 +19,33 @@ struct Seats {
     descriptors: BTreeMap<u32, Option<OwnedFd>>,
 }
 
-static SEATS: Mutex<Seats> =
-    Mutex::new(Seats { taken: false, left: 0, descriptors: BTreeMap::new() });
+static MEMBERSHIPS: Mutex<Memberships> =
+    Mutex::new(Memberships { taken: false, left: 0, descriptors: BTreeMap::new() });
 
-fn seats() -> MutexGuard<'static, Seats> {
-    SEATS.lock().unwrap_or_else(PoisonError::into_inner)
+fn memberships() -> MutexGuard<'static, Memberships> {
+    MEMBERSHIPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The seat, while this lives.
+/// The membership, while this lives.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Membership {
     /// The number of the descriptor that came with it, if any.
     descriptor: Option<u32>,
     /// How many other worlds had it before.
     before: u32,
 }
 
-impl Seat {
-    /// Takes the seat.
+impl Membership {
+    /// Takes the membership.
     ///
     /// # Errors
     /// Another world of this process has it.
-    pub(super) fn take() -> Result<Seat, WireupError> {
-        let mut seats = seats();
-        if std::mem::replace(&mut seats.taken, true) {
+    pub(super) fn take() -> Result<Membership, WireupError> {
+        let mut memberships = memberships();
+        if std::mem::replace(&mut memberships.taken, true) {
             return Err(WireupError::Joined);
         }
-        Ok(Seat { descriptor: None, before: seats.left })
+        Ok(Membership { descriptor: None, before: memberships.left })
     }
 
     /// The connection over the descriptor that the launcher named in `variable`.
@@ -57,8 +57,8 @@ impl Seat {
         variable: &'static str,
         number: u32,
     ) -> Result<OwnedFd, WireupError> {
-        let mut seats = seats();
-        let stream = match seats.descriptors.get_mut(&number) {
+        let mut memberships = memberships();
+        let stream = match memberships.descriptors.get_mut(&number) {
             // SAFETY: the launcher left the descriptor to this process, and only this line takes descriptors over. It
             // is the first time for this number: afterwards the table has it, unless it is no descriptor.
             None => unsafe { link::adopt(variable, number) }?,
@@ -66,7 +66,7 @@ impl Seat {
                 reason: "the last world did not leave it in good order".to_owned(),
             })?,
         };
-        seats.descriptors.insert(number, None);
+        memberships.descriptors.insert(number, None);
         self.descriptor = Some(number);
         Ok(stream)
     }
@@ -87,12 +87,12 @@ impl Seat {
         }
     }
 
-    /// Leaves in good order; `stream` is the one of [`connection`](Seat::connection), if there was one.
+    /// Leaves in good order; `stream` is the one of [`connection`](Membership::connection), if there was one.
     pub(super) fn leave(self, stream: Option<OwnedFd>) {
-        let mut seats = seats();
-        seats.left += 1;
+        let mut memberships = memberships();
+        memberships.left += 1;
         if let Some(number) = self.descriptor {
-            seats.descriptors.insert(number, stream);
+            memberships.descriptors.insert(number, stream);
         }
     }
 
@@ -106,8 +106,8 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Membership {
     fn drop(&mut self) {
-        seats().taken = false;
+        memberships().taken = false;
     }
 }

@@ -1,7 +1,7 @@
 //! A worker that is a thread of the CPU: it does what `kernels/cuda/worker.cu` does, packet after packet, over the same
 //! memory, so that the host's side and initiators are tested without an accelerator.
 //!
-//! Functions are given by the test: the player hands them what the kernel would have, in memory of their own.
+//! Functions are given by the test: the mock worker hands them what the kernel would have, in memory of their own.
 
 use super::layout::{
     BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_CHANGED, CONTROL_COUNTED,
@@ -29,7 +29,7 @@ use std::time::Instant;
 
 /// A task, as the kernel would run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Played {
+pub struct MockTask {
     /// The function's number.
     pub object: u64,
     /// The grid.
@@ -47,7 +47,7 @@ pub struct Played {
 }
 
 /// Runs tasks; an error is a number of `FAILED_…` in `worker.h`.
-pub type Run = dyn Fn(&Played) -> Result<(), u32> + Send + Sync;
+pub type Run = dyn Fn(&MockTask) -> Result<(), u32> + Send + Sync;
 
 /// Work-items of a group, at most, as the kernel has.
 const ITEMS_MAX: u32 = 512;
@@ -62,22 +62,29 @@ struct State {
     links: u64,
 }
 
-/// Code that the player cannot link.
+/// Code that the mock worker cannot link.
 pub const UNFIT: &[u8] = b"does not link";
 
-/// The player. At most one of its threads runs at a time.
-pub struct Player {
+/// The mock worker. At most one of its threads runs at a time.
+pub struct MockWorker {
     run: Arc<Run>,
     state: Mutex<State>,
     over: Arc<AtomicBool>,
     dies: Arc<AtomicBool>,
 }
 
-impl Player {
+impl MockWorker {
     /// One that runs tasks so.
-    pub fn new(run: impl Fn(&Played) -> Result<(), u32> + Send + Sync + 'static) -> Arc<Player> {
+    pub fn new(
+        run: impl Fn(&MockTask) -> Result<(), u32> + Send + Sync + 'static,
+    ) -> Arc<MockWorker> {
         let over = Arc::new(AtomicBool::new(true));
-        Arc::new(Player { run: Arc::new(run), state: Mutex::default(), over, dies: Arc::default() })
+        Arc::new(MockWorker {
+            run: Arc::new(run),
+            state: Mutex::default(),
+            over,
+            dies: Arc::default(),
+        })
     }
 
     /// The life that runs ends at once, and says nothing.
@@ -100,9 +107,9 @@ impl Player {
     }
 }
 
-impl std::fmt::Debug for Player {
+impl std::fmt::Debug for MockWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Player over {} pieces of memory", self.state().memory.len())
+        write!(f, "MockWorker over {} pieces of memory", self.state().memory.len())
     }
 }
 
@@ -121,7 +128,7 @@ pub fn memory(bytes: u64) -> Result<Lease, DeviceError> {
 // 2. The lease is kept with its words.
 // 3. The thread touches words that were given, and no others; whoever starts it says that the last one is over.
 // 4. The thread says so last.
-unsafe impl Worker for Player {
+unsafe impl Worker for MockWorker {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits { items_max: ITEMS_MAX, local_bytes_max: 0 }
     }
@@ -135,7 +142,7 @@ unsafe impl Worker for Player {
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError> {
         let start = memory.region().start();
         if memory.region().as_ptr().is_none() {
-            // The player touches none of it.
+            // The mock worker touches none of it.
             return Ok(start);
         }
         // SAFETY: memory that is handed to a worker is touched as words by the process meanwhile.
@@ -184,9 +191,9 @@ unsafe impl Worker for Player {
             }
             over.store(true, Ordering::Release);
         };
-        let thread = std::thread::Builder::new().name("player".to_owned()).spawn(play);
+        let thread = std::thread::Builder::new().name("mock worker".to_owned()).spawn(play);
         state.thread = Some(thread.map_err(|error| DeviceError::Failed {
-            device: "player".to_owned(),
+            device: "mock worker".to_owned(),
             operation: "start",
             reason: error.to_string(),
         })?);
@@ -516,7 +523,7 @@ impl LifeOf {
         let layout = number.filter(|number| *number < LAYOUTS_MAX);
         let layout = layout.map_or(0, |number| self.load(CONTROL_LAYOUT_LIST + 8 * number));
         let buffer_bytes = row[3];
-        let task = Played { object, launch, arguments, payload, buffer_bytes, name, layout };
+        let task = MockTask { object, launch, arguments, payload, buffer_bytes, name, layout };
         match (self.run)(&task) {
             Ok(()) => (STATUS_ENDED, 0),
             Err(why) => (STATUS_FAILED, why),

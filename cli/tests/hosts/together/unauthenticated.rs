@@ -1,6 +1,6 @@
-//! Strangers of all kinds call at the ranks of the other host while a job runs: nonsense, the first half of a call that
-//! they have overheard, the same call again, the call with one bit changed (as of a wrong secret), and calls that say
-//! nothing. They get nowhere, and cost a few lines of log.
+//! Unauthenticated callers of all kinds call at the ranks of the other host while a job runs: nonsense, the first half
+//! of a call that they have overheard, the same call again, the call with one bit changed (as of a wrong secret), and
+//! calls that say nothing. They get nowhere, and cost a few lines of log.
 //!
 //! They overhear what really goes over the cable, as somebody may who is in the same network.
 //! `GAPLESS_STRANGERS=10000` has so many; 200 by default.
@@ -16,7 +16,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const NAME: &str = "together::strangers::strangers_of_the_other_host_get_nowhere";
+const NAME: &str =
+    "together::unauthenticated::unauthenticated_callers_of_the_other_host_get_nowhere";
 
 /// Lines that the transport of this process has logged.
 static LINES: AtomicU64 = AtomicU64::new(0);
@@ -72,8 +73,8 @@ fn overheard(ear: &OwnedFd, places: &[SocketAddr]) -> Option<(SocketAddr, Vec<u8
     None
 }
 
-/// One stranger, and what it leaves open.
-fn stranger(random: &mut Random, places: &[SocketAddr], call: &[u8]) -> Option<TcpStream> {
+/// One unauthenticated caller, and what it leaves open.
+fn caller(random: &mut Random, places: &[SocketAddr], call: &[u8]) -> Option<TcpStream> {
     let place = places[random.below(places.len())];
     let stream = TcpStream::connect_timeout(&place, Duration::from_secs(20));
     let mut stream = stream.expect("it listens");
@@ -93,7 +94,7 @@ fn stranger(random: &mut Random, places: &[SocketAddr], call: &[u8]) -> Option<T
 }
 
 #[test]
-fn strangers_of_the_other_host_get_nowhere() {
+fn unauthenticated_callers_of_the_other_host_get_nowhere() {
     on_two_hosts(NAME, &[], |builder| {
         let logged = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
         logged.with_ansi(false).with_writer(|| Counted).init();
@@ -102,7 +103,7 @@ fn strangers_of_the_other_host_get_nowhere() {
         let world = builder.init().unwrap();
         let (me, folder) = (world.rank(), meeting_folder());
         exchange(&world, 100);
-        let strangers = (me == 3).then(|| {
+        let callers = (me == 3).then(|| {
             let seed = first_seed();
             println!("{SEED}={seed}");
             std::thread::spawn(move || {
@@ -119,7 +120,7 @@ fn strangers_of_the_other_host_get_nowhere() {
                 for _ in 0..count {
                     // Half of them where the call was first heard.
                     let whom = if random.below(2) == 0 { &[first][..] } else { &places[..] };
-                    open.extend(stranger(&mut random, whom, &call));
+                    open.extend(caller(&mut random, whom, &call));
                     if open.len() > 100 {
                         open.drain(..random.below(100));
                     }
@@ -144,8 +145,8 @@ fn strangers_of_the_other_host_get_nowhere() {
         assert!(lines <= u64::from(count.ilog2() + 4), "{lines} lines for {count} strangers");
         let called = me < 2;
         assert!(lines > 0 || !called, "who was called says so");
-        if let Some(strangers) = strangers {
-            drop(strangers.join().unwrap());
+        if let Some(callers) = callers {
+            drop(callers.join().unwrap());
         }
         world.finalize().unwrap();
     });

@@ -20,23 +20,23 @@ const MOST: u64 = 64 << 10;
 
 /// What is still to be brought near.
 #[derive(Debug)]
-pub(crate) struct Warm {
+pub(crate) struct Prefetch {
     rest: Option<Region>,
     /// Whether it will be written.
     written: bool,
 }
 
-impl Warm {
-    pub(crate) const NOTHING: Warm = Warm { rest: None, written: false };
+impl Prefetch {
+    pub(crate) const NOTHING: Prefetch = Prefetch { rest: None, written: false };
 
     /// A buffer that is received into.
-    pub(crate) fn to_write(buffer: &Typed) -> Warm {
-        Warm { rest: start_of(buffer), written: true }
+    pub(crate) fn to_write(buffer: &Typed) -> Prefetch {
+        Prefetch { rest: start_of(buffer), written: true }
     }
 
     /// A buffer that is sent.
-    pub(crate) fn to_read(buffer: &Typed) -> Warm {
-        Warm { rest: start_of(buffer), written: false }
+    pub(crate) fn to_read(buffer: &Typed) -> Prefetch {
+        Prefetch { rest: start_of(buffer), written: false }
     }
 
     /// Asks for the next lines.
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
     use gapless_dtype::{Datatype, Primitive};
 
-    fn parts(mut warm: Warm) -> Vec<(u64, u64)> {
-        std::iter::from_fn(|| warm.next()).map(|part| (part.start(), part.len())).collect()
+    fn parts(mut prefetch: Prefetch) -> Vec<(u64, u64)> {
+        std::iter::from_fn(|| prefetch.next()).map(|part| (part.start(), part.len())).collect()
     }
 
     #[test]
@@ -81,7 +81,8 @@ mod tests {
             let memory = vec![0u8; usize::try_from(len).unwrap()];
             let mut at = memory.as_ptr().addr() as u64;
             let end = at + len.min(MOST);
-            for (address, len) in parts(Warm::to_read(&Typed::contiguous(Region::of(&memory)))) {
+            for (address, len) in parts(Prefetch::to_read(&Typed::contiguous(Region::of(&memory))))
+            {
                 assert!(address == at && len > 0 && len <= SOME);
                 at += len;
             }
@@ -93,13 +94,13 @@ mod tests {
     fn short_buffers_and_those_with_gaps_are_left_alone() {
         let mut memory = vec![0u8; 1 << 16];
         let short = Typed::contiguous(Region::of(&memory[..4095]));
-        assert!(parts(Warm::to_read(&short)).is_empty());
+        assert!(parts(Prefetch::to_read(&short)).is_empty());
         let column = Datatype::vector(1024, 4, 16, &Primitive::Int.into()).unwrap();
         let column = column.commit().unwrap();
         let gaps = Typed::new(Region::of_mut(&mut memory), 0, &column, 1).unwrap();
-        assert!(parts(Warm::to_write(&gaps)).is_empty());
-        let mut whole = Warm::to_write(&Typed::contiguous(Region::of_mut(&mut memory)));
+        assert!(parts(Prefetch::to_write(&gaps)).is_empty());
+        let mut whole = Prefetch::to_write(&Typed::contiguous(Region::of_mut(&mut memory)));
         (0..100).for_each(|_| whole.some());
-        assert!(whole.next().is_none() && parts(Warm::NOTHING).is_empty());
+        assert!(whole.next().is_none() && parts(Prefetch::NOTHING).is_empty());
     }
 }

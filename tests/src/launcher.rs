@@ -1,11 +1,11 @@
-//! Jobs of real processes without a launcher: the test program several times more, each told by
+//! Jobs of real processes without a real launcher: the test program several times more, each told by
 //! its environment which part to play, and this process between them, so that a test sees every
 //! rank's words and end, and may kill any of them.
 //!
-//! Ranks and crew talk in lines over pipes, like [`actor`](crate::actor)s. The pipes also carry the
-//! wire-up: a rank puts keys and comes to fences; the crew answers a fence with all keys once
+//! Ranks and this process, their launcher, talk in lines over pipes, like [`actor`](crate::actor)s. The pipes also carry the
+//! wire-up: a rank puts keys and comes to fences; the launcher answers a fence with all keys once
 //! every rank that lives has come. Whoever dies before the first fence ends start-up for the others, as
-//! under a launcher; later fences do not count the dead. A rank whose crew is gone ends at once, so
+//! under a launcher; later fences do not count the dead. A rank whose launcher is gone ends at once, so
 //! that no process outlives a test that was killed.
 
 use crate::actor::{part, say};
@@ -48,7 +48,7 @@ enum Heard {
 
 struct Hand {
     process: Child,
-    /// Its last lines besides those for the crew, for when it fails.
+    /// Its last lines besides those for the launcher, for when it fails.
     ended: bool,
     /// Fences that it has come to.
     fences: u32,
@@ -57,7 +57,7 @@ struct Hand {
 }
 
 /// The processes of one job; killed and reaped when dropped.
-pub struct Crew {
+pub struct TestLauncher {
     hands: Vec<Hand>,
     heard: Receiver<(u32, Heard)>,
     job: String,
@@ -65,17 +65,21 @@ pub struct Crew {
     passed: u32,
 }
 
-impl Crew {
+impl TestLauncher {
     /// Starts one process for each of `parts`, which runs the test `test` alone and plays its
     /// part. `with` may change a rank's command: its folder, its environment.
     ///
     /// # Panics
     /// If one cannot be started.
-    pub fn start<P: AsRef<str>>(test: &str, parts: &[P], with: impl Fn(u32, &mut Command)) -> Crew {
-        Crew::start_under(test, parts, |_| Vec::new(), with)
+    pub fn start<P: AsRef<str>>(
+        test: &str,
+        parts: &[P],
+        with: impl Fn(u32, &mut Command),
+    ) -> TestLauncher {
+        TestLauncher::start_under(test, parts, |_| Vec::new(), with)
     }
 
-    /// As [`start`](Crew::start), each rank under the command line that `under` gives: `valgrind`,
+    /// As [`start`](TestLauncher::start), each rank under the command line that `under` gives: `valgrind`,
     /// for instance.
     ///
     /// # Panics
@@ -85,10 +89,10 @@ impl Crew {
         parts: &[P],
         under: impl Fn(u32) -> Vec<String>,
         with: impl Fn(u32, &mut Command),
-    ) -> Crew {
+    ) -> TestLauncher {
         static JOBS: AtomicU64 = AtomicU64::new(0);
         let number = JOBS.fetch_add(1, Ordering::Relaxed);
-        let job = format!("crew-{}-{number}", std::process::id());
+        let job = format!("job-{}-{number}", std::process::id());
         let program = std::env::current_exe().expect("the test program's own path");
         let (sender, heard) = channel();
         let hands = (0u32..).zip(parts).map(|(rank, part)| {
@@ -116,7 +120,7 @@ impl Crew {
             std::thread::spawn(move || listen_to(rank, BufReader::new(output), &sender));
             Hand { process, ended: false, fences: 0, put: Vec::new() }
         });
-        Crew { hands: hands.collect(), heard, job, passed: 0 }
+        TestLauncher { hands: hands.collect(), heard, job, passed: 0 }
     }
 
     /// The job's name, which every process of it carries in its environment.
@@ -217,7 +221,7 @@ impl Crew {
         }
     }
 
-    /// Stops a rank (SIGSTOP), until it is told to [go on](Crew::go_on).
+    /// Stops a rank (SIGSTOP), until it is told to [go on](TestLauncher::go_on).
     ///
     /// # Panics
     /// It has ended.
@@ -225,7 +229,7 @@ impl Crew {
         self.signal(rank, Signal::STOP);
     }
 
-    /// Lets a rank go on that was [stopped](Crew::stop).
+    /// Lets a rank go on that was [stopped](TestLauncher::stop).
     ///
     /// # Panics
     /// It has ended.
@@ -246,7 +250,7 @@ impl Crew {
     }
 }
 
-/// Lines that the ranks of a crew have said. One of the ranks may die; the others leave when they have said all.
+/// Lines that the ranks of a job have said. One of the ranks may die; the others leave when they have said all.
 pub struct Lines {
     of: String,
     victim: u32,
@@ -265,10 +269,10 @@ impl Lines {
     ///
     /// # Panics
     /// If they do not in time, or a rank ends that may not.
-    pub fn wait(&mut self, crew: &mut Crew, wanted: &str, count: usize) {
+    pub fn wait(&mut self, launcher: &mut TestLauncher, wanted: &str, count: usize) {
         let until = Instant::now() + self.within;
         while self.heard.iter().filter(|line| *line == wanted).count() < count {
-            match crew.hear(until.saturating_duration_since(Instant::now())) {
+            match launcher.hear(until.saturating_duration_since(Instant::now())) {
                 Some((_, Said::Line(line))) => self.heard.push(line),
                 Some((rank, Said::Ended(status))) if rank == self.victim || status.success() => {}
                 other => {
@@ -280,7 +284,7 @@ impl Lines {
     }
 }
 
-impl Drop for Crew {
+impl Drop for TestLauncher {
     fn drop(&mut self) {
         for hand in &mut self.hands {
             if !hand.ended {
@@ -291,9 +295,9 @@ impl Drop for Crew {
     }
 }
 
-impl std::fmt::Debug for Crew {
+impl std::fmt::Debug for TestLauncher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Crew {} of {}", self.job, self.hands.len())
+        write!(f, "Job {} of {}", self.job, self.hands.len())
     }
 }
 
@@ -319,7 +323,7 @@ fn listen_to(rank: u32, mut output: impl BufRead, to: &Sender<(u32, Heard)>) {
             return;
         }
     }
-    // Nobody listens if the crew was dropped.
+    // Nobody listens if the launcher was dropped.
     let _ = to.send((rank, Heard::Silence));
 }
 
@@ -334,15 +338,15 @@ pub struct Member {
     pub size: u32,
     /// The job's name.
     pub job: Arc<str>,
-    /// Lines from the crew, save answers to fences.
+    /// Lines from the launcher, except answers to fences.
     pub lines: Receiver<String>,
     fences: Arc<Mutex<Receiver<String>>>,
 }
 
 impl Member {
-    /// Itself, in a process that a crew started. To be asked once.
+    /// Itself, in a process that a launcher started. To be asked once.
     #[must_use]
-    pub fn of_crew() -> Option<Member> {
+    pub fn of_launcher() -> Option<Member> {
         let part = part()?;
         let number = |name| std::env::var(name).ok()?.parse().ok();
         let (lines_in, lines) = channel();
@@ -353,7 +357,7 @@ impl Member {
                 let to = if line.starts_with("fence ") { &fences_in } else { &lines_in };
                 let _ = to.send(line);
             }
-            // The crew is gone.
+            // The launcher is gone.
             std::process::exit(0);
         });
         Some(Member {
@@ -379,7 +383,7 @@ impl Member {
     }
 }
 
-/// Finding the others through the crew.
+/// Finding the others through the launcher.
 struct Pipe {
     rank: u32,
     size: u32,
@@ -477,7 +481,7 @@ pub fn segments(pid: &str) -> Vec<(u64, u64)> {
     maps.lines().filter(|line| line.contains("memfd:gapless")).filter_map(place).collect()
 }
 
-/// The processes that carry `job` in their environment, as [`Crew`]'s do, save this one.
+/// The processes that carry `job` in their environment, as [`TestLauncher`]'s do, save this one.
 #[must_use]
 pub fn processes_of(job: &str) -> Vec<String> {
     let word = format!("{JOB}={job}");

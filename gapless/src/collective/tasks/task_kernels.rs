@@ -1,19 +1,19 @@
 //! Tasks of collectives that the worker of this process's accelerator combines: where they may lie, and by which of its
 //! kernels each goes.
 //!
-//! Sums of collectives lie in one stretch of host memory that the worker reaches. A task that is expected there has a
-//! kernel of the worker's for itself, its *seat*: the worker counts the tasks of each kernel, so this process learns by one
-//! load that the task has ended, whatever else runs. All kernels are the same function over that stretch. The ready
-//! message tells the task's initiator the kernel, and where in the stretch its operand goes.
+//! Sums of collectives lie in one contiguous span of host memory that the worker reaches. Each task that is expected
+//! there has one of the worker's kernels for itself. The worker counts the tasks of each kernel, so this process learns
+//! by one load that the task has ended, whatever else runs. All kernels are the same function over that span. The ready
+//! message tells the task's initiator the kernel, and where in the span its operand goes.
 //!
 //! Ranks of the job are trusted to put only where they were told, as those are that map each other's memory: one that does
 //! otherwise makes sums wrong, and touches nothing but sums.
 //!
-//! A seat whose task may still come when nobody waits for it any more is given up, with its place: after as many failures
-//! as there are seats, tasks are run by threads, as without a worker.
+//! A kernel whose task may still come when nobody waits for it any more is given up, with its place: after as many
+//! failures as there are kernels, tasks are run by threads, as without a worker.
 
 use gapless_bml::Rank;
-use gapless_coll::{Lender, Seat, Work};
+use gapless_coll::{Lender, TaskKernel, Work};
 use gapless_mem::{Lease, Region, Worker};
 use gapless_osc::worker_word;
 use gapless_xtq::device::{DeviceFunction, Life, WorkerCount};
@@ -22,13 +22,13 @@ use gapless_xtq::{Kernel, Put, QueueOptions, Xtq, XtqError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Kernels of the worker: so many tasks are combined by it at a time.
-const SEATS: u8 = 48;
+const KERNELS: u8 = 48;
 /// The queue of these kernels, and how many tasks of it run side by side, if they are short.
 const QUEUE: u8 = 1;
 const WIDTH: u32 = 32;
 /// The longest payload: a ring has room for one and its like.
 pub(crate) const PAYLOAD_MAX: u32 = 512 << 10;
-/// Bytes of the stretch.
+/// Bytes of the span.
 pub(crate) const ROOM: usize = 32 << 20;
 /// Bytes of the function's arguments.
 const ARGUMENTS: u16 = 32;
@@ -39,7 +39,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The stretch of memory in which sums lie, and what of it is free.
+/// The span of memory in which sums lie, and what of it is free.
 #[derive(Debug)]
 struct Room {
     memory: Lease,
@@ -78,16 +78,16 @@ unsafe impl Lender for Room {
     }
 }
 
-/// The seats of this process.
+/// The kernels of this process.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct TaskKernels {
     room: Arc<Room>,
     counts: Vec<WorkerCount>,
     /// Kernels that no task has.
     free: Mutex<Vec<u8>>,
 }
 
-impl Seats {
+impl TaskKernels {
     /// Gives an end a worker, receive buffers, and the kernels. If that fails half way, the worker is kept away.
     ///
     /// # Safety
@@ -96,7 +96,7 @@ impl Seats {
         xtq: &Xtq,
         (worker, life): (Arc<dyn Worker>, Life),
         (buffers, memory): (Vec<Lease>, Lease),
-    ) -> Result<Seats, XtqError> {
+    ) -> Result<TaskKernels, XtqError> {
         xtq.attach_worker(worker, life)?;
         // Each registration of memory of the host would send it away.
         xtq.keep_worker(false)?;
@@ -106,7 +106,7 @@ impl Seats {
         }
         xtq.register_queue(QUEUE, QueueOptions { capacity: u32::MAX, width: WIDTH })?;
         let mut counts = Vec::new();
-        for index in 0..SEATS {
+        for index in 0..KERNELS {
             let kernel = Kernel::of_worker(DeviceFunction::Combine, PAYLOAD_MAX);
             let kernel = kernel.buffer(memory.clone()).counted();
             // SAFETY: the worker's function stays inside its buffer, of which no reference exists, and which the lease keeps.
@@ -118,14 +118,14 @@ impl Seats {
         xtq.keep_worker(true)?;
         let free = Mutex::new(vec![(0, memory.region().len())]);
         let room = Arc::new(Room { memory, free });
-        Ok(Seats { room, counts, free: Mutex::new((0..SEATS).rev().collect()) })
+        Ok(TaskKernels { room, counts, free: Mutex::new((0..KERNELS).rev().collect()) })
     }
 
     pub(super) fn lender(&self) -> Arc<dyn Lender> {
         Arc::clone(&self.room) as Arc<dyn Lender>
     }
 
-    /// A seat for a task, if the worker can combine it.
+    /// A kernel for a task, if the worker can combine it.
     pub(super) fn take(self: &Arc<Self>, work: &Work) -> Option<Taken> {
         let (place, op, element) = work.place()?;
         let (room, what) = (self.room.memory.region(), worker_word(op, element)?);
@@ -138,16 +138,16 @@ impl Seats {
         }
         let index = lock(&self.free).pop()?;
         let count = self.counts.get(usize::from(index))?.clone();
-        let seat = Seat { words: [index.into(), at, what], bytes: place.len() };
-        Some(Taken { seats: Arc::clone(self), seat, index, before: count.now(), count })
+        let kernel = TaskKernel { words: [index.into(), at, what], bytes: place.len() };
+        Some(Taken { kernels: Arc::clone(self), kernel, index, before: count.now(), count })
     }
 }
 
-/// A seat that a task has.
+/// A kernel that a task has.
 #[derive(Debug)]
 pub(super) struct Taken {
-    seats: Arc<Seats>,
-    pub(super) seat: Seat,
+    kernels: Arc<TaskKernels>,
+    pub(super) kernel: TaskKernel,
     index: u8,
     count: WorkerCount,
     before: u64,
@@ -162,19 +162,19 @@ impl Taken {
     /// Nobody waits for the task any more. `told`: its initiator may have put it.
     pub(super) fn leave(&self, told: bool) {
         if !told || self.is_done() {
-            lock(&self.seats.free).push(self.index);
+            lock(&self.kernels.free).push(self.index);
         } else {
             tracing::debug!(
-                seat = self.index,
+                kernel = self.index,
                 "a task that may still come keeps its seat for ever"
             );
         }
     }
 }
 
-/// A task for a seat of another process.
-pub(super) fn put(to: Rank, seat: Seat, payload: Vec<u8>) -> Option<Put> {
-    let [index, at, what] = seat.words;
+/// A task for a kernel of another process.
+pub(super) fn put(to: Rank, kernel: TaskKernel, payload: Vec<u8>) -> Option<Put> {
+    let [index, at, what] = kernel.words;
     let index = u8::try_from(index).ok()?;
     // A thread for 16 bytes, as the worker has.
     let items = payload.len().div_ceil(16).next_multiple_of(16).min(512);

@@ -6,10 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An event descriptor. Ringing a bell that rings already takes no system call: tasks and signals ring one each time,
-/// and most of the time nobody sleeps.
+/// An eventfd that wakes sleepers. Ringing one that rings already takes no system call: tasks and signals ring one each
+/// time, and most of the time nobody sleeps.
 #[derive(Clone, Debug)]
-pub(crate) struct Bell(Arc<Event>);
+pub(crate) struct Wakeup(Arc<Event>);
 
 #[derive(Debug)]
 struct Event {
@@ -18,15 +18,15 @@ struct Event {
     rings: AtomicBool,
 }
 
-impl Bell {
-    fn new() -> Result<Bell, Error> {
+impl Wakeup {
+    fn new() -> Result<Wakeup, Error> {
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let failed = |e: rustix::io::Errno| e.to_string();
-        made.map(|fd| Bell(Arc::new(Event { fd, rings: AtomicBool::new(false) })))
+        made.map(|fd| Wakeup(Arc::new(Event { fd, rings: AtomicBool::new(false) })))
             .map_err(|e| Error::System { operation: "eventfd", reason: failed(e) })
     }
 
-    /// Makes it readable. Whoever finds it [over](Bell::quiet) afterwards sees what the caller has done before.
+    /// Makes it readable. Whoever finds it [over](Wakeup::quiet) afterwards sees what the caller has done before.
     pub(crate) fn ring(&self) {
         if !self.0.rings.swap(true, Ordering::AcqRel) {
             // A full counter is readable already.
@@ -35,35 +35,35 @@ impl Bell {
     }
 
     /// The ring is over, and nobody sleeps: the caller, and whoever is about to, looks again after this. So a ring that is
-    /// left out because the bell seems to ring is not missed. (It is a read and a write of one word on both sides: one of
-    /// them comes second, and sees what the other has done.) Callers see to it that nobody else sleeps: the alarm is quieted
-    /// under the world's lock when there are no sleepers, the nudge by the one progress thread.
+    /// left out because the wake-up seems to ring is not missed. (It is a read and a write of one word on both sides:
+    /// one of them comes second, and sees what the other has done.) Callers see to it that nobody else sleeps: the
+    /// alarm is quieted under the world's lock when there are no sleepers, the nudge by the one progress thread.
     pub(crate) fn quiet(&self) {
         let _ = rustix::io::read(&self.0.fd, &mut [0u8; 8]);
         self.0.rings.swap(false, Ordering::AcqRel);
     }
 }
 
-impl AsRawFd for Bell {
+impl AsRawFd for Wakeup {
     fn as_raw_fd(&self) -> RawFd {
         self.0.fd.as_raw_fd()
     }
 }
 
-/// The bells of a world.
+/// The wake-ups of a world.
 #[derive(Clone, Debug)]
-pub(crate) struct Bells {
+pub(crate) struct Wakeups {
     /// Readable when those who sleep on it should check again.
-    pub(crate) alarm: Bell,
+    pub(crate) alarm: Wakeup,
     /// Rung for the progress thread.
-    pub(crate) nudge: Bell,
+    pub(crate) nudge: Wakeup,
 }
 
-impl Bells {
+impl Wakeups {
     /// # Errors
     /// The system gives no descriptor.
-    pub(crate) fn new() -> Result<Bells, Error> {
-        Ok(Bells { alarm: Bell::new()?, nudge: Bell::new()? })
+    pub(crate) fn new() -> Result<Wakeups, Error> {
+        Ok(Wakeups { alarm: Wakeup::new()?, nudge: Wakeup::new()? })
     }
 }
 
@@ -71,36 +71,36 @@ impl Bells {
 mod tests {
     use super::*;
 
-    fn is_readable(bell: &Bell) -> bool {
-        let mut fds = [rustix::event::PollFd::new(&bell.0.fd, rustix::event::PollFlags::IN)];
+    fn is_readable(wakeup: &Wakeup) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&wakeup.0.fd, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() == 1
     }
 
     #[test]
-    fn a_bell_rings_until_the_ring_is_over() {
-        let bell = Bell::new().unwrap();
+    fn a_wakeup_rings_until_the_ring_is_over() {
+        let wakeup = Wakeup::new().unwrap();
         for _ in 0..3 {
-            assert!(!is_readable(&bell));
-            (0..3).for_each(|_| bell.ring());
-            assert!(is_readable(&bell));
-            bell.quiet();
+            assert!(!is_readable(&wakeup));
+            (0..3).for_each(|_| wakeup.ring());
+            assert!(is_readable(&wakeup));
+            wakeup.quiet();
         }
-        bell.quiet();
-        bell.ring();
-        assert!(is_readable(&bell));
+        wakeup.quiet();
+        wakeup.ring();
+        assert!(is_readable(&wakeup));
     }
 
-    /// A sleeper that clears the bell and then looks misses nothing, whenever it is rung.
+    /// A sleeper that clears the wake-up and then looks misses nothing, whenever it is rung.
     #[test]
     fn no_ring_is_missed() {
         use std::sync::atomic::AtomicU64;
-        let (bell, number) = (Bell::new().unwrap(), AtomicU64::new(0));
+        let (wakeup, number) = (Wakeup::new().unwrap(), AtomicU64::new(0));
         const ROUNDS: u64 = 20_000;
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 for round in 1..=ROUNDS {
                     number.store(round, Ordering::Relaxed);
-                    bell.ring();
+                    wakeup.ring();
                     if round.is_multiple_of(7) {
                         std::thread::yield_now();
                     }
@@ -110,7 +110,7 @@ mod tests {
             while number.load(Ordering::Relaxed) < ROUNDS {
                 assert!(std::time::Instant::now() < until, "a ring was missed");
                 let mut fds =
-                    [rustix::event::PollFd::new(&bell.0.fd, rustix::event::PollFlags::IN)];
+                    [rustix::event::PollFd::new(&wakeup.0.fd, rustix::event::PollFlags::IN)];
                 let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
                 let before = number.load(Ordering::Relaxed);
                 let rung = rustix::event::poll(&mut fds, Some(&second)).unwrap();
@@ -119,7 +119,7 @@ mod tests {
                     let rung = rustix::event::poll(&mut fds, Some(&second)).unwrap();
                     assert_eq!(rung, 1, "a number came, and nobody rang");
                 }
-                bell.quiet();
+                wakeup.quiet();
             }
         });
     }

@@ -1,4 +1,4 @@
-//! What every process publishes about itself: a card by which peers check that they would understand its messages,
+//! What every process publishes about itself: a record by which peers check that they would understand its messages,
 //! and the addresses of its transports. All texts are single words.
 
 use crate::error::BootError;
@@ -63,7 +63,7 @@ fn traits() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The card of a process with this digest of its table of collectives.
+/// The record of a process with this digest of its table of collectives.
 pub fn write(table: &str, network: Network, encrypts: bool) -> String {
     let (system, allowed) = (Processors::here(), Processors::allowed());
     let rest = [
@@ -82,15 +82,16 @@ pub fn write(table: &str, network: Network, encrypts: bool) -> String {
     words.join(",")
 }
 
-/// A card in three parts: what the process is, where on its host it is kept, and its host.
-pub fn parts(card: &str) -> [String; 3] {
+/// A record in three parts: what the process is, where on its host it is kept, and its host.
+pub fn parts(record: &str) -> [String; 3] {
     let mut parts = [(); 3].map(|()| String::new());
-    for text in card.split(',') {
+    for text in record.split(',') {
         let name = text.split_once(':').map_or("", |(name, _)| name);
-        let is_seat = name == PROCESSORS || Level::INSIDE.iter().any(|level| level.name() == name);
+        let is_binding =
+            name == PROCESSORS || Level::INSIDE.iter().any(|level| level.name() == name);
         let at = match name {
             HOST => 2,
-            _ if is_seat => 1,
+            _ if is_binding => 1,
             _ => 0,
         };
         let part = &mut parts[at];
@@ -109,10 +110,10 @@ fn set(processors: &[usize]) -> Vec<u8> {
     bytes
 }
 
-/// Whether a process of this host with this card may run on processors that this thread may use. If launchers bind
+/// Whether a process of this host with this record may run on processors that this thread may use. If launchers bind
 /// processes to separate processors, those do not disturb each other, however few each of them has.
-pub fn shares_processors(card: &str) -> bool {
-    let theirs = word(card, PROCESSORS).and_then(from_hexadecimal).unwrap_or_default();
+pub fn shares_processors(record: &str) -> bool {
+    let theirs = word(record, PROCESSORS).and_then(from_hexadecimal).unwrap_or_default();
     share(&set(&Processors::allowed()), &theirs)
 }
 
@@ -121,19 +122,19 @@ fn share(ours: &[u8], theirs: &[u8]) -> bool {
     unknown || ours.iter().zip(theirs).any(|(ours, theirs)| ours & theirs != 0)
 }
 
-/// Whether a process with this card has the table of collectives with this digest.
-pub fn has_table(card: &str, table: &str) -> bool {
-    word(card, TABLE) == Some(table)
+/// Whether a process with this record has the table of collectives with this digest.
+pub fn has_table(record: &str, table: &str) -> bool {
+    word(record, TABLE) == Some(table)
 }
 
-/// The host of a process with this card, if it says so.
-pub fn host(card: &str) -> Option<&str> {
-    word(card, HOST).filter(|host| !host.is_empty())
+/// The host of a process with this record, if it says so.
+pub fn host(record: &str) -> Option<&str> {
+    word(record, HOST).filter(|host| !host.is_empty())
 }
 
-/// The socket, NUMA node or cache, of its host, whose processors a process with this card is kept on, if it says so.
-pub fn group(card: &str, level: Level) -> Option<usize> {
-    word(card, level.name())?.parse().ok()
+/// The socket, NUMA node or cache, of its host, whose processors a process with this record is kept on, if it says so.
+pub fn group(record: &str, level: Level) -> Option<usize> {
+    word(record, level.name())?.parse().ok()
 }
 
 /// Nothing if the system does not tell.
@@ -146,19 +147,19 @@ fn own_host() -> String {
     }
 }
 
-/// Whether processes with these cards are known to be on different hosts.
+/// Whether processes with these records are known to be on different hosts.
 pub fn are_apart(one: &str, other: &str) -> bool {
     matches!((host(one), host(other)), (Some(one), Some(other)) if one != other)
 }
 
-/// Whether processes with these cards may be on one machine, be it with other sockets.
+/// Whether processes with these records may be on one machine, be it with other sockets.
 pub fn share_machine(one: &str, other: &str) -> bool {
-    let boot = |card| host(card).and_then(|host: &str| host.split('-').next());
+    let boot = |record| host(record).and_then(|host: &str| host.split('-').next());
     !matches!((boot(one), boot(other)), (Some(one), Some(other)) if one != other)
 }
 
 /// Whether all processes of a job open their transports to other hosts, which all of them decide alike: some are on
-/// different hosts, or one has no other transport of ours. `kinds` and `hosts` are those of all cards.
+/// different hosts, or one has no other transport of ours. `kinds` and `hosts` are those of all records.
 pub fn need_network<'c>(
     kinds: impl Iterator<Item = &'c str> + Clone,
     hosts: impl Iterator<Item = &'c str>,
@@ -169,19 +170,19 @@ pub fn need_network<'c>(
     networks.any(|it| it == Network::Wanted || (apart && it == Network::Able))
 }
 
-/// What a process with this card has.
-pub fn network(card: &str) -> Network {
-    let word = word(card, NETWORK);
+/// What a process with this record has.
+pub fn network(record: &str) -> Network {
+    let word = word(record, NETWORK);
     let known = Network::ALL.iter().find(|(_, name)| word == Some(name));
     known.map_or(Network::No, |(network, _)| *network)
 }
 
 /// Checks that all processes that may have transports to other hosts encrypt, or that none of them does. All processes
-/// that may not learn of it, too: they would wait for the others. `kinds` are those of all cards, each with its first
+/// that may not learn of it, too: they would wait for the others. `kinds` are those of all records, each with its first
 /// rank.
 ///
 /// # Errors
-/// They do not agree: the first rank of those that differ from this process, whose card is `own`.
+/// They do not agree: the first rank of those that differ from this process, whose record is `own`.
 pub fn check_encryption<'c>(
     own: &str,
     kinds: impl Iterator<Item = (u32, &'c str)>,
@@ -201,16 +202,16 @@ pub fn check_encryption<'c>(
     })
 }
 
-fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
-    let mut words = card.split(',').filter_map(|word| word.split_once(':'));
+fn word<'a>(record: &'a str, name: &str) -> Option<&'a str> {
+    let mut words = record.split(',').filter_map(|word| word.split_once(':'));
     words.find(|(known, _)| *known == name).map(|(_, value)| value)
 }
 
-/// Checks a peer's card against ours.
-pub fn check(rank: u32, card: &str) -> Result<(), BootError> {
-    let find = |name: &str| word(card, name);
+/// Checks a peer's record against ours.
+pub fn check(rank: u32, record: &str) -> Result<(), BootError> {
+    let find = |name: &str| word(record, name);
     for (what, ours) in traits() {
-        let theirs = find(what).ok_or_else(|| bad(rank, "card", card))?;
+        let theirs = find(what).ok_or_else(|| bad(rank, "card", record))?;
         if theirs != ours {
             let (what, theirs) = (what.replace('-', " "), shorten(theirs));
             return Err(BootError::Incompatible { rank, what, theirs, ours });
@@ -254,7 +255,7 @@ pub fn read_rail(rank: u32, word: &str) -> Result<(String, Address), BootError> 
 /// The error that a peer published something that makes no sense.
 #[must_use]
 pub fn bad(rank: u32, what: &'static str, text: &str) -> BootError {
-    BootError::BadCard { rank, what, text: shorten(text) }
+    BootError::BadRecord { rank, what, text: shorten(text) }
 }
 
 fn shorten(text: &str) -> String {
@@ -266,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_cards_are_accepted() {
+    fn own_records_are_accepted() {
         assert!(check(3, &write("0a", Network::Able, false)).is_ok());
     }
 
@@ -277,13 +278,16 @@ mod tests {
         let error = check(7, &other).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 7") && text.contains("middle there"), "{text}");
-        for card in [
+        for record in [
             "",
             "x",
             "wire-version:20",
             &write("0a", Network::Able, false).replace("type-sizes", "t"),
         ] {
-            assert!(matches!(check(1, card), Err(BootError::BadCard { rank: 1, .. })), "{card}");
+            assert!(
+                matches!(check(1, record), Err(BootError::BadRecord { rank: 1, .. })),
+                "{record}"
+            );
         }
         let future =
             write("0a", Network::Able, false).replace("wire-version:20", "wire-version:999");
@@ -292,14 +296,14 @@ mod tests {
 
     #[test]
     fn who_does_not_agree_on_encryption_is_named_by_all() {
-        let card = |network, encrypts| write("0a", network, encrypts);
-        let (able, none) = (|on| card(Network::Able, on), |on| card(Network::No, on));
-        let check = |own: &String, cards: &[(u32, &String)]| {
-            check_encryption(own, cards.iter().map(|(rank, card)| (*rank, card.as_str())))
+        let record = |network, encrypts| write("0a", network, encrypts);
+        let (able, none) = (|on| record(Network::Able, on), |on| record(Network::No, on));
+        let check = |own: &String, records: &[(u32, &String)]| {
+            check_encryption(own, records.iter().map(|(rank, record)| (*rank, record.as_str())))
         };
         let (on, off) = (&able(true), &able(false));
         assert_eq!(check(on, &[(0, on)]), Ok(()));
-        assert_eq!(check(off, &[(0, off), (5, &card(Network::Wanted, false))]), Ok(()));
+        assert_eq!(check(off, &[(0, off), (5, &record(Network::Wanted, false))]), Ok(()));
         let told = |own: &String| check(own, &[(0, on), (9, off)]).unwrap_err().to_string();
         assert_eq!(told(on), "rank 9 is incompatible: encryption is off there and on here");
         assert_eq!(told(off), "rank 0 is incompatible: encryption is on there and off here");
@@ -308,20 +312,20 @@ mod tests {
         assert_eq!(check(&none(false), &[(0, on), (9, &none(false))]), Ok(()));
         assert_eq!(told(&none(true)), told(on));
         let bad = check(on, &[(4, &on.replace("encryption", "e"))]);
-        assert!(matches!(bad, Err(BootError::BadCard { rank: 4, .. })), "{bad:?}");
+        assert!(matches!(bad, Err(BootError::BadRecord { rank: 4, .. })), "{bad:?}");
     }
 
     #[test]
-    fn cards_are_taken_apart_without_loss() {
-        let card = write("0a", Network::Able, false);
-        let [kind, seat, host_part] = parts(&card);
+    fn records_are_taken_apart_without_loss() {
+        let record = write("0a", Network::Able, false);
+        let [kind, binding, host_part] = parts(&record);
         assert!(check(1, &kind).is_ok() && network(&kind) == Network::Able);
-        assert_eq!(shares_processors(&seat), shares_processors(&card));
-        assert_eq!(group(&seat, Level::Numa), group(&card, Level::Numa));
-        assert_eq!(host(&host_part), host(&card));
+        assert_eq!(shares_processors(&binding), shares_processors(&record));
+        assert_eq!(group(&binding, Level::Numa), group(&record, Level::Numa));
+        assert_eq!(host(&host_part), host(&record));
         let words: BTreeSet<&str> =
-            [&*kind, &seat, &host_part].iter().flat_map(|it| it.split(',')).collect();
-        assert_eq!(words, card.split(',').collect());
+            [&*kind, &binding, &host_part].iter().flat_map(|it| it.split(',')).collect();
+        assert_eq!(words, record.split(',').collect());
         assert_eq!(parts(""), ["", "", ""]);
     }
 
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_say_on_which_groups_of_processors_a_process_is_kept() {
+    fn records_say_on_which_groups_of_processors_a_process_is_kept() {
         let own = write("0a", Network::Able, false);
         let here = |level| Processors::here().common(level, &Processors::allowed());
         for level in Level::INSIDE {
@@ -358,13 +362,13 @@ mod tests {
 
     #[test]
     fn ports_are_opened_only_where_a_host_is_left() {
-        let card = |host: &str, network: Network| {
+        let record = |host: &str, network: Network| {
             let (own, here) = (write("0a", network, false), own_host());
             own.replace(&format!("host:{here}"), &format!("host:{host}"))
         };
-        let needed = |cards: &[(&str, Network)]| {
-            let cards: Vec<String> = cards.iter().map(|(host, it)| card(host, *it)).collect();
-            let each = || cards.iter().map(String::as_str);
+        let needed = |records: &[(&str, Network)]| {
+            let records: Vec<String> = records.iter().map(|(host, it)| record(host, *it)).collect();
+            let each = || records.iter().map(String::as_str);
             need_network(each(), each())
         };
         let (no, able, wanted) = (Network::No, Network::Able, Network::Wanted);
@@ -372,9 +376,9 @@ mod tests {
         assert!(needed(&[("a-1", able), ("a-2", no)]) && needed(&[("a-1", wanted), ("a-1", no)]));
         assert!(!needed(&[("a-1", no), ("b-1", no)]));
         assert!(needed(&[("", able), ("a-1", able), ("b-1", able)]));
-        assert!(share_machine(&card("a-1", no), &card("a-2", no)) && share_machine("", ""));
-        assert!(!share_machine(&card("a-1", no), &card("b-1", no)));
-        assert!(!are_apart("", "") && are_apart(&card("a-1", no), &card("a-2", no)));
+        assert!(share_machine(&record("a-1", no), &record("a-2", no)) && share_machine("", ""));
+        assert!(!share_machine(&record("a-1", no), &record("b-1", no)));
+        assert!(!are_apart("", "") && are_apart(&record("a-1", no), &record("a-2", no)));
     }
 
     #[test]

@@ -1,29 +1,29 @@
-//! The roll of a job: the cards of all its processes in one text, so that each process reads one instead of all.
+//! The map of a job: the records of all its processes in one text, so that each process reads one instead of all.
 //!
-//! Rank 0 reads the cards and writes the roll. Cards repeat each other: what a process is (its kind) is usually the same in
-//! all, the processors that it is bound to (its seat) are the same on each host, and many processes share a host. So each
-//! of these three texts is written once, and ranks are runs of their numbers. If ranks are placed regularly, the roll has
-//! a few words for each host and seat, however many ranks there are.
+//! Rank 0 reads the records and writes the job map. Records repeat each other: what a process is (its kind) is usually
+//! the same in all, the processors that it is bound to (its binding) are the same on each host, and many processes
+//! share a host. So each of these three texts is written once, and ranks are runs of their numbers. If ranks are placed
+//! regularly, the job map has a few words for each host and binding, however many ranks there are.
 //!
 //! ```text
-//! kind/kind/…;seat/seat/…;host/host/…;run,run,…      run: kind.seat.host.ranks
+//! kind/kind/…;binding/binding/…;host/host/…;run,run,…      run: kind.binding.host.ranks
 //!                                                    a number with `+` rises by one with each rank of the run
 //! ```
 
-use crate::card;
 use crate::error::BootError;
+use crate::process_record;
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Kind, seat and host.
+/// Kind, binding and host.
 const PARTS: usize = 3;
 const KIND: usize = 0;
-const SEAT: usize = 1;
+const BINDING: usize = 1;
 const HOST: usize = 2;
 
-/// The cards of all processes of a job.
+/// The records of all processes of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Roll {
+pub struct JobMap {
     /// The texts of each part, each once.
     texts: [Vec<String>; PARTS],
     /// By rank, which of them.
@@ -60,23 +60,23 @@ impl Run {
     }
 }
 
-impl Roll {
-    /// Of these cards, in the order of ranks.
-    pub fn new<'c>(cards: impl IntoIterator<Item = &'c str>) -> Roll {
+impl JobMap {
+    /// Of these records, in the order of ranks.
+    pub fn new<'c>(records: impl IntoIterator<Item = &'c str>) -> JobMap {
         let mut known: [HashMap<String, u32>; PARTS] = Default::default();
-        let mut roll = Roll::default();
-        for text in cards {
+        let mut map = JobMap::default();
+        for text in records {
             let mut place = [0; PARTS];
-            for (part, word) in card::parts(text).into_iter().enumerate() {
-                let texts = &mut roll.texts[part];
+            for (part, word) in process_record::parts(text).into_iter().enumerate() {
+                let texts = &mut map.texts[part];
                 place[part] = *known[part].entry(word).or_insert_with_key(|word| {
                     texts.push(word.clone());
                     u32::try_from(texts.len() - 1).unwrap_or(u32::MAX)
                 });
             }
-            roll.ranks.push(place);
+            map.ranks.push(place);
         }
-        roll
+        map
     }
 
     /// As a word.
@@ -120,12 +120,12 @@ impl Roll {
     /// The reverse, for a job of `size`.
     ///
     /// # Errors
-    /// It is no roll of so many ranks.
-    pub fn read(text: &str, size: u32) -> Result<Roll, BootError> {
-        Roll::parse(text, size).ok_or_else(|| card::bad(0, "roll", text))
+    /// It is no job map of so many ranks.
+    pub fn read(text: &str, size: u32) -> Result<JobMap, BootError> {
+        JobMap::parse(text, size).ok_or_else(|| process_record::bad(0, "roll", text))
     }
 
-    fn parse(text: &str, size: u32) -> Option<Roll> {
+    fn parse(text: &str, size: u32) -> Option<JobMap> {
         let mut fields = text.split(';');
         let mut texts: [Vec<String>; PARTS] = Default::default();
         for texts in &mut texts {
@@ -147,7 +147,7 @@ impl Roll {
                 ranks.push(place);
             }
         }
-        (ranks.len() == size as usize).then_some(Roll { texts, ranks })
+        (ranks.len() == size as usize).then_some(JobMap { texts, ranks })
     }
 
     fn part(&self, part: usize, rank: u32) -> &str {
@@ -161,7 +161,7 @@ impl Roll {
         self.part(KIND, rank)
     }
 
-    /// The host that a process is on, as on its card.
+    /// The host that a process is on, as on its record.
     pub fn host(&self, rank: u32) -> &str {
         self.part(HOST, rank)
     }
@@ -180,14 +180,14 @@ impl Roll {
         &self.texts[HOST]
     }
 
-    /// All seats.
-    pub fn seats(&self) -> &[String] {
-        &self.texts[SEAT]
+    /// All bindings.
+    pub fn bindings(&self) -> &[String] {
+        &self.texts[BINDING]
     }
 
-    /// The number of each rank's host and of its seat, among all of them.
+    /// The number of each rank's host and of its binding, among all of them.
     pub fn places(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.ranks.iter().map(|place| (place[HOST], place[SEAT]))
+        self.ranks.iter().map(|place| (place[HOST], place[BINDING]))
     }
 }
 
@@ -195,39 +195,39 @@ impl Roll {
 mod tests {
     use super::*;
 
-    fn card(core: u32, host: u32) -> String {
+    fn record(core: u32, host: u32) -> String {
         format!("wire-version:14,processors:{core:02x},host:boot-{host},network:able,socket:0")
     }
 
-    fn roll(ranks: u32, place: impl Fn(u32) -> (u32, u32)) -> Roll {
-        let cards: Vec<String> = (0..ranks)
+    fn map(ranks: u32, place: impl Fn(u32) -> (u32, u32)) -> JobMap {
+        let records: Vec<String> = (0..ranks)
             .map(|rank| {
                 let (core, host) = place(rank);
-                card(core, host)
+                record(core, host)
             })
             .collect();
-        let roll = Roll::new(cards.iter().map(String::as_str));
-        for (rank, card) in (0..).zip(&cards) {
+        let map = JobMap::new(records.iter().map(String::as_str));
+        for (rank, record) in (0..).zip(&records) {
             let words = |text: &str| -> std::collections::BTreeSet<String> {
                 text.split(',').map(str::to_owned).collect()
             };
-            let own = [roll.kind(rank), roll.part(SEAT, rank), roll.host(rank)].join(",");
-            assert_eq!(words(&own), words(card), "rank {rank}");
+            let own = [map.kind(rank), map.part(BINDING, rank), map.host(rank)].join(",");
+            assert_eq!(words(&own), words(record), "rank {rank}");
         }
-        assert_eq!(Roll::read(&roll.write(), ranks).unwrap(), roll);
-        roll
+        assert_eq!(JobMap::read(&map.write(), ranks).unwrap(), map);
+        map
     }
 
     #[test]
-    fn rolls_survive_as_words_and_regular_ones_are_short() {
-        let by_core = roll(10_000, |rank| (rank % 100, rank / 100));
-        let round = roll(10_000, |rank| (rank / 100, rank % 100));
-        let unbound = roll(10_000, |rank| (0, rank / 100));
-        for (roll, most) in [(&by_core, 9_000), (&round, 9_000), (&unbound, 4_000)] {
-            assert!(roll.write().len() < most, "{} bytes", roll.write().len());
+    fn maps_survive_as_words_and_regular_ones_are_short() {
+        let by_core = map(10_000, |rank| (rank % 100, rank / 100));
+        let round = map(10_000, |rank| (rank / 100, rank % 100));
+        let unbound = map(10_000, |rank| (0, rank / 100));
+        for (map, most) in [(&by_core, 9_000), (&round, 9_000), (&unbound, 4_000)] {
+            assert!(map.write().len() < most, "{} bytes", map.write().len());
         }
         assert_eq!(by_core.kinds().collect::<Vec<_>>().len(), 1);
-        assert_eq!((by_core.hosts().len(), by_core.seats().len()), (100, 100));
+        assert_eq!((by_core.hosts().len(), by_core.bindings().len()), (100, 100));
         // In no order at all.
         let mut state = 7u32;
         let mut any = vec![0; 500];
@@ -235,15 +235,15 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             *number = state >> 16;
         }
-        roll(500, |rank| (any[rank as usize] % 7, any[rank as usize] % 11));
-        roll(1, |_| (3, 4));
+        map(500, |rank| (any[rank as usize] % 7, any[rank as usize] % 11));
+        map(1, |_| (3, 4));
     }
 
     #[test]
-    fn what_is_no_roll_is_refused() {
-        let right = roll(6, |rank| (rank % 3, rank / 3)).write();
+    fn what_is_no_map_is_refused() {
+        let right = map(6, |rank| (rank % 3, rank / 3)).write();
         for size in [0, 5, 7] {
-            assert!(Roll::read(&right, size).is_err());
+            assert!(JobMap::read(&right, size).is_err());
         }
         for wrong in [
             "",
@@ -261,14 +261,14 @@ mod tests {
             "a;b;c;4294967295+.0.0.6",
             "a;b;c;0.0.0.5,0.0.0.2",
         ] {
-            let error = Roll::read(wrong, 6).expect_err(wrong);
-            assert!(matches!(error, BootError::BadCard { rank: 0, what: "roll", .. }), "{error}");
+            let error = JobMap::read(wrong, 6).expect_err(wrong);
+            assert!(matches!(error, BootError::BadRecord { rank: 0, what: "roll", .. }), "{error}");
         }
         for at in 0..right.len() {
             let mut bytes = right.clone().into_bytes();
             bytes[at] ^= 1;
             // Whatever it is now, it is read or refused.
-            let _ = Roll::read(&String::from_utf8_lossy(&bytes), 6);
+            let _ = JobMap::read(&String::from_utf8_lossy(&bytes), 6);
         }
     }
 }
