@@ -179,7 +179,8 @@ fn the_pages_show_what_is_compiled_here() {
     let here = here.map(words).join(" ");
     for (page, pieces) in [
         (include_str!("../../docs/gpu.md"), 3),
-        (include_str!("../../docs/collectives.md"), 5),
+        (include_str!("../../docs/collectives.md"), 3),
+        (include_str!("../../docs/streams.md"), 2),
         (include_str!("../../README.md"), 2),
         (include_str!("../../docs/xtq.md"), 6),
         (include_str!("../../docs/internals.md"), 1),
