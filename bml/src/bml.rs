@@ -11,10 +11,10 @@ mod memory;
 mod poll;
 mod trials;
 
-pub use directory::{Directory, Found};
+pub use directory::{Directory, FoundPeer};
 
 use crate::endpoint::{Endpoint, Path};
-use crate::flood::Flood;
+use crate::failure_gossip::FailureGossip;
 use crate::near::{Judge, Near};
 use crate::rail::{Rail, RdmaRail};
 use crate::roll_call::RollCall;
@@ -22,8 +22,8 @@ use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use deaths::{EXPLANATION_TIME, Unexplained};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
-    Address, AmTag, Btl, Lending, Lent, Limits, LinkError, Mapped, PeerId, Queue, Rdma, RemoteKey,
-    ReserveError, Short, Token,
+    Address, AmTag, Btl, Limits, LinkError, Mapped, PeerId, Queue, Rdma, RemoteKey, ReserveError,
+    Short, Token, ZeroCopyMessage, ZeroCopyResult,
 };
 use gapless_mem::{Device, Space};
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub struct Bml {
     /// What peers that are given up, or left, are to be told: over which path, and the word.
     farewells: Vec<(Path, u8)>,
     /// What is known of ranks that are gone.
-    flood: Flood,
+    gossip: FailureGossip,
     /// Who leaves together.
     roll_call: RollCall,
     /// Whether links to neighbours are kept, and deaths passed on.
@@ -125,7 +125,7 @@ impl Bml {
             events: Some(Box::new(Queue::with_capacity(EVENTS_PER_POLL))),
             round: 0,
             farewells: Vec::new(),
-            flood: Flood::new(me, size),
+            gossip: FailureGossip::new(me, size),
             roll_call: RollCall::new(size),
             watches: false,
             owing: false,
@@ -438,29 +438,36 @@ impl Bml {
         sent
     }
 
-    /// Sends a message straight out of the caller's memory, if the transport does that: [`Btl::send_lent`]. To a peer with
-    /// several rails it never does, because what is retained there needs memory of ours. In order with
+    /// Sends a message straight out of the caller's memory, if the transport does that: [`Btl::send_zero_copy`]. To a
+    /// peer with several rails it never does, because what is retained there needs memory of ours. In order with
     /// [`send`](Bml::send).
-    pub fn send_lent(&mut self, to: Rank, tag: AmTag, message: &Lent<'_>) -> Lending {
+    pub fn send_zero_copy(
+        &mut self,
+        to: Rank,
+        tag: AmTag,
+        message: &ZeroCopyMessage<'_>,
+    ) -> ZeroCopyResult {
         let endpoint = self.endpoints.get_mut(to.0 as usize);
-        let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else { return Lending::Never };
+        let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else {
+            return ZeroCopyResult::Never;
+        };
         if self.by_tag[usize::from(tag.0)] == RESERVED {
-            return Lending::Never;
+            return ZeroCopyResult::Never;
         }
         let rail = &mut self.rails[carrier.rail];
-        let lending = rail.btl.send_lent(carrier.peer, tag, message);
-        if lending == Lending::Sent {
+        let result = rail.btl.send_zero_copy(carrier.peer, tag, message);
+        if result == ZeroCopyResult::Sent {
             rail.stir();
             carrier.used = true;
         }
-        lending
+        result
     }
 
-    /// Whether long messages to `to`, and from there, need no buffers of the transport: [`Btl::lends`].
+    /// Whether long messages to `to`, and from there, need no buffers of the transport: [`Btl::has_zero_copy`].
     #[must_use]
-    pub fn lends(&self, to: Rank) -> bool {
+    pub fn has_zero_copy(&self, to: Rank) -> bool {
         let carrier = self.endpoints.get(to.0 as usize).and_then(Endpoint::carrier);
-        carrier.is_some_and(|it| self.rails[it.rail].btl.lends(it.peer))
+        carrier.is_some_and(|it| self.rails[it.rail].btl.has_zero_copy(it.peer))
     }
 
     /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them

@@ -1,7 +1,7 @@
 //! The events of bml for the layers above, in terms of ranks.
 
 use crate::Bml;
-use gapless_btl::{AmTag, Fragment, LinkError, Placing, Short, Token};
+use gapless_btl::{AmTag, Fragment, LinkError, Short, TargetAnswer, Token};
 use std::fmt;
 
 /// A process of the job, numbered from 0.
@@ -82,14 +82,21 @@ pub trait Handler {
         false
     }
 
-    /// Where the end of a message of `len` bytes goes that begins with `head`, likewise: [`gapless_btl::Sink::place`].
-    fn place(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+    /// Where the end of a message of `len` bytes goes that begins with `head`, likewise:
+    /// [`gapless_btl::Sink::receive_target`].
+    fn receive_target(
+        &mut self,
+        from: Rank,
+        tag: AmTag,
+        head: &[u8],
+        len: usize,
+    ) -> TargetAnswer<'_> {
         let _ = (from, tag, head, len);
-        Placing::Nowhere
+        TargetAnswer::Nowhere
     }
 
-    /// A message is where it was to be [placed](Handler::place): [`gapless_btl::Sink::placed`].
-    fn placed(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) {
+    /// A message is where it was to be [placed](Handler::receive_target): [`gapless_btl::Sink::target_filled`].
+    fn target_filled(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) {
         let _ = (from, tag, head, len);
     }
 }
@@ -109,11 +116,17 @@ impl<H: Handler + ?Sized> Handler for &mut H {
         (**self).fragment(from, tag, fragment)
     }
 
-    fn place(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
-        (**self).place(from, tag, head, len)
+    fn receive_target(
+        &mut self,
+        from: Rank,
+        tag: AmTag,
+        head: &[u8],
+        len: usize,
+    ) -> TargetAnswer<'_> {
+        (**self).receive_target(from, tag, head, len)
     }
 
-    fn placed(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) {
-        (**self).placed(from, tag, head, len);
+    fn target_filled(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) {
+        (**self).target_filled(from, tag, head, len);
     }
 }

@@ -20,9 +20,9 @@
 //!   process that [watches](Bml::watch) also keeps links to ranks r ± 2^k, over which it hears of deaths.
 //!
 //! Files: `bml` has the rails (`rail`), the peers (`endpoint`) and the handlers. `select`, `near` and `stripe` choose a
-//! rail and are pure; `bundle` and `window` number and bound what goes over several. `flood` and `roll_call` spread deaths
-//! and leaving. `spin` and `waiter` decide how to wait, `token` whose an ending is. `level`, `digest`, `ranks` and
-//! `registered` are for the layers above.
+//! rail and are pure; `bundle` and `window` number and bound what goes over several. `failure_gossip` and `roll_call`
+//! spread deaths and leaving. `spin` and `waiter` decide how to wait, `token` whose an ending is. `level`, `digest`,
+//! `ranks` and `registered` are for the layers above.
 //!
 //! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
 //! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.
@@ -55,7 +55,7 @@ mod digest;
 mod endpoint;
 mod error;
 mod event;
-mod flood;
+mod failure_gossip;
 mod level;
 mod near;
 mod rail;
@@ -71,7 +71,7 @@ mod token;
 mod waiter;
 mod window;
 
-pub use bml::{Bml, Directory, Found};
+pub use bml::{Bml, Directory, FoundPeer};
 pub use digest::{digest, digest_bytes};
 pub use endpoint::PeerState;
 pub use error::BmlError;
@@ -84,13 +84,13 @@ pub use registered::Registered;
 pub use select::predicted_ns;
 pub use spin::{Spin, Switches};
 pub use token::TokenSpace;
-pub use waiter::{Patience, Step, Waiter, now_ns, switches};
+pub use waiter::{Patience, WaitStep, Waiter, now_ns, switches};
 
 /// The types of the transport contract that this crate's interface uses, so that the layers above need not depend on
 /// the contract itself.
 pub use gapless_btl::pool::HeapPool;
 pub use gapless_btl::{
-    Access, Address, Allocation, AmTag, Btl, Change, Extent, Fragment, Lending, Lent, Limits,
-    LinkError, MapError, Mapped, Mapping, PeerId, Place, Placing, Rdma, RdmaError, RdmaLimits,
-    RemoteKey, ReserveError, SHORT_BYTES, Short, Slot, Token,
+    Access, Address, Allocation, AmTag, Btl, Change, Extent, Fragment, Limits, LinkError, MapError,
+    Mapped, Mapping, PeerId, Rdma, RdmaError, RdmaLimits, ReceiveTarget, RemoteKey, ReserveError,
+    SHORT_BYTES, Short, Slot, TargetAnswer, Token, ZeroCopyMessage, ZeroCopyResult,
 };

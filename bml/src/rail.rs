@@ -60,21 +60,21 @@ impl Rail {
     }
 
     /// Whether a peer may still have the memory mapped.
-    pub(crate) fn withdraw(&mut self, region: Region) -> bool {
-        self.abilities.withdraw(&mut *self.btl, region)
+    pub(crate) fn invalidate(&mut self, region: Region) -> bool {
+        self.abilities.invalidate(&mut *self.btl, region)
     }
 
     /// Whether `rank`, by any name that it has here, may still use the memory.
-    pub(crate) fn recall(&mut self, rank: Rank, region: Region) -> bool {
+    pub(crate) fn revoke(&mut self, rank: Rank, region: Region) -> bool {
         let Rail { btl, abilities, ranks, .. } = self;
         let names = (0..).map(PeerId).zip(ranks).filter(|(_, known)| **known == rank);
-        names.fold(false, |used, (peer, _)| abilities.recall(&mut **btl, peer, region) | used)
+        names.fold(false, |used, (peer, _)| abilities.revoke(&mut **btl, peer, region) | used)
     }
 
     /// Takes the memory back from `rank`, whatever that is doing, and from all others if need be; whether `rank`
     /// does not use it any more.
     pub(crate) fn take_back(&mut self, rank: Rank, region: Region) -> bool {
-        !self.recall(rank, region) || self.abilities.make_private(&mut *self.btl, region)
+        !self.revoke(rank, region) || self.abilities.make_private(&mut *self.btl, region)
     }
 
     /// What it is called by whom it may reach: its network, or its own name.

@@ -19,7 +19,7 @@ const RUNS_MAX: usize = 20;
 const RUN_BYTES: usize = 8;
 
 #[derive(Debug, Default)]
-struct Step {
+struct RollCallStep {
     known: BTreeSet<Rank>,
     /// The same, in the order in which they were learned.
     order: Vec<Rank>,
@@ -31,7 +31,7 @@ struct Step {
 #[derive(Debug)]
 pub(crate) struct RollCall {
     size: u32,
-    steps: [Step; STEPS],
+    steps: [RollCallStep; STEPS],
 }
 
 impl RollCall {
@@ -116,14 +116,14 @@ fn runs(ranks: &[Rank]) -> Vec<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flood::{Fact, Flood};
+    use crate::failure_gossip::{Fact, FailureGossip};
 
     /// All words between those that are not gone, until there is none.
-    fn talk(floods: &[Flood], calls: &mut [RollCall]) {
+    fn talk(gossips: &[FailureGossip], calls: &mut [RollCall]) {
         let mut said = true;
         while std::mem::take(&mut said) {
-            for (from, flood) in floods.iter().enumerate() {
-                for &to in flood.neighbours() {
+            for (from, gossip) in gossips.iter().enumerate() {
+                for &to in gossip.neighbours() {
                     while let Some((word, count)) = calls[from].owed(to) {
                         said = true;
                         assert!(word.len() <= 161);
@@ -138,20 +138,21 @@ mod tests {
     #[test]
     fn all_know_of_all_and_not_before() {
         for size in [1, 2, 3, 4, 7, 64, 129] {
-            let floods: Vec<Flood> = (0..size).map(|rank| Flood::new(Rank(rank), size)).collect();
+            let gossips: Vec<FailureGossip> =
+                (0..size).map(|rank| FailureGossip::new(Rank(rank), size)).collect();
             let mut calls: Vec<RollCall> = (0..size).map(|_| RollCall::new(size)).collect();
             for step in 0..STEPS {
                 let odd = |rank: &u32| !rank.is_multiple_of(2);
                 // The odd ones first, so that there are many runs; the last one after all others.
                 let (first, rest): (Vec<u32>, Vec<u32>) = (0..size - 1).partition(odd);
                 for some in [first, rest, vec![size - 1]] {
-                    talk(&floods, &mut calls);
+                    talk(&gossips, &mut calls);
                     let over = |call: &RollCall| call.is_over(step, [].into_iter());
                     assert!(calls.iter().all(|call| over(call).is_none()), "{size} {some:?}");
                     some.into_iter()
                         .for_each(|rank| _ = calls[rank as usize].enter(step, Rank(rank)));
                 }
-                talk(&floods, &mut calls);
+                talk(&gossips, &mut calls);
                 for call in &calls {
                     assert_eq!(call.is_over(step, [].into_iter()), Some(true), "{size}");
                 }
@@ -162,24 +163,25 @@ mod tests {
     #[test]
     fn without_those_that_have_departed_it_ends_otherwise() {
         let (size, departed) = (9, [Rank(0), Rank(4)]);
-        let mut floods: Vec<Flood> = (0..size).map(|rank| Flood::new(Rank(rank), size)).collect();
+        let mut gossips: Vec<FailureGossip> =
+            (0..size).map(|rank| FailureGossip::new(Rank(rank), size)).collect();
         let mut calls: Vec<RollCall> = (0..size).map(|_| RollCall::new(size)).collect();
-        for flood in &mut floods {
+        for gossip in &mut gossips {
             for rank in departed {
                 let fact = Fact { rank, culprit: rank, departed: true, why: "".into() };
-                flood.hear(rank, fact);
-                flood.lose(rank, "");
+                gossip.hear(rank, fact);
+                gossip.lose(rank, "");
             }
         }
         let rest = (0..size).map(Rank).filter(|rank| !departed.contains(rank));
         for rank in rest.clone() {
             calls[rank.0 as usize].enter(0, rank);
         }
-        talk(&floods, &mut calls);
+        talk(&gossips, &mut calls);
         for rank in rest {
             let at = rank.0 as usize;
-            assert_eq!(calls[at].is_over(0, floods[at].gone()), Some(false));
-            assert_eq!(calls[at].is_over(1, floods[at].gone()), None);
+            assert_eq!(calls[at].is_over(0, gossips[at].gone()), Some(false));
+            assert_eq!(calls[at].is_over(1, gossips[at].gone()), None);
         }
     }
 

@@ -1,10 +1,10 @@
 //! How long to spin before sleeping: a decision from what earlier waits took and from whether others want the
 //! processor. Pure: the time is an argument, in nanoseconds since any fixed moment.
 //!
-//! A *quiet stretch* is the time in which looks find nothing. Spinning ends it at once, sleeping costs a wake-up, so
-//! spinning pays if the stretch ends within the budget.
+//! A *quiet time* is the time in which looks find nothing. Spinning ends it at once, sleeping costs a wake-up, so
+//! spinning pays if that ends within the budget.
 //!
-//! - Stretches that outlast every spin, several in a row, halve the budget. The next that a longer spin would have
+//! - Quiet times that outlast every spin, several in a row, halve the budget. The next that a longer spin would have
 //!   met raises it again.
 //! - Looks come a microsecond apart. If two are much further apart, and the system counts that it gave the processor
 //!   to somebody else, then spins are short for a while, longer each time that it happens again soon. A peer that runs
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// The budget never falls below this: about what falling asleep and waking up costs.
 const LEAST: u64 = 10_000;
-/// Stretches in a row that outlast every spin before the budget shrinks.
+/// Quiet times in a row that outlast every spin before the budget shrinks.
 const IN_VAIN: u32 = 3;
 /// Looks this far apart: perhaps the processor was taken away. A time slice is longer.
 const TAKEN_AWAY: u64 = 50_000;
@@ -48,9 +48,9 @@ pub struct Spin {
     /// The most that the budget can be.
     most: u64,
     budget: u64,
-    /// Stretches in a row that outlasted every spin.
+    /// Quiet times in a row that outlasted every spin.
     in_vain: u32,
-    /// When this stretch was first looked at.
+    /// When this quiet time was first looked at.
     since: Option<u64>,
     /// The last look.
     last: u64,
@@ -124,7 +124,7 @@ impl Spin {
         self.paused = true;
     }
 
-    /// Something was found, or the wait is over: the stretch has ended.
+    /// Something was found, or the wait is over: the quiet time has ended.
     #[inline]
     pub fn found(&mut self) {
         if let Some(since) = self.since.take() {

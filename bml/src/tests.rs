@@ -310,7 +310,7 @@ fn devices_reach_every_rail() {
 
 #[test]
 #[allow(unsafe_code, reason = "vouches for memory of a device")]
-fn device_memory_is_mapped_and_withdrawn_over_the_rail() {
+fn device_memory_is_mapped_and_invalidated_over_the_rail() {
     let mut bml = Bml::new(Rank(0), 1);
     let device: Arc<dyn gapless_mem::Device> = Arc::new(gapless_mem::fake::FakeDevice::new(0));
     let memory = device.allocate(64).unwrap();
@@ -324,7 +324,7 @@ fn device_memory_is_mapped_and_withdrawn_over_the_rail() {
     bml.attach(&device).unwrap();
     let mapping = key(&mut bml).unwrap();
     assert_eq!(mapping.region(), memory);
-    assert!(bml.withdraw(memory), "it is mapped");
+    assert!(bml.invalidate(memory), "it is mapped");
     drop(mapping);
-    assert!(!bml.withdraw(memory));
+    assert!(!bml.invalidate(memory));
 }

@@ -50,7 +50,7 @@ impl Patience {
 
 /// What to do after a poll that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WaitStep {
     /// Poll again at once.
     Spin,
     /// Let others run, then poll again.
@@ -116,18 +116,18 @@ impl Waiter {
 
     /// What to do now that a poll found nothing.
     #[inline]
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> WaitStep {
         self.empty = self.empty.saturating_add(1);
         if self.patience.spins() {
             let goes_on =
                 !self.empty.is_multiple_of(POLLS_PER_LOOK) || self.spin.look(now_ns(), switches);
             if goes_on {
-                return Step::Spin;
+                return WaitStep::Spin;
             }
         } else if self.empty <= self.patience.yields {
-            return Step::Yield;
+            return WaitStep::Yield;
         }
-        if self.patience.block_ms == 0 { Step::Yield } else { Step::Block }
+        if self.patience.block_ms == 0 { WaitStep::Yield } else { WaitStep::Block }
     }
 
     /// Before a sleep that no transport ends: none is armed.
@@ -193,17 +193,17 @@ mod tests {
         let patience = Patience { spin: Duration::ZERO, yields: 2, block_ms: 1, clock_ms: 1 };
         let mut waiter = Waiter::with(patience);
         let steps: Vec<_> = (0..4).map(|_| waiter.step()).collect();
-        assert_eq!(steps, [Step::Yield, Step::Yield, Step::Block, Step::Block]);
+        assert_eq!(steps, [WaitStep::Yield, WaitStep::Yield, WaitStep::Block, WaitStep::Block]);
         waiter.stir();
-        assert_eq!(waiter.step(), Step::Yield);
+        assert_eq!(waiter.step(), WaitStep::Yield);
     }
 
     #[test]
     fn spins_first_and_blocks_in_the_end() {
         let spin = Duration::from_nanos(1);
         let mut waiter = Waiter::with(Patience { spin, ..Patience::new(1, 1) });
-        assert!((1..POLLS_PER_LOOK).all(|_| waiter.step() == Step::Spin));
-        assert!((0..u32::MAX).any(|_| waiter.step() == Step::Block));
+        assert!((1..POLLS_PER_LOOK).all(|_| waiter.step() == WaitStep::Spin));
+        assert!((0..u32::MAX).any(|_| waiter.step() == WaitStep::Block));
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         assert!(!Patience::new(3, 2).spins());
         assert!(Patience::new(2, 2).spins());
         let mut waiter = Waiter::with(Patience { block_ms: 0, ..Patience::new(9, 1) });
-        assert!((0..1000).all(|_| waiter.step() == Step::Yield));
+        assert!((0..1000).all(|_| waiter.step() == WaitStep::Yield));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::job_map::JobMap;
 use crate::network::{self, Paired};
 use crate::wireup::{Questions, Wireup, WireupError};
 use crate::{BootError, process_record};
-use gapless_bml::{BmlError, Directory, Found, LinkError, Rank};
+use gapless_bml::{BmlError, Directory, FoundPeer, LinkError, Rank};
 use gapless_btl::Address;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -150,17 +150,17 @@ impl Directory for Addresses {
         self.has_others || !process_record::are_apart(self.map.host(self.me), self.map.host(peer.0))
     }
 
-    fn look_up(&mut self, peer: Rank) -> Found {
+    fn look_up(&mut self, peer: Rank) -> FoundPeer {
         match self.of(peer.0) {
-            Some(Ok(Paired { addresses, together: true })) => Found::Addresses(addresses),
-            Some(Ok(Paired { addresses, together: false })) => Found::Apart(addresses),
-            None => Found::Later,
+            Some(Ok(Paired { addresses, together: true })) => FoundPeer::Addresses(addresses),
+            Some(Ok(Paired { addresses, together: false })) => FoundPeer::Apart(addresses),
+            None => FoundPeer::Later,
             Some(Err(BootError::Peer(BmlError::PeerLost {
                 error: LinkError::Departed, ..
-            }))) => Found::Nothing(LinkError::Departed),
+            }))) => FoundPeer::Nothing(LinkError::Departed),
             Some(Err(error)) => {
                 let reason = format!("its address could not be got: {error}");
-                Found::Nothing(LinkError::Unreachable { reason })
+                FoundPeer::Nothing(LinkError::Unreachable { reason })
             }
         }
     }

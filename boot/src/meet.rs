@@ -22,7 +22,7 @@ use crate::network::{self, Settings, TCP, Ways};
 use crate::places::Places;
 use crate::process_record::{self, Network};
 use crate::wireup::Wireup;
-use gapless_bml::{Bml, BmlError, Directory, Found, LinkError, PeerState, Rank};
+use gapless_bml::{Bml, BmlError, Directory, FoundPeer, LinkError, PeerState, Rank};
 use gapless_btl::Address;
 use gapless_btl_tcp::random_secret;
 use std::sync::Arc;
@@ -189,11 +189,11 @@ fn way_missing(map: &JobMap, (me, network): (u32, Network), several: bool) -> Op
 /// Has a peer introduced at once.
 fn introduce(bml: &mut Bml, directory: &mut Addresses, rank: u32) -> Result<(), BootError> {
     match directory.look_up(Rank(rank)) {
-        found @ (Found::Addresses(_) | Found::Apart(_)) => {
+        found @ (FoundPeer::Addresses(_) | FoundPeer::Apart(_)) => {
             Ok(bml.introduce_found(Rank(rank), &found)?)
         }
-        Found::Nothing(error) => Err(BmlError::PeerLost { peer: Rank(rank), error }.into()),
-        Found::Later => unreachable!("nobody is at a fence"),
+        FoundPeer::Nothing(error) => Err(BmlError::PeerLost { peer: Rank(rank), error }.into()),
+        FoundPeer::Later => unreachable!("nobody is at a fence"),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{BootError, process_record};
 use choose::Wanted;
 use gapless_bml::Judge;
 use gapless_btl::{Address, Btl, LinkError};
-use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
+use gapless_btl_tcp::{ListenAddress, Secret, Tcp, TcpConfig};
 use interfaces::Interface;
 pub use manner::Manner;
 use std::net::{IpAddr, TcpListener};
@@ -171,7 +171,7 @@ pub fn listening() -> Result<Listening, BootError> {
     let settings = Choices::default().settle()?;
     let (all, rails) =
         usable(&settings).map_err(|error| BootError::Transport { name: TCP, error })?;
-    let of = |place: &Place| all.iter().find(|it| it.place == *place);
+    let of = |place: &ListenAddress| all.iter().find(|it| it.place == *place);
     let name = |place| of(place).map_or_else(String::new, |it| it.name.clone());
     let places = || rails.iter().flatten();
     Ok(Listening {
@@ -184,7 +184,7 @@ pub fn listening() -> Result<Listening, BootError> {
 }
 
 /// All interfaces, and the addresses among them to listen at, by rail: one at least.
-fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Vec<Place>>), LinkError> {
+fn usable(settings: &Settings) -> Result<(Vec<Interface>, Vec<Vec<ListenAddress>>), LinkError> {
     let all = interfaces::list().map_err(|error| LinkError::System {
         operation: "getifaddrs",
         reason: error.to_string(),
@@ -275,8 +275,8 @@ fn open_tcp(
 ) -> Result<Vec<Labelled>, LinkError> {
     let (all, rails) = usable(settings)?;
     if rails.len() > 1 {
-        let names = |places: &Vec<Place>| -> Vec<String> {
-            let of = |place: &Place| all.iter().find(|it| it.place == *place);
+        let names = |places: &Vec<ListenAddress>| -> Vec<String> {
+            let of = |place: &ListenAddress| all.iter().find(|it| it.place == *place);
             places.iter().filter_map(of).map(|it| it.name.clone()).collect()
         };
         let named = rails::NAMES.into_iter().zip(rails.iter().map(names)).collect();

@@ -11,12 +11,12 @@
 //! +----------+--------+---------------------+
 //! ```
 
-use crate::bell::Bell;
 use crate::header::{HEADER_BYTES, Header};
 use crate::retain::Filled;
 use crate::verbs::memory::{Domain, Registered};
 use crate::verbs::pair::{Qp, ReadyToSend};
 use crate::verbs::queues::{LISTED, Srq, Vacant};
+use crate::wake_fd::WakeFd;
 use gapless_btl::{Fragment, LinkError, PeerId, Reclaim, Slot};
 use gapless_mem::Region;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -205,7 +205,7 @@ struct FragmentHome {
     /// Each has room for as many buffers.
     chunks: Box<[OnceLock<Arc<Registered>>]>,
     returns: Returns,
-    bell: Arc<Bell>,
+    wake: Arc<WakeFd>,
 }
 
 // SAFETY: fragments keep the home, and it the memory; an index is on one list, fragment or posted at a time, and comes
@@ -213,7 +213,7 @@ struct FragmentHome {
 unsafe impl Reclaim for FragmentHome {
     unsafe fn reclaim(&self, index: u64) {
         self.returns.push(u32::try_from(index).unwrap_or(NIL));
-        self.bell.ring();
+        self.wake.ring();
     }
 }
 
@@ -236,10 +236,10 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// For at most `entries` buffers, of which a link gets `per_link`. Buffers that come back ring `bell`.
+    /// For at most `entries` buffers, of which a link gets `per_link`. Buffers that come back ring `wake`.
     pub(crate) fn new(
         srq: Arc<Srq>,
-        bell: &Arc<Bell>,
+        wake: &Arc<WakeFd>,
         (entries, per_link): (u32, u32),
         fragment_bytes: usize,
     ) -> Arrivals {
@@ -248,7 +248,7 @@ impl Arrivals {
         let home = FragmentHome {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             returns: Returns::new(count),
-            bell: Arc::clone(bell),
+            wake: Arc::clone(wake),
         };
         let home = Arc::new(home);
         let reclaim: Arc<dyn Reclaim> = home.clone();

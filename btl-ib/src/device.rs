@@ -1,8 +1,8 @@
 //! What devices there are, and which port a transport takes.
 
-use crate::card::LinkKind;
+use crate::address::LinkKind;
 use crate::config::IbConfig;
-use crate::place::Place;
+use crate::qp_address::QpAddress;
 use crate::verbs::device::{Context, Gid, Listed, Numbers, Port, all};
 use crate::verbs::flags::Capabilities;
 use gapless_btl::LinkError;
@@ -97,7 +97,7 @@ fn taken(gids: &[Gid], index: Option<u8>) -> Option<Gid> {
 fn describe_port(context: &Context, port: &Port, gid_index: Option<u8>) -> PortInfo {
     let gids = context.gids(port);
     let gid = taken(&gids, gid_index);
-    let shown = |gid: &Gid| Place { gid: gid.bytes, lid: port.lid, number: 0 }.to_string();
+    let shown = |gid: &Gid| QpAddress { gid: gid.bytes, lid: port.lid, number: 0 }.to_string();
     PortInfo {
         number: port.number,
         active: port.active,

@@ -1,7 +1,7 @@
 //! How links end: why, what the device says of it, and when their queue pairs are destroyed.
 
 use crate::ib::Ib;
-use crate::link::{Ending, Grave, State, Up};
+use crate::link::{DrainingQp, Ending, LinkState, Up};
 use crate::retain::{Retained, Sent};
 use crate::verbs::device::DeviceEvent;
 use gapless_btl::{AmTag, Event, LinkError, PeerId, Unacknowledged};
@@ -79,9 +79,11 @@ impl Ib {
                     if let Some(up) = id.and_then(|id| self.links[id].up()) {
                         up.drained = true;
                     }
-                    let mut graves = self.graves.iter_mut();
-                    if let Some(grave) = graves.find(|grave| grave.qp.number() == number) {
-                        grave.drained = true;
+                    let mut draining = self.draining.iter_mut();
+                    if let Some(draining_qp) =
+                        draining.find(|draining_qp| draining_qp.qp.number() == number)
+                    {
+                        draining_qp.drained = true;
                     }
                 }
                 event => tracing::debug!(?event, port, "the device says"),
@@ -97,13 +99,13 @@ impl Ib {
 
     /// Destroys queue pairs whose buffers have come back, or had their time.
     fn bury(&mut self) {
-        let (flush, before) = (self.flush(), self.graves.len());
-        self.graves.retain_mut(|grave| {
-            let over = grave.drained || grave.since.elapsed() >= flush;
+        let (flush, before) = (self.flush(), self.draining.len());
+        self.draining.retain_mut(|draining_qp| {
+            let over = draining_qp.drained || draining_qp.since.elapsed() >= flush;
             // What came back before that is looked at first.
-            !(over && std::mem::replace(&mut grave.looked, over))
+            !(over && std::mem::replace(&mut draining_qp.looked, over))
         });
-        self.pairs -= u32::try_from(before - self.graves.len()).unwrap_or(0);
+        self.pairs -= u32::try_from(before - self.draining.len()).unwrap_or(0);
     }
 
     /// Ends a link: what is posted comes back first.
@@ -150,21 +152,26 @@ impl Ib {
     /// Ends a link at once: what is posted on it fails, and its loss is told.
     pub(crate) fn lose(&mut self, id: u32, error: LinkError) {
         let link = &mut self.links[id as usize];
-        let state = std::mem::replace(&mut link.state, State::Lost(error.clone()));
+        let state = std::mem::replace(&mut link.state, LinkState::Lost(error.clone()));
         match state {
-            State::Known => {}
-            State::Calling(_) | State::Lost(_) => self.pairs -= 1,
-            State::Up(up) => {
+            LinkState::Known => {}
+            LinkState::Calling(_) | LinkState::Lost(_) => self.pairs -= 1,
+            LinkState::Up(up) => {
                 let mut up = up;
                 // What it has said last is not sent again.
-                up.look_at_tally();
-                self.forget_tally(id);
+                up.look_at_ack_word();
+                self.forget_ack_word(id);
                 let Up { mut qp, posted, operations, incoming, drained, slots, retained, .. } = *up;
                 self.by_number.remove(&qp.number());
                 // From here on the adapter touches nothing for this link but buffers for arrivals.
                 if posted.is_empty() {
                     qp.abandon();
-                    self.graves.push(Grave { qp, since: Instant::now(), drained, looked: false });
+                    self.draining.push(DrainingQp {
+                        qp,
+                        since: Instant::now(),
+                        drained,
+                        looked: false,
+                    });
                 } else {
                     self.pairs -= 1;
                     drop(qp);

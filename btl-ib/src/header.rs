@@ -8,7 +8,7 @@ const MAGIC: u8 = 0x6b;
 
 /// What a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// One of the caller's; the tag counts.
     Message,
     /// Only gives room.
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 /// its process has had, modulo 2¹⁶.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     pub(crate) tag: u8,
     pub(crate) grant: u32,
     /// Counts all messages of the link, modulo 2¹⁶.
@@ -41,9 +41,9 @@ impl Header {
     pub(crate) fn write(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let kind = match self.kind {
-            Kind::Message => 1,
-            Kind::Grant => 2,
-            Kind::Farewell => 3,
+            MessageKind::Message => 1,
+            MessageKind::Grant => 2,
+            MessageKind::Farewell => 3,
         };
         let mut into = Writer::new(&mut bytes);
         into.put(&[MAGIC, kind, self.tag, 0]);
@@ -67,9 +67,9 @@ impl Header {
             return Err(format!("a message starts with {:02x?}", &header[..4]));
         }
         let kind = match kind {
-            1 => Kind::Message,
-            2 => Kind::Grant,
-            3 => Kind::Farewell,
+            1 => MessageKind::Message,
+            2 => MessageKind::Grant,
+            3 => MessageKind::Farewell,
             other => return Err(format!("a message of kind {other}")),
         };
         let (grant, sequence_said, had) = (from.u32(), from.u16(), from.u16());
@@ -83,7 +83,7 @@ impl Header {
                 header.bytes
             ));
         }
-        if kind != Kind::Message && (header.bytes != 0 || tag != 0) {
+        if kind != MessageKind::Message && (header.bytes != 0 || tag != 0) {
             return Err(format!("{} bytes and tag {tag} in a message of ours", header.bytes));
         }
         Ok(header)
@@ -95,12 +95,12 @@ mod tests {
     use super::*;
 
     const RIGHT: Header =
-        Header { kind: Kind::Message, tag: 200, grant: 32, sequence: 7, had: 9, bytes: 5 };
+        Header { kind: MessageKind::Message, tag: 200, grant: 32, sequence: 7, had: 9, bytes: 5 };
 
     #[test]
     fn headers_survive_the_wire() {
         assert_eq!(Header::read(&RIGHT.write(), 21, 7), Ok(RIGHT));
-        for kind in [Kind::Grant, Kind::Farewell] {
+        for kind in [MessageKind::Grant, MessageKind::Farewell] {
             let header = Header { kind, tag: 0, bytes: 0, ..RIGHT };
             assert_eq!(Header::read(&header.write(), 16, 7), Ok(header));
         }
@@ -115,8 +115,8 @@ mod tests {
         for arrived in [0, 15, 16, 20, 22] {
             wrong(RIGHT, arrived, 7);
         }
-        wrong(Header { kind: Kind::Grant, tag: 0, ..RIGHT }, 21, 7);
-        wrong(Header { kind: Kind::Farewell, bytes: 0, ..RIGHT }, 16, 7);
+        wrong(Header { kind: MessageKind::Grant, tag: 0, ..RIGHT }, 21, 7);
+        wrong(Header { kind: MessageKind::Farewell, bytes: 0, ..RIGHT }, 16, 7);
         for (at, value) in [(0, 0), (1, 0), (1, 4), (3, 1)] {
             let mut bytes = RIGHT.write();
             bytes[at] = value;

@@ -1,16 +1,15 @@
 //! The transport: its parts, and the contract.
 
-use crate::bell::Bell;
+use crate::address::{IbAddress, Id, job_digest};
 use crate::buffers::Arrivals;
-use crate::card::{Card, Id, job_digest};
 use crate::config::{IbConfig, lockable};
+use crate::connection_manager::ConnectionManager;
 use crate::device::{Chosen, choose};
-use crate::door::Door;
-use crate::guests::Guests;
 use crate::header::HEADER_BYTES;
-use crate::link::{Grave, INLINE_BYTES, Link, State, receives, sends};
-use crate::place::Place;
+use crate::link::{DrainingQp, INLINE_BYTES, Link, LinkState, receives, sends};
+use crate::pending::PendingConnections;
 use crate::proof::Keys;
+use crate::qp_address::QpAddress;
 use crate::rdma::OneSided;
 use crate::retain::Retained;
 use crate::system;
@@ -19,6 +18,7 @@ use crate::verbs::flags::Capabilities;
 use crate::verbs::memory::Domain;
 use crate::verbs::pair::{Here, Lengths, Qp};
 use crate::verbs::queues::{Channel, Done, Poller, Srq};
+use crate::wake_fd::WakeFd;
 use gapless_btl::watch::{Interest, Watch};
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Rdma, ReserveError, SHORT_BYTES, Short,
@@ -55,7 +55,7 @@ pub struct Ib {
     pub(crate) config: IbConfig,
     limits: Limits,
     pub(crate) keys: Keys,
-    pub(crate) card: Card,
+    pub(crate) address: IbAddress,
     pub(crate) here: Here,
     pub(crate) port: Port,
     pub(crate) numbers: Numbers,
@@ -64,10 +64,10 @@ pub struct Ib {
     pub(crate) srq: Arc<Srq>,
     pub(crate) poller: Poller,
     pub(crate) arrivals: Arrivals,
-    pub(crate) door: Door,
-    pub(crate) guests: Guests,
+    pub(crate) cm: ConnectionManager,
+    pub(crate) pending: PendingConnections,
     pub(crate) watch: Watch,
-    bell: Arc<Bell>,
+    wake: Arc<WakeFd>,
     pub(crate) links: Vec<Link>,
     pub(crate) by_id: HashMap<Id, u32>,
     /// Links by the numbers of their queue pairs.
@@ -78,7 +78,7 @@ pub struct Ib {
     pub(crate) calling: usize,
     /// Links whose queue pairs are in the error state.
     pub(crate) endings: Vec<u32>,
-    pub(crate) graves: Vec<Grave>,
+    pub(crate) draining: Vec<DrainingQp>,
     /// Links that may have to be told of room.
     pub(crate) owing: Vec<u32>,
     /// Links that stand and retain what they send; those of them whose peers were not told of all that has come; and a list
@@ -184,20 +184,20 @@ impl Ib {
         let keys = Keys::new(&config.secret, &config.job);
         let id = random()?;
         let lid = port.lid;
-        let door = Door::new(&domain, here, &keys, (id, config.rank), (gid.bytes, lid))?;
+        let cm = ConnectionManager::new(&domain, here, &keys, (id, config.rank), (gid.bytes, lid))?;
         crate::dont_block(context.events_fd())?;
         // Nobody asks which of them it is.
-        let (watch, bell) = (Watch::new(0u64)?, Arc::new(Bell::new()?));
-        for fd in [channel.fd(), door.ring(), context.events_fd(), bell.fd()] {
+        let (watch, wake) = (Watch::new(0u64)?, Arc::new(WakeFd::new()?));
+        for fd in [channel.fd(), cm.ring(), context.events_fd(), wake.fd()] {
             watch.add(fd, 0u64, Interest::READING)?;
         }
-        let place = Place { gid: gid.bytes, lid, number: door.number() };
-        let card = Card {
+        let place = QpAddress { gid: gid.bytes, lid, number: cm.number() };
+        let address = IbAddress {
             kind: port.kind,
             rank: config.rank,
             id,
             job: job_digest(&config.job),
-            door: place,
+            cm: place,
         };
         tracing::debug!(device = context.name, port = port.number, gid = %place, "verbs port opened");
         let mb_s = if port.mbit_s == 0 { 1_000 } else { port.mbit_s / 8 };
@@ -214,20 +214,20 @@ impl Ib {
                 death_notice_ms: notice_ms,
             },
             one_sided: OneSided::new(&config, &domain, mb_s)?,
-            arrivals: Arrivals::new(Arc::clone(&srq), &bell, (entries, per_link), fragment),
-            bell,
+            arrivals: Arrivals::new(Arc::clone(&srq), &wake, (entries, per_link), fragment),
+            wake,
             lengths,
             config,
             keys,
-            card,
+            address,
             here,
             port,
             numbers,
             domain,
             srq,
             poller,
-            door,
-            guests: Guests::default(),
+            cm,
+            pending: PendingConnections::default(),
             watch,
             links: Vec::new(),
             by_id: HashMap::new(),
@@ -235,7 +235,7 @@ impl Ib {
             pairs: 0,
             calling: 0,
             endings: Vec::new(),
-            graves: Vec::new(),
+            draining: Vec::new(),
             owing: Vec::new(),
             retaining: Vec::new(),
             untold: Vec::new(),
@@ -281,7 +281,7 @@ impl Btl for Ib {
     }
 
     fn address(&self) -> Address {
-        self.card.address()
+        self.address.to_bytes()
     }
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
@@ -299,7 +299,7 @@ impl Btl for Ib {
     }
 
     fn callers(&mut self) -> Option<Vec<u32>> {
-        Some(self.guests.take_called())
+        Some(self.pending.take_called())
     }
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
@@ -307,20 +307,20 @@ impl Btl for Ib {
         self.known(to)?;
         let waiting = self.outbox.len() >= UNREPORTED;
         match &mut self.links[to.0 as usize].state {
-            State::Lost(error) => return Err(error.clone().into()),
+            LinkState::Lost(error) => return Err(error.clone().into()),
             _ if len > max => return Err(ReserveError::TooLong { len, max }),
-            State::Up(up) if !waiting => {
+            LinkState::Up(up) if !waiting => {
                 if up.has_room() {
                     return up.slots.take(to, len).ok_or(ReserveError::Full);
                 }
             }
-            State::Known => {
+            LinkState::Known => {
                 if let Err(error) = self.call(to.0) {
                     self.lose(to.0, error.clone());
                     return Err(error.into());
                 }
             }
-            State::Calling(_) | State::Up(_) => {}
+            LinkState::Calling(_) | LinkState::Up(_) => {}
         }
         Err(ReserveError::Full)
     }
@@ -332,7 +332,7 @@ impl Btl for Ib {
             return self.unsent(done, LinkError::Unreachable { reason });
         };
         let error = match &mut link.state {
-            State::Up(up) => match (up.slots.open(slot), &up.ending) {
+            LinkState::Up(up) => match (up.slots.open(slot), &up.ending) {
                 (Ok(filled), None) => {
                     if let Err(error) = up.send(to, tag.0, filled, done) {
                         self.end(to, error);
@@ -350,13 +350,13 @@ impl Btl for Ib {
                     LinkError::Unreachable { reason: "the slot is of another link".to_owned() }
                 }
             },
-            State::Lost(_) if link.retains => {
+            LinkState::Lost(_) if link.retains => {
                 let message = slot.to_vec().expect("slots are memory that the CPU may touch");
                 link.unacknowledged.push(Unacknowledged { tag, message, done });
                 return;
             }
-            State::Lost(error) => error.clone(),
-            State::Known | State::Calling(_) => {
+            LinkState::Lost(error) => error.clone(),
+            LinkState::Known | LinkState::Calling(_) => {
                 LinkError::Unreachable { reason: "the slot is of another transport".to_owned() }
             }
         };
@@ -409,7 +409,7 @@ impl Btl for Ib {
     fn outstanding(&self, peer: PeerId) -> u64 {
         let Some(link) = self.links.get(peer.0 as usize) else { return 0 };
         match &link.state {
-            State::Up(up) => up.retained.as_ref().map_or(0, Retained::outstanding),
+            LinkState::Up(up) => up.retained.as_ref().map_or(0, Retained::outstanding),
             _ => link.unacknowledged.iter().map(|it| it.message.len() as u64).sum(),
         }
     }
@@ -420,7 +420,7 @@ impl Btl for Ib {
 
     fn arm(&mut self) -> Option<RawFd> {
         self.armed = true;
-        self.bell.listen();
+        self.wake.listen();
         self.poller.cq.channel.hush();
         self.poller.arm();
         self.set_alarm();
@@ -434,8 +434,8 @@ impl Btl for Ib {
 
 impl std::fmt::Debug for Ib {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (rank, door) = (self.card.rank, self.card.door);
-        write!(f, "Ib of rank {rank} on {} at {door}, {} peers", self.port_name(), self.links.len())
+        let (rank, cm) = (self.address.rank, self.address.cm);
+        write!(f, "Ib of rank {rank} on {} at {cm}, {} peers", self.port_name(), self.links.len())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys of registered regions: the bytes of a [`RemoteKey`].
 
+use crate::address::Id;
 use crate::bytes::{Reader, Writer};
-use crate::card::Id;
 use crate::proof::{Keys, TAG_BYTES};
 use gapless_btl::{Access, RdmaError, RemoteKey};
 

@@ -1,8 +1,8 @@
 //! Leaving: what was sent arrives, then a farewell.
 
-use crate::header::Kind;
+use crate::header::MessageKind;
 use crate::ib::Ib;
-use crate::link::{Link, State};
+use crate::link::{Link, LinkState};
 use std::time::{Duration, Instant};
 
 impl Drop for Ib {
@@ -13,7 +13,7 @@ impl Drop for Ib {
         for id in 0..count {
             let Some(up) = self.links[id as usize].up() else { continue };
             if up.is_open()
-                && let Err(error) = up.say(id, Kind::Farewell)
+                && let Err(error) = up.say(id, MessageKind::Farewell)
             {
                 self.end(id, error);
             }
@@ -26,12 +26,12 @@ impl Drop for Ib {
         }
         // Queue pairs are destroyed before memory that they work on.
         for link in &mut self.links {
-            if let State::Up(up) = &mut link.state {
+            if let LinkState::Up(up) = &mut link.state {
                 up.qp.abandon();
             }
         }
         self.links.clear();
-        self.graves.clear();
+        self.draining.clear();
     }
 }
 

@@ -7,12 +7,13 @@
 //!   are several transports. [`devices`] lists what there is.
 //! - Objects of verbs are in `verbs`, behind types that free themselves in the right order; queue pairs have a type for
 //!   every state.
-//! - A process has a door for datagrams, served by a thread (`door`). Peers call each other there when one of them first
-//!   needs the link (`meeting`); what they say is proved by the job's [`Secret`] (`proof`).
-//! - A pair of processes has one reliable connected queue pair at each end (`link`). Arrivals of all links go through one
-//!   shared receive queue (`buffers`); credits, which ride on messages, see to it that there is a buffer for each
+//! - A process has a connection manager for datagrams, served by a thread (`connection_manager`). Peers call each other
+//!   there when one of them first needs the link (`meeting`); what they say is proved by the job's [`Secret`]
+//!   (`proof`).
+//! - A pair of processes has one reliable connected queue pair at each end (`link`). Arrivals of all links go through
+//!   one shared receive queue (`buffers`); credits, which ride on messages, see to it that there is a buffer for each
 //!   (`credits`, `header`).
-//! - What is sent can be retained until the peer's process has it (`retain`, `tally`), so that layers above use several
+//! - What is sent can be retained until the peer's process has it (`retain`, `acks`), so that layers above use several
 //!   ports together, or a port and TCP.
 //! - One-sided operations (`rdma`) are RDMA reads and writes, between registered regions or through a ring of staging
 //!   buffers.
@@ -27,8 +28,9 @@
 //!
 //! # What a peer costs
 //!
-//! One that was only introduced: its card. One with a link: a queue pair, [`IbConfig::buffers`] buffers of
-//! [`IbConfig::fragment_bytes`] to send from and five more to receive into (by default 1.1 MiB) and a page, locked in memory.
+//! One that was only introduced: its address. One with a link: a queue pair, [`IbConfig::buffers`] buffers of
+//! [`IbConfig::fragment_bytes`] to send from and five more to receive into (by default 1.1 MiB) and a page, locked in
+//! memory.
 //!
 //! # Limits
 //!
@@ -45,34 +47,37 @@
 #![deny(unsafe_code)]
 
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
-mod bell;
+mod address;
 mod bytes;
-#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
-mod card;
 mod config;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod credits;
-#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
-mod guests;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod header;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod key;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
-mod place;
+mod pending;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod proof;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod qp_address;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod retain;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod wake_fd;
 
+#[cfg(feature = "ib")]
+#[allow(unsafe_code, reason = "reads a word that peers write")]
+mod acks;
 #[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "the adapter works on its buffers")]
 mod buffers;
 #[cfg(feature = "ib")]
-mod device;
-#[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "the adapter works on its buffers")]
-mod door;
+mod connection_manager;
+#[cfg(feature = "ib")]
+mod device;
 #[cfg(feature = "ib")]
 mod ends;
 #[cfg(feature = "ib")]
@@ -89,9 +94,6 @@ mod poll;
 #[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "implements Rdma, on memory that callers lend")]
 mod rdma;
-#[cfg(feature = "ib")]
-#[allow(unsafe_code, reason = "reads a word that peers write")]
-mod tally;
 #[cfg(all(test, feature = "ib"))]
 #[allow(unsafe_code, reason = "operates on memory that is never freed")]
 mod tests;
@@ -103,7 +105,7 @@ mod verbs;
 #[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
 mod ways;
 
-pub use card::LinkKind;
+pub use address::LinkKind;
 pub use config::IbConfig;
 #[cfg(feature = "ib")]
 pub use device::{DeviceInfo, PortInfo, devices};

@@ -1,14 +1,14 @@
 //! A peer: what is known of it, how far the link to it is, and what is posted on it.
 
+use crate::acks::AckWord;
+use crate::address::IbAddress;
 use crate::buffers::Slots;
-use crate::card::Card;
 use crate::credits::{Incoming, Outgoing};
-use crate::header::{HEADER_BYTES, Header, Kind};
-use crate::place::Place;
+use crate::header::{HEADER_BYTES, Header, MessageKind};
 use crate::proof::{Hello, Signs};
+use crate::qp_address::QpAddress;
 use crate::retain::{Filled, Had, Retained, Sent};
-use crate::tally::Tally;
-use crate::verbs::pair::{Init, Piece, Qp, ReadyToSend, Way};
+use crate::verbs::pair::{Init, Piece, Qp, RdmaKind, ReadyToSend};
 use gapless_btl::{AmTag, LinkError, Token, Unacknowledged};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -35,8 +35,8 @@ pub(crate) fn sends(buffers: u32) -> u32 {
 
 /// One peer.
 pub(crate) struct Link {
-    pub(crate) card: Card,
-    pub(crate) state: State,
+    pub(crate) address: IbAddress,
+    pub(crate) state: LinkState,
     /// A link was asked for, by either end.
     pub(crate) met: bool,
     /// What is sent is retained until the peer's process has it.
@@ -45,7 +45,7 @@ pub(crate) struct Link {
     pub(crate) unacknowledged: Vec<Unacknowledged>,
 }
 
-pub(crate) enum State {
+pub(crate) enum LinkState {
     /// Introduced, and nobody has called yet.
     Known,
     /// We have called, and heard nothing of its queue pair.
@@ -58,15 +58,15 @@ pub(crate) enum State {
 /// A queue pair that knows no peer yet.
 pub(crate) struct Calling {
     pub(crate) qp: Qp<Init>,
-    pub(crate) call: Call,
+    pub(crate) call: HelloCall,
 }
 
 /// Our hellos to a peer.
-pub(crate) struct Call {
+pub(crate) struct HelloCall {
     /// As the peer is to know this end; the flags are set when it is sent.
     pub(crate) hello: Hello,
     /// Where the peer counts our messages.
-    pub(crate) tally: Tally,
+    pub(crate) ack_word: AckWord,
     /// When the next is due.
     pub(crate) due: Instant,
     /// How many the peer has not answered at all.
@@ -77,7 +77,7 @@ pub(crate) struct Call {
 /// A link over which messages can go.
 pub(crate) struct Up {
     pub(crate) qp: Qp<ReadyToSend>,
-    pub(crate) call: Call,
+    pub(crate) call: HelloCall,
     /// The peer's end, as it was told first.
     pub(crate) peer: Hello,
     /// The peer can receive, too.
@@ -101,7 +101,7 @@ pub(crate) struct Up {
     pub(crate) grants_out: u32,
     pub(crate) parts_out: u32,
     pub(crate) pulse_out: bool,
-    pub(crate) tally_out: bool,
+    pub(crate) ack_out: bool,
     /// When the peer's adapter has last answered.
     pub(crate) heard: Instant,
     pub(crate) ending: Option<Ending>,
@@ -121,7 +121,7 @@ pub(crate) struct Ending {
 
 /// The queue pair of a link that has ended. It may have taken buffers out of the shared receive queue, which come back
 /// before the device says that it was the last: destroyed before, it would take them along.
-pub(crate) struct Grave {
+pub(crate) struct DrainingQp {
     pub(crate) qp: Qp<ReadyToSend>,
     pub(crate) since: Instant,
     /// It takes no more buffers.
@@ -133,10 +133,10 @@ pub(crate) struct Grave {
 /// A piece of work that the adapter has.
 pub(crate) struct Posted {
     pub(crate) position: u32,
-    pub(crate) work: Work,
+    pub(crate) work: PostedWork,
 }
 
-pub(crate) enum Work {
+pub(crate) enum PostedWork {
     /// A message, in this slot if it has one.
     Message {
         slot: Option<u32>,
@@ -148,14 +148,14 @@ pub(crate) enum Work {
     Farewell,
     Pulse,
     /// How many messages have come.
-    Tally,
+    Ack,
     /// A part of a one-sided operation.
-    Part(Part),
+    OperationPart(OperationPart),
 }
 
 /// A part of a one-sided operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct OperationPart {
     pub(crate) operation: u32,
     /// Bytes from the operation's beginning.
     pub(crate) at: u64,
@@ -165,14 +165,14 @@ pub(crate) struct Part {
 }
 
 impl Link {
-    pub(crate) fn new(card: Card) -> Link {
-        let (state, unacknowledged) = (State::Known, Vec::new());
-        Link { card, state, met: false, retains: false, unacknowledged }
+    pub(crate) fn new(address: IbAddress) -> Link {
+        let (state, unacknowledged) = (LinkState::Known, Vec::new());
+        Link { address, state, met: false, retains: false, unacknowledged }
     }
 
     pub(crate) fn up(&mut self) -> Option<&mut Up> {
         match &mut self.state {
-            State::Up(up) => Some(up),
+            LinkState::Up(up) => Some(up),
             _ => None,
         }
     }
@@ -181,7 +181,7 @@ impl Link {
 impl Up {
     pub(crate) fn new(
         qp: Qp<ReadyToSend>,
-        call: Call,
+        call: HelloCall,
         peer: Hello,
         slots: Slots,
         now: Instant,
@@ -206,7 +206,7 @@ impl Up {
             grants_out: 0,
             parts_out: 0,
             pulse_out: false,
-            tally_out: false,
+            ack_out: false,
             heard: now,
             ending: None,
             drained: false,
@@ -215,8 +215,8 @@ impl Up {
     }
 
     /// Where the peer's queue pair is.
-    pub(crate) fn place(door: &Place, peer: &Hello) -> Place {
-        Place { number: peer.number, ..*door }
+    pub(crate) fn qp_address(cm: &QpAddress, peer: &Hello) -> QpAddress {
+        QpAddress { number: peer.number, ..*cm }
     }
 
     /// Whether messages can be sent at all.
@@ -236,7 +236,7 @@ impl Up {
         u64::from(link) << 32 | u64::from(self.position)
     }
 
-    fn header(&mut self, kind: Kind, tag: u8, bytes: u32) -> Header {
+    fn header(&mut self, kind: MessageKind, tag: u8, bytes: u32) -> Header {
         let grant = self.incoming.tell();
         let [low, high, ..] = self.had.tell().to_le_bytes();
         let had = u16::from_le_bytes([low, high]);
@@ -244,23 +244,23 @@ impl Up {
     }
 
     /// Notes what was posted.
-    fn note(&mut self, work: Work) {
+    fn note(&mut self, work: PostedWork) {
         let position = self.position;
         self.position = position.wrapping_add(1);
         match work {
-            Work::Message { .. } | Work::Retained => {
+            PostedWork::Message { .. } | PostedWork::Retained => {
                 self.messages_out += 1;
                 self.outgoing.sent();
                 self.sequence_out = self.sequence_out.wrapping_add(1);
             }
-            Work::Grant => {
+            PostedWork::Grant => {
                 self.grants_out += 1;
                 self.sequence_out = self.sequence_out.wrapping_add(1);
             }
-            Work::Farewell => self.sequence_out = self.sequence_out.wrapping_add(1),
-            Work::Pulse => self.pulse_out = true,
-            Work::Tally => self.tally_out = true,
-            Work::Part(_) => self.parts_out += 1,
+            PostedWork::Farewell => self.sequence_out = self.sequence_out.wrapping_add(1),
+            PostedWork::Pulse => self.pulse_out = true,
+            PostedWork::Ack => self.ack_out = true,
+            PostedWork::OperationPart(_) => self.parts_out += 1,
         }
         self.posted.push_back(Posted { position, work });
     }
@@ -287,15 +287,15 @@ impl Up {
         filled: Filled,
         token: Token,
     ) -> Result<(), LinkError> {
-        let header = self.header(Kind::Message, tag, filled.bytes);
+        let header = self.header(MessageKind::Message, tag, filled.bytes);
         let how = (self.name(link), self.tells(token != Token::NONE));
         // Noted even if it is refused: the link ends, and with it the message.
         let result = self.slots.send(&mut self.qp, how, filled, &header);
         let work = match &mut self.retained {
-            None => Work::Message { slot: Some(filled.index), token },
+            None => PostedWork::Message { slot: Some(filled.index), token },
             Some(all) => {
                 all.push(Sent { tag, filled, token });
-                Work::Retained
+                PostedWork::Retained
             }
         };
         self.note(work);
@@ -316,11 +316,11 @@ impl Up {
     ///
     /// # Errors
     /// The device is gone: the link ends.
-    pub(crate) fn write_tally(&mut self, link: u32) -> Result<(), LinkError> {
+    pub(crate) fn write_ack(&mut self, link: u32) -> Result<(), LinkError> {
         let (name, count) = (self.name(link), u64::from(self.had.tell()));
-        self.qp.write_inline(name, true, &count.to_le_bytes(), self.peer.tally)?;
+        self.qp.write_inline(name, true, &count.to_le_bytes(), self.peer.ack_word)?;
         self.untold = 0;
-        self.note(Work::Tally);
+        self.note(PostedWork::Ack);
         Ok(())
     }
 
@@ -338,13 +338,13 @@ impl Up {
         message: &[u8],
     ) -> Result<(), LinkError> {
         let bytes = u32::try_from(message.len()).expect("it is short");
-        let header = self.header(Kind::Message, tag, bytes).write();
+        let header = self.header(MessageKind::Message, tag, bytes).write();
         let mut whole = [0; INLINE_BYTES];
         whole[..HEADER_BYTES].copy_from_slice(&header);
         whole[HEADER_BYTES..][..message.len()].copy_from_slice(message);
         let (name, told) = (self.name(link), self.tells(false));
         self.qp.send_inline(name, told, &whole[..HEADER_BYTES + message.len()])?;
-        self.note(Work::Message { slot: None, token: Token::NONE });
+        self.note(PostedWork::Message { slot: None, token: Token::NONE });
         Ok(())
     }
 
@@ -352,11 +352,15 @@ impl Up {
     ///
     /// # Errors
     /// The device is gone: the link ends.
-    pub(crate) fn say(&mut self, link: u32, kind: Kind) -> Result<(), LinkError> {
+    pub(crate) fn say(&mut self, link: u32, kind: MessageKind) -> Result<(), LinkError> {
         let header = self.header(kind, 0, 0).write();
         self.qp.send_inline(self.name(link), true, &header)?;
         self.untold = 0;
-        self.note(if kind == Kind::Farewell { Work::Farewell } else { Work::Grant });
+        self.note(if kind == MessageKind::Farewell {
+            PostedWork::Farewell
+        } else {
+            PostedWork::Grant
+        });
         Ok(())
     }
 
@@ -367,9 +371,9 @@ impl Up {
     pub(crate) fn pulse(&mut self, link: u32) -> Result<(), LinkError> {
         let name = self.name(link);
         // SAFETY: there are no pieces.
-        unsafe { self.qp.move_bytes(name, true, Way::Write, &[], (0, 0)) }?;
+        unsafe { self.qp.move_bytes(name, true, RdmaKind::Write, &[], (0, 0)) }?;
         self.untold = 0;
-        self.note(Work::Pulse);
+        self.note(PostedWork::Pulse);
         Ok(())
     }
 
@@ -383,8 +387,8 @@ impl Up {
     pub(crate) unsafe fn part(
         &mut self,
         link: u32,
-        part: Part,
-        way: Way,
+        part: OperationPart,
+        way: RdmaKind,
         pieces: &[Piece],
         remote: (u32, u64),
     ) -> Result<(), LinkError> {
@@ -392,12 +396,12 @@ impl Up {
         // SAFETY: the caller's promise.
         unsafe { self.qp.move_bytes(name, true, way, pieces, remote) }?;
         self.untold = 0;
-        self.note(Work::Part(part));
+        self.note(PostedWork::OperationPart(part));
         Ok(())
     }
 
     /// The next piece of work that has ended, if all up to `position` have; whether it is the last of these.
-    pub(crate) fn ended(&mut self, position: u32) -> Option<(Work, bool)> {
+    pub(crate) fn ended(&mut self, position: u32) -> Option<(PostedWork, bool)> {
         let first = self.posted.front()?;
         // Names of what has ended already lie behind.
         if position.wrapping_sub(first.position) > u32::MAX / 2 {
@@ -405,18 +409,18 @@ impl Up {
         }
         let Posted { position: at, work } = self.posted.pop_front()?;
         match &work {
-            Work::Message { slot, .. } => {
+            PostedWork::Message { slot, .. } => {
                 self.messages_out -= 1;
                 if let Some(slot) = *slot {
                     self.slots.give(slot);
                 }
             }
-            Work::Retained => self.messages_out -= 1,
-            Work::Grant => self.grants_out -= 1,
-            Work::Pulse => self.pulse_out = false,
-            Work::Tally => self.tally_out = false,
-            Work::Part(_) => self.parts_out -= 1,
-            Work::Farewell => {}
+            PostedWork::Retained => self.messages_out -= 1,
+            PostedWork::Grant => self.grants_out -= 1,
+            PostedWork::Pulse => self.pulse_out = false,
+            PostedWork::Ack => self.ack_out = false,
+            PostedWork::OperationPart(_) => self.parts_out -= 1,
+            PostedWork::Farewell => {}
         }
         Some((work, at == position))
     }
@@ -432,6 +436,6 @@ impl Up {
     pub(crate) fn send_raw(&mut self, link: u32, header: &[u8], body: &[u8]) {
         let name = self.name(link);
         self.qp.send_inline(name, true, &[header, body].concat()).expect("the queue has room");
-        self.note(Work::Message { slot: None, token: Token::NONE });
+        self.note(PostedWork::Message { slot: None, token: Token::NONE });
     }
 }

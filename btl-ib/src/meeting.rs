@@ -13,16 +13,17 @@
 //!   hello, knows, up             ──►       may send
 //! ```
 //!
-//! A lost hello is repeated, and any hello without `up` is answered; so is one by the first message. A process that does
-//! not know the caller yet says nothing ([`crate::guests`]): the caller repeats itself. As long as its door answers, the
-//! peer lives. One that has lost the caller, or has no queue pair for it, says so: the caller loses the link, too.
+//! A lost hello is repeated, and any hello without `up` is answered; so is one by the first message. A process that
+//! does not know the caller yet says nothing ([`crate::pending`]): the caller repeats itself. As long as its connection
+//! manager answers, the peer lives. One that has lost the caller, or has no queue pair for it, says so: the caller
+//! loses the link, too.
 
-use crate::card::Card;
+use crate::acks::AckWord;
+use crate::address::IbAddress;
 use crate::ib::{Ib, random};
-use crate::link::{Call, Calling, Link, State, Up};
-use crate::place::Place;
+use crate::link::{Calling, HelloCall, Link, LinkState, Up};
 use crate::proof::{Datagram, Hello, Refusal, Signs, Word};
-use crate::tally::Tally;
+use crate::qp_address::QpAddress;
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::pair::{Lengths, Manner, Qp};
 use gapless_btl::{Address, LinkError};
@@ -38,44 +39,44 @@ const HEARD_MAX: usize = 64;
 impl Ib {
     /// Knows whose address it is.
     pub(crate) fn know(&mut self, address: &Address) -> Result<u32, LinkError> {
-        let card = Card::read(address)?;
+        let address = IbAddress::read(address)?;
         let unreachable = |reason: &str| Err(LinkError::Unreachable { reason: reason.to_owned() });
-        if card.id == self.card.id {
+        if address.id == self.address.id {
             return unreachable("a process does not send to itself through an adapter");
         }
-        if let Some(&id) = self.by_id.get(&card.id) {
+        if let Some(&id) = self.by_id.get(&address.id) {
             return Ok(id);
         }
-        if card.job != self.card.job {
+        if address.job != self.address.job {
             return unreachable("it is of another job");
         }
-        if card.kind != self.card.kind {
+        if address.kind != self.address.kind {
             return unreachable("one end is on InfiniBand, the other on Ethernet");
         }
-        self.enter(card)
+        self.enter(address)
     }
 
     /// A row for somebody new.
-    fn enter(&mut self, card: Card) -> Result<u32, LinkError> {
+    fn enter(&mut self, address: IbAddress) -> Result<u32, LinkError> {
         let id = u32::try_from(self.links.len()).ok().filter(|&id| id < 1 << 31);
         let Some(id) = id else {
             return Err(LinkError::Unreachable { reason: "there are too many peers".to_owned() });
         };
-        self.guests.introduced(card.id, id);
-        self.by_id.insert(card.id, id);
-        self.links.push(Link::new(card));
+        self.pending.introduced(address.id, id);
+        self.by_id.insert(address.id, id);
+        self.links.push(Link::new(address));
         Ok(id)
     }
 
-    /// This process as a peer of its own, over a queue pair that is connected with itself: its hellos come to its own door,
-    /// like others'. Nothing but one-sided operations go that way.
+    /// This process as a peer of its own, over a queue pair that is connected with itself: its hellos come to its own
+    /// connection manager, like others'. Nothing but one-sided operations go that way.
     ///
     /// # Errors
     /// The device has no more queue pairs. (A link that has ended is named all the same.)
     pub(crate) fn know_itself(&mut self) -> Result<u32, LinkError> {
-        let id = match self.by_id.get(&self.card.id) {
+        let id = match self.by_id.get(&self.address.id) {
             Some(&id) => id,
-            None => self.enter(self.card.clone())?,
+            None => self.enter(self.address.clone())?,
         };
         self.call(id)?;
         Ok(id)
@@ -83,7 +84,7 @@ impl Ib {
 
     /// Makes the queue pair, and calls the peer, if that was not done.
     pub(crate) fn call(&mut self, id: u32) -> Result<(), LinkError> {
-        if !matches!(self.links[id as usize].state, State::Known) {
+        if !matches!(self.links[id as usize].state, LinkState::Known) {
             return Ok(());
         }
         self.make_pair(id)?;
@@ -100,7 +101,7 @@ impl Ib {
         access.set(MemoryAccess::REMOTE_ATOMIC, self.lengths.atomics);
         let qp = qp.initialise(self.here, access)?;
         let sequence = u32::from_le_bytes(random()?) >> 8;
-        let tally = Tally::new(&self.domain)?;
+        let ack_word = AckWord::new(&self.domain)?;
         let hello = Hello {
             number: qp.number(),
             sequence,
@@ -108,17 +109,17 @@ impl Ib {
             fragment_bytes: u32::try_from(self.config.fragment_bytes).unwrap_or(u32::MAX),
             mtu: self.port.mtu,
             reads: self.numbers.reads_served_max.min(READS),
-            tally: tally.place(),
+            ack_word: ack_word.place(),
             knows: false,
             up: false,
             turn: 0,
         };
         self.pairs += 1;
         let signs = Signs::default();
-        let call = Call { hello, tally, due: Instant::now(), unanswered: 0, signs };
+        let call = HelloCall { hello, ack_word, due: Instant::now(), unanswered: 0, signs };
         let link = &mut self.links[id as usize];
         link.met = true;
-        link.state = State::Calling(Box::new(Calling { qp, call }));
+        link.state = LinkState::Calling(Box::new(Calling { qp, call }));
         Ok(())
     }
 
@@ -144,9 +145,9 @@ impl Ib {
         let longest = (self.config.notice / 20).min(Duration::from_millis(200));
         let link = &mut self.links[id as usize];
         let (knows, up, call) = match &mut link.state {
-            State::Calling(calling) => (false, false, &mut calling.call),
-            State::Up(up) => (true, up.stands, &mut up.call),
-            State::Known | State::Lost(_) => return,
+            LinkState::Calling(calling) => (false, false, &mut calling.call),
+            LinkState::Up(up) => (true, up.stands, &mut up.call),
+            LinkState::Known | LinkState::Lost(_) => return,
         };
         if again {
             call.unanswered += 1;
@@ -155,22 +156,22 @@ impl Ib {
         call.due = Instant::now() + wait.min(longest);
         let turn = call.signs.next_turn();
         let word = Word::Hello(Hello { knows, up, turn, ..call.hello });
-        let Card { id: from, rank, .. } = self.card;
-        let to = link.card.id;
-        let datagram = Datagram { from, rank, to, door: self.card.door, word };
-        self.door.send(link.card.door, datagram.seal(&self.keys));
+        let IbAddress { id: from, rank, .. } = self.address;
+        let to = link.address.id;
+        let datagram = Datagram { from, rank, to, cm: self.address.cm, word };
+        self.cm.send(link.address.cm, datagram.seal(&self.keys));
     }
 
-    /// What came to the door.
+    /// What came to the connection manager.
     pub(crate) fn hear(&mut self) {
-        while let Some((id, hello)) = self.guests.next() {
+        while let Some((id, hello)) = self.pending.next() {
             self.hear_word(id, Word::Hello(hello));
         }
         for _ in 0..HEARD_MAX {
-            let Some(Datagram { from, rank, word, .. }) = self.door.next() else { return };
+            let Some(Datagram { from, rank, word, .. }) = self.cm.next() else { return };
             match (self.by_id.get(&from), word) {
                 (Some(&id), word) => self.hear_word(id, word),
-                (None, Word::Hello(hello)) => self.guests.note(from, rank, hello),
+                (None, Word::Hello(hello)) => self.pending.note(from, rank, hello),
                 (None, Word::Alive(_) | Word::Refused(_)) => {}
             }
         }
@@ -179,10 +180,10 @@ impl Ib {
     /// What a peer says.
     fn hear_word(&mut self, id: u32, word: Word) {
         let call = match &mut self.links[id as usize].state {
-            State::Calling(calling) => Some(&mut calling.call),
-            State::Up(up) => Some(&mut up.call),
-            State::Known => None,
-            State::Lost(_) => {
+            LinkState::Calling(calling) => Some(&mut calling.call),
+            LinkState::Up(up) => Some(&mut up.call),
+            LinkState::Known => None,
+            LinkState::Lost(_) => {
                 // An end that is up is told by its adapter.
                 if let Word::Hello(Hello { up: false, .. }) = word {
                     self.refuse(id, Refusal::Lost);
@@ -204,18 +205,18 @@ impl Ib {
 
     /// Tells a peer that calls that there will be no link.
     fn refuse(&mut self, id: u32, why: Refusal) {
-        let card = &self.links[id as usize].card;
-        let Card { id: from, rank, .. } = self.card;
+        let address = &self.links[id as usize].address;
+        let IbAddress { id: from, rank, .. } = self.address;
         let word = Word::Refused(why);
-        let datagram = Datagram { from, rank, to: card.id, door: self.card.door, word };
-        self.door.send(card.door, datagram.seal(&self.keys));
+        let datagram = Datagram { from, rank, to: address.id, cm: self.address.cm, word };
+        self.cm.send(address.cm, datagram.seal(&self.keys));
     }
 
     fn hear_refusal(&mut self, id: u32, why: Refusal) {
         match &self.links[id as usize].state {
-            State::Calling(_) => {}
-            State::Up(up) if !up.stands && up.ending.is_none() => {}
-            State::Known | State::Up(_) | State::Lost(_) => return,
+            LinkState::Calling(_) => {}
+            LinkState::Up(up) if !up.stands && up.ending.is_none() => {}
+            LinkState::Known | LinkState::Up(_) | LinkState::Lost(_) => return,
         }
         let why = match why {
             Refusal::Lost => "it has lost this process, or does not fit to it",
@@ -226,7 +227,7 @@ impl Ib {
     }
 
     fn hear_hello(&mut self, id: u32, hello: Hello) {
-        if let State::Known = self.links[id as usize].state {
+        if let LinkState::Known = self.links[id as usize].state {
             if let Err(error) = self.make_pair(id) {
                 tracing::warn!(%error, "a peer calls, and there is no queue pair for it");
                 if !hello.up {
@@ -236,14 +237,14 @@ impl Ib {
             }
             self.calling += 1;
         }
-        if let State::Calling(_) = self.links[id as usize].state
+        if let LinkState::Calling(_) = self.links[id as usize].state
             && let Err(error) = self.join(id, hello)
         {
             self.lose(id, error);
             self.refuse(id, Refusal::Lost);
             return;
         }
-        let State::Up(up) = &mut self.links[id as usize].state else { return };
+        let LinkState::Up(up) = &mut self.links[id as usize].state else { return };
         if up.peer.number != hello.number {
             tracing::debug!("a hello of a queue pair that was another's");
             return;
@@ -265,9 +266,11 @@ impl Ib {
         }
         let manner = self.manner(&peer);
         let link = &mut self.links[id as usize];
-        let place = Up::place(&link.card.door, &peer);
+        let place = Up::qp_address(&link.address.cm, &peer);
         let error = LinkError::Unreachable { reason: "the link could not be made".to_owned() };
-        let State::Calling(calling) = std::mem::replace(&mut link.state, State::Lost(error)) else {
+        let LinkState::Calling(calling) =
+            std::mem::replace(&mut link.state, LinkState::Lost(error))
+        else {
             return Ok(());
         };
         self.arrivals.grow()?;
@@ -284,7 +287,7 @@ impl Ib {
         id: u32,
         Calling { qp, call }: Calling,
         peer: Hello,
-        place: &Place,
+        place: &QpAddress,
         manner: &Manner,
     ) -> Result<(), LinkError> {
         // A window of ours, and what the peer may not have told of yet.
@@ -302,7 +305,7 @@ impl Ib {
             up.retain();
             self.retaining.push(id);
         }
-        self.links[id as usize].state = State::Up(Box::new(up));
+        self.links[id as usize].state = LinkState::Up(Box::new(up));
         self.make_known(id);
         Ok(())
     }
@@ -332,14 +335,14 @@ impl Ib {
         let mut calling = 0;
         for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
             let call = match &self.links[id as usize].state {
-                State::Calling(calling) => &calling.call,
-                State::Up(up) if !up.stands && up.ending.is_none() => &up.call,
+                LinkState::Calling(calling) => &calling.call,
+                LinkState::Up(up) if !up.stands && up.ending.is_none() => &up.call,
                 _ => continue,
             };
             if call.unanswered >= most {
-                let Card { rank, door, .. } = &self.links[id as usize].card;
+                let IbAddress { rank, cm, .. } = &self.links[id as usize].address;
                 let reason = format!(
-                    "{}: rank {rank} at {door} answers no call ({most} in {:?})",
+                    "{}: rank {rank} at {cm} answers no call ({most} in {:?})",
                     self.port_name(),
                     self.config.notice
                 );

@@ -1,9 +1,9 @@
 //! Polling: completions, and what is due by the clock.
 
 use crate::buffers::ARRIVAL;
-use crate::header::{Header, Kind};
+use crate::header::{Header, MessageKind};
 use crate::ib::Ib;
-use crate::link::{GRANTS_MAX, Link, State, Work};
+use crate::link::{GRANTS_MAX, Link, LinkState, PostedWork};
 use crate::retain::COUNT_LATE;
 use crate::verbs::queues::{BATCH, Done};
 use gapless_btl::{AmTag, Event, LinkError, POLLS_PER_LOOK, PeerId, Sink, Token};
@@ -25,13 +25,13 @@ impl Ib {
             self.polls = self.polls.wrapping_add(1);
             self.repay();
             self.go_on();
-            let waits = self.calling > 0 || self.guests.are_welcome();
+            let waits = self.calling > 0 || self.pending.are_welcome();
             if waits || self.polls.is_multiple_of(POLLS_PER_LOOK) || self.armed {
                 self.hear();
                 self.tick(all_seen);
             }
             if !self.retaining.is_empty() {
-                self.keep_tallies(self.polls.is_multiple_of(POLLS_PER_LOOK) || self.armed);
+                self.keep_acks(self.polls.is_multiple_of(POLLS_PER_LOOK) || self.armed);
             }
             if all_seen {
                 self.finish_endings();
@@ -92,20 +92,20 @@ impl Ib {
             up.sequence_in = up.sequence_in.wrapping_add(1);
             up.outgoing.granted(header.grant)?;
             up.confirmed(header.had)?;
-            if header.kind == Kind::Message {
+            if header.kind == MessageKind::Message {
                 up.incoming.came()?;
             }
             Ok(header)
         });
         match understood {
-            Ok(Header { kind: Kind::Message, tag, bytes, .. }) => {
+            Ok(Header { kind: MessageKind::Message, tag, bytes, .. }) => {
                 let fragment = self.arrivals.give(index, bytes, id)?;
                 let (from, tag) = (PeerId(id), AmTag(tag));
                 self.outbox.push_back(Event::Arrived { from, tag, fragment });
                 return Some(());
             }
-            Ok(Header { kind: Kind::Grant, .. }) => {}
-            Ok(Header { kind: Kind::Farewell, .. }) => {
+            Ok(Header { kind: MessageKind::Grant, .. }) => {}
+            Ok(Header { kind: MessageKind::Farewell, .. }) => {
                 let reason = format!("{} has left", self.whom(id));
                 self.end(id, LinkError::PeerGone { reason });
             }
@@ -134,7 +134,7 @@ impl Ib {
             let failed = if last && status != 0 { up.ending.as_ref() } else { None };
             let result = failed.map_or(Ok(()), |ending| Err(ending.error.clone()));
             // One that has failed is given back when the link is lost.
-            if matches!(work, Work::Retained) && result.is_ok() {
+            if matches!(work, PostedWork::Retained) && result.is_ok() {
                 let token = up.finished();
                 if token != Token::NONE {
                     self.outbox.push_back(Event::Sent { token, result: Ok(()) });
@@ -148,25 +148,25 @@ impl Ib {
     }
 
     /// Tells whoever asked for it how work has ended.
-    pub(crate) fn settle(&mut self, work: Work, result: Result<(), LinkError>) {
+    pub(crate) fn settle(&mut self, work: PostedWork, result: Result<(), LinkError>) {
         match work {
-            Work::Message { token, .. } if token != Token::NONE => {
+            PostedWork::Message { token, .. } if token != Token::NONE => {
                 self.outbox.push_back(Event::Sent { token, result });
             }
-            Work::Part(part) => self.part_ended(part, result),
-            Work::Message { .. }
-            | Work::Retained
-            | Work::Grant
-            | Work::Farewell
-            | Work::Pulse
-            | Work::Tally => {}
+            PostedWork::OperationPart(part) => self.part_ended(part, result),
+            PostedWork::Message { .. }
+            | PostedWork::Retained
+            | PostedWork::Grant
+            | PostedWork::Farewell
+            | PostedWork::Pulse
+            | PostedWork::Ack => {}
         }
     }
 
     /// A peer, for messages to people.
     pub(crate) fn whom(&self, id: u32) -> String {
-        let card = &self.links[id as usize].card;
-        format!("{}: rank {} at {}", self.port_name(), card.rank, card.door)
+        let address = &self.links[id as usize].address;
+        format!("{}: rank {} at {}", self.port_name(), address.rank, address.cm)
     }
 
     /// Posts buffers that came back, and tells peers of room that they do not know of.
@@ -203,7 +203,7 @@ impl Ib {
             if up.grants_out >= GRANTS_MAX {
                 return true;
             }
-            if let Err(error) = up.say(id, Kind::Grant) {
+            if let Err(error) = up.say(id, MessageKind::Grant) {
                 self.end(id, error);
             }
             false
@@ -255,10 +255,10 @@ impl Ib {
             Some(Duration::ZERO)
         } else if self.calling > 0 || !self.endings.is_empty() {
             Some(TICK)
-        } else if !self.graves.is_empty() {
+        } else if !self.draining.is_empty() {
             Some(self.flush())
         } else {
-            let live = self.links.iter().any(|link| matches!(link.state, State::Up(_)));
+            let live = self.links.iter().any(|link| matches!(link.state, LinkState::Up(_)));
             live.then(|| self.patience() / 4)
         };
         let counts = (!self.untold.is_empty()).then_some(COUNT_LATE);

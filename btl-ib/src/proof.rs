@@ -1,19 +1,19 @@
-//! What goes between doors: datagrams that only processes of the job can make.
+//! What goes between connection managers: datagrams that only processes of the job can make.
 //!
 //! Every datagram ends with a keyed BLAKE3 hash of all before it. The key comes from the job's secret and name; sender
 //! and receiver are named in the datagram, so one cannot be taken for another's. Nothing of it is parsed before the
 //! hash is right. A recorded datagram that is sent again says nothing new: it concerns one pair of processes, which live
 //! once, and no sign of life is taken twice ([`Signs`]).
 
+use crate::address::{Id, VERSION};
 use crate::bytes::{Reader, Writer};
-use crate::card::{Id, VERSION};
-use crate::place::Place;
+use crate::qp_address::QpAddress;
 use gapless_btl::Secret;
 
 /// The length of a datagram.
 pub(crate) const DATAGRAM_BYTES: usize = SAID_BYTES + PROOF_BYTES;
 /// What the proof covers.
-const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 4 + 16 + Place::BYTES + 4 * 4 + 4 + 12 + 4;
+const SAID_BYTES: usize = 4 + 2 + 2 + 16 + 4 + 16 + QpAddress::BYTES + 4 * 4 + 4 + 12 + 4;
 /// Where the turn is.
 const TURN_AT: usize = SAID_BYTES - 4;
 const PROOF_BYTES: usize = 32;
@@ -58,7 +58,7 @@ pub(crate) struct Hello {
     /// Reads that it serves at a time.
     pub(crate) reads: u8,
     /// The word into which the receiver may write how many messages it has had: the adapter's key, and the address.
-    pub(crate) tally: (u32, u64),
+    pub(crate) ack_word: (u32, u64),
     /// It has heard a hello of the receiver, and its queue pair can receive.
     pub(crate) knows: bool,
     /// It knows that it is known: nothing needs to be answered.
@@ -103,7 +103,7 @@ impl Signs {
 /// ```text
 ///  0      4         6      7       8      24     28   44     66           70         74        78               82
 /// +------+---------+------+-------+------+------+----+------+------------+----------+---------+----------------+
-/// | GLhi | version | word | flags | from | rank | to | door | queue pair | sequence | buffers | fragment bytes |
+/// | GLhi | version | word | flags | from | rank | to | cm   | queue pair | sequence | buffers | fragment bytes |
 /// +------+---------+------+-------+------+------+----+------+------------+----------+---------+----------------+
 ///  82    83      84  86            90                 98     102     134
 /// +-----+-------+---+-------------+------------------+------+-------+
@@ -117,7 +117,7 @@ pub(crate) struct Datagram {
     pub(crate) rank: u32,
     pub(crate) to: Id,
     /// Where the sender can be answered.
-    pub(crate) door: Place,
+    pub(crate) cm: QpAddress,
     pub(crate) word: Word,
 }
 
@@ -161,14 +161,14 @@ impl Datagram {
         };
         into.put(&MAGIC).put(&VERSION.to_le_bytes()).put(&[word, flags]);
         into.put(&self.from).put(&self.rank.to_le_bytes()).put(&self.to);
-        self.door.write(&mut into);
+        self.cm.write(&mut into);
         if let Some(hello) = hello {
             let Hello { number, sequence, buffers, fragment_bytes, .. } = hello;
             let last = u32::from(hello.mtu) | u32::from(hello.reads) << 8;
-            for number in [number, sequence, buffers, fragment_bytes, last, hello.tally.0] {
+            for number in [number, sequence, buffers, fragment_bytes, last, hello.ack_word.0] {
                 into.put(&number.to_le_bytes());
             }
-            into.put(&hello.tally.1.to_le_bytes());
+            into.put(&hello.ack_word.1.to_le_bytes());
         }
         let turn = match self.word {
             Word::Hello(Hello { turn, .. }) | Word::Alive(turn) => turn,
@@ -200,7 +200,7 @@ impl Datagram {
         }
         let (word, flags) = (from.u8(), from.u8());
         let (sender, rank, to) = (from.take(), from.u32(), from.take());
-        let door = Place::read(&mut from).map_err(|_| "its sender has no address")?;
+        let cm = QpAddress::read(&mut from).map_err(|_| "its sender has no address")?;
         let turn = Reader(&said[TURN_AT..]).u32();
         let word = match word {
             1 => {
@@ -208,9 +208,9 @@ impl Datagram {
                 let [buffers, fragment_bytes] = [from.u32(), from.u32()];
                 let [mtu, reads] = [from.u8(), from.u8()];
                 let _zero = from.u16();
-                let tally = (from.u32(), from.u64());
+                let ack_word = (from.u32(), from.u64());
                 let wrong = number == 0 || (number | sequence) >> 24 != 0 || reads == 0;
-                if wrong || !(1..=5).contains(&mtu) || tally.1 % 8 != 0 {
+                if wrong || !(1..=5).contains(&mtu) || ack_word.1 % 8 != 0 {
                     return Err("its queue pair cannot be");
                 }
                 let (knows, up) = (flags & 1 != 0, flags & 2 != 0);
@@ -221,7 +221,7 @@ impl Datagram {
                     fragment_bytes,
                     mtu,
                     reads,
-                    tally,
+                    ack_word,
                     knows,
                     up,
                     turn,
@@ -232,7 +232,7 @@ impl Datagram {
             3 => Word::Refused(Refusal::NoRoom),
             _ => return Err("it says an unknown word"),
         };
-        Ok(Datagram { from: sender, rank, to, door, word })
+        Ok(Datagram { from: sender, rank, to, cm, word })
     }
 }
 
@@ -252,13 +252,13 @@ mod tests {
             fragment_bytes: 4096,
             mtu: 3,
             reads: 16,
-            tally: (0x9876_5432, 0x0123_4567_89ab_cde8),
+            ack_word: (0x9876_5432, 0x0123_4567_89ab_cde8),
             knows: true,
             up: false,
             turn: 77,
         };
-        let door = Place { gid: [9; 16], lid: 3, number: 17 };
-        Datagram { from: [1; 16], rank: 0x7654_3210, to: [2; 16], door, word: Word::Hello(hello) }
+        let cm = QpAddress { gid: [9; 16], lid: 3, number: 17 };
+        Datagram { from: [1; 16], rank: 0x7654_3210, to: [2; 16], cm, word: Word::Hello(hello) }
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
             Hello { mtu: 0, ..right },
             Hello { mtu: 6, ..right },
             Hello { reads: 0, ..right },
-            Hello { tally: (1, 4), ..right },
+            Hello { ack_word: (1, 4), ..right },
         ] {
             let datagram = Datagram { word: Word::Hello(wrong), ..datagram() };
             assert!(Datagram::open(&datagram.seal(&keys(1)), &keys(1)).is_err(), "{wrong:?}");

@@ -31,10 +31,10 @@ use self::local::Reach;
 use crate::config::IbConfig;
 use crate::ib::Ib;
 use crate::key::Key;
-use crate::link::{Link, PARTS_MAX, Part, State};
+use crate::link::{Link, LinkState, OperationPart, PARTS_MAX};
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::memory::{Domain, Mr, Registered};
-use crate::verbs::pair::{PIECES_MAX, Piece, Way};
+use crate::verbs::pair::{PIECES_MAX, Piece, RdmaKind};
 use gapless_btl::{
     AbilityId, Access, Change, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token, total_of,
@@ -64,7 +64,7 @@ struct Registration {
 
 /// An operation under way.
 struct Operation {
-    way: Way,
+    way: RdmaKind,
     token: Token,
     local: Box<[Region]>,
     /// How the adapter reaches local pieces, as many; none if they are staged.
@@ -72,7 +72,7 @@ struct Operation {
     /// What `lkeys` are of.
     held: Vec<Arc<Mr>>,
     /// How many of these were registered for it, and their bytes.
-    lent: (usize, u64),
+    in_use: (usize, u64),
     remote: Box<[Extent]>,
     rkey: u32,
     /// Where the key's bytes begin.
@@ -98,8 +98,8 @@ pub(crate) struct OneSided {
     registrations: BTreeMap<(u64, u32), Registration>,
     registered_bytes: u64,
     /// Regions registered for operations under way, and allocations of devices that are remembered; and their bytes.
-    lent: usize,
-    lent_bytes: u64,
+    in_use: usize,
+    in_use_bytes: u64,
     operations: Vec<Option<Operation>>,
     /// Places in `operations`.
     vacant: Vec<u32>,
@@ -138,8 +138,8 @@ impl OneSided {
             remembered: Remembered::default(),
             registrations: BTreeMap::new(),
             registered_bytes: 0,
-            lent: 0,
-            lent_bytes: 0,
+            in_use: 0,
+            in_use_bytes: 0,
             operations: Vec::new(),
             vacant: Vec::new(),
             turn: 0,
@@ -150,32 +150,32 @@ impl OneSided {
     }
 
     /// A registration that all of `region` lies in, with rights for this way.
-    fn within(&self, region: &Region, way: Way) -> Option<&Registration> {
+    fn within(&self, region: &Region, way: RdmaKind) -> Option<&Registration> {
         let (start, len) = (region.start(), region.len());
         let before = self.registrations.range(..=(start, u32::MAX)).rev().take(OVERLAPS_MAX);
         let mut fit = before.filter(|((at, _), one)| {
             let fits = one.space.cpu_accessible() && start + len <= at + one.len;
-            fits && (one.writable || way == Way::Write)
+            fits && (one.writable || way == RdmaKind::Write)
         });
         fit.next().map(|(_, one)| one)
     }
 
     /// Counts regions that are registered for an operation.
     fn lend(&mut self, count: usize, bytes: u64) {
-        self.lent += count;
-        self.lent_bytes += bytes;
+        self.in_use += count;
+        self.in_use_bytes += bytes;
     }
 
     /// Such regions are registered no more.
     fn give_back(&mut self, (count, bytes): (usize, u64)) {
-        self.lent -= count;
-        self.lent_bytes -= bytes;
+        self.in_use -= count;
+        self.in_use_bytes -= bytes;
     }
 
     /// For tests: how many regions are registered for operations.
     #[cfg(test)]
-    pub(crate) fn lent(&self) -> usize {
-        self.lent
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use
     }
 
     /// Room for one more operation in the table.
@@ -213,7 +213,7 @@ impl Ib {
     /// As [`Rdma::get`] and [`Rdma::put`] of this way.
     unsafe fn begin(
         &mut self,
-        way: Way,
+        way: RdmaKind,
         peer: PeerId,
         local: &[Region],
         key: &RemoteKey,
@@ -228,26 +228,26 @@ impl Ib {
             let reason = format!("{peer} was never connected to");
             return Err(LinkError::Unreachable { reason }.into());
         };
-        let owner = link.card.id;
+        let owner = link.address.id;
         let queued = match &link.state {
-            State::Lost(error) => return Err(error.clone().into()),
-            State::Known | State::Calling(_) => return Err(RdmaError::Full),
-            State::Up(up) if !up.is_open() => return Err(RdmaError::Full),
-            State::Up(up) => up.operations.len(),
+            LinkState::Lost(error) => return Err(error.clone().into()),
+            LinkState::Known | LinkState::Calling(_) => return Err(RdmaError::Full),
+            LinkState::Up(up) if !up.is_open() => return Err(RdmaError::Full),
+            LinkState::Up(up) => up.operations.len(),
         };
         let key = Key::open(key, &self.keys)?;
         if key.owner != owner {
             return Err(RdmaError::BadKey { what: "it is another process's".to_owned() });
         }
         match way {
-            Way::Write if !key.is_writable() => return Err(RdmaError::ReadOnly),
-            Way::Change(_) => self.may_change(&key, local, remote)?,
-            Way::Read | Way::Write => {}
+            RdmaKind::Write if !key.is_writable() => return Err(RdmaError::ReadOnly),
+            RdmaKind::Change(_) => self.may_change(&key, local, remote)?,
+            RdmaKind::Read | RdmaKind::Write => {}
         }
         let total = total_of(remote, key.len)?;
         let mut local_total = 0u64;
         for region in local {
-            let moves = !matches!(way, Way::Change(_));
+            let moves = !matches!(way, RdmaKind::Change(_));
             let is_known = moves && self.one_sided.devices.of(region.space()).is_some();
             if !region.space().cpu_accessible() && !is_known {
                 return Err(not_the_cpus(region).into());
@@ -264,13 +264,14 @@ impl Ib {
         if queued >= OPERATIONS_MAX {
             return Err(RdmaError::Full);
         }
-        let Reach { lkeys, held, lent } = match way {
+        let Reach { lkeys, held, in_use } = match way {
             // Eight bytes are copied.
-            Way::Change(_) => Reach::default(),
-            // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are gone.
-            Way::Read | Way::Write => unsafe { self.reach(way, local, total) }?,
+            RdmaKind::Change(_) => Reach::default(),
+            // SAFETY: the caller lends the local memory until the end is told, which comes after the registrations are
+            // gone.
+            RdmaKind::Read | RdmaKind::Write => unsafe { self.reach(way, local, total) }?,
         };
-        let written = if way == Way::Read { local } else { &[] };
+        let written = if way == RdmaKind::Read { local } else { &[] };
         let settles = self.one_sided.devices.of_all(written);
         let operation = self.one_sided.enter(Operation {
             way,
@@ -278,7 +279,7 @@ impl Ib {
             local: local.into(),
             lkeys,
             held,
-            lent,
+            in_use,
             remote: remote.into(),
             rkey: key.rkey,
             address: key.address,
@@ -364,7 +365,7 @@ impl Ib {
                     (piece, offset) = (piece + 1, 0);
                 }
             }
-            let part = Part {
+            let part = OperationPart {
                 operation: at,
                 at: posted,
                 bytes: u32::try_from(bytes).unwrap_or(0),
@@ -378,7 +379,7 @@ impl Ib {
             });
             operation.parts += 1;
             let (rkey, is_last) = (operation.rkey, operation.posted == total);
-            if let (Some(buffer), Way::Write) = (staging, way)
+            if let (Some(buffer), RdmaKind::Write) = (staging, way)
                 && let Some(operation) = &self.one_sided.operations[at as usize]
             {
                 // SAFETY: the operation is under way, and the buffer was free.
@@ -401,16 +402,16 @@ impl Ib {
     }
 
     /// The adapter has finished with a part.
-    pub(crate) fn part_ended(&mut self, part: Part, result: Result<(), LinkError>) {
+    pub(crate) fn part_ended(&mut self, part: OperationPart, result: Result<(), LinkError>) {
         let Some(operation) = self.one_sided.operations[part.operation as usize].as_ref() else {
             return;
         };
         if let Some(buffer) = part.staging {
-            if result.is_ok() && operation.way != Way::Write {
+            if result.is_ok() && operation.way != RdmaKind::Write {
                 let place = (part.at, u64::from(part.bytes));
                 // SAFETY: the operation is under way: this part has not been counted off yet; the adapter has finished
                 // with the buffer.
-                unsafe { self.one_sided.copy(operation, buffer, place, Way::Read) };
+                unsafe { self.one_sided.copy(operation, buffer, place, RdmaKind::Read) };
             }
             self.one_sided.free.push(buffer);
         }
@@ -441,10 +442,10 @@ impl Ib {
         if !place.as_ref().is_some_and(over) {
             return;
         }
-        let Some(Operation { token, mut error, held, lent, settles, .. }) = place.take() else {
+        let Some(Operation { token, mut error, held, in_use, settles, .. }) = place.take() else {
             return;
         };
-        self.one_sided.give_back(lent);
+        self.one_sided.give_back(in_use);
         self.one_sided.vacant.push(at);
         // Memory that the caller has back is not registered any more.
         drop(held);
@@ -481,8 +482,8 @@ fn not_the_cpus(region: &Region) -> DeviceError {
 // long, through which nothing is posted then; errors are given before anything is posted. 3. A region is registered
 // with exactly its bytes and rights, under a key that adapters compare; `deregister` ends that before it returns. Of
 // memory that was remembered peers may read the rest, and later. 4. Nothing here calls foreign code while an operation
-// is half made; an operation in the table is driven to its end by later polls. 5. There is no peeking. 6. As 2: what a
-// number was is copied from a staging buffer.
+// is half made; an operation in the table is driven to its end by later polls. 5. There are no single-copy reads. 6. As
+// 2: what a number was is copied from a staging buffer.
 unsafe impl Rdma for Ib {
     fn id(&self) -> AbilityId {
         self.one_sided.id
@@ -494,9 +495,9 @@ unsafe impl Rdma for Ib {
 
     fn reaches(&self, peer: PeerId) -> Option<bool> {
         match &self.links.get(peer.0 as usize)?.state {
-            State::Up(up) if up.stands => Some(true),
-            State::Lost(_) => Some(false),
-            State::Known | State::Calling(_) | State::Up(_) => None,
+            LinkState::Up(up) if up.stands => Some(true),
+            LinkState::Lost(_) => Some(false),
+            LinkState::Known | LinkState::Calling(_) | LinkState::Up(_) => None,
         }
     }
 
@@ -517,8 +518,13 @@ unsafe impl Rdma for Ib {
             return Err(RdmaError::NotAtomic);
         }
         let writable = access != Access::Read;
-        let key =
-            Key { owner: self.card.id, address: local.start(), len: local.len(), rkey: 0, access };
+        let key = Key {
+            owner: self.address.id,
+            address: local.start(),
+            len: local.len(),
+            rkey: 0,
+            access,
+        };
         if local.is_empty() {
             return Ok(key.seal(&self.keys));
         }
@@ -529,7 +535,7 @@ unsafe impl Rdma for Ib {
         }
         // Few, and what they are for has no other way.
         self.make_room(if access == Access::Atomic { 0 } else { local.len() })?;
-        let rights = MemoryAccess::lent(local.len(), access);
+        let rights = MemoryAccess::of_caller(local.len(), access);
         // SAFETY: the caller's promise holds until `deregister`, which ends the registration.
         let mr = unsafe { Mr::new(&self.domain, local, rights) };
         let mr = mr.map_err(|error| RdmaError::Unavailable { reason: error.to_string() })?;
@@ -554,7 +560,7 @@ unsafe impl Rdma for Ib {
         done: Token,
     ) -> Result<(), RdmaError> {
         // SAFETY: the caller's promise.
-        unsafe { self.begin(Way::Read, peer, local, key, remote, done) }
+        unsafe { self.begin(RdmaKind::Read, peer, local, key, remote, done) }
     }
 
     unsafe fn put(
@@ -566,7 +572,7 @@ unsafe impl Rdma for Ib {
         done: Token,
     ) -> Result<(), RdmaError> {
         // SAFETY: the caller's promise.
-        unsafe { self.begin(Way::Write, peer, local, key, remote, done) }
+        unsafe { self.begin(RdmaKind::Write, peer, local, key, remote, done) }
     }
 
     fn has_atomics(&mut self) -> bool {
@@ -592,6 +598,6 @@ unsafe impl Rdma for Ib {
     ) -> Result<(), RdmaError> {
         let remote = [Extent { offset, len: 8 }];
         // SAFETY: the caller's promise.
-        unsafe { self.begin(Way::Change(change), peer, &[found], key, &remote, done) }
+        unsafe { self.begin(RdmaKind::Change(change), peer, &[found], key, &remote, done) }
     }
 }

@@ -1,8 +1,9 @@
-//! Ways to ports, as the door needs them to send datagrams. The system finds them, which takes seconds for a host that is
-//! dead: so each is sought in a thread of its own, and what is to go there waits. Nothing here knows verbs.
+//! Ways to ports, as the connection manager needs them to send datagrams. The system finds them, which takes seconds
+//! for a host that is dead: so each is sought in a thread of its own, and what is to go there waits. Nothing here knows
+//! verbs.
 
-use crate::place::Place;
 use crate::proof::DATAGRAM_BYTES;
+use crate::qp_address::QpAddress;
 use gapless_btl::LinkError;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +20,10 @@ const SOUGHT_MAX: usize = 8;
 const NO_WAY: Duration = Duration::from_secs(1);
 
 /// Datagrams that wait to leave, one for each receiver.
-pub(crate) type Outbox = VecDeque<(Place, [u8; DATAGRAM_BYTES])>;
+pub(crate) type Outbox = VecDeque<(QpAddress, [u8; DATAGRAM_BYTES])>;
 
 /// Puts a datagram into a queue: in the place of what waits for the same receiver, or behind, if there is room.
-pub(crate) fn put(outbox: &mut Outbox, to: Place, bytes: [u8; DATAGRAM_BYTES]) {
+pub(crate) fn put(outbox: &mut Outbox, to: QpAddress, bytes: [u8; DATAGRAM_BYTES]) {
     if let Some(waits) = outbox.iter_mut().find(|waits| waits.0 == to) {
         waits.1 = bytes;
     } else if outbox.len() < WAITING_MAX {
@@ -33,15 +34,15 @@ pub(crate) fn put(outbox: &mut Outbox, to: Place, bytes: [u8; DATAGRAM_BYTES]) {
 /// A port's address.
 type Port = ([u8; 16], u16);
 
-fn port(of: &Place) -> Port {
+fn port(of: &QpAddress) -> Port {
     (of.gid, of.lid)
 }
 
 /// What a search came to, and how long it took.
-type Found<W> = (Port, Duration, Result<W, LinkError>);
+type FoundRoute<W> = (Port, Duration, Result<W, LinkError>);
 
 /// Finds the way to a place; may take long.
-pub(crate) type Seek<W> = dyn Fn(&Place) -> Result<W, LinkError> + Send + Sync;
+pub(crate) type Seek<W> = dyn Fn(&QpAddress) -> Result<W, LinkError> + Send + Sync;
 
 /// Ways of the kind `W`.
 pub(crate) struct Ways<W> {
@@ -52,7 +53,7 @@ pub(crate) struct Ways<W> {
     /// Ports to which there is no way, and until when that is believed.
     none: HashMap<Port, Instant>,
     sought: HashSet<Port>,
-    found: Arc<Mutex<Vec<Found<W>>>>,
+    found: Arc<Mutex<Vec<FoundRoute<W>>>>,
     /// What is to go to ports whose way is being sought, or is to be.
     held: Outbox,
 }
@@ -71,7 +72,7 @@ impl<W: Send + 'static> Ways<W> {
     }
 
     /// The way to a place, if it is known.
-    pub(crate) fn get(&self, to: &Place) -> Option<&W> {
+    pub(crate) fn get(&self, to: &QpAddress) -> Option<&W> {
         self.known.get(&port(to))
     }
 
@@ -81,7 +82,7 @@ impl<W: Send + 'static> Ways<W> {
     }
 
     /// Keeps a datagram until the way is found. It is dropped if there is known to be none.
-    pub(crate) fn hold(&mut self, to: Place, bytes: [u8; DATAGRAM_BYTES]) {
+    pub(crate) fn hold(&mut self, to: QpAddress, bytes: [u8; DATAGRAM_BYTES]) {
         let now = Instant::now();
         self.none.retain(|_, until| *until > now);
         if !self.none.contains_key(&port(&to)) {
@@ -92,7 +93,7 @@ impl<W: Send + 'static> Ways<W> {
 
     /// Begins the searches that are due, as many as there may be.
     fn seek_more(&mut self) {
-        let due: Vec<Place> = self.held.iter().map(|(to, _)| *to).collect();
+        let due: Vec<QpAddress> = self.held.iter().map(|(to, _)| *to).collect();
         for to in due {
             if self.sought.len() >= SOUGHT_MAX {
                 return;
@@ -103,14 +104,15 @@ impl<W: Send + 'static> Ways<W> {
         }
     }
 
-    fn begin(&self, to: Place) {
+    fn begin(&self, to: QpAddress) {
         let (seek, found) = (Arc::clone(&self.seek), Arc::clone(&self.found));
         let ring = Arc::clone(&self.ring);
         let search = move || {
             let begun = Instant::now();
             let way = seek(&to);
             let end = (port(&to), begun.elapsed(), way);
-            // If the door was shut meanwhile, this thread is the last owner of the list, and drops the way.
+            // If the connection manager was shut meanwhile, this thread is the last owner of the list, and drops the
+            // way.
             found.lock().unwrap_or_else(PoisonError::into_inner).push(end);
             ring();
         };
@@ -170,8 +172,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, channel};
 
-    fn place(host: u8, number: u32) -> Place {
-        Place { gid: [host; 16], lid: 0, number }
+    fn qp_address(host: u8, number: u32) -> QpAddress {
+        QpAddress { gid: [host; 16], lid: 0, number }
     }
 
     fn numbers(outbox: &Outbox) -> Vec<(u32, u8)> {
@@ -182,10 +184,10 @@ mod tests {
     fn one_datagram_waits_for_a_place() {
         let mut outbox = Outbox::new();
         for (number, byte) in [(1, 1), (2, 2), (1, 3)] {
-            put(&mut outbox, place(1, number), [byte; DATAGRAM_BYTES]);
+            put(&mut outbox, qp_address(1, number), [byte; DATAGRAM_BYTES]);
         }
         assert_eq!(numbers(&outbox), [(1, 3), (2, 2)]);
-        (3..3000).for_each(|number| put(&mut outbox, place(1, number), [0; DATAGRAM_BYTES]));
+        (3..3000).for_each(|number| put(&mut outbox, qp_address(1, number), [0; DATAGRAM_BYTES]));
         assert_eq!(outbox.len(), WAITING_MAX);
     }
 
@@ -193,7 +195,7 @@ mod tests {
     fn ways() -> (Ways<u8>, std::sync::mpsc::Sender<()>, Receiver<()>) {
         let ((end, ended), (rung, rings)) = (channel::<()>(), channel());
         let ended = Mutex::new(ended);
-        let seek = move |to: &Place| match to.gid[0] {
+        let seek = move |to: &QpAddress| match to.gid[0] {
             host if host < 100 => Ok(host),
             _ => {
                 let _ = ended.lock().unwrap().recv();
@@ -208,21 +210,21 @@ mod tests {
     #[test]
     fn a_dead_host_does_not_hold_up_the_others() {
         let (mut ways, end, rings) = ways();
-        ways.hold(place(100, 1), [1; DATAGRAM_BYTES]);
+        ways.hold(qp_address(100, 1), [1; DATAGRAM_BYTES]);
         for (number, byte) in [(2, 2), (3, 3), (2, 4)] {
-            ways.hold(place(7, number), [byte; DATAGRAM_BYTES]);
+            ways.hold(qp_address(7, number), [byte; DATAGRAM_BYTES]);
         }
         rings.recv().unwrap();
         assert_eq!(numbers(&ways.collect(false)), [(2, 4), (3, 3)]);
-        assert_eq!((ways.get(&place(7, 9)), ways.get(&place(100, 1))), (Some(&7), None));
+        assert_eq!((ways.get(&qp_address(7, 9)), ways.get(&qp_address(100, 1))), (Some(&7), None));
         end.send(()).unwrap();
         rings.recv().unwrap();
         assert_eq!(numbers(&ways.collect(false)), []);
         // It is not sought again at once.
-        ways.hold(place(100, 1), [1; DATAGRAM_BYTES]);
+        ways.hold(qp_address(100, 1), [1; DATAGRAM_BYTES]);
         assert!(ways.held.is_empty() && ways.sought.is_empty());
         ways.forget();
-        assert_eq!(ways.get(&place(7, 9)), None);
+        assert_eq!(ways.get(&qp_address(7, 9)), None);
     }
 
     #[test]
@@ -230,10 +232,10 @@ mod tests {
         let (mut ways, end, rings) = ways();
         let hosts = 100..100 + 3 * u8::try_from(SOUGHT_MAX).unwrap();
         for host in hosts.clone() {
-            ways.hold(place(host, 1), [1; DATAGRAM_BYTES]);
+            ways.hold(qp_address(host, 1), [1; DATAGRAM_BYTES]);
             assert!(ways.sought.len() <= SOUGHT_MAX);
         }
-        ways.hold(place(7, 1), [7; DATAGRAM_BYTES]);
+        ways.hold(qp_address(7, 1), [7; DATAGRAM_BYTES]);
         for _ in hosts {
             end.send(()).unwrap();
         }
@@ -251,15 +253,15 @@ mod tests {
         let (mut ways, _end, rings) = ways();
         for host in 0..KNOWN_MAX {
             let gid = [u8::try_from(host % 100).unwrap(); 16];
-            let to = Place { gid, lid: u16::try_from(host).unwrap(), number: 1 };
+            let to = QpAddress { gid, lid: u16::try_from(host).unwrap(), number: 1 };
             ways.hold(to, [1; DATAGRAM_BYTES]);
             while !ways.held.is_empty() {
                 rings.recv().unwrap();
                 ways.collect(true);
             }
         }
-        let last = place(7, 1);
-        let last = Place { lid: u16::MAX, ..last };
+        let last = qp_address(7, 1);
+        let last = QpAddress { lid: u16::MAX, ..last };
         ways.hold(last, [9; DATAGRAM_BYTES]);
         rings.recv().unwrap();
         assert!(ways.collect(true).is_empty() && ways.get(&last).is_none());

@@ -252,9 +252,9 @@ fn measure(near: &str, far: &str) -> Result<(), Box<dyn Error>> {
 /// nanoseconds one way.
 fn bare_line(far: &str) -> f64 {
     #[repr(align(128))]
-    struct Line(AtomicU32);
-    let there = Line(AtomicU32::new(0));
-    let back = Line(AtomicU32::new(0));
+    struct RingLine(AtomicU32);
+    let there = RingLine(AtomicU32::new(0));
+    let back = RingLine(AtomicU32::new(0));
     let rounds = ROUNDS * 500;
     let mut best = f64::INFINITY;
     std::thread::scope(|scope| {

@@ -61,12 +61,12 @@ impl Flags {
 
 /// Per slot of a lane: whether its receiver still has it in use. Only a sender that breaks the rules
 /// sends such a slot again.
-pub(crate) struct Held(Box<[AtomicBool]>);
+pub(crate) struct SlotsInUse(Box<[AtomicBool]>);
 
-impl Held {
+impl SlotsInUse {
     /// None of `slots`.
-    pub(crate) fn new(slots: usize) -> Held {
-        Held((0..slots).map(|_| AtomicBool::new(false)).collect())
+    pub(crate) fn new(slots: usize) -> SlotsInUse {
+        SlotsInUse((0..slots).map(|_| AtomicBool::new(false)).collect())
     }
 
     /// A message in `slot` has come; `false` if the one before it is still in use.

@@ -1,7 +1,7 @@
 //! Device memory of ours that peers can map: what a device exported, and who knows of it.
 //!
 //! A buffer is exported whole and once, found again by the id that its device gives it, and told to
-//! each peer before the first key that names it. When it leaves (withdrawn by its owner, freed and
+//! each peer before the first key that names it. When it leaves (invalidated by its owner, freed and
 //! noticed, or for want of room, least recently used first), peers are told, and each answers when
 //! nothing there uses it any more: until then it is *leaving*, and its owner waits with freeing it.
 
@@ -120,7 +120,7 @@ impl Sm {
         if self.device_exports.find(region, id).is_none() {
             self.export(&device, region, id)?;
         }
-        let owner = self.card.nonce;
+        let owner = self.address.nonce;
         let (buffer, offset) = self.device_exports.find(region, id)?;
         share(&mut self.links[at], buffer.number, &buffer.packet, buffer.file.as_ref())?;
         Some(make_key(owner, buffer.number, offset, region.len()))
@@ -181,7 +181,7 @@ impl Sm {
     }
 
     /// Ends the keys of the device memory that `region` touches; whether peers may still use it.
-    pub(crate) fn withdraw_device(&mut self, region: Region) -> bool {
+    pub(crate) fn invalidate_device(&mut self, region: Region) -> bool {
         let touched = self.device_exports.select(|_, buffer| overlap(buffer.whole, region));
         touched.into_iter().for_each(|key| self.unshare(key));
         self.forget_released();
@@ -189,7 +189,7 @@ impl Sm {
     }
 
     /// Has one peer let go of the device memory that `region` touches; whether it may still use it.
-    pub(crate) fn recall_device(&mut self, peer: PeerId, region: Region) -> bool {
+    pub(crate) fn revoke_device(&mut self, peer: PeerId, region: Region) -> bool {
         let DeviceExports { live, leaving, .. } = &mut self.device_exports;
         let link = &mut self.links[peer.0 as usize];
         for buffer in live.values().filter(|buffer| overlap(buffer.whole, region)) {

@@ -5,7 +5,7 @@
 //! to a bound in bytes and in number and then released, least recently used first; those in use are
 //! counted and outlive everything. When the owner wants the memory back, the last of them is reported.
 
-use crate::leash::Leash;
+use crate::export_tracking::ImportGuard;
 use crate::wire::{DeviceShare, kind_of};
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
 use gapless_mem::{Device, Export, Lease, Region, Space};
@@ -32,7 +32,7 @@ struct Reach {
     region: Region,
     released: Arc<Released>,
     /// Its owner hears of the end.
-    _leash: Option<Arc<Leash>>,
+    _guard: Option<Arc<ImportGuard>>,
 }
 
 impl Drop for Reach {
@@ -206,7 +206,7 @@ impl DeviceImports {
         offset: u64,
         len: u64,
         user: Space,
-        (devices, leash): (&[Arc<dyn Device>], Option<&Arc<Leash>>),
+        (devices, guard): (&[Arc<dyn Device>], Option<&Arc<ImportGuard>>),
     ) -> Result<Mapping, MapError> {
         let kind = self.offer(name, offset, len)?.kind;
         let serves = |device: &&Arc<dyn Device>| {
@@ -215,7 +215,7 @@ impl DeviceImports {
         };
         let mut refused = None;
         for device in devices.iter().filter(serves) {
-            match self.import(name, device, leash) {
+            match self.import(name, device, guard) {
                 Ok(reach) => {
                     let region = reach.region.sub(offset, len);
                     let region = region.map_err(|e| MapError::BadKey { what: e.to_string() })?;
@@ -269,7 +269,7 @@ impl DeviceImports {
         &mut self,
         name: Name,
         device: &Arc<dyn Device>,
-        leash: Option<&Arc<Leash>>,
+        guard: Option<&Arc<ImportGuard>>,
     ) -> Result<Arc<Reach>, MapError> {
         let Some(offer) = self.known.get_mut(&name) else {
             return Err(MapError::Unavailable { reason: "it has gone".to_owned() });
@@ -284,7 +284,7 @@ impl DeviceImports {
                 let released = Arc::clone(&self.released);
                 let device = Arc::clone(device);
                 *self.live.entry(name).or_default() += 1;
-                Arc::new(Reach { name, device, region, released, _leash: leash.cloned() })
+                Arc::new(Reach { name, device, region, released, _guard: guard.cloned() })
             }
         };
         let at = at.unwrap_or_else(|| {

@@ -1,7 +1,7 @@
-//! Doors for fuzzing, which only exist with `--cfg fuzzing`: what a process that breaks the rules can
+//! Entry points for fuzzing, which only exist with `--cfg fuzzing`: what a process that breaks the rules can
 //! do to another through what they share, done by hand.
 
-use crate::card::Card;
+use crate::address::SmAddress;
 use crate::sm::Sm;
 use crate::socket;
 use gapless_btl::{Address, PeerId};
@@ -43,8 +43,8 @@ pub fn say(sm: &Sm, peer: PeerId, packet: &[u8], with: Option<(u8, bool)>) {
 
 /// Calls the process behind `address` and says `packet` as a greeting; the socket is closed at once.
 pub fn greet(address: &Address, packet: &[u8], with: Option<(u8, bool)>) {
-    let Ok(card) = Card::read(address) else { return };
-    let Ok(Some(socket)) = socket::call(&card.meeting_place()) else { return };
+    let Ok(address) = SmAddress::read(address) else { return };
+    let Ok(Some(socket)) = socket::call(&address.meeting_place()) else { return };
     let file = with.and_then(|(pages, sealed)| file(pages, sealed));
     let _ = socket::send(&socket, packet, file.as_ref());
 }

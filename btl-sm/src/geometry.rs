@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The second row says who writes. The owner of the segment is the sender; `sleep` is the owner's
-//! word on its own sleep (see [`doze`](crate::doze)); `returned` holds, per slot, the generation
+//! word on its own sleep (see [`arm`](crate::arm)); `returned` holds, per slot, the generation
 //! that the receiver has given back.
 
 use crate::config::SlotClass;

@@ -4,7 +4,7 @@
 //! a notice when it frees it. Mappings nobody uses are kept up to a bound in bytes and in number and
 //! then dropped, least recently used first; mappings in use are counted and outlive everything.
 
-use crate::leash::Leash;
+use crate::export_tracking::ImportGuard;
 use crate::segment::Segment;
 use crate::wire::SHARED;
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
@@ -22,10 +22,10 @@ pub(crate) fn refused(error: LinkError) -> MapError {
 }
 
 /// A mapped allocation, while anybody uses it.
-struct Held {
+struct MappedImport {
     segment: Segment,
     /// Its owner hears of the end.
-    _leash: Option<Arc<Leash>>,
+    _guard: Option<Arc<ImportGuard>>,
 }
 
 /// One allocation of a peer.
@@ -34,9 +34,9 @@ struct Import {
     file: Option<OwnedFd>,
     len: usize,
     /// Found again while anybody uses it.
-    mapped: Weak<Held>,
+    mapped: Weak<MappedImport>,
     /// Kept although perhaps nobody does.
-    kept: Option<Arc<Held>>,
+    kept: Option<Arc<MappedImport>>,
     /// When it was last asked for, by the cache's own count.
     used: u64,
 }
@@ -46,8 +46,8 @@ pub(crate) struct Imports {
     known: HashMap<(PeerId, u64), Import>,
     /// How many of each peer.
     counts: HashMap<PeerId, usize>,
-    /// Those that their owners have recalled and that are still used.
-    recalled: Vec<(PeerId, u64, Weak<Held>)>,
+    /// Those that their owners have revoked and that are still used.
+    revoked: Vec<(PeerId, u64, Weak<MappedImport>)>,
     clock: u64,
     kept_bytes: u64,
     kept: usize,
@@ -60,7 +60,7 @@ impl Imports {
         Imports {
             known: HashMap::new(),
             counts: HashMap::new(),
-            recalled: Vec::new(),
+            revoked: Vec::new(),
             clock: 0,
             kept_bytes: 0,
             kept: 0,
@@ -85,7 +85,7 @@ impl Imports {
         let len =
             usize::try_from(len).map_err(|_| corrupt(format!("an allocation of {len} bytes")))?;
         let same = |(owner, number, _): &(PeerId, u64, _)| (*owner, *number) == (peer, allocation);
-        if self.knows(peer, allocation) || self.recalled.iter().any(same) {
+        if self.knows(peer, allocation) || self.revoked.iter().any(same) {
             return Err(corrupt(format!("allocation {allocation} was shared twice")));
         }
         self.count_in(peer)?;
@@ -133,9 +133,9 @@ impl Imports {
     ///
     /// # Errors
     /// It broke the rules.
-    pub(crate) fn recall(&mut self, peer: PeerId, number: u64) -> Result<(), LinkError> {
+    pub(crate) fn revoke(&mut self, peer: PeerId, number: u64) -> Result<(), LinkError> {
         let import = self.remove(peer, number)?;
-        self.recalled.push((peer, number, import.mapped));
+        self.revoked.push((peer, number, import.mapped));
         Ok(())
     }
 
@@ -153,13 +153,13 @@ impl Imports {
     /// Whether there is something that [`take_released`](Imports::take_released) would give.
     #[inline]
     pub(crate) fn has_released(&self) -> bool {
-        self.recalled.iter().any(|(_, _, held)| held.strong_count() == 0)
+        self.revoked.iter().any(|(_, _, held)| held.strong_count() == 0)
     }
 
-    /// Recalled allocations that nothing uses any more.
+    /// Revoked allocations that nothing uses any more.
     pub(crate) fn take_released(&mut self) -> Vec<(PeerId, u64)> {
         let mut released = Vec::new();
-        self.recalled.retain(|(peer, number, held)| {
+        self.revoked.retain(|(peer, number, held)| {
             let used = held.strong_count() > 0;
             if !used {
                 released.push((*peer, *number));
@@ -181,7 +181,7 @@ impl Imports {
     /// Forgets a peer.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.counts.remove(&peer);
-        self.recalled.retain(|(owner, _, _)| *owner != peer);
+        self.revoked.retain(|(owner, _, _)| *owner != peer);
         let gone: Vec<_> = self.known.keys().filter(|(owner, _)| *owner == peer).copied().collect();
         for key in gone {
             if let Some(import) = self.known.remove(&key) {
@@ -200,7 +200,7 @@ impl Imports {
         name: (PeerId, u64),
         offset: u64,
         len: u64,
-        (devices, leash): (&[Arc<dyn Device>], Option<&Arc<Leash>>),
+        (devices, guard): (&[Arc<dyn Device>], Option<&Arc<ImportGuard>>),
     ) -> Result<Mapping, MapError> {
         let bad = |what: String| MapError::BadKey { what };
         let allocation = name.1;
@@ -232,7 +232,7 @@ impl Imports {
                         tracing::debug!(%error, "a mapping is not known to a device");
                     }
                 }
-                let held = Arc::new(Held { segment, _leash: leash.cloned() });
+                let held = Arc::new(MappedImport { segment, _guard: guard.cloned() });
                 import.mapped = Arc::downgrade(&held);
                 held
             }
@@ -309,7 +309,7 @@ mod tests {
         imports.freed(PEER, 0).unwrap();
         imports.forget(PEER);
         assert_eq!((imports.kept, imports.kept_bytes), (0, 0));
-        let segment = first.lease().owner().unwrap().clone().downcast::<Held>().unwrap();
+        let segment = first.lease().owner().unwrap().clone().downcast::<MappedImport>().unwrap();
         assert_eq!(segment.segment.words(64, 1)[0].load(Ordering::Relaxed), 77);
     }
 
@@ -334,11 +334,11 @@ mod tests {
 
     /// Its number is free again once nothing uses it here, and the owner was told so.
     #[test]
-    fn a_recalled_allocation_is_not_shared_again_while_it_is_used() {
+    fn a_revoked_allocation_is_not_shared_again_while_it_is_used() {
         let mut imports = Imports::new(1 << 20, 8);
         let _segment = offer(&mut imports, 1, 4096);
         let mapping = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
-        imports.recall(PEER, 1).unwrap();
+        imports.revoke(PEER, 1).unwrap();
         assert!(!imports.has_released() && imports.take_released().is_empty(), "it is used");
         let (_again, file) = Segment::create(4096, false).unwrap();
         let error = imports.offered(PEER, 1, 4096, Some(file)).unwrap_err();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_is_forgotten_with_its_peer_alone() {
+    fn a_revocation_is_forgotten_with_its_peer_alone() {
         let mut imports = Imports::new(1 << 20, 8);
         let other = PeerId(1);
         let _segment = offer(&mut imports, 1, 4096);
@@ -392,8 +392,8 @@ mod tests {
         imports.offered(other, 1, 4096, Some(file)).unwrap();
         let mine = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
         let theirs = imports.map((other, 1), 0, 8, (&[], None)).unwrap();
-        imports.recall(PEER, 1).unwrap();
-        imports.recall(other, 1).unwrap();
+        imports.revoke(PEER, 1).unwrap();
+        imports.revoke(other, 1).unwrap();
         imports.forget(other);
         drop((mine, theirs));
         assert_eq!(imports.take_released(), [(PEER, 1)]);

@@ -5,12 +5,12 @@
 //! fragment, on any thread and in any order, stores the slot's generation where the sender looks.
 //! Everything the peer wrote is copied out once, then checked, then used.
 
-use crate::credit::{Flags, Held};
-use crate::doze::Reason;
+use crate::arm::Reason;
+use crate::credit::{Flags, SlotsInUse};
 use crate::recycle::Recycler;
 use crate::ring::{
-    Broken, Consumer, FEW_LINES, INLINE_BYTES, INLINE_WORDS, Kind, LINE_BYTES, MESSAGE_LINES, Mark,
-    lines_for,
+    Broken, Consumer, FEW_LINES, INLINE_BYTES, INLINE_WORDS, LINE_BYTES, MESSAGE_LINES, Mark,
+    MarkKind, lines_for,
 };
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
@@ -40,14 +40,14 @@ struct Home {
     /// Per private buffer: whether its fragment is gone.
     back: Flags,
     /// Per slot of the lane: whether a fragment holds it.
-    held: Held,
+    held: SlotsInUse,
 }
 
 // SAFETY: the numbers are those of the contract.
 // 1. The lane, which `waker` keeps, and the private buffers are mappings that end with this value.
 // 2. A private buffer is used again once its mark in `back` is set, a slot claimed again once `held` was released:
 //    both are done here alone. Which slot the peer writes next is the peer's affair.
-// 3., 4. It changes atomics, and rings the peer's bell by a call that does not wait.
+// 3., 4. It changes atomics, and wakes the peer by a call that does not wait.
 unsafe impl Reclaim for Home {
     unsafe fn reclaim(&self, index: u64) {
         if index & IN_SLOT == 0 {
@@ -108,7 +108,7 @@ impl Inbound {
             waker,
             private,
             back: Flags::new(parked as usize),
-            held: Held::new(slots),
+            held: SlotsInUse::new(slots),
         });
         Ok(Inbound {
             pool: home.clone(),
@@ -242,7 +242,7 @@ impl Inbound {
         if what == Handed::NotInline {
             let ring = self.home.waker.lane.ring();
             let mark = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))?;
-            let Some(Mark { kind: Kind::Slot, tag, len }) = mark else { return Ok(false) };
+            let Some(Mark { kind: MarkKind::Slot, tag, len }) = mark else { return Ok(false) };
             let (fragment, tag) = (self.open_slot(len)?, AmTag(tag));
             *taken += 1;
             if sink.fragment(from, tag, &fragment) {
@@ -317,7 +317,7 @@ impl Inbound {
             return Ok(false);
         };
         let fragment = match mark.kind {
-            Kind::Inline => {
+            MarkKind::Inline => {
                 let back = &self.home.back;
                 let is_back = |buffer: u32| back.is_set(buffer as usize);
                 let buffer = match self.buffers.reuse(is_back) {
@@ -340,7 +340,7 @@ impl Inbound {
                 // fragment alone until it is reclaimed; no references to it are made meanwhile.
                 unsafe { Fragment::new(region, index as u64, Arc::clone(&self.pool)) }
             }
-            Kind::Slot => self.open_slot(mark.len)?,
+            MarkKind::Slot => self.open_slot(mark.len)?,
         };
         sink.event(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
         Ok(true)

@@ -14,35 +14,35 @@ const EXPECTED_MAX: usize = 2048;
 
 /// A segment and what lies where in it.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct SendLane {
     segment: Segment,
     geometry: Geometry,
     /// Views of `segment`, made once.
     ring: Fixed,
 }
 
-impl Lane {
+impl SendLane {
     /// A new lane of ours, and the descriptor for the receiver.
     ///
     /// # Errors
     /// The system refused.
-    pub(crate) fn create(geometry: Geometry) -> Result<(Lane, OwnedFd), LinkError> {
+    pub(crate) fn create(geometry: Geometry) -> Result<(SendLane, OwnedFd), LinkError> {
         let (segment, file) = Segment::create(geometry.total(), false)?;
-        Ok((Lane::over(segment, geometry), file))
+        Ok((SendLane::over(segment, geometry), file))
     }
 
     /// A peer's lane, checked and mapped.
     ///
     /// # Errors
     /// The file is not as promised, or the system refused.
-    pub(crate) fn adopt(geometry: Geometry, file: &OwnedFd) -> Result<Lane, LinkError> {
+    pub(crate) fn adopt(geometry: Geometry, file: &OwnedFd) -> Result<SendLane, LinkError> {
         let segment = Segment::adopt(file, geometry.total())?;
-        Ok(Lane::over(segment, geometry))
+        Ok(SendLane::over(segment, geometry))
     }
 
-    fn over(segment: Segment, geometry: Geometry) -> Lane {
+    fn over(segment: Segment, geometry: Geometry) -> SendLane {
         let ring = Fixed::of(&segment, RING_AT, geometry.ring_lines(), HEAD_AT, SLEEP_AT);
-        Lane { segment, geometry, ring }
+        SendLane { segment, geometry, ring }
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -79,7 +79,7 @@ impl Lane {
         }
     }
 
-    /// As [`slot`](Lane::slot), for whoever is about to write it.
+    /// As [`slot`](SendLane::slot), for whoever is about to write it.
     pub(crate) fn slot_to_write(&self, slot: usize, len: usize) -> Option<Region> {
         let (at, bytes) = self.geometry.slot(slot)?;
         self.segment.expect_writes(at, len.min(EXPECTED_MAX));

@@ -9,7 +9,7 @@
 //!   reports a death. Nothing has a name in a file system, so `kill -9` leaves nothing behind.
 //! - [`Rdma`](gapless_btl::Rdma) is `process_vm_readv`/`writev`, probed when a link comes up;
 //!   [`Mapped`](gapless_btl::Mapped) memory is further sealed memfds, and memory of attached devices.
-//! - A process that waits blocks on an epoll descriptor (`doze` has the handshake).
+//! - A process that waits blocks on an epoll descriptor (`arm` has the handshake).
 //!
 //! ```
 //! use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
@@ -45,11 +45,11 @@
 //! |---|---|
 //! | `sm`, `link` | the transport: peers, the poll loop; one peer, its two lanes and sockets |
 //! | `geometry`, `segment`, `sync` | what lies where in a segment; the only place that maps; the atomics, or loom's |
-//! | `card`, `socket`, `credentials`, `meeting`, `strangers` | addresses and greetings; who is let in, and how an end is noticed |
+//! | `address`, `socket`, `credentials`, `meeting`, `unauthenticated` | addresses and greetings; who is let in, and how an end is noticed |
 //! | `wire`, `packets`, `suspect` | what is said on sockets; descriptors that others have sent |
-//! | `doze`, `waker` | falling asleep, and ringing who sleeps |
+//! | `arm`, `waker` | falling asleep, and ringing who sleeps |
 //! | `single_copy` | `process_vm_readv` and `process_vm_writev` |
-//! | `mapped`, `imports`; `device_exports`, `device_imports`; `leash` | memory that peers map, of the host and of devices; what they may still use after a link |
+//! | `mapped`, `imports`; `device_exports`, `device_imports`; `export_tracking` | memory that peers map, of the host and of devices; what they may still use after a link |
 //! # What `Sent` means here
 //!
 //! A published message is the receiver's: it can read the message even if this process dies the moment after. So
@@ -63,8 +63,8 @@
 //! touches it dies of a bus error, as with any memory.
 #![deny(unsafe_code)]
 
+mod arm;
 mod credit;
-mod doze;
 mod recycle;
 mod ring;
 mod sync;
@@ -73,7 +73,7 @@ mod sync;
 mod loom_tests;
 
 #[cfg(not(loom))]
-mod card;
+mod address;
 #[cfg(not(loom))]
 mod config;
 #[cfg(not(loom))]
@@ -83,6 +83,8 @@ mod credentials;
 mod device_exports;
 #[cfg(not(loom))]
 mod device_imports;
+#[cfg(not(loom))]
+mod export_tracking;
 #[cfg(all(fuzzing, not(loom)))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -95,8 +97,6 @@ mod imports;
 mod inbound;
 #[cfg(not(loom))]
 mod lane;
-#[cfg(not(loom))]
-mod leash;
 #[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]
@@ -119,12 +119,12 @@ mod sm;
 #[cfg(not(loom))]
 mod socket;
 #[cfg(not(loom))]
-mod strangers;
-#[cfg(not(loom))]
 mod suspect;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "a device for tests has unsafe methods")]
 mod tests;
+#[cfg(not(loom))]
+mod unauthenticated;
 #[cfg(not(loom))]
 mod waker;
 #[cfg(not(loom))]

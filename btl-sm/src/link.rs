@@ -9,12 +9,12 @@
 //!    └──────────────── end-of-file ──────────────► Dying ── ring drained, Lost reported ──► Lost
 //! ```
 
-use crate::card::{Card, Hello};
-use crate::doze::Sleeper;
+use crate::address::{Hello, SmAddress};
+use crate::arm::Sleeper;
+use crate::export_tracking::{DepartedPeer, ImportGuard, Owed};
 use crate::geometry::Geometry;
 use crate::inbound::Inbound;
-use crate::lane::Lane;
-use crate::leash::{Leash, Mourned, Owed};
+use crate::lane::SendLane;
 use crate::outbound::Outbound;
 use crate::segment::Segment;
 use crate::socket::{self, Socket};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// How far it has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum LinkState {
     /// Nobody has needed it: it has neither sockets nor memory.
     Known,
     /// One of the greetings is missing.
@@ -42,8 +42,8 @@ pub(crate) enum State {
 
 /// One peer.
 pub(crate) struct Link {
-    pub(crate) card: Card,
-    pub(crate) state: State,
+    pub(crate) address: SmAddress,
+    pub(crate) state: LinkState,
     /// The sending half; comes with the first call, and is gone with the link.
     pub(crate) outbound: Option<Outbound>,
     /// Our lane's descriptor, until the peer has been greeted with it.
@@ -51,8 +51,8 @@ pub(crate) struct Link {
     /// Our socket to the peer's listener.
     pub(crate) outgoing: Option<Arc<Socket>>,
     /// The same, held by what uses the peer's memory as well.
-    pub(crate) leash: Option<Arc<Leash>>,
-    /// Where a leash leaves what finds no room.
+    pub(crate) guard: Option<Arc<ImportGuard>>,
+    /// Where a guard leaves what finds no room.
     owed: Arc<Owed>,
     /// The peer's socket to our listener, once it has greeted.
     pub(crate) incoming: Option<Socket>,
@@ -66,7 +66,7 @@ pub(crate) struct Link {
     /// The process itself, once memory was shared with it.
     pub(crate) process: Option<OwnedFd>,
     /// What is left when the link is over, as long as the peer may use memory of ours.
-    pub(crate) mourned: Option<Mourned>,
+    pub(crate) departed: Option<DepartedPeer>,
     /// Whether its memory can be reached by single copy; `None` until probed.
     pub(crate) reaches: Option<bool>,
     /// Our word on our sleep, in our lane.
@@ -82,14 +82,14 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(card: Card, owed: &Arc<Owed>) -> Link {
+    pub(crate) fn new(address: SmAddress, owed: &Arc<Owed>) -> Link {
         Link {
-            card,
-            state: State::Known,
+            address,
+            state: LinkState::Known,
             outbound: None,
             file: None,
             outgoing: None,
-            leash: None,
+            guard: None,
             owed: Arc::clone(owed),
             incoming: None,
             inbound: None,
@@ -97,7 +97,7 @@ impl Link {
             answers: 0,
             pid: 0,
             process: None,
-            mourned: None,
+            departed: None,
             reaches: None,
             sleeper: Sleeper::default(),
             lacks_room: false,
@@ -112,30 +112,32 @@ impl Link {
     /// # Errors
     /// The system has no memory, or no descriptor.
     pub(crate) fn open(&mut self, geometry: Geometry) -> Result<(), LinkError> {
-        let (lane, file) = Lane::create(geometry)?;
+        let (lane, file) = SendLane::create(geometry)?;
         self.outbound = Some(Outbound::new(Arc::new(lane))?);
         self.file = Some(file);
         Ok(())
     }
 
     /// Calls the peer and greets it, as far as that goes without waiting. Gives whether a socket
-    /// was opened by this call. `own` is the caller's card.
+    /// was opened by this call. `own` is the caller's address.
     ///
     /// # Errors
     /// The peer is gone, or another process answers in its place; the system refused.
-    pub(crate) fn dial(&mut self, own: &Card, hello: &Hello) -> Result<bool, LinkError> {
+    pub(crate) fn dial(&mut self, own: &SmAddress, hello: &Hello) -> Result<bool, LinkError> {
         let mut opened = false;
         if self.outgoing.is_none() {
-            let Some(socket) = socket::call(&self.card.meeting_place())? else { return Ok(false) };
+            let Some(socket) = socket::call(&self.address.meeting_place())? else {
+                return Ok(false);
+            };
             // Before a word is said: the greeting tells secrets.
             let answers = crate::credentials::check_peer(&socket)?;
-            if !self.card.may_have(own, answers) {
+            if !self.address.may_have(own, answers) {
                 let reason = format!("process {answers} answers in its place");
                 return Err(LinkError::PeerGone { reason });
             }
             self.answers = answers;
             let socket = Arc::new(socket);
-            self.leash = Some(Leash::new(&socket, &self.owed));
+            self.guard = Some(ImportGuard::new(&socket, &self.owed));
             self.outgoing = Some(socket);
             opened = true;
         }
@@ -154,9 +156,10 @@ impl Link {
 
     /// Comes up if nothing is missing any more. Gives whether it did.
     pub(crate) fn try_up(&mut self) -> bool {
-        let ready = self.state == State::Meeting && self.has_greeted() && self.inbound.is_some();
+        let ready =
+            self.state == LinkState::Meeting && self.has_greeted() && self.inbound.is_some();
         if ready {
-            self.state = State::Up;
+            self.state = LinkState::Up;
         }
         ready
     }
@@ -167,15 +170,15 @@ impl Link {
     /// The link is gone.
     pub(crate) fn is_up(&self) -> Result<bool, LinkError> {
         match &self.state {
-            State::Up => Ok(true),
-            State::Known | State::Meeting => Ok(false),
-            State::Dying(error) | State::Lost(error) => Err(error.clone()),
+            LinkState::Up => Ok(true),
+            LinkState::Known | LinkState::Meeting => Ok(false),
+            LinkState::Dying(error) | LinkState::Lost(error) => Err(error.clone()),
         }
     }
 
     /// Whether it is ending or has ended.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.state, State::Dying(_) | State::Lost(_))
+        matches!(self.state, LinkState::Dying(_) | LinkState::Lost(_))
     }
 
     /// How sends and sleeps are ordered between the two.
@@ -200,23 +203,23 @@ impl Link {
         true
     }
 
-    /// Lets go of everything but the card, and of what tells whether the peer still uses memory of ours. The
+    /// Lets go of everything but the address, and of what tells whether the peer still uses memory of ours. The
     /// peer sees an end even if a parked fragment or a mapping still holds a socket.
     pub(crate) fn bury(&mut self, error: LinkError) {
         self.hang_up();
-        self.state = State::Lost(error);
+        self.state = LinkState::Lost(error);
         self.outbound = None;
         self.inbound = None;
         self.waker = None;
         self.outgoing = None;
-        self.leash = None;
+        self.guard = None;
         self.file = None;
         self.reaches = Some(false);
         self.unsent = VecDeque::new();
-        self.mourn();
+        self.track_departed();
     }
 
-    /// Tells the peer that it is over. Our own socket to it ends with the leash.
+    /// Tells the peer that it is over. Our own socket to it ends with its guard.
     pub(crate) fn hang_up(&self) {
         if let Some(socket) = &self.incoming {
             socket::fall_silent(socket);

@@ -21,39 +21,39 @@
 //! | `ring`: the first mark stored relaxed; `peek` relaxed | `messages_arrive_…`, `a_slot_…`, `a_fragment_…` |
 //! | `ring`: `head` stored relaxed; read relaxed | `messages_arrive_…`, `messages_by_value_…` |
 //! | `ring`: the first mark of a message by value stored relaxed, of one line or of more; `inline` relaxed | `messages_by_value_…` |
-//! | `doze`: the flag stored relaxed; read relaxed | `every_sleep_…` |
-//! | `doze`: one ring for all sleeps instead of one each | `every_sleep_…` |
+//! | `arm`: the flag stored relaxed; read relaxed | `every_sleep_…` |
+//! | `arm`: one ring for all sleeps instead of one each | `every_sleep_…` |
 //! | `gapless_sync::Fences`: the hurried fence left out, or acquire-release; the patient fence left out | `no_message_…`, `no_room_…`, `every_sleep_…` |
 //! | `credit`: a slot's generation stored relaxed; read relaxed | `a_slot_…`, `a_fragment_…` |
 //! | `credit`: the generation stored before the slot is let go | `a_fragment_…` |
 //! | `credit`: a buffer's flag set relaxed; read relaxed | `a_private_buffer_…` |
 //! | `credit`: `any` set by a plain store, or relaxed; taken by a load and a store, or relaxed | `every_dropped_slot_…` |
 //!
-use crate::credit::{Dropped, Flags, Held, is_back};
-use crate::doze::{Reason, Sleeper, must_ring};
+use crate::arm::{Reason, Sleeper, must_ring};
+use crate::credit::{Dropped, Flags, SlotsInUse, is_back};
 use crate::recycle::Recycler;
-use crate::ring::{Consumer, Kind, Line, Mark, Producer, View, WORDS, lines_for};
+use crate::ring::{Consumer, Mark, MarkKind, Producer, RingLine, View, WORDS, lines_for};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Fences, Ordering};
 use loom::cell::Cell;
 use loom::sync::Arc;
 use loom::thread;
 
 struct Ring {
-    lines: Vec<Line>,
+    lines: Vec<RingLine>,
     head: AtomicUsize,
     sleep: AtomicU32,
     rung: AtomicU32,
-    bell: AtomicU32,
+    wake: AtomicU32,
 }
 
 impl Ring {
     fn new(lines: usize) -> Arc<Ring> {
         Arc::new(Ring {
-            lines: (0..lines).map(|_| Line::new()).collect(),
+            lines: (0..lines).map(|_| RingLine::new()).collect(),
             head: AtomicUsize::new(0),
             sleep: AtomicU32::new(0),
             rung: AtomicU32::new(0),
-            bell: AtomicU32::new(0),
+            wake: AtomicU32::new(0),
         })
     }
 
@@ -61,10 +61,10 @@ impl Ring {
         View { lines: &self.lines, head: &self.head }
     }
 
-    /// What a sender does when somebody may sleep: the bell plays the socket.
+    /// What a sender does when somebody may sleep: the flag plays the socket.
     fn ring_if_asleep(&self, reason: Reason) {
         if must_ring(&self.sleep, &self.rung, Fences::Symmetric, reason) {
-            self.bell.store(1, Ordering::Release);
+            self.wake.store(1, Ordering::Release);
         }
     }
 }
@@ -75,7 +75,7 @@ fn push(ring: &Ring, producer: &mut Producer, tag: u8, payload: &[u64]) {
     while !producer.fits(ring.view(), lines_for(len.into())).unwrap() {
         thread::yield_now();
     }
-    producer.push(ring.view(), Kind::Inline, tag, len, &words);
+    producer.push(ring.view(), MarkKind::Inline, tag, len, &words);
 }
 
 fn pop(ring: &Ring, consumer: &mut Consumer) -> Option<(u8, Vec<u64>)> {
@@ -187,11 +187,11 @@ fn no_message_is_slept_through() {
             sender.ring_if_asleep(Reason::Message);
         });
         let mut consumer = Consumer::default();
-        Sleeper::default().lie_down(&ring.sleep, false);
+        Sleeper::default().arm(&ring.sleep, false);
         assert!(Fences::Symmetric.patient());
         let seen = pop(&ring, &mut consumer).is_some();
         producer.join().unwrap();
-        assert!(seen || ring.bell.load(Ordering::Acquire) == 1, "slept through a message");
+        assert!(seen || ring.wake.load(Ordering::Acquire) == 1, "slept through a message");
     });
 }
 
@@ -212,19 +212,19 @@ fn every_sleep_is_rung_for_by_itself() {
         let mut sleeper = Sleeper::default();
         let mut got = 0;
         for _ in 0..2 {
-            sleeper.lie_down(&ring.sleep, false);
+            sleeper.arm(&ring.sleep, false);
             assert!(Fences::Symmetric.patient());
             got += u32::from(pop(&ring, &mut consumer).is_some());
-            sleeper.get_up(&ring.sleep);
-            ring.bell.store(0, Ordering::Release);
+            sleeper.disarm(&ring.sleep);
+            ring.wake.store(0, Ordering::Release);
         }
-        sleeper.lie_down(&ring.sleep, false);
+        sleeper.arm(&ring.sleep, false);
         assert!(Fences::Symmetric.patient());
         while pop(&ring, &mut consumer).is_some() {
             got += 1;
         }
         producer.join().unwrap();
-        assert!(got == 2 || ring.bell.load(Ordering::Acquire) == 1, "slept through a message");
+        assert!(got == 2 || ring.wake.load(Ordering::Acquire) == 1, "slept through a message");
     });
 }
 
@@ -240,29 +240,29 @@ fn no_room_is_slept_through() {
             assert!(pop(&receiver, &mut Consumer::default()).is_some());
             receiver.ring_if_asleep(Reason::Room);
         });
-        Sleeper::default().lie_down(&ring.sleep, true);
+        Sleeper::default().arm(&ring.sleep, true);
         assert!(Fences::Symmetric.patient());
         let room = producer.fits(ring.view(), 1).unwrap();
         consumer.join().unwrap();
-        assert!(room || ring.bell.load(Ordering::Acquire) == 1, "slept through room");
+        assert!(room || ring.wake.load(Ordering::Acquire) == 1, "slept through room");
     });
 }
 
 /// One slot of a lane, and the ring that tells of it.
-struct Lane {
+struct SendLane {
     ring: Arc<Ring>,
     slot: Cell<u64>,
     returned: [AtomicU32; 1],
-    held: Held,
+    held: SlotsInUse,
 }
 
-impl Lane {
-    fn new() -> Arc<Lane> {
-        Arc::new(Lane {
+impl SendLane {
+    fn new() -> Arc<SendLane> {
+        Arc::new(SendLane {
             ring: Ring::new(2),
             slot: Cell::new(0),
             returned: [AtomicU32::new(0)],
-            held: Held::new(1),
+            held: SlotsInUse::new(1),
         })
     }
 
@@ -295,7 +295,7 @@ impl Lane {
 #[test]
 fn a_slot_is_written_again_only_after_it_was_read() {
     loom::model(|| {
-        let lane = Lane::new();
+        let lane = SendLane::new();
         let sender = lane.clone();
         let sender = thread::spawn(move || {
             let (mut producer, mut books) = (Producer::default(), Recycler::new(0, 1, 0));
@@ -325,7 +325,7 @@ fn a_slot_is_written_again_only_after_it_was_read() {
 #[test]
 fn a_fragment_may_be_dropped_on_another_thread() {
     loom::model(|| {
-        let lane = Lane::new();
+        let lane = SendLane::new();
         let (mut producer, mut books) = (Producer::default(), Recycler::new(0, 1, 0));
         let mut consumer = Consumer::default();
         assert!(lane.send(&mut producer, &mut books, 1));

@@ -154,7 +154,7 @@ impl Sm {
     /// What a peer's key names: a buffer's number, and where in it. Its descriptor has been read, if it has come.
     fn known_key(&mut self, peer: PeerId, key: &RemoteKey) -> Result<[u64; 3], MapError> {
         let link = self.link(peer)?;
-        let owner = link.card.nonce;
+        let owner = link.address.nonce;
         if let Err(error) = link.is_up() {
             // While the rest is being delivered its memory can still be mapped.
             if link.incoming.is_none() {
@@ -187,10 +187,10 @@ impl Sm {
 #[expect(unsafe_code, reason = "vouches for what it says of memory that peers have mapped")]
 // SAFETY: the numbers are those of the contract.
 // 1. The id is made with the transport, and the same for single copy.
-// 2. A key names an allocation or a buffer whose descriptor is sent to the peer alone, and a range in it that `find`, or
-//    the device, found inside; the peer maps no more than the descriptor's memory. Of the lease only the region is used.
-// 3., 4. `withdraw_device` and `recall_all` count who was sent what until its transport says that it has let go
-//    (RELEASED), or its process has ended.
+// 2. A key names an allocation or a buffer whose descriptor is sent to the peer alone, and a range in it that `find`,
+//    or the device, found inside; the peer maps no more than the descriptor's memory. Of the lease only the region is
+//    used. 3., 4. `invalidate_device` and `revoke_all` count who was sent what until its transport says that it has let
+//    go (RELEASED), or its process has ended.
 // 5. What a region touches lies in live allocations, which `parts` finds, or is not known to any peer; `make_private`
 //    gives their pages up for others.
 unsafe impl Mapped for Sm {
@@ -236,7 +236,7 @@ unsafe impl Mapped for Sm {
             return self.device_key(peer, region);
         }
         let (block, offset) = self.exports.find(region)?;
-        let owner = self.card.nonce;
+        let owner = self.address.nonce;
         let link = self.links.get_mut(peer.0 as usize)?;
         if link.is_up() != Ok(true) {
             return None;
@@ -263,11 +263,11 @@ unsafe impl Mapped for Sm {
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
         let [number, offset, len] = self.known_key(peer, key)?;
         let result = if self.device_imports.knows(peer, number) {
-            let leash = self.links[peer.0 as usize].leash.as_ref();
-            self.device_imports.map((peer, number), offset, len, user, (&self.attached, leash))
+            let guard = self.links[peer.0 as usize].guard.as_ref();
+            self.device_imports.map((peer, number), offset, len, user, (&self.attached, guard))
         } else {
-            let leash = self.links[peer.0 as usize].leash.as_ref();
-            self.imports.map((peer, number), offset, len, (&self.devices, leash))
+            let guard = self.links[peer.0 as usize].guard.as_ref();
+            self.imports.map((peer, number), offset, len, (&self.devices, guard))
         };
         if let Err(MapError::Link(error)) = &result {
             self.die(peer.0, error.clone());
@@ -275,12 +275,12 @@ unsafe impl Mapped for Sm {
         result
     }
 
-    fn withdraw(&mut self, region: Region) -> bool {
-        !region.space().cpu_accessible() && self.withdraw_device(region)
+    fn invalidate(&mut self, region: Region) -> bool {
+        !region.space().cpu_accessible() && self.invalidate_device(region)
     }
 
-    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
-        self.recall_all(peer, region)
+    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
+        self.revoke_all(peer, region)
     }
 
     fn make_private(&mut self, region: Region) -> bool {

@@ -4,25 +4,25 @@
 //! looked at about once a millisecond while messages flow, at every poll while blocked, and often
 //! while greetings are outstanding.
 //!
-//! **Seats.** Whoever greets as a process of the job, before the link is called from here, waits as a guest. Guests are
-//! kept by the name that they give (a nonce) and by the number of their process, which the kernel tells. An impostor, a
-//! process that greets in another's name, so has a seat of its own: it does not take the one of the process that it
-//! plays, and never becomes the link, because a link welcomes only the process that answered its own call. At most
-//! [`guests_max`](strangers::guests_max) guests greet in names that are not known here yet. Known names have no such
-//! bound: an impostor that knows one, which takes a secret of the job, has one seat for each such name and process of
-//! its own. Those seats are free again when the link is up or lost, and it is called as soon as anybody greets in its
-//! name.
+//! **Seats.** Whoever greets as a process of the job, before the link is called from here, is a pending connection.
+//! These are kept by the name that they give (a nonce) and by the number of their process, which the kernel tells. An
+//! impostor, a process that greets in another's name, so has a seat of its own: it does not take the one of the process
+//! that it plays, and never becomes the link, because a link welcomes only the process that answered its own call. At
+//! most [`pending_max`](unauthenticated::pending_max) processes greet in names that are not known here yet. Known names
+//! have no such bound: an impostor that knows one, which takes a secret of the job, has one seat for each such name and
+//! process of its own. Those seats are free again when the link is up or lost, and it is called as soon as anybody
+//! greets in its name.
 
-use crate::card::{Card, Hello, Nonce};
+use crate::address::{Hello, Nonce, SmAddress};
 use crate::credentials::check_peer;
 use crate::inbound::Inbound;
-use crate::lane::Lane;
-use crate::link::{Link, State};
+use crate::lane::SendLane;
+use crate::link::{Link, LinkState};
 use crate::sm::Sm;
 use crate::socket::{self, Accepted, Received, Socket};
-use crate::strangers::{self, Nuisance};
 use crate::suspect;
 use crate::sync::Fences;
+use crate::unauthenticated::{self, Nuisance};
 use crate::waker::Waker;
 use crate::wire::PACKET_BYTES;
 use crate::{single_copy, system};
@@ -39,8 +39,8 @@ use std::time::{Duration, Instant};
 pub(crate) const EVENTS: usize = 64;
 /// Callers accepted at a time: bounds one look.
 const CALLERS: u32 = 64;
-/// Descriptors that a guest holds: its socket, and its lane.
-const GUEST_FILES: usize = 2;
+/// Descriptors that a pending connection holds: its socket, and its lane.
+const PENDING_FILES: usize = 2;
 /// Connections that may wait to be accepted.
 const QUEUE: u32 = 4096;
 /// How long to leave the listener alone when descriptors have run out.
@@ -78,7 +78,7 @@ impl Watched {
 }
 
 /// Somebody who has greeted.
-struct Guest {
+struct PendingConnection {
     socket: Socket,
     pid: i32,
     hello: Hello,
@@ -86,7 +86,7 @@ struct Guest {
 }
 
 /// The listener, the epoll descriptor and those who are not links yet.
-pub(crate) struct Door {
+pub(crate) struct ConnectionManager {
     pub(crate) epoll: OwnedFd,
     /// Or why nobody can be met any more.
     listener: Result<OwnedFd, LinkError>,
@@ -96,7 +96,7 @@ pub(crate) struct Door {
     callers: BTreeMap<u32, (Socket, i32)>,
     next_caller: u32,
     /// Those that have greeted before we were given their address: as whom, and the number of the process.
-    guests: HashMap<(Nonce, i32), Guest>,
+    pending: HashMap<(Nonce, i32), PendingConnection>,
     /// The numbers of those among them who are new.
     pub(crate) called: Callers,
     turned_away: Nuisance,
@@ -107,12 +107,12 @@ pub(crate) struct Door {
     pub(crate) meeting: usize,
 }
 
-impl Door {
-    /// Opens the door under the abstract name `place`.
+impl ConnectionManager {
+    /// Opens it under the abstract name `place`.
     ///
     /// # Errors
     /// The system refused, also if it is only to accept calls that it refuses.
-    pub(crate) fn open(place: &str) -> Result<Door, LinkError> {
+    pub(crate) fn open(place: &str) -> Result<ConnectionManager, LinkError> {
         let listener = socket::listen(place)?;
         // Nobody knows the name yet; but a process that can accept nobody should not let its peers wait.
         if let Accepted::Refused(error) = socket::accept(&listener) {
@@ -120,39 +120,40 @@ impl Door {
         }
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| system("epoll_create", e))?;
-        let door = Door {
+        let cm = ConnectionManager {
             epoll,
             listener: Ok(listener),
             paused: None,
             callers: BTreeMap::new(),
             next_caller: 0,
-            guests: HashMap::new(),
+            pending: HashMap::new(),
             called: Callers::default(),
             turned_away: Nuisance::new("a caller was turned away"),
             waiting: Nuisance::new("callers have to wait"),
             looked: Instant::now(),
             meeting: 0,
         };
-        door.watch_listener()?;
-        Ok(door)
+        cm.watch_listener()?;
+        Ok(cm)
     }
 
     fn watch_listener(&self) -> Result<(), LinkError> {
         self.watch(self.listener.as_ref().map_err(LinkError::clone)?, Watched::Listener)
     }
 
-    /// Descriptors that those at the door hold.
+    /// Descriptors that callers and pending connections hold.
     fn descriptors(&self) -> usize {
-        self.callers.len() + GUEST_FILES * self.guests.len()
+        self.callers.len() + PENDING_FILES * self.pending.len()
     }
 
-    /// Whether new callers have to wait: as many guests are here as may be, and some are about to be introduced.
+    /// Whether new callers have to wait: as many connections are pending as may be, and some are about to be
+    /// introduced.
     fn is_full(&self) -> bool {
-        self.called.are_awaited() && self.guests.len() >= strangers::guests_max()
+        self.called.are_awaited() && self.pending.len() >= unauthenticated::pending_max()
     }
 
-    /// Whoever was here longest without a greeting makes room, until only `most` descriptors are held at the door; or
-    /// until there are only guests.
+    /// Whoever was here longest without a greeting makes room, until only `most` descriptors are held; or
+    /// until there are only pending connections.
     fn make_room(&mut self, most: usize) {
         while self.descriptors() > most
             && let Some((_, (oldest, _))) = self.callers.pop_first()
@@ -186,18 +187,18 @@ impl Sm {
     ///
     /// # Errors
     /// There are too many peers.
-    pub(crate) fn know(&mut self, card: Card) -> Result<u32, LinkError> {
+    pub(crate) fn know(&mut self, address: SmAddress) -> Result<u32, LinkError> {
         let id = u32::try_from(self.links.len())
             .map_err(|_| system("connecting", "more than 2³² peers"))?;
-        self.by_nonce.insert(card.nonce, PeerId(id));
-        self.links.push(Link::new(card, &self.owed));
+        self.by_nonce.insert(address.nonce, PeerId(id));
+        self.links.push(Link::new(address, &self.owed));
         Ok(id)
     }
 
-    /// Whether somebody waits at the door who greeted in the name of a peer.
+    /// Whether somebody waits who greeted in the name of a peer.
     pub(crate) fn is_called_by(&self, id: u32) -> bool {
-        let nonce = self.links[id as usize].card.nonce;
-        self.door.guests.keys().any(|(from, _)| *from == nonce)
+        let nonce = self.links[id as usize].address.nonce;
+        self.cm.pending.keys().any(|(from, _)| *from == nonce)
     }
 
     /// Calls a peer that nobody has needed so far, and welcomes it if it was faster.
@@ -206,24 +207,25 @@ impl Sm {
     /// It is gone, or the system refused: the link is still what it was, but for what is to be dropped with it.
     pub(crate) fn call(&mut self, id: u32) -> Result<(), LinkError> {
         // It could not answer.
-        self.door.listener.as_ref().map_err(LinkError::clone)?;
+        self.cm.listener.as_ref().map_err(LinkError::clone)?;
         let link = &mut self.links[id as usize];
         link.open(self.geometry.clone())?;
         let hello = self.hello(&self.links[id as usize]);
-        if self.links[id as usize].dial(&self.card, &hello)? {
+        if self.links[id as usize].dial(&self.address, &hello)? {
             self.watch_outgoing(id, &self.links[id as usize])?;
         }
-        self.links[id as usize].state = State::Meeting;
-        self.door.meeting += 1;
+        self.links[id as usize].state = LinkState::Meeting;
+        self.cm.meeting += 1;
         self.introduce_to_devices(id);
         self.call_in(id);
         Ok(())
     }
 
-    /// Calls a peer if nobody has so far. One that cannot be called is lost, and sees an end if it waits at the door.
+    /// Calls a peer if nobody has so far. One that cannot be called is lost, and sees an end if it waits to be
+    /// accepted.
     #[cold]
     pub(crate) fn need(&mut self, id: u32) {
-        if self.links[id as usize].state == State::Known
+        if self.links[id as usize].state == LinkState::Known
             && let Err(error) = self.call(id)
         {
             self.die(id, error);
@@ -232,8 +234,8 @@ impl Sm {
 
     pub(crate) fn hello(&self, link: &Link) -> Hello {
         Hello {
-            from: self.card.nonce,
-            to: link.card.nonce,
+            from: self.address.nonce,
+            to: link.address.nonce,
             geometry: self.geometry.clone(),
             asymmetric: self.asymmetric,
             probe: self.probe.hello(self.config.single_copy),
@@ -243,7 +245,7 @@ impl Sm {
 
     fn watch_outgoing(&self, id: u32, link: &Link) -> Result<(), LinkError> {
         match &link.outgoing {
-            Some(socket) => self.door.watch(socket, Watched::Outgoing(id)),
+            Some(socket) => self.cm.watch(socket, Watched::Outgoing(id)),
             None => Ok(()),
         }
     }
@@ -251,21 +253,21 @@ impl Sm {
     /// Looks at the sockets: callers, greetings, rings, ends.
     #[inline(never)]
     pub(crate) fn look_around(&mut self) {
-        self.door.looked = Instant::now();
-        if self.door.paused.is_some_and(|since| since.elapsed() >= PAUSE)
-            && self.door.watch_listener().is_ok()
+        self.cm.looked = Instant::now();
+        if self.cm.paused.is_some_and(|since| since.elapsed() >= PAUSE)
+            && self.cm.watch_listener().is_ok()
         {
-            self.door.paused = None;
+            self.cm.paused = None;
         }
-        if self.door.meeting > 0 {
+        if self.cm.meeting > 0 {
             self.redial();
         }
         self.flush_packets();
         self.owed.settle();
-        self.end_mourning();
+        self.forget_departed();
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
-        if let Ok((events, _)) = epoll::wait(&self.door.epoll, &mut space, Some(&now)) {
+        if let Ok((events, _)) = epoll::wait(&self.cm.epoll, &mut space, Some(&now)) {
             for event in events {
                 // Packed on some machines, hence copies.
                 let (data, flags) = (event.data, event.flags);
@@ -289,12 +291,12 @@ impl Sm {
     fn redial(&mut self) {
         for at in 0..self.links.len() {
             let link = &self.links[at];
-            if link.state != State::Meeting || link.has_greeted() {
+            if link.state != LinkState::Meeting || link.has_greeted() {
                 continue;
             }
             let id = u32::try_from(at).expect("checked when it was made");
             let hello = self.hello(link);
-            let dialled = self.links[at].dial(&self.card, &hello).and_then(|opened| {
+            let dialled = self.links[at].dial(&self.address, &hello).and_then(|opened| {
                 if opened { self.watch_outgoing(id, &self.links[at]) } else { Ok(()) }
             });
             match dialled {
@@ -304,8 +306,8 @@ impl Sm {
         }
     }
 
-    /// Takes in a peer that has greeted, if it still waits at our door: once it has both greetings its end of the link is up,
-    /// and it may have said so on other ways than this.
+    /// Takes in a peer that has greeted, if it still is pending here: once it has both greetings its end of the link is
+    /// up, and it may have said so on other ways than this.
     #[cold]
     pub(crate) fn admit(&mut self, id: u32) {
         self.look_around();
@@ -314,7 +316,7 @@ impl Sm {
 
     /// Takes callers in until this peer is among them. It may be in already, and have greeted since: one look hears few.
     fn let_all_in_until(&mut self, id: u32) {
-        let inside: Vec<u32> = self.door.callers.keys().copied().collect();
+        let inside: Vec<u32> = self.cm.callers.keys().copied().collect();
         for serial in inside {
             if self.links[id as usize].inbound.is_some() {
                 return;
@@ -330,7 +332,7 @@ impl Sm {
 
     /// The peer has closed the socket that we called it on.
     fn hear_end(&mut self, id: u32) {
-        // Its greeting may still wait at our door, and behind it messages: a peer that had both
+        // Its greeting may still be pending here, and behind it messages: a peer that had both
         // greetings was up, and what it sent before it died has arrived.
         self.let_all_in_until(id);
         // If it had both greetings, this link is up by now. If not, it never sent anything.
@@ -340,14 +342,16 @@ impl Sm {
     /// Takes callers in. Gives whether there may be more.
     fn accept(&mut self) -> bool {
         for _ in 0..CALLERS {
-            if self.door.is_full() {
+            if self.cm.is_full() {
                 return false;
             }
             if suspect::too_many() {
-                self.pause(&"descriptors that strangers have sent are not closed yet");
+                self.pause(
+                    &"descriptors that unauthenticated processes have sent are not closed yet",
+                );
                 return false;
             }
-            let Ok(listener) = &self.door.listener else { return false };
+            let Ok(listener) = &self.cm.listener else { return false };
             match socket::accept(listener) {
                 Accepted::Caller(socket) => self.let_in(socket),
                 Accepted::Nobody => return false,
@@ -357,7 +361,7 @@ impl Sm {
                     return false;
                 }
                 Accepted::Refused(error) => {
-                    self.close_door(&error);
+                    self.stop_listening(&error);
                     return false;
                 }
             }
@@ -368,13 +372,13 @@ impl Sm {
     /// The system has begun to refuse calls: nobody is met any more. Whoever waits to be accepted sees an end, and
     /// so do links that wait for a greeting; those that are up go on.
     #[cold]
-    fn close_door(&mut self, error: &LinkError) {
+    fn stop_listening(&mut self, error: &LinkError) {
         tracing::warn!(%error, "no more peers can be met");
-        self.door.listener = Err(error.clone());
-        self.door.paused = None;
+        self.cm.listener = Err(error.clone());
+        self.cm.paused = None;
         for at in 0..self.links.len() {
             let link = &self.links[at];
-            if link.state == State::Meeting && link.inbound.is_none() {
+            if link.state == LinkState::Meeting && link.inbound.is_none() {
                 self.die(u32::try_from(at).expect("checked when it was made"), error.clone());
             }
         }
@@ -382,25 +386,25 @@ impl Sm {
 
     /// Leaves the listener alone for a while.
     fn pause(&mut self, why: &dyn Display) {
-        let Ok(listener) = &self.door.listener else { return };
-        self.door.forget(listener);
-        self.door.waiting.again(0, why);
-        self.door.paused = Some(Instant::now());
+        let Ok(listener) = &self.cm.listener else { return };
+        self.cm.forget(listener);
+        self.cm.waiting.again(0, why);
+        self.cm.paused = Some(Instant::now());
     }
 
     fn let_in(&mut self, socket: Socket) {
         let pid = match check_peer(&socket) {
             Ok(pid) => pid,
             Err(error) => {
-                self.door.turned_away.again(0, &error);
+                self.cm.turned_away.again(0, &error);
                 return;
             }
         };
-        let serial = self.door.next_caller;
-        self.door.next_caller = serial.wrapping_add(1);
-        self.door.make_room(strangers::descriptors_max() - 1);
-        if self.door.watch(&socket, Watched::Caller(serial)).is_ok() {
-            self.door.callers.insert(serial, (socket, pid));
+        let serial = self.cm.next_caller;
+        self.cm.next_caller = serial.wrapping_add(1);
+        self.cm.make_room(unauthenticated::descriptors_max() - 1);
+        if self.cm.watch(&socket, Watched::Caller(serial)).is_ok() {
+            self.cm.callers.insert(serial, (socket, pid));
             self.hear(serial);
         }
     }
@@ -408,23 +412,23 @@ impl Sm {
     /// Reads a caller's greeting, if it is there.
     fn hear(&mut self, serial: u32) {
         // What it says may come with more descriptors.
-        if suspect::too_many() || self.door.is_full() {
+        if suspect::too_many() || self.cm.is_full() {
             return;
         }
-        let Some((socket, pid)) = self.door.callers.remove(&serial) else { return };
+        let Some((socket, pid)) = self.cm.callers.remove(&serial) else { return };
         let mut packet = [0; PACKET_BYTES];
         let refused = match socket::receive(&socket, &mut packet) {
             Ok(Received::Nothing) => {
-                self.door.callers.insert(serial, (socket, pid));
+                self.cm.callers.insert(serial, (socket, pid));
                 return;
             }
             Ok(Received::Packet(len, Some(lane))) => {
                 match Hello::read(&packet[..len]).and_then(|hello| Ok((hello, lane.memory()?))) {
-                    Ok((hello, lane)) if hello.to == self.card.nonce => {
+                    Ok((hello, lane)) if hello.to == self.address.nonce => {
                         // While it waits for us to learn of it, its end must not keep the epoll descriptor
                         // readable.
-                        self.door.forget(&socket);
-                        self.seat(Guest { socket, pid, hello, lane });
+                        self.cm.forget(&socket);
+                        self.seat(PendingConnection { socket, pid, hello, lane });
                         return;
                     }
                     Ok(_) => {
@@ -443,80 +447,80 @@ impl Sm {
             Ok(Received::End) => return,
             Err(error) => error,
         };
-        self.door.forget(&socket);
-        self.door.turned_away.again(pid, &refused);
+        self.cm.forget(&socket);
+        self.cm.turned_away.again(pid, &refused);
     }
 
-    /// A guest becomes a link's other half, or waits until it has been named and we have called it: until then
-    /// nobody knows which process it should be. The call of a peer that is known is answered with one: it leaves the
-    /// table with that, so it has a seat however many strangers wait.
-    fn seat(&mut self, guest: Guest) {
-        let name = (guest.hello.from, guest.pid);
+    /// A pending connection becomes a link's other half, or waits until it has been named and we have called it: until
+    /// then nobody knows which process it should be. The call of a peer that is known is answered with one: it leaves
+    /// the table with that, so it has a seat however many unauthenticated processes wait.
+    fn seat(&mut self, caller: PendingConnection) {
+        let name = (caller.hello.from, caller.pid);
         let link = self.by_nonce.get(&name.0).map(|peer| (peer.0, &self.links[peer.0 as usize]));
         match link {
             Some((id, link)) if link.outgoing.is_some() || link.is_over() => {
-                self.welcome(id, guest);
+                self.welcome(id, caller);
             }
-            known if known.is_some() || self.door.guests.len() < strangers::guests_max() => {
+            known if known.is_some() || self.cm.pending.len() < unauthenticated::pending_max() => {
                 let known = known.map(|(id, _)| id);
                 if known.is_none()
                     && self.config.number.is_some()
-                    && let Some(number) = guest.hello.number
+                    && let Some(number) = caller.hello.number
                 {
-                    self.door.called.note(number, strangers::guests_max());
+                    self.cm.called.note(number, unauthenticated::pending_max());
                 }
-                self.door.guests.entry(name).or_insert(guest);
-                self.door.make_room(strangers::descriptors_max());
+                self.cm.pending.entry(name).or_insert(caller);
+                self.cm.make_room(unauthenticated::descriptors_max());
                 // It needs the link: whether it is who it says shows when we call back.
                 if let Some(id) = known {
                     self.need(id);
                 }
             }
             _ => {
-                self.door.turned_away.again(guest.pid, &"too many wait to be met");
+                self.cm.turned_away.again(caller.pid, &"too many wait to be met");
             }
         }
     }
 
-    /// The guest whom a link that has just been called waits for, if it is here.
+    /// The pending connection that a link that has just been called waits for, if it is here.
     fn call_in(&mut self, id: u32) {
         let link = &self.links[id as usize];
-        let name = (link.card.nonce, link.answers);
+        let name = (link.address.nonce, link.answers);
         if link.outgoing.is_some()
-            && let Some(guest) = self.door.guests.remove(&name)
+            && let Some(caller) = self.cm.pending.remove(&name)
         {
-            self.welcome(id, guest);
+            self.welcome(id, caller);
         }
     }
 
-    /// Takes up what a guest brought.
-    fn welcome(&mut self, id: u32, guest: Guest) {
+    /// Takes up what a pending connection brought.
+    fn welcome(&mut self, id: u32, caller: PendingConnection) {
         let link = &self.links[id as usize];
         if link.is_over() || link.incoming.is_some() {
-            self.door.turned_away.again(guest.pid, &"it has greeted before, or is lost");
+            self.cm.turned_away.again(caller.pid, &"it has greeted before, or is lost");
             return;
         }
         // Both sockets of a pair are one process's: whoever greets must be who answers.
-        if guest.pid != link.answers {
+        if caller.pid != link.answers {
             let why = format!("it greets in the name of process {}", link.answers);
-            self.door.turned_away.again(guest.pid, &why);
+            self.cm.turned_away.again(caller.pid, &why);
             return;
         }
-        if let Err(error) = self.take_up(id, guest) {
+        if let Err(error) = self.take_up(id, caller) {
             self.die(id, error);
         }
     }
 
-    fn take_up(&mut self, id: u32, guest: Guest) -> Result<(), LinkError> {
-        let Guest { socket, pid, hello, lane } = guest;
+    fn take_up(&mut self, id: u32, caller: PendingConnection) -> Result<(), LinkError> {
+        let PendingConnection { socket, pid, hello, lane } = caller;
         let link = &self.links[id as usize];
         let Some(outgoing) = link.outgoing.clone() else { return Err(gone()) };
         let both = self.asymmetric && hello.asymmetric;
         let fences = if both { Fences::Asymmetric } else { Fences::Symmetric };
-        let lane = Arc::new(Lane::adopt(hello.geometry, &lane)?);
+        let lane = Arc::new(SendLane::adopt(hello.geometry, &lane)?);
         let waker = Arc::new(Waker::new(lane, outgoing, fences));
         let inbound = Inbound::new(Arc::clone(&waker), self.parked)?;
-        self.door.watch(&socket, Watched::Incoming(id))?;
+        self.cm.watch(&socket, Watched::Incoming(id))?;
         let reaches = self.config.single_copy && single_copy::probe(pid, hello.probe);
         let link = &mut self.links[id as usize];
         link.waker = Some(waker);
@@ -535,13 +539,13 @@ impl Sm {
             self.call_in(id);
         }
         if self.links[id as usize].try_up() {
-            self.door.meeting -= 1;
+            self.cm.meeting -= 1;
             self.active.push(id);
-            self.lie_down_too(id);
-            let card = &self.links[id as usize].card;
+            self.arm_link(id);
+            let address = &self.links[id as usize].address;
             // Others that came in its name.
-            self.door.guests.retain(|(nonce, _), _| *nonce != card.nonce);
-            tracing::debug!(peer = id, name = card.name, pid = card.pid, "link up");
+            self.cm.pending.retain(|(nonce, _), _| *nonce != address.nonce);
+            tracing::debug!(peer = id, name = address.name, pid = address.pid, "link up");
         }
     }
 
@@ -552,33 +556,33 @@ impl Sm {
         if link.is_over() {
             return;
         }
-        tracing::debug!(peer = id, name = link.card.name, %error, "link down");
-        if link.state == State::Meeting {
-            self.door.meeting -= 1;
+        tracing::debug!(peer = id, name = link.address.name, %error, "link down");
+        if link.state == LinkState::Meeting {
+            self.cm.meeting -= 1;
         }
-        if matches!(link.state, State::Known | State::Meeting) {
+        if matches!(link.state, LinkState::Known | LinkState::Meeting) {
             self.active.push(id);
         }
         for socket in link.outgoing.as_deref().into_iter().chain(&link.incoming) {
-            self.door.forget(socket);
+            self.cm.forget(socket);
         }
         // Who waits to be it sees an end.
-        let nonce = link.card.nonce;
-        self.door.guests.retain(|(from, _), _| *from != nonce);
+        let nonce = link.address.nonce;
+        self.cm.pending.retain(|(from, _), _| *from != nonce);
         // A peer that broke the rules is alive and must learn that it is over.
         if matches!(error, LinkError::Corrupt { .. }) {
             link.hang_up();
             // Nothing more of it is believed.
             link.inbound = None;
         }
-        link.state = State::Dying(error);
+        link.state = LinkState::Dying(error);
         self.dying += 1;
     }
 
     /// The end: everything that concerned the peer completes, then its loss is reported.
     pub(crate) fn bury(&mut self, id: u32) {
         let link = &mut self.links[id as usize];
-        let State::Dying(error) = link.state.clone() else { return };
+        let LinkState::Dying(error) = link.state.clone() else { return };
         link.bury(error.clone());
         self.dying -= 1;
         self.imports.forget(PeerId(id));

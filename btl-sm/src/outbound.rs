@@ -8,9 +8,9 @@
 
 use crate::credit::{self, Dropped};
 use crate::geometry::Class;
-use crate::lane::Lane;
+use crate::lane::SendLane;
 use crate::recycle::Recycler;
-use crate::ring::{Broken, FEW_LINES, INLINE_BYTES, Kind, LINE_BYTES, Producer, lines_for};
+use crate::ring::{Broken, FEW_LINES, INLINE_BYTES, LINE_BYTES, MarkKind, Producer, lines_for};
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use gapless_btl::{LinkError, PeerId, PoolHandle, Reclaim, ReserveError, Slot};
@@ -30,7 +30,7 @@ const _: () = assert!(TINY_BYTES <= STRIDE && TINY_BYTES <= INLINE_BYTES);
 /// What a reserved slot keeps alive, and where a dropped one reports. Buffers are numbered tiny
 /// ones first, then the lane's slots.
 struct Home {
-    lane: Arc<Lane>,
+    lane: Arc<SendLane>,
     tiny: Segment,
     dropped: Dropped,
 }
@@ -75,7 +75,7 @@ impl Outbound {
     ///
     /// # Errors
     /// The system has no memory.
-    pub(crate) fn new(lane: Arc<Lane>) -> Result<Outbound, LinkError> {
+    pub(crate) fn new(lane: Arc<SendLane>) -> Result<Outbound, LinkError> {
         let bytes = whole_pages(u64::from(TINY) * STRIDE as u64).expect("16 KiB");
         let tiny = Segment::private(bytes)?;
         let small = |n: usize| u32::try_from(n).expect("the geometry bounds it");
@@ -101,7 +101,7 @@ impl Outbound {
         })
     }
 
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
+    pub(crate) fn lane(&self) -> &Arc<SendLane> {
         &self.home.lane
     }
 
@@ -244,7 +244,7 @@ impl Outbound {
             let name = slot as u64 | u64::from(generation) << 32;
             self.descriptor[0].store(name, Ordering::Relaxed);
             self.descriptor[1].store(len as u64, Ordering::Relaxed);
-            self.producer.push(ring, Kind::Slot, tag, 16, &self.descriptor);
+            self.producer.push(ring, MarkKind::Slot, tag, 16, &self.descriptor);
             let number = u32::try_from(slot).expect("the geometry bounds it");
             let owner = self.classes.iter_mut().rfind(|(class, _)| class.first <= slot);
             if let Some((_, recycler)) = owner {
@@ -253,7 +253,7 @@ impl Outbound {
         } else {
             let words = self.home.tiny.words(index * STRIDE, TINY_BYTES / 8);
             let bytes = u16::try_from(len).expect("tiny slots hold at most TINY_BYTES");
-            self.producer.push(ring, Kind::Inline, tag, bytes, words);
+            self.producer.push(ring, MarkKind::Inline, tag, bytes, words);
             self.tiny.push(u32::try_from(index).expect("there are TINY of them"));
         }
     }

@@ -71,7 +71,7 @@ impl Sm {
             }
             (Packet::Freed(number), None) => self.take_freed(id, number),
             (Packet::Released(number), None) => self.take_released(id, number),
-            (Packet::Recall(number), None) => self.take_recall(id, number),
+            (Packet::Revoke(number), None) => self.take_revoke(id, number),
             (Packet::Bye, None) => {
                 let link = &mut self.links[id as usize];
                 link.shared.clear();
@@ -134,9 +134,9 @@ impl Sm {
     }
 
     /// An allocation is not to be used here any more.
-    fn take_recall(&mut self, id: u32, number: u64) -> Result<(), LinkError> {
+    fn take_revoke(&mut self, id: u32, number: u64) -> Result<(), LinkError> {
         self.check_unread(id)?;
-        self.imports.recall(PeerId(id), number)?;
+        self.imports.revoke(PeerId(id), number)?;
         self.announce_released();
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(crate) const INLINE_BYTES: usize = MESSAGE_LINES * LINE_BYTES;
 
 /// One cache line, shared with the peer.
 #[repr(C, align(64))]
-pub(crate) struct Line {
+pub(crate) struct RingLine {
     words: [AtomicU64; WORDS],
     /// Who uses the payload: loom never has a store overtake an earlier load, and so
     /// would not miss the order that keeps a line from being written while it is read.
@@ -51,12 +51,12 @@ pub(crate) struct Line {
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
+const _: () = assert!(size_of::<RingLine>() == 64 && align_of::<RingLine>() == 64);
 
-impl Line {
+impl RingLine {
     #[cfg(any(test, loom))]
-    pub(crate) fn new() -> Line {
-        Line {
+    pub(crate) fn new() -> RingLine {
+        RingLine {
             words: std::array::from_fn(|_| AtomicU64::new(0)),
             #[cfg(loom)]
             user: loom::cell::Cell::new(()),
@@ -104,14 +104,14 @@ impl Line {
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     /// A power of two of lines.
-    pub(crate) lines: &'a [Line],
+    pub(crate) lines: &'a [RingLine],
     /// How many lines the consumer has given back, ever; written by the consumer alone.
     pub(crate) head: &'a AtomicUsize,
 }
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MarkKind {
     /// The payload is the message.
     Inline = 1,
     /// The payload says in which slot the message is.
@@ -124,7 +124,7 @@ const CONTINUATION: u8 = 3;
 /// A mark, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MarkKind,
     pub(crate) tag: u8,
     /// Payload bytes.
     pub(crate) len: u16,
@@ -195,7 +195,7 @@ impl Producer {
     pub(crate) fn push(
         &mut self,
         view: View<'_>,
-        kind: Kind,
+        kind: MarkKind,
         tag: u8,
         len: u16,
         words: &[AtomicU64],
@@ -289,7 +289,7 @@ impl Producer {
         let capacity = view.lines.len();
         let line = &view.lines[self.tail & (capacity - 1)];
         line.fill(words);
-        let mark = mark(self.tail, capacity, tag, Kind::Inline as u8, len);
+        let mark = mark(self.tail, capacity, tag, MarkKind::Inline as u8, len);
         line.words[0].store(mark, Ordering::Release);
         self.tail = self.tail.wrapping_add(lines);
     }
@@ -319,7 +319,9 @@ impl Consumer {
         let capacity = view.lines.len();
         let word = view.lines[self.position & (capacity - 1)].words[0].load(Ordering::Acquire);
         let kind = (word >> 40) & 0xFF;
-        if word & 0xFFFF_FFFF != sequence(self.position, capacity) || kind != Kind::Inline as u64 {
+        if word & 0xFFFF_FFFF != sequence(self.position, capacity)
+            || kind != MarkKind::Inline as u64
+        {
             return None;
         }
         let [.., tag, _, low, high] = word.to_le_bytes();
@@ -342,8 +344,8 @@ impl Consumer {
         }
         let bytes = word.to_le_bytes();
         let kind = match bytes[5] {
-            1 => Kind::Inline,
-            2 => Kind::Slot,
+            1 => MarkKind::Inline,
+            2 => MarkKind::Slot,
             other => return Err(Broken(format!("a message of kind {other}"))),
         };
         let len = u16::from_le_bytes([bytes[6], bytes[7]]);
@@ -416,13 +418,13 @@ mod tests {
     use super::*;
 
     struct Ring {
-        lines: Vec<Line>,
+        lines: Vec<RingLine>,
         head: AtomicUsize,
     }
 
     impl Ring {
         fn new(lines: usize) -> Ring {
-            Ring { lines: (0..lines).map(|_| Line::new()).collect(), head: AtomicUsize::new(0) }
+            Ring { lines: (0..lines).map(|_| RingLine::new()).collect(), head: AtomicUsize::new(0) }
         }
         fn view(&self) -> View<'_> {
             View { lines: &self.lines, head: &self.head }
@@ -443,9 +445,9 @@ mod tests {
             let tag = round.to_le_bytes()[0];
             assert!(out.fits(ring.view(), lines_for(len.into())).unwrap());
             assert_eq!(inn.peek(ring.view()), Ok(None));
-            out.push(ring.view(), Kind::Inline, tag, len, &words(round));
+            out.push(ring.view(), MarkKind::Inline, tag, len, &words(round));
             let mark = inn.peek(ring.view()).unwrap().unwrap();
-            assert_eq!(mark, Mark { kind: Kind::Inline, tag, len });
+            assert_eq!(mark, Mark { kind: MarkKind::Inline, tag, len });
             inn.take(ring.view(), len, &into);
             inn.give_back(ring.view());
             for (i, word) in into[..usize::from(len).div_ceil(8)].iter().enumerate() {
@@ -471,7 +473,7 @@ mod tests {
                 &sent[..needed.max(usize::try_from(round % 9).unwrap())],
             );
             let mark = inn.peek(ring.view()).unwrap().unwrap();
-            assert_eq!(mark, Mark { kind: Kind::Inline, tag: 5, len });
+            assert_eq!(mark, Mark { kind: MarkKind::Inline, tag: 5, len });
             let mut seen = vec![0; needed];
             inn.look(ring.view(), &mut seen);
             assert_eq!(seen, sent[..needed]);
@@ -495,7 +497,7 @@ mod tests {
         let (mut out, mut inn) = (Producer::default(), Consumer::default());
         for _ in 0..16 {
             assert!(out.fits(ring.view(), 1).unwrap());
-            out.push(ring.view(), Kind::Inline, 0, 8, &words(1));
+            out.push(ring.view(), MarkKind::Inline, 0, 8, &words(1));
         }
         assert!(!out.fits(ring.view(), 1).unwrap());
         inn.take(ring.view(), 8, &words(0));
@@ -511,7 +513,7 @@ mod tests {
             let ring = Ring::new(2);
             let mut out = Producer::default();
             for _ in 0..2 {
-                out.push(ring.view(), Kind::Inline, 0, 0, &[]);
+                out.push(ring.view(), MarkKind::Inline, 0, 0, &[]);
             }
             ring.head.store(bad, Ordering::Release);
             assert!(out.fits(ring.view(), 1).unwrap_err().0.contains("head"));
@@ -547,7 +549,7 @@ mod tests {
         let into = words(0);
         for round in 0..40 {
             assert!(out.fits(ring.view(), 4).unwrap());
-            out.push(ring.view(), Kind::Inline, 1, 200, &words(round));
+            out.push(ring.view(), MarkKind::Inline, 1, 200, &words(round));
             assert!(inn.peek(ring.view()).unwrap().is_some());
             inn.take(ring.view(), 200, &into);
             inn.give_back(ring.view());

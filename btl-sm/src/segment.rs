@@ -4,7 +4,7 @@
 //! because a peer changed the file; they have no name in any file system, so nothing is left behind
 //! however a process ends. No reference other than to atomics is ever formed to shared memory.
 
-use crate::ring::Line;
+use crate::ring::RingLine;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::system;
 use gapless_btl::LinkError;
@@ -333,7 +333,7 @@ impl Segment {
 /// The places of a ring in a segment, checked once so that using them costs nothing.
 #[derive(Debug)]
 pub(crate) struct Fixed {
-    lines: NonNull<[Line]>,
+    lines: NonNull<[RingLine]>,
     head: NonNull<AtomicUsize>,
     sleep: NonNull<AtomicU32>,
     /// The start of the segment that they were checked for.
@@ -364,10 +364,10 @@ impl Fixed {
     }
 
     #[inline]
-    pub(crate) fn lines<'a>(&self, segment: &'a Segment) -> &'a [Line] {
+    pub(crate) fn lines<'a>(&self, segment: &'a Segment) -> &'a [RingLine] {
         debug_assert_eq!(self.start, segment.start());
         // SAFETY: `place` proved that the lines lie inside the mapping of the segment that owns
-        // this (a `Lane` keeps both and never exchanges them), which lives for `'a`; any bytes are
+        // this (a `SendLane` keeps both and never exchanges them), which lives for `'a`; any bytes are
         // valid atomics, and the memory is initialised.
         unsafe { self.lines.as_ref() }
     }

@@ -326,7 +326,7 @@ impl Sm {
             let reason = "its memory could not be read when the link came up".to_owned();
             return Err(RdmaError::Unavailable { reason });
         }
-        Ok((link.pid, link.card.nonce))
+        Ok((link.pid, link.address.nonce))
     }
 
     fn transfer(
@@ -379,7 +379,8 @@ impl Sm {
 //    user, read and write all of this process's memory anyway.
 // 4. An operation enters the queue as the last step of a call, unless the call works on it at once: then `step` has
 //    taken it out of the queue, and the kernel has returned from each of its calls, so what unwinds ends it.
-// 5. The kernel writes what is left of `into` and nothing else, in calls that have returned when `peek` does.
+// 5. The kernel writes what is left of `into` and nothing else, in calls that have returned when `single_copy_read`
+//    does.
 unsafe impl Rdma for Sm {
     fn id(&self) -> AbilityId {
         self.single_copy.ability
@@ -400,7 +401,7 @@ unsafe impl Rdma for Sm {
         }
         let writable = access == Access::Write;
         let key = CopyKey { address: local.start(), len: local.len(), writable };
-        Ok(key.write(self.card.nonce))
+        Ok(key.write(self.address.nonce))
     }
 
     fn deregister(&mut self, _key: &RemoteKey) {}
@@ -427,18 +428,18 @@ unsafe impl Rdma for Sm {
         self.transfer(Direction::Put, peer, local, key, remote, done)
     }
 
-    fn peeks(&mut self, peer: PeerId) -> bool {
+    fn has_single_copy_reads(&mut self, peer: PeerId) -> bool {
         self.reached(peer).is_ok()
     }
 
-    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+    fn single_copy_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
         self.reached(peer).ok()?;
         let (address, len) = (memory.start(), memory.len());
         let key = CopyKey { address, len, writable: false };
-        memory.space().cpu_accessible().then(|| key.write(self.card.nonce))
+        memory.space().cpu_accessible().then(|| key.write(self.address.nonce))
     }
 
-    unsafe fn peek(
+    unsafe fn single_copy_read(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,

@@ -1,16 +1,16 @@
 //! The transport: peers by number, the poll loop, sleeping, devices.
 
-use crate::card::{Card, Nonce, random};
+use crate::address::{Nonce, SmAddress, random};
+use crate::arm::Reason;
 use crate::config::SmConfig;
 use crate::device_exports::DeviceExports;
 use crate::device_imports::DeviceImports;
-use crate::doze::Reason;
+use crate::export_tracking::Owed;
 use crate::geometry::Geometry;
 use crate::imports::Imports;
-use crate::leash::Owed;
-use crate::link::{Link, State};
+use crate::link::{Link, LinkState};
 use crate::mapped::Exports;
-use crate::meeting::Door;
+use crate::meeting::ConnectionManager;
 use crate::segment::{self, Segment};
 use crate::single_copy::{Probe, SingleCopy};
 use crate::sync::Fences;
@@ -41,10 +41,10 @@ pub struct Sm {
     pub(crate) geometry: Geometry,
     /// `config.parked`, checked.
     pub(crate) parked: u32,
-    pub(crate) card: Card,
+    pub(crate) address: SmAddress,
     pub(crate) asymmetric: bool,
     pub(crate) probe: Probe,
-    pub(crate) door: Door,
+    pub(crate) cm: ConnectionManager,
     pub(crate) links: Vec<Link>,
     pub(crate) by_nonce: HashMap<Nonce, PeerId>,
     /// Links to receive from or to bury.
@@ -93,10 +93,10 @@ impl Sm {
             .ok_or_else(|| refused(format!("{} parked messages: not 1 to 2²⁰", config.parked)))?;
         // A lane is made when a peer is first needed: better told now than then.
         segment::check_length(geometry.total())?;
-        let card = Card::own(&config.job, &config.name)?;
+        let address = SmAddress::own(&config.job, &config.name)?;
         let mut word = [0; 8];
         random(&mut word)?;
-        let door = Door::open(&card.meeting_place())?;
+        let cm = ConnectionManager::open(&address.meeting_place())?;
         Ok(Sm {
             limits: Limits {
                 name: "sm",
@@ -109,10 +109,10 @@ impl Sm {
             },
             geometry,
             parked,
-            card,
+            address,
             asymmetric: membarrier::register(),
             probe: Probe::new(u64::from_ne_bytes(word)),
-            door,
+            cm,
             links: Vec::new(),
             by_nonce: HashMap::new(),
             active: Vec::new(),
@@ -152,12 +152,12 @@ impl Sm {
     /// # Errors
     /// It is no address, or that of a process which ours cannot reach.
     fn find(&mut self, address: &Address) -> Result<(u32, bool), LinkError> {
-        let card = Card::read(address)?;
-        if let Some(&known) = self.by_nonce.get(&card.nonce) {
+        let address = SmAddress::read(address)?;
+        if let Some(&known) = self.by_nonce.get(&address.nonce) {
             return Ok((known.0, false));
         }
-        card.check_reachable(&self.card)?;
-        self.know(card).map(|id| (id, true))
+        address.check_reachable(&self.address)?;
+        self.know(address).map(|id| (id, true))
     }
 
     /// Whether a look at the sockets is due.
@@ -167,7 +167,7 @@ impl Sm {
             return true;
         }
         self.ticks.is_multiple_of(POLLS_PER_LOOK)
-            && (self.door.meeting > 0 || self.door.looked.elapsed() >= LOOK)
+            && (self.cm.meeting > 0 || self.cm.looked.elapsed() >= LOOK)
     }
 
     /// Gives what waits for a poll, as far as there is room; how many events that is.
@@ -229,7 +229,7 @@ impl Sm {
             let id = self.active[at];
             let link = &self.links[id as usize];
             let drained = link.inbound.as_ref().is_none_or(|inbound| !inbound.is_due());
-            if drained && matches!(link.state, State::Dying(_)) {
+            if drained && matches!(link.state, LinkState::Dying(_)) {
                 self.bury(id);
                 self.active.swap_remove(at);
             } else {
@@ -240,20 +240,20 @@ impl Sm {
 
     /// Calls off an announced sleep.
     #[cold]
-    fn get_up(&mut self) {
+    fn disarm(&mut self) {
         self.armed = None;
         for link in &self.links {
             if let Some(outbound) = &link.outbound {
-                link.sleeper.get_up(outbound.lane().sleep());
+                link.sleeper.disarm(outbound.lane().sleep());
             }
         }
     }
 
     /// A link that comes up while we are about to sleep sleeps as well.
-    pub(crate) fn lie_down_too(&mut self, id: u32) {
+    pub(crate) fn arm_link(&mut self, id: u32) {
         let link = &mut self.links[id as usize];
         if let (Some(_), Some(outbound)) = (self.armed, &link.outbound) {
-            link.sleeper.lie_down(outbound.lane().sleep(), link.lacks_room);
+            link.sleeper.arm(outbound.lane().sleep(), link.lacks_room);
             // The last look follows in this very poll.
             if !link.fences().patient() {
                 self.die(
@@ -289,7 +289,7 @@ impl Sm {
         found += self.report(sink);
         if let Some(empty) = self.armed {
             if found > 0 || empty + 1 >= EMPTY_POLLS {
-                self.get_up();
+                self.disarm();
             } else {
                 self.armed = Some(empty + 1);
             }
@@ -321,7 +321,7 @@ impl Btl for Sm {
     }
 
     fn address(&self) -> Address {
-        self.card.address()
+        self.address.to_bytes()
     }
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
@@ -331,7 +331,7 @@ impl Btl for Sm {
         } else if let Err(error) = self.call(id) {
             // As if it had never been asked for.
             let link = self.links.pop();
-            link.map(|link| self.by_nonce.remove(&link.card.nonce));
+            link.map(|link| self.by_nonce.remove(&link.address.nonce));
             return Err(error);
         }
         Ok(PeerId(id))
@@ -346,12 +346,12 @@ impl Btl for Sm {
     }
 
     fn has_met(&self, peer: PeerId) -> bool {
-        self.links.get(peer.0 as usize).is_some_and(|link| link.state != State::Known)
+        self.links.get(peer.0 as usize).is_some_and(|link| link.state != LinkState::Known)
     }
 
     fn callers(&mut self) -> Option<Vec<u32>> {
         self.config.number?;
-        Some(self.door.called.take())
+        Some(self.cm.called.take())
     }
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
@@ -362,7 +362,7 @@ impl Btl for Sm {
         if len > max {
             return Err(ReserveError::TooLong { len, max });
         }
-        if link.state != State::Up {
+        if link.state != LinkState::Up {
             self.need(to.0);
             self.links[to.0 as usize].is_up()?;
             return Err(ReserveError::Full);
@@ -395,7 +395,7 @@ impl Btl for Sm {
         let peer = slot.peer();
         let link = self.links.get_mut(peer.0 as usize).expect("a slot of this transport");
         let mut result = Ok(());
-        if let (State::Up, Some(outbound)) = (&link.state, &mut link.outbound) {
+        if let (LinkState::Up, Some(outbound)) = (&link.state, &mut link.outbound) {
             assert!(outbound.owns(&slot), "a slot of this transport");
             outbound.send(slot, tag.0);
             if let Some(waker) = &link.waker {
@@ -411,7 +411,9 @@ impl Btl for Sm {
 
     fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
         let Some(link) = self.links.get_mut(to.0 as usize) else { return false };
-        let (State::Up, Some(outbound)) = (&link.state, &mut link.outbound) else { return false };
+        let (LinkState::Up, Some(outbound)) = (&link.state, &mut link.outbound) else {
+            return false;
+        };
         match outbound.send_short(tag.0, message.words(), message.len()) {
             Ok(true) => {
                 link.lacks_room = false;
@@ -459,11 +461,11 @@ impl Btl for Sm {
     /// have taken all buffers), and if the system's barrier fails.
     fn arm(&mut self) -> Option<RawFd> {
         let starved = |link: &Link| link.inbound.as_ref().is_some_and(|half| half.is_starved());
-        let unanswered = |link: &Link| link.state == State::Meeting && !link.has_greeted();
+        let unanswered = |link: &Link| link.state == LinkState::Meeting && !link.has_greeted();
         if !self.single_copy.is_idle()
             || self.packets_wait
             || self.dying > 0
-            || self.door.needs_polling()
+            || self.cm.needs_polling()
             || self.links.iter().any(|link| starved(link) || unanswered(link))
         {
             return None;
@@ -471,14 +473,14 @@ impl Btl for Sm {
         let mut fences = Fences::Symmetric;
         for link in &mut self.links {
             if let Some(outbound) = &link.outbound {
-                link.sleeper.lie_down(outbound.lane().sleep(), link.lacks_room);
+                link.sleeper.arm(outbound.lane().sleep(), link.lacks_room);
             }
             if link.fences() == Fences::Asymmetric {
                 fences = Fences::Asymmetric;
             }
         }
         self.armed = Some(0);
-        fences.patient().then(|| self.door.epoll.as_raw_fd())
+        fences.patient().then(|| self.cm.epoll.as_raw_fd())
     }
 
     /// Registers all segments, and those to come as far as the device takes them. Whether it does or
@@ -529,6 +531,6 @@ impl Drop for Sm {
 impl std::fmt::Debug for Sm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let peers = self.links.len();
-        write!(f, "Sm {:?} of job {:?} with {peers} peers", self.card.name, self.card.job)
+        write!(f, "Sm {:?} of job {:?} with {peers} peers", self.address.name, self.address.job)
     }
 }

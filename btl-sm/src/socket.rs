@@ -1,5 +1,5 @@
 //! The meeting place: an abstract Unix socket per process, and what travels through it besides the
-//! rings: greetings, descriptors, rings of the bell, and the end-of-file that tells of a death.
+//! rings: greetings, descriptors, wake-ups, and the end-of-file that tells of a death.
 //!
 //! Each process connects to each peer's listener, so that a pair has two sockets, each used in one
 //! direction, and nobody has to decide who calls whom. Packets keep their boundaries

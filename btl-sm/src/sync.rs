@@ -1,6 +1,6 @@
 //! The one switch between the standard library's atomics and loom's.
 //!
-//! Built with `--cfg loom`, only this file, [`ring`](crate::ring), [`doze`](crate::doze),
+//! Built with `--cfg loom`, only this file, [`ring`](crate::ring), [`arm`](crate::arm),
 //! [`credit`](crate::credit) and [`recycle`](crate::recycle) exist: the algorithms that loom explores.
 
 pub(crate) use gapless_sync::Fences;

@@ -1,8 +1,8 @@
 //! The conformance suite, with a peer that writes nonsense into every shared word and socket, and
 //! tests that need to see the inside.
 
-use crate::card::Hello;
-use crate::link::State;
+use crate::address::Hello;
+use crate::link::LinkState;
 use crate::segment::Segment;
 use crate::sync::Ordering;
 use crate::wire::{device_packet, freed_packet, released_packet, share_packet};
@@ -21,10 +21,10 @@ mod devices;
 mod ends;
 mod private;
 mod states;
-mod strangers;
 mod suspects;
+mod unauthenticated;
 
-/// A job per test, so that tests that run at the same time are strangers.
+/// A job per test, so that tests that run at the same time are unauthenticated to each other.
 fn job() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -176,9 +176,9 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
 }
 
 impl Sm {
-    /// Calls a peer's door with greetings that are not ours to give.
+    /// Calls a peer's listener with greetings that are not ours to give.
     fn meet_as_someone_else(&mut self, to: PeerId) {
-        let card = self.links[to.0 as usize].card.clone();
+        let address = self.links[to.0 as usize].address.clone();
         let lane = self.links[to.0 as usize].outbound.as_ref().unwrap().lane().clone();
         let hello = |from: [u8; 16], to: [u8; 16]| Hello {
             from,
@@ -190,14 +190,14 @@ impl Sm {
         };
         let (short, file) = Segment::create(4096, false).unwrap();
         for hello in [
-            hello(self.card.nonce, card.nonce),
-            hello([1; 16], card.nonce),
+            hello(self.address.nonce, address.nonce),
+            hello([1; 16], address.nonce),
             hello([2; 16], [3; 16]),
         ] {
-            let caller = socket::call(&card.meeting_place()).unwrap().unwrap();
+            let caller = socket::call(&address.meeting_place()).unwrap().unwrap();
             assert_eq!(socket::send(&caller, hello.packet().as_ref(), Some(&file)), Ok(true));
         }
-        let silent = socket::call(&card.meeting_place()).unwrap().unwrap();
+        let silent = socket::call(&address.meeting_place()).unwrap().unwrap();
         assert_eq!(socket::send(&silent, &[7; 200], None), Ok(true));
         drop(short);
     }
@@ -220,7 +220,7 @@ impl Pair {
         until("both links are up", || {
             pair.a.poll(None, &mut pair.events);
             pair.b.poll(None, &mut pair.events);
-            let up = |end: &Sm, peer: PeerId| end.links[peer.0 as usize].state == State::Up;
+            let up = |end: &Sm, peer: PeerId| end.links[peer.0 as usize].state == LinkState::Up;
             up(&pair.a, pair.to_b) && up(&pair.b, pair.to_a)
         });
         assert!(pair.events.is_empty());
@@ -269,7 +269,7 @@ fn a_slot_sent_twice_is_the_end_of_its_sender_alone() {
     until("the other is up", || {
         other.poll(None, &mut events);
         pair.b.poll(None, &mut events);
-        other.links[other_to_b.0 as usize].state == State::Up
+        other.links[other_to_b.0 as usize].state == LinkState::Up
     });
     let slot = pair.slot(1000);
     pair.a.send(slot, AmTag(1), Token::NONE);

@@ -1,5 +1,5 @@
 //! What this process writes to sockets and into keys, and how it reads what others wrote: every byte of both but
-//! the greeting (`card.rs`). Uses nothing of this crate.
+//! the greeting (`address.rs`). Uses nothing of this crate.
 //!
 //! ```text
 //!  RING      0 kind                               somebody should wake up
@@ -8,7 +8,7 @@
 //!  FREED     0 kind | 1 allocation or buffer:8 | 9
 //!  DEVICE    0 kind | 1 device's kind | 2 descriptors | 3 buffer:8 | 11 length:8 | 19 device's bytes …
 //!  RELEASED  0 kind | 1 allocation or buffer:8 | 9
-//!  RECALL    0 kind | 1 allocation:8 | 9
+//!  REVOKE    0 kind | 1 allocation:8 | 9
 //!  BYE       0 kind | 1                           nothing of the receiver's is used any more
 //!
 //!  key of an allocation or buffer:   0 owner's nonce:16 | 16 number:8 | 24 offset:8 | 32 length:8 | 40
@@ -30,10 +30,10 @@ pub(crate) const SHARE: u8 = 2;
 pub(crate) const FREED: u8 = 3;
 /// First byte of a packet: a device's memory is shared.
 pub(crate) const DEVICE: u8 = 4;
-/// First byte of a packet: nothing uses memory any more that was to be freed, or is recalled.
+/// First byte of a packet: nothing uses memory any more that was to be freed, or is revoked.
 pub(crate) const RELEASED: u8 = 5;
 /// First byte of a packet: an allocation is not to be used here any more.
-pub(crate) const RECALL: u8 = 6;
+pub(crate) const REVOKE: u8 = 6;
 /// First byte of a packet, and the last of all: nothing here uses memory of the peer's any more.
 pub(crate) const BYE: u8 = 7;
 
@@ -59,7 +59,7 @@ pub(crate) enum Packet<'p> {
     Freed(u64),
     Device(DeviceShare<'p>),
     Released(u64),
-    Recall(u64),
+    Revoke(u64),
     Bye,
 }
 
@@ -102,7 +102,7 @@ impl Packet<'_> {
             Some(&FREED) => number().map(Packet::Freed),
             Some(&DEVICE) => DeviceShare::read(bytes).map(Packet::Device),
             Some(&RELEASED) => number().map(Packet::Released),
-            Some(&RECALL) => number().map(Packet::Recall),
+            Some(&REVOKE) => number().map(Packet::Revoke),
             Some(&BYE) => Ok(Packet::Bye),
             kind => Err(corrupt(format!("a packet of kind {kind:?} on its socket"))),
         }
@@ -156,8 +156,8 @@ pub(crate) fn freed_packet(allocation: u64) -> [u8; 9] {
 }
 
 /// The packet that asks a peer to let go of an allocation.
-pub(crate) fn recall_packet(allocation: u64) -> [u8; 9] {
-    number_packet(RECALL, allocation)
+pub(crate) fn revoke_packet(allocation: u64) -> [u8; 9] {
+    number_packet(REVOKE, allocation)
 }
 
 /// The packet that tells the owner of memory that nothing uses it here.
@@ -264,7 +264,7 @@ mod tests {
             (&freed_packet(6), Packet::Freed(6)),
             (&long, Packet::Device(device)),
             (&released_packet(8), Packet::Released(8)),
-            (&recall_packet(9), Packet::Recall(9)),
+            (&revoke_packet(9), Packet::Revoke(9)),
             (&[BYE], Packet::Bye),
         ] {
             assert_eq!(Packet::read(bytes).unwrap(), packet);
@@ -284,7 +284,7 @@ mod tests {
             &[SHARE; 5],
             &[FREED],
             &[RELEASED; 4],
-            &[RECALL; 8],
+            &[REVOKE; 8],
             &[DEVICE, 3, 0, 1, 2],
             &device,
             &long,

@@ -423,8 +423,8 @@ impl tracing::Subscriber for Lines {
 /// Whoever is not of the job gets nothing done by calling: few descriptors are kept for such callers, and
 /// few lines say that they came.
 #[test]
-fn strangers_cost_few_descriptors_and_few_lines() {
-    const TEST: &str = "strangers_cost_few_descriptors_and_few_lines";
+fn unauthenticated_processes_cost_few_descriptors_and_few_lines() {
+    const TEST: &str = "unauthenticated_processes_cost_few_descriptors_and_few_lines";
     static LINES: AtomicU32 = AtomicU32::new(0);
     if part().is_none() {
         let mut actor = Actor::start(TEST, "popular");
@@ -479,7 +479,11 @@ fn strangers_cost_few_descriptors_and_few_lines() {
     let kept = open_files().saturating_sub(before);
     assert!(kept <= eighth, "{kept} descriptors");
     let said = LINES.load(Ordering::Relaxed);
-    assert!((1..40).contains(&said), "{said} lines about {} strangers", 2 * callers);
+    assert!(
+        (1..40).contains(&said),
+        "{said} lines about {} unauthenticated processes",
+        2 * callers
+    );
     say("content");
 }
 

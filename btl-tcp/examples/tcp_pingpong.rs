@@ -11,7 +11,7 @@
 #![forbid(unsafe_code)]
 
 use gapless_btl::{AmTag, Btl, Event, Fragment, PeerId, ReserveError, Short, Sink, Token};
-use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
+use gapless_btl_tcp::{ListenAddress, Secret, Tcp, TcpConfig};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -117,7 +117,7 @@ impl End for Bare {
 }
 
 fn ours(encrypt: bool) -> [Ours; 2] {
-    let (secret, here) = (Secret::new([7; 32]), Place::alone(Ipv4Addr::LOCALHOST.into()));
+    let (secret, here) = (Secret::new([7; 32]), ListenAddress::alone(Ipv4Addr::LOCALHOST.into()));
     let end = |rank| {
         let usual = TcpConfig::new("pingpong", rank, secret.clone(), [here]);
         Tcp::new(TcpConfig { encrypt, ..usual }).expect("a port")

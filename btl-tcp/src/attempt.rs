@@ -3,12 +3,12 @@
 //! If somebody hangs up before the link stands, the place is tried again a few times: the peer may have been out of
 //! room, or have dropped our call for its own; or somebody else listens there, who is not the one that we look for.
 
-use crate::card::Card;
+use crate::address::TcpAddress;
 use crate::connection::Connection;
 use crate::proof::{ANSWER_BYTES, Hello, Keys, Purpose, Talk};
 use crate::socket::{self, Socket};
 use crate::tls::{Handshake, Progress, Refused};
-use crate::watch::{Interest, Watch, What};
+use crate::watch::{Interest, Watch, Watched};
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::LinkError;
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ const HANGS_UP: &str = "hangs up before the link stands";
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-enum Stage {
+enum AttemptStage {
     /// Nothing was begun at the present place.
     Fresh,
     Pausing {
@@ -61,8 +61,8 @@ enum Stage {
 pub(crate) struct Caller<'t> {
     pub(crate) watch: &'t Watch,
     pub(crate) keys: &'t Keys,
-    pub(crate) own: &'t Card,
-    pub(crate) peer: &'t Card,
+    pub(crate) own: &'t TcpAddress,
+    pub(crate) peer: &'t TcpAddress,
     /// The peer's number here.
     pub(crate) id: u32,
     /// How long a host may be silent.
@@ -72,7 +72,7 @@ pub(crate) struct Caller<'t> {
 
 /// How an attempt goes.
 #[derive(Debug)]
-pub(crate) enum Course {
+pub(crate) enum AttemptState {
     Going,
     /// Somebody was there and hung up: it is tried again.
     Pausing,
@@ -100,80 +100,82 @@ pub(crate) enum Blame {
 pub(crate) struct Attempt {
     place: SocketAddr,
     tries: u32,
-    stage: Stage,
+    stage: AttemptStage,
 }
 
 impl Attempt {
     pub(crate) fn new(place: SocketAddr) -> Attempt {
-        Attempt { place, tries: 0, stage: Stage::Fresh }
+        Attempt { place, tries: 0, stage: AttemptStage::Fresh }
     }
 
     /// Why the place was given up, if it was, and whom that speaks against.
     pub(crate) fn failure(&self) -> Option<(&str, Blame)> {
         match &self.stage {
-            Stage::Over(why, blame) => Some((why, *blame)),
+            AttemptStage::Over(why, blame) => Some((why, *blame)),
             _ => None,
         }
     }
 
     /// Whether our proof has left: the peer may have welcomed us.
     pub(crate) fn is_proving(&self) -> bool {
-        matches!(self.stage, Stage::Securing { .. } | Stage::Proving { .. })
+        matches!(self.stage, AttemptStage::Securing { .. } | AttemptStage::Proving { .. })
     }
 
     /// Goes on as far as it can.
-    pub(crate) fn go_on(&mut self, caller: &Caller<'_>) -> Course {
+    pub(crate) fn go_on(&mut self, caller: &Caller<'_>) -> AttemptState {
         loop {
-            let step = match std::mem::replace(&mut self.stage, Stage::Fresh) {
-                Stage::Over(why, blame) => {
-                    self.stage = Stage::Over(why, blame);
-                    return Course::Over;
+            let step = match std::mem::replace(&mut self.stage, AttemptStage::Fresh) {
+                AttemptStage::Over(why, blame) => {
+                    self.stage = AttemptStage::Over(why, blame);
+                    return AttemptState::Over;
                 }
-                Stage::Pausing { until } if caller.now < until => {
-                    self.stage = Stage::Pausing { until };
-                    return Course::Pausing;
+                AttemptStage::Pausing { until } if caller.now < until => {
+                    self.stage = AttemptStage::Pausing { until };
+                    return AttemptState::Pausing;
                 }
-                Stage::Fresh | Stage::Pausing { .. } => self.begin(caller),
-                Stage::Connecting { socket, since } => self.connect(socket, since, caller),
-                Stage::Greeting { socket, talk, answer, got } => {
+                AttemptStage::Fresh | AttemptStage::Pausing { .. } => self.begin(caller),
+                AttemptStage::Connecting { socket, since } => self.connect(socket, since, caller),
+                AttemptStage::Greeting { socket, talk, answer, got } => {
                     self.greet(socket, talk, answer, got, caller)
                 }
-                Stage::Securing { socket, handshake } => self.secure(socket, handshake, caller),
-                Stage::Proving { connection, welcome, got } => {
+                AttemptStage::Securing { socket, handshake } => {
+                    self.secure(socket, handshake, caller)
+                }
+                AttemptStage::Proving { connection, welcome, got } => {
                     match self.prove(connection, welcome, got, caller) {
-                        Step::Made(connection) => return Course::Made(connection),
+                        AttemptStep::Made(connection) => return AttemptState::Made(connection),
                         step => step,
                     }
                 }
             };
-            if let Step::Wait = step {
+            if let AttemptStep::Wait = step {
                 return match self.stage {
-                    Stage::Over(..) => Course::Over,
-                    Stage::Pausing { .. } => Course::Pausing,
-                    _ => Course::Going,
+                    AttemptStage::Over(..) => AttemptState::Over,
+                    AttemptStage::Pausing { .. } => AttemptState::Pausing,
+                    _ => AttemptState::Going,
                 };
             }
         }
     }
 
-    fn begin(&mut self, caller: &Caller<'_>) -> Step {
+    fn begin(&mut self, caller: &Caller<'_>) -> AttemptStep {
         let socket = match Socket::call(self.place, caller.patience) {
             Ok(socket) => socket,
             Err(error) => return self.fail(error, caller),
         };
-        if caller.watch.add(&socket, What::Call(caller.id), Interest::WRITING).is_err() {
+        if caller.watch.add(&socket, Watched::OutgoingCall(caller.id), Interest::WRITING).is_err() {
             return self.fail(Errno::NOMEM, caller);
         }
-        self.stage = Stage::Connecting { socket, since: caller.now };
-        Step::On
+        self.stage = AttemptStage::Connecting { socket, since: caller.now };
+        AttemptStep::On
     }
 
-    fn connect(&mut self, socket: Socket, since: Instant, caller: &Caller<'_>) -> Step {
+    fn connect(&mut self, socket: Socket, since: Instant, caller: &Caller<'_>) -> AttemptStep {
         match socket.connected() {
             Ok(true) => {}
             Ok(false) if caller.now.duration_since(since) < caller.patience => {
-                self.stage = Stage::Connecting { socket, since };
-                return Step::Wait;
+                self.stage = AttemptStage::Connecting { socket, since };
+                return AttemptStep::Wait;
             }
             Ok(false) => return self.fail(Errno::TIMEDOUT, caller),
             Err(error) => return self.fail(error, caller),
@@ -188,10 +190,10 @@ impl Attempt {
             Ok(_) => return self.again("has no room for a greeting", Blame::Unclear, caller),
             Err(error) => return self.fail(error, caller),
         }
-        caller.watch.change(&socket, What::Call(caller.id), Interest::READING);
-        let talk = Box::new(Talk { hello, cards: [caller.own.digest(), caller.peer.digest()] });
-        self.stage = Stage::Greeting { socket, talk, answer: [0; ANSWER_BYTES], got: 0 };
-        Step::On
+        caller.watch.change(&socket, Watched::OutgoingCall(caller.id), Interest::READING);
+        let talk = Box::new(Talk { hello, addresses: [caller.own.digest(), caller.peer.digest()] });
+        self.stage = AttemptStage::Greeting { socket, talk, answer: [0; ANSWER_BYTES], got: 0 };
+        AttemptStep::On
     }
 
     fn greet(
@@ -201,14 +203,14 @@ impl Attempt {
         mut answer: [u8; ANSWER_BYTES],
         mut got: usize,
         caller: &Caller<'_>,
-    ) -> Step {
+    ) -> AttemptStep {
         match self.hear(&socket, &mut answer[got..], caller) {
             Ok(count) => got += count,
             Err(step) => return step,
         }
         if got < ANSWER_BYTES {
-            self.stage = Stage::Greeting { socket, talk, answer, got };
-            return Step::Wait;
+            self.stage = AttemptStage::Greeting { socket, talk, answer, got };
+            return AttemptStep::Wait;
         }
         if !caller.keys.accepts(&talk, &answer) {
             // Whoever listens there does not know the secret: asking again is of no use.
@@ -226,18 +228,23 @@ impl Attempt {
         }
         match Handshake::call(caller.keys, caller.own, caller.peer) {
             Ok(handshake) => {
-                self.stage = Stage::Securing { socket, handshake: Box::new(handshake) };
-                Step::On
+                self.stage = AttemptStage::Securing { socket, handshake: Box::new(handshake) };
+                AttemptStep::On
             }
             Err(why) => self.give_up(&why, Blame::Ours),
         }
     }
 
-    fn secure(&mut self, socket: Socket, handshake: Box<Handshake>, caller: &Caller<'_>) -> Step {
+    fn secure(
+        &mut self,
+        socket: Socket,
+        handshake: Box<Handshake>,
+        caller: &Caller<'_>,
+    ) -> AttemptStep {
         match handshake.go_on(&socket) {
             Ok(Progress::Going(handshake)) => {
-                self.stage = Stage::Securing { socket, handshake };
-                Step::Wait
+                self.stage = AttemptStage::Securing { socket, handshake };
+                AttemptStep::Wait
             }
             Ok(Progress::Done(records)) => {
                 self.await_welcome(Connection::of_records(socket, records))
@@ -247,9 +254,9 @@ impl Attempt {
         }
     }
 
-    fn await_welcome(&mut self, connection: Connection) -> Step {
-        self.stage = Stage::Proving { connection, welcome: [0; HEADER_BYTES], got: 0 };
-        Step::On
+    fn await_welcome(&mut self, connection: Connection) -> AttemptStep {
+        self.stage = AttemptStage::Proving { connection, welcome: [0; HEADER_BYTES], got: 0 };
+        AttemptStep::On
     }
 
     fn prove(
@@ -258,7 +265,7 @@ impl Attempt {
         mut welcome: [u8; HEADER_BYTES],
         mut got: usize,
         caller: &Caller<'_>,
-    ) -> Step {
+    ) -> AttemptStep {
         // No more than the welcome: what follows is read when the link stands.
         let heard = if caller.own.encrypts {
             self.open(&mut connection, &mut welcome[got..], caller)
@@ -270,14 +277,14 @@ impl Attempt {
             Err(step) => return step,
         }
         if got < HEADER_BYTES {
-            self.stage = Stage::Proving { connection, welcome, got };
-            return Step::Wait;
+            self.stage = AttemptStage::Proving { connection, welcome, got };
+            return AttemptStep::Wait;
         }
         if Header::read(welcome, 0) != Ok(Header::Welcome) {
             let why = format!("{welcome:02x?} in the place of a welcome");
             return self.give_up(&why, Blame::Corrupt);
         }
-        Step::Made(connection)
+        AttemptStep::Made(connection)
     }
 
     /// Reads no more than what is missing; how many bytes came.
@@ -286,7 +293,7 @@ impl Attempt {
         socket: &Socket,
         into: &mut [u8],
         caller: &Caller<'_>,
-    ) -> Result<usize, Step> {
+    ) -> Result<usize, AttemptStep> {
         match socket.read_exact(into) {
             Ok(Some(0)) => Err(self.again(HANGS_UP, Blame::Unclear, caller)),
             Ok(Some(count)) => Ok(count),
@@ -301,7 +308,7 @@ impl Attempt {
         connection: &mut Connection,
         into: &mut [u8],
         caller: &Caller<'_>,
-    ) -> Result<usize, Step> {
+    ) -> Result<usize, AttemptStep> {
         match connection.read(&mut [IoSliceMut::new(into)]) {
             Ok(Some(0)) | Err(LinkError::PeerGone { .. }) => {
                 Err(self.again(HANGS_UP, Blame::Unclear, caller))
@@ -316,7 +323,7 @@ impl Attempt {
     }
 
     /// The system reports an error.
-    fn fail(&mut self, error: Errno, caller: &Caller<'_>) -> Step {
+    fn fail(&mut self, error: Errno, caller: &Caller<'_>) -> AttemptStep {
         let why = error.to_string();
         match error {
             Errno::CONNREFUSED => self.give_up(&why, Blame::Gone),
@@ -327,24 +334,24 @@ impl Attempt {
     }
 
     /// Tries the same place once more, unless that was tried often enough.
-    fn again(&mut self, why: &str, blame: Blame, caller: &Caller<'_>) -> Step {
+    fn again(&mut self, why: &str, blame: Blame, caller: &Caller<'_>) -> AttemptStep {
         self.tries += 1;
         if self.tries >= TRIES {
             return self.give_up(why, blame);
         }
         let pause = PAUSE_FIRST.saturating_mul(1 << self.tries.min(10)).min(PAUSE_MAX);
-        self.stage = Stage::Pausing { until: caller.now + pause };
-        Step::Wait
+        self.stage = AttemptStage::Pausing { until: caller.now + pause };
+        AttemptStep::Wait
     }
 
     /// Gives the place up.
-    fn give_up(&mut self, why: &str, blame: Blame) -> Step {
-        self.stage = Stage::Over(format!("{}: {why}", self.place), blame);
-        Step::Wait
+    fn give_up(&mut self, why: &str, blame: Blame) -> AttemptStep {
+        self.stage = AttemptStage::Over(format!("{}: {why}", self.place), blame);
+        AttemptStep::Wait
     }
 }
 
-enum Step {
+enum AttemptStep {
     /// The next stage may go on at once.
     On,
     /// Nothing more can be done now.
@@ -356,7 +363,11 @@ enum Step {
 ///
 /// # Errors
 /// The system has no randomness.
-pub(crate) fn hello(purpose: Purpose, own: &Card, peer: &Card) -> Result<Hello, LinkError> {
+pub(crate) fn hello(
+    purpose: Purpose,
+    own: &TcpAddress,
+    peer: &TcpAddress,
+) -> Result<Hello, LinkError> {
     Ok(Hello {
         purpose,
         caller_rank: own.rank,

@@ -16,7 +16,7 @@ const LOOKS: u32 = 4;
 
 /// How a call goes.
 #[derive(Debug)]
-pub(crate) enum Course {
+pub(crate) enum CallState {
     Going,
     /// The link stands, over this connection.
     Made(Connection),
@@ -25,7 +25,7 @@ pub(crate) enum Course {
 }
 
 /// A call to one peer.
-pub(crate) struct Call {
+pub(crate) struct OutgoingCall {
     /// Whose turn has not come, last first.
     places: Vec<SocketAddr>,
     attempts: Vec<Attempt>,
@@ -35,46 +35,46 @@ pub(crate) struct Call {
     failed: Option<(Instant, Duration)>,
 }
 
-impl Call {
+impl OutgoingCall {
     /// To these places, in this order.
-    pub(crate) fn new(mut places: Vec<SocketAddr>) -> Call {
+    pub(crate) fn new(mut places: Vec<SocketAddr>) -> OutgoingCall {
         places.reverse();
-        Call { places, attempts: Vec::new(), turn: None, failed: None }
+        OutgoingCall { places, attempts: Vec::new(), turn: None, failed: None }
     }
 
     /// Goes on as far as it can.
-    pub(crate) fn go_on(&mut self, caller: &Caller<'_>) -> Course {
+    pub(crate) fn go_on(&mut self, caller: &Caller<'_>) -> CallState {
         let mut all_over = true;
         // Whether the last place has had its turn.
         let mut next = true;
         for attempt in &mut self.attempts {
-            let course = attempt.go_on(caller);
-            next = !matches!(course, attempt::Course::Going);
-            all_over &= matches!(course, attempt::Course::Over);
-            if let attempt::Course::Made(connection) = course {
-                return Course::Made(connection);
+            let state = attempt.go_on(caller);
+            next = !matches!(state, attempt::AttemptState::Going);
+            all_over &= matches!(state, attempt::AttemptState::Over);
+            if let attempt::AttemptState::Made(connection) = state {
+                return CallState::Made(connection);
             }
         }
         next |= self.turn.is_some_and(|since| caller.now.duration_since(since) >= caller.patience);
         while next && let Some(place) = self.places.pop() {
             let mut attempt = Attempt::new(place);
             self.turn = Some(caller.now);
-            let course = attempt.go_on(caller);
+            let state = attempt.go_on(caller);
             self.attempts.push(attempt);
-            next = !matches!(course, attempt::Course::Going);
-            all_over &= matches!(course, attempt::Course::Over);
-            if let attempt::Course::Made(connection) = course {
-                return Course::Made(connection);
+            next = !matches!(state, attempt::AttemptState::Going);
+            all_over &= matches!(state, attempt::AttemptState::Over);
+            if let attempt::AttemptState::Made(connection) = state {
+                return CallState::Made(connection);
             }
         }
         if !all_over || !self.places.is_empty() {
-            return Course::Going;
+            return CallState::Going;
         }
         let (looked, waited) = self.failed.unwrap_or((caller.now, Duration::ZERO));
         // If this process did not poll for long, whoever has called meanwhile was not heard.
         let step = caller.now.duration_since(looked).min(caller.patience / LOOKS);
         self.failed = Some((caller.now, waited + step));
-        Course::Failed(self.verdict(&caller.peer.places), waited + step)
+        CallState::Failed(self.verdict(&caller.peer.places), waited + step)
     }
 
     /// Whether no place is left.

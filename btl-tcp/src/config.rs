@@ -15,19 +15,19 @@ pub fn random_secret() -> Result<Secret, LinkError> {
 
 /// An address of this host at which peers may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ListenAddress {
     /// The address: of this host, and neither "any" nor link-local.
     pub address: IpAddr,
     /// How many bits of it name its network: a peer's address in the same network is called first.
     pub prefix_bits: u8,
 }
 
-impl Place {
+impl ListenAddress {
     /// An address that is a network of its own.
     #[must_use]
-    pub const fn alone(address: IpAddr) -> Place {
+    pub const fn alone(address: IpAddr) -> ListenAddress {
         let prefix_bits = if address.is_ipv4() { 32 } else { 128 };
-        Place { address, prefix_bits }
+        ListenAddress { address, prefix_bits }
     }
 
     /// Whether `other` is in the same network.
@@ -61,7 +61,7 @@ pub struct TcpConfig {
     pub encrypt: bool,
     /// Where to listen: one to [`Tcp::PLACES_MAX`](crate::Tcp::PLACES_MAX) addresses. Peers try them in this order,
     /// those in a network of theirs first.
-    pub places: Vec<Place>,
+    pub places: Vec<ListenAddress>,
     /// The ports to listen at, one for each place; `0..=0` lets the system choose. The ports that calls come *from* are
     /// always the system's choice.
     pub ports: RangeInclusive<u16>,
@@ -88,7 +88,7 @@ impl TcpConfig {
         job: impl Into<String>,
         rank: u32,
         secret: Secret,
-        places: impl IntoIterator<Item = Place>,
+        places: impl IntoIterator<Item = ListenAddress>,
     ) -> TcpConfig {
         TcpConfig {
             name: "tcp",
@@ -141,17 +141,19 @@ mod tests {
 
     #[test]
     fn networks_are_told_apart() {
-        let place =
-            |address: &str, prefix_bits| Place { address: address.parse().unwrap(), prefix_bits };
-        let near = |place: Place, other: &str| place.is_near(other.parse().unwrap());
+        let place = |address: &str, prefix_bits| ListenAddress {
+            address: address.parse().unwrap(),
+            prefix_bits,
+        };
+        let near = |place: ListenAddress, other: &str| place.is_near(other.parse().unwrap());
         assert!(
             near(place("10.1.2.3", 24), "10.1.2.77") && !near(place("10.1.2.3", 24), "10.1.3.3")
         );
         assert!(near(place("10.1.2.3", 0), "1.1.1.1") && !near(place("10.1.2.3", 0), "::1"));
         assert!(near(place("fd00::1", 64), "fd00::2") && !near(place("fd00::1", 64), "fd01::1"));
         assert!(!near(place("fd00::1", 200), "fd00::2"));
-        assert!(near(Place::alone([1, 2, 3, 4].into()), "1.2.3.4"));
-        assert!(!near(Place::alone([1, 2, 3, 4].into()), "1.2.3.5"));
+        assert!(near(ListenAddress::alone([1, 2, 3, 4].into()), "1.2.3.4"));
+        assert!(!near(ListenAddress::alone([1, 2, 3, 4].into()), "1.2.3.5"));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! A connection of two ends that have proved themselves, plain or encrypted ([`crate::tls`]).
 
 use crate::burst::Next;
+use crate::direct;
 use crate::socket::Socket;
-use crate::straight;
 use crate::tls::Records;
-use gapless_btl::{Lent, LinkError, Place};
+use gapless_btl::{LinkError, ReceiveTarget, ZeroCopyMessage};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io::{IoSlice, IoSliceMut};
 
@@ -86,10 +86,10 @@ impl Connection {
     pub(crate) fn write_lent(
         &mut self,
         head: &[u8],
-        message: &Lent<'_>,
+        message: &ZeroCopyMessage<'_>,
         next: Next,
     ) -> Result<usize, LinkError> {
-        let written = straight::write(&self.socket, head, message, next);
+        let written = direct::write(&self.socket, head, message, next);
         written.map_err(|error| self.socket.ended(error))
     }
 
@@ -100,11 +100,11 @@ impl Connection {
     /// Why nothing more will come.
     pub(crate) fn read_to(
         &mut self,
-        place: &Place<'_>,
+        place: &ReceiveTarget<'_>,
         at: usize,
         beyond: &mut [u8],
     ) -> Result<Option<(usize, usize)>, LinkError> {
-        let read = straight::read(&self.socket, place, at, beyond);
+        let read = direct::read(&self.socket, place, at, beyond);
         read.map_err(|error| self.socket.ended(error))
     }
 

@@ -1,13 +1,13 @@
-//! Doors for fuzzing, which only exist with `--cfg fuzzing`: what strangers and peers may send, read as it is when it
-//! comes over a network.
+//! Entry points for fuzzing, which only exist with `--cfg fuzzing`: what unauthenticated processes and peers may send,
+//! read as it is when it comes over a network.
 
-use crate::card::Card;
+use crate::address::TcpAddress;
 use crate::connection::Connection;
 use crate::inbound::{Inbound, Stop};
 use crate::proof::{HELLO_BYTES, Keys};
 use crate::socket::Socket;
 use crate::wire::{HEADER_BYTES, Header};
-use crate::{Place, Secret, TcpConfig};
+use crate::{ListenAddress, Secret, TcpConfig};
 use gapless_btl::{Address, Event, LinkError, PeerId, Sink};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::IoSlice;
@@ -17,10 +17,10 @@ const JOB: &str = "fuzz";
 const SECRET: [u8; 32] = [0x5a; 32];
 
 /// Reads bytes as an address; what is read is written as it was.
-pub fn card(bytes: &[u8]) {
+pub fn address(bytes: &[u8]) {
     let Some(address) = Address::new(bytes) else { return };
-    if let Ok(card) = Card::read(&address) {
-        assert_eq!(card.address(), address, "what is written is not what is read");
+    if let Ok(parsed) = TcpAddress::read(&address) {
+        assert_eq!(parsed.to_bytes(), address, "what is written is not what is read");
     }
 }
 
@@ -55,7 +55,7 @@ impl Stream {
     /// descriptors.
     #[must_use]
     pub fn new(fragment_bytes: usize) -> Option<Stream> {
-        let here = Place::alone(Ipv4Addr::LOCALHOST.into());
+        let here = ListenAddress::alone(Ipv4Addr::LOCALHOST.into());
         let config = TcpConfig {
             fragment_bytes: fragment_bytes.max(256),
             buffers: 2,
@@ -127,15 +127,16 @@ pub fn header(tag: u8, len: usize) -> [u8; 8] {
     Header::Message { tag: gapless_btl::AmTag(tag), len }.write()
 }
 
-/// A greeting and a card as honest processes send them.
+/// A greeting and an address as honest processes send them.
 #[must_use]
 pub fn honest() -> [Vec<u8>; 2] {
     let places = ["10.0.0.1:77", "[fd00::1]:65535"].map(|place| place.parse().expect("a place"));
     let job = crate::proof::job_digest(JOB);
-    let card = Card { rank: 3, id: [7; 16], job, encrypts: false, places: places.to_vec() };
-    let hello = crate::attempt::hello(crate::proof::Purpose::Call, &card, &card);
+    let address =
+        TcpAddress { rank: 3, id: [7; 16], job, encrypts: false, places: places.to_vec() };
+    let hello = crate::attempt::hello(crate::proof::Purpose::Call, &address, &address);
     let hello = hello.expect("the system has randomness");
-    [Keys::new(&SECRET, JOB).say(&hello).to_vec(), card.address().as_bytes().to_vec()]
+    [Keys::new(&SECRET, JOB).say(&hello).to_vec(), address.to_bytes().as_bytes().to_vec()]
 }
 
 /// Keeps messages as they come: whoever looks at them has to say what is right.

@@ -9,9 +9,10 @@
 //! inbox, and as many as fit there to their place in a buffer, with one call. If it turns out to be a shorter message,
 //! what was read is put together in the inbox.
 //!
-//! If the sink knows where a long message goes ([`Sink::place`]), the rest of it is read straight to there, and no buffer
-//! is needed. A message that may not stay there in part goes there only if all that is missing has come; else it goes into
-//! a buffer: nothing of it may be seen in memory whose owner might still take it back. While messages have places, only the beginning of the next is read.
+//! If the sink knows where a long message goes ([`Sink::receive_target`]), the rest of it is read straight to there,
+//! and no buffer is needed. A message that may not stay there in part goes there only if all that is missing has come;
+//! else it goes into a buffer: nothing of it may be seen in memory whose owner might still take it back. While messages
+//! have places, only the beginning of the next is read.
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
@@ -20,7 +21,8 @@ use crate::outbound::{SMALL_BYTES, SMALL_EACH};
 use crate::wire::{HEADER_BYTES, Header};
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
-    AmTag, Event, Fragment, LinkError, PeerId, Place, Placing, SHORT_BYTES, Short, Sink,
+    AmTag, Event, Fragment, LinkError, PeerId, ReceiveTarget, SHORT_BYTES, Short, Sink,
+    TargetAnswer,
 };
 use gapless_mem::{Device, DeviceError};
 use std::io::IoSliceMut;
@@ -69,13 +71,13 @@ enum Filled {
     NoBuffer,
 }
 
-/// Whether to read straight to a place is quicker than to copy: where parts may not stay, it takes two calls more.
-fn pays(place: &Place<'_>, len: usize) -> bool {
+/// Whether to read straight to a target is quicker than to copy: where parts may not stay, it takes two calls more.
+fn pays(place: &ReceiveTarget<'_>, len: usize) -> bool {
     place.keeps() || len >= TENTATIVE_BYTES
 }
 
 /// Whether a place is for all of a message but its head.
-fn fits(place: &Place<'_>, len: usize) -> bool {
+fn fits(place: &ReceiveTarget<'_>, len: usize) -> bool {
     place.skip() <= FRONT_BYTES && place.skip() + place.len() == len
 }
 
@@ -120,7 +122,7 @@ impl std::fmt::Debug for Inbound {
 }
 
 /// What became of the next message.
-enum Step {
+enum InboundStep {
     /// One of so many bytes is delivered.
     Delivered(usize),
     /// It was none, but a count.
@@ -175,8 +177,8 @@ impl Inbound {
 
     /// Delivers at most `batch` messages; how many it were, whether anything was read, and why it stopped. `offers`
     /// says whether messages may be offered in this poll, and is made false by one that is given as an event. The
-    /// buffers of a peer that is `closing` are not limited: what it has said is bounded by what the system holds. Who asks for
-    /// one message gives it no place.
+    /// buffers of a peer that is `closing` are not limited: what it has said is bounded by what the system holds. Who
+    /// asks for one message gives it no target.
     pub(crate) fn receive(
         &mut self,
         connection: &mut Connection,
@@ -191,14 +193,14 @@ impl Inbound {
         loop {
             while count < batch {
                 match self.deliver(from, sink, offers, places, closing) {
-                    Ok(Step::Delivered(len)) => {
+                    Ok(InboundStep::Delivered(len)) => {
                         count += 1;
                         self.counts.had(len);
                     }
-                    Ok(Step::Noted) => {}
-                    Ok(Step::Incomplete) => break,
-                    Ok(Step::NoRoom) => return (count, heard, Stop::More),
-                    Ok(Step::NoBuffer) => return (count, heard, Stop::NoBuffer),
+                    Ok(InboundStep::Noted) => {}
+                    Ok(InboundStep::Incomplete) => break,
+                    Ok(InboundStep::NoRoom) => return (count, heard, Stop::More),
+                    Ok(InboundStep::NoBuffer) => return (count, heard, Stop::NoBuffer),
                     Err(error) => return (count, heard, Stop::End(error)),
                 }
             }
@@ -272,7 +274,8 @@ impl Inbound {
         Ok(Filled::Read(read, all))
     }
 
-    /// Reads once, straight to the place of the message that is not here in full. `None`: it has none, or none any more.
+    /// Reads once, straight to the target of the message that is not here in full. `None`: it has none, or none any
+    /// more.
     fn fill_place(
         &mut self,
         connection: &mut Connection,
@@ -292,12 +295,12 @@ impl Inbound {
         };
         let missing = len - got;
         let placing = match places && (!tentative || connection.has(missing)) {
-            true => sink.place(from, tag, &head, len),
-            false => Placing::Later,
+            true => sink.receive_target(from, tag, &head, len),
+            false => TargetAnswer::Later,
         };
         let place = match placing {
-            Placing::Here(place) if fits(&place, len) => place,
-            Placing::Later if !tentative => return Ok(Some(Filled::Held)),
+            TargetAnswer::Here(place) if fits(&place, len) => place,
+            TargetAnswer::Later if !tentative => return Ok(Some(Filled::Held)),
             _ => return Ok(self.fall_back(closing)),
         };
         let beyond = &mut self.inbox[..BEYOND_BYTES];
@@ -395,21 +398,21 @@ impl Inbound {
         offers: &mut bool,
         places: bool,
         closing: bool,
-    ) -> Result<Step, LinkError> {
+    ) -> Result<InboundStep, LinkError> {
         if self.stuck.is_none() {
             match self.partial.take() {
                 None => {}
                 Some(partial) if partial.got < partial.len => {
                     self.partial = Some(partial);
-                    return Ok(Step::Incomplete);
+                    return Ok(InboundStep::Incomplete);
                 }
                 Some(Partial { tag, body: Body::Placed(head), len, .. }) if places && *offers => {
-                    sink.placed(from, tag, &head, len);
-                    return Ok(Step::Delivered(len));
+                    sink.target_filled(from, tag, &head, len);
+                    return Ok(InboundStep::Delivered(len));
                 }
                 Some(placed @ Partial { body: Body::Placed(_), .. }) => {
                     self.partial = Some(placed);
-                    return Ok(Step::NoRoom);
+                    return Ok(InboundStep::NoRoom);
                 }
                 Some(Partial { tag, body: Body::Buffer(body) | Body::Tentative(body), .. }) => {
                     self.stuck = Some((tag, body.into_fragment()));
@@ -420,7 +423,7 @@ impl Inbound {
             return Ok(self.hand_over(from, tag, fragment, sink, offers));
         }
         let Some((head, rest)) = self.inbox[self.start..self.end].split_first_chunk() else {
-            return Ok(Step::Incomplete);
+            return Ok(InboundStep::Incomplete);
         };
         let (tag, len) = match Header::read(*head, self.large.buffer_bytes())? {
             Header::Message { .. } if self.counts.counted => {
@@ -436,7 +439,7 @@ impl Inbound {
             Header::Count(count) => {
                 self.counts.confirmed = Some(count);
                 self.start += HEADER_BYTES;
-                return Ok(Step::Noted);
+                return Ok(InboundStep::Noted);
             }
             Header::Welcome => {
                 let what = "a second welcome".to_owned();
@@ -445,13 +448,13 @@ impl Inbound {
         };
         self.last = len;
         if len <= SHORT_BYTES {
-            let Some(body) = rest.get(..len) else { return Ok(Step::Incomplete) };
+            let Some(body) = rest.get(..len) else { return Ok(InboundStep::Incomplete) };
             if *offers && offer(from, tag, body, sink) {
                 self.start += HEADER_BYTES + len;
-                return Ok(Step::Delivered(len));
+                return Ok(InboundStep::Delivered(len));
             }
             if sink.room() == 0 {
-                return Ok(Step::NoRoom);
+                return Ok(InboundStep::NoRoom);
             }
         }
         let asks = places && *offers && len >= LONG_BYTES;
@@ -459,18 +462,20 @@ impl Inbound {
             self.start = start;
             if asks {
                 // The next one may have a place if this one would have had one.
-                let placing = sink.place(from, tag, &body[..FRONT_BYTES], len);
-                self.placed = matches!(placing, Placing::Here(place) if pays(&place, len));
+                let placing = sink.receive_target(from, tag, &body[..FRONT_BYTES], len);
+                self.placed = matches!(placing, TargetAnswer::Here(place) if pays(&place, len));
             }
             (body, here)
         } else {
             let here = rest.len().min(len);
             let head = rest.first_chunk().filter(|_| asks && here < len);
-            let place = match head.map(|head| (head, sink.place(from, tag, head, len))) {
-                Some((head, Placing::Here(place))) if fits(&place, len) && pays(&place, len) => {
+            let place = match head.map(|head| (head, sink.receive_target(from, tag, head, len))) {
+                Some((head, TargetAnswer::Here(place)))
+                    if fits(&place, len) && pays(&place, len) =>
+                {
                     Some((*head, place))
                 }
-                Some((_, Placing::Later)) => return Ok(Step::NoRoom),
+                Some((_, TargetAnswer::Later)) => return Ok(InboundStep::NoRoom),
                 _ => None,
             };
             if asks {
@@ -480,28 +485,30 @@ impl Inbound {
                 place.put(0, &rest[..here]);
                 self.start += HEADER_BYTES + here;
                 self.partial = Some(Partial { tag, body: Body::Placed(head), len, got: here });
-                return Ok(Step::Incomplete);
+                return Ok(InboundStep::Incomplete);
             }
             let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
-            let Some(mut body) = buffer(pool, len, closing) else { return Ok(Step::NoBuffer) };
+            let Some(mut body) = buffer(pool, len, closing) else {
+                return Ok(InboundStep::NoBuffer);
+            };
             body[..here].copy_from_slice(&rest[..here]);
             self.start += HEADER_BYTES + here;
             if place.is_some() {
                 self.partial = Some(Partial { tag, body: Body::Tentative(body), len, got: here });
-                return Ok(Step::Incomplete);
+                return Ok(InboundStep::Incomplete);
             }
             (body, here)
         };
         if here < len {
             self.partial = Some(Partial { tag, body: Body::Buffer(body), len, got: here });
-            return Ok(Step::Incomplete);
+            return Ok(InboundStep::Incomplete);
         }
         let fragment = body.into_fragment();
         if len <= SHORT_BYTES {
             // It was offered by value, or may not be offered, and there is room.
             sink.event(Event::Arrived { from, tag, fragment });
             *offers = false;
-            return Ok(Step::Delivered(len));
+            return Ok(InboundStep::Delivered(len));
         }
         Ok(self.hand_over(from, tag, fragment, sink, offers))
     }
@@ -514,18 +521,18 @@ impl Inbound {
         fragment: Fragment,
         sink: &mut dyn Sink,
         offers: &mut bool,
-    ) -> Step {
+    ) -> InboundStep {
         let len = fragment.len();
         if *offers && sink.fragment(from, tag, &fragment) {
-            return Step::Delivered(len);
+            return InboundStep::Delivered(len);
         }
         if sink.room() == 0 {
             self.stuck = Some((tag, fragment));
-            return Step::NoRoom;
+            return InboundStep::NoRoom;
         }
         sink.event(Event::Arrived { from, tag, fragment });
         *offers = false;
-        Step::Delivered(len)
+        InboundStep::Delivered(len)
     }
 }
 

@@ -5,7 +5,7 @@
 //! reads what peers still say, until they hang up in turn, as they do when they have read all.
 
 use crate::burst::Next;
-use crate::link::{State, Up};
+use crate::link::{LinkState, Up};
 use crate::tcp::Tcp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
@@ -66,8 +66,8 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         let mut leaving = Vec::new();
         for link in &mut self.links {
-            let gone = State::Lost(gapless_btl::LinkError::PeerGone { reason: String::new() });
-            let State::Up(mut up) = std::mem::replace(&mut link.state, gone) else { continue };
+            let gone = LinkState::Lost(gapless_btl::LinkError::PeerGone { reason: String::new() });
+            let LinkState::Up(mut up) = std::mem::replace(&mut link.state, gone) else { continue };
             if up.broken.is_some() {
                 // Buffers that the system has done with are free.
                 let Up { connection, outbound, .. } = &mut *up;

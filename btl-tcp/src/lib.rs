@@ -1,16 +1,16 @@
 //! The TCP transport: processes of any two hosts, of one job.
 //!
 //! - [`Tcp`] is the transport, [`TcpConfig`] what can be chosen about it. Each process listens at its addresses
-//!   ([`Place`], IPv4 and IPv6), and its [`address`](gapless_btl::Btl::address) lists them (`card`).
+//!   ([`ListenAddress`], IPv4 and IPv6), and its [`address`](gapless_btl::Btl::address) lists them (`address`).
 //! - A pair of processes has one connection, made when one of them first needs it (`call`, `attempt`, `meeting`).
 //! - Before anybody believes a byte, caller and listener prove to each other that they know the job's [`Secret`]
 //!   (`proof`). Whoever does not costs a bounded number of descriptors and bytes for a bounded time, and a line in the
-//!   log now and then (`strangers`).
+//!   log now and then (`unauthenticated`).
 //! - With [`TcpConfig::encrypt`] (feature `encryption`) everything after that is TLS 1.3 (`tls`). Each end has a key
 //!   that is derived from the secret, its rank and its id. A `connection` is plain or encrypted.
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
-//!   buffers of fragments (`inbound`). Long ones leave from where they lie, and are read to where they go, if the caller
-//!   says where that is (`straight`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
+//!   buffers of fragments (`inbound`). Long ones leave from where they lie, and are read to where they go, if the
+//!   caller says where that is (`direct`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
 //! - Long messages that are packed, or retained, leave without a copy where the system can do that (`zerocopy`).
 //! - Short messages that are sent in a row may leave together, if the program usually polls soon after them (`burst`).
 //! - The buffers of messages of more than 2 KiB are page-locked for the devices that are
@@ -20,9 +20,9 @@
 //!
 //! ```
 //! use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
-//! use gapless_btl_tcp::{Place, Tcp, TcpConfig, random_secret};
+//! use gapless_btl_tcp::{ListenAddress, Tcp, TcpConfig, random_secret};
 //!
-//! let (secret, here) = (random_secret()?, Place::alone([127, 0, 0, 1].into()));
+//! let (secret, here) = (random_secret()?, ListenAddress::alone([127, 0, 0, 1].into()));
 //! let mut alice = Tcp::new(TcpConfig::new("a job", 0, secret.clone(), [here]))?;
 //! let mut bob = Tcp::new(TcpConfig::new("a job", 1, secret, [here]))?;
 //! let to_bob = alice.connect(&bob.address())?;
@@ -63,11 +63,11 @@
 //!
 //! # What a peer costs
 //!
-//! One that was only introduced: its card. One with a link: a descriptor, the system's buffers, an inbox of 17 KiB, and
-//! in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
-//! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). An encrypted
-//! link also has 65 KiB for records that are not opened yet, and as much for records that are not written yet. A second
-//! descriptor while it is silent although it was written to, and, if it has called us, for a moment at the beginning.
+//! One that was only introduced: its address. One with a link: a descriptor, the system's buffers, an inbox of 17 KiB,
+//! and in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
+//! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). An encrypted link also has 65
+//! KiB for records that are not opened yet, and as much for records that are not written yet. A second descriptor while
+//! it is silent although it was written to, and, if it has called us, for a moment at the beginning.
 //!
 //! # Limits
 //!
@@ -79,18 +79,20 @@
 //!   15 minutes), or when the process polls.
 //! - Whoever accepts a call and says nothing is waited for, as a peer is that does not poll. Its other addresses are
 //!   tried meanwhile, which takes a descriptor each, and a call of the peer is taken.
-//! - While a process computes, strangers can fill the queue of connections that wait for it. Its host then drops further
-//!   ones, and looks dead to whoever calls it, or waits for it to read.
+//! - While a process computes, unauthenticated processes can fill the queue of connections that wait for it. Its host
+//!   then drops further ones, and looks dead to whoever calls it, or waits for it to read.
 //! - A process must not `fork` without `exec` while a [`Tcp`] lives: the child would hold its connections open.
 #![deny(unsafe_code)]
 
+mod address;
 mod attempt;
 mod burst;
 mod call;
-mod card;
 mod config;
 mod connection;
 mod counts;
+#[allow(unsafe_code, reason = "sendmsg and readv on memory that callers lend")]
+mod direct;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod inbound;
@@ -104,9 +106,6 @@ mod proof;
 mod sign;
 mod silence;
 mod socket;
-#[allow(unsafe_code, reason = "sendmsg and readv on memory that callers lend")]
-mod straight;
-mod strangers;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -115,11 +114,12 @@ mod tls;
 #[cfg(not(feature = "encryption"))]
 #[path = "no_tls.rs"]
 mod tls;
+mod unauthenticated;
 mod watch;
 mod wire;
 mod zerocopy;
 
-pub use config::{Place, TcpConfig, random_secret};
+pub use config::{ListenAddress, TcpConfig, random_secret};
 pub use gapless_btl::Secret;
 pub use tcp::Tcp;
 

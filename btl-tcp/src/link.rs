@@ -1,8 +1,8 @@
 //! A peer: what is known of it, and how far the link to it is.
 
+use crate::address::TcpAddress;
 use crate::burst::Burst;
-use crate::call::Call;
-use crate::card::Card;
+use crate::call::OutgoingCall;
 use crate::config::TcpConfig;
 use crate::connection::Connection;
 use crate::inbound::Inbound;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 /// One peer.
 pub(crate) struct Link {
-    pub(crate) card: Card,
-    /// The card's hash.
+    pub(crate) address: TcpAddress,
+    /// The address's hash.
     pub(crate) digest: Digest,
-    pub(crate) state: State,
+    pub(crate) state: LinkState,
     /// A link stands, or has stood.
     pub(crate) met: bool,
     /// A proved call of the peer, which is needed only if ours, proved too, fails: see [`crate::meeting`].
@@ -31,11 +31,11 @@ pub(crate) struct Link {
     pub(crate) unacknowledged: Vec<Unacknowledged>,
 }
 
-pub(crate) enum State {
+pub(crate) enum LinkState {
     /// Introduced, and nobody has called yet.
     Known,
     /// We are calling.
-    Calling(Box<Call>),
+    Calling(Box<OutgoingCall>),
     /// The link stands.
     Up(Box<Up>),
     Lost(LinkError),
@@ -67,15 +67,15 @@ pub(crate) struct Up {
 }
 
 impl Link {
-    pub(crate) fn new(card: Card) -> Link {
-        let digest = card.digest();
-        let (state, unacknowledged) = (State::Known, Vec::new());
-        Link { card, digest, state, met: false, spare: None, retains: false, unacknowledged }
+    pub(crate) fn new(address: TcpAddress) -> Link {
+        let digest = address.digest();
+        let (state, unacknowledged) = (LinkState::Known, Vec::new());
+        Link { address, digest, state, met: false, spare: None, retains: false, unacknowledged }
     }
 
     pub(crate) fn up(&mut self) -> Option<&mut Up> {
         match &mut self.state {
-            State::Up(up) => Some(up),
+            LinkState::Up(up) => Some(up),
             _ => None,
         }
     }

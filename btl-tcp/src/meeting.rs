@@ -12,20 +12,20 @@
 //!
 //! Only the listener's welcome makes a connection the link, and a process welcomes no second one.
 
+use crate::address::TcpAddress;
 use crate::attempt::Caller;
 use crate::burst::Next;
-use crate::call::{Call, Course};
-use crate::card::Card;
+use crate::call::{CallState, OutgoingCall};
 use crate::connection::Connection;
-use crate::link::{Link, State, Up};
+use crate::link::{Link, LinkState, Up};
 use crate::outbound::Outbound;
 use crate::proof::{ANSWER_BYTES, PROOF_BYTES, Purpose, Talk};
 use crate::silence::Silence;
 use crate::socket::{self, Accepted, Socket};
-use crate::strangers::{Stage, Stranger};
 use crate::tcp::Tcp;
 use crate::tls::{Handshake, Progress, Refused};
-use crate::watch::{Interest, What};
+use crate::unauthenticated::{Unauthenticated, UnauthenticatedStage};
+use crate::watch::{Interest, Watched};
 use gapless_btl::{Address, Event, LinkError, PeerId};
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -47,47 +47,48 @@ impl Tcp {
     /// # Errors
     /// It is no address, or that of a process which ours does not talk to.
     pub(crate) fn know(&mut self, address: &Address) -> Result<u32, LinkError> {
-        let card = Card::read(address)?;
-        if let Some(&known) = self.by_id.get(&card.id) {
-            let same = self.links[known as usize].card == card;
+        let address = TcpAddress::read(address)?;
+        if let Some(&known) = self.by_id.get(&address.id) {
+            let same = self.links[known as usize].address == address;
             let what = "two addresses with the same id".to_owned();
             return if same { Ok(known) } else { Err(LinkError::BadAddress { what }) };
         }
         let unreachable = |reason: String| Err(LinkError::Unreachable { reason });
-        if card.id == self.card.id {
+        if address.id == self.address.id {
             return unreachable("TCP does not reach the own process".to_owned());
         }
-        if card.job != self.card.job {
+        if address.job != self.address.job {
             return unreachable("it belongs to another job".to_owned());
         }
-        if card.encrypts != self.card.encrypts {
-            let at = card.places.first().map_or_else(String::new, |place| format!(" at {place}"));
-            let [theirs, ours] = match card.encrypts {
+        if address.encrypts != self.address.encrypts {
+            let at =
+                address.places.first().map_or_else(String::new, |place| format!(" at {place}"));
+            let [theirs, ours] = match address.encrypts {
                 true => ["encrypts", "does not"],
                 false => ["does not encrypt", "does"],
             };
-            let what = format!("rank {}{at} {theirs}, and this process {ours}", card.rank);
+            let what = format!("rank {}{at} {theirs}, and this process {ours}", address.rank);
             return Err(LinkError::Incompatible { what });
         }
         let refused = |_| LinkError::Unreachable { reason: "2³² peers are known".to_owned() };
         let id = u32::try_from(self.links.len()).map_err(refused)?;
-        self.by_id.insert(card.id, id);
-        self.links.push(Link::new(card));
-        let caller = self.links[id as usize].card.id;
-        let calls = |it: &Stranger| matches!(&it.stage, Stage::Guest { hello, .. } if hello.caller == caller);
-        for at in self.strangers.which(calls) {
-            self.hear_stranger(at);
+        self.by_id.insert(address.id, id);
+        self.links.push(Link::new(address));
+        let caller = self.links[id as usize].address.id;
+        let calls = |it: &Unauthenticated| matches!(&it.stage, UnauthenticatedStage::Pending { hello, .. } if hello.caller == caller);
+        for at in self.unauthenticated.which(calls) {
+            self.hear_unauthenticated(at);
         }
         Ok(id)
     }
 
     /// Calls a peer, unless somebody has called already.
     pub(crate) fn call(&mut self, id: u32) {
-        if !matches!(self.links[id as usize].state, State::Known) {
+        if !matches!(self.links[id as usize].state, LinkState::Known) {
             return;
         }
-        let places = self.in_reach(&self.links[id as usize].card.places);
-        self.links[id as usize].state = State::Calling(Box::new(Call::new(places)));
+        let places = self.in_reach(&self.links[id as usize].address.places);
+        self.links[id as usize].state = LinkState::Calling(Box::new(OutgoingCall::new(places)));
         self.calling += 1;
         self.go_on_calling(id);
     }
@@ -102,27 +103,27 @@ impl Tcp {
         };
         let mut places: Vec<SocketAddr> = places.to_vec();
         // Another host may have the same private address as this one: there we would call ourselves.
-        places.retain(|place| !self.card.places.contains(place));
+        places.retain(|place| !self.address.places.contains(place));
         places.sort_by_key(distance);
         places
     }
 
     /// A call of ours may go on.
     pub(crate) fn go_on_calling(&mut self, id: u32) {
-        let Tcp { links, watch, keys, card: own, patience, .. } = self;
+        let Tcp { links, watch, keys, address: own, patience, .. } = self;
         let link = &mut links[id as usize];
-        let State::Calling(call) = &mut link.state else { return };
+        let LinkState::Calling(call) = &mut link.state else { return };
         let (patience, now) = (*patience, Instant::now());
-        let caller = Caller { watch, keys, own, peer: &link.card, id, patience, now };
+        let caller = Caller { watch, keys, own, peer: &link.address, id, patience, now };
         match call.go_on(&caller) {
-            Course::Going if call.is_proving() => {}
-            Course::Going => {
+            CallState::Going if call.is_proving() => {}
+            CallState::Going => {
                 if let Some(spare) = link.spare.take() {
                     self.take_up(id, spare, true);
                 }
             }
-            Course::Made(connection) => self.take_up(id, connection, false),
-            Course::Failed(error, waited) => match link.spare.take() {
+            CallState::Made(connection) => self.take_up(id, connection, false),
+            CallState::Failed(error, waited) => match link.spare.take() {
                 Some(spare) => self.take_up(id, spare, true),
                 None if waited < patience && self.may_be_calling(id) => {}
                 None => self.lose(id, error),
@@ -134,20 +135,23 @@ impl Tcp {
     /// next tick.
     fn may_be_calling(&mut self, id: u32) -> bool {
         for at in 0..self.listeners.len() {
-            self.open_door(at);
+            self.accept_callers(at);
         }
         for at in self.perhaps(id) {
-            self.hear_stranger(at);
+            self.hear_unauthenticated(at);
         }
         // It may even have proved itself just now.
-        !matches!(self.links[id as usize].state, State::Calling(_)) || !self.perhaps(id).is_empty()
+        !matches!(self.links[id as usize].state, LinkState::Calling(_))
+            || !self.perhaps(id).is_empty()
     }
 
-    /// Strangers that may be this peer.
+    /// Unauthenticated sockets that may be this peer.
     fn perhaps(&self, id: u32) -> Vec<u32> {
-        let places = &self.links[id as usize].card.places;
-        self.strangers.which(|it| match it.stage {
-            Stage::Silent { .. } => places.iter().any(|place| place.ip() == it.socket.at.ip()),
+        let places = &self.links[id as usize].address.places;
+        self.unauthenticated.which(|it| match it.stage {
+            UnauthenticatedStage::Silent { .. } => {
+                places.iter().any(|place| place.ip() == it.socket.at.ip())
+            }
             ref stage => stage.peer() == Some(id),
         })
     }
@@ -160,15 +164,15 @@ impl Tcp {
         }
         let link = &mut self.links[id as usize];
         let mut failed = false;
-        if let State::Calling(call) = &link.state {
+        if let LinkState::Calling(call) = &link.state {
             self.calling -= 1;
             failed = call.has_failed();
         }
         (link.spare, link.met) = (None, true);
-        self.watch.change(&connection, What::Link(id), Interest::READING);
-        tracing::debug!(peer = link.card.rank, %at, called = !welcome, "a link stands");
+        self.watch.change(&connection, Watched::Link(id), Interest::READING);
+        tracing::debug!(peer = link.address.rank, %at, called = !welcome, "a link stands");
         let listener = |place: &&SocketAddr| **place == at || welcome && place.ip() == at.ip();
-        let place = link.card.places.iter().find(listener).copied();
+        let place = link.address.places.iter().find(listener).copied();
         // Where all our calls have failed, no pulse finds the peer.
         let place = place.filter(|_| !failed);
         let silence = Silence::new(place, !welcome);
@@ -180,10 +184,10 @@ impl Tcp {
         }
         self.make_known(&up);
         let link = &mut self.links[id as usize];
-        link.state = State::Up(up);
+        link.state = LinkState::Up(up);
         // Its other calls are of no use.
-        for at in self.strangers.which(|it| it.stage.peer() == Some(id)) {
-            drop(self.strangers.take(at));
+        for at in self.unauthenticated.which(|it| it.stage.peer() == Some(id)) {
+            drop(self.unauthenticated.take(at));
         }
         self.flush(id, Next::Leaves);
         self.try_place(id);
@@ -194,14 +198,16 @@ impl Tcp {
     fn adopt(&mut self, id: u32, connection: Connection) {
         let link = &mut self.links[id as usize];
         match link.state {
-            State::Calling(ref call) if self.card.id < link.card.id && call.is_proving() => {
+            LinkState::Calling(ref call)
+                if self.address.id < link.address.id && call.is_proving() =>
+            {
                 if link.spare.is_none() {
-                    self.watch.change(&connection, What::Spare(id), Interest::READING);
+                    self.watch.change(&connection, Watched::Spare(id), Interest::READING);
                     link.spare = Some(connection);
                 }
             }
-            State::Known | State::Calling(_) => self.take_up(id, connection, true),
-            State::Up(_) | State::Lost(_) => {}
+            LinkState::Known | LinkState::Calling(_) => self.take_up(id, connection, true),
+            LinkState::Up(_) | LinkState::Lost(_) => {}
         }
     }
 
@@ -217,13 +223,13 @@ impl Tcp {
     pub(crate) fn lose(&mut self, id: u32, error: LinkError) {
         let mut faded = None;
         let link = &mut self.links[id as usize];
-        match std::mem::replace(&mut link.state, State::Lost(error.clone())) {
+        match std::mem::replace(&mut link.state, LinkState::Lost(error.clone())) {
             // Once is enough.
-            State::Lost(first) => {
-                link.state = State::Lost(first);
+            LinkState::Lost(first) => {
+                link.state = LinkState::Lost(first);
                 return;
             }
-            State::Up(up) => {
+            LinkState::Up(up) => {
                 let Up { connection, mut outbound, .. } = *up;
                 link.unacknowledged = outbound.give_up(&error, &mut self.outbox);
                 if outbound.end(&connection) {
@@ -231,11 +237,11 @@ impl Tcp {
                     faded = Some((connection, outbound));
                 }
             }
-            State::Calling(_) => self.calling -= 1,
-            State::Known => {}
+            LinkState::Calling(_) => self.calling -= 1,
+            LinkState::Known => {}
         }
         link.spare = None;
-        tracing::debug!(peer = link.card.rank, %error, "a link is lost");
+        tracing::debug!(peer = link.address.rank, %error, "a link is lost");
         self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
         if let Some((connection, outbound)) = faded {
             self.fade(connection, outbound);
@@ -254,11 +260,11 @@ impl Tcp {
         }
     }
 
-    /// Takes the callers that wait at a listener, as strangers.
-    pub(crate) fn open_door(&mut self, at: usize) {
+    /// Takes the callers that wait at a listener, as unauthenticated.
+    pub(crate) fn accept_callers(&mut self, at: usize) {
         let now = Instant::now();
         for _ in 0..CALLERS {
-            if self.strangers.is_full() {
+            if self.unauthenticated.is_full() {
                 return;
             }
             let Some(listener) = self.listeners.get(at) else { return };
@@ -276,64 +282,82 @@ impl Tcp {
                     if socket.be_watchful(self.patience).is_err() {
                         continue;
                     }
-                    let number = self.strangers.add(socket, now);
-                    let stranger = self.strangers.get(number).expect("it was just added");
-                    let watched =
-                        self.watch.add(&stranger.socket, What::Stranger(number), Interest::READING);
+                    let number = self.unauthenticated.add(socket, now);
+                    let unauthenticated =
+                        self.unauthenticated.get(number).expect("it was just added");
+                    let watched = self.watch.add(
+                        &unauthenticated.socket,
+                        Watched::Unauthenticated(number),
+                        Interest::READING,
+                    );
                     match watched {
-                        Ok(()) => self.hear_stranger(number),
-                        Err(_) => drop(self.strangers.take(number)),
+                        Ok(()) => self.hear_unauthenticated(number),
+                        Err(_) => drop(self.unauthenticated.take(number)),
                     }
                 }
             }
         }
     }
 
-    /// A stranger may have said something.
-    pub(crate) fn hear_stranger(&mut self, at: u32) {
-        let Some(Stranger { socket, mut since, mut stage }) = self.strangers.take(at) else {
+    /// An unauthenticated process may have said something.
+    pub(crate) fn hear_unauthenticated(&mut self, at: u32) {
+        let Some(Unauthenticated { socket, mut since, mut stage }) = self.unauthenticated.take(at)
+        else {
             return;
         };
         loop {
             let next = match stage {
-                Stage::Silent { mut bytes, mut got } => {
+                UnauthenticatedStage::Silent { mut bytes, mut got } => {
                     match socket.read_exact(&mut bytes[got..]) {
                         Ok(Some(count @ 1..)) => got += count,
                         Ok(None) => {
-                            stage = Stage::Silent { bytes, got };
-                            return self.strangers.put(at, Stranger { socket, since, stage });
+                            stage = UnauthenticatedStage::Silent { bytes, got };
+                            return self
+                                .unauthenticated
+                                .put(at, Unauthenticated { socket, since, stage });
                         }
                         Ok(Some(_)) | Err(_) => {
                             return self.turn_away(&socket, &"it hung up before it had greeted");
                         }
                     }
                     if got < bytes.len() {
-                        stage = Stage::Silent { bytes, got };
+                        stage = UnauthenticatedStage::Silent { bytes, got };
                         continue;
                     }
                     self.greeted(&socket, &bytes)
                 }
-                Stage::Guest { hello, talk } => match self.by_id.get(&hello.caller) {
-                    None => {
-                        if !matches!(socket.read_exact(&mut [0; 1]), Ok(None)) {
-                            return self.turn_away(&socket, &"it did not wait for an answer");
+                UnauthenticatedStage::Pending { hello, talk } => {
+                    match self.by_id.get(&hello.caller) {
+                        None => {
+                            if !matches!(socket.read_exact(&mut [0; 1]), Ok(None)) {
+                                return self.turn_away(&socket, &"it did not wait for an answer");
+                            }
+                            // What it may say meanwhile stays in the socket.
+                            self.watch.change(
+                                &socket,
+                                Watched::Unauthenticated(at),
+                                Interest::READING,
+                            );
+                            stage = UnauthenticatedStage::Pending { hello, talk };
+                            return self
+                                .unauthenticated
+                                .put(at, Unauthenticated { socket, since, stage });
                         }
-                        // What it may say meanwhile stays in the socket.
-                        self.watch.change(&socket, What::Stranger(at), Interest::READING);
-                        stage = Stage::Guest { hello, talk };
-                        return self.strangers.put(at, Stranger { socket, since, stage });
+                        Some(&peer) => {
+                            since = Instant::now();
+                            self.answer(&socket, peer, hello.caller_rank, talk)
+                        }
                     }
-                    Some(&peer) => {
-                        since = Instant::now();
-                        self.answer(&socket, peer, hello.caller_rank, talk)
-                    }
-                },
-                Stage::Answered { peer, talk, answer, mut proof, mut got } => {
+                }
+                UnauthenticatedStage::Answered { peer, talk, answer, mut proof, mut got } => {
                     match socket.read_exact(&mut proof[got..]) {
                         Ok(Some(count @ 1..)) => got += count,
                         Ok(None) => {
-                            stage = Stage::Answered { peer, talk, answer, proof, got };
-                            return self.strangers.put(at, Stranger { socket, since, stage });
+                            stage =
+                                UnauthenticatedStage::Answered { peer, talk, answer, proof, got };
+                            return self
+                                .unauthenticated
+                                .put(at, Unauthenticated { socket, since, stage });
                         }
                         // It may have taken our own call instead.
                         Ok(Some(_)) | Err(_) => return,
@@ -342,30 +366,36 @@ impl Tcp {
                         if !self.keys.is_proved(&talk, &answer, &proof) {
                             return self.turn_away(&socket, &"it does not know the job's secret");
                         }
-                        if !self.card.encrypts {
+                        if !self.address.encrypts {
                             return self.adopt(peer, Connection::bare(socket));
                         }
-                        let card = &self.links[peer as usize].card;
-                        match Handshake::listen(&self.keys, &self.card, card).map(Box::new) {
-                            Ok(handshake) => stage = Stage::Securing { peer, talk, handshake },
+                        let address = &self.links[peer as usize].address;
+                        match Handshake::listen(&self.keys, &self.address, address).map(Box::new) {
+                            Ok(handshake) => {
+                                stage = UnauthenticatedStage::Securing { peer, talk, handshake }
+                            }
                             Err(why) => return self.turn_away(&socket, &why),
                         }
                         continue;
                     }
-                    Some(Stage::Answered { peer, talk, answer, proof, got })
+                    Some(UnauthenticatedStage::Answered { peer, talk, answer, proof, got })
                 }
-                Stage::Securing { peer, talk, handshake } => match handshake.go_on(&socket) {
-                    Ok(Progress::Going(handshake)) => {
-                        stage = Stage::Securing { peer, talk, handshake };
-                        return self.strangers.put(at, Stranger { socket, since, stage });
+                UnauthenticatedStage::Securing { peer, talk, handshake } => {
+                    match handshake.go_on(&socket) {
+                        Ok(Progress::Going(handshake)) => {
+                            stage = UnauthenticatedStage::Securing { peer, talk, handshake };
+                            return self
+                                .unauthenticated
+                                .put(at, Unauthenticated { socket, since, stage });
+                        }
+                        Ok(Progress::Done(records)) => {
+                            return self.adopt(peer, Connection::of_records(socket, records));
+                        }
+                        // It may have taken our own call instead.
+                        Err(Refused { hung_up: true, .. }) => return,
+                        Err(refused) => return self.turn_away(&socket, &refused.why),
                     }
-                    Ok(Progress::Done(records)) => {
-                        return self.adopt(peer, Connection::of_records(socket, records));
-                    }
-                    // It may have taken our own call instead.
-                    Err(Refused { hung_up: true, .. }) => return,
-                    Err(refused) => return self.turn_away(&socket, &refused.why),
-                },
+                }
             };
             match next {
                 Some(next) => stage = next,
@@ -379,7 +409,7 @@ impl Tcp {
         &mut self,
         socket: &Socket,
         bytes: &[u8; crate::proof::HELLO_BYTES],
-    ) -> Option<Stage> {
+    ) -> Option<UnauthenticatedStage> {
         let hello = match self.keys.hear(bytes) {
             Ok(hello) => hello,
             Err(why) => {
@@ -387,19 +417,20 @@ impl Tcp {
                 return None;
             }
         };
-        if (hello.callee, hello.callee_rank) != (self.card.id, self.card.rank) {
+        if (hello.callee, hello.callee_rank) != (self.address.id, self.address.rank) {
             self.turn_away(socket, &format_args!("it looks for rank {}", hello.callee_rank));
             return None;
         }
-        if self.strangers.have_said(bytes) {
+        if self.unauthenticated.have_said(bytes) {
             self.turn_away(socket, &"it repeats the greeting of another caller");
             return None;
         }
         if hello.purpose == Purpose::Call && !self.by_id.contains_key(&hello.caller) {
-            self.strangers.note_caller(hello.caller_rank);
+            self.unauthenticated.note_caller(hello.caller_rank);
         }
         // A pulse has its answer: the connection itself.
-        (hello.purpose == Purpose::Call).then_some(Stage::Guest { hello, talk: *bytes })
+        (hello.purpose == Purpose::Call)
+            .then_some(UnauthenticatedStage::Pending { hello, talk: *bytes })
     }
 
     /// Answers the hello of a peer that was introduced.
@@ -409,18 +440,18 @@ impl Tcp {
         peer: u32,
         rank: u32,
         hello: [u8; crate::proof::HELLO_BYTES],
-    ) -> Option<Stage> {
+    ) -> Option<UnauthenticatedStage> {
         let link = &self.links[peer as usize];
-        if link.card.rank != rank {
-            let ranks = format_args!("it says that it is rank {rank}, not {}", link.card.rank);
-            self.strangers.nuisance.again(socket.at, &ranks);
+        if link.address.rank != rank {
+            let ranks = format_args!("it says that it is rank {rank}, not {}", link.address.rank);
+            self.unauthenticated.nuisance.again(socket.at, &ranks);
             return None;
         }
         // A second connection of a peer that has a link is of no use.
-        if matches!(link.state, State::Up(_) | State::Lost(_)) {
+        if matches!(link.state, LinkState::Up(_) | LinkState::Lost(_)) {
             return None;
         }
-        let talk = Box::new(Talk { hello, cards: [link.digest, self.digest] });
+        let talk = Box::new(Talk { hello, addresses: [link.digest, self.digest] });
         let nonce = crate::proof::random().ok()?;
         let answer: [u8; ANSWER_BYTES] = self.keys.answer(&talk, &nonce);
         // There is room for it in a fresh connection.
@@ -428,11 +459,11 @@ impl Tcp {
         if written != Ok(answer.len()) {
             return None;
         }
-        Some(Stage::Answered { peer, talk, answer, proof: [0; PROOF_BYTES], got: 0 })
+        Some(UnauthenticatedStage::Answered { peer, talk, answer, proof: [0; PROOF_BYTES], got: 0 })
     }
 
-    /// Hangs up on a stranger.
+    /// Hangs up on an unauthenticated process.
     fn turn_away(&mut self, socket: &Socket, why: &dyn std::fmt::Display) {
-        self.strangers.nuisance.again(socket.at, why);
+        self.unauthenticated.nuisance.again(socket.at, why);
     }
 }

@@ -2,8 +2,8 @@
 
 #![allow(dead_code, clippy::boxed_local, reason = "it has the face of what it stands for")]
 
+use crate::address::TcpAddress;
 use crate::burst::Next;
-use crate::card::Card;
 use crate::proof::Keys;
 use crate::socket::Socket;
 use gapless_btl::LinkError;
@@ -56,11 +56,15 @@ impl Records {
 pub(crate) enum Handshake {}
 
 impl Handshake {
-    pub(crate) fn call(_: &Keys, _: &Card, _: &Card) -> Result<Handshake, String> {
+    pub(crate) fn call(_: &Keys, _: &TcpAddress, _: &TcpAddress) -> Result<Handshake, String> {
         Err("this program was built without encryption".to_owned())
     }
 
-    pub(crate) fn listen(keys: &Keys, own: &Card, peer: &Card) -> Result<Handshake, String> {
+    pub(crate) fn listen(
+        keys: &Keys,
+        own: &TcpAddress,
+        peer: &TcpAddress,
+    ) -> Result<Handshake, String> {
         Handshake::call(keys, own, peer)
     }
 

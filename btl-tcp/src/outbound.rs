@@ -7,13 +7,13 @@
 use crate::burst::Next;
 use crate::config::TcpConfig;
 use crate::connection::Connection;
-use crate::straight::PIECES_MAX;
+use crate::direct::PIECES_MAX;
 use crate::wire::{HEADER_BYTES, Header};
 use crate::zerocopy::Zerocopy;
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
-    AmTag, Event, Lending, Lent, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token,
-    Unacknowledged,
+    AmTag, Event, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token, Unacknowledged,
+    ZeroCopyMessage, ZeroCopyResult,
 };
 use gapless_mem::{Device, DeviceError};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ const PIECES: usize = 64;
 enum Body {
     None,
     Slot(Buffer),
-    /// A message that the socket took in part, or the rest of one that was lent.
+    /// A message that the socket took in part, or the rest of a zero-copy send.
     Rest(Box<[u8]>),
 }
 
@@ -84,7 +84,7 @@ impl Frame {
 }
 
 /// A message that has left; the last send without a copy of some of it.
-struct Kept {
+struct KeptMessage {
     tag: AmTag,
     buffer: Buffer,
     zerocopy: Option<u64>,
@@ -93,7 +93,7 @@ struct Kept {
 /// Messages that have left and are not counted yet.
 #[derive(Default)]
 struct Retained {
-    left: VecDeque<Kept>,
+    left: VecDeque<KeptMessage>,
     /// Bytes of these, and of those that are on their way out.
     bytes: u64,
     /// How many were counted, modulo 2¹⁶.
@@ -232,7 +232,7 @@ impl Outbound {
         if new > all.left.len() {
             return Err(corrupt(new - all.left.len()));
         }
-        for Kept { buffer, zerocopy, .. } in all.left.drain(..new) {
+        for KeptMessage { buffer, zerocopy, .. } in all.left.drain(..new) {
             all.bytes -= buffer.len() as u64;
             self.zerocopy.hold(zerocopy, buffer);
         }
@@ -271,28 +271,28 @@ impl Outbound {
         Ok(begun)
     }
 
-    /// Whether a message of so many pieces could leave [from where it lies](Outbound::lent), and does now.
-    pub(crate) fn may_lend(&self, connection: &Connection, pieces: usize) -> Lending {
+    /// Whether a message of so many pieces could leave [from where it lies](Outbound::send_zero_copy), and does now.
+    pub(crate) fn may_zero_copy(&self, connection: &Connection, pieces: usize) -> ZeroCopyResult {
         if pieces > PIECES_MAX || self.retained.is_some() || !connection.is_plain() {
-            return Lending::Never;
+            return ZeroCopyResult::Never;
         }
-        if self.queue.is_empty() { Lending::Sent } else { Lending::Full }
+        if self.queue.is_empty() { ZeroCopyResult::Sent } else { ZeroCopyResult::Full }
     }
 
-    /// A message straight from where it lies, which [may](Outbound::may_lend) be sent so. What the socket does not take is
-    /// copied. If it takes nothing, the message has to wait in the queue, so that writing is waited for.
-    pub(crate) fn lent(
+    /// A message straight from where it lies, which [may](Outbound::may_zero_copy) be sent so. What the socket does not
+    /// take is copied. If it takes nothing, the message has to wait in the queue, so that writing is waited for.
+    pub(crate) fn send_zero_copy(
         &mut self,
         connection: &mut Connection,
         tag: AmTag,
-        message: &Lent<'_>,
+        message: &ZeroCopyMessage<'_>,
         next: Next,
-    ) -> Result<Lending, LinkError> {
+    ) -> Result<ZeroCopyResult, LinkError> {
         let len = message.len();
         let head = Header::Message { tag, len }.write();
         let written = connection.write_lent(&head, message, next)?;
         if written == 0 {
-            return Ok(Lending::Never);
+            return Ok(ZeroCopyResult::Never);
         }
         if written < HEADER_BYTES + len {
             let from = written.saturating_sub(HEADER_BYTES);
@@ -310,7 +310,7 @@ impl Outbound {
             };
             self.queue.push_back(Frame::begun(head, body, written));
         }
-        Ok(Lending::Sent)
+        Ok(ZeroCopyResult::Sent)
     }
 
     /// Writes what the socket takes, where it may wait for more; whether it took anything. Tells of the messages that
@@ -386,7 +386,7 @@ impl Outbound {
             };
             match (body, retained, &mut self.retained) {
                 (Body::Slot(buffer), Some(tag), Some(all)) => {
-                    all.left.push_back(Kept { tag, buffer, zerocopy });
+                    all.left.push_back(KeptMessage { tag, buffer, zerocopy });
                 }
                 (Body::Slot(buffer), ..) => self.zerocopy.hold(zerocopy, buffer),
                 (Body::None | Body::Rest(_), ..) => {}
@@ -401,8 +401,8 @@ impl Outbound {
         told: &mut VecDeque<Event>,
     ) -> Vec<Unacknowledged> {
         let mut kept = Vec::new();
-        let mut keep = |zerocopy: &mut Zerocopy, it: Kept, done| {
-            let Kept { tag, buffer, zerocopy: number } = it;
+        let mut keep = |zerocopy: &mut Zerocopy, it: KeptMessage, done| {
+            let KeptMessage { tag, buffer, zerocopy: number } = it;
             kept.push(Unacknowledged { tag, message: buffer.to_vec(), done });
             zerocopy.hold(number, buffer);
         };
@@ -416,7 +416,7 @@ impl Outbound {
             };
             match (retained, buffer) {
                 (Some(tag), Some(buffer)) => {
-                    keep(&mut self.zerocopy, Kept { tag, buffer, zerocopy }, done);
+                    keep(&mut self.zerocopy, KeptMessage { tag, buffer, zerocopy }, done);
                 }
                 (_, buffer) => {
                     if let Some(buffer) = buffer {
@@ -454,7 +454,7 @@ impl Outbound {
 impl Drop for Outbound {
     fn drop(&mut self) {
         let left = self.retained.take().into_iter().flat_map(|all| all.left);
-        for Kept { buffer, zerocopy, .. } in left {
+        for KeptMessage { buffer, zerocopy, .. } in left {
             self.zerocopy.hold(zerocopy, buffer);
         }
         for Frame { body, zerocopy, .. } in self.queue.drain(..) {
@@ -482,18 +482,21 @@ mod tests {
         let mut connection = Connection::bare(Socket::of(here, ([127, 0, 0, 1], 1).into()));
         let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 16);
         let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), false, zerocopy);
-        let message = Lent::of_head(&[7; 1000]);
-        let lending = loop {
-            assert_eq!(outbound.may_lend(&connection, 0), Lending::Sent);
-            match outbound.lent(&mut connection, AmTag(1), &message, Next::Leaves).unwrap() {
-                Lending::Sent if outbound.is_empty() => {}
+        let message = ZeroCopyMessage::of_head(&[7; 1000]);
+        let result = loop {
+            assert_eq!(outbound.may_zero_copy(&connection, 0), ZeroCopyResult::Sent);
+            match outbound
+                .send_zero_copy(&mut connection, AmTag(1), &message, Next::Leaves)
+                .unwrap()
+            {
+                ZeroCopyResult::Sent if outbound.is_empty() => {}
                 other => break other,
             }
         };
         let waits = !outbound.is_empty();
-        assert_eq!(lending, if waits { Lending::Sent } else { Lending::Never });
+        assert_eq!(result, if waits { ZeroCopyResult::Sent } else { ZeroCopyResult::Never });
         outbound.retain();
-        assert_eq!(outbound.may_lend(&connection, 0), Lending::Never);
+        assert_eq!(outbound.may_zero_copy(&connection, 0), ZeroCopyResult::Never);
     }
 
     /// A peer that reads nothing may send for ever: its counts do not pile up, and they never go back.

@@ -2,11 +2,11 @@
 
 use crate::burst::Next;
 use crate::inbound::Stop;
-use crate::link::{Link, State, Up};
+use crate::link::{Link, LinkState, Up};
 use crate::sign;
 use crate::silence::{Answer, Watcher};
 use crate::tcp::Tcp;
-use crate::watch::{EVENTS, Happened, Interest, What};
+use crate::watch::{EVENTS, Happened, Interest, Watched};
 use gapless_btl::{LinkError, PeerId, Sink};
 use std::time::{Duration, Instant};
 
@@ -203,7 +203,7 @@ impl Tcp {
         let Some(up) = self.links[id as usize].up() else { return };
         let wanted = up.wanted();
         if std::mem::replace(&mut up.interest, wanted) != wanted {
-            self.watch.change(&up.connection, What::Link(id), wanted);
+            self.watch.change(&up.connection, Watched::Link(id), wanted);
         }
     }
 
@@ -219,15 +219,15 @@ impl Tcp {
     }
 
     fn see(&mut self, happened: Happened, sink: &mut dyn Sink) -> usize {
-        let Some(what) = What::of(happened.name) else { return 0 };
+        let Some(what) = Watched::of(happened.name) else { return 0 };
         match what {
-            What::Listener(at) => self.open_door(at as usize),
-            What::Stranger(at) => self.hear_stranger(at),
-            What::Call(id) => self.go_on_calling(id),
-            What::Spare(id) => self.hear_spare(id),
-            What::Pulse(id) => self.feel_pulse(id),
-            What::Alarm => self.tick(),
-            What::Link(id) => {
+            Watched::Listener(at) => self.accept_callers(at as usize),
+            Watched::Unauthenticated(at) => self.hear_unauthenticated(at),
+            Watched::OutgoingCall(id) => self.go_on_calling(id),
+            Watched::Spare(id) => self.hear_spare(id),
+            Watched::Pulse(id) => self.feel_pulse(id),
+            Watched::Alarm => self.tick(),
+            Watched::Link(id) => {
                 let mut failed = happened.error;
                 if let Some(up) = self.links[id as usize].up() {
                     // What is in the error queue is no error. If the socket has one besides, that is told again, and
@@ -249,7 +249,7 @@ impl Tcp {
     /// Whether the clock has anything to tell.
     fn is_timed(&mut self) -> bool {
         self.calling > 0
-            || !self.strangers.is_empty()
+            || !self.unauthenticated.is_empty()
             || !self.fading.is_empty()
             || self.listeners.iter().any(|listener| listener.shut)
             || self
@@ -282,35 +282,36 @@ impl Tcp {
             }
         }
         // If this process did not poll for long, they may have said what is due.
-        for at in self.strangers.dawdlers(now, self.patience) {
-            self.hear_stranger(at);
+        for at in self.unauthenticated.dawdlers(now, self.patience) {
+            self.hear_unauthenticated(at);
         }
-        for at in self.strangers.dawdlers(now, self.patience) {
-            if let Some(dawdler) = self.strangers.take(at) {
-                self.strangers
+        for at in self.unauthenticated.dawdlers(now, self.patience) {
+            if let Some(dawdler) = self.unauthenticated.take(at) {
+                self.unauthenticated
                     .nuisance
                     .again(dawdler.socket.at, &"it did not prove itself in time");
             }
         }
         for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
-            if matches!(&self.links[id as usize].state, State::Up(up) if up.inbound.owes(false)) {
+            if matches!(&self.links[id as usize].state, LinkState::Up(up) if up.inbound.owes(false))
+            {
                 self.tell_count(id);
             }
             match &self.links[id as usize].state {
-                State::Calling(_) => self.go_on_calling(id),
-                State::Up(up) if up.silence.is_timed() => self.look_at_silence(id, now),
+                LinkState::Calling(_) => self.go_on_calling(id),
+                LinkState::Up(up) if up.silence.is_timed() => self.look_at_silence(id, now),
                 _ => {}
             }
         }
     }
 
     fn look_at_silence(&mut self, id: u32, now: Instant) {
-        let Tcp { links, watch, keys, card: own, patience, .. } = self;
+        let Tcp { links, watch, keys, address: own, patience, .. } = self;
         let link = &mut links[id as usize];
-        let State::Up(up) = &mut link.state else { return };
+        let LinkState::Up(up) = &mut link.state else { return };
         let watcher = Watcher { watch, keys, own, patience: *patience, now };
         let sign = sign::sign(up.connection.socket());
-        match up.silence.look(id, &link.card, sign, &watcher) {
+        match up.silence.look(id, &link.address, sign, &watcher) {
             Ok(answer) => self.take_note(id, answer),
             Err(error) => self.lose(id, error),
         }
@@ -318,19 +319,19 @@ impl Tcp {
 
     /// A link stands: tries whether its peer can be called where it listens.
     pub(crate) fn try_place(&mut self, id: u32) {
-        let Tcp { links, watch, keys, card: own, patience, .. } = self;
-        let State::Up(up) = &mut links[id as usize].state else { return };
+        let Tcp { links, watch, keys, address: own, patience, .. } = self;
+        let LinkState::Up(up) = &mut links[id as usize].state else { return };
         let watcher = Watcher { watch, keys, own, patience: *patience, now: Instant::now() };
         up.silence.try_place(id, &watcher);
     }
 
     fn feel_pulse(&mut self, id: u32) {
-        let Tcp { links, watch, keys, card: own, patience, .. } = self;
+        let Tcp { links, watch, keys, address: own, patience, .. } = self;
         let link = &mut links[id as usize];
-        let State::Up(up) = &mut link.state else { return };
+        let LinkState::Up(up) = &mut link.state else { return };
         let watcher = Watcher { watch, keys, own, patience: *patience, now: Instant::now() };
         let sign = sign::sign(up.connection.socket());
-        match up.silence.feel(id, &link.card, sign, &watcher) {
+        match up.silence.feel(id, &link.address, sign, &watcher) {
             Ok(answer) => self.take_note(id, answer),
             Err(error) => self.lose(id, error),
         }

@@ -10,11 +10,11 @@
 //!   proof                                    ──►    the proof is right: the link stands
 //! ```
 //!
-//! The proofs of answer and caller cover the hello, both nonces and both cards, so ranks and addresses of both. A
+//! The proofs of answer and caller cover the hello, both nonces and both addresses, so ranks and addresses of both. A
 //! recorded hello gets an answer to which only the secret has a proof; recorded answers and proofs fit no other nonce.
 //! What follows on the connection is neither encrypted nor authenticated, unless both ends want that ([`crate::tls`]).
 
-use crate::card::VERSION;
+use crate::address::VERSION;
 use gapless_btl::LinkError;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -49,12 +49,12 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     Ok(bytes)
 }
 
-/// The hash of a card.
+/// The hash of an address.
 pub(crate) fn digest(bytes: &[u8]) -> Digest {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// By which cards of other jobs are told.
+/// By which addresses of other jobs are told.
 pub(crate) fn job_digest(job: &str) -> [u8; 16] {
     let whole = digest(job.as_bytes());
     <[u8; 16]>::try_from(&whole[..16]).expect("half of it")
@@ -91,8 +91,8 @@ pub(crate) struct Hello {
 #[derive(Clone, Debug)]
 pub(crate) struct Talk {
     pub(crate) hello: [u8; HELLO_BYTES],
-    /// The hashes of the cards of caller and callee.
-    pub(crate) cards: [Digest; 2],
+    /// The hashes of the addresses of caller and callee.
+    pub(crate) addresses: [Digest; 2],
 }
 
 /// The key of a job.
@@ -166,7 +166,7 @@ impl Keys {
     pub(crate) fn answer(&self, talk: &Talk, nonce: &Digest) -> [u8; ANSWER_BYTES] {
         let mut bytes = [0; ANSWER_BYTES];
         bytes[..32].copy_from_slice(nonce);
-        let [caller, callee] = &talk.cards;
+        let [caller, callee] = &talk.addresses;
         let proof = self.proof("gapless-tcp answer", &[&talk.hello, caller, callee, nonce]);
         bytes[32..].copy_from_slice(&proof);
         bytes
@@ -180,7 +180,7 @@ impl Keys {
 
     /// The caller's proof, to be sent if the answer was right, and expected after it was given.
     pub(crate) fn prove(&self, talk: &Talk, answer: &[u8; ANSWER_BYTES]) -> [u8; PROOF_BYTES] {
-        let [caller, callee] = &talk.cards;
+        let [caller, callee] = &talk.addresses;
         self.proof("gapless-tcp proof", &[&talk.hello, caller, callee, answer])
     }
 
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(listener.hear(&said), Ok(hello()));
         let pulse = Hello { purpose: Purpose::Pulse, ..hello() };
         assert_eq!(listener.hear(&caller.say(&pulse)), Ok(pulse));
-        let talk = Talk { hello: said, cards: [[3; 32], [4; 32]] };
+        let talk = Talk { hello: said, addresses: [[3; 32], [4; 32]] };
         let answer = listener.answer(&talk, &[8; 32]);
         assert!(caller.accepts(&talk, &answer));
         assert!(listener.is_proved(&talk, &answer, &caller.prove(&talk, &answer)));
@@ -241,7 +241,7 @@ mod tests {
     fn every_bit_counts() {
         let keys = keys();
         let said = keys.say(&hello());
-        let talk = Talk { hello: said, cards: [[3; 32], [4; 32]] };
+        let talk = Talk { hello: said, addresses: [[3; 32], [4; 32]] };
         let answer = keys.answer(&talk, &[8; 32]);
         let proof = keys.prove(&talk, &answer);
         for bit in 0..8 * HELLO_BYTES {
@@ -265,16 +265,16 @@ mod tests {
     }
 
     #[test]
-    fn other_secrets_jobs_and_cards_prove_nothing() {
+    fn other_secrets_jobs_and_addresses_prove_nothing() {
         let said = keys().say(&hello());
-        let talk = Talk { hello: said, cards: [[3; 32], [4; 32]] };
+        let talk = Talk { hello: said, addresses: [[3; 32], [4; 32]] };
         let answer = keys().answer(&talk, &[8; 32]);
         for other in [Keys::new(&[6; 32], "job"), Keys::new(&[7; 32], "jobs")] {
             assert!(other.hear(&said).is_err());
             assert!(!other.accepts(&talk, &answer));
             assert_ne!(other.prove(&talk, &answer), keys().prove(&talk, &answer));
         }
-        let moved = Talk { cards: [[3; 32], [5; 32]], ..talk.clone() };
+        let moved = Talk { addresses: [[3; 32], [5; 32]], ..talk.clone() };
         assert!(!keys().accepts(&moved, &answer), "another address of the listener");
         // An answer is no proof: nothing that a listener says serves a caller.
         let echoed = <[u8; 32]>::try_from(&answer[32..]).unwrap();

@@ -26,12 +26,12 @@
 //!
 //! [`TcpConfig::notice`]: crate::TcpConfig::notice
 
+use crate::address::TcpAddress;
 use crate::attempt;
-use crate::card::Card;
 use crate::proof::{Keys, Purpose};
 use crate::sign::Sign;
 use crate::socket::{Socket, is_silence};
-use crate::watch::{Interest, Watch, What};
+use crate::watch::{Interest, Watch, Watched};
 use gapless_btl::LinkError;
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -81,7 +81,7 @@ pub(crate) enum Answer {
 pub(crate) struct Watcher<'t> {
     pub(crate) watch: &'t Watch,
     pub(crate) keys: &'t Keys,
-    pub(crate) own: &'t Card,
+    pub(crate) own: &'t TcpAddress,
     pub(crate) patience: Duration,
     pub(crate) now: Instant,
 }
@@ -131,7 +131,7 @@ impl Silence {
     pub(crate) fn look(
         &mut self,
         id: u32,
-        peer: &Card,
+        peer: &TcpAddress,
         sign: Option<Sign>,
         watcher: &Watcher<'_>,
     ) -> Result<Answer, LinkError> {
@@ -184,7 +184,7 @@ impl Silence {
             // Out of descriptors: at the next look.
             Err(_) => return Ok(Answer::None),
         };
-        if watcher.watch.add(&socket, What::Pulse(id), Interest::WRITING).is_ok() {
+        if watcher.watch.add(&socket, Watched::Pulse(id), Interest::WRITING).is_ok() {
             self.pulse = Some(Pulse { socket, since: watcher.now, stands: false });
         }
         Ok(Answer::None)
@@ -194,7 +194,7 @@ impl Silence {
     pub(crate) fn feel(
         &mut self,
         id: u32,
-        peer: &Card,
+        peer: &TcpAddress,
         sign: Option<Sign>,
         watcher: &Watcher<'_>,
     ) -> Result<Answer, LinkError> {
@@ -211,10 +211,10 @@ impl Silence {
                 Ok(false) => return Ok(Answer::None),
                 Ok(true) => {
                     (pulse.stands, self.reached) = (true, true);
-                    watcher.watch.change(&pulse.socket, What::Pulse(id), Interest::READING);
+                    watcher.watch.change(&pulse.socket, Watched::Pulse(id), Interest::READING);
                     let hello = attempt::hello(Purpose::Pulse, watcher.own, peer);
                     let hello = hello.map(|hello| watcher.keys.say(&hello));
-                    // Without it the listener takes us for a stranger, which is no harm.
+                    // Without it the listener takes us for unauthenticated, which is no harm.
                     let _ = hello.map(|hello| pulse.socket.write(&[IoSlice::new(&hello)]));
                     return Ok(Answer::None);
                 }
@@ -262,7 +262,7 @@ fn silent(at: SocketAddr, error: Errno) -> LinkError {
     LinkError::Unreachable { reason: format!("{at} does not answer any more: {error}") }
 }
 
-fn unanswered(peer: &Card, sign: &Sign) -> LinkError {
+fn unanswered(peer: &TcpAddress, sign: &Sign) -> LinkError {
     let (rank, times, seconds) = (peer.rank, sign.unanswered, sign.silent_for.as_secs());
     let reason =
         format!("rank {rank} has not answered {times} retransmissions in {seconds} s of silence");

@@ -1,19 +1,19 @@
 //! The transport: its parts, and the contract.
 
+use crate::address::{PLACES_MAX, TcpAddress};
 use crate::burst::{Burst, Next};
-use crate::card::{Card, PLACES_MAX};
 use crate::config::TcpConfig;
 use crate::connection::Connection;
-use crate::link::{Link, State, Up};
+use crate::link::{Link, LinkState, Up};
 use crate::outbound::Outbound;
 use crate::proof::{Digest, Id, Keys};
 use crate::socket;
-use crate::strangers::Strangers;
-use crate::watch::{Interest, Watch, What};
+use crate::unauthenticated::UnauthenticatedList;
+use crate::watch::{Interest, Watch, Watched};
 use crate::zerocopy::Manner;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Lending, Lent, Limits, LinkError, PeerId, ReserveError, Short,
-    Sink, Slot, Token, Unacknowledged,
+    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Short, Sink, Slot, Token,
+    Unacknowledged, ZeroCopyMessage, ZeroCopyResult,
 };
 use gapless_mem::{Device, DeviceError};
 use rustix::fd::{OwnedFd, RawFd};
@@ -33,8 +33,8 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// As the one of this number, for epoll.
-    pub(crate) fn what(&self, at: usize) -> What {
-        What::Listener(u32::try_from(at).expect("there are at most eight"))
+    pub(crate) fn what(&self, at: usize) -> Watched {
+        Watched::Listener(u32::try_from(at).expect("there are at most eight"))
     }
 }
 
@@ -43,8 +43,8 @@ pub struct Tcp {
     pub(crate) config: TcpConfig,
     limits: Limits,
     pub(crate) keys: Keys,
-    pub(crate) card: Card,
-    /// The card's hash.
+    pub(crate) address: TcpAddress,
+    /// The address's hash.
     pub(crate) digest: Digest,
     pub(crate) watch: Watch,
     pub(crate) listeners: Vec<Listener>,
@@ -52,7 +52,7 @@ pub struct Tcp {
     pub(crate) by_id: HashMap<Id, u32>,
     /// How many links are being called.
     pub(crate) calling: usize,
-    pub(crate) strangers: Strangers,
+    pub(crate) unauthenticated: UnauthenticatedList,
     /// Events that wait for a poll.
     pub(crate) outbox: VecDeque<Event>,
     /// Links that have more than their sockets will tell of.
@@ -98,7 +98,7 @@ impl Tcp {
         if !(1..=PLACES_MAX).contains(&config.places.len()) {
             return bad(format!("{} places, 1 to {PLACES_MAX} expected", config.places.len()));
         }
-        let watch = Watch::new(What::Alarm)?;
+        let watch = Watch::new(Watched::Alarm)?;
         let (mut listeners, mut places) = (Vec::new(), Vec::new());
         for (at, place) in config.places.iter().enumerate() {
             let address = place.address;
@@ -112,7 +112,7 @@ impl Tcp {
             listeners.push(listener);
             places.push(place);
         }
-        let card = Card::own(&config, places)?;
+        let address = TcpAddress::own(&config, places)?;
         let notice_ms = u32::try_from(config.notice.as_millis()).unwrap_or(u32::MAX);
         Ok(Tcp {
             limits: Limits {
@@ -125,14 +125,14 @@ impl Tcp {
                 death_notice_ms: notice_ms,
             },
             keys: Keys::new(config.secret.bytes(), &config.job),
-            digest: card.digest(),
-            card,
+            digest: address.digest(),
+            address,
             watch,
             listeners,
             links: Vec::new(),
             by_id: HashMap::new(),
             calling: 0,
-            strangers: Strangers::new(),
+            unauthenticated: UnauthenticatedList::new(),
             outbox: VecDeque::with_capacity(64),
             again: Vec::new(),
             again_before: Vec::new(),
@@ -151,7 +151,7 @@ impl Tcp {
         })
     }
 
-    fn state(&self, peer: PeerId) -> Result<&State, LinkError> {
+    fn state(&self, peer: PeerId) -> Result<&LinkState, LinkError> {
         let link = self.links.get(peer.0 as usize);
         link.map(|link| &link.state).ok_or_else(|| LinkError::Unreachable {
             reason: format!("{peer} was never connected to"),
@@ -165,7 +165,7 @@ impl Btl for Tcp {
     }
 
     fn address(&self) -> Address {
-        self.card.address()
+        self.address.to_bytes()
     }
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
@@ -180,22 +180,22 @@ impl Btl for Tcp {
 
     fn has_met(&self, peer: PeerId) -> bool {
         let link = self.links.get(peer.0 as usize);
-        link.is_some_and(|link| link.met || !matches!(link.state, State::Known))
+        link.is_some_and(|link| link.met || !matches!(link.state, LinkState::Known))
     }
 
     fn callers(&mut self) -> Option<Vec<u32>> {
-        Some(self.strangers.take_called())
+        Some(self.unauthenticated.take_called())
     }
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         let max = self.config.fragment_bytes;
         match self.state(to)? {
-            State::Lost(error) => return Err(error.clone().into()),
+            LinkState::Lost(error) => return Err(error.clone().into()),
             _ if len > max => return Err(ReserveError::TooLong { len, max }),
             _ if self.outbox.len() >= UNREPORTED => {}
-            State::Up(up) if up.broken.is_none() => return up.outbound.reserve(to, len),
-            State::Known => self.call(to.0),
-            State::Calling(_) | State::Up(_) => {}
+            LinkState::Up(up) if up.broken.is_none() => return up.outbound.reserve(to, len),
+            LinkState::Known => self.call(to.0),
+            LinkState::Calling(_) | LinkState::Up(_) => {}
         }
         Err(ReserveError::Full)
     }
@@ -238,42 +238,47 @@ impl Btl for Tcp {
         }
     }
 
-    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+    fn send_zero_copy(
+        &mut self,
+        to: PeerId,
+        tag: AmTag,
+        message: &ZeroCopyMessage<'_>,
+    ) -> ZeroCopyResult {
         let len = message.len();
         let stands = |up: &&mut Up| up.broken.is_none();
         let up = self.links.get_mut(to.0 as usize).and_then(Link::up).filter(stands);
         let Some(up) = up.filter(|_| len <= self.config.fragment_bytes) else {
             // `reserve` says what there is to say.
-            return Lending::Never;
+            return ZeroCopyResult::Never;
         };
         // Only what is sent here counts as a part of a burst.
-        let lending = up.outbound.may_lend(&up.connection, message.body().len());
-        if lending != Lending::Sent {
-            return lending;
+        let result = up.outbound.may_zero_copy(&up.connection, message.body().len());
+        if result != ZeroCopyResult::Sent {
+            return result;
         }
         let next = self.next_of_burst(to.0, len);
-        let Some(up) = self.links[to.0 as usize].up() else { return Lending::Never };
-        match up.outbound.lent(&mut up.connection, tag, message, next) {
-            Ok(Lending::Sent) => {
+        let Some(up) = self.links[to.0 as usize].up() else { return ZeroCopyResult::Never };
+        match up.outbound.send_zero_copy(&mut up.connection, tag, message, next) {
+            Ok(ZeroCopyResult::Sent) => {
                 up.silence.wrote();
                 if !up.outbound.is_empty() {
                     self.rewatch(to.0);
                 }
                 self.sent_in_burst(to.0, next);
-                Lending::Sent
+                ZeroCopyResult::Sent
             }
             Ok(other) => other,
             Err(error) => {
                 up.broken = Some(error);
                 self.look_again(to.0);
-                Lending::Full
+                ZeroCopyResult::Full
             }
         }
     }
 
-    fn lends(&self, to: PeerId) -> bool {
+    fn has_zero_copy(&self, to: PeerId) -> bool {
         match self.links.get(to.0 as usize).map(|link| &link.state) {
-            Some(State::Up(up)) => up.connection.is_plain() && !up.outbound.retains(),
+            Some(LinkState::Up(up)) => up.connection.is_plain() && !up.outbound.retains(),
             _ => false,
         }
     }
@@ -298,7 +303,7 @@ impl Btl for Tcp {
     fn outstanding(&self, peer: PeerId) -> u64 {
         let Some(link) = self.links.get(peer.0 as usize) else { return 0 };
         match &link.state {
-            State::Up(up) => up.outbound.outstanding(),
+            LinkState::Up(up) => up.outbound.outstanding(),
             _ => link.unacknowledged.iter().map(|it| it.message.len() as u64).sum(),
         }
     }
@@ -354,7 +359,7 @@ impl Tcp {
         let link = self.links.get_mut(to.0 as usize);
         let link = link.expect("a slot of this transport");
         let error = match &mut link.state {
-            State::Up(up) => {
+            LinkState::Up(up) => {
                 let first = up.outbound.is_empty();
                 let buffer = up.outbound.open(slot);
                 let count = if up.outbound.retains() { up.inbound.tell() } else { 0 };
@@ -365,13 +370,15 @@ impl Tcp {
                 }
                 return;
             }
-            State::Lost(_) if link.retains => {
+            LinkState::Lost(_) if link.retains => {
                 let message = slot.to_vec().expect("host memory");
                 link.unacknowledged.push(Unacknowledged { tag, message, done });
                 return;
             }
-            State::Lost(error) => error.clone(),
-            State::Known | State::Calling(_) => unreachable!("slots are made of links that stand"),
+            LinkState::Lost(error) => error.clone(),
+            LinkState::Known | LinkState::Calling(_) => {
+                unreachable!("slots are made of links that stand")
+            }
         };
         if done != Token::NONE {
             self.outbox.push_back(Event::Sent { token: done, result: Err(error) });
@@ -392,7 +399,7 @@ impl Tcp {
 
 impl std::fmt::Debug for Tcp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Card { rank, places, .. } = &self.card;
+        let TcpAddress { rank, places, .. } = &self.address;
         write!(f, "Tcp of rank {rank} at {places:?}, {} peers", self.links.len())
     }
 }

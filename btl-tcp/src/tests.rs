@@ -1,5 +1,5 @@
-//! The conformance suite over loopback addresses, and what is this transport's own: strangers, broken ways, both ends
-//! calling at once, places that cannot be had, and the clock.
+//! The conformance suite over loopback addresses, and what is this transport's own: unauthenticated processes, broken
+//! ways, both ends calling at once, places that cannot be had, and the clock.
 
 #[cfg(feature = "encryption")]
 mod encrypted;
@@ -7,14 +7,14 @@ mod meeting;
 mod places;
 mod polls;
 mod proxy;
-mod strangers;
 mod suite;
+mod unauthenticated;
 mod ways;
 mod zerocopy;
 
-use crate::link::State;
+use crate::link::LinkState;
 use crate::proof::Keys;
-use crate::{Place, Secret, Tcp, TcpConfig};
+use crate::{ListenAddress, Secret, Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(crate) fn keys() -> Keys {
 }
 
 pub(crate) fn config(rank: u32, address: IpAddr) -> TcpConfig {
-    TcpConfig::new(JOB, rank, secret(), [Place::alone(address)])
+    TcpConfig::new(JOB, rank, secret(), [ListenAddress::alone(address)])
 }
 
 /// The same, encrypted.
@@ -143,7 +143,7 @@ impl End {
 
     /// Whether the link stands.
     pub(crate) fn stands(&self) -> bool {
-        matches!(self.tcp.links[0].state, State::Up(_))
+        matches!(self.tcp.links[0].state, LinkState::Up(_))
     }
 
     /// Polls: messages come once each, intact and in order, and nothing after the loss.

@@ -2,13 +2,13 @@
 
 pub(crate) use gapless_btl::watch::{EVENTS, Happened, Interest, Watch};
 
-/// What an event is about; the number is that of a listener, link or stranger.
+/// What an event is about; the number is that of a listener, link or unauthenticated socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Watched {
     Listener(u32),
-    Stranger(u32),
+    Unauthenticated(u32),
     /// A call to the peer of this number.
-    Call(u32),
+    OutgoingCall(u32),
     Link(u32),
     /// A connection of this peer that may be needed.
     Spare(u32),
@@ -17,33 +17,33 @@ pub(crate) enum What {
     Alarm,
 }
 
-impl From<What> for u64 {
-    fn from(what: What) -> u64 {
+impl From<Watched> for u64 {
+    fn from(what: Watched) -> u64 {
         let (kind, number) = match what {
-            What::Listener(at) => (1, at),
-            What::Stranger(at) => (2, at),
-            What::Call(id) => (3, id),
-            What::Link(id) => (4, id),
-            What::Spare(id) => (5, id),
-            What::Pulse(id) => (6, id),
-            What::Alarm => (7, 0),
+            Watched::Listener(at) => (1, at),
+            Watched::Unauthenticated(at) => (2, at),
+            Watched::OutgoingCall(id) => (3, id),
+            Watched::Link(id) => (4, id),
+            Watched::Spare(id) => (5, id),
+            Watched::Pulse(id) => (6, id),
+            Watched::Alarm => (7, 0),
         };
         kind << 32 | u64::from(number)
     }
 }
 
-impl What {
+impl Watched {
     /// The reverse.
-    pub(crate) fn of(name: u64) -> Option<What> {
+    pub(crate) fn of(name: u64) -> Option<Watched> {
         let number = u32::try_from(name & u64::from(u32::MAX)).ok()?;
         Some(match name >> 32 {
-            1 => What::Listener(number),
-            2 => What::Stranger(number),
-            3 => What::Call(number),
-            4 => What::Link(number),
-            5 => What::Spare(number),
-            6 => What::Pulse(number),
-            7 => What::Alarm,
+            1 => Watched::Listener(number),
+            2 => Watched::Unauthenticated(number),
+            3 => Watched::OutgoingCall(number),
+            4 => Watched::Link(number),
+            5 => Watched::Spare(number),
+            6 => Watched::Pulse(number),
+            7 => Watched::Alarm,
             _ => return None,
         })
     }

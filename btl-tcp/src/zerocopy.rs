@@ -22,7 +22,7 @@ mod ledger;
 
 use crate::connection::Connection;
 use bound::Bound;
-use calls::Entry;
+use calls::CallEntry;
 use gapless_btl::LinkError;
 use gapless_btl::pool::Buffer;
 use ledger::Ledger;
@@ -48,7 +48,7 @@ pub(crate) enum Manner {
 
 /// Sends of one link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct ZerocopyCounts {
     /// Calls that the system has told of: it has not copied.
     pub(crate) without_copy: u64,
     /// It has copied.
@@ -65,7 +65,7 @@ pub(crate) struct Zerocopy {
     held: VecDeque<(u64, Buffer)>,
     /// How many sends may be without a notice.
     bound: Bound,
-    pub(crate) tally: Tally,
+    pub(crate) counts: ZerocopyCounts,
     /// The system refuses the next send.
     #[cfg(test)]
     pub(crate) refuse: bool,
@@ -81,7 +81,7 @@ impl Zerocopy {
             ledger: Ledger::default(),
             held: VecDeque::new(),
             bound: Bound::new((buffers / 2).max(1)),
-            tally: Tally::default(),
+            counts: ZerocopyCounts::default(),
             #[cfg(test)]
             refuse: false,
         }
@@ -125,7 +125,7 @@ impl Zerocopy {
             Ok(count) => Ok(Some((Some(self.ledger.sent()), count))),
             // Memory for notices, or pages that may stay (`ulimit -l`), are used up: no more than there are now.
             Err(Errno::NOBUFS | Errno::NOMEM) => {
-                self.tally.refused += 1;
+                self.counts.refused += 1;
                 self.bound.refused(self.ledger.outstanding());
                 Ok(None)
             }
@@ -154,14 +154,14 @@ impl Zerocopy {
         for _ in 0..ENTRIES {
             let Some(entry) = calls::entry(connection.socket()) else { break };
             heard = true;
-            let Entry::Notice(notice) = entry else { continue };
+            let CallEntry::Notice(notice) = entry else { continue };
             let count = self.ledger.told(notice.first, notice.last);
             self.bound.acknowledged(count);
             if notice.copied {
-                self.tally.copied += count;
+                self.counts.copied += count;
                 self.give_up_on_copies();
             } else {
-                self.tally.without_copy += count;
+                self.counts.without_copy += count;
             }
         }
         let Zerocopy { held, ledger, .. } = self;

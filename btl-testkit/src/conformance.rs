@@ -18,12 +18,11 @@
 //! ```
 //!
 //! which makes a module `plain` with a test for each function of this module. They cover messages
-//! (order, exactly once, every size, back-pressure, truncation, tokens, short cuts, memory that is lent), meeting (early arrivals,
-//! connecting twice, oneself, waking up), memory (one-sided operations, atomic ones among them, and mappings, if the
-//! transport has them), retention (if it has that), devices (which copy into slots and out of arrivals, and whose memory
-//! is mapped)
-//! and death (of a peer in this process, and of other processes that
-//! are killed, if the fixture can make an end that they reach; garbage).
+//! (order, exactly once, every size, back-pressure, truncation, tokens, short cuts, sends without a copy), meeting
+//! (early arrivals, connecting twice, oneself, waking up), memory (one-sided operations, atomic ones among them, and
+//! mappings, if the transport has them), retention (if it has that), devices (which copy into slots and out of
+//! arrivals, and whose memory is mapped) and death (of a peer in this process, and of other processes that are killed,
+//! if the fixture can make an end that they reach; garbage).
 //!
 //! What cannot run says so: a line `SKIPPED: <what>: <why>` goes to the
 //! file that the environment variable `GAPLESS_SKIP_LOG` names, and at the end of the test program one line a
@@ -40,8 +39,6 @@ mod death;
 mod devices;
 mod duo;
 mod leaving;
-#[allow(unsafe_code, reason = "lends memory of the test's own")]
-mod lent;
 mod meeting;
 #[allow(unsafe_code, reason = "calls Rdma, on memory that is never freed")]
 mod memory;
@@ -53,6 +50,8 @@ mod shorts;
 #[allow(unsafe_code, reason = "asks to be called when the process ends")]
 mod skipped;
 mod wake;
+#[allow(unsafe_code, reason = "lends memory of the test's own")]
+mod zero_copy;
 
 pub use atomics::{atomics_refuse_what_is_wrong, numbers_change, numbers_change_from_both_ends};
 pub use bench::{Suite, skip};
@@ -68,14 +67,13 @@ pub use devices::{
     peer_killed_while_mapped,
 };
 pub use leaving::{death_in_a_crowd, death_wakes, last_words, parked_across_a_death, peer_dropped};
-pub use lent::lent_messages;
 pub use meeting::{
     arming_wakes, bad_addresses, connecting_twice, early_arrivals, introductions,
     limits_make_sense, oneself, poll_never_blocks, two_threads,
 };
 pub use memory::{
     mapped_keys_are_checked, mapped_memory, memory_made_private, rdma_at_every_alignment,
-    rdma_in_many_pieces, rdma_refuses_what_is_wrong, recalled_memory,
+    rdma_in_many_pieces, rdma_refuses_what_is_wrong, revoked_memory,
 };
 pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
@@ -84,6 +82,7 @@ pub use messages::{
 pub use retention::{receipt_lags_little, retained_across_a_cut, retained_until_received};
 pub use room::no_more_than_there_is_room_for;
 pub use shorts::{one_peer_alone, quiet_until_something_comes, short_messages};
+pub use zero_copy::zero_copy_messages;
 
 use gapless_btl::{Btl, PeerId};
 
@@ -141,11 +140,11 @@ macro_rules! conformance {
             arming_wakes, poll_never_blocks, two_threads,
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,
-            short_messages, lent_messages, one_peer_alone, quiet_until_something_comes,
+            short_messages, zero_copy_messages, one_peer_alone, quiet_until_something_comes,
             retained_until_received, receipt_lags_little, retained_across_a_cut,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             numbers_change, numbers_change_from_both_ends, atomics_refuse_what_is_wrong,
-            mapped_memory, mapped_keys_are_checked, recalled_memory, memory_made_private,
+            mapped_memory, mapped_keys_are_checked, revoked_memory, memory_made_private,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,
             device_memory_freed_and_reused, device_buffers_beyond_the_cache,
             peer_dropped, last_words, death_in_a_crowd, parked_across_a_death, death_wakes,

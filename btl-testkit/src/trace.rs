@@ -32,8 +32,8 @@ pub use record::{Outcome, Record, Recorder};
 
 use crate::wrapped::Wrapped;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Fragment, Lending, Lent, LinkError, Mapped, PeerId, Placing, Rdma,
-    ReserveError, Short, Sink, Slot, Token, delegate,
+    Address, AmTag, Btl, Event, Fragment, LinkError, Mapped, PeerId, Rdma, ReserveError, Short,
+    Sink, Slot, TargetAnswer, Token, ZeroCopyMessage, ZeroCopyResult, delegate,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
@@ -67,7 +67,7 @@ impl<B: Btl> Trace<B> {
 
 impl<B: Btl> Btl for Trace<B> {
     delegate!(self => self.inner.btl;
-        limits address has_met callers lends retains retain unacknowledged outstanding
+        limits address has_met callers has_zero_copy retains retain unacknowledged outstanding
     );
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
@@ -97,12 +97,17 @@ impl<B: Btl> Btl for Trace<B> {
         self.inner.btl.send(slot, tag, done);
     }
 
-    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
-        let lending = self.inner.btl.send_lent(to, tag, message);
-        if lending == Lending::Sent {
+    fn send_zero_copy(
+        &mut self,
+        to: PeerId,
+        tag: AmTag,
+        message: &ZeroCopyMessage<'_>,
+    ) -> ZeroCopyResult {
+        let result = self.inner.btl.send_zero_copy(to, tag, message);
+        if result == ZeroCopyResult::Sent {
             self.record(Record::Send { to, len: message.len(), tag, done: Token::NONE });
         }
-        lending
+        result
     }
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
@@ -157,13 +162,19 @@ impl Sink for Recorded<'_> {
         self.arrived(taken, from, tag, fragment.len())
     }
 
-    fn place(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
-        self.sink.place(from, tag, head, len)
+    fn receive_target(
+        &mut self,
+        from: PeerId,
+        tag: AmTag,
+        head: &[u8],
+        len: usize,
+    ) -> TargetAnswer<'_> {
+        self.sink.receive_target(from, tag, head, len)
     }
 
-    fn placed(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
+    fn target_filled(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
         self.arrived(true, from, tag, len);
-        self.sink.placed(from, tag, head, len);
+        self.sink.target_filled(from, tag, head, len);
     }
 
     fn event(&mut self, event: Event) {

@@ -84,7 +84,7 @@ impl<B: Btl> Wrapped<B> {
         self.rdma().map_or(Some(false), |rdma| rdma.changes(peer, key))
     }
 
-    pub(crate) fn peeks(&mut self, peer: PeerId) -> bool {
-        self.rdma().is_ok_and(|rdma| rdma.peeks(peer))
+    pub(crate) fn has_single_copy_reads(&mut self, peer: PeerId) -> bool {
+        self.rdma().is_ok_and(|rdma| rdma.has_single_copy_reads(peer))
     }
 }

@@ -11,21 +11,21 @@ fn ends(config: &Config) -> (Loopback, Loopback) {
 }
 
 /// Whose ends read each other's memory where it lies, too.
-struct Peeking;
+struct SingleCopyReads;
 
-impl Fixture for Peeking {
+impl Fixture for SingleCopyReads {
     type Btl = Loopback;
 
     fn pair(&mut self) -> (Loopback, Loopback) {
         let (a, b) = ends(&Config::default());
         // SAFETY: the suite keeps the memory that it makes keys of, and writes none while it is read.
-        let a = unsafe { a.with_peek() };
+        let a = unsafe { a.with_single_copy_reads() };
         // SAFETY: as above.
-        (a, unsafe { b.with_peek() })
+        (a, unsafe { b.with_single_copy_reads() })
     }
 }
 
-gapless_btl_testkit::conformance!(peeking, Peeking);
+gapless_btl_testkit::conformance!(single_copy_reads, SingleCopyReads);
 
 struct Bare(Config);
 

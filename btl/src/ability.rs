@@ -76,23 +76,23 @@ impl Abilities {
         }
     }
 
-    /// [`Mapped::withdraw`]. If the transport does not show the ability any more, peers may still have the memory.
-    pub fn withdraw(&mut self, btl: &mut (impl Btl + ?Sized), region: Region) -> bool {
+    /// [`Mapped::invalidate`]. If the transport does not show the ability any more, peers may still have the memory.
+    pub fn invalidate(&mut self, btl: &mut (impl Btl + ?Sized), region: Region) -> bool {
         match self.mapped(btl) {
-            Some(mapped) => mapped.withdraw(region),
+            Some(mapped) => mapped.invalidate(region),
             None => self.mapped.is_some(),
         }
     }
 
-    /// [`Mapped::recall`], likewise.
-    pub fn recall(
+    /// [`Mapped::revoke`], likewise.
+    pub fn revoke(
         &mut self,
         btl: &mut (impl Btl + ?Sized),
         peer: crate::PeerId,
         region: Region,
     ) -> bool {
         match self.mapped(btl) {
-            Some(mapped) => mapped.recall(peer, region),
+            Some(mapped) => mapped.revoke(peer, region),
             None => self.mapped.is_some(),
         }
     }

@@ -87,19 +87,19 @@ macro_rules! delegate {
             $to.send_short(to, tag, message)
         }
     };
-    (@send_lent $self:ident, $to:expr) => {
-        fn send_lent(
+    (@send_zero_copy $self:ident, $to:expr) => {
+        fn send_zero_copy(
             &mut $self,
             to: $crate::PeerId,
             tag: $crate::AmTag,
-            message: &$crate::Lent<'_>,
-        ) -> $crate::Lending {
-            $to.send_lent(to, tag, message)
+            message: &$crate::ZeroCopyMessage<'_>,
+        ) -> $crate::ZeroCopyResult {
+            $to.send_zero_copy(to, tag, message)
         }
     };
-    (@lends $self:ident, $to:expr) => {
-        fn lends(&$self, to: $crate::PeerId) -> bool {
-            $to.lends(to)
+    (@has_zero_copy $self:ident, $to:expr) => {
+        fn has_zero_copy(&$self, to: $crate::PeerId) -> bool {
+            $to.has_zero_copy(to)
         }
     };
     (@is_quiet $self:ident, $to:expr) => {
@@ -185,9 +185,9 @@ macro_rules! delegate {
             $to.changes(peer, key)
         }
     };
-    (@peeks $self:ident, $to:expr) => {
-        fn peeks(&mut $self, peer: $crate::PeerId) -> bool {
-            $to.peeks(peer)
+    (@has_single_copy_reads $self:ident, $to:expr) => {
+        fn has_single_copy_reads(&mut $self, peer: $crate::PeerId) -> bool {
+            $to.has_single_copy_reads(peer)
         }
     };
 }

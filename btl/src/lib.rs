@@ -68,10 +68,10 @@
 //! Retention is optional ([`Btl::retain`]): a transport that keeps what it has sent until its receipt is known can be
 //! one of several rails to a peer, and die in use without a loss.
 //!
-//! Short cuts are optional: [`Btl::send_short`], [`Btl::send_lent`] and [`Btl::is_quiet`] have defaults. A transport need
-//! not offer messages before it reports them as events, nor ask for places ([`Sink::place`]), and may do nothing in a poll
-//! for one peer. A transport that keeps its
-//! reports in a queue gets all of [`Btl::poll`] from [`hand_out`]. The suite tests short cuts, too.
+//! Short cuts are optional: [`Btl::send_short`], [`Btl::send_zero_copy`] and [`Btl::is_quiet`] have defaults. A
+//! transport need not offer messages before it reports them as events, nor ask for places ([`Sink::receive_target`]),
+//! and may do nothing in a poll for one peer. A transport that keeps its reports in a queue gets all of [`Btl::poll`]
+//! from [`hand_out`]. The suite tests short cuts, too.
 //!
 //! # What is here to help
 //!
@@ -95,8 +95,6 @@ mod callers;
 mod delegate;
 mod error;
 mod event;
-#[allow(unsafe_code, reason = "reads and writes memory that callers lend")]
-mod lent;
 mod limits;
 pub mod loopback;
 #[allow(unsafe_code, reason = "declares constructors that take a promise")]
@@ -114,6 +112,8 @@ mod slot;
 mod transport;
 #[cfg(feature = "watch")]
 pub mod watch;
+#[allow(unsafe_code, reason = "reads and writes memory that callers lend")]
+mod zero_copy;
 
 pub use ability::{Abilities, AbilityId};
 pub use address::{Address, AmTag, PeerId, Token};
@@ -122,7 +122,6 @@ pub use error::{LinkError, MapError, RdmaError, ReserveError};
 pub use event::Event;
 #[doc(hidden)]
 pub use gapless_mem;
-pub use lent::{Lent, Place, Placing, parts};
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
 pub use rdma::{
@@ -131,4 +130,5 @@ pub use rdma::{
 pub use secret::Secret;
 pub use sink::{Queue, Sink, hand_out};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot, Trimmed, Unacknowledged};
-pub use transport::{Btl, LAG_BYTES, Lending, POLLS_PER_LOOK, SHORT_BYTES, Short};
+pub use transport::{Btl, LAG_BYTES, POLLS_PER_LOOK, SHORT_BYTES, Short, ZeroCopyResult};
+pub use zero_copy::{ReceiveTarget, TargetAnswer, ZeroCopyMessage, parts};

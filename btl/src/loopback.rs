@@ -110,14 +110,14 @@ pub struct Loopback {
     early: Vec<Note>,
     /// Emptied inboxes are exchanged, so that neither side allocates.
     spare: Vec<Note>,
-    /// The end of the bell that `arm` gives out, once it has been asked for.
-    bell: Option<UnixStream>,
+    /// The end of the wake-up socket that `arm` gives out, once it has been asked for.
+    wake: Option<UnixStream>,
     /// The name of its [`Rdma`] and its [`Mapped`].
     ability: AbilityId,
     /// Devices whose memory can be mapped.
     devices: Vec<Arc<dyn Device>>,
     /// Whether others' memory is read where it lies.
-    peeks: bool,
+    has_single_copy_reads: bool,
 }
 
 impl Loopback {
@@ -157,10 +157,10 @@ impl Loopback {
             ready: VecDeque::new(),
             early: Vec::new(),
             spare: Vec::new(),
-            bell: None,
+            wake: None,
             ability: AbilityId::new(),
             devices: Vec::new(),
-            peeks: false,
+            has_single_copy_reads: false,
         }
     }
 
@@ -286,20 +286,20 @@ impl Btl for Loopback {
     }
 
     fn arm(&mut self) -> Option<RawFd> {
-        if self.bell.is_none() {
+        if self.wake.is_none() {
             let (ours, theirs) = UnixStream::pair().ok()?;
             ours.set_nonblocking(true).ok()?;
             theirs.set_nonblocking(true).ok()?;
             self.end.hang(theirs);
-            self.bell = Some(ours);
+            self.wake = Some(ours);
         }
-        let bell = self.bell.as_mut()?;
-        // Old rings are cleared before the bell is armed again; later notes ring it.
+        let wake = self.wake.as_mut()?;
+        // Old rings are cleared before it is armed again; later notes ring it.
         let mut rings = [0u8; 64];
-        while matches!(bell.read(&mut rings), Ok(1..)) {}
+        while matches!(wake.read(&mut rings), Ok(1..)) {}
         let waiting = !self.ready.is_empty();
         self.end.arm(waiting);
-        Some(bell.as_raw_fd())
+        Some(wake.as_raw_fd())
     }
 
     /// Slots are ordinary memory, which comes and goes with messages: not registered.

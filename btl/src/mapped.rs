@@ -21,7 +21,7 @@
 //! without such a rule a key is for reading.
 //!
 //! Device memory, unlike an [`Allocation`], is not kept alive by its mappings: with some drivers (CUDA's, for memory
-//! of `cuMemAlloc`) freeing mapped memory is undefined. So an owner that made keys of it calls [`Mapped::withdraw`]
+//! of `cuMemAlloc`) freeing mapped memory is undefined. So an owner that made keys of it calls [`Mapped::invalidate`]
 //! before freeing, until no peer has it mapped any more. If memory was freed without that, and even allocated again
 //! at the same address, the next [`Mapped::key`] notices it by its buffer id: the old keys end, the new memory has
 //! keys of its own.
@@ -85,7 +85,7 @@ impl Mapping {
     /// # Safety
     /// While the lease's owner lives, its region describes memory that is valid for reads and writes,
     /// whatever the peer does (with memory of a device: unless it frees it without
-    /// [`Mapped::withdraw`], where the device's driver minds), and that no reference of this process
+    /// [`Mapped::invalidate`], where the device's driver minds), and that no reference of this process
     /// covers while the mapping is used. If the peer is of this process, whoever gave the key keeps the last of
     /// that.
     #[must_use]
@@ -123,9 +123,9 @@ impl fmt::Debug for Mapping {
 ///    answer with what it wraps.)
 /// 2. A [`key`](Mapped::key) stands for the bytes of its lease and no others, and lets `peer` alone map
 ///    them. Nothing keeps a clone of the lease once the call has returned.
-/// 3. [`withdraw`](Mapped::withdraw) answers `false` only if no peer has device memory that the region
+/// 3. [`invalidate`](Mapped::invalidate) answers `false` only if no peer has device memory that the region
 ///    touches mapped, nor can map it by a key that was made before.
-/// 4. [`recall`](Mapped::recall) answers `false` only if nothing of `peer`, its process or a device at work
+/// 4. [`revoke`](Mapped::revoke) answers `false` only if nothing of `peer`, its process or a device at work
 ///    for it, touches the memory through a mapping from then on, nor can it map the memory by a key that was made
 ///    before.
 /// 5. [`make_private`](Mapped::make_private) answers `true` only if nothing of any peer touches the memory through a
@@ -149,7 +149,7 @@ impl fmt::Debug for Mapping {
 /// #   fn map_for(&mut self, _: PeerId, _: &RemoteKey, _: Space) -> Result<Mapping, MapError> {
 /// #       Err(MapError::Unavailable { reason: String::new() })
 /// #   }
-///     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+///     fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
 ///         false // although the peer writes on
 ///     }
 /// }
@@ -173,10 +173,10 @@ pub unsafe trait Mapped {
     /// *How long the memory stays.* The lease shows that the memory is there, for the time of this call; nothing keeps
     /// a clone of it. A key keeps no memory, and needs none to stay. What a peer has mapped of an [`Allocation`] stays
     /// until its mapping is gone, by the transport's own means, and keys of one that was freed map nothing. Whoever
-    /// frees memory of a device [withdraws](Mapped::withdraw) it before, whether or not it has asked for keys.
+    /// frees memory of a device [invalidates](Mapped::invalidate) it before, whether or not it has asked for keys.
     ///
     /// *What is granted.* Nothing yet: a key only says where. The message that carries it grants the bytes of the key,
-    /// for reading or for writing, until the peer says that it is done, or [`recall`](Mapped::recall) does. While they
+    /// for reading or for writing, until the peer says that it is done, or [`revoke`](Mapped::revoke) does. While they
     /// are granted for reading, nobody here writes them; while they are granted for writing, nobody here touches them,
     /// and no reference of this process covers them.
     ///
@@ -207,7 +207,7 @@ pub unsafe trait Mapped {
     /// the memory again.
     ///
     /// False at once for an [`Allocation`], which lives until the last mapping is gone.
-    fn withdraw(&mut self, region: Region) -> bool {
+    fn invalidate(&mut self, region: Region) -> bool {
         let _ = region;
         false
     }
@@ -217,12 +217,12 @@ pub unsafe trait Mapped {
     /// use them. Returns whether the peer, or a device that works for it, may still read or write the memory: then
     /// poll and ask again. That ends when its work does, or with its process; not with the link, which a living peer
     /// may outlast. Memory that was granted for writing must not be given back to its user before.
-    fn recall(&mut self, peer: PeerId, region: Region) -> bool;
+    fn revoke(&mut self, peer: PeerId, region: Region) -> bool;
 
     /// Takes the memory that `region` touches, of an [`Allocation`], back from all peers at once, whatever they
     /// are doing: it gets pages of its own, with the same bytes at the same addresses, that no device knows;
     /// peers keep the old pages. The allocation has no keys any more. For a process that gives its messages up,
-    /// and cannot wait until peers that live have let go ([`recall`](Mapped::recall)). Meanwhile nothing of this
+    /// and cannot wait until peers that live have let go ([`revoke`](Mapped::revoke)). Meanwhile nothing of this
     /// process works on the memory, and no device works on any byte of the allocation; other threads may use the rest
     /// of the allocation.
     ///

@@ -169,7 +169,8 @@ impl Ended {
 ///    as long as it lives, for reads by an adapter: no transport that copies in this process does that, since it would
 ///    race with the owner's writes.
 /// 4. A call that panics leaves no operation in flight.
-/// 5. [`peek`](Rdma::peek) writes `into` alone, and touches it no more once it has returned or unwound.
+/// 5. [`single_copy_read`](Rdma::single_copy_read) writes `into` alone, and touches it no more once it has returned or
+///    unwound.
 /// 6. [`atomic`](Rdma::atomic) writes `found` as [`get`](Rdma::get) writes its pieces: rule 2 holds for it.
 ///
 /// An implementation without `unsafe` is refused:
@@ -321,22 +322,23 @@ pub unsafe trait Rdma {
         Err(RdmaError::NotAtomic)
     }
 
-    /// Whether this end can [`peek`](Rdma::peek) at memory of `peer`'s, as far as it knows.
-    fn peeks(&mut self, peer: PeerId) -> bool {
+    /// Whether this end can [`single_copy_read`](Rdma::single_copy_read) at memory of `peer`'s, as far as it knows.
+    fn has_single_copy_reads(&mut self, peer: PeerId) -> bool {
         let _ = peer;
         false
     }
 
-    /// A key by which `peer` may [`peek`](Rdma::peek) at memory of this process. Nothing is registered, and nothing is to be
-    /// undone: peers that can read all memory of this process need no more than to know where. `None`: not this memory, not
-    /// this peer, or this transport cannot.
-    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+    /// A key by which `peer` may [`single_copy_read`](Rdma::single_copy_read) at memory of this process. Nothing is
+    /// registered, and nothing is to be undone: peers that can read all memory of this process need no more than to
+    /// know where. `None`: not this memory, not this peer, or this transport cannot.
+    fn single_copy_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
         let _ = (peer, memory);
         None
     }
 
-    /// Reads the bytes from `offset` on of what a [`peek_key`](Rdma::peek_key) of `peer`'s stands for, as many as `into` has,
-    /// before it returns. If `peer` writes them meanwhile or has freed them, `into` holds anything, or this fails.
+    /// Reads the bytes from `offset` on of what a [`single_copy_key`](Rdma::single_copy_key) of `peer`'s stands for, as
+    /// many as `into` has, before it returns. If `peer` writes them meanwhile or has freed them, `into` holds anything,
+    /// or this fails.
     ///
     /// # Safety
     /// `into` describes memory valid for writes that nothing else touches during the call. If `peer` is of this process, what
@@ -344,7 +346,7 @@ pub unsafe trait Rdma {
     ///
     /// # Errors
     /// Some bytes of `into` may have been written.
-    unsafe fn peek(
+    unsafe fn single_copy_read(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,

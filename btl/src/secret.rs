@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// What the processes of a job share and nobody else knows: 256 random bits. Whoever has it is a process of the job.
-/// Transports that strangers can reach ask callers to prove that they know it.
+/// Transports that unauthenticated processes can reach ask callers to prove that they know it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; Secret::BYTES]);
 

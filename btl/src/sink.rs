@@ -1,7 +1,7 @@
 //! The one way in for what arrives: [`Sink`]; [`Queue`], a sink that keeps events; and [`hand_out`], for transports
 //! that keep theirs in a queue.
 
-use crate::{AmTag, Event, Fragment, PeerId, Placing, Short};
+use crate::{AmTag, Event, Fragment, PeerId, Short, TargetAnswer};
 use std::collections::VecDeque;
 
 /// Receives the messages and events of a [poll](crate::Btl::poll).
@@ -28,18 +28,24 @@ pub trait Sink {
     /// transport may put it there itself, instead of into a fragment. Only messages that may be offered now are asked for;
     /// asking changes nothing, and may be for nothing.
     ///
-    /// When the message is there in full, the transport says so ([`placed`](Sink::placed)) in a poll in which it may be
-    /// offered. Until then it asks again in each poll that puts something there. If a sink has given a place that
-    /// [keeps](crate::Place::keeps) and gives none later, the message comes as a fragment, and what was put there is
-    /// unknown: zeros. By default nowhere.
-    fn place(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+    /// When the message is there in full, the transport says so ([`placed`](Sink::target_filled)) in a poll in which it
+    /// may be offered. Until then it asks again in each poll that puts something there. If a sink has given a place
+    /// that [keeps](crate::ReceiveTarget::keeps) and gives none later, the message comes as a fragment, and what was
+    /// put there is unknown: zeros. By default nowhere.
+    fn receive_target(
+        &mut self,
+        from: PeerId,
+        tag: AmTag,
+        head: &[u8],
+        len: usize,
+    ) -> TargetAnswer<'_> {
         let _ = (from, tag, head, len);
-        Placing::Nowhere
+        TargetAnswer::Nowhere
     }
 
-    /// The message is where it was to be [placed](Sink::place), and thereby taken. Nothing else was offered since the sink
-    /// last said where.
-    fn placed(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
+    /// The message is where it was to be [placed](Sink::receive_target), and thereby taken. Nothing else was offered
+    /// since the sink last said where.
+    fn target_filled(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
         let _ = (from, tag, head, len);
     }
 

@@ -1,8 +1,8 @@
 //! The contract itself.
 
 use crate::{
-    Address, AmTag, Lent, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Sink, Slot, Token,
-    Unacknowledged,
+    Address, AmTag, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Sink, Slot, Token,
+    Unacknowledged, ZeroCopyMessage,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
@@ -59,9 +59,9 @@ impl<'m> Short<'m> {
     }
 }
 
-/// The result of [`Btl::send_lent`].
+/// The result of [`Btl::send_zero_copy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lending {
+pub enum ZeroCopyResult {
     /// It is sent.
     Sent,
     /// There is no room now: poll and retry, or send it with a slot.
@@ -154,17 +154,24 @@ pub trait Btl: Send {
         written
     }
 
-    /// Sends a message straight out of the caller's memory, which it needs for the time of this call alone, as `reserve`,
-    /// writing and `send` with [`Token::NONE`] would, and in order with these. Unless it is [`Lending::Sent`], nothing has
-    /// happened. For messages that take longer to copy than to describe. By default it never does.
-    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+    /// Sends a message straight out of the caller's memory, which it needs for the time of this call alone, as
+    /// `reserve`, writing and `send` with [`Token::NONE`] would, and in order with these. Unless it is
+    /// [`ZeroCopyResult::Sent`], nothing has happened. For messages that take longer to copy than to describe. By
+    /// default it never does.
+    fn send_zero_copy(
+        &mut self,
+        to: PeerId,
+        tag: AmTag,
+        message: &ZeroCopyMessage<'_>,
+    ) -> ZeroCopyResult {
         let _ = (to, tag, message);
-        Lending::Never
+        ZeroCopyResult::Never
     }
 
-    /// Whether [`send_lent`](Btl::send_lent) to this peer usually saves a copy, and long messages from it are read straight
-    /// to their [places](Sink::place). Callers then pack into memory of their own, not into slots. `false` by default.
-    fn lends(&self, to: PeerId) -> bool {
+    /// Whether [`send_zero_copy`](Btl::send_zero_copy) to this peer usually saves a copy, and long messages from it are
+    /// read straight to their [places](Sink::receive_target). Callers then pack into memory of their own, not into
+    /// slots. `false` by default.
+    fn has_zero_copy(&self, to: PeerId) -> bool {
         let _ = to;
         false
     }
@@ -243,7 +250,7 @@ pub trait Btl: Send {
 
 impl<B: Btl + ?Sized> Btl for Box<B> {
     crate::delegate!(self => (**self);
-        limits address connect introduce has_met callers reserve send poll send_short send_lent lends is_quiet arm attach
+        limits address connect introduce has_met callers reserve send poll send_short send_zero_copy has_zero_copy is_quiet arm attach
         retains retain unacknowledged outstanding rdma mapped
     );
 }

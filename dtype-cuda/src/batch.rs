@@ -86,7 +86,7 @@ fn small<'a>(task: &Task<'a>) -> Option<(Job<'a>, Spot, Spot, Option<TransferSid
         return None;
     }
     match Form::of(job.typed.layout(), job.typed.count()) {
-        Form::Stretches(_) => None,
+        Form::Spans(_) => None,
         form => Some((job, typed, packed, closed(form))),
     }
 }

@@ -30,14 +30,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 const ORDERED_MIN: u64 = 64 << 10;
 
 /// Pairs of layouts that are remembered.
-const TWINS: usize = 32;
+const LAYOUT_PAIRS_MAX: usize = 32;
 
 /// Which layouts are equal: of a sender's type that came with a message and a receiver's. Comparing lists
 /// takes as long as reading them, so the answer is remembered.
 #[derive(Default)]
-pub(crate) struct Twins(Mutex<VecDeque<(WeakLayout, WeakLayout, bool)>>);
+pub(crate) struct LayoutPairs(Mutex<VecDeque<(WeakLayout, WeakLayout, bool)>>);
 
-impl Twins {
+impl LayoutPairs {
     /// Whether two layouts are equal.
     pub(crate) fn equal(&self, one: &Layout, other: &Layout) -> bool {
         let facts = |layout: &Layout| {
@@ -59,7 +59,7 @@ impl Twins {
         let equal = one == other;
         let mut pairs = lock();
         if known(&pairs).is_none() {
-            pairs.truncate(TWINS - 1);
+            pairs.truncate(LAYOUT_PAIRS_MAX - 1);
             pairs.push_front((one.downgrade(), other.downgrade(), equal));
         }
         equal
@@ -97,10 +97,10 @@ impl Between<'_> {
     }
 
     /// The launches of two forms, if they need no plan and there is something better than to move block after block.
-    pub(crate) fn by_form(&self, twins: &Twins) -> Option<Launches> {
+    pub(crate) fn by_form(&self, layout_pairs: &LayoutPairs) -> Option<Launches> {
         let (source, target) = (closed(form(self.from.0))?, closed(form(self.to.0))?);
         let (one, other) = (self.from.0.layout(), self.to.0.layout());
-        if source == target || twins.equal(one, other) {
+        if source == target || layout_pairs.equal(one, other) {
             return self.same(&target);
         }
         let (TransferSide::Strided(source), TransferSide::Strided(target)) = (source, target)
@@ -126,10 +126,10 @@ impl Between<'_> {
     }
 
     /// The layout whose plan finds both sides, if they are one layout that takes a plan.
-    pub(crate) fn one_plan(&self, twins: &Twins) -> Option<&Layout> {
+    pub(crate) fn one_plan(&self, layout_pairs: &LayoutPairs) -> Option<&Layout> {
         let layout = self.to.0.layout();
         let planned = matches!(form(self.to.0), Form::Listed(_) | Form::Mapped(_));
-        (planned && twins.equal(self.from.0.layout(), layout)).then_some(layout)
+        (planned && layout_pairs.equal(self.from.0.layout(), layout)).then_some(layout)
     }
 
     /// The launches by a plan that both sides use.
@@ -158,7 +158,7 @@ impl Shared {
         let (from, to) = (what.from, what.to);
         let key = Pair::new(from.0, to.0, what.range, what.budget).placed(from.1, to.1);
         let layouts = [from.0.layout(), to.0.layout()];
-        self.laid_out.get_or(key, layouts, || what.by_form(&self.twins).map(Arc::new))
+        self.laid_out.get_or(key, layouts, || what.by_form(&self.layout_pairs).map(Arc::new))
     }
 
     /// Launches of two forms, fitted to where the source lies.
@@ -195,7 +195,7 @@ impl Shared {
             // the caller vouches for the rest.
             return unsafe { launch_all(lane, &launches, &pointers) };
         }
-        if let Some(layout) = what.one_plan(&self.twins) {
+        if let Some(layout) = what.one_plan(&self.layout_pairs) {
             let plan = self.whole_plan(lane, layout, held)?;
             if let Some(launches) = what.by_plan(plan.spec()) {
                 let pointers = [from.1.base, to.1.base, plan.region(), plan.region()];
@@ -240,17 +240,21 @@ mod tests {
 
     #[test]
     fn equal_layouts_are_found_and_the_answer_is_of_these_two() {
-        let twins = Twins::default();
+        let layout_pairs = LayoutPairs::default();
         let (one, two, other) = (list(3001), list(3001), list(3003));
         for _ in 0..3 {
-            assert!(twins.equal(&one, &one) && twins.equal(&one, &two) && twins.equal(&two, &one));
-            assert!(!twins.equal(&one, &other) && !twins.equal(&other, &two));
+            assert!(
+                layout_pairs.equal(&one, &one)
+                    && layout_pairs.equal(&one, &two)
+                    && layout_pairs.equal(&two, &one)
+            );
+            assert!(!layout_pairs.equal(&one, &other) && !layout_pairs.equal(&other, &two));
         }
         // What is known of layouts that are gone is not said of those that come after them.
         for round in 0..200 {
             let (a, b) = (list(3001 + round % 5), list(3001 + round % 3));
-            assert_eq!(twins.equal(&a, &b), a == b, "round {round}");
+            assert_eq!(layout_pairs.equal(&a, &b), a == b, "round {round}");
         }
-        assert!(twins.0.lock().unwrap().len() <= TWINS);
+        assert!(layout_pairs.0.lock().unwrap().len() <= LAYOUT_PAIRS_MAX);
     }
 }

@@ -52,7 +52,7 @@ fn at(region: Region, address: u64) -> Spot {
 
 /// The bytes of its region that a typed buffer touches: first, and how many.
 fn touched(typed: &Typed) -> Result<(u64, u64), EngineError> {
-    if let Some(first) = typed.stretch().filter(|_| typed.packed_bytes() > 0) {
+    if let Some(first) = typed.contiguous_start().filter(|_| typed.packed_bytes() > 0) {
         return Ok((first, typed.packed_bytes()));
     }
     let Some((low, high)) = typed.convertor()?.bounds() else { return Ok((0, 0)) };

@@ -101,7 +101,7 @@ pub fn run(grid: &Grid) -> u64 {
     len
 }
 
-/// Both sides in the order of the destination's addresses, if both are stretches or grids of which all is moved.
+/// Both sides in the order of the destination's addresses, if both are contiguous spans or grids of which all is moved.
 #[must_use]
 pub fn in_one_order(from: &Described, to: &Described) -> Option<(Grid, Grid)> {
     let grid = |side: &Described| match side.closed.as_ref()? {

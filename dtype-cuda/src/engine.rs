@@ -2,7 +2,7 @@
 
 use crate::accelerator::{Accelerator, Lane};
 use crate::batch::{BatchItem, FUSED_MAX};
-use crate::between::Twins;
+use crate::between::LayoutPairs;
 use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
 use crate::gathered::{Gathered, launched};
@@ -102,7 +102,7 @@ impl GpuEngine {
             gathered: Gathered::default(),
             lanes: Lanes::new(accelerator.lanes().len()),
             cache: Cache::new(config.plan_bytes),
-            twins: Twins::default(),
+            layout_pairs: LayoutPairs::default(),
             shared_out: Recent::default(),
             laid_out: Recent::default(),
             left_over: Recent::default(),

@@ -6,12 +6,12 @@
 //!
 //! | layout, and its instances | form | because |
 //! |---|---|---|
-//! | one stretch | contiguous | nothing to look up |
+//! | one contiguous span | contiguous | nothing to look up |
 //! | a grid of up to six dimensions, instances included | strided | arithmetic costs less than reading |
 //! | a short list that is a grid of two dimensions | strided | no list to upload, none to read |
 //! | runs that advance by constants | affine | likewise |
 //! | equal blocks at other places | listed | 4 bytes a block, and nothing for each 32 words |
-//! | few blocks so long that their plan would cost more than their launches | stretches | see [`LAUNCH_BYTES`] |
+//! | few blocks so long that their plan would cost more than their launches | spans | see [`LAUNCH_BYTES`] |
 //! | anything else | mapped | always works |
 //!
 //! Units: bytes.
@@ -31,18 +31,18 @@ const SHORT: usize = 64;
 /// about 6 MB in the 1.5 µs between two kernels of a stream, but plans are also prepared, by a processor.
 ///
 /// A plan has 8 bytes for 32 words, 1.6 % of the payload in words of 16 bytes and 25 % in words of 1, so
-/// blocks become stretches from about 128 MiB where all are aligned, and from 8 MiB where nothing is.
+/// blocks become contiguous spans from about 128 MiB where all are aligned, and from 8 MiB where nothing is.
 const LAUNCH_BYTES: u64 = 2 << 20;
 
-/// Stretches at most.
-const STRETCHES_MAX: u64 = 1024;
+/// Contiguous spans at most.
+const SPANS_MAX: u64 = 1024;
 
 /// How kernels find the bytes of some instances of a layout.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Form {
     /// There are none.
     Empty,
-    /// One stretch.
+    /// One contiguous span.
     Contiguous {
         /// Where it begins.
         displacement: i64,
@@ -53,7 +53,7 @@ pub(crate) enum Form {
     Affine(Runs),
     /// Few long blocks, in the stream's order: a contiguous launch each. (A transfer takes the layout's
     /// [`PlanSpec`] instead, which every layout has.)
-    Stretches(SmallVec<[Stretch; 4]>),
+    Spans(SmallVec<[ContiguousSpan; 4]>),
     /// Equal blocks at displacements listed in a plan: [`PlanSpec::of`] the layout has it all.
     Listed(ListSpec),
     /// Anything, by a plan: [`PlanSpec::of`] the layout has it all.
@@ -62,7 +62,7 @@ pub(crate) enum Form {
 
 /// One long block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct ContiguousSpan {
     /// The stream's byte that it begins with.
     pub(crate) at: u64,
     /// Bytes.
@@ -71,8 +71,8 @@ pub(crate) struct Stretch {
     pub(crate) displacement: i64,
 }
 
-impl Stretch {
-    /// Where the stream's byte 0 would lie if all of it were this stretch: what
+impl ContiguousSpan {
+    /// Where the stream's byte 0 would lie if all of it were this span: what
     /// [`contiguous`](gapless_kernels::launch::contiguous) takes for a range of the whole stream.
     pub(crate) fn origin(self) -> i64 {
         self.displacement.wrapping_sub(self.at.cast_signed())
@@ -175,8 +175,8 @@ fn short_grid(displacements: &[i64]) -> Option<[Dim; 2]> {
 /// The form of what has no closed one.
 fn planned(layout: &Layout, count: u64) -> Form {
     let spec = PlanSpec::of(layout);
-    if let Some(stretches) = stretches(layout, count, &spec) {
-        return Form::Stretches(stretches);
+    if let Some(spans) = spans(layout, count, &spec) {
+        return Form::Spans(spans);
     }
     match spec.kind {
         PlanKind::Listed(list) => Form::Listed(list),
@@ -185,8 +185,8 @@ fn planned(layout: &Layout, count: u64) -> Form {
 }
 
 /// The blocks one by one, if they are so few and long that this is better than the plan.
-fn stretches(layout: &Layout, count: u64, spec: &PlanSpec) -> Option<SmallVec<[Stretch; 4]>> {
-    let number = layout.blocks_of(count).filter(|&blocks| blocks <= STRETCHES_MAX)?;
+fn spans(layout: &Layout, count: u64, spec: &PlanSpec) -> Option<SmallVec<[ContiguousSpan; 4]>> {
+    let number = layout.blocks_of(count).filter(|&blocks| blocks <= SPANS_MAX)?;
     // The plan is read as often as it repeats.
     let read = u128::from(spec.bytes) * u128::from(spec.instances(count));
     if read < u128::from(number) * u128::from(LAUNCH_BYTES) {
@@ -196,18 +196,18 @@ fn stretches(layout: &Layout, count: u64, spec: &PlanSpec) -> Option<SmallVec<[S
 }
 
 /// The blocks one by one, whatever they are.
-pub(crate) fn blocks(layout: &Layout, count: u64) -> Option<SmallVec<[Stretch; 4]>> {
+pub(crate) fn blocks(layout: &Layout, count: u64) -> Option<SmallVec<[ContiguousSpan; 4]>> {
     let mut convertor = Convertor::new(layout, count).ok()?;
-    let mut stretches = SmallVec::new();
+    let mut spans = SmallVec::new();
     let mut runs = [Run::default(); 16];
     loop {
         let mut at = convertor.position();
         let (used, _) = convertor.iov(&mut runs, u64::MAX);
         if used == 0 {
-            return Some(stretches);
+            return Some(spans);
         }
         for &Run { displacement, len } in &runs[..used] {
-            stretches.push(Stretch { at, len, displacement });
+            spans.push(ContiguousSpan { at, len, displacement });
             at += len;
         }
     }

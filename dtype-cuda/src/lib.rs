@@ -47,7 +47,7 @@
 //! # How a call finds its kernel
 //!
 //! ```text
-//!  Layout, count ──► Form ─┬─ closed: a grid, a triangle, one stretch ───────────────► launch arithmetic
+//!  Layout, count ──► Form ─┬─ closed: a grid, a triangle, one contiguous span ───────────────► launch arithmetic
 //!                          └─ a list, or anything ──► plan on the device? ── yes ────►   (gapless-kernels)
 //!                                                          │ no                               │
 //!                                                          ▼                                  ▼

@@ -5,7 +5,7 @@
 //! of the stream is then a few whole nests ([`Nest::cut`]). Of a whole nest the order of the stream does not
 //! matter any more: its bytes may be moved in the order of their addresses, in which loops that continue
 //! each other on both sides are one ([`Nest::in_address_order`]). A transposed matrix that goes to a
-//! transposed matrix is one stretch then.
+//! transposed matrix is one contiguous span then.
 //!
 //! Only positions inside a range that is asked for are ever meant: numbers wrap around where they may, and
 //! are checked where loops are joined. Units: bytes.
@@ -26,8 +26,8 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    /// One stretch whose stream begins at `at`. It has no end of its own.
-    pub(crate) fn stretch(at: i64) -> Walk {
+    /// One contiguous span whose stream begins at `at`. It has no end of its own.
+    pub(crate) fn contiguous(at: i64) -> Walk {
         Walk { at, dims: smallvec![GridDim { count: i64::MAX.cast_unsigned(), stride: 1 }] }
     }
 

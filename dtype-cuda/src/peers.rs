@@ -3,7 +3,7 @@
 //! onto a lane, with kernels beside them on another one.
 
 use crate::accelerator::{CopyRows, Lane};
-use crate::form::{Form, Stretch, blocks};
+use crate::form::{ContiguousSpan, Form, blocks};
 use crate::lanes::InFlight;
 use crate::nest::{Nest, Walk};
 use crate::recent::Pair;
@@ -36,7 +36,7 @@ impl End {
 }
 
 /// The blocks of a side, if they are few.
-fn few(typed: &Typed) -> Option<SmallVec<[Stretch; 4]>> {
+fn few(typed: &Typed) -> Option<SmallVec<[ContiguousSpan; 4]>> {
     let number = typed.layout().blocks_of(typed.count())?;
     if number > COPIES_MAX as u64 { None } else { blocks(typed.layout(), typed.count()) }
 }
@@ -44,7 +44,7 @@ fn few(typed: &Typed) -> Option<SmallVec<[Stretch; 4]>> {
 /// The loops of a side, if it has a form that is loops.
 fn walk(typed: &Typed) -> Option<Walk> {
     match Form::of(typed.layout(), typed.count()) {
-        Form::Contiguous { displacement } => Some(Walk::stretch(displacement)),
+        Form::Contiguous { displacement } => Some(Walk::contiguous(displacement)),
         Form::Strided(grid) => Walk::grid(&grid),
         _ => None,
     }
@@ -88,7 +88,8 @@ impl Task<'_> {
             Task::Packed { job, .. } => {
                 let typed = few(job.typed)?;
                 let displacement = 0i64.wrapping_sub_unsigned(start);
-                let packed = [Stretch { at: 0, len: job.typed.packed_bytes(), displacement }];
+                let packed =
+                    [ContiguousSpan { at: 0, len: job.typed.packed_bytes(), displacement }];
                 match job.direction {
                     Direction::Pack => rows::blocks(&typed, &packed, start, end, terms),
                     Direction::Unpack => rows::blocks(&packed, &typed, start, end, terms),
@@ -117,7 +118,7 @@ impl Task<'_> {
         match self {
             Task::Packed { job, .. } => {
                 let typed = walk(job.typed)?;
-                let packed = Walk::stretch(0i64.wrapping_sub_unsigned(job.start));
+                let packed = Walk::contiguous(0i64.wrapping_sub_unsigned(job.start));
                 match job.direction {
                     Direction::Pack => Nest::between(&typed, &packed),
                     Direction::Unpack => Nest::between(&packed, &typed),

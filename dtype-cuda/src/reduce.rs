@@ -1,9 +1,9 @@
 //! Reductions: the engine as a [`Reducer`] of device memory.
 //!
-//! A kernel reads every source where it lies and writes the target, if each side is one stretch or blocks on a grid,
-//! and its elements lie as C would have them. Of any other side (a triangle, a list, an odd address, a block that ends
-//! within an element) each chunk is packed into device memory of the engine's own first, or unpacked from there; so are
-//! partial results where there are more sources than a kernel takes. Every source is read once and the target is
+//! A kernel reads every source where it lies and writes the target, if each side is one contiguous span or blocks on a
+//! grid, and its elements lie as C would have them. Of any other side (a triangle, a list, an odd address, a block that
+//! ends within an element) each chunk is packed into device memory of the engine's own first, or unpacked from there;
+//! so are partial results where there are more sources than a kernel takes. Every source is read once and the target is
 //! written once, in either way.
 //!
 //! [`Task`]s here are checked; `reduce::chunks` has what is done in chunks.
@@ -144,12 +144,12 @@ impl Shared {
         if from == into {
             return self.move_between(src, dst, &from, budget).map(Reducing::Moved);
         }
-        if let Some(stretch) = dst.as_contiguous() {
-            let packed = stretch.sub(into.start, len)?;
+        if let Some(span) = dst.as_contiguous() {
+            let packed = span.sub(into.start, len)?;
             return self.pack(Direction::Pack, src, &from, packed, budget).map(Reducing::Moved);
         }
-        if let Some(stretch) = src.as_contiguous() {
-            let packed = stretch.sub(from.start, len)?;
+        if let Some(span) = src.as_contiguous() {
+            let packed = span.sub(from.start, len)?;
             return self.pack(Direction::Unpack, dst, &into, packed, budget).map(Reducing::Moved);
         }
         // Any kernel: none is launched where there is but one source.

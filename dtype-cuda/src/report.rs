@@ -69,11 +69,11 @@ impl Shared {
 
     /// What a move from layout to layout would launch.
     fn between(&self, what: Between<'_>) -> Result<Vec<Launched>, EngineError> {
-        if let Some(launches) = what.by_form(&self.twins) {
+        if let Some(launches) = what.by_form(&self.layout_pairs) {
             let launches = self.fitted_between(&what, Cow::Owned(launches));
             return Ok(told(&launches, 0).collect());
         }
-        if let Some(layout) = what.one_plan(&self.twins) {
+        if let Some(layout) = what.one_plan(&self.layout_pairs) {
             let spec = PlanSpec::of(layout);
             if let Some(launches) = what.by_plan(&spec) {
                 return Ok(told(&launches, spec.bytes).collect());

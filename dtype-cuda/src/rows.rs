@@ -1,13 +1,13 @@
 //! Which moves a copy engine does: the decision, in rows.
 //!
-//! Pure. Between two GPUs a copy engine moves rows at the speed at which it moves one stretch, 5 % faster
+//! Pure. Between two GPUs a copy engine moves rows at the speed at which it moves one contiguous span, 5 % faster
 //! than kernels can load from the other GPU, or store to it, and needs no block of either; within a GPU it
-//! is half as fast as kernels. Measured between two H200s, 16 MiB with the call: one stretch goes at 307 GB/s,
+//! is half as fast as kernels. Measured between two H200s, 16 MiB with the call: one contiguous span goes at 307 GB/s,
 //! rows of 256 bytes at 311 and rows of 64 at 169; another copy costs 2.4 µs.
 //!
 //! Units: bytes.
 
-use crate::form::Stretch;
+use crate::form::ContiguousSpan;
 use crate::nest::{Nest, PairDim};
 use smallvec::SmallVec;
 
@@ -106,8 +106,8 @@ pub(crate) fn copies(nest: &Nest, start: u64, end: u64, terms: Terms) -> Option<
 /// The copies that move bytes `start..end` of a stream that is these blocks on either side, in order and
 /// without gaps between them, if they are few.
 pub(crate) fn blocks(
-    src: &[Stretch],
-    dst: &[Stretch],
+    src: &[ContiguousSpan],
+    dst: &[ContiguousSpan],
     start: u64,
     end: u64,
     terms: Terms,
@@ -116,11 +116,13 @@ pub(crate) fn blocks(
     let mut copies = Copies::new();
     let mut at = start;
     while at < end {
-        let covers =
-            |block: &&Stretch| at.checked_sub(block.at).is_some_and(|in_it| in_it < block.len);
+        let covers = |block: &&ContiguousSpan| {
+            at.checked_sub(block.at).is_some_and(|in_it| in_it < block.len)
+        };
         let (from, to) = (src.iter().find(covers)?, dst.iter().find(covers)?);
-        let place = |block: &Stretch| block.displacement.wrapping_add_unsigned(at - block.at);
-        let left = |block: &Stretch| block.len - (at - block.at);
+        let place =
+            |block: &ContiguousSpan| block.displacement.wrapping_add_unsigned(at - block.at);
+        let left = |block: &ContiguousSpan| block.len - (at - block.at);
         let width = left(from).min(left(to)).min(end - at);
         if copies.len() == COPIES_MAX {
             return None;

@@ -2,7 +2,7 @@
 //! launches, and whatever the work keeps alive.
 
 use crate::accelerator::{Accelerator, Lane, Spot, unfit};
-use crate::between::{Between, Twins};
+use crate::between::{Between, LayoutPairs};
 use crate::cache::{Cache, Found};
 use crate::config::Config;
 use crate::form::Form;
@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) gathered: Gathered,
     pub(crate) lanes: Lanes,
     pub(crate) cache: Cache<DevicePlan>,
-    pub(crate) twins: Twins,
+    pub(crate) layout_pairs: LayoutPairs,
     /// What copy engines were to do.
     pub(crate) shared_out: Recent<Pair, Option<Arc<Shares>>>,
     /// What kernels were to do, without plans.
@@ -160,7 +160,7 @@ pub(crate) fn closed(form: Form) -> Option<TransferSide> {
         Form::Strided(grid) => Some(TransferSide::Strided(grid)),
         Form::Affine(runs) => Some(TransferSide::Affine(runs)),
         // Who asks has found that there are bytes to move.
-        Form::Empty | Form::Stretches(_) | Form::Listed(_) | Form::Mapped(_) => None,
+        Form::Empty | Form::Spans(_) | Form::Listed(_) | Form::Mapped(_) => None,
     }
 }
 
@@ -284,15 +284,15 @@ impl Shared {
                 Some(self.fitted_to(job, packed, launches))
             }
             Form::Affine(runs) => affine(&what, &runs).ok(),
-            Form::Stretches(stretches) => {
+            Form::Spans(spans) => {
                 let mut launches = Launches::new();
-                for stretch in &stretches {
-                    let start = stretch.at.max(job.start);
-                    let end = (stretch.at + stretch.len).min(job.end);
+                for span in &spans {
+                    let start = span.at.max(job.start);
+                    let end = (span.at + span.len).min(job.end);
                     if start < end {
                         let packed = packed.advanced(start - job.start);
                         let what = job.part(start, end).what(typed, packed);
-                        launches.extend(contiguous(&what, stretch.origin()).ok()?);
+                        launches.extend(contiguous(&what, span.origin()).ok()?);
                     }
                 }
                 Some(launches)
@@ -352,12 +352,12 @@ impl Shared {
         let (source, target) = (src.as_contiguous(), dst.as_contiguous());
         // If neither has gaps, the typed side is one that kernels reach.
         let reached = source.is_none() || self.accelerator.serves(src.space());
-        if let Some(stretch) = target.filter(|_| reached) {
-            let packed = stretch.sub(range.start, len)?;
+        if let Some(span) = target.filter(|_| reached) {
+            let packed = span.sub(range.start, len)?;
             return self.pack(Direction::Pack, src, range, packed, budget);
         }
-        if let Some(stretch) = source {
-            let packed = stretch.sub(range.start, len)?;
+        if let Some(span) = source {
+            let packed = span.sub(range.start, len)?;
             return self.pack(Direction::Unpack, dst, range, packed, budget);
         }
         let from = (src, self.accelerator.typed(src)?);

@@ -15,7 +15,7 @@ use gapless_kernels::launch::Place;
 use gapless_mem::{DeviceError, Region};
 use std::sync::Arc;
 
-/// Parts begin in their chunk where they begin in a stretch of this many bytes of the stream, so that
+/// Parts begin in their chunk where they begin in a contiguous span of this many bytes of the stream, so that
 /// kernels can use wide words.
 const ALIGNED: u64 = 512;
 
@@ -66,11 +66,11 @@ impl Shared {
         packed: Region,
         held: &mut Held,
     ) -> Result<(), EngineError> {
-        if let Some(stretch) = job.typed.as_contiguous() {
-            let stretch = stretch.sub(job.start, job.len())?;
+        if let Some(span) = job.typed.as_contiguous() {
+            let span = span.sub(job.start, job.len())?;
             let (dst, src) = match job.direction {
-                Direction::Pack => (packed, stretch),
-                Direction::Unpack => (stretch, packed),
+                Direction::Pack => (packed, span),
+                Direction::Unpack => (span, packed),
             };
             // SAFETY: the caller vouches for both; they have one length (`Job::new`).
             return unsafe { lane.copy(dst, src) };

@@ -120,7 +120,7 @@ fn cases() -> Vec<Case> {
     };
     let vector = |blocks, len, stride| Datatype::vector(blocks, len, stride, &double()).unwrap();
     vec![
-        case("one stretch", Datatype::contiguous(n * n, &double()).unwrap(), 1..2, 1..2),
+        case("one contiguous span", Datatype::contiguous(n * n, &double()).unwrap(), 1..2, 1..2),
         case("V", vector(n, n / 2, side), 1..2, 1..2),
         case("V of odd rows", vector(n - 3, 331, side - 5), 1..2, 1..2),
         case("X", Datatype::contiguous(n, &column).unwrap(), 1..2, 0..1),

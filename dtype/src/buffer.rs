@@ -47,7 +47,7 @@ pub trait BufferMut: Buffer {
     fn parts_mut(&mut self) -> (*mut u8, usize, ElementType);
 }
 
-/// Elements of a stretch of memory that are not one behind the other: `count` instances of a layout.
+/// Elements of a contiguous span of memory that are not one behind the other: `count` instances of a layout.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Spread {

@@ -10,7 +10,7 @@ mod collect;
 
 use thiserror::Error;
 
-use crate::copy::{Copier, Gather, Method, STREAM_MIN, Scatter, keep, recall, sample};
+use crate::copy::{Copier, Gather, Method, STREAM_MIN, Scatter, keep, past_trial, sample};
 use crate::layout::Layout;
 use crate::program::{Axis, Flow, Op, OpId, Sink};
 use crate::run::{Run, in_memory};
@@ -370,7 +370,7 @@ impl Convertor {
             let _ = self.walk(to, &mut scatter);
             scatter.finish();
         } else if method.may_stream_part(len, self.size) {
-            let known = recall(origin, self.position);
+            let known = past_trial(origin, self.position);
             // SAFETY: as above.
             let mut scatter = unsafe { Scatter::part(method, known, origin, src.cast_mut()) };
             let _ = self.walk(to, &mut scatter);

@@ -3,15 +3,15 @@
 //!
 //! User memory may be shared with another process that writes at the same time, so no reference to it is
 //! ever formed: bytes move by raw copies, and what a racing writer does to them shows in the data and
-//! nowhere else. Lengths are dispatched once per stretch of equal runs, so that the loops over small
+//! nowhere else. Lengths are dispatched once per series of equal runs, so that the loops over small
 //! blocks are made of fixed-size moves.
 //!
 //! Owner of the memory: the caller of the convertor. Units: bytes.
 //!
 //! # What is where
 //!
-//! - which loop: `method` (stores and instructions), `trial` (which of two ways is quicker here), `recall` (what a large
-//!   copy found out for its next part);
+//! - which loop: `method` (stores and instructions), `trial` (which of two ways is quicker here), `past_trial` (what a
+//!   large copy found out for its next part);
 //! - by shape: `rows`, `lines`, `tile`, `transpose`, `mirror` (equal layouts), `apart` (words far apart);
 //! - around the cache: `stream`, `nontemporal`; by the C library: `pieces`.
 
@@ -22,8 +22,8 @@ mod lines;
 mod method;
 mod mirror;
 mod nontemporal;
+mod past_trial;
 mod pieces;
-mod recall;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
 mod rows;
 mod stream;
@@ -40,7 +40,7 @@ use std::ptr;
 
 pub(crate) use method::{Level, Method, STREAM_MIN, sample};
 pub(crate) use mirror::Mirror;
-pub(crate) use recall::{keep, recall};
+pub(crate) use past_trial::{keep, past_trial};
 pub(crate) use stream::{Gather, Scatter};
 
 use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};

@@ -171,29 +171,29 @@ impl ElementType {
 /// Which bytes of an element a message may have.
 struct Fields {
     /// `start..end`, in ascending order and apart from each other.
-    stretches: Vec<(u64, u64)>,
+    spans: Vec<(u64, u64)>,
     /// Bytes of an element.
     bytes: u64,
 }
 
 impl Fields {
     fn of(own: &Layout, bytes: u64) -> Result<Fields, ConvertorError> {
-        let mut stretches = Vec::new();
+        let mut spans = Vec::new();
         each_run(&mut Convertor::new(own, 1)?, |run| {
             // A value's bytes count from its first one.
             let start = run.displacement.cast_unsigned();
-            stretches.push((start, start.saturating_add(run.len)));
+            spans.push((start, start.saturating_add(run.len)));
             Ok::<(), ConvertorError>(())
         })?;
-        stretches.sort_unstable();
-        stretches.dedup_by(|next, last| {
+        spans.sort_unstable();
+        spans.dedup_by(|next, last| {
             let touch = next.0 <= last.1;
             if touch {
                 last.1 = last.1.max(next.1);
             }
             touch
         });
-        Ok(Fields { stretches, bytes })
+        Ok(Fields { spans, bytes })
     }
 
     /// The first byte of a run that lies in no field, from the start of its element.
@@ -205,8 +205,8 @@ impl Fields {
         };
         let mut left = run.len;
         while left > 0 {
-            let next = self.stretches.partition_point(|(_, end)| *end <= at);
-            let Some(&(_, end)) = self.stretches.get(next).filter(|(start, _)| *start <= at) else {
+            let next = self.spans.partition_point(|(_, end)| *end <= at);
+            let Some(&(_, end)) = self.spans.get(next).filter(|(start, _)| *start <= at) else {
                 return Some(at);
             };
             left = left.saturating_sub(end - at);

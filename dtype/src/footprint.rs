@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 pub struct Footprint {
     /// Sectors of [`SECTOR`](Footprint::SECTOR) bytes of which some byte is touched, wherever displacement 0 is.
     pub sectors: u64,
-    /// Stretches of memory without gaps.
+    /// Contiguous spans of memory.
     pub runs: u64,
 }
 
@@ -18,7 +18,7 @@ impl Footprint {
     /// Bytes of a sector: what a GPU reads from memory at least.
     pub const SECTOR: u64 = 32;
 
-    /// `runs` stretches of `len` bytes each.
+    /// `runs` contiguous spans of `len` bytes each.
     fn of(runs: u64, len: u64) -> Footprint {
         Footprint { sectors: runs.saturating_mul(sectors(len)), runs }
     }

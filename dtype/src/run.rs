@@ -1,7 +1,7 @@
-//! A run: one stretch of bytes in the user's memory. Everything the crate says about where bytes lie is
+//! A run: one contiguous span of bytes in the user's memory. Everything the crate says about where bytes lie is
 //! said in runs; displacements and lengths are in bytes.
 
-/// A contiguous stretch of bytes, relative to a buffer's origin (the address that displacement 0 names).
+/// A contiguous span of bytes, relative to a buffer's origin (the address that displacement 0 names).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Run {
     /// Bytes from the origin to the first byte; may be negative.

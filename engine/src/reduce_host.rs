@@ -49,7 +49,7 @@ unsafe fn copy(src: &Typed, dst: &Typed, range: &Range<u64>) -> Result<(), Engin
 
 // SAFETY: the numbers are those of the contract.
 // 1. Bytes are reached through the convertor, within what `Typed` has found inside its region, or at the one
-//    stretch that it says the packed stream is; from the window's start for the range's length.
+//    span that it says the packed stream is; from the window's start for the range's length.
 // 2. All is done by this thread once `after` has ended, before it returns.
 // 3. Operation, elements, windows, the range's ends and spaces are looked at before `wait_all`.
 // 4. Nothing is left behind by a return, of whatever kind; panics of users' functions are caught in `UserOp::call`.

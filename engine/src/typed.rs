@@ -15,8 +15,8 @@ pub struct Typed {
     layout: Kept,
     count: u64,
     packed_bytes: u64,
-    /// Where in the region the packed stream lies as one stretch, if it does.
-    stretch: Option<u64>,
+    /// Where in the region the packed stream lies as one contiguous span, if it does.
+    contiguous_start: Option<u64>,
 }
 
 /// A layout. Counting who has one is a locked instruction each time, so those that everybody has are not counted.
@@ -47,7 +47,7 @@ fn plain_bounds(layout: &Layout, count: u64) -> Option<(u64, i64, i64)> {
 
 /// Where the instances lie in the region, if they are one run.
 #[inline]
-fn one_stretch(origin: u64, layout: &Layout, count: u64) -> Option<u64> {
+fn find_contiguous_start(origin: u64, layout: &Layout, count: u64) -> Option<u64> {
     // One run of all instances starts where the first instance does.
     let displacement = match layout.blocks_of(count)? {
         0 => 0,
@@ -96,7 +96,7 @@ impl Typed {
             && let Some(packed_bytes) = layout.size().checked_mul(count).filter(|bytes| *bytes > 0)
             && origin.checked_add(packed_bytes).is_some_and(|end| end <= region.len())
         {
-            return Ok(Typed { packed_bytes, stretch: Some(origin), ..self });
+            return Ok(Typed { packed_bytes, contiguous_start: Some(origin), ..self });
         }
         let (packed_bytes, bounds) = match plain_bounds(layout, count) {
             Some((packed_bytes, low, high)) => (packed_bytes, Some((low, high))),
@@ -113,7 +113,11 @@ impl Typed {
                 return Err(EngineError::OutsideBuffer { low, high, first, last });
             }
         }
-        Ok(Typed { packed_bytes, stretch: one_stretch(origin, layout, count), ..self })
+        Ok(Typed {
+            packed_bytes,
+            contiguous_start: find_contiguous_start(origin, layout, count),
+            ..self
+        })
     }
 
     /// The whole of a region, as bytes without gaps.
@@ -121,7 +125,14 @@ impl Typed {
     #[inline]
     pub fn contiguous(region: Region) -> Typed {
         let (count, packed_bytes) = (region.len(), region.len());
-        Typed { region, origin: 0, layout: Kept::Byte, count, packed_bytes, stretch: Some(0) }
+        Typed {
+            region,
+            origin: 0,
+            layout: Kept::Byte,
+            count,
+            packed_bytes,
+            contiguous_start: Some(0),
+        }
     }
 
     /// Moves the instances to the same places of another region that is as long, in the same space.
@@ -170,11 +181,11 @@ impl Typed {
         }
     }
 
-    /// Where in the region the packed stream lies as one stretch, if it does.
+    /// Where in the region the packed stream lies as one contiguous span, if it does.
     #[must_use]
     #[inline]
-    pub fn stretch(&self) -> Option<u64> {
-        self.stretch
+    pub fn contiguous_start(&self) -> Option<u64> {
+        self.contiguous_start
     }
 
     /// How many instances.
@@ -198,11 +209,11 @@ impl Typed {
         self.region.space()
     }
 
-    /// The one stretch of memory that the packed stream is, if it is one.
+    /// The one contiguous span of memory that the packed stream is, if it is one.
     #[must_use]
     #[inline]
     pub fn as_contiguous(&self) -> Option<Region> {
-        self.region.sub(self.stretch?, self.packed_bytes).ok()
+        self.region.sub(self.contiguous_start?, self.packed_bytes).ok()
     }
 
     /// A cursor at the start of the packed stream.
@@ -311,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stretch_is_found() {
+    fn one_contiguous_span_is_found() {
         let memory = [0u8; 64];
         let region = Region::of(&memory);
         let int = Datatype::from(Primitive::Int);
@@ -329,21 +340,22 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_begins_where_its_first_byte_lies() {
+    fn a_contiguous_span_begins_where_its_first_byte_lies() {
         let memory = [0u8; 64];
         let region = Region::of(&memory);
         let int = Datatype::from(Primitive::Int);
         let four = Datatype::contiguous(4, &int).unwrap().commit().unwrap();
         let behind = Datatype::hindexed(&[2], &[12], &int).unwrap().commit().unwrap();
         let gaps = Datatype::vector(2, 1, 2, &int).unwrap().commit().unwrap();
-        let stretch =
-            |origin, layout, count| Typed::new(region, origin, layout, count).unwrap().stretch();
-        assert_eq!(stretch(8, &four, 3), Some(8));
-        assert_eq!(stretch(8, &behind, 1), Some(20));
-        assert_eq!(stretch(8, &four, 0), Some(8));
-        assert_eq!(stretch(8, &gaps, 0), Some(8), "no bytes are one stretch");
-        assert_eq!(stretch(8, &gaps, 1), None);
-        assert_eq!(Typed::contiguous(region).stretch(), Some(0));
+        let contiguous_start = |origin, layout, count| {
+            Typed::new(region, origin, layout, count).unwrap().contiguous_start()
+        };
+        assert_eq!(contiguous_start(8, &four, 3), Some(8));
+        assert_eq!(contiguous_start(8, &behind, 1), Some(20));
+        assert_eq!(contiguous_start(8, &four, 0), Some(8));
+        assert_eq!(contiguous_start(8, &gaps, 0), Some(8), "no bytes are one contiguous span");
+        assert_eq!(contiguous_start(8, &gaps, 1), None);
+        assert_eq!(Typed::contiguous(region).contiguous_start(), Some(0));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::input::Input;
 #[cfg(fuzzing)]
 use gapless_btl::{AmTag, Event, Fragment, PeerId, Short, Sink};
 #[cfg(fuzzing)]
-use gapless_btl_tcp::fuzzing::{Stream, card, header, hello, honest, message, messages};
+use gapless_btl_tcp::fuzzing::{Stream, address, header, hello, honest, message, messages};
 
 /// Most steps of one stream.
 #[cfg(fuzzing)]
@@ -110,7 +110,7 @@ fn frames(input: &mut Input<'_>) {
 pub(crate) fn run(bytes: &[u8]) {
     let mut input = Input(bytes);
     match input.byte() % 4 {
-        0 => card(input.0),
+        0 => address(input.0),
         1 => hello(input.0, false),
         2 => hello(input.0, true),
         _ => frames(&mut input),

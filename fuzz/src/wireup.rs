@@ -52,7 +52,7 @@ fn launcher(said: &[u8], introduce: bool) {
 fn cards(said: &[u8]) {
     for line in String::from_utf8_lossy(said).lines() {
         #[cfg(fuzzing)]
-        gapless::fuzzing::card(line);
+        gapless::fuzzing::address(line);
         #[cfg(not(fuzzing))]
         let _ = line;
     }

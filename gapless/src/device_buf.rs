@@ -7,7 +7,7 @@
 //! memory (CUDA IPC) and moves from layout to layout by one kernel, or the sender's device maps the receiver's. A
 //! mapping costs milliseconds to make and is kept. CUDA does not define what happens if memory is freed while another
 //! process has it mapped. So before you free memory that messages used, call
-//! [`World::withdraw`](crate::World::withdraw), then `cudaFree`. Memory from `alloc_device` does that by itself.
+//! [`World::invalidate`](crate::World::invalidate), then `cudaFree`. Memory from `alloc_device` does that by itself.
 //! [`Config::share_device_buffers`](crate::Config::share_device_buffers) switches such mapping off.
 //!
 //! Who is trusted: a peer that has memory mapped is a process of the same job and the same user. The library there
@@ -144,7 +144,7 @@ impl State {
             return;
         }
         let bml = self.pml.bml_mut();
-        let free = self.retired.extract_if(.., |memory| !bml.withdraw(memory.region));
+        let free = self.retired.extract_if(.., |memory| !bml.invalidate(memory.region));
         self.spent.extend(free.map(|memory| Box::new(memory) as _));
     }
 }

@@ -311,9 +311,10 @@ impl Plan {
     ///
     /// # Safety
     /// Until this returns, `region` describes memory that is valid for reads and writes by whatever engine serves its
-    /// space. Nothing else writes the parts that are sent, or touches those that are received into. If it is memory of a
-    /// device, and the world was given up ([`Error::Poisoned`]) meanwhile, this holds until peers are gone. Such memory is
-    /// [withdrawn](crate::World::withdraw) before it is freed, unless [`Config`](crate::Config) says that it is not shared.
+    /// space. Nothing else writes the parts that are sent, or touches those that are received into. If it is memory of
+    /// a device, and the world was given up ([`Error::Poisoned`]) meanwhile, this holds until peers are gone. Such
+    /// memory is [invalidated](crate::World::invalidate) before it is freed, unless [`Config`](crate::Config) says that
+    /// it is not shared.
     ///
     /// # Errors
     /// As [`exchange`](Plan::exchange).
@@ -473,7 +474,7 @@ fn cancel(state: &mut State, started: &[(usize, RequestId)]) {
     for &(_, id) in started {
         // What has been matched goes on.
         if matches!(state.cancel(id), Ok(false)) {
-            let _ = state.pml.withdraw_send(id);
+            let _ = state.pml.cancel_unfinished_send(id);
         }
     }
 }

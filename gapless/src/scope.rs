@@ -405,7 +405,7 @@ impl<'scope> Scope<'scope, '_> {
                 for id in all.unwrap_or_default() {
                     // What has been matched goes on, and is waited for below.
                     if matches!(state.cancel(id), Ok(false)) {
-                        let _ = state.pml.withdraw_send(id);
+                        let _ = state.pml.cancel_unfinished_send(id);
                     }
                 }
                 Ok(())

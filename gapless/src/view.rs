@@ -130,7 +130,7 @@ impl<'a> View<'a> {
     /// # Safety
     /// For all of `'a`, `region` describes memory that is valid for reads by whatever engine serves
     /// its space, and that nothing writes but work that the send comes
-    /// [after](crate::Scope::isend_after). Memory of a device is [withdrawn](crate::World::withdraw)
+    /// [after](crate::Scope::isend_after). Memory of a device is [invalidated](crate::World::invalidate)
     /// before it is freed, unless [`Config`](crate::Config) says that it is not shared.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ impl<'a> ViewMut<'a> {
     /// # Safety
     /// For all of `'a`, `region` describes memory that is valid for reads and writes by whatever
     /// engine serves its space, and that nothing else touches. Memory of a device is
-    /// [withdrawn](crate::World::withdraw) before it is freed, as for [`View::of_region`].
+    /// [invalidated](crate::World::invalidate) before it is freed, as for [`View::of_region`].
     ///
     /// # Errors
     /// The instances reach outside the region, or their bytes overflow 64 bits.

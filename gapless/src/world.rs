@@ -152,7 +152,7 @@ impl World {
     ///
     /// # Errors
     /// A panic in another thread.
-    pub fn withdraw(&self, region: Region) -> Result<(), Error> {
+    pub fn invalidate(&self, region: Region) -> Result<(), Error> {
         // A release is no event that ends a wait: ask again.
         let mut pause = Duration::from_micros(10);
         while !self.try_withdraw(region)? {
@@ -162,15 +162,15 @@ impl World {
         Ok(())
     }
 
-    /// As [`withdraw`](World::withdraw), without waiting: whether the memory may be freed now. If not,
+    /// As [`invalidate`](World::invalidate), without waiting: whether the memory may be freed now. If not,
     /// ask again after some progress.
     ///
     /// # Errors
-    /// As [`withdraw`](World::withdraw).
+    /// As [`invalidate`](World::invalidate).
     pub fn try_withdraw(&self, region: Region) -> Result<bool, Error> {
         self.shared.with(|state| {
             self.shared.drive_once(state);
-            Ok(!state.pml.bml_mut().withdraw(region))
+            Ok(!state.pml.bml_mut().invalidate(region))
         })
     }
 

@@ -322,7 +322,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
     ///
     /// # Safety
     /// The memory stays allocated until this communicator is dropped at all ranks. If it is not a `DeviceBuf`'s, it is
-    /// withdrawn then (`World::withdraw`), before it is freed. Calls that use
+    /// invalidated then (`World::invalidate`), before it is freed. Calls that use
     /// it, but for plans, are made by all ranks with the same registration and the same offset.
     ///
     /// # Errors

@@ -317,7 +317,7 @@ impl CudaDevice {
 // 3. What was freed, unregistered or released is unknown to the driver; no stream of ours has work on it, because
 //    the caller says so.
 // 4. The driver maps whole allocations, and a key's range is checked against what it mapped (`ipc.rs`). Memory
-//    that was exported is kept by its owner: that is what `Mapped::withdraw` is for.
+//    that was exported is kept by its owner: that is what `Mapped::invalidate` is for.
 // 5. The space is the ordinal, which never changes. Ranges, numbers, spaces and the UUID are the driver's answers;
 //    it counts buffers up, as `vmm.rs` does.
 // 6. An imported event ends with what it was recorded behind, or with later work.

@@ -18,7 +18,7 @@ const LONG: usize = 128;
 /// Memory, kept alive by its lease, that is read and written by atomic accesses alone.
 ///
 /// Bytes are copied in and out, in words where they lie at multiples of a word: a number that lies at a multiple of its
-/// length, of 1, 2, 4 or 8 bytes, is read and written as a whole. On x86-64, stretches of 128 bytes and more are
+/// length, of 1, 2, 4 or 8 bytes, is read and written as a whole. On x86-64, contiguous spans of 128 bytes and more are
 /// moved by instructions of 32 bytes. They keep numbers whole, too, which is known but not promised in writing
 /// (`atomics/wide.rs`). Everything else may be seen half written. Copies are not ordered among each other; fences, locks
 /// and messages order them.

@@ -1,7 +1,7 @@
 //! The memory types that all crates share: where bytes lie and what can be done with them there.
 //!
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
-//! - [`Region`]: a stretch of bytes in a space; it does not own them;
+//! - [`Region`]: a contiguous span of bytes in a space; it does not own them;
 //! - [`Lease`]: a region and the owner that keeps its memory alive;
 //! - [`Lasting`]: memory that lives long, and registrations of it that end before it goes;
 //! - [`Words`]: memory that other processes write meanwhile, as atomic words; [`Atomics`]: the same as bytes and elements;

@@ -1,4 +1,4 @@
-//! A stretch of bytes in a space. A region is a description: it owns nothing, keeps nothing alive
+//! A contiguous span of bytes in a space. A region is a description: it owns nothing, keeps nothing alive
 //! and may be copied freely; what uses one (an `unsafe fn`) states what must hold.
 
 use crate::Space;

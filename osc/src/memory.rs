@@ -76,7 +76,7 @@ pub(crate) fn for_each_run(
     let length = |len: u64| usize::try_from(len).map_err(|_| Fault::Outside);
     target.check_range(&range).map_err(|_| Fault::Outside)?;
     let start = target.region().offset();
-    if let Some(stretch) = target.stretch() {
+    if let Some(stretch) = target.contiguous_start() {
         let len = length(range.end - range.start)?;
         return if len == 0 { Ok(()) } else { visit(start + stretch + range.start, 0, len) };
     }
@@ -253,7 +253,7 @@ fn change_many(
 /// How much of a range is changed at once, from its start: what lies in one stripe, if the target is one stretch.
 #[inline]
 pub(crate) fn part(target: &Typed, range: &Range<u64>, width: u64) -> Range<u64> {
-    let most = match target.stretch() {
+    let most = match target.contiguous_start() {
         Some(stretch) => {
             let offset = target.region().offset() + stretch + range.start;
             Stripes::rest(offset).next_multiple_of(width)

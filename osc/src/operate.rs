@@ -77,7 +77,7 @@ impl Window {
         let member = &self.members[rank as usize];
         let bytes = if self.flavor == Flavor::Dynamic { u64::MAX } else { member.bytes };
         let start = at.displacement.saturating_mul(member.unit);
-        let plain = at.shape.is_none().then(|| origin.stretch()).flatten();
+        let plain = at.shape.is_none().then(|| origin.contiguous_start()).flatten();
         let target = match (&at.shape, plain) {
             (None, Some(stretch)) => {
                 // One run, there as here.

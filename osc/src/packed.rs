@@ -49,7 +49,7 @@ pub unsafe fn contiguous_span_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
 #[inline]
 #[must_use]
 pub fn plain_displacement(typed: &Typed, at: &Place) -> Option<u64> {
-    at.plain().filter(|_| typed.stretch() == Some(typed.origin()))
+    at.plain().filter(|_| typed.contiguous_start() == Some(typed.origin()))
 }
 
 /// The longest room that a thread keeps for its next packed stream: pages that are new cost more than bytes that are copied.

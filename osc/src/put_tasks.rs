@@ -166,7 +166,7 @@ impl Window {
         // What went by messages comes first.
         self.confirm(driver, rank)?;
         let (width, all) = (arithmetic.width(), access.packed_bytes());
-        let each = match target.stretch() {
+        let each = match target.contiguous_start() {
             Some(_) => (BODY - RUN) / width,
             // A run may have one element, or half a pair.
             None => BODY / (2 * RUN + width),

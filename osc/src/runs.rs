@@ -37,7 +37,7 @@ impl Grid {
         if packed == 0 {
             return None;
         }
-        if let Some(first) = typed.stretch() {
+        if let Some(first) = typed.contiguous_start() {
             return Some(Grid { first, stride: 0, len: packed, count: 1 });
         }
         let (displacement, len, stride, count) = match (typed.layout().shape(), typed.count()) {

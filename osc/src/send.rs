@@ -34,7 +34,7 @@ impl Window {
         let Pieces { head, range, bytes, element } = pieces;
         let process = self.members[access.rank as usize].process;
         let target = &access.target;
-        let stretch = target.stretch().map(|stretch| target.region().offset() + stretch);
+        let stretch = target.contiguous_start().map(|stretch| target.region().offset() + stretch);
         let mut at = range.start;
         let is_swap = head.kind == Kind::Compare;
         let whom = || Some(process);

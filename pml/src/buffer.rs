@@ -1,22 +1,22 @@
 //! Users' buffers, and the only code of this crate that has bytes moved in and out of them.
 //!
 //! A [`Buffer`] stands for its caller's promise: the memory is valid, and nothing else touches it, while the buffer or
-//! a clone of it lives. Everything else that engines touch has an owner: a slot, a message's [`Body`], a [`Place`] in
-//! staging memory or a mapping, a [`Remote`] buffer in a mapping. What starts work takes the owner, and gives a
-//! [`Transfer`], which has it, and a clone of the buffer, until the work is over. That is the proof behind the
-//! `unsafe` blocks here; there is none that callers of safe functions would have to add to.
+//! a clone of it lives. Everything else that engines touch has an owner: a slot, a message's [`Body`], a
+//! [`StagingMemory`] in staging memory or a mapping, a [`Remote`] buffer in a mapping. What starts work takes the
+//! owner, and gives a [`Transfer`], which has it, and a clone of the buffer, until the work is over. That is the proof
+//! behind the `unsafe` blocks here; there is none that callers of safe functions would have to add to.
 
 mod access;
 mod cached;
-mod place;
 mod remote;
 pub(crate) mod span;
+mod staging_memory;
 mod transfer;
 
 pub(crate) use access::{Gets, Listed, Room};
 pub(crate) use cached::CachedBuffers;
-pub(crate) use place::{Packed, Place, after};
 pub(crate) use remote::{Far, Mover, Remote, packed_size};
+pub(crate) use staging_memory::{Packed, StagingMemory, after};
 pub(crate) use transfer::{Held, Transfer};
 
 use crate::arrival::Body;

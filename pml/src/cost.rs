@@ -127,7 +127,7 @@ pub struct Touched {
     pub read_sectors: u64,
     /// Sectors of the receiver's memory that are written at most.
     pub written_sectors: u64,
-    /// Rows that a copy engine would move: stretches of bytes without gaps on both sides.
+    /// Rows that a copy engine would move: contiguous spans of bytes on both sides.
     pub rows: u64,
     /// Whether both sides have one layout: it can be moved in any order, that of addresses for instance.
     pub alike: bool,

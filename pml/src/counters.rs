@@ -4,7 +4,7 @@ use crate::protocol::Protocol;
 
 /// What one protocol has done at this end. All numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ProtocolCounts {
     /// Messages that ended well at this end, sent or received. Eager ones that leave within `isend`
     /// are not counted.
     pub messages: u64,
@@ -28,20 +28,20 @@ pub struct Tally {
 /// What an endpoint has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    tallies: [Tally; Protocol::ALL.len()],
+    counts: [ProtocolCounts; Protocol::ALL.len()],
 }
 
 impl Counters {
     /// What one protocol has done.
     #[must_use]
-    pub fn of(&self, protocol: Protocol) -> Tally {
-        self.tallies[protocol.index()]
+    pub fn of(&self, protocol: Protocol) -> ProtocolCounts {
+        self.counts[protocol.index()]
     }
 
     /// The protocols that have done anything.
-    pub fn used(&self) -> impl Iterator<Item = (Protocol, Tally)> {
-        let all = Protocol::ALL.into_iter().zip(self.tallies);
-        all.filter(|(_, tally)| *tally != Tally::default())
+    pub fn used(&self) -> impl Iterator<Item = (Protocol, ProtocolCounts)> {
+        let all = Protocol::ALL.into_iter().zip(self.counts);
+        all.filter(|(_, counts)| *counts != ProtocolCounts::default())
     }
 
     /// The most fragments of one staged message that were in flight at a time.
@@ -50,26 +50,26 @@ impl Counters {
         Protocol::STAGED.into_iter().map(|protocol| self.of(protocol).depth_max).max().unwrap_or(0)
     }
 
-    pub(crate) fn tally(&mut self, protocol: Protocol) -> &mut Tally {
-        &mut self.tallies[protocol.index()]
+    pub(crate) fn counts_of(&mut self, protocol: Protocol) -> &mut ProtocolCounts {
+        &mut self.counts[protocol.index()]
     }
 
     pub(crate) fn ended(&mut self, protocol: Protocol, bytes: u64) {
-        let tally = self.tally(protocol);
-        tally.messages += 1;
-        tally.bytes = tally.bytes.saturating_add(bytes);
+        let counts = self.counts_of(protocol);
+        counts.messages += 1;
+        counts.bytes = counts.bytes.saturating_add(bytes);
     }
 
     /// These, and how many messages have ended well.
     pub(crate) fn with(mut self, ended: &Counters) -> Counters {
-        for (tally, ended) in self.tallies.iter_mut().zip(ended.tallies) {
-            (tally.messages, tally.bytes) = (ended.messages, ended.bytes);
+        for (counts, ended) in self.counts.iter_mut().zip(ended.counts) {
+            (counts.messages, counts.bytes) = (ended.messages, ended.bytes);
         }
         self
     }
 
     pub(crate) fn saw_depth(&mut self, protocol: Protocol, depth: u64) {
-        let tally = self.tally(protocol);
-        tally.depth_max = tally.depth_max.max(u32::try_from(depth).unwrap_or(u32::MAX));
+        let counts = self.counts_of(protocol);
+        counts.depth_max = counts.depth_max.max(u32::try_from(depth).unwrap_or(u32::MAX));
     }
 }

@@ -27,7 +27,7 @@ mod in_flight;
 mod leave;
 mod offer;
 pub(crate) mod operation;
-pub(crate) mod place;
+pub(crate) mod receive_target;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod recv;
 mod rendezvous;

@@ -97,7 +97,7 @@ pub use agree::{CommRequest, Survivors, SurvivorsRequest};
 pub use asks::{Answer, WaiterId};
 pub use choose::{Candidate, Excluded, Situation, Staging};
 pub use comm::{COMMS_MAX, Comm, Comparison, Group};
-pub use counters::{Counters, Tally};
+pub use counters::{Counters, ProtocolCounts};
 pub use drive::{Awaited, BUFFERED_OVERHEAD};
 pub use error::{Failure, PmlError};
 pub use gapless_bml::Next;

@@ -83,7 +83,7 @@ impl Pattern {
     }
 }
 
-/// Where a posted receive waits, so that it can be withdrawn.
+/// Where a posted receive waits, so that it can be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PostedPlace {
     class: u8,
@@ -92,7 +92,7 @@ pub(crate) struct PostedPlace {
 
 impl PostedPlace {
     /// Of a receive that names its source and its tag.
-    pub(crate) fn straight(cell: Cell) -> PostedPlace {
+    pub(crate) fn direct(cell: Cell) -> PostedPlace {
         PostedPlace { class: 0, cell }
     }
 }
@@ -119,7 +119,7 @@ impl Posted {
 
     /// Appends a receive that names its source and its tag; gives its cell.
     #[inline]
-    pub(crate) fn post_straight(&mut self, label: Label, request: u32) -> Cell {
+    pub(crate) fn post_direct(&mut self, label: Label, request: u32) -> Cell {
         self.next_stamp += 1;
         self.classes[0].push(key_of(label, 0), self.next_stamp, request)
     }
@@ -146,16 +146,16 @@ impl Posted {
 
     /// The receive that a message goes to, if no receive has a wildcard.
     #[inline]
-    pub(crate) fn straight(&self, label: Label) -> Option<u32> {
+    pub(crate) fn find_direct(&self, label: Label) -> Option<u32> {
         if self.wild > 0 {
             return None;
         }
         self.classes[0].front(key_of(label, 0)).map(|(_, request, _)| request)
     }
 
-    /// Takes out the receive that [`straight`](Posted::straight) has just found.
+    /// Takes out the receive that [`straight`](Posted::find_direct) has just found.
     #[inline]
-    pub(crate) fn take_straight(&mut self, label: Label) {
+    pub(crate) fn take_direct(&mut self, label: Label) {
         self.classes[0].pop(key_of(label, 0));
     }
 
@@ -177,8 +177,8 @@ impl Posted {
         Some(request)
     }
 
-    /// Withdraws a receive that no message has taken.
-    pub(crate) fn withdraw(&mut self, place: PostedPlace) {
+    /// Cancels a receive that no message has taken.
+    pub(crate) fn remove(&mut self, place: PostedPlace) {
         self.classes[usize::from(place.class)].remove(place.cell);
         self.wild -= usize::from(place.class != 0);
     }

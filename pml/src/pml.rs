@@ -443,7 +443,7 @@ impl Pml {
         self.core.requests.release(id)
     }
 
-    /// Withdraws a receive that no message has taken yet (`MPI_Cancel`): the request then ends with
+    /// Cancels a receive that no message has taken yet (`MPI_Cancel`): the request then ends with
     /// [`PmlError::Cancelled`]. Returns whether it was in time.
     ///
     /// # Errors

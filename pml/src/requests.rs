@@ -30,7 +30,7 @@ pub(crate) struct Submitted {
 /// How a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Slot: an eager send whose message has left. It has ended well, and can be withdrawn.
+    /// Slot: an eager send whose message has left. It has ended well, and can be cancelled.
     Submitted,
     /// Slot: a posted receive; a caller that needs the full state makes an operation of it.
     Posted,

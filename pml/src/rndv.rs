@@ -53,7 +53,7 @@ pub(crate) mod staged;
 pub(crate) mod staging;
 pub(crate) mod turns;
 
-use crate::buffer::{Buffer, CachedBuffers, Engines, Gets, Held, Place, Room, Transfer};
+use crate::buffer::{Buffer, CachedBuffers, Engines, Gets, Held, Room, StagingMemory, Transfer};
 use crate::cost::{Excluded, Model, Situation};
 use crate::counters::Counters;
 use crate::error::PmlError;
@@ -73,7 +73,7 @@ use crate::rndv::turns::Turns;
 use crate::status::RequestId;
 use crate::tuning::{Bounds, Config, Tuning};
 use crate::wire::{self, Message, Rts, Verdict};
-use gapless_bml::{Fragment, Lending, LinkError, RailSlot, RdmaRail, RemoteKey};
+use gapless_bml::{Fragment, LinkError, RailSlot, RdmaRail, RemoteKey, ZeroCopyResult};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::{Region, Space};
@@ -253,7 +253,7 @@ pub(crate) enum Expected<'a> {
     /// To the buffer itself, if its runs are long.
     Buffer,
     /// Here.
-    There(&'a Place),
+    There(&'a StagingMemory),
     /// There will be a place soon.
     Later,
 }
@@ -481,8 +481,12 @@ impl Cx<'_> {
     }
 
     /// Sends `head` and `range` of the buffer straight out of it, if the transport and the buffer are made for that.
-    pub(crate) fn lend(&mut self, head: &[u8], range: std::ops::Range<u64>) -> Lending {
-        self.link.lend(self.buffer, self.places, head, range)
+    pub(crate) fn send_zero_copy(
+        &mut self,
+        head: &[u8],
+        range: std::ops::Range<u64>,
+    ) -> ZeroCopyResult {
+        self.link.send_zero_copy(self.buffer, self.places, head, range)
     }
 
     /// Makes the request take turns with others to send fragments.

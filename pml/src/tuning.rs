@@ -181,8 +181,8 @@ pub struct Config {
     pub force: Option<Protocol>,
     /// Whether peers on this host may map the device memory of messages, if devices can: one kernel then moves a
     /// message from layout to layout, and nothing is staged. With some drivers (CUDA's) freeing memory that another
-    /// process has mapped is undefined, so a program must withdraw such memory first
-    /// ([`Bml::withdraw`](gapless_bml::Bml::withdraw)). A program that cannot must say no here.
+    /// process has mapped is undefined, so a program must invalidate such memory first
+    /// ([`Bml::invalidate`](gapless_bml::Bml::invalidate)). A program that cannot must say no here.
     pub share_device_buffers: bool,
     /// What may be kept at most.
     pub bounds: Bounds,

@@ -9,8 +9,8 @@
 //! Weakened, one at a time, and then failing: a `cancel` that says `true` of a receive that has ended
 //! (`cancelled_or_received`), or of one whose message is on its way (`a_long_one_…`); one that leaves the
 //! receive in the matching tables (both: the message is lost in it); one that does not end the request
-//! (both); a recall that is answered "withdrawn" whatever was found, or "received" (`a_send_…`); one that
-//! leaves the message in the matching tables (both of these).
+//! (both); a cancel of an eager message that is answered "cancelled" whatever was found, or "received" (`a_send_…`);
+//! one that leaves the message in the matching tables (both of these).
 
 mod common;
 

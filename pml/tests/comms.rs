@@ -506,8 +506,8 @@ fn an_intercommunicator_is_made_of_groups_of_both_sides() {
         pml.start_create(of(rank), &mine)
     });
     assert!(made.iter().all(Option::is_none));
-    let strangers = job.pml(0).start_create(of(0), of(0).peers());
-    assert_eq!(strangers, Err(PmlError::NotAMember));
+    let non_members = job.pml(0).start_create(of(0), of(0).peers());
+    assert_eq!(non_members, Err(PmlError::NotAMember));
 }
 
 #[test]

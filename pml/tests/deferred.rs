@@ -228,7 +228,7 @@ fn what_nobody_has_matched_can_be_taken_back() {
     let (hand, completion) = by_hand();
     let send = isend_after(&mut job, &from, (0, 1), 0, &[completion]);
     job.settle();
-    job.pml(0).withdraw_send(send).unwrap();
+    job.pml(0).cancel_unfinished_send(send).unwrap();
     assert_eq!(job.finish(0, send), Err(PmlError::Cancelled));
     hand.end();
     job.settle();

@@ -131,8 +131,8 @@ fn every_layout_by_every_protocol_whoever_refuses() {
                         let possible = on_device[0] && (on_device[1] || name == "no gaps");
                         let read = possible && !refused;
                         assert_eq!(status.protocol == Protocol::StagedRead, read, "{what}");
-                        let tally = lab.job.pml(1).counters().of(Protocol::StagedRead);
-                        assert_eq!(tally.fragments > 1, read, "{what}");
+                        let counts = lab.job.pml(1).counters().of(Protocol::StagedRead);
+                        assert_eq!(counts.fragments > 1, read, "{what}");
                         let settled = lab.devices[1].settled() > 0;
                         assert!(settled || !(on_device[1] && read), "{what}");
                     }

@@ -103,7 +103,7 @@ fn what_came_early_is_received_after_what_is_waited_for() {
                 straight += u32::from(receive(&mut job, &to));
                 to.assert_received(&from.packed(), &format!("{len} bytes, {early} early, {at}"));
             }
-            // Where nothing came early, and once all that did is received, short messages take the straight path.
+            // Where nothing came early, and once all that did is received, short messages take the fast path.
             assert_eq!(straight > 0, len < 2000, "{len} bytes, {early} early");
             for send in sends {
                 job.finish(0, send).unwrap();

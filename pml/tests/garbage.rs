@@ -138,7 +138,7 @@ fn revoke(id: u32) -> Vec<u8> {
 
 /// Only members revoke a communicator: the forger is one of the world, and of nothing else.
 #[test]
-fn strangers_revoke_nothing() {
+fn non_members_revoke_nothing() {
     let to = Buffer::target(&bytes(40), 1);
     let mut pair = Pair::new();
     let recv = pair.recv(&to);
@@ -439,9 +439,9 @@ fn a_layout_that_is_damaged_loses_the_peer_and_one_that_is_too_large_does_not() 
 }
 
 #[test]
-fn messages_of_strangers_to_a_communicator_lose_the_peer() {
+fn messages_of_non_members_to_a_communicator_lose_the_peer() {
     // Context 2 is each process's communicator with itself.
-    for stranger in [eager(0, 2, &[1]), {
+    for non_member in [eager(0, 2, &[1]), {
         let mut m = rts(0, 9);
         m[4] = 2;
         m
@@ -454,10 +454,10 @@ fn messages_of_strangers_to_a_communicator_lose_the_peer() {
         // SAFETY: the buffer outlives the endpoint's use of it.
         let from_myself =
             unsafe { pair.pml.irecv(&alone, &mine.typed(), Source::Any, TagSel::Any) }.unwrap();
-        pair.inject(&stranger);
-        pair.assert_lost(recv, "a stranger's message");
+        pair.inject(&non_member);
+        pair.assert_lost(recv, "a non-member's message");
         assert_eq!(pair.pml.test(from_myself), Ok(None));
-        mine.assert_received(&[], "a stranger's message");
+        mine.assert_received(&[], "a non-member's message");
     }
 }
 

@@ -250,8 +250,8 @@ fn short_messages_are_cut_into_fragments() {
         let (from, to) = (Buffer::source(&layout, 1, 7), Buffer::target(&layout, 1));
         let what = format!("{layout:?}");
         assert_eq!(exchange(&mut job, &from, &to, &what), Some(Protocol::Pipeline));
-        let tally = job.pml(1).counters().of(Protocol::Pipeline);
-        assert_eq!(tally.fragments, fragments, "{what}");
+        let counts = job.pml(1).counters().of(Protocol::Pipeline);
+        assert_eq!(counts.fragments, fragments, "{what}");
     }
 }
 

@@ -173,14 +173,14 @@ fn a_send_that_nobody_receives_can_be_taken_back() {
             start(&mut job, 0, &from, 1, mode).unwrap(),
         );
         job.settle();
-        job.pml(0).withdraw_send(back).unwrap();
+        job.pml(0).cancel_unfinished_send(back).unwrap();
         assert_eq!(job.finish(0, back), Err(PmlError::Cancelled));
         // Only that one, and not one that was received meanwhile.
         let recv = job.irecv(1, &to, Source::Any, TagSel::Any);
-        job.pml(0).withdraw_send(kept).unwrap();
+        job.pml(0).cancel_unfinished_send(kept).unwrap();
         job.finish(1, recv).unwrap();
         assert_eq!(job.finish(0, kept).unwrap().bytes, len);
-        assert_eq!(job.pml(0).withdraw_send(kept), Err(PmlError::NoSuchRequest));
+        assert_eq!(job.pml(0).cancel_unfinished_send(kept), Err(PmlError::NoSuchRequest));
         let world = job.pml(1).world();
         job.settle();
         assert_eq!(job.pml(1).iprobe(&world, Source::Any, TagSel::Any), Ok(None));

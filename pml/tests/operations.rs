@@ -244,7 +244,7 @@ fn whoever_asks_is_told_of_the_end_once() {
     job.finish(1, recv).unwrap();
     assert!(matches!(notify(&mut job, recv, 0), (Err(_), true)));
     assert_eq!(job.pml(1).take_all_wakers().len(), 1);
-    job.pml(1).cancel_unmatched();
+    job.pml(1).cancel_unmatched_receives();
     assert_eq!(job.finish(1, never), Err(PmlError::Cancelled));
     assert!(!job.pml(1).has_requests());
 }

@@ -1,5 +1,5 @@
 //! Revoked communicators: what waits ends, what is matched goes on, all members learn of it, and survivors go on.
-//! Strangers who revoke are in `garbage.rs`.
+//! Non-members that revoke are in `garbage.rs`.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! Messages of devices over a transport that lends: several fragments are packed with one launch and leave from there,
-//! and are read to where one launch unpacks several. Work of the devices takes its time, the transport refuses now and
-//! then, and engines fail.
+//! Messages of devices over a transport that has zero-copy sends: several fragments are packed with one launch and
+//! leave from there, and are read to where one launch unpacks several. Work of the devices takes its time, the
+//! transport refuses now and then, and engines fail.
 
 mod common;
 
@@ -8,20 +8,21 @@ use common::lab::{Lab, config, layout};
 use common::{Buffer, bytes, link, strided};
 use gapless_btl::loopback::{Config as LinkConfig, Hub, Loopback};
 use gapless_btl::{
-    AmTag, Btl, Event, Lending, Lent, PeerId, Placing, Queue, Sink, Token, delegate, hand_out,
+    AmTag, Btl, Event, PeerId, Queue, Sink, TargetAnswer, Token, ZeroCopyMessage, ZeroCopyResult,
+    delegate, hand_out,
 };
 use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A loopback that sends what it is lent, and asks where long messages go.
-struct Straight {
+/// A loopback that has zero-copy sends, and asks where long messages go.
+struct ZeroCopyLoopback {
     inner: Loopback,
     waiting: VecDeque<Event>,
     random: u64,
-    /// Messages that were lent.
-    lent: Arc<AtomicUsize>,
+    /// Messages that were sent without a copy.
+    zero_copy: Arc<AtomicUsize>,
     /// So many are.
     most: usize,
     /// Of a message in part at its place: the offset up to which it is there.
@@ -33,7 +34,7 @@ const HEAD_BYTES: usize = 48;
 /// Shorter messages have no places.
 const LONG_BYTES: usize = 1000;
 
-impl Straight {
+impl ZeroCopyLoopback {
     /// A number below `bound`.
     fn below(&mut self, bound: u64) -> u64 {
         self.random ^= self.random << 13;
@@ -58,52 +59,61 @@ impl Straight {
             return None;
         }
         let mut until = some.clamp(HEAD_BYTES, bytes.len());
-        match sink.place(from, tag, &bytes[..HEAD_BYTES], bytes.len()) {
-            Placing::Here(place) => {
+        match sink.receive_target(from, tag, &bytes[..HEAD_BYTES], bytes.len()) {
+            TargetAnswer::Here(place) => {
                 if !place.keeps() {
                     until = bytes.len();
                 }
                 place.put(self.begun, &bytes[self.begun..until.max(self.begun)]);
             }
             // Taken back, if the receive has failed.
-            Placing::Nowhere => {
+            TargetAnswer::Nowhere => {
                 self.begun = 0;
                 return None;
             }
-            Placing::Later => return Some(false),
+            TargetAnswer::Later => return Some(false),
         }
         self.begun = until.max(self.begun);
         if self.begun == bytes.len() {
             self.begun = 0;
             self.waiting.pop_front();
-            sink.placed(from, tag, &bytes[..HEAD_BYTES], bytes.len());
+            sink.target_filled(from, tag, &bytes[..HEAD_BYTES], bytes.len());
             return Some(true);
         }
         Some(false)
     }
 }
 
-impl Btl for Straight {
+impl Btl for ZeroCopyLoopback {
     delegate!(self => self.inner; limits address connect reserve send attach);
 
-    fn lends(&self, _: PeerId) -> bool {
+    fn has_zero_copy(&self, _: PeerId) -> bool {
         true
     }
 
-    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
+    fn send_zero_copy(
+        &mut self,
+        to: PeerId,
+        tag: AmTag,
+        message: &ZeroCopyMessage<'_>,
+    ) -> ZeroCopyResult {
         match self.below(10) {
-            _ if self.lent.load(Ordering::Relaxed) >= self.most => return Lending::Never,
-            0 => return Lending::Full,
-            1 => return Lending::Never,
+            _ if self.zero_copy.load(Ordering::Relaxed) >= self.most => {
+                return ZeroCopyResult::Never;
+            }
+            0 => return ZeroCopyResult::Full,
+            1 => return ZeroCopyResult::Never,
             _ => {}
         }
-        let Ok(mut slot) = self.inner.reserve(to, message.len()) else { return Lending::Full };
+        let Ok(mut slot) = self.inner.reserve(to, message.len()) else {
+            return ZeroCopyResult::Full;
+        };
         let mut bytes = vec![0; message.len()];
         message.copy_out(0, &mut bytes);
         slot.write(0, &bytes).unwrap();
         self.inner.send(slot, tag, Token::NONE);
-        self.lent.fetch_add(1, Ordering::Relaxed);
-        Lending::Sent
+        self.zero_copy.fetch_add(1, Ordering::Relaxed);
+        ZeroCopyResult::Sent
     }
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
@@ -133,24 +143,24 @@ struct Setting {
     protocol: Protocol,
     /// Bytes of rings.
     bound: u64,
-    /// The transport lends so many messages, and then no more.
-    lends: usize,
+    /// The transport sends so many without a copy messages, and then no more.
+    has_zero_copy: usize,
 }
 
 const USUAL: Setting =
-    Setting { protocol: Protocol::Pipeline, bound: 512 << 20, lends: usize::MAX };
+    Setting { protocol: Protocol::Pipeline, bound: 512 << 20, has_zero_copy: usize::MAX };
 
-/// Two ranks whose devices' work takes so many polls, and how many messages are lent.
+/// Two ranks whose devices' work takes so many polls, and how many messages are sent without a copy.
 fn lab_of(setting: &Setting, seed: u64, polls: u32) -> (Lab, Arc<AtomicUsize>) {
     let mut config = Config { share_device_buffers: true, ..config(setting.protocol, 3) };
     config.bounds.staging_bytes = setting.bound;
     let all = Arc::new(AtomicUsize::new(0));
     let lab = Lab::over(config, polls, &mut |rank, hub: &Hub| {
-        let (lent, most) = (Arc::clone(&all), setting.lends);
+        let (zero_copy, most) = (Arc::clone(&all), setting.has_zero_copy);
         let link = LinkConfig { mapped: false, rdma: false, ..link() };
         let random = seed.wrapping_mul(2).wrapping_add(u64::from(rank)).wrapping_add(99);
         let (inner, waiting) = (Loopback::with(hub, link), VecDeque::new());
-        Box::new(Straight { inner, waiting, random, lent, most, begun: 0 })
+        Box::new(ZeroCopyLoopback { inner, waiting, random, zero_copy, most, begun: 0 })
     });
     (lab, all)
 }
@@ -186,8 +196,8 @@ fn all_bytes_come_whatever_the_transport_refuses() {
                 assert_eq!((status.bytes, status.protocol), (size, Protocol::Pipeline), "{what}");
             }
             let launches = |rank: u32, lab: &mut Lab| {
-                let tally = lab.job.pml(rank).counters().of(Protocol::Pipeline);
-                (tally.fragments, tally.packs + tally.unpacks)
+                let counts = lab.job.pml(rank).counters().of(Protocol::Pipeline);
+                (counts.fragments, counts.packs + counts.unpacks)
             };
             // The device's ends launch less often than there are fragments.
             for (rank, on_device) in [(0, from_device), (1, to_device)] {
@@ -200,22 +210,23 @@ fn all_bytes_come_whatever_the_transport_refuses() {
     }
 }
 
-/// Without rings, messages go through the transport's buffers; a transport that lends no more gets the rest in slots.
+/// Without rings, messages go through the transport's buffers; a transport that has zero-copy sends no more gets the
+/// rest in slots.
 #[test]
 fn messages_go_on_where_there_are_no_rings_or_no_lending() {
     let seed = seed();
-    for (setting, lends) in [
+    for (setting, has_zero_copy) in [
         (Setting { bound: 0, ..USUAL }, 0),
-        (Setting { lends: 0, ..USUAL }, 0),
-        (Setting { lends: 25, ..USUAL }, 25),
+        (Setting { has_zero_copy: 0, ..USUAL }, 0),
+        (Setting { has_zero_copy: 25, ..USUAL }, 25),
     ] {
-        let (mut lab, lent) = lab_of(&setting, seed, 3);
+        let (mut lab, zero_copy) = lab_of(&setting, seed, 3);
         let from = Buffer::source_in(&layout(2_000_000, true), 1, 5, lab.home(true));
         let to = Buffer::target_in(&layout(2_000_000, true), 1, lab.home(true));
         lab.carry(&from, &to, "a message without");
-        assert_eq!(lent.load(Ordering::Relaxed), lends);
-        let tally = lab.job.pml(0).counters().of(Protocol::Pipeline);
-        assert_eq!(tally.packs == tally.fragments, setting.bound == 0, "{tally:?}");
+        assert_eq!(zero_copy.load(Ordering::Relaxed), has_zero_copy);
+        let counts = lab.job.pml(0).counters().of(Protocol::Pipeline);
+        assert_eq!(counts.packs == counts.fragments, setting.bound == 0, "{counts:?}");
     }
 }
 
@@ -265,9 +276,9 @@ fn a_message_that_finds_no_ring_goes_through_buffers() {
         for id in send {
             lab.job.finish(0, id).unwrap();
         }
-        let tally = lab.job.pml(0).counters().of(Protocol::Pipeline);
-        let half = tally.fragments / 2;
-        assert!((half..tally.fragments).contains(&tally.packs), "{round}: {tally:?}");
+        let counts = lab.job.pml(0).counters().of(Protocol::Pipeline);
+        let half = counts.fragments / 2;
+        assert!((half..counts.fragments).contains(&counts.packs), "{round}: {counts:?}");
         lab.assert_idle("both");
     }
 }
@@ -276,21 +287,21 @@ fn a_message_that_finds_no_ring_goes_through_buffers() {
 #[test]
 fn eager_messages_are_lent() {
     let seed = seed();
-    let (mut lab, lent) = lab_of(&Setting { protocol: Protocol::Eager, ..USUAL }, seed, 0);
-    for (layout, lends) in [
+    let (mut lab, zero_copy) = lab_of(&Setting { protocol: Protocol::Eager, ..USUAL }, seed, 0);
+    for (layout, has_zero_copy) in [
         (bytes(5000), true),
         (strided(2, 2500, 3000), true),
         (strided(500, 10, 20), false),
         (bytes(2000), false),
     ] {
-        let before = lent.load(Ordering::Relaxed);
+        let before = zero_copy.load(Ordering::Relaxed);
         for number in 0..30 {
             let (from, to) = (Buffer::source(&layout, 1, number), Buffer::target(&layout, 1));
             let status = lab.carry(&from, &to, "an eager message");
             assert_eq!(status.protocol, Protocol::Eager);
         }
-        let lent = lent.load(Ordering::Relaxed) - before;
-        assert_eq!(lent > 10, lends, "{lent} of 30");
+        let zero_copy = zero_copy.load(Ordering::Relaxed) - before;
+        assert_eq!(zero_copy > 10, has_zero_copy, "{zero_copy} of 30");
     }
 }
 

@@ -43,11 +43,11 @@ fn every_way_layout_length_and_depth() {
             let (out, back) = (out.of(protocol), back.of(protocol));
             let fragments: u64 = SIZES.iter().map(|size| 4 * size.div_ceil(FRAGMENT.into())).sum();
             let bytes: u64 = SIZES.iter().map(|size| 4 * size).sum();
-            for tally in [out, back] {
-                assert_eq!((tally.messages, tally.bytes), (24, bytes), "{protocol}: {tally:?}");
-                let moved = (tally.fragments, tally.staged_bytes);
-                assert_eq!(moved, (fragments, bytes), "{protocol}: {tally:?}");
-                assert!(tally.depth_max <= depth, "{protocol}, depth {depth}: {tally:?}");
+            for counts in [out, back] {
+                assert_eq!((counts.messages, counts.bytes), (24, bytes), "{protocol}: {counts:?}");
+                let moved = (counts.fragments, counts.staged_bytes);
+                assert_eq!(moved, (fragments, bytes), "{protocol}: {counts:?}");
+                assert!(counts.depth_max <= depth, "{protocol}, depth {depth}: {counts:?}");
             }
             assert_eq!(out.depth_max, depth.min(24), "{protocol}: {out:?}");
             assert_eq!((out.unpacks, back.packs), (0, 0), "{protocol}");
@@ -82,7 +82,7 @@ fn a_buffer_without_gaps_is_written_where_it_is() {
                     let from = Buffer::source_in(&layout(size, gaps), 1, size, lab.home(true));
                     let to = Buffer::target_in(&layout(size, false), 1, lab.home(true));
                     assert_eq!(lab.carry(&from, &to, &what).protocol, protocol, "{what}");
-                    lab.job.pml(1).bml_mut().withdraw(to.region());
+                    lab.job.pml(1).bml_mut().invalidate(to.region());
                 }
             }
             assert_eq!(lab.job.pml(1).staging_bytes(), (0, 0), "{protocol}");
@@ -416,8 +416,8 @@ fn wishes_differ_and_the_smaller_holds() {
     let from = Buffer::source_in(&layout(21_000, true), 1, 3, lab.home(true));
     let to = Buffer::target_in(&layout(21_000, true), 1, lab.home(true));
     lab.carry(&from, &to, "wishes");
-    let tally = lab.job.pml(0).counters().of(Protocol::StagedGet);
-    assert_eq!((tally.fragments, tally.depth_max), (30, 3));
+    let counts = lab.job.pml(0).counters().of(Protocol::StagedGet);
+    assert_eq!((counts.fragments, counts.depth_max), (30, 3));
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn a_copy_that_cannot_be_begun_ends_both_requests() {
         (Protocol::CopyInOut, 1),
     ] {
         let mut lab = Lab::new(config(protocol, 3), 2);
-        let stranger = Arc::new(FakeDevice::new(3));
+        let non_member = Arc::new(FakeDevice::new(3));
         // Same space, other memory: it refuses all of ours.
         let engine = FakeEngine { attaches: false, ..FakeEngine::new(&lab.device, 2) };
         let mut rail = |_, hub: &Hub| Box::new(Loopback::new(hub)) as Box<dyn Btl>;
@@ -71,7 +71,7 @@ fn a_copy_that_cannot_be_begun_ends_both_requests() {
         lab.job = Job::with_engines(2, config(protocol, 3), &mut rail, &engines);
         for rank in 0..2 {
             let device =
-                if rank == broken { Arc::clone(&stranger) } else { Arc::clone(&lab.device) };
+                if rank == broken { Arc::clone(&non_member) } else { Arc::clone(&lab.device) };
             lab.job.pml(rank).bml_mut().attach(&(device as Arc<dyn Device>)).unwrap();
         }
         let from = Buffer::source_in(&layout(SIZE, true), 1, 1, lab.home(true));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::forged::{self, RECALL, REPLY, SERIAL, Told, WITHDRAW, WITHDRAWN, word_at};
+use common::forged::{self, CANCEL, CANCEL_EAGER, CANCELLED, REPLY, SERIAL, Told, word_at};
 use common::forged::{BY_EAGER, BY_PIPELINE, UNUSED};
 use common::lab::{FRAGMENT, config, layout};
 use common::rogue::{GET, PUT, free, offer, open, ready, reply_of, ring, serial_of, short, words};
@@ -108,7 +108,7 @@ fn a_staged_send_is_led_by_its_receiver_alone() {
 fn an_answer_that_a_short_send_waits_for_is_its_receivers() {
     let from = Buffer::source(&bytes(64), 1, 1);
     // A synchronous one.
-    for verdict in [BY_EAGER, WITHDRAWN, 18] {
+    for verdict in [BY_EAGER, CANCELLED, 18] {
         let what = format!("verdict {verdict}");
         let mut trio = Trio::new(Config::default());
         let send = trio.send(&from, SendMode::Synchronous);
@@ -119,18 +119,18 @@ fn an_answer_that_a_short_send_waits_for_is_its_receivers() {
         assert_eq!(trio.pml.test(send).unwrap().map(|status| status.bytes), Some(64), "{what}");
     }
     // One that was asked for back.
-    for verdict in [BY_EAGER, WITHDRAWN] {
-        let what = format!("verdict {verdict} of a recall");
+    for verdict in [BY_EAGER, CANCELLED] {
+        let what = format!("verdict {verdict} of a cancelled eager message");
         let mut trio = Trio::new(Config::default());
         let send = trio.send(&from, SendMode::Standard);
         trio.pml.cancel_send(send).unwrap();
         trio.turn();
         let note = trio.heard(OTHER, forged::NOTE);
-        assert_eq!(note[2], RECALL, "{what}");
+        assert_eq!(note[2], CANCEL_EAGER, "{what}");
         let serial = word_at(&note, 16);
         trio.inject(THIRD, &short(forged::FIN, verdict, serial));
         assert_unheard(&mut trio, send, &what);
-        trio.inject(OTHER, &short(forged::FIN, WITHDRAWN, serial));
+        trio.inject(OTHER, &short(forged::FIN, CANCELLED, serial));
         assert_eq!(trio.pml.test(send), Err(PmlError::Cancelled.into()), "{what}");
     }
 }
@@ -268,7 +268,7 @@ fn a_layout_that_a_receive_waits_for_is_its_senders() {
 fn a_message_that_waits_is_taken_back_by_its_sender_alone() {
     let payload = [7; 40];
     for (what, deferred) in
-        [(WITHDRAW, false), (RECALL, false), (forged::GO, true), (forged::NEVER, true)]
+        [(CANCEL, false), (CANCEL_EAGER, false), (forged::GO, true), (forged::NEVER, true)]
     {
         let note_of = |sequence| forged::note(sequence, what, 0, SERIAL);
         let what = format!("note {what}");
@@ -306,7 +306,7 @@ fn a_message_that_waits_is_taken_back_by_its_sender_alone() {
 /// Two honest ranks that make a communicator of their own, and a bare transport behind rank 2.
 struct Club {
     job: Job,
-    stranger: Bml,
+    non_member: Bml,
     inbox: common::rogue::Inbox,
 }
 
@@ -323,16 +323,16 @@ impl Club {
                 bml.connect(Rank(peer), &addresses[peer as usize]).unwrap();
             }
         }
-        let [zero, one, stranger] = bmls;
+        let [zero, one, non_member] = bmls;
         let honest = |bml| Some(Pml::new(bml, vec![Arc::new(HostEngine) as _], Config::default()));
         let job = Job { ranks: vec![honest(zero), honest(one)] };
-        Club { job, stranger, inbox: common::rogue::Inbox::default() }
+        Club { job, non_member, inbox: common::rogue::Inbox::default() }
     }
 
     fn says(&mut self, message: &[u8]) {
-        let mut slot = self.stranger.reserve(Rank(0), message.len()).unwrap();
+        let mut slot = self.non_member.reserve(Rank(0), message.len()).unwrap();
         slot.write(0, message).unwrap();
-        self.stranger.send(slot, AM_TAG, Token::NONE);
+        self.non_member.send(slot, AM_TAG, Token::NONE);
         self.turn();
     }
 
@@ -340,13 +340,13 @@ impl Club {
     fn turn(&mut self) {
         for _ in 0..10 {
             self.job.pml(0).progress();
-            self.stranger.poll(&mut self.inbox);
+            self.non_member.poll(&mut self.inbox);
         }
     }
 }
 
 #[test]
-fn what_a_stranger_sent_to_a_communicator_before_it_was_known_is_not_kept() {
+fn what_a_non_member_sent_to_a_communicator_before_it_was_known_is_not_kept() {
     let offered = |context: u32| {
         let mut message = Told::of(&bytes(5000)).rts(0, None);
         message[4..8].copy_from_slice(&context.to_le_bytes());
@@ -376,7 +376,7 @@ fn what_a_stranger_sent_to_a_communicator_before_it_was_known_is_not_kept() {
         club.turn();
         let comm = club.job.pml(0).test_comm(request).unwrap().flatten().unwrap();
         club.turn();
-        assert!(club.inbox.1, "{what}: the stranger was not told");
+        assert!(club.inbox.1, "{what}: the non-member was not told");
         for (place, kept) in [(&comm, true), (&comm.collective(), false)] {
             let found = club.job.pml(0).iprobe(place, Source::Any, TagSel::Any).unwrap();
             assert_eq!(found.map(|status| (status.source, status.tag)), kept.then_some((0, 6)));

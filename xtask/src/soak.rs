@@ -24,7 +24,7 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     shell::timed("verbs", || verbs::run(checkout, &[], verbs::SECONDS)).0?;
     // Unit tests of the transport.
     for (what, name, (key, value)) in [
-        ("strangers", "strangers", ("GAPLESS_STRANGERS", "10000")),
+        ("unauthenticated callers", "unauthenticated", ("GAPLESS_STRANGERS", "10000")),
         ("bits that are changed", "every_change_on_the_way", ("GAPLESS_FLIPS", "2000")),
     ] {
         let mut command = shell::cargo();

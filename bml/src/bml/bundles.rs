@@ -308,7 +308,7 @@ impl Bml {
         }
         // Who has left ends its rails one after the other, and is not called over those that never stood.
         let met = bundle.strands.iter().any(|it| self.rails[it.rail].btl.has_met(it.peer));
-        if self.flood.has_left(rank) && !met {
+        if self.gossip.has_left(rank) && !met {
             let error = bundle.cause(error, now_ns());
             self.lose_endpoint(rank, &error);
             return (Ending::Lost(Vec::new()), error);

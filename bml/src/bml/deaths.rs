@@ -1,5 +1,5 @@
 //! Links that are made when they are needed, deaths that spread, and leaving: the part of a `Bml` that acts on what
-//! a [`Flood`](crate::flood::Flood) knows.
+//! a [`FailureGossip`](crate::failure_gossip::FailureGossip) knows.
 //!
 //! ```text
 //!  control messages (tag 255), numbers in little-endian order
@@ -12,7 +12,7 @@
 
 use super::Bml;
 use super::bundles::out_of_turn;
-use crate::flood::{Fact, Heard};
+use crate::failure_gossip::{Fact, Heard};
 use crate::{Handler, PeerState, Rank};
 use gapless_btl::{Fragment, LinkError, PeerId, ReserveError, Token};
 use std::time::{Duration, Instant};
@@ -95,14 +95,14 @@ impl Bml {
 
     /// Has the links made that are needed after a link has ended: to check what others said, and to neighbours.
     fn keep_links(&mut self) {
-        for rank in self.flood.take_due() {
+        for rank in self.gossip.take_due() {
             self.reach(rank);
         }
         if !self.watches {
             return;
         }
         for at in 0.. {
-            let Some(&peer) = self.flood.neighbours().get(at) else { return };
+            let Some(&peer) = self.gossip.neighbours().get(at) else { return };
             self.reach(peer);
         }
     }
@@ -129,7 +129,7 @@ impl Bml {
     #[must_use]
     pub fn blame(&self, peer: Rank) -> Option<(Rank, LinkError)> {
         let PeerState::Lost(error) = self.state(peer) else { return None };
-        Some(match self.flood.fact(peer) {
+        Some(match self.gossip.fact(peer) {
             Some(fact) if fact.departed => (fact.culprit, LinkError::Departed),
             Some(fact) if fact.culprit != peer => {
                 let reason = fact.why.clone().into();
@@ -145,7 +145,7 @@ impl Bml {
     pub fn is_gone(&self, peer: Rank) -> bool {
         let is_lost = matches!(self.state(peer), PeerState::Lost(_));
         let has_ended = |fact: &Fact| fact.culprit == peer && !fact.departed;
-        is_lost && self.flood.fact(peer).is_some_and(has_ended)
+        is_lost && self.gossip.fact(peer).is_some_and(has_ended)
     }
 
     /// [Whom to blame](Bml::blame) for the first loss, those of peers apart that left in good order or departed.
@@ -171,7 +171,7 @@ impl Bml {
     /// knows of, or if there was none, because of itself, as `error` says. Those peers lose this process as soon as
     /// they read that.
     pub fn leave_because(&mut self, error: &LinkError) {
-        self.flood.leave(&reason(error));
+        self.gossip.leave(&reason(error));
         self.owing = true;
         self.settle();
     }
@@ -212,7 +212,7 @@ impl Bml {
         self.untold = !spread || !self.farewells.is_empty() || !again;
         // Who meets a process that leaves is told when it does.
         self.owing = self.untold
-            || self.flood.is_leaving()
+            || self.gossip.is_leaving()
             || !self.orphans.is_empty()
             || !self.sought.is_empty()
             || !self.unexplained.is_empty();
@@ -220,9 +220,9 @@ impl Bml {
 
     /// Passes facts on. Gives whether all that are to know them were told.
     fn spread(&mut self) -> bool {
-        let audience = match (self.watches, self.flood.is_leaving()) {
+        let audience = match (self.watches, self.gossip.is_leaving()) {
             (_, true) => self.met(),
-            (true, false) => self.flood.neighbours().to_vec(),
+            (true, false) => self.gossip.neighbours().to_vec(),
             (false, false) => Vec::new(),
         };
         let mut all = true;
@@ -230,13 +230,13 @@ impl Bml {
             if !self.is_linked(peer) {
                 continue;
             }
-            while let Some(fact) = self.flood.owed(peer) {
+            while let Some(fact) = self.gossip.owed(peer) {
                 let (own, message) = (fact.rank == peer, gone(fact));
                 if !own && !self.say_to(peer, &message) {
                     all = false;
                     break;
                 }
-                self.flood.tell(peer);
+                self.gossip.tell(peer);
             }
         }
         all
@@ -263,9 +263,9 @@ impl Bml {
     /// The link to a peer has ended: which is a fact, unless it is alive and broke the rules, or we did.
     pub(super) fn note_loss(&mut self, peer: Rank, error: &LinkError) {
         if matches!(error, LinkError::PeerGone { .. } | LinkError::Departed) {
-            self.owing |= self.flood.lose(peer, &reason(error));
+            self.owing |= self.gossip.lose(peer, &reason(error));
         } else {
-            self.owing |= self.flood.cut_off(peer, &reason(error));
+            self.owing |= self.gossip.cut_off(peer, &reason(error));
         }
         self.keep_links();
     }
@@ -277,7 +277,7 @@ impl Bml {
         let [path] = self.endpoints[peer.0 as usize].paths() else { return false };
         let may_wait = self.watches && !self.explanation_time.is_zero();
         let is_gone = matches!(error, LinkError::PeerGone { .. });
-        let is_known = self.flood.has_left(peer) || self.flood.is_explained(peer);
+        let is_known = self.gossip.has_left(peer) || self.gossip.is_explained(peer);
         may_wait && is_gone && !path.used && !is_known
     }
 
@@ -321,7 +321,7 @@ impl Bml {
 
     /// Notes that somebody is lost, for [`casualty`](Bml::casualty).
     pub(super) fn count_loss(&mut self, peer: Rank) {
-        let left = self.flood.has_left(peer) || self.flood.has_departed(peer);
+        let left = self.gossip.has_left(peer) || self.gossip.has_departed(peer);
         if self.casualty.is_none() && !left {
             self.casualty = Some(peer);
         }
@@ -337,11 +337,11 @@ impl Bml {
             ([FAREWELL], _) if known => {
                 let reason =
                     "it gave this process up: a link between them died, or a protocol was broken";
-                self.owing |= self.flood.cut_off(from, reason);
+                self.owing |= self.gossip.cut_off(from, reason);
                 self.keep_links();
                 self.lose_by_word(from, &LinkError::PeerGone { reason: reason.to_owned() }, rest);
             }
-            ([LEFT], _) if known => self.flood.leaves_well(from),
+            ([LEFT], _) if known => self.gossip.leaves_well(from),
             ([LEAVING, word @ ..], _) if known => match self.roll_call.hear(word) {
                 Some(new) => self.owing |= new,
                 None => {
@@ -351,7 +351,7 @@ impl Bml {
             },
             (_, Some(fact)) if known => {
                 let Fact { rank, culprit, departed, why } = fact.clone();
-                match self.flood.hear(from, fact) {
+                match self.gossip.hear(from, fact) {
                     Heard::Nonsense => {
                         let what = format!("{rank} is said to be gone because of {culprit}");
                         self.give_up(from, LinkError::Corrupt { what });
@@ -401,7 +401,7 @@ impl Bml {
         tracing::info!(%peer, %error, "the peer is given up");
         let left = self.lose_endpoint(peer, &error);
         self.say_farewells(&left);
-        self.owing |= self.flood.cut_off(peer, &reason(&error));
+        self.owing |= self.gossip.cut_off(peer, &reason(&error));
         self.given_up.push((peer, error));
         self.keep_links();
     }

@@ -13,7 +13,7 @@ pub(super) const CALLERS_EVERY: u32 = 8;
 /// Where the addresses of peers are, such as a launcher's store.
 pub trait Directory: Send {
     /// What [`Bml::addresses`] gave at `peer`. May wait for the answer, for a bounded time.
-    fn look_up(&mut self, peer: Rank) -> Found;
+    fn look_up(&mut self, peer: Rank) -> FoundPeer;
 
     /// Whether the memory of `peer` may be mapped, as far as that is known without its address. If not, it is not looked
     /// up for that.
@@ -25,7 +25,7 @@ pub trait Directory: Send {
 
 /// What a [`Directory`] says of a peer.
 #[derive(Debug)]
-pub enum Found {
+pub enum FoundPeer {
     /// Where it can be called, by the names of transports.
     Addresses(Vec<(String, Address)>),
     /// The same, and its rails are not to be used together ([`Bml::introduce_apart`]).
@@ -82,29 +82,31 @@ impl Bml {
         let found = directory.look_up(peer);
         self.directory = Some(directory);
         let error = match found {
-            Found::Nothing(LinkError::Departed) => {
+            FoundPeer::Nothing(LinkError::Departed) => {
                 self.lose_departed(peer);
                 return false;
             }
-            Found::Addresses(_) | Found::Apart(_) => match self.introduce_found(peer, &found) {
-                Ok(()) => return true,
-                Err(error) => LinkError::Unreachable { reason: error.to_string() },
-            },
-            Found::Later => {
+            FoundPeer::Addresses(_) | FoundPeer::Apart(_) => {
+                match self.introduce_found(peer, &found) {
+                    Ok(()) => return true,
+                    Err(error) => LinkError::Unreachable { reason: error.to_string() },
+                }
+            }
+            FoundPeer::Later => {
                 self.sought.insert(peer);
                 self.owing = true;
                 return false;
             }
-            Found::Nothing(error) => error,
+            FoundPeer::Nothing(error) => error,
         };
         // Nobody else is told, and no other neighbour is looked for: where one address is not to be had, the next one may
         // not be either, and each attempt may take its time.
         tracing::info!(%peer, %error, "the peer cannot be looked up");
         self.lose_endpoint(peer, &error);
-        match self.flood.has_departed(peer) {
+        match self.gossip.has_departed(peer) {
             // A peer has said so: that is a fact now.
             true => self.note_loss(peer, &error),
-            false => self.flood.settle(peer),
+            false => self.gossip.settle(peer),
         }
         self.given_up.push((peer, error));
         false
@@ -114,11 +116,11 @@ impl Bml {
     ///
     /// # Errors
     /// As [`introduce`](Bml::introduce).
-    pub fn introduce_found(&mut self, peer: Rank, found: &Found) -> Result<(), BmlError> {
+    pub fn introduce_found(&mut self, peer: Rank, found: &FoundPeer) -> Result<(), BmlError> {
         match found {
-            Found::Addresses(addresses) => self.introduce(peer, addresses),
-            Found::Apart(addresses) => self.introduce_apart(peer, addresses),
-            Found::Later | Found::Nothing(_) => Ok(()),
+            FoundPeer::Addresses(addresses) => self.introduce(peer, addresses),
+            FoundPeer::Apart(addresses) => self.introduce_apart(peer, addresses),
+            FoundPeer::Later | FoundPeer::Nothing(_) => Ok(()),
         }
     }
 

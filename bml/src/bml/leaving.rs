@@ -3,7 +3,7 @@
 use super::Bml;
 use super::deaths::LEAVING;
 use crate::Rank;
-use crate::flood::Fact;
+use crate::failure_gossip::Fact;
 use gapless_btl::LinkError;
 
 impl Bml {
@@ -11,10 +11,10 @@ impl Bml {
     /// That may be because of another one, if that has departed. Those peers lose this process as soon as they read that,
     /// and it is no [casualty](Bml::casualty). Gives because of whom.
     pub fn depart(&mut self, because: Option<Rank>) -> Rank {
-        self.flood.depart(because);
+        self.gossip.depart(because);
         self.owing = true;
         self.settle();
-        self.flood.fact(self.me).map_or(self.me, |fact| fact.culprit)
+        self.gossip.fact(self.me).map_or(self.me, |fact| fact.culprit)
     }
 
     /// Says that this process is at a step of leaving together with the others: 0 or 1. It must not depart any more.
@@ -35,13 +35,13 @@ impl Bml {
     /// There is no such step.
     #[must_use]
     pub fn is_together(&self, step: usize) -> Option<bool> {
-        self.roll_call.is_over(step, self.flood.gone())
+        self.roll_call.is_over(step, self.gossip.gone())
     }
 
     /// A peer without a link has departed, and says so where its address was.
     pub(super) fn lose_departed(&mut self, peer: Rank) {
         let why = Box::default();
-        self.flood.hear(peer, Fact { rank: peer, culprit: peer, departed: true, why });
+        self.gossip.hear(peer, Fact { rank: peer, culprit: peer, departed: true, why });
         self.lose_endpoint(peer, &LinkError::Departed);
         self.note_loss(peer, &LinkError::Departed);
         self.given_up.push((peer, LinkError::Departed));
@@ -50,13 +50,13 @@ impl Bml {
     /// A process that has departed, if any, and why it counts as lost.
     #[must_use]
     pub fn deserter(&self) -> Option<(Rank, LinkError)> {
-        let rank = self.flood.gone().find(|&rank| self.flood.has_departed(rank))?;
+        let rank = self.gossip.gone().find(|&rank| self.gossip.has_departed(rank))?;
         self.blame(rank)
     }
 
     /// Tells neighbours who leaves. Gives whether all of them were told.
     pub(super) fn call_roll(&mut self) -> bool {
-        let neighbours: Vec<Rank> = self.flood.neighbours().to_vec();
+        let neighbours: Vec<Rank> = self.gossip.neighbours().to_vec();
         let mut all = true;
         for peer in neighbours {
             if !self.is_linked(peer) {

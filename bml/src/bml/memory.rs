@@ -44,32 +44,33 @@ impl Bml {
         &self.devices
     }
 
-    /// Ends all keys of the device memory that `region` touches, over all transports; see [`gapless_btl::Mapped::withdraw`].
-    /// Returns whether a peer may still have it mapped: then poll and ask again before freeing it.
-    pub fn withdraw(&mut self, region: Region) -> bool {
+    /// Ends all keys of the device memory that `region` touches, over all transports; see
+    /// [`gapless_btl::Mapped::invalidate`]. Returns whether a peer may still have it mapped: then poll and ask again
+    /// before freeing it.
+    pub fn invalidate(&mut self, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let mapped = rails.map(|rail| {
             rail.stir();
-            rail.withdraw(region)
+            rail.invalidate(region)
         });
         mapped.fold(false, |one, other| one | other)
     }
 
     /// Makes `peer`, which is lost, release the memory that `region` touches, over all transports; see
-    /// [`gapless_btl::Mapped::recall`]. Returns whether it may still use it: then poll and ask again.
-    pub fn recall(&mut self, peer: Rank, region: Region) -> bool {
+    /// [`gapless_btl::Mapped::revoke`]. Returns whether it may still use it: then poll and ask again.
+    pub fn revoke(&mut self, peer: Rank, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let used = rails.map(|rail| {
             rail.stir();
-            rail.recall(peer, region)
+            rail.revoke(peer, region)
         });
         used.fold(false, |one, other| one | other)
     }
 
     /// Takes the memory that `region` touches, which was granted to `peer`, back at once: over each transport the
-    /// peer has let go of it ([`gapless_btl::Mapped::recall`]), or gets no more than the old pages
-    /// ([`gapless_btl::Mapped::make_private`]). For whoever gives its messages up. Gives whether nothing of the peer touches
-    /// the memory from now on; memory of devices cannot be taken back from a peer that uses it.
+    /// peer has let go of it ([`gapless_btl::Mapped::revoke`]), or gets no more than the old pages
+    /// ([`gapless_btl::Mapped::make_private`]). For whoever gives its messages up. Gives whether nothing of the peer
+    /// touches the memory from now on; memory of devices cannot be taken back from a peer that uses it.
     #[must_use]
     pub fn take_back(&mut self, peer: Rank, region: Region) -> bool {
         let rails = self.rails.iter_mut();

@@ -4,10 +4,10 @@ use super::directory::CALLERS_EVERY;
 use super::{Bml, RESERVED};
 use crate::bundle::{Turn, number_of, split_short};
 use crate::endpoint::{Ending, Endpoint};
-use crate::waiter::{Step, Waiter};
+use crate::waiter::{WaitStep, Waiter};
 use crate::{Handler, Next, Rank, RankEvent, TokenSpace};
 use gapless_btl::{
-    AmTag, Fragment, LinkError, POLLS_PER_LOOK, PeerId, Placing, Queue, Short, Sink,
+    AmTag, Fragment, LinkError, POLLS_PER_LOOK, PeerId, Queue, Short, Sink, TargetAnswer,
 };
 
 /// Takes what one rail says: offers messages to the handlers of their tags, and keeps events for later.
@@ -124,25 +124,31 @@ impl<H: Handler> Sink for Inlet<'_, H> {
     }
 
     /// Numbered messages have no place: which of them is the next is known when they have come.
-    fn place(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
-        let Some(rank) = self.rank(from) else { return Placing::Nowhere };
+    fn receive_target(
+        &mut self,
+        from: PeerId,
+        tag: AmTag,
+        head: &[u8],
+        len: usize,
+    ) -> TargetAnswer<'_> {
+        let Some(rank) = self.rank(from) else { return TargetAnswer::Nowhere };
         match self.by_tag[usize::from(tag.0)] {
-            0 => self.rest.place(rank, tag, head, len),
+            0 => self.rest.receive_target(rank, tag, head, len),
             number => match self.registered(number) {
-                Some(handler) => handler.place(rank, tag, head, len),
-                None => Placing::Nowhere,
+                Some(handler) => handler.receive_target(rank, tag, head, len),
+                None => TargetAnswer::Nowhere,
             },
         }
     }
 
-    fn placed(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
+    fn target_filled(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
         let Some(rank) = self.rank(from) else { return };
         self.taken += 1;
         match self.by_tag[usize::from(tag.0)] {
-            0 => self.rest.placed(rank, tag, head, len),
+            0 => self.rest.target_filled(rank, tag, head, len),
             number => {
                 if let Some(handler) = self.registered(number) {
-                    handler.placed(rank, tag, head, len);
+                    handler.target_filled(rank, tag, head, len);
                 }
             }
         }
@@ -179,9 +185,9 @@ impl<F: FnMut(Short<'_>) -> bool> Sink for One<F> {
         false
     }
 
-    fn place(&mut self, _: PeerId, _: AmTag, _: &[u8], _: usize) -> Placing<'_> {
+    fn receive_target(&mut self, _: PeerId, _: AmTag, _: &[u8], _: usize) -> TargetAnswer<'_> {
         self.next = Next::Kept;
-        Placing::Later
+        TargetAnswer::Later
     }
 
     fn event(&mut self, event: gapless_btl::Event) {
@@ -413,7 +419,7 @@ impl Bml {
             Ending::Nothing => {}
             Ending::Survived => {
                 tracing::info!(peer = %rank, rail = name, %error, "a rail died; another carries on");
-                if !self.flood.has_left(rank) {
+                if !self.gossip.has_left(rank) {
                     self.reach(rank);
                 }
             }
@@ -447,9 +453,9 @@ impl Bml {
         let mut handled = self.poll(rest);
         if handled == 0 && self.events.is_some() {
             match waiter.step() {
-                Step::Spin => std::hint::spin_loop(),
-                Step::Yield => std::thread::yield_now(),
-                Step::Block => handled = self.block(waiter, rest),
+                WaitStep::Spin => std::hint::spin_loop(),
+                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Block => handled = self.block(waiter, rest),
             }
         }
         if handled > 0 {

@@ -1,7 +1,7 @@
 //! Peers whose addresses are looked up when they are needed.
 
 use super::{Log, named, poll, say};
-use crate::{Bml, Directory, Found, PeerState, Rank, RankEvent};
+use crate::{Bml, Directory, FoundPeer, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, LinkError, PeerId, ReserveError, Sink, Token, delegate};
 use std::collections::VecDeque;
@@ -24,10 +24,10 @@ impl Btl for Telling {
 }
 
 /// Answers in turn, and counts questions.
-struct Book(Shared<VecDeque<Found>>, Shared<Vec<Rank>>);
+struct Book(Shared<VecDeque<FoundPeer>>, Shared<Vec<Rank>>);
 
 impl Directory for Book {
-    fn look_up(&mut self, peer: Rank) -> Found {
+    fn look_up(&mut self, peer: Rank) -> FoundPeer {
         self.1.lock().unwrap().push(peer);
         self.0.lock().unwrap().pop_front().expect("it is asked no more often")
     }
@@ -36,7 +36,7 @@ impl Directory for Book {
 struct End {
     bml: Bml,
     callers: Shared<Vec<u32>>,
-    answers: Shared<VecDeque<Found>>,
+    answers: Shared<VecDeque<FoundPeer>>,
     asked: Shared<Vec<Rank>>,
 }
 
@@ -51,7 +51,7 @@ impl End {
         End { bml, callers, answers, asked }
     }
 
-    fn answer(&self, found: Found) {
+    fn answer(&self, found: FoundPeer) {
         self.answers.lock().unwrap().push_back(found);
     }
 
@@ -68,8 +68,8 @@ fn an_address_is_asked_for_once_by_whoever_sends_and_whoever_is_called() {
     assert!(a.bml.limits(Rank(1)).is_none() && !a.bml.has_met(Rank(1)));
     (0..200).for_each(|_| assert!(poll(&mut a.bml).is_empty()));
     assert_eq!(a.asked(), 0, "nobody needs it");
-    a.answer(Found::Addresses(b.bml.addresses()));
-    b.answer(Found::Addresses(a.bml.addresses()));
+    a.answer(FoundPeer::Addresses(b.bml.addresses()));
+    b.answer(FoundPeer::Addresses(a.bml.addresses()));
     let room = a.bml.reserve(Rank(1), 5);
     assert!(matches!(room, Ok(_) | Err(ReserveError::Full)), "{room:?}");
     drop(room);
@@ -89,9 +89,9 @@ fn a_directory_that_cannot_answer_now_is_asked_again() {
     let hub = Hub::new();
     let (mut a, b) = (End::new(&hub, 0), End::new(&hub, 1));
     for _ in 0..3 {
-        a.answer(Found::Later);
+        a.answer(FoundPeer::Later);
     }
-    a.answer(Found::Addresses(b.bml.addresses()));
+    a.answer(FoundPeer::Addresses(b.bml.addresses()));
     assert_eq!(a.bml.reserve(Rank(1), 5).unwrap_err(), ReserveError::Full);
     assert!(!a.bml.is_quiet(), "there is something to do");
     (0..5).for_each(|_| assert!(poll(&mut a.bml).is_empty()));
@@ -104,7 +104,7 @@ fn a_directory_that_cannot_answer_now_is_asked_again() {
 fn a_peer_without_an_address_is_lost_and_a_transport_that_does_not_tell_gets_no_directory() {
     let hub = Hub::new();
     let mut a = End::new(&hub, 0);
-    a.answer(Found::Nothing(LinkError::Unreachable { reason: "no such page".to_owned() }));
+    a.answer(FoundPeer::Nothing(LinkError::Unreachable { reason: "no such page".to_owned() }));
     let error = a.bml.reserve(Rank(1), 5).unwrap_err();
     assert!(error.to_string().contains("no such page"), "{error}");
     let events = poll(&mut a.bml);
@@ -123,9 +123,9 @@ fn a_peer_without_an_address_is_lost_and_a_transport_that_does_not_tell_gets_no_
 fn one_address_that_is_not_to_be_had_costs_one_peer() {
     struct Gone(Shared<u32>);
     impl Directory for Gone {
-        fn look_up(&mut self, _: Rank) -> Found {
+        fn look_up(&mut self, _: Rank) -> FoundPeer {
             *self.0.lock().unwrap() += 1;
-            Found::Nothing(LinkError::Unreachable { reason: "the launcher is gone".to_owned() })
+            FoundPeer::Nothing(LinkError::Unreachable { reason: "the launcher is gone".to_owned() })
         }
 
         fn may_be_mapped(&self, peer: Rank) -> bool {
@@ -168,7 +168,7 @@ fn a_thorough_poll_hears_callers_and_looks_at_quiet_rails() {
     (0..200).for_each(|_| assert!(poll(&mut b.bml).is_empty()));
     let before = *polls.lock().unwrap();
     b.callers.lock().unwrap().push(0);
-    b.answer(Found::Nothing(LinkError::Unreachable { reason: "for the test".to_owned() }));
+    b.answer(FoundPeer::Nothing(LinkError::Unreachable { reason: "for the test".to_owned() }));
     b.bml.poll_thoroughly(&mut Log::default());
     assert_eq!(*polls.lock().unwrap() - before, gapless_btl::POLLS_PER_LOOK);
     assert_eq!(b.asked(), 1);

@@ -98,7 +98,7 @@ fn sleepers_wake_each_other() {
     let hub = Hub::new();
     let (a, b) = super::pair(&[(&hub, named("x", 100))]);
     std::thread::scope(|scope| {
-        let players = [(a, true), (b, false)].map(|(mut bml, first)| {
+        let ends = [(a, true), (b, false)].map(|(mut bml, first)| {
             scope.spawn(move || {
                 let patience =
                     Patience { spin: Duration::ZERO, yields: 1, block_ms: 50, clock_ms: 1 };
@@ -120,7 +120,7 @@ fn sleepers_wake_each_other() {
             })
         });
         // Both ends live until both are done.
-        let ended = players.map(|player| player.join().unwrap());
+        let ended = ends.map(|end| end.join().unwrap());
         assert_eq!(ended.map(|bml| bml.me()), [Rank(0), Rank(1)]);
     });
 }

@@ -2,7 +2,7 @@
 
 use super::interfaces::Interface;
 use super::wanted::Pattern;
-use gapless_btl_tcp::Place;
+use gapless_btl_tcp::ListenAddress;
 use std::net::IpAddr;
 
 /// Beginnings of the names of interfaces that lead to containers and virtual machines of this host.
@@ -17,7 +17,7 @@ pub(super) enum Name {
     /// The name of an interface, or its beginning if a star follows.
     Interface { name: String, star: bool },
     /// Addresses of a network.
-    Network(Place),
+    Network(ListenAddress),
 }
 
 impl Pattern for Name {
@@ -26,14 +26,14 @@ impl Pattern for Name {
     fn parse(word: &str) -> Result<Name, String> {
         let wrong = || format!("{word:?}, not an interface or network");
         if let Ok(address) = word.parse::<IpAddr>() {
-            return Ok(Name::Network(Place::alone(address)));
+            return Ok(Name::Network(ListenAddress::alone(address)));
         }
         if let Some((address, bits)) = word.split_once('/') {
             let address = address.parse::<IpAddr>().map_err(|_| wrong())?;
             let prefix_bits = bits.parse::<u8>().map_err(|_| wrong())?;
-            let most = Place::alone(address).prefix_bits;
+            let most = ListenAddress::alone(address).prefix_bits;
             return if prefix_bits <= most {
-                Ok(Name::Network(Place { address, prefix_bits }))
+                Ok(Name::Network(ListenAddress { address, prefix_bits }))
             } else {
                 Err(wrong())
             };
@@ -62,7 +62,7 @@ pub(super) type Wanted = super::wanted::Wanted<Name>;
 
 /// The addresses to listen at. What was not asked for by name or network: loopback only if there is nothing else, and
 /// the ways to containers and virtual machines of this host only before that. IPv4 comes first.
-pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<Place> {
+pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<ListenAddress> {
     let usable = |it: &&Interface| it.is_up && !is_local(it.place.address);
     let left: Vec<&Interface> =
         all.iter().filter(usable).filter(|it| !wanted.excludes(it)).collect();
@@ -74,7 +74,7 @@ pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<Place> {
     } else {
         left.into_iter().filter(|it| wanted.includes(it)).collect::<Vec<_>>()
     };
-    let mut places: Vec<Place> = found.into_iter().map(|it| it.place).collect();
+    let mut places: Vec<ListenAddress> = found.into_iter().map(|it| it.place).collect();
     places.sort_by_key(|place| place.address.is_ipv6());
     places.dedup();
     places
@@ -82,19 +82,23 @@ pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<Place> {
 
 /// Which of these addresses are a rail together: those of one interface, if the user has asked for some; else all. An
 /// interface that is named several times is as many rails.
-pub(super) fn rails(all: &[Interface], wanted: &Wanted, places: Vec<Place>) -> Vec<Vec<Place>> {
+pub(super) fn rails(
+    all: &[Interface],
+    wanted: &Wanted,
+    places: Vec<ListenAddress>,
+) -> Vec<Vec<ListenAddress>> {
     if !wanted.asks() {
         return vec![places];
     }
-    let name = |place: &Place| all.iter().find(|it| it.place == *place).map(|it| &it.name);
-    let mut rails: Vec<Vec<Place>> = Vec::new();
+    let name = |place: &ListenAddress| all.iter().find(|it| it.place == *place).map(|it| &it.name);
+    let mut rails: Vec<Vec<ListenAddress>> = Vec::new();
     for place in places {
         match rails.iter_mut().find(|rail| name(&rail[0]) == name(&place)) {
             Some(rail) => rail.push(place),
             None => rails.push(vec![place]),
         }
     }
-    let times = |rail: &Vec<Place>| {
+    let times = |rail: &Vec<ListenAddress>| {
         let of = name(&rail[0]);
         let names = |word: &&Name| match word {
             Name::Interface { name, star: false } => Some(name) == of,
@@ -106,7 +110,10 @@ pub(super) fn rails(all: &[Interface], wanted: &Wanted, places: Vec<Place>) -> V
 }
 
 /// Keeps so many rails, and of each so many addresses, the first ones; says what is left out, if anything is.
-pub(super) fn bound(rails: &mut Vec<Vec<Place>>, (most, each): (usize, usize)) -> Option<String> {
+pub(super) fn bound(
+    rails: &mut Vec<Vec<ListenAddress>>,
+    (most, each): (usize, usize),
+) -> Option<String> {
     let more = rails.split_off(most.min(rails.len())).into_iter().flatten();
     let rest = rails.iter_mut().flat_map(|places| places.split_off(each.min(places.len())));
     let left: Vec<String> = rest.chain(more).map(|place| place.address.to_string()).collect();
@@ -129,7 +136,8 @@ mod tests {
 
     fn interface(name: &str, address: &str) -> Interface {
         let (address, bits) = address.split_once('/').unwrap();
-        let place = Place { address: address.parse().unwrap(), prefix_bits: bits.parse().unwrap() };
+        let place =
+            ListenAddress { address: address.parse().unwrap(), prefix_bits: bits.parse().unwrap() };
         Interface { name: name.to_owned(), place, is_up: true, is_loopback: name == "lo" }
     }
 
@@ -207,7 +215,7 @@ mod tests {
 
     #[test]
     fn addresses_beyond_the_bounds_are_named() {
-        let places = |numbers: std::ops::Range<u8>| -> Vec<Place> {
+        let places = |numbers: std::ops::Range<u8>| -> Vec<ListenAddress> {
             numbers.map(|number| interface("eth0", &format!("10.0.0.{number}/8")).place).collect()
         };
         let mut rails = vec![places(1..4), places(4..9), places(9..10)];

@@ -1,6 +1,6 @@
 //! The interfaces of this host, as the system lists them: getifaddrs(3).
 
-use gapless_btl_tcp::Place;
+use gapless_btl_tcp::ListenAddress;
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     pub(super) name: String,
-    pub(super) place: Place,
+    pub(super) place: ListenAddress,
     pub(super) is_up: bool,
     pub(super) is_loopback: bool,
 }
@@ -50,7 +50,7 @@ pub(super) fn list() -> io::Result<Vec<Interface>> {
         let flag = |flag: libc::c_int| entry.ifa_flags & flag.unsigned_abs() != 0;
         found.push(Interface {
             name: name.to_string_lossy().into_owned(),
-            place: Place { address, prefix_bits: ones(mask) },
+            place: ListenAddress { address, prefix_bits: ones(mask) },
             is_up: flag(libc::IFF_UP),
             is_loopback: flag(libc::IFF_LOOPBACK),
         });

@@ -3,7 +3,7 @@
 
 use super::TCP;
 use gapless_btl::Address;
-use gapless_btl_tcp::Place;
+use gapless_btl_tcp::ListenAddress;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ pub(super) const NAMES: [&str; 8] = [TCP, "tcp1", "tcp2", "tcp3", "tcp4", "tcp5"
 
 /// Addresses that lie in one network on both hosts say that two rails belong together: a word for each network of a
 /// rail, the same on every host there.
-pub(super) fn networks(places: &[Place]) -> Vec<String> {
-    let word = |place: &Place| {
+pub(super) fn networks(places: &[ListenAddress]) -> Vec<String> {
+    let word = |place: &ListenAddress| {
         let bits = u32::from(place.prefix_bits);
         match place.address {
             IpAddr::V4(v4) => {
@@ -31,7 +31,7 @@ pub(super) fn networks(places: &[Place]) -> Vec<String> {
 }
 
 /// The networks of a rail, behind its name: `tcp1/0a000000-24/…`.
-pub(super) fn label(name: &str, places: &[Place]) -> String {
+pub(super) fn label(name: &str, places: &[ListenAddress]) -> String {
     networks(places).iter().fold(name.to_owned(), |mut label, network| {
         let _ = write!(label, "/{network}");
         label
@@ -101,9 +101,9 @@ pub(super) fn paired(
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> Place {
+    fn place(text: &str) -> ListenAddress {
         let (address, bits) = text.split_once('/').unwrap();
-        Place { address: address.parse().unwrap(), prefix_bits: bits.parse().unwrap() }
+        ListenAddress { address: address.parse().unwrap(), prefix_bits: bits.parse().unwrap() }
     }
 
     fn labels(rails: &[&[&str]]) -> Vec<String> {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 const KEPT_MAX: usize = 16;
 
 /// A registration of an allocation.
-struct Kept<R> {
+struct KeptDirect<R> {
     whole: Region,
     /// What its device calls it.
     id: u64,
@@ -37,9 +37,9 @@ struct Kept<R> {
 pub(crate) struct Devices<R = Mr> {
     all: Vec<Arc<dyn Device>>,
     /// The last used is the last.
-    kept: VecDeque<Kept<R>>,
+    kept: VecDeque<KeptDirect<R>>,
     /// Those that are remembered no more, while operations work through them.
-    retired: Vec<Kept<R>>,
+    retired: Vec<KeptDirect<R>>,
 }
 
 impl<R> Default for Devices<R> {
@@ -119,7 +119,7 @@ impl<R> Devices<R> {
     fn find(&mut self, region: &Region) -> Option<Arc<R>> {
         let id = self.of(region.space())?.buffer_id(*region);
         let first = region.sub(0, region.len().min(1)).unwrap_or(*region);
-        let is_stale = |kept: &Kept<R>| contains(&kept.whole, &first) && Some(kept.id) != id;
+        let is_stale = |kept: &KeptDirect<R>| contains(&kept.whole, &first) && Some(kept.id) != id;
         while let Some(at) = self.kept.iter().position(is_stale) {
             self.retired.extend(self.kept.remove(at));
         }
@@ -139,7 +139,7 @@ impl<R> Devices<R> {
 
     /// Remembers a registration, in the place of the oldest one if there are too many.
     fn keep(&mut self, whole: Region, id: u64, registration: Arc<R>) {
-        self.kept.push_back(Kept { whole, id, registration });
+        self.kept.push_back(KeptDirect { whole, id, registration });
         if self.kept.len() > KEPT_MAX {
             self.retired.extend(self.kept.pop_front());
         }
@@ -158,7 +158,7 @@ impl OneSided {
 pub(super) struct Direct {
     pub(super) mr: Arc<Mr>,
     /// It was registered for this operation.
-    pub(super) lent: bool,
+    pub(super) in_use: bool,
 }
 
 impl Ib {
@@ -171,7 +171,7 @@ impl Ib {
     /// It cannot: whoever asks goes another way.
     pub(super) unsafe fn reach_device(&mut self, region: &Region) -> Result<Direct, RdmaError> {
         if let Some(mr) = self.one_sided.devices.find(region) {
-            return Ok(Direct { mr, lent: false });
+            return Ok(Direct { mr, in_use: false });
         }
         // What was freed meanwhile, wherever it was, is the device's again before more is taken.
         let ended = self.one_sided.devices.sweep();
@@ -188,9 +188,9 @@ impl Ib {
                 Ok(mr) => {
                     let mr = Arc::new(mr);
                     self.one_sided.lend(1, region.len());
-                    let Some(id) = id else { return Ok(Direct { mr, lent: true }) };
+                    let Some(id) = id else { return Ok(Direct { mr, in_use: true }) };
                     self.one_sided.devices.keep(region, id, Arc::clone(&mr));
-                    return Ok(Direct { mr, lent: false });
+                    return Ok(Direct { mr, in_use: false });
                 }
             }
         }
@@ -239,7 +239,7 @@ impl Ib {
             return Err(RdmaError::Unavailable { reason });
         }
         let (address, len) = (local.start(), local.len());
-        let key = Key { owner: self.card.id, address, len, rkey: 0, access };
+        let key = Key { owner: self.address.id, address, len, rkey: 0, access };
         if local.is_empty() {
             return Ok(key.seal(&self.keys));
         }

@@ -30,13 +30,13 @@ struct Registrations {
 }
 
 /// A registration, as it is attached to its memory.
-struct Kept<R> {
+struct KeptLasting<R> {
     registration: Arc<R>,
     bytes: u64,
     alive: Arc<Registrations>,
 }
 
-impl<R> Drop for Kept<R> {
+impl<R> Drop for KeptLasting<R> {
     fn drop(&mut self) {
         self.alive.count.fetch_sub(1, Ordering::Relaxed);
         self.alive.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -44,10 +44,10 @@ impl<R> Drop for Kept<R> {
 }
 
 /// Memory, and what it is registered as.
-struct Known<R> {
+struct KnownAllocation<R> {
     memory: Weak<Lasting>,
     len: u64,
-    kept: Weak<Kept<R>>,
+    kept: Weak<KeptLasting<R>>,
     /// Bytes that messages have asked for, and with how many it is registered.
     asked: u64,
     due: u64,
@@ -59,13 +59,13 @@ struct Known<R> {
 struct Lent<R> {
     count: u32,
     #[expect(dead_code, reason = "held, so that it is not ended")]
-    kept: Arc<Kept<R>>,
+    kept: Arc<KeptLasting<R>>,
 }
 
 /// All memory that was told of.
 pub(crate) struct Remembered<R = Mr> {
     /// By address. Of memory that is gone some entries are left.
-    known: BTreeMap<u64, Known<R>>,
+    known: BTreeMap<u64, KnownAllocation<R>>,
     /// Keys that peers have, by address and number.
     keys: HashMap<(u64, u32), Lent<R>>,
     alive: Arc<Registrations>,
@@ -96,12 +96,12 @@ impl<R: Send + Sync + 'static> Remembered<R> {
         if same.is_some_and(|known| known.ptr_eq(&memory)) {
             return;
         }
-        let known = Known { memory, len, kept, asked: 0, due: len, turn: 0 };
+        let known = KnownAllocation { memory, len, kept, asked: 0, due: len, turn: 0 };
         self.known.insert(region.start(), known);
     }
 
     /// The memory that all of `region` lies in.
-    fn whole(&mut self, region: &Region) -> Option<(&mut Known<R>, Arc<Lasting>)> {
+    fn whole(&mut self, region: &Region) -> Option<(&mut KnownAllocation<R>, Arc<Lasting>)> {
         let end = region.start().checked_add(region.len())?;
         loop {
             let (&at, known) = self.known.range(..=region.start()).next_back()?;
@@ -119,7 +119,7 @@ impl<R: Send + Sync + 'static> Remembered<R> {
     }
 
     /// The registration of the memory that `region` lies in, if it is registered.
-    fn find(&mut self, region: &Region) -> Option<Arc<Kept<R>>> {
+    fn find(&mut self, region: &Region) -> Option<Arc<KeptLasting<R>>> {
         self.turn += 1;
         let turn = self.turn;
         // Held meanwhile; whoever asks has promised it for longer.
@@ -136,12 +136,12 @@ impl<R: Send + Sync + 'static> Remembered<R> {
     }
 
     /// Attaches a registration to its memory.
-    fn keep(&mut self, memory: &Arc<Lasting>, registration: R) -> Arc<Kept<R>> {
+    fn keep(&mut self, memory: &Arc<Lasting>, registration: R) -> Arc<KeptLasting<R>> {
         let (registration, alive) = (Arc::new(registration), Arc::clone(&self.alive));
         let bytes = memory.region().len();
         alive.count.fetch_add(1, Ordering::Relaxed);
         alive.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let kept = Arc::new(Kept { registration, bytes, alive });
+        let kept = Arc::new(KeptLasting { registration, bytes, alive });
         memory.attach(Arc::clone(&kept) as Arc<dyn Any + Send + Sync>);
         if let Some(known) = self.known.get_mut(&memory.region().start()) {
             known.kept = Arc::downgrade(&kept);
@@ -157,22 +157,22 @@ impl<R: Send + Sync + 'static> Remembered<R> {
     }
 
     /// A peer is given a key.
-    fn lend_key(&mut self, key: (u64, u32), kept: Arc<Kept<R>>) {
+    fn lend_key(&mut self, key: (u64, u32), kept: Arc<KeptLasting<R>>) {
         self.keys.entry(key).or_insert(Lent { count: 0, kept }).count += 1;
     }
 
     /// A key is given back; whether it was one of these.
     pub(super) fn return_key(&mut self, address: u64, number: u32) -> bool {
-        let Some(lent) = self.keys.get_mut(&(address, number)) else { return false };
-        lent.count -= 1;
-        if lent.count == 0 {
+        let Some(in_use) = self.keys.get_mut(&(address, number)) else { return false };
+        in_use.count -= 1;
+        if in_use.count == 0 {
             self.keys.remove(&(address, number));
         }
         true
     }
 
     /// Registrations that nothing uses: when each was used last, it, and its memory, which is dropped after it.
-    fn idle(&self) -> impl Iterator<Item = (u64, Arc<Kept<R>>, Arc<Lasting>)> {
+    fn idle(&self) -> impl Iterator<Item = (u64, Arc<KeptLasting<R>>, Arc<Lasting>)> {
         self.known.values().filter_map(|known| {
             let memory = known.memory.upgrade()?;
             let kept = known.kept.upgrade()?;
@@ -209,7 +209,7 @@ impl<R: Send + Sync + 'static> Remembered<R> {
 
 impl Ib {
     /// The registration of memory that lives long and has all of `region`, which is made now if it is due.
-    fn lasting(&mut self, region: &Region, asks: bool) -> Option<Arc<Kept<Mr>>> {
+    fn lasting(&mut self, region: &Region, asks: bool) -> Option<Arc<KeptLasting<Mr>>> {
         let remembered = &mut self.one_sided.remembered;
         if let Some(kept) = remembered.find(region) {
             return Some(kept);

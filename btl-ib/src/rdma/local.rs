@@ -1,10 +1,10 @@
 //! How the adapter reaches the local memory of operations, and how much may be registered.
 
 use super::direct::Direct;
-use super::{OneSided, Operation, PIECES_MAX, STAGING_BYTES, Way};
+use super::{OneSided, Operation, PIECES_MAX, RdmaKind, STAGING_BYTES};
 use crate::ib::Ib;
 use crate::key::Key;
-use crate::link::{State, Work};
+use crate::link::{LinkState, PostedWork};
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::memory::Mr;
 use gapless_btl::{LinkError, RdmaError, RemoteKey};
@@ -20,7 +20,7 @@ pub(super) struct Reach {
     /// What the keys are of.
     pub(super) held: Vec<Arc<Mr>>,
     /// How many of these were registered for the operation, and their bytes.
-    pub(super) lent: (usize, u64),
+    pub(super) in_use: (usize, u64),
 }
 
 impl Ib {
@@ -33,12 +33,12 @@ impl Ib {
     /// There are pieces of devices' memory, and not all can be reached without staging.
     pub(super) unsafe fn reach(
         &mut self,
-        way: Way,
+        way: RdmaKind,
         local: &[Region],
         total: u64,
     ) -> Result<Reach, RdmaError> {
         let (mut lkeys, mut held) = (Vec::with_capacity(local.len()), Vec::new());
-        let mut lent = (0, 0);
+        let mut in_use = (0, 0);
         let (mut kind, mut refused) = (0, None);
         let of_devices = local.iter().any(|region| !region.space().cpu_accessible());
         for region in local {
@@ -47,13 +47,13 @@ impl Ib {
             } else if !region.space().cpu_accessible() {
                 // SAFETY: the caller's promise.
                 match unsafe { self.reach_device(region) } {
-                    Ok(Direct { mr, lent: for_it }) => {
+                    Ok(Direct { mr, in_use: for_it }) => {
                         lkeys.push(mr.lkey());
                         if !held.last().is_some_and(|last| Arc::ptr_eq(last, &mr)) {
                             held.push(mr);
                         }
                         let more = if for_it { (1, region.len()) } else { (0, 0) };
-                        lent = (lent.0 + more.0, lent.1 + more.1);
+                        in_use = (in_use.0 + more.0, in_use.1 + more.1);
                     }
                     Err(error) => {
                         (kind, refused) = (2, Some(error));
@@ -79,7 +79,7 @@ impl Ib {
                         kind = 1;
                         lkeys.push(mr.lkey());
                         held.push(Arc::new(mr));
-                        lent = (lent.0 + 1, lent.1 + region.len());
+                        in_use = (in_use.0 + 1, in_use.1 + region.len());
                         self.one_sided.lend(1, region.len());
                     }
                     Err(error) => {
@@ -94,7 +94,7 @@ impl Ib {
             }
         }
         if kind == 2 {
-            self.one_sided.give_back(lent);
+            self.one_sided.give_back(in_use);
             if of_devices {
                 let reason =
                     "pieces of a device's memory beside others that must be staged".to_owned();
@@ -105,7 +105,7 @@ impl Ib {
         if kind == 2 {
             return Ok(Reach::default());
         }
-        Ok(Reach { lkeys: lkeys.into(), held, lent })
+        Ok(Reach { lkeys: lkeys.into(), held, in_use })
     }
 
     /// Whether one more region may be registered, beside all but so many regions of so many bytes.
@@ -114,12 +114,12 @@ impl Ib {
         bytes: u64,
         (less, less_bytes): (usize, u64),
     ) -> Result<(), RdmaError> {
-        let OneSided { registrations, registered_bytes, lent, lent_bytes, remembered, .. } =
+        let OneSided { registrations, registered_bytes, in_use, in_use_bytes, remembered, .. } =
             &self.one_sided;
         let (kept, kept_bytes) = remembered.counts();
         // (Memory that is kept may be freed by another thread meanwhile.)
-        let count = registrations.len() + lent + kept.saturating_sub(less);
-        let all_bytes = registered_bytes + lent_bytes + kept_bytes.saturating_sub(less_bytes);
+        let count = registrations.len() + in_use + kept.saturating_sub(less);
+        let all_bytes = registered_bytes + in_use_bytes + kept_bytes.saturating_sub(less_bytes);
         let (most, most_bytes) = (self.config.registrations_max, self.config.registered_bytes_max);
         if count >= most || all_bytes.saturating_add(bytes) > most_bytes {
             let reason = format!(
@@ -133,7 +133,7 @@ impl Ib {
     /// [`Rdma::deregister`](gapless_btl::Rdma::deregister).
     pub(super) fn take_back(&mut self, key: &RemoteKey) {
         let Ok(key) = Key::open(key, &self.keys) else { return };
-        if key.owner != self.card.id {
+        if key.owner != self.address.id {
             return;
         }
         if self.one_sided.remembered.return_key(key.address, key.rkey) {
@@ -168,12 +168,13 @@ impl Ib {
             operation.is_some_and(|it| it.held.iter().any(|held| Arc::ptr_eq(held, mr)))
         };
         let users = (0..).zip(&self.links).filter(|(_, link)| match &link.state {
-            State::Up(up) => {
+            LinkState::Up(up) => {
                 let mut posted = up.posted.iter();
-                posted.any(|it| matches!(it.work, Work::Part(part) if uses(part.operation)))
-                    || up.operations.iter().any(|&at| uses(at))
+                posted.any(
+                    |it| matches!(it.work, PostedWork::OperationPart(part) if uses(part.operation)),
+                ) || up.operations.iter().any(|&at| uses(at))
             }
-            State::Known | State::Calling(_) | State::Lost(_) => false,
+            LinkState::Known | LinkState::Calling(_) | LinkState::Lost(_) => false,
         });
         let users: Vec<u32> = users.map(|(id, _)| id).collect();
         for id in users {
@@ -197,7 +198,7 @@ impl OneSided {
         operation: &Operation,
         buffer: u32,
         (at, bytes): (u64, u64),
-        way: Way,
+        way: RdmaKind,
     ) {
         let (mut piece, mut offset) = (0, at);
         let mut done = 0;
@@ -212,8 +213,10 @@ impl OneSided {
             let staged = self.staging.region().sub(place, count);
             let mine = local.sub(offset, count);
             if let (Ok(staged), Ok(mine)) = (staged, mine) {
-                let (to, from) = if way == Way::Write { (staged, mine) } else { (mine, staged) };
-                // SAFETY: both are the CPU's memory: the caller vouches for the local one, and the buffer is ours alone.
+                let (to, from) =
+                    if way == RdmaKind::Write { (staged, mine) } else { (mine, staged) };
+                // SAFETY: both are the CPU's memory: the caller vouches for the local one, and the buffer is ours
+                // alone.
                 let copied = unsafe { gapless_mem::copy(&to, &from) };
                 debug_assert!(copied.is_ok(), "{copied:?}");
             }

@@ -22,7 +22,7 @@ impl Ib {
 
     /// Whether a key is one for changes, and of this peer.
     pub(super) fn is_for_changes(&self, peer: PeerId, key: &RemoteKey) -> bool {
-        let owner = self.links.get(peer.0 as usize).map(|link| link.card.id);
+        let owner = self.links.get(peer.0 as usize).map(|link| link.address.id);
         let key = Key::open(key, &self.keys).ok();
         let fits = key.zip(owner);
         self.lengths.atomics

@@ -138,7 +138,7 @@ fn memory_of_devices_that_is_refused_moves_nothing() {
         // SAFETY: the device outlives the transport, and nothing touches the memory.
         let refused = unsafe { ends[1].ib.register(theirs, Access::Read) };
         assert!(matches!(refused, Err(RdmaError::Unavailable { .. })), "{refused:?}");
-        assert_eq!((bytes(&own, mine), ends[0].ib.one_sided.lent()), (pattern(5000, 3), 0));
+        assert_eq!((bytes(&own, mine), ends[0].ib.one_sided.in_use()), (pattern(5000, 3), 0));
         expect_health(&mut ends);
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong on real wires: no buffer at the receiver, a link that goes down, strangers.
+//! What goes wrong on real wires: no buffer at the receiver, a link that goes down, unauthenticated processes.
 
 use super::{End, Patience, config, device, expect_health, joined, open};
 use crate::proof::{DATAGRAM_BYTES, Datagram, Keys, Refusal, Word};
@@ -94,59 +94,59 @@ fn a_link_that_goes_down_is_noticed_and_comes_back() {
 }
 
 #[test]
-fn strangers_get_nowhere() {
+fn unauthenticated_processes_get_nowhere() {
     let mut ends = joined(config(0), config(1));
     let other = IbConfig { secret: Secret::new([1; 32]), ..config(1) };
-    let mut stranger = open(other);
+    let mut unauthenticated = open(other);
     let victim = ends[0].ib.address();
-    let to_victim = stranger.connect(&victim).unwrap();
-    // It knows all but the secret, and calls; and somebody sends garbage to the door. Adapters drop datagrams with a wrong
-    // queue key, so it has found that out.
-    stranger.door.pretend(ends[0].ib.keys.queue_key());
+    let to_victim = unauthenticated.connect(&victim).unwrap();
+    // It knows all but the secret, and calls; and somebody sends garbage to the connection manager. Adapters drop
+    // datagrams with a wrong queue key, so it has found that out.
+    unauthenticated.cm.pretend(ends[0].ib.keys.queue_key());
     let keys = Keys::new(&Secret::new([1; 32]), "tests of btl-ib");
     let datagram = Datagram {
-        from: stranger.card.id,
+        from: unauthenticated.address.id,
         rank: 1,
-        to: ends[0].ib.card.id,
-        door: stranger.card.door,
+        to: ends[0].ib.address.id,
+        cm: unauthenticated.address.cm,
         word: Word::Alive(1),
     };
     for round in 0..200u8 {
-        let door = ends[0].ib.card.door;
-        stranger.door.send(door, datagram.seal(&keys));
-        stranger.door.send(door, [round; DATAGRAM_BYTES]);
+        let cm = ends[0].ib.address.cm;
+        unauthenticated.cm.send(cm, datagram.seal(&keys));
+        unauthenticated.cm.send(cm, [round; DATAGRAM_BYTES]);
     }
-    let mut stranger = End::new(stranger, to_victim);
+    let mut unauthenticated = End::new(unauthenticated, to_victim);
     let patience = Patience::new();
-    while stranger.lost.is_none() {
-        stranger.poll();
+    while unauthenticated.lost.is_none() {
+        unauthenticated.poll();
         ends.iter_mut().for_each(End::poll);
-        patience.tick("the stranger to give up");
+        patience.tick("the unauthenticated process to give up");
     }
-    assert!(stranger.lost.as_ref().unwrap().to_string().contains("answers no call"));
-    // Datagrams for one door that wait replace each other, so not all were sent.
-    let seen = ends[0].ib.door.strangers();
+    assert!(unauthenticated.lost.as_ref().unwrap().to_string().contains("answers no call"));
+    // Datagrams for one connection manager that wait replace each other, so not all were sent.
+    let seen = ends[0].ib.cm.unauthenticated();
     assert!(seen > 0, "no datagram came through, so nothing is shown");
     expect_health(&mut ends);
 }
 
 /// Who does not know the secret cannot speak for a peer, although it knows all else.
 #[test]
-fn a_stranger_does_not_speak_for_a_peer() {
+fn an_unauthenticated_process_does_not_speak_for_a_peer() {
     let (mut a, mut b) = (open(config(0)), open(config(1)));
     let to_b = a.introduce(&b.address()).unwrap();
     let to_a = b.introduce(&a.address()).unwrap();
     assert!(matches!(a.reserve(to_b, 1), Err(ReserveError::Full)));
     let secret = Secret::new([1; 32]);
-    let stranger = open(IbConfig { secret: secret.clone(), ..config(1) });
-    stranger.door.pretend(a.keys.queue_key());
+    let unauthenticated = open(IbConfig { secret: secret.clone(), ..config(1) });
+    unauthenticated.cm.pretend(a.keys.queue_key());
     let word = Word::Refused(Refusal::Lost);
-    let (from, to, door) = (b.card.id, a.card.id, b.card.door);
-    let forged = Datagram { from, rank: 1, to, door, word };
+    let (from, to, cm) = (b.address.id, a.address.id, b.address.cm);
+    let forged = Datagram { from, rank: 1, to, cm, word };
     let forged = forged.seal(&Keys::new(&secret, "tests of btl-ib"));
     let (mut a, patience) = (End::new(a, to_b), Patience::new());
-    while a.ib.door.strangers() < 10 {
-        stranger.door.send(a.ib.card.door, forged);
+    while a.ib.cm.unauthenticated() < 10 {
+        unauthenticated.cm.send(a.ib.address.cm, forged);
         a.poll();
         assert_eq!(a.lost, None);
         patience.tick("datagrams");
@@ -154,17 +154,17 @@ fn a_stranger_does_not_speak_for_a_peer() {
     expect_health(&mut [a, End::new(b, to_a)]);
 }
 
-/// A call during which the port goes down ends: datagrams that cannot leave take the door's queue pair to the error state.
-/// The door works afterwards, and the transport can be dropped.
+/// A call during which the port goes down ends: datagrams that cannot leave take the connection manager's queue pair to
+/// the error state. The connection manager works afterwards, and the transport can be dropped.
 #[test]
 fn a_call_into_a_port_that_is_down_ends() {
     let (mut a, mut b) = (open(config(0)), open(config(1)));
     let to_b = a.introduce(&b.address()).unwrap();
     let to_a = b.introduce(&a.address()).unwrap();
-    // The peer's door hears it, so the way is known. The peer does not poll.
+    // The peer's connection manager hears it, so the way is known. The peer does not poll.
     assert!(matches!(a.reserve(to_b, 1), Err(ReserveError::Full)));
     let patience = Patience::new();
-    while b.door.next().is_none() {
+    while b.cm.next().is_none() {
         patience.tick("a hello");
     }
     if set_link("down").is_none() {
@@ -187,13 +187,13 @@ fn a_call_into_a_port_that_is_down_ends() {
     while crate::Ib::new(config(0)).is_err() {
         patience.tick("the port");
     }
-    // Its door hears again, and refuses what it has lost.
+    // Its connection manager hears again, and refuses what it has lost.
     assert!(matches!(b.reserve(to_a, 1), Err(ReserveError::Full)));
     let error = expect_loss(&mut [End::new(b, to_a), a]);
     assert!(error.to_string().contains("refuses the link"), "{error}");
 }
 
-/// Whoever calls an end that has lost it is told so, although the end's door says that the process lives.
+/// Whoever calls an end that has lost it is told so, although the end's connection manager says that the process lives.
 #[test]
 fn a_caller_that_was_lost_is_refused() {
     let (mut a, mut b) = (open(config(0)), open(config(1)));

@@ -102,7 +102,7 @@ fn every_way_to_local_memory_moves_the_same_bytes() {
             }
         }
         ends[0].ib.deregister(&own_key);
-        assert_eq!(ends[0].ib.one_sided.lent(), 0);
+        assert_eq!(ends[0].ib.one_sided.in_use(), 0);
         expect_health(&mut ends);
     }
 }
@@ -127,7 +127,7 @@ fn where_the_system_registers_nothing_memory_is_staged() {
         assert!(bytes(&from) == bytes(&to), "put {put}");
     }
     assert_eq!(ends[0].ib.one_sided.ways, [0, 0, 2 * LEN]);
-    assert_eq!(ends[0].ib.one_sided.lent(), 0);
+    assert_eq!(ends[0].ib.one_sided.in_use(), 0);
     REFUSES.set(false);
     register(&mut ends[1], ground(LEN), Access::Read).unwrap();
     expect_health(&mut ends);
@@ -205,10 +205,10 @@ fn registrations_for_operations_are_bounded() {
     let key = register(&mut ends[1], ground(LEN), Access::Write).unwrap();
     let [a, b] = &mut ends;
     let remote = [Extent { offset: 0, len: LEN }];
-    for (lent, ways) in [(1, [0, LEN, 0]), (1, [0, LEN, LEN])] {
+    for (in_use, ways) in [(1, [0, LEN, 0]), (1, [0, LEN, LEN])] {
         // SAFETY: `ground` is never freed, and nothing else touches it.
         unsafe { a.ib.put(a.peer, &[ground(LEN)], &key, &remote, Token(6)) }.unwrap();
-        assert_eq!((a.ib.one_sided.lent(), a.ib.one_sided.ways), (lent, ways));
+        assert_eq!((a.ib.one_sided.in_use(), a.ib.one_sided.ways), (in_use, ways));
     }
     // The one region is taken.
     let refused = register(a, ground(1), Access::Read);
@@ -219,7 +219,7 @@ fn registrations_for_operations_are_bounded() {
         b.poll();
         patience.tick("the ends");
     }
-    assert_eq!(a.ib.one_sided.lent(), 0);
+    assert_eq!(a.ib.one_sided.in_use(), 0);
     register(a, ground(1), Access::Read).unwrap();
     expect_health(&mut ends);
 }

@@ -1,7 +1,7 @@
-//! What is retained: tallies, counts that cannot be, and links that are cut at some moment of traffic both ways.
+//! What is retained: ack words, counts that cannot be, and links that are cut at some moment of traffic both ways.
 
 use super::{End, Patience, config, expect_health, joined};
-use crate::header::{Header, Kind};
+use crate::header::{Header, MessageKind};
 use gapless_btl::{AmTag, Btl, Event, LinkError, Queue, ReserveError, Token};
 use std::collections::VecDeque;
 
@@ -79,7 +79,7 @@ fn a_count_of_what_was_not_sent_is_corrupt() {
     let [a, b] = &mut ends;
     let up = b.ib.links[b.peer.0 as usize].up().unwrap();
     let (grant, sequence) = (up.incoming.tell(), up.next_sequence());
-    let header = Header { kind: Kind::Message, tag: 3, grant, sequence, had: 1, bytes: 4 };
+    let header = Header { kind: MessageKind::Message, tag: 3, grant, sequence, had: 1, bytes: 4 };
     up.send_raw(b.peer.0, &header.write(), &[0; 4]);
     let patience = Patience::new();
     while a.lost.is_none() {

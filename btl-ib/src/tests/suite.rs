@@ -2,7 +2,7 @@
 
 use super::{config, open};
 use crate::Ib;
-use crate::header::{HEADER_BYTES, Header, Kind};
+use crate::header::{HEADER_BYTES, Header, MessageKind};
 use crate::link::Up;
 use gapless_btl::{AmTag, LinkError, PeerId};
 use gapless_btl_testkit::conformance::Fixture;
@@ -41,7 +41,7 @@ impl Fixture for Ports {
     fn garbage(&mut self, from: &mut Ib, to: PeerId, variant: u32) -> bool {
         let up: &mut Up = from.links[to.0 as usize].up().expect("the link stands");
         let (grant, sequence) = (up.incoming.tell(), up.next_sequence());
-        let (kind, tag) = (Kind::Message, AmTag(7).0);
+        let (kind, tag) = (MessageKind::Message, AmTag(7).0);
         let right = Header { kind, tag, grant, sequence, had: 0, bytes: 4 };
         let (header, body): (Header, &[u8]) = match variant {
             // Grants that cannot be, wrong numbers, lengths that are not there.
@@ -51,8 +51,8 @@ impl Fixture for Ports {
             3 => (Header { sequence: sequence.wrapping_sub(1), ..right }, &[1; 4]),
             4 => (Header { bytes: 5, ..right }, &[1; 4]),
             5 => (Header { bytes: u32::MAX, ..right }, &[1; 4]),
-            6 => (Header { kind: Kind::Grant, ..right }, &[1; 4]),
-            7 => (Header { kind: Kind::Farewell, bytes: 0, ..right }, &[]),
+            6 => (Header { kind: MessageKind::Grant, ..right }, &[1; 4]),
+            7 => (Header { kind: MessageKind::Farewell, bytes: 0, ..right }, &[]),
             _ => return self.more_garbage(from, to, variant),
         };
         up.send_raw(to.0, &header.write(), body);

@@ -4,7 +4,7 @@ use super::memory::{Domain, Registered};
 use super::pair::{Here, Lengths, Raw};
 use super::queues::Cq;
 use super::{refused, refused_as};
-use crate::place::Place;
+use crate::qp_address::QpAddress;
 use gapless_btl::LinkError;
 use rdma_sys::{
     ibv_ah, ibv_ah_attr, ibv_qp_attr_mask as mask, ibv_qp_state as state, ibv_qp_type, ibv_recv_wr,
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) const ROUTE_BYTES: u32 = 40;
 
 /// Points `at` to `peer`.
-pub(super) fn direct(at: &mut ibv_ah_attr, here: Here, peer: &Place) {
+pub(super) fn direct(at: &mut ibv_ah_attr, here: Here, peer: &QpAddress) {
     at.dlid = peer.lid;
     at.port_num = here.port;
     at.sl = here.service_level;
@@ -31,20 +31,24 @@ pub(super) fn direct(at: &mut ibv_ah_attr, here: Here, peer: &Place) {
 }
 
 /// A place to which datagrams can go.
-pub(crate) struct Way {
+pub(crate) struct DatagramRoute {
     domain: Arc<Domain>,
     raw: NonNull<ibv_ah>,
 }
 
 // SAFETY: verbs may be called from any thread.
-unsafe impl Send for Way {}
+unsafe impl Send for DatagramRoute {}
 
-impl Way {
+impl DatagramRoute {
     /// May wait for the system to find the way.
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn new(domain: &Arc<Domain>, here: Here, to: &Place) -> Result<Way, LinkError> {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        here: Here,
+        to: &QpAddress,
+    ) -> Result<DatagramRoute, LinkError> {
         let mut wish = MaybeUninit::<ibv_ah_attr>::zeroed();
         // SAFETY: numbers only, for which zero is a value.
         let wish = unsafe { wish.assume_init_mut() };
@@ -52,11 +56,11 @@ impl Way {
         // SAFETY: the domain lives; the structure is that of the call, and lives through it.
         let raw = unsafe { (domain.context.library.create_ah)(domain.raw(), &raw mut *wish) };
         let raw = NonNull::new(raw).ok_or_else(|| refused("ibv_create_ah"))?;
-        Ok(Way { domain: Arc::clone(domain), raw })
+        Ok(DatagramRoute { domain: Arc::clone(domain), raw })
     }
 }
 
-impl Drop for Way {
+impl Drop for DatagramRoute {
     fn drop(&mut self) {
         // SAFETY: destroyed once. What was posted to it has copied it, or fails.
         let _ = unsafe { (self.domain.context.library.destroy_ah)(self.raw.as_ptr()) };
@@ -159,7 +163,7 @@ impl Datagrams {
         &mut self,
         name: u64,
         (offset, bytes): (u64, u32),
-        way: &Way,
+        way: &DatagramRoute,
         (number, key): (u32, u32),
     ) -> Result<(), LinkError> {
         let extended = self.raw.extended.as_ptr();

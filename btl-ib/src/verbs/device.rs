@@ -3,7 +3,7 @@
 use super::flags::Capabilities;
 use super::library::{Library, library};
 use super::{refused, refused_as};
-use crate::card::LinkKind;
+use crate::address::LinkKind;
 use gapless_btl::LinkError;
 use rdma_sys::{
     ibv_async_event, ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry,

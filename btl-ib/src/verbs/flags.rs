@@ -1,6 +1,6 @@
 //! Access and capabilities as sets.
 
-use super::pair::Way;
+use super::pair::RdmaKind;
 use bitflags::bitflags;
 use gapless_btl::Access;
 use rdma_sys::{ibv_access_flags as raw, ibv_device_cap_flags as caps};
@@ -26,12 +26,12 @@ impl MemoryAccess {
     pub(crate) const OWN: MemoryAccess = MemoryAccess::LOCAL_WRITE;
 
     /// Pages of ours that peers write into: in order, likewise.
-    pub(crate) const TALLIES: MemoryAccess =
+    pub(crate) const ACK_WORDS: MemoryAccess =
         MemoryAccess::LOCAL_WRITE.union(MemoryAccess::REMOTE_WRITE);
 
-    /// Memory of a caller that peers may use: only bulk memory may be written in any order. Numbers that are changed are
-    /// looked at while others are written.
-    pub(crate) fn lent(len: u64, access: Access) -> MemoryAccess {
+    /// Memory of a caller that peers may use: only bulk memory may be written in any order. Numbers that are changed
+    /// are looked at while others are written.
+    pub(crate) fn of_caller(len: u64, access: Access) -> MemoryAccess {
         let mut rights = MemoryAccess::REMOTE_READ;
         rights.set(MemoryAccess::REMOTE_WRITE | MemoryAccess::LOCAL_WRITE, access != Access::Read);
         rights.set(MemoryAccess::REMOTE_ATOMIC, access == Access::Atomic);
@@ -42,16 +42,16 @@ impl MemoryAccess {
 
     /// Memory that lives long: peers may read it, and own operations may do either.
     pub(crate) fn lasting(len: u64) -> MemoryAccess {
-        MemoryAccess::lent(len, Access::Read) | MemoryAccess::LOCAL_WRITE
+        MemoryAccess::of_caller(len, Access::Read) | MemoryAccess::LOCAL_WRITE
     }
 
     /// Memory of a caller that one operation of this end works through. Nobody looks at it before the operation's end.
-    pub(crate) fn of_operation(way: Way) -> MemoryAccess {
+    pub(crate) fn of_operation(way: RdmaKind) -> MemoryAccess {
         match way {
-            Way::Read => MemoryAccess::LOCAL_WRITE | MemoryAccess::RELAXED_ORDERING,
-            Way::Write => MemoryAccess::empty(),
+            RdmaKind::Read => MemoryAccess::LOCAL_WRITE | MemoryAccess::RELAXED_ORDERING,
+            RdmaKind::Write => MemoryAccess::empty(),
             // What the number was is written there.
-            Way::Change(_) => MemoryAccess::LOCAL_WRITE,
+            RdmaKind::Change(_) => MemoryAccess::LOCAL_WRITE,
         }
     }
 }
@@ -95,13 +95,13 @@ mod tests {
             (u64::MAX, Access::Atomic, read | write | M::REMOTE_ATOMIC),
         ];
         for (len, access, due) in table {
-            assert_eq!(M::lent(len, access), due, "{len} bytes, {access:?}");
+            assert_eq!(M::of_caller(len, access), due, "{len} bytes, {access:?}");
         }
         assert_eq!(M::lasting(8), read | M::LOCAL_WRITE);
         assert_eq!(M::lasting(BULK_BYTES), read | M::LOCAL_WRITE | M::RELAXED_ORDERING);
-        assert_eq!(M::of_operation(Way::Read), M::LOCAL_WRITE | M::RELAXED_ORDERING);
-        assert_eq!(M::of_operation(Way::Write), M::empty());
-        assert_eq!(M::of_operation(Way::Change(Change::Add(1))), M::LOCAL_WRITE);
-        assert_eq!((M::OWN, M::TALLIES), (M::LOCAL_WRITE, write));
+        assert_eq!(M::of_operation(RdmaKind::Read), M::LOCAL_WRITE | M::RELAXED_ORDERING);
+        assert_eq!(M::of_operation(RdmaKind::Write), M::empty());
+        assert_eq!(M::of_operation(RdmaKind::Change(Change::Add(1))), M::LOCAL_WRITE);
+        assert_eq!((M::OWN, M::ACK_WORDS), (M::LOCAL_WRITE, write));
     }
 }

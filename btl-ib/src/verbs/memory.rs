@@ -205,7 +205,7 @@ impl Registered {
         domain: &Arc<Domain>,
         bytes: usize,
     ) -> Result<Arc<Registered>, LinkError> {
-        Registered::with(domain, bytes, MemoryAccess::TALLIES)
+        Registered::with(domain, bytes, MemoryAccess::ACK_WORDS)
     }
 
     fn with(

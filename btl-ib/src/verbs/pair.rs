@@ -11,7 +11,7 @@ use super::flags::MemoryAccess;
 use super::memory::{Domain, Registered};
 use super::queues::{Cq, Srq};
 use super::{over, refused, refused_as};
-use crate::place::Place;
+use crate::qp_address::QpAddress;
 use gapless_btl::Change;
 use gapless_btl::LinkError;
 use rdma_sys::{
@@ -295,7 +295,7 @@ impl Qp<Init> {
     pub(crate) fn hear(
         mut self,
         here: Here,
-        peer: &Place,
+        peer: &QpAddress,
         sequence: u32,
         manner: &Manner,
     ) -> Result<Qp<ReadyToReceive>, LinkError> {
@@ -357,7 +357,7 @@ pub(crate) struct Piece {
 
 /// What to do with a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RdmaKind {
     Read,
     Write,
     /// Change a number of eight bytes, and read what it was.
@@ -513,7 +513,7 @@ impl Qp<ReadyToSend> {
         &mut self,
         name: u64,
         told: bool,
-        way: Way,
+        way: RdmaKind,
         pieces: &[Piece],
         (rkey, address): (u32, u64),
     ) -> Result<(), LinkError> {
@@ -525,15 +525,15 @@ impl Qp<ReadyToSend> {
         let extended = self.begin(name, told, 0);
         match way {
             // SAFETY: work was begun.
-            Way::Read => unsafe { rdma_sys::ibv_wr_rdma_read(extended, rkey, address) },
+            RdmaKind::Read => unsafe { rdma_sys::ibv_wr_rdma_read(extended, rkey, address) },
             // SAFETY: as above.
-            Way::Write => unsafe { rdma_sys::ibv_wr_rdma_write(extended, rkey, address) },
+            RdmaKind::Write => unsafe { rdma_sys::ibv_wr_rdma_write(extended, rkey, address) },
             // SAFETY: as above; the queue pair was made for that, else nobody has a key that allows it.
-            Way::Change(Change::Add(more)) => unsafe {
+            RdmaKind::Change(Change::Add(more)) => unsafe {
                 rdma_sys::ibv_wr_atomic_fetch_add(extended, rkey, address, more);
             },
             // SAFETY: as above.
-            Way::Change(Change::CompareSwap { compare, swap }) => unsafe {
+            RdmaKind::Change(Change::CompareSwap { compare, swap }) => unsafe {
                 rdma_sys::ibv_wr_atomic_cmp_swp(extended, rkey, address, compare, swap);
             },
         }

@@ -1,8 +1,8 @@
 //! Tests that need hundreds of open files.
 
-use super::strangers::greet;
+use super::unauthenticated::greet;
 use super::{Default, Pair, job, tiny, until};
-use crate::link::State;
+use crate::link::LinkState;
 use crate::meeting::EVENTS;
 use crate::{Sm, socket, wire};
 use gapless_btl::{AmTag, Btl, Event, Mapped, PeerId, Queue, Token};
@@ -43,7 +43,7 @@ fn a_peer_that_shares_too_much_is_refused_before_it_hurts() {
         pair.b.poll(None, &mut pair.events);
         pair.a.key(pair.to_b, again.lease()).is_some()
     });
-    assert_eq!(pair.b.links[0].state, State::Up);
+    assert_eq!(pair.b.links[0].state, LinkState::Up);
 }
 
 #[test]
@@ -97,16 +97,16 @@ fn a_peer_that_greets_behind_a_crowd_is_heard_when_it_is_looked_for() {
     let (a, mut b) = Default.pair();
     let to_a = b.connect(&a.address()).unwrap();
     let call = |b: &mut Sm| {
-        let socket = socket::call(&b.card.meeting_place()).unwrap().unwrap();
+        let socket = socket::call(&b.address.meeting_place()).unwrap().unwrap();
         b.look_around();
         socket
     };
     let crowd: Vec<_> = (0..EVENTS + 6).map(|_| call(&mut b)).collect();
     let peer = call(&mut b);
-    for stranger in &crowd {
-        assert_eq!(socket::send(stranger, &[7; 200], None), Ok(true));
+    for unauthenticated in &crowd {
+        assert_eq!(socket::send(unauthenticated, &[7; 200], None), Ok(true));
     }
-    greet(&peer, a.card.nonce, b.card.nonce);
+    greet(&peer, a.address.nonce, b.address.nonce);
     b.admit(to_a.0);
     assert!(b.links[to_a.0 as usize].incoming.is_some(), "it has been heard");
 }

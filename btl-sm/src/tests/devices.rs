@@ -1,7 +1,7 @@
 //! Devices, seen from the inside: bounds, choices, refusals, lies.
 
 use super::{Default, Pair, tiny, until};
-use crate::link::State;
+use crate::link::LinkState;
 use crate::wire::{device_packet, make_key};
 use crate::{Sm, SmConfig, socket, wire};
 use gapless_btl::{Btl, LinkError, MapError, Mapped, RemoteKey};
@@ -63,7 +63,7 @@ fn both_caches_keep_their_bounds() {
     for memory in buffers.iter().chain([&last]) {
         until("it is let go of", || {
             poll(&mut pair);
-            !pair.a.withdraw(*memory)
+            !pair.a.invalidate(*memory)
         });
     }
     assert_eq!((pair.a.device_exports.counts(), theirs.imported()), ((0, 0), 0));
@@ -90,7 +90,7 @@ fn the_importing_process_chooses_the_device() {
     assert_eq!((first.imported(), second.imported()), (1, 1));
     until("both have let go of it", || {
         poll(&mut pair);
-        !pair.a.withdraw(memory)
+        !pair.a.invalidate(memory)
     });
     assert_eq!((first.imported(), second.imported()), (0, 0));
 }
@@ -123,18 +123,18 @@ fn a_peer_that_dies_with_our_memory_mapped_has_let_go_of_it() {
     let memory = ours.allocate(10).unwrap();
     let key = key(&mut pair, memory).unwrap();
     let mapping = pair.b.map(pair.to_a, &key).unwrap();
-    assert!(pair.a.withdraw(memory));
+    assert!(pair.a.invalidate(memory));
     let Pair { mut a, b, mut events, .. } = pair;
     drop(b);
     until("the loss", || a.poll(None, &mut events) > 0);
     for _ in 0..100 {
         a.look_around();
-        assert!(a.withdraw(memory), "the process lives, and uses it");
+        assert!(a.invalidate(memory), "the process lives, and uses it");
     }
     drop(mapping);
     until("that is known", || {
         a.poll(None, &mut events);
-        !a.withdraw(memory)
+        !a.invalidate(memory)
     });
 }
 
@@ -152,7 +152,7 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
         });
         let Pair { mut a, mut b, to_b, mut events, .. } = pair;
         if asked_before {
-            assert!(regions.iter().all(|region| a.recall(to_b, *region)));
+            assert!(regions.iter().all(|region| a.revoke(to_b, *region)));
         }
         let wire = b.links[0].outgoing.clone().unwrap();
         assert_eq!(socket::send(&wire, &[99], None), Ok(true));
@@ -163,12 +163,12 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
                 events.drain().any(|event| matches!(event, gapless_btl::Event::Lost { .. }))
             });
         }
-        assert!(matches!(a.links[0].state, State::Lost(LinkError::Corrupt { .. })));
+        assert!(matches!(a.links[0].state, LinkState::Lost(LinkError::Corrupt { .. })));
         let mut used = |events: &mut gapless_btl::Queue| {
             a.poll(None, events);
             b.poll(None, events);
             a.look_around();
-            regions.iter().any(|region| a.recall(to_b, *region))
+            regions.iter().any(|region| a.revoke(to_b, *region))
         };
         let [first, second] = mappings;
         for mapping in [first, second] {
@@ -178,7 +178,7 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
             drop(mapping);
         }
         until("it has let go", || !used(&mut events));
-        assert!(a.links[0].mourned.is_none() && a.links[0].process.is_none());
+        assert!(a.links[0].departed.is_none() && a.links[0].process.is_none());
     }
 }
 
@@ -201,12 +201,12 @@ fn a_peer_that_finds_our_socket_full_says_later_that_it_uses_nothing() {
     until("the loss here", || a.poll(None, &mut events) > 0);
     for _ in 0..10_000 {
         a.look_around();
-        assert!(a.recall(to_b, memory.region()), "what we know of has it mapped");
+        assert!(a.revoke(to_b, memory.region()), "what we know of has it mapped");
     }
     until("it has let go", || {
         b.look_around();
         a.look_around();
-        !a.recall(to_b, memory.region())
+        !a.revoke(to_b, memory.region())
     });
 }
 
@@ -214,7 +214,7 @@ fn a_peer_that_finds_our_socket_full_says_later_that_it_uses_nothing() {
 fn lies_about_device_memory_are_refused() {
     let (a, b) = Default.pair();
     let (mut pair, ours, theirs) = equipped(a, b);
-    let owner = pair.a.card.nonce;
+    let owner = pair.a.address.nonce;
     let wire = pair.a.links[0].outgoing.clone().unwrap();
     let memory = ours.allocate(4096).unwrap();
     // What no device made.
@@ -228,7 +228,7 @@ fn lies_about_device_memory_are_refused() {
     let error = pair.b.map(pair.to_a, &make_key(owner, 8, 0, 10)).unwrap_err();
     assert!(matches!(error, MapError::Unavailable { .. }), "{error}");
     assert!(device_packet(3, 0, 9, 1, &[0; 256]).is_none(), "longer than a packet");
-    assert_eq!(pair.b.links[0].state, State::Up, "a peer may be wrong about its own memory");
+    assert_eq!(pair.b.links[0].state, LinkState::Up, "a peer may be wrong about its own memory");
     // A buffer that is shorter than it was said to be.
     let Export { bytes, mut descriptors } = ours.export(memory).unwrap();
     let long = device_packet(3, 1, 9, 8192, &bytes).unwrap();
@@ -236,7 +236,7 @@ fn lies_about_device_memory_are_refused() {
     let error = pair.b.map(pair.to_a, &make_key(owner, 9, 5000, 10)).unwrap_err();
     assert!(matches!(error, MapError::Link(LinkError::Corrupt { .. })), "{error}");
     assert_eq!(theirs.imported(), 0);
-    assert!(matches!(pair.b.links[0].state, State::Dying(_)), "but not contradict itself");
+    assert!(matches!(pair.b.links[0].state, LinkState::Dying(_)), "but not contradict itself");
 }
 
 /// A device that takes no host memory.

@@ -2,7 +2,7 @@
 //! died and however full everything is.
 
 use super::{Default, Pair, Tiny, fragment, until};
-use crate::link::State;
+use crate::link::LinkState;
 use crate::{Sm, socket};
 use gapless_btl::{AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, Short, Slot, Token};
 use gapless_btl_testkit::conformance::Fixture;
@@ -37,34 +37,38 @@ fn hear_out(end: &mut Sm) -> (Vec<u8>, LinkError) {
     (heard, lost.unwrap())
 }
 
-/// The end of the socket is seen before the greeting: so many strangers called first that a look at the
-/// door does not get as far.
+/// The end of the socket is seen before the greeting: so many unauthenticated processes called first that a look at the
+/// listener does not get as far.
 #[test]
 fn a_peer_that_died_before_its_greeting_was_accepted_is_heard_out() {
     let (mut a, mut b) = Default.pair();
-    let place = a.card.meeting_place();
-    let strangers: Vec<_> = (0..64).map(|_| socket::call(&place).unwrap().unwrap()).collect();
+    let place = a.address.meeting_place();
+    let unauthenticated: Vec<_> = (0..64).map(|_| socket::call(&place).unwrap().unwrap()).collect();
     let to_b = a.connect(&b.address()).unwrap();
     let to_a = b.connect(&a.address()).unwrap();
     let mut events = Queue::with_capacity(8);
     until("one end is up", || {
         b.poll(None, &mut events);
-        b.links[to_a.0 as usize].state == State::Up
+        b.links[to_a.0 as usize].state == LinkState::Up
     });
     for number in 0..20 {
         say(&mut b, to_a, number, if number % 4 == 0 { 1000 } else { 5 });
     }
     drop(b);
     let link = &a.links[to_b.0 as usize];
-    assert!(link.state == State::Meeting && link.inbound.is_none());
-    // The first look hears of the end, with the greeting still behind the strangers.
+    assert!(link.state == LinkState::Meeting && link.inbound.is_none());
+    // The first look hears of the end, with the greeting still behind the unauthenticated processes.
     a.look_around();
     let link = &a.links[to_b.0 as usize];
-    assert!(matches!(link.state, State::Dying(_)) && link.inbound.is_some(), "{:?}", link.state);
+    assert!(
+        matches!(link.state, LinkState::Dying(_)) && link.inbound.is_some(),
+        "{:?}",
+        link.state
+    );
     let (heard, error) = hear_out(&mut a);
     assert!(heard.iter().copied().eq(0..20), "{heard:?}");
     assert!(matches!(error, LinkError::PeerGone { .. }), "{error}");
-    drop(strangers);
+    drop(unauthenticated);
 }
 
 /// A receiver that keeps every message has no private buffer for more: these wait in the ring of a
@@ -87,7 +91,7 @@ fn a_dead_peer_is_not_buried_while_messages_wait_for_buffers() {
     drop(a);
     until("the end is noticed", || {
         b.poll(None, &mut events);
-        matches!(b.links[to_a.0 as usize].state, State::Dying(_)) || !events.is_empty()
+        matches!(b.links[to_a.0 as usize].state, LinkState::Dying(_)) || !events.is_empty()
     });
     for _ in 0..100 {
         b.poll(None, &mut events);

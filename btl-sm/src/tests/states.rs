@@ -33,16 +33,16 @@ fn an_end_at_rest_may_be_slept_on_and_one_that_is_at_work_may_not() {
     pair.a.dying += 1;
     assert!(pair.a.arm().is_none() && !pair.a.is_quiet(), "a peer is to be buried");
     pair.a.dying -= 1;
-    pair.a.door.paused = Some(Instant::now());
+    pair.a.cm.paused = Some(Instant::now());
     assert!(pair.a.arm().is_none(), "the listener is left alone");
-    pair.a.door.paused = None;
+    pair.a.cm.paused = None;
     assert!(sleeps(&mut pair));
 }
 
 #[test]
 fn links_on_their_way_up_and_down_are_counted() {
     let mut pair = Pair::new();
-    let counts = |pair: &Pair| (pair.a.door.meeting, pair.a.dying);
+    let counts = |pair: &Pair| (pair.a.cm.meeting, pair.a.dying);
     assert_eq!(counts(&pair), (0, 0), "all are up");
     let lose = |pair: &mut Pair, peer: PeerId| {
         until("the loss", || {
@@ -90,10 +90,10 @@ fn whoever_called_first_is_met_when_it_is_introduced_and_others_are_not() {
 fn sockets_are_looked_at_now_and_then_and_more_often_while_somebody_is_met_or_it_sleeps() {
     let (mut a, _) = Default.pair();
     let mut due = |ticks: u32, meeting: usize, looked: Instant, armed: Option<u32>| {
-        (a.ticks, a.door.meeting, a.door.looked, a.armed) = (ticks, meeting, looked, armed);
+        (a.ticks, a.cm.meeting, a.cm.looked, a.armed) = (ticks, meeting, looked, armed);
         let due = a.tick();
         assert_eq!(a.ticks, ticks + 1);
-        (a.door.meeting, a.armed) = (0, None);
+        (a.cm.meeting, a.armed) = (0, None);
         due
     };
     // No test runs for an hour.
@@ -109,10 +109,10 @@ fn sockets_are_looked_at_now_and_then_and_more_often_while_somebody_is_met_or_it
     }
 }
 
-/// A peer that has both greetings shares memory, and tells its key otherwise than by this link: whoever gets the key has
-/// perhaps not looked at its door since.
+/// A peer that has both greetings shares memory, and tells its key otherwise than by this link: whoever gets the key
+/// has perhaps not looked at its listener since.
 #[test]
-fn memory_of_a_peer_that_still_waits_at_the_door_is_mapped() {
+fn memory_of_a_peer_whose_connection_is_pending_is_mapped() {
     let (mut a, mut b) = Default.pair();
     let to_a = b.connect(&a.address()).unwrap();
     let to_b = a.connect(&b.address()).unwrap();

@@ -2,7 +2,7 @@
 //! Nobody is held up by them, however they come.
 
 use super::{Pair, job};
-use crate::link::State;
+use crate::link::LinkState;
 use crate::segment::Segment;
 use crate::wire::{device_packet, share_packet};
 use crate::{Sm, SmConfig, socket, wire};
@@ -46,7 +46,7 @@ fn soon<T: Send + 'static>(what: &str, look: impl FnOnce() -> T + Send + 'static
 }
 
 #[test]
-fn a_stranger_holds_nobody_up_by_what_it_sends() {
+fn an_unauthenticated_process_holds_nobody_up_by_what_it_sends() {
     // How long each packet is, and how many descriptors come with it. Empty ones look like an end.
     for packets in [
         &[(5, 1)][..],
@@ -57,7 +57,7 @@ fn a_stranger_holds_nobody_up_by_what_it_sends() {
         &[(0, 0), (0, 0), (5, 1)],
     ] {
         let mut sm = Sm::new(SmConfig::new(job(), "victim")).unwrap();
-        let to_sm = socket::call(&sm.card.meeting_place()).unwrap().unwrap();
+        let to_sm = socket::call(&sm.address.meeting_place()).unwrap().unwrap();
         let mut far_ends = Vec::new();
         for &(bytes, count) in packets {
             let (near, far): (Vec<OwnedFd>, Vec<TcpStream>) =
@@ -65,7 +65,7 @@ fn a_stranger_holds_nobody_up_by_what_it_sends() {
             send(&to_sm, &[1; 96][..bytes], near);
             far_ends.push(far);
         }
-        soon("a stranger", move || {
+        soon("an unauthenticated process", move || {
             sm.look_around();
             sm.look_around();
             drop(sm);
@@ -75,7 +75,7 @@ fn a_stranger_holds_nobody_up_by_what_it_sends() {
 }
 
 /// What becomes of a link whose other end sends this, and then these.
-fn sent(packet: &[u8], files: Vec<OwnedFd>, more: Vec<OwnedFd>) -> State {
+fn sent(packet: &[u8], files: Vec<OwnedFd>, more: Vec<OwnedFd>) -> LinkState {
     let pair = Pair::new();
     let wire = pair.a.links[0].outgoing.clone().unwrap();
     send(&wire, packet, files);
@@ -95,9 +95,9 @@ fn sent(packet: &[u8], files: Vec<OwnedFd>, more: Vec<OwnedFd>) -> State {
 
 #[test]
 fn a_peer_holds_nobody_up_by_what_it_sends() {
-    let corrupt = |state: State, what: &str| {
+    let corrupt = |state: LinkState, what: &str| {
         assert!(
-            matches!(&state, State::Dying(LinkError::Corrupt { what: why }) if why.contains(what)),
+            matches!(&state, LinkState::Dying(LinkError::Corrupt { what: why }) if why.contains(what)),
             "{what}: {state:?}"
         );
     };
@@ -120,10 +120,10 @@ fn a_peer_holds_nobody_up_by_what_it_sends() {
     corrupt(sent(&[wire::RING], some(1), some(1)), "with a descriptor");
     // What is memory, or may be a device's, is taken.
     let (_segment, memory) = Segment::create(4096, false).unwrap();
-    assert_eq!(sent(&share, vec![memory.try_clone().unwrap()], some(0)), State::Up);
-    assert_eq!(sent(&device, vec![memory], some(0)), State::Up);
+    assert_eq!(sent(&share, vec![memory.try_clone().unwrap()], some(0)), LinkState::Up);
+    assert_eq!(sent(&device, vec![memory], some(0)), LinkState::Up);
     let open = |path| vec![OwnedFd::from(std::fs::File::open(path).unwrap())];
-    assert_eq!(sent(&device, open("/dev/null"), some(0)), State::Up);
+    assert_eq!(sent(&device, open("/dev/null"), some(0)), LinkState::Up);
     corrupt(sent(&device, open("/proc/self/exe"), some(0)), "no device");
 }
 
@@ -139,7 +139,7 @@ fn a_lost_peer_holds_nobody_up_by_what_it_sends() {
     let mut near = near.into_iter();
     let mut b = pair.b;
     for _ in 0..3 {
-        // Two packets more, while it is mourned.
+        // Two packets more, after it departed.
         near.by_ref().take(2).for_each(|file| send(&wire, &[wire::RING], vec![file]));
         b = soon("a lost peer", move || {
             let mut events = Queue::with_capacity(8);
@@ -149,9 +149,9 @@ fn a_lost_peer_holds_nobody_up_by_what_it_sends() {
             }
             b
         });
-        let mourned = b.links[0].mourned.as_ref();
-        let mourned = mourned.expect("it lives, and has not said that it uses nothing");
-        assert!(mourned.deaf, "one is enough: the others stay where they are");
+        let departed = b.links[0].departed.as_ref();
+        let departed = departed.expect("it lives, and has not said that it uses nothing");
+        assert!(departed.deaf, "one is enough: the others stay where they are");
     }
     soon("a lost peer", move || drop(b));
     drop(far);

@@ -18,10 +18,10 @@ struct All {
     /// Where the next message goes, if it was asked about; and whether parts stay.
     here: Option<(Vec<u8>, bool)>,
     region: Vec<Region>,
-    /// The place of the next message was taken back.
-    withdrawn: bool,
+    /// The target of the next message is refused.
+    target_refused: bool,
     /// How many places were, and how many messages were put.
-    all_withdrawn: usize,
+    all_refused: usize,
     placed: usize,
 }
 
@@ -34,23 +34,23 @@ impl Sink for All {
     }
 
     fn fragment(&mut self, _: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
-        self.came.push((tag, fragment.to_vec().unwrap(), std::mem::take(&mut self.withdrawn)));
+        self.came.push((tag, fragment.to_vec().unwrap(), std::mem::take(&mut self.target_refused)));
         self.here = None;
         true
     }
 
-    fn place(&mut self, _: PeerId, _: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+    fn receive_target(&mut self, _: PeerId, _: AmTag, head: &[u8], len: usize) -> TargetAnswer<'_> {
         assert!(head.len() >= SKIP && len > head.len());
         if !self.places {
-            return Placing::Nowhere;
+            return TargetAnswer::Nowhere;
         }
         let random = self.random.as_mut().unwrap();
         match random.below(40) {
-            0 => return Placing::Later,
+            0 => return TargetAnswer::Later,
             1 => {
-                self.withdrawn = self.here.take().is_some_and(|(_, keeps)| keeps);
-                self.all_withdrawn += usize::from(self.withdrawn);
-                return Placing::Nowhere;
+                self.target_refused = self.here.take().is_some_and(|(_, keeps)| keeps);
+                self.all_refused += usize::from(self.target_refused);
+                return TargetAnswer::Nowhere;
             }
             _ => {}
         }
@@ -59,10 +59,10 @@ impl Sink for All {
         assert_eq!(memory.len(), len - SKIP, "of the same message");
         self.region = vec![Region::of_mut(memory)];
         // SAFETY: the memory lives as long as this sink is borrowed, and nobody else touches it.
-        Placing::Here(unsafe { Place::new(SKIP, &self.region, *keeps) }.unwrap())
+        TargetAnswer::Here(unsafe { ReceiveTarget::new(SKIP, &self.region, *keeps) }.unwrap())
     }
 
-    fn placed(&mut self, _: PeerId, tag: AmTag, head: &[u8], len: usize) {
+    fn target_filled(&mut self, _: PeerId, tag: AmTag, head: &[u8], len: usize) {
         let (rest, _) = self.here.take().expect("a place was given");
         assert_eq!(rest.len(), len - SKIP);
         self.came.push((tag, [&head[..SKIP], &rest[..]].concat(), false));
@@ -71,7 +71,7 @@ impl Sink for All {
 
     fn event(&mut self, event: Event) {
         let Event::Arrived { tag, fragment, .. } = event else { panic!("{event:?}") };
-        self.came.push((tag, fragment.to_vec().unwrap(), std::mem::take(&mut self.withdrawn)));
+        self.came.push((tag, fragment.to_vec().unwrap(), std::mem::take(&mut self.target_refused)));
         self.here = None;
     }
 
@@ -136,8 +136,8 @@ fn lengths(places: bool) {
         sent.drain(..std::mem::take(&mut came));
         patience.tick("the messages");
     }
-    let All { placed, all_withdrawn, .. } = all;
-    assert!(!places || (placed > 200 && all_withdrawn > 10), "{placed}, {all_withdrawn}");
+    let All { placed, all_refused, .. } = all;
+    assert!(!places || (placed > 200 && all_refused > 10), "{placed}, {all_refused}");
 }
 
 /// Whoever cancels a receive finds its memory as it was: nothing is put there unless all of the message has come.
@@ -146,13 +146,19 @@ fn a_place_that_keeps_nothing_is_not_touched_before_all_is_there() {
     const LEN: usize = TENTATIVE_BYTES + 1000;
     struct Still(Vec<u8>, Vec<Region>, usize);
     impl Sink for Still {
-        fn place(&mut self, _: PeerId, _: AmTag, _: &[u8], len: usize) -> Placing<'_> {
+        fn receive_target(
+            &mut self,
+            _: PeerId,
+            _: AmTag,
+            _: &[u8],
+            len: usize,
+        ) -> TargetAnswer<'_> {
             assert_eq!(len, LEN);
             self.1 = vec![Region::of_mut(&mut self.0)];
             // SAFETY: the memory lives as long as this sink is borrowed, and nobody else touches it.
-            Placing::Here(unsafe { Place::new(SKIP, &self.1, false) }.unwrap())
+            TargetAnswer::Here(unsafe { ReceiveTarget::new(SKIP, &self.1, false) }.unwrap())
         }
-        fn placed(&mut self, _: PeerId, _: AmTag, _: &[u8], _: usize) {
+        fn target_filled(&mut self, _: PeerId, _: AmTag, _: &[u8], _: usize) {
             self.2 += 1;
         }
         fn fragment(&mut self, _: PeerId, _: AmTag, fragment: &Fragment) -> bool {

@@ -38,7 +38,7 @@ fn silent_place() -> (SocketAddr, Vec<Socket>, rustix::fd::OwnedFd) {
 /// What is known of a peer at a place, and the time.
 struct Peer {
     silence: Silence,
-    card: Card,
+    address: TcpAddress,
     watch: Watch,
     keys: Keys,
     start: Instant,
@@ -54,19 +54,19 @@ impl Peer {
     /// Who has called us, and listens there; we try whether we can call it.
     fn not_reached_at(place: SocketAddr) -> Peer {
         let mut peer = Peer::new(place, false);
-        let Peer { silence, card, watch, keys, now, .. } = &mut peer;
-        let watcher = Watcher { watch, keys, own: card, patience: PATIENCE, now: *now };
+        let Peer { silence, address, watch, keys, now, .. } = &mut peer;
+        let watcher = Watcher { watch, keys, own: address, patience: PATIENCE, now: *now };
         silence.try_place(0, &watcher);
         peer
     }
 
     fn new(place: SocketAddr, reached: bool) -> Peer {
         let tcp = tcp_at(0, LOOPBACK_V4);
-        let card = Card::read(&tcp.address()).unwrap();
+        let address = TcpAddress::read(&tcp.address()).unwrap();
         let now = Instant::now();
         let keys = Keys::new(&[1; 32], "a job");
-        let watch = Watch::new(What::Alarm).unwrap();
-        Peer { silence: Silence::new(Some(place), reached), card, watch, keys, start: now, now }
+        let watch = Watch::new(Watched::Alarm).unwrap();
+        Peer { silence: Silence::new(Some(place), reached), address, watch, keys, start: now, now }
     }
 
     /// A tick later.
@@ -76,9 +76,9 @@ impl Peer {
 
     fn look_at(&mut self, sign: Sign) -> Result<Answer, LinkError> {
         self.now += TICK;
-        let Peer { silence, card, watch, keys, now, .. } = self;
-        let watcher = Watcher { watch, keys, own: card, patience: PATIENCE, now: *now };
-        silence.look(0, card, Some(sign), &watcher)
+        let Peer { silence, address, watch, keys, now, .. } = self;
+        let watcher = Watcher { watch, keys, own: address, patience: PATIENCE, now: *now };
+        silence.look(0, address, Some(sign), &watcher)
     }
 
     /// Ticks in which nothing comes, until the peer is lost; how long that took.
@@ -224,7 +224,7 @@ fn a_peer_that_was_reached_once_is_watched_by_pulses() {
     assert!(gone, "nobody listens there any more");
 }
 
-/// Strangers fill the queue of callers while the process computes.
+/// Unauthenticated processes fill the queue of callers while the process computes.
 #[test]
 fn what_comes_over_the_link_while_a_pulse_waits_is_an_answer() {
     let (place, _calls, _listener) = silent_place();

@@ -6,10 +6,10 @@ use super::{
     End, JOB, LOOPBACK_V4, Patience, Random, await_counts, config, exchange, introduced, keys,
     sealed_at, secret, seed, tcp_at,
 };
+use crate::address::TcpAddress;
 use crate::burst::Next;
-use crate::card::Card;
 use crate::connection::Connection;
-use crate::link::State;
+use crate::link::LinkState;
 use crate::proof::{ANSWER_BYTES, HELLO_BYTES, Keys, PROOF_BYTES, Purpose, Talk};
 use crate::socket::Socket;
 use crate::tls::{Handshake, Progress};
@@ -115,8 +115,8 @@ fn every_change_on_the_way_is_noticed() {
 /// The handshake of two ends, each with its idea of itself and of the other. Gives the connection of each, or why it has
 /// none.
 fn shake(
-    caller: (&Keys, &Card, &Card),
-    listener: (&Keys, &Card, &Card),
+    caller: (&Keys, &TcpAddress, &TcpAddress),
+    listener: (&Keys, &TcpAddress, &TcpAddress),
 ) -> [Result<Connection, String>; 2] {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -148,9 +148,10 @@ fn shake(
 fn what_has_left_is_what_can_be_read() {
     let seed = seed();
     let mut random = Random::new(seed);
-    let cards = [0, 1].map(|rank| sealed_at(rank, LOOPBACK_V4).card.clone());
+    let addresses = [0, 1].map(|rank| sealed_at(rank, LOOPBACK_V4).address.clone());
     let keys = keys();
-    let [one, other] = shake((&keys, &cards[0], &cards[1]), (&keys, &cards[1], &cards[0]));
+    let [one, other] =
+        shake((&keys, &addresses[0], &addresses[1]), (&keys, &addresses[1], &addresses[0]));
     let (mut one, mut other) = (one.unwrap(), other.unwrap());
     let bytes: Vec<u8> = (0..2_000_000).map(|_| random.below(256).to_le_bytes()[0]).collect();
     let (mut left, mut read, mut into) = (0, 0, vec![0; 300_000]);
@@ -169,11 +170,11 @@ fn what_has_left_is_what_can_be_read() {
 
 #[test]
 fn only_the_key_of_the_rank_that_is_expected_is_taken() {
-    let cards = [0, 1, 2].map(|rank| sealed_at(rank, LOOPBACK_V4).card.clone());
-    let [a, b, c] = &cards;
+    let addresses = [0, 1, 2].map(|rank| sealed_at(rank, LOOPBACK_V4).address.clone());
+    let [a, b, c] = &addresses;
     let (right, other) = (keys(), Keys::new(&[1; 32], JOB));
     assert!(shake((&right, a, b), (&right, b, a)).iter().all(Result::is_ok));
-    let reborn = Card { id: [9; 16], ..b.clone() };
+    let reborn = TcpAddress { id: [9; 16], ..b.clone() };
     for (caller, listener) in [
         // Another rank, another life of the same rank, and another secret; at the listener, and at the caller.
         ((&right, a, b), (&right, c, a)),
@@ -194,7 +195,7 @@ fn only_the_key_of_the_rank_that_is_expected_is_taken() {
 fn ends_that_do_not_agree_never_meet_and_say_so() {
     let (mut sealed, mut plain) = (sealed_at(3, LOOPBACK_V4), tcp_at(4, LOOPBACK_V4));
     let (sealed_address, plain_address) = (sealed.address(), plain.address());
-    let place = |tcp: &Tcp| tcp.card.places[0];
+    let place = |tcp: &Tcp| tcp.address.places[0];
     for (tcp, address, says) in [
         (&mut sealed, plain_address, format!("rank 4 at {} does not encrypt", place(&plain))),
         (&mut plain, sealed_address, String::from("rank 3 at ")),
@@ -208,13 +209,13 @@ fn ends_that_do_not_agree_never_meet_and_say_so() {
     }
 }
 
-/// A caller that has the secret and all cards, and speaks as if nothing were to be encrypted.
+/// A caller that has the secret and all addresses, and speaks as if nothing were to be encrypted.
 #[test]
 fn nothing_that_is_not_sealed_is_believed() {
     let (mut a, b) = introduced(sealed_at(0, LOOPBACK_V4), sealed_at(1, LOOPBACK_V4));
-    let mut stream = TcpStream::connect(a.tcp.card.places[0]).unwrap();
+    let mut stream = TcpStream::connect(a.tcp.address.places[0]).unwrap();
     let keys = keys();
-    let hello = crate::attempt::hello(Purpose::Call, &b.tcp.card, &a.tcp.card).unwrap();
+    let hello = crate::attempt::hello(Purpose::Call, &b.tcp.address, &a.tcp.address).unwrap();
     let hello = keys.say(&hello);
     stream.write_all(&hello).unwrap();
     stream.set_nonblocking(true).unwrap();
@@ -225,24 +226,24 @@ fn nothing_that_is_not_sealed_is_believed() {
         got += stream.read(&mut answer[got..]).unwrap_or(0);
         patience.tick("an answer");
     }
-    let talk = Talk { hello, cards: [b.tcp.digest, a.tcp.digest] };
+    let talk = Talk { hello, addresses: [b.tcp.digest, a.tcp.digest] };
     let message = Header::Message { tag: AmTag(3), len: 8 }.write();
     let said = [&keys.prove(&talk, &answer)[..], &message, &[0; 8], &[0; 64]].concat();
     stream.write_all(&said).unwrap();
-    while !a.tcp.strangers.is_empty() || a.tcp.strangers.nuisance.count() == 0 {
+    while !a.tcp.unauthenticated.is_empty() || a.tcp.unauthenticated.nuisance.count() == 0 {
         a.poll();
         patience.tick("the caller to be turned away");
     }
     assert_eq!((a.heard, &a.lost), (0, &None));
-    assert!(matches!(a.tcp.links[0].state, State::Known));
+    assert!(matches!(a.tcp.links[0].state, LinkState::Known));
 }
 
 /// A listener that has the secret, and welcomes as if nothing were to be encrypted.
 #[test]
 fn no_message_leaves_before_the_other_end_has_shown_its_key() {
     let (mut a, b) = (sealed_at(0, LOOPBACK_V4), sealed_at(1, LOOPBACK_V4));
-    let (card, pretender) = pretender(&a, &b, Header::Welcome.write());
-    let peer = a.connect(&card.address()).unwrap();
+    let (address, pretender) = pretender(&a, &b, Header::Welcome.write());
+    let peer = a.connect(&address.to_bytes()).unwrap();
     let mut a = End::new(a, peer);
     let patience = Patience::new();
     while a.lost.is_none() {
@@ -284,11 +285,11 @@ fn ends_of_other_secrets_never_meet() {
     a.tcp.call(0);
     // At the first try: there are more, with pauses.
     let patience = Patience::new();
-    while b.tcp.strangers.nuisance.count() == 0 {
+    while b.tcp.unauthenticated.nuisance.count() == 0 {
         assert!(!a.send());
         a.poll();
         b.poll();
         patience.tick("the refusal");
     }
-    assert!(matches!(b.tcp.links[0].state, State::Known));
+    assert!(matches!(b.tcp.links[0].state, LinkState::Known));
 }

@@ -1,7 +1,7 @@
 //! Both ends call at once, or one of them cannot.
 
 use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, keys, seed, tcp_at};
-use crate::card::Card;
+use crate::address::TcpAddress;
 use crate::connection::Connection;
 use crate::proof::{HELLO_BYTES, PROOF_BYTES, Talk};
 use crate::socket::Socket;
@@ -34,10 +34,10 @@ fn calls_that_cross_leave_one_connection() {
         }
         exchange(&mut a, &mut b, 5);
         // A process that another test starts may hold dropped connections a little longer.
-        while [&a, &b].iter().any(|end| !end.tcp.strangers.is_empty()) {
+        while [&a, &b].iter().any(|end| !end.tcp.unauthenticated.is_empty()) {
             a.poll();
             b.poll();
-            patience.tick("the last stranger to go");
+            patience.tick("the last unauthenticated socket to go");
         }
         for end in [&a, &b] {
             assert!(end.tcp.links[0].spare.is_none());
@@ -54,7 +54,7 @@ fn by_id() -> (End, End) {
         Tcp::new(TcpConfig { notice, ..super::config(rank, LOOPBACK_V4) }).unwrap()
     };
     let (one, other) = introduced(patient(0), patient(1));
-    if one.tcp.card.id < other.tcp.card.id { (one, other) } else { (other, one) }
+    if one.tcp.address.id < other.tcp.address.id { (one, other) } else { (other, one) }
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_call_that_should_stay_and_is_not_answered_gives_way_to_the_other() {
     let (mut small, mut large) = by_id();
     // Where the smaller one calls, somebody listens and says nothing, ever.
     let silent = TcpListener::bind("127.0.0.3:0").unwrap();
-    small.tcp.links[0].card.places = vec![silent.local_addr().unwrap()];
+    small.tcp.links[0].address.places = vec![silent.local_addr().unwrap()];
     small.tcp.call(0);
     large.tcp.call(0);
     link(&mut small, &mut large);
@@ -102,7 +102,7 @@ fn whoever_was_called_tries_whether_the_caller_can_be_called() {
     assert!(reached(&mut b, &mut a), "there is nothing in the way");
     // As behind a firewall that rejects calls one way.
     let (mut a, mut b) = by_id();
-    b.tcp.links[0].card.places = vec![closed_place()];
+    b.tcp.links[0].address.places = vec![closed_place()];
     a.tcp.call(0);
     link(&mut a, &mut b);
     assert!(!reached(&mut b, &mut a));
@@ -118,7 +118,7 @@ fn a_connection_that_the_system_refuses_is_lost_once() {
     // No TCP: what is asked for cannot be set.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (here, _there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-    let here = Connection::bare(Socket::of(here, other.tcp.card.places[0]));
+    let here = Connection::bare(Socket::of(here, other.tcp.address.places[0]));
     end.tcp.take_up(0, here, false);
     assert_eq!(end.tcp.calling, 0);
     end.poll();
@@ -137,7 +137,7 @@ fn a_call_that_is_rejected_waits_for_the_other_that_has_come() {
         let (mut small, mut large) = by_id();
         let (rejected, other) =
             if smaller_is_rejected { (&mut small, &mut large) } else { (&mut large, &mut small) };
-        rejected.tcp.links[0].card.places = vec![closed_place()];
+        rejected.tcp.links[0].address.places = vec![closed_place()];
         // It has come, and says nothing before its process polls.
         other.tcp.call(0);
         rejected.tcp.call(0);
@@ -155,7 +155,7 @@ fn a_caller_that_came_while_nobody_polled_is_heard_before_a_failed_call_is_given
     let notice = Duration::from_secs(5);
     let quick = Tcp::new(TcpConfig { notice, ..super::config(0, LOOPBACK_V4) }).unwrap();
     let (mut rejected, mut other) = introduced(quick, tcp_at(1, LOOPBACK_V4));
-    rejected.tcp.links[0].card.places = vec![closed_place()];
+    rejected.tcp.links[0].address.places = vec![closed_place()];
     other.tcp.call(0);
     rejected.tcp.call(0);
     (0..10).for_each(|_| rejected.poll());
@@ -170,27 +170,27 @@ pub(super) fn pretender(
     a: &Tcp,
     b: &Tcp,
     says: [u8; HEADER_BYTES],
-) -> (Card, JoinHandle<TcpStream>) {
+) -> (TcpAddress, JoinHandle<TcpStream>) {
     let listener = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
-    let card = Card { places: vec![listener.local_addr().unwrap()], ..b.card.clone() };
-    let cards = [a.card.digest(), card.digest()];
+    let address = TcpAddress { places: vec![listener.local_addr().unwrap()], ..b.address.clone() };
+    let addresses = [a.address.digest(), address.digest()];
     let pretender = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello).unwrap();
-        stream.write_all(&keys().answer(&Talk { hello, cards }, &[7; 32])).unwrap();
+        stream.write_all(&keys().answer(&Talk { hello, addresses }, &[7; 32])).unwrap();
         stream.read_exact(&mut [0; PROOF_BYTES]).unwrap();
         stream.write_all(&says).unwrap();
         stream
     });
-    (card, pretender)
+    (address, pretender)
 }
 
 #[test]
 fn whoever_proves_itself_and_says_no_welcome_breaks_the_rules() {
     let (mut a, b) = (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
-    let (card, pretender) = pretender(&a, &b, [0xff; HEADER_BYTES]);
-    let peer = a.connect(&card.address()).unwrap();
+    let (address, pretender) = pretender(&a, &b, [0xff; HEADER_BYTES]);
+    let peer = a.connect(&address.to_bytes()).unwrap();
     let mut a = End::new(a, peer);
     let patience = Patience::new();
     while a.lost.is_none() {
@@ -209,12 +209,12 @@ fn processes_of_other_secrets_or_jobs_never_meet() {
     ] {
         let mut a = tcp_at(0, LOOPBACK_V4);
         let mut b = Tcp::new(other).unwrap();
-        if a.card.job != b.card.job {
+        if a.address.job != b.address.job {
             let error = a.introduce(&b.address()).unwrap_err();
             assert!(matches!(error, LinkError::Unreachable { .. }), "{error:?}");
             // If it pretends, proofs are still made with another key.
-            b.card.job = a.card.job;
-            b.digest = b.card.digest();
+            b.address.job = a.address.job;
+            b.digest = b.address.digest();
         }
         let (mut a, mut b) = introduced(a, b);
         a.tcp.call(0);
@@ -227,6 +227,6 @@ fn processes_of_other_secrets_or_jobs_never_meet() {
         }
         let error = a.lost.unwrap();
         assert!(error.to_string().contains("hangs up before the link stands"), "{error}");
-        assert!(b.tcp.strangers.nuisance.count() > 0);
+        assert!(b.tcp.unauthenticated.nuisance.count() > 0);
     }
 }

@@ -1,8 +1,8 @@
 //! Where a process listens, or cannot.
 
 use super::{LOOPBACK_V4, config, exchange, introduced, tcp_at};
-use crate::card::Card;
-use crate::{Place, Tcp, TcpConfig};
+use crate::address::TcpAddress;
+use crate::{ListenAddress, Tcp, TcpConfig};
 use gapless_btl::{Btl, LinkError};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn addresses_of_others_cannot_be_listened_at() {
 #[test]
 fn places_that_peers_cannot_call_are_refused() {
     for places in [vec![], vec!["0.0.0.0"], vec!["::"], vec!["224.0.0.1"], vec!["127.0.0.1"; 9]] {
-        let places = places.iter().map(|it| Place::alone(it.parse().unwrap())).collect();
+        let places = places.iter().map(|it| ListenAddress::alone(it.parse().unwrap())).collect();
         let error = refusal(TcpConfig { places, ..config(0, LOOPBACK_V4) });
         assert!(matches!(error, LinkError::BadAddress { .. }), "{error:?}");
     }
@@ -33,7 +33,7 @@ fn places_that_peers_cannot_call_are_refused() {
 fn a_range_of_ports_may_be_exhausted_and_is_free_again() {
     // A range that is free now, as far as one can know.
     let probe = tcp_at(0, LOOPBACK_V4);
-    let first = probe.card.places[0].port().min(u16::MAX - 3);
+    let first = probe.address.places[0].port().min(u16::MAX - 3);
     drop(probe);
     let ports = first..=first + 2;
     let ranged = |rank| TcpConfig { ports: ports.clone(), ..config(rank, LOOPBACK_V4) };
@@ -48,7 +48,7 @@ fn a_range_of_ports_may_be_exhausted_and_is_free_again() {
     let text = error.to_string();
     assert!(text.contains(&format!("from {first} to {}", first + 2)), "{text}");
     for end in &ends {
-        assert!(ports.contains(&end.card.places[0].port()));
+        assert!(ports.contains(&end.address.places[0].port()));
     }
     if ends.pop().is_some() {
         // A process that another test starts may hold the descriptor a little longer.
@@ -68,8 +68,8 @@ fn of_several_places_one_that_answers_is_enough() {
         let (a, mut b) = (Tcp::new(patient).unwrap(), tcp_at(1, LOOPBACK_V4));
         // Nobody listens at the first, or nothing answers there.
         let place = std::net::SocketAddr::new(first.parse().unwrap(), 9);
-        b.card.places.insert(0, place);
-        b.digest = b.card.digest();
+        b.address.places.insert(0, place);
+        b.digest = b.address.digest();
         let (mut a, mut b) = introduced(a, b);
         let patience = super::Patience::new();
         while !a.send() {
@@ -84,8 +84,8 @@ fn of_several_places_one_that_answers_is_enough() {
 #[test]
 fn a_place_where_nobody_listens_is_the_loss_of_the_peer_and_named() {
     let (mut a, b) = (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
-    let (address, place) = (b.address(), b.card.places[0]);
-    assert_eq!(Card::read(&address).unwrap().places, [place]);
+    let (address, place) = (b.address(), b.address.places[0]);
+    assert_eq!(TcpAddress::read(&address).unwrap().places, [place]);
     drop(b);
     let peer = a.connect(&address).unwrap();
     let mut a = super::End::new(a, peer);
@@ -119,10 +119,10 @@ fn places_where_others_say_nothing_are_not_waited_for() {
     let silent = [(); 2].map(|()| std::net::TcpListener::bind((LOOPBACK_V4, 0)).unwrap());
     let quick = TcpConfig { notice: Duration::from_secs(5), ..config(0, LOOPBACK_V4) };
     let (a, mut b) = (Tcp::new(quick).unwrap(), tcp_at(1, LOOPBACK_V4));
-    let real = b.card.places[0];
+    let real = b.address.places[0];
     let [one, other] = silent.each_ref().map(|silent| silent.local_addr().unwrap());
-    b.card.places = vec![one, other, real];
-    b.digest = b.card.digest();
+    b.address.places = vec![one, other, real];
+    b.digest = b.address.digest();
     meet(a, b, &mut []);
 }
 
@@ -133,13 +133,14 @@ fn somebody_else_at_the_same_address_is_told_from_the_peer() {
     let a = tcp_at(0, LOOPBACK_V4);
     let mut b = tcp_at(1, LOOPBACK_V4);
     let neighbour = tcp_at(2, LOOPBACK_V4);
-    let stranger = TcpConfig { secret: crate::Secret::new([9; 32]), ..config(1, LOOPBACK_V4) };
-    let stranger = Tcp::new(stranger).unwrap();
-    let real = b.card.places[0];
-    let place = |tcp: &Tcp| tcp.card.places[0];
-    b.card.places = vec![place(&neighbour), place(&a), place(&stranger), real];
-    b.digest = b.card.digest();
-    meet(a, b, &mut [neighbour, stranger]);
+    let unauthenticated =
+        TcpConfig { secret: crate::Secret::new([9; 32]), ..config(1, LOOPBACK_V4) };
+    let unauthenticated = Tcp::new(unauthenticated).unwrap();
+    let real = b.address.places[0];
+    let place = |tcp: &Tcp| tcp.address.places[0];
+    b.address.places = vec![place(&neighbour), place(&a), place(&unauthenticated), real];
+    b.digest = b.address.digest();
+    meet(a, b, &mut [neighbour, unauthenticated]);
 }
 
 /// Two hosts have the same address, and the peer does not live at any other.
@@ -147,7 +148,7 @@ fn somebody_else_at_the_same_address_is_told_from_the_peer() {
 fn a_peer_that_somebody_else_answers_for_is_not_said_to_be_dead() {
     let (a, mut b, neighbour) =
         (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4), tcp_at(2, LOOPBACK_V4));
-    b.card.places = neighbour.card.places.clone();
+    b.address.places = neighbour.address.places.clone();
     let (mut a, _b) = introduced(a, b);
     let mut neighbour = super::End::new(neighbour, gapless_btl::PeerId(0));
     let patience = super::Patience::new();
@@ -164,7 +165,7 @@ fn a_peer_that_somebody_else_answers_for_is_not_said_to_be_dead() {
 /// Calls of `a` to these places fail; why the peer is lost.
 fn lost_at(places: Vec<std::net::SocketAddr>) -> LinkError {
     let (mut a, b) = introduced(tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
-    a.tcp.links[0].card.places = places;
+    a.tcp.links[0].address.places = places;
     a.tcp.call(0);
     let patience = super::Patience::new();
     while a.lost.is_none() {
@@ -185,10 +186,10 @@ fn an_address_that_this_host_cannot_call_says_nothing_about_the_peer() {
 #[test]
 fn a_peer_with_no_address_but_ours_is_lost_by_that_reason() {
     let (mut a, mut b) = (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
-    b.card.places = a.card.places.clone();
+    b.address.places = a.address.places.clone();
     let peer = a.connect(&b.address()).unwrap();
     let mut a = super::End::new(a, peer);
     a.poll();
     let Some(LinkError::Unreachable { reason }) = a.lost else { panic!("{:?}", a.lost) };
-    assert!(reason.contains(&b.card.places[0].to_string()), "{reason}");
+    assert!(reason.contains(&b.address.places[0].to_string()), "{reason}");
 }

@@ -4,7 +4,7 @@ use super::suite::trusted_at;
 use super::{End, LOOPBACK_V4, Patience, config, exchange, introduced, tcp_at};
 use crate::burst::Burst;
 use crate::proof::Purpose;
-use crate::strangers::Stage;
+use crate::unauthenticated::UnauthenticatedStage;
 use crate::{Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, LinkError, PeerId, Queue, Short};
 use std::io::Write;
@@ -16,31 +16,31 @@ fn quick() -> Tcp {
     Tcp::new(TcpConfig { notice: Duration::from_secs(5), ..config(0, LOOPBACK_V4) }).unwrap()
 }
 
-/// More than all patience with strangers.
+/// More than all patience with unauthenticated processes.
 const LONG: Duration = Duration::from_secs(10);
 
 /// As if nobody had polled for long.
 fn pause(tcp: &mut Tcp) {
-    tcp.strangers.age(LONG);
+    tcp.unauthenticated.age(LONG);
     tcp.ticked = tcp.ticked.checked_sub(LONG).expect("the system is up for longer");
 }
 
-/// Polls until there is a stranger that passes.
-fn poll_until(tcp: &mut Tcp, others: &mut [Tcp], pass: impl Fn(&Stage) -> bool) {
+/// Polls until there is an unauthenticated socket that passes.
+fn poll_until(tcp: &mut Tcp, others: &mut [Tcp], pass: impl Fn(&UnauthenticatedStage) -> bool) {
     let mut events = Queue::with_capacity(4);
     let patience = Patience::new();
-    while tcp.strangers.which(|it| pass(&it.stage)).is_empty() {
+    while tcp.unauthenticated.which(|it| pass(&it.stage)).is_empty() {
         tcp.poll(None, &mut events);
         others.iter_mut().for_each(|it| _ = it.poll(None, &mut events));
-        patience.tick("a stranger");
+        patience.tick("an unauthenticated socket");
     }
 }
 
 #[test]
 fn whoever_polls_seldom_looks_at_the_clock_nevertheless() {
     let mut tcp = quick();
-    let _silent = TcpStream::connect(tcp.card.places[0]).unwrap();
-    poll_until(&mut tcp, &mut [], |stage| matches!(stage, Stage::Silent { .. }));
+    let _silent = TcpStream::connect(tcp.address.places[0]).unwrap();
+    poll_until(&mut tcp, &mut [], |stage| matches!(stage, UnauthenticatedStage::Silent { .. }));
     pause(&mut tcp);
     let mut events = Queue::with_capacity(4);
     tcp.polls = 1;
@@ -49,43 +49,49 @@ fn whoever_polls_seldom_looks_at_the_clock_nevertheless() {
         tcp.poll(Some(PeerId(0)), &mut events);
         tcp.poll(None, &mut events);
     }
-    assert!(tcp.strangers.is_empty(), "it was silent for too long");
+    assert!(tcp.unauthenticated.is_empty(), "it was silent for too long");
 }
 
 #[test]
-fn what_strangers_said_in_a_pause_is_heard_before_they_are_shown_out() {
+fn what_was_said_in_a_pause_is_heard_before_sockets_are_closed() {
     let mut tcp = quick();
     let caller = tcp_at(1, LOOPBACK_V4);
     tcp.introduce(&caller.address()).unwrap();
-    let hello = crate::attempt::hello(Purpose::Call, &caller.card, &tcp.card).unwrap();
-    let mut stream = TcpStream::connect(tcp.card.places[0]).unwrap();
-    poll_until(&mut tcp, &mut [], |stage| matches!(stage, Stage::Silent { .. }));
+    let hello = crate::attempt::hello(Purpose::Call, &caller.address, &tcp.address).unwrap();
+    let mut stream = TcpStream::connect(tcp.address.places[0]).unwrap();
+    poll_until(&mut tcp, &mut [], |stage| matches!(stage, UnauthenticatedStage::Silent { .. }));
     stream.write_all(&caller.keys.say(&hello)).unwrap();
     pause(&mut tcp);
     tcp.tick();
-    let answered = |stage: &Stage| matches!(stage, Stage::Answered { peer: 0, .. });
-    assert_eq!(tcp.strangers.which(|it| answered(&it.stage)).len(), 1);
+    let answered = |stage: &UnauthenticatedStage| {
+        matches!(stage, UnauthenticatedStage::Answered { peer: 0, .. })
+    };
+    assert_eq!(tcp.unauthenticated.which(|it| answered(&it.stage)).len(), 1);
 }
 
 #[test]
-fn a_guest_waits_until_it_is_introduced_and_its_greeting_serves_nobody_else() {
+fn a_pending_connection_waits_until_it_is_introduced_and_its_greeting_serves_nobody_else() {
     let mut tcp = quick();
     let mut caller = tcp_at(1, LOOPBACK_V4);
     let to_tcp = caller.connect(&tcp.address()).unwrap();
-    let guest = |stage: &Stage| matches!(stage, Stage::Guest { .. });
+    let pending =
+        |stage: &UnauthenticatedStage| matches!(stage, UnauthenticatedStage::Pending { .. });
     let mut caller = [caller];
-    poll_until(&mut tcp, &mut caller, guest);
-    let at = tcp.strangers.which(|it| guest(&it.stage))[0];
-    let Stage::Guest { talk, .. } = tcp.strangers.get(at).unwrap().stage else { unreachable!() };
-    let mut replay = TcpStream::connect(tcp.card.places[0]).unwrap();
+    poll_until(&mut tcp, &mut caller, pending);
+    let at = tcp.unauthenticated.which(|it| pending(&it.stage))[0];
+    let UnauthenticatedStage::Pending { talk, .. } = tcp.unauthenticated.get(at).unwrap().stage
+    else {
+        unreachable!()
+    };
+    let mut replay = TcpStream::connect(tcp.address.places[0]).unwrap();
     replay.write_all(&talk).unwrap();
     let (mut events, patience) = (Queue::with_capacity(4), Patience::new());
     pause(&mut tcp);
-    while tcp.strangers.nuisance.count() == 0 {
+    while tcp.unauthenticated.nuisance.count() == 0 {
         tcp.poll(None, &mut events);
         patience.tick("the replay to be turned away");
     }
-    assert_eq!(tcp.strangers.which(|_| true), [at], "the guest alone");
+    assert_eq!(tcp.unauthenticated.which(|_| true), [at], "the pending connection alone");
     let [caller] = caller;
     let to_caller = tcp.introduce(&caller.address()).unwrap();
     let (mut a, mut b) = (End::new(tcp, to_caller), End::new(caller, to_tcp));

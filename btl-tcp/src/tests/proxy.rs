@@ -68,9 +68,9 @@ impl Proxy {
 
 /// An end that can only be called through a proxy.
 pub(super) fn behind(mut end: Tcp, seed: u64, piece: usize, ending: Ending) -> (Tcp, Proxy) {
-    let proxy = Proxy::to(end.card.places[0], seed, piece, ending);
-    end.card.places = vec![proxy.at];
-    end.digest = end.card.digest();
+    let proxy = Proxy::to(end.address.places[0], seed, piece, ending);
+    end.address.places = vec![proxy.at];
+    end.digest = end.address.digest();
     (end, proxy)
 }
 

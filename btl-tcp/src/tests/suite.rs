@@ -2,7 +2,7 @@
 
 use crate::Tcp;
 use crate::burst::{Burst, Next};
-use crate::link::State;
+use crate::link::LinkState;
 use crate::tests::{LOOPBACK_V4, LOOPBACK_V6, tcp_at};
 use gapless_btl::PeerId;
 use gapless_btl_testkit::conformance::Fixture;
@@ -41,13 +41,15 @@ impl Fixture for At {
             9 => &[0, 0, 0, 9, 3, 7, 0xff, 0xff, 1, 2],
             _ => return false,
         };
-        let State::Up(up) = &mut from.links[to.0 as usize].state else { panic!("the link stands") };
+        let LinkState::Up(up) = &mut from.links[to.0 as usize].state else {
+            panic!("the link stands")
+        };
         assert_eq!(up.connection.write(&[IoSlice::new(bytes)], Next::Leaves), Ok(bytes.len()));
         true
     }
 
     fn cut(&mut self, end: &mut Tcp, to: PeerId, variant: u32) -> bool {
-        let State::Up(up) = &end.links[to.0 as usize].state else { panic!("the link stands") };
+        let LinkState::Up(up) = &end.links[to.0 as usize].state else { panic!("the link stands") };
         match variant {
             // As when somebody closes the connection, and when somebody resets it.
             0 => shutdown(up.connection.socket(), Shutdown::Both).unwrap(),

@@ -24,7 +24,7 @@ fn messages_survive_any_pieces() {
         }
         exchange(&mut a, &mut b, if piece < 100 { 30 } else { 200 });
         // The links are up now.
-        assert!([&a, &b].iter().all(|end| end.tcp.lends(end.peer) != retained));
+        assert!([&a, &b].iter().all(|end| end.tcp.has_zero_copy(end.peer) != retained));
         assert!(retained || [&a, &b].iter().all(|end| end.tcp.outstanding(end.peer) == 0));
         await_counts(&mut a, &mut b);
     }

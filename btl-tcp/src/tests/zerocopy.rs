@@ -6,8 +6,8 @@ use crate::connection::Connection;
 use crate::meeting::FADING_MAX;
 use crate::outbound::Outbound;
 use crate::socket::Socket;
-use crate::watch::{EVENTS, Happened, What};
-use crate::zerocopy::{Manner, Tally, Zerocopy};
+use crate::watch::{EVENTS, Happened, Watched};
+use crate::zerocopy::{Manner, Zerocopy, ZerocopyCounts};
 use crate::{Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, LinkError, Token};
 use gapless_mem::fake::FakeDevice;
@@ -22,15 +22,15 @@ pub(super) fn uncopied_at(rank: u32, address: IpAddr) -> Tcp {
     tcp
 }
 
-impl Tally {
+impl ZerocopyCounts {
     /// Calls that the system has told of.
     fn told(self) -> u64 {
         self.without_copy + self.copied
     }
 }
 
-fn tally(end: &mut End) -> Tally {
-    end.tcp.links[0].up().unwrap().outbound.zerocopy.tally
+fn counts(end: &mut End) -> ZerocopyCounts {
+    end.tcp.links[0].up().unwrap().outbound.zerocopy.counts
 }
 
 fn awaits_notices(end: &mut End) -> bool {
@@ -57,9 +57,9 @@ fn messages_without_a_copy_survive_any_pieces() {
             up.outbound.zerocopy.refuse = true;
         }
         // A link that was refused goes on all the same.
-        let before = tally(&mut a);
+        let before = counts(&mut a);
         let patience = Patience::new();
-        while piece >= 100 && tally(&mut a).told() == before.told() {
+        while piece >= 100 && counts(&mut a).told() == before.told() {
             exchange(&mut a, &mut b, 100);
             patience.tick("sends without a copy after a refusal");
         }
@@ -69,7 +69,7 @@ fn messages_without_a_copy_survive_any_pieces() {
             b.poll();
             patience.tick("notices");
         }
-        let (a, b) = (tally(&mut a), tally(&mut b));
+        let (a, b) = (counts(&mut a), counts(&mut b));
         assert!(a.told() > 0 && b.told() > 0, "{a:?} {b:?}");
         assert!(a.refused > 0, "{a:?}");
     }
@@ -97,8 +97,8 @@ fn a_link_that_is_copied_all_the_same_goes_back_to_plain_sends() {
     let (mut a, mut b) = introduced(tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
     exchange(&mut a, &mut b, 1);
     let patience = Patience::new();
-    while tally(&mut a).copied == 0 {
-        if tally(&mut a).refused > 0 {
+    while counts(&mut a).copied == 0 {
+        if counts(&mut a).refused > 0 {
             let why = "the system has no memory for it (`ulimit -l`): going back";
             return gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
         }
@@ -109,11 +109,11 @@ fn a_link_that_is_copied_all_the_same_goes_back_to_plain_sends() {
         a.poll();
         patience.tick("the last notices");
     }
-    let before = tally(&mut a);
+    let before = counts(&mut a);
     assert!(!a.tcp.links[0].up().unwrap().outbound.zerocopy.is_on());
     send_long(&mut a, &mut b, 40);
     assert!(!awaits_notices(&mut a));
-    assert_eq!(tally(&mut a), before, "loopback always copies");
+    assert_eq!(counts(&mut a), before, "loopback always copies");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn whoever_does_not_want_it_copies() {
     let (mut a, mut b) = introduced(plain(0), plain(1));
     send_long(&mut a, &mut b, 5);
     assert!(!awaits_notices(&mut a));
-    assert_eq!(tally(&mut a), Tally::default());
+    assert_eq!(counts(&mut a), ZerocopyCounts::default());
 }
 
 /// The peer goes while messages are under way, more than its host takes: the loss is told, and what the system has done
@@ -200,7 +200,7 @@ fn what_nobody_waits_for_in_the_error_queue_is_told_once() {
     assert!(a.send());
     let zerocopy = &mut a.tcp.links[0].up().unwrap().outbound.zerocopy;
     let sent = zerocopy.sent();
-    assert!(sent > first, "{:?}", zerocopy.tally);
+    assert!(sent > first, "{:?}", zerocopy.counts);
     (first..sent).for_each(|number| zerocopy.pretend_told(number));
     assert!(!zerocopy.awaits_notices());
     while b.heard == before {
@@ -211,7 +211,7 @@ fn what_nobody_waits_for_in_the_error_queue_is_told_once() {
     let told_of = |a: &End| {
         let mut list = [Happened::default(); EVENTS];
         let count = a.tcp.watch.look(&mut list);
-        list[..count].iter().any(|it| matches!(What::of(it.name), Some(What::Link(_))))
+        list[..count].iter().any(|it| matches!(Watched::of(it.name), Some(Watched::Link(_))))
     };
     while !told_of(&a) {
         patience.tick("the notice");

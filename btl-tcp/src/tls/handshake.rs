@@ -5,7 +5,7 @@
 
 use super::keys;
 use super::records::{Kernel, Records};
-use crate::card::Card;
+use crate::address::TcpAddress;
 use crate::proof::Keys;
 use crate::socket::Socket;
 use rustls::client::UnbufferedClientConnection;
@@ -22,7 +22,7 @@ const INCOMING_BYTES: usize = 4096;
 const OUTGOING_BYTES: usize = 4096;
 
 /// The caller is the client, the listener the server.
-enum End {
+enum HandshakeEnd {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
@@ -50,7 +50,7 @@ impl Refused {
 
 /// A handshake that is not over.
 pub(crate) struct Handshake {
-    end: End,
+    end: HandshakeEnd,
     /// Bytes that have come and were not processed; so many of them.
     incoming: Box<[u8]>,
     got: usize,
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Handshake {
 }
 
 /// What has to be done next.
-enum Step {
+enum HandshakeStep {
     /// Process what is left.
     On,
     /// Write what was made.
@@ -77,22 +77,30 @@ enum Step {
 
 impl Handshake {
     /// The caller's handshake.
-    pub(crate) fn call(keys: &Keys, own: &Card, peer: &Card) -> Result<Handshake, String> {
+    pub(crate) fn call(
+        keys: &Keys,
+        own: &TcpAddress,
+        peer: &TcpAddress,
+    ) -> Result<Handshake, String> {
         // rustls wants a name. It is neither sent nor checked: the key says who the peer is.
         let name = ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED));
         let config = Arc::new(keys::client(keys, own, peer).map_err(in_words)?);
         let client = UnbufferedClientConnection::new(config, name).map_err(in_words)?;
-        Ok(Handshake::new(End::Client(client)))
+        Ok(Handshake::new(HandshakeEnd::Client(client)))
     }
 
     /// The listener's handshake.
-    pub(crate) fn listen(keys: &Keys, own: &Card, peer: &Card) -> Result<Handshake, String> {
+    pub(crate) fn listen(
+        keys: &Keys,
+        own: &TcpAddress,
+        peer: &TcpAddress,
+    ) -> Result<Handshake, String> {
         let config = Arc::new(keys::server(keys, own, peer).map_err(in_words)?);
         let server = UnbufferedServerConnection::new(config).map_err(in_words)?;
-        Ok(Handshake::new(End::Server(server)))
+        Ok(Handshake::new(HandshakeEnd::Server(server)))
     }
 
-    fn new(end: End) -> Handshake {
+    fn new(end: HandshakeEnd) -> Handshake {
         let incoming = vec![0; INCOMING_BYTES].into();
         Handshake { end, incoming, got: 0, outgoing: Vec::new() }
     }
@@ -104,22 +112,22 @@ impl Handshake {
     pub(crate) fn go_on(mut self: Box<Self>, socket: &Socket) -> Result<Progress, Refused> {
         loop {
             match self.step() {
-                Ok(Step::On) => {}
-                Ok(Step::Write) => self.write(socket)?,
-                Ok(Step::Done) => {
+                Ok(HandshakeStep::On) => {}
+                Ok(HandshakeStep::Write) => self.write(socket)?,
+                Ok(HandshakeStep::Done) => {
                     return self
                         .finish()
                         .map(Progress::Done)
                         .map_err(|why| Refused::new(false, why));
                 }
-                Ok(Step::Read) => {
+                Ok(HandshakeStep::Read) => {
                     if !self.read(socket)? {
                         return Ok(Progress::Going(self));
                     }
                 }
                 Err(why) => {
                     // If rustls has an alert for the other end, its next step is to encode that.
-                    if self.has_alert() && matches!(self.step(), Ok(Step::On)) {
+                    if self.has_alert() && matches!(self.step(), Ok(HandshakeStep::On)) {
                         let _ = self.write(socket);
                     }
                     return Err(Refused::new(false, why));
@@ -131,18 +139,18 @@ impl Handshake {
     /// Whether rustls has something to send.
     fn has_alert(&self) -> bool {
         match &self.end {
-            End::Client(client) => client.wants_write(),
-            End::Server(server) => server.wants_write(),
+            HandshakeEnd::Client(client) => client.wants_write(),
+            HandshakeEnd::Server(server) => server.wants_write(),
         }
     }
 
     /// Processes what has come.
-    fn step(&mut self) -> Result<Step, String> {
+    fn step(&mut self) -> Result<HandshakeStep, String> {
         let Handshake { end, incoming, got, outgoing } = self;
         let bytes = &mut incoming[..*got];
         let (discard, step) = match end {
-            End::Client(client) => follow(client.process_tls_records(bytes), outgoing),
-            End::Server(server) => follow(server.process_tls_records(bytes), outgoing),
+            HandshakeEnd::Client(client) => follow(client.process_tls_records(bytes), outgoing),
+            HandshakeEnd::Server(server) => follow(server.process_tls_records(bytes), outgoing),
         };
         incoming.copy_within(discard..*got, 0);
         *got -= discard;
@@ -183,10 +191,10 @@ impl Handshake {
             return Err("it speaks before it was welcomed".to_owned());
         }
         let records = match self.end {
-            End::Client(client) => client
+            HandshakeEnd::Client(client) => client
                 .dangerous_into_kernel_connection()
                 .and_then(|(secrets, kernel)| Records::new(secrets, Kernel::Client(kernel))),
-            End::Server(server) => server
+            HandshakeEnd::Server(server) => server
                 .dangerous_into_kernel_connection()
                 .and_then(|(secrets, kernel)| Records::new(secrets, Kernel::Server(kernel))),
         };
@@ -198,26 +206,29 @@ impl Handshake {
 fn follow<D>(
     UnbufferedStatus { discard, state }: UnbufferedStatus<'_, '_, D>,
     outgoing: &mut Vec<u8>,
-) -> (usize, Result<Step, String>) {
+) -> (usize, Result<HandshakeStep, String>) {
     (discard, state.map_err(in_words).and_then(|state| act(state, outgoing)))
 }
 
 /// Does what a state asks for.
-fn act<D>(state: ConnectionState<'_, '_, D>, outgoing: &mut Vec<u8>) -> Result<Step, String> {
+fn act<D>(
+    state: ConnectionState<'_, '_, D>,
+    outgoing: &mut Vec<u8>,
+) -> Result<HandshakeStep, String> {
     match state {
         ConnectionState::EncodeTlsData(mut data) => {
             let had = outgoing.len();
             outgoing.resize(had + OUTGOING_BYTES, 0);
             let made = data.encode(&mut outgoing[had..]).map_err(in_words)?;
             outgoing.truncate(had + made);
-            Ok(Step::On)
+            Ok(HandshakeStep::On)
         }
         ConnectionState::TransmitTlsData(data) => {
             data.done();
-            Ok(Step::Write)
+            Ok(HandshakeStep::Write)
         }
-        ConnectionState::BlockedHandshake => Ok(Step::Read),
-        ConnectionState::WriteTraffic(_) => Ok(Step::Done),
+        ConnectionState::BlockedHandshake => Ok(HandshakeStep::Read),
+        ConnectionState::WriteTraffic(_) => Ok(HandshakeStep::Done),
         other => Err(format!("{other:?} before it was welcomed")),
     }
 }

@@ -3,7 +3,7 @@
 //! The seed of an end's Ed25519 key is BLAKE3 of its rank and id, keyed with the key of the job. An id belongs to one
 //! transport of one process and is never used again, so a connection cannot be passed off as one of another rail.
 
-use crate::card::Card;
+use crate::address::TcpAddress;
 use crate::proof::Keys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, ClientConfig};
@@ -25,7 +25,10 @@ const PKCS8_HEAD: [u8; 16] =
     [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// The private key of an end, and the public key as it is sent.
-fn key(keys: &Keys, end: &Card) -> Result<(Arc<dyn SigningKey>, CertificateDer<'static>), Error> {
+fn key(
+    keys: &Keys,
+    end: &TcpAddress,
+) -> Result<(Arc<dyn SigningKey>, CertificateDer<'static>), Error> {
     let mut private = PKCS8_HEAD.to_vec();
     private.extend_from_slice(&keys.seed(end.rank, &end.id));
     let key = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(private))?;
@@ -46,7 +49,7 @@ fn provider() -> CryptoProvider {
 type Parts = (Arc<CryptoProvider>, Arc<CertifiedKey>, Arc<Expected>);
 
 /// What both ends of a connection need: the algorithms, the own key, and the check of the peer's.
-fn both(keys: &Keys, own: &Card, peer: &Card) -> Result<Parts, Error> {
+fn both(keys: &Keys, own: &TcpAddress, peer: &TcpAddress) -> Result<Parts, Error> {
     let provider = Arc::new(provider());
     let (own, public) = key(keys, own)?;
     let own = Arc::new(CertifiedKey::new(vec![public], own));
@@ -56,7 +59,11 @@ fn both(keys: &Keys, own: &Card, peer: &Card) -> Result<Parts, Error> {
 }
 
 /// The configuration of a caller.
-pub(super) fn client(keys: &Keys, own: &Card, peer: &Card) -> Result<ClientConfig, Error> {
+pub(super) fn client(
+    keys: &Keys,
+    own: &TcpAddress,
+    peer: &TcpAddress,
+) -> Result<ClientConfig, Error> {
     let (provider, own, expected) = both(keys, own, peer)?;
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -70,7 +77,11 @@ pub(super) fn client(keys: &Keys, own: &Card, peer: &Card) -> Result<ClientConfi
 }
 
 /// The configuration of a listener.
-pub(super) fn server(keys: &Keys, own: &Card, peer: &Card) -> Result<ServerConfig, Error> {
+pub(super) fn server(
+    keys: &Keys,
+    own: &TcpAddress,
+    peer: &TcpAddress,
+) -> Result<ServerConfig, Error> {
     let (provider, own, expected) = both(keys, own, peer)?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?

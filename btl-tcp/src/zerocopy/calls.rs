@@ -56,14 +56,14 @@ struct Room([u8; 512]);
 
 /// An entry of the error queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum CallEntry {
     Notice(Notice),
     /// It tells of something else, which is of no use here.
     Other,
 }
 
 /// Takes the next entry of the error queue; `None` if it is empty.
-pub(super) fn entry(socket: &Socket) -> Option<Entry> {
+pub(super) fn entry(socket: &Socket) -> Option<CallEntry> {
     let mut room = Room([0; 512]);
     // SAFETY: all zeros are a valid header: no address, no pieces, no control data.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -76,7 +76,7 @@ pub(super) fn entry(socket: &Socket) -> Option<Entry> {
         return None;
     }
     let notice = room.0.get(..header.msg_controllen as usize).and_then(read);
-    Some(notice.map_or(Entry::Other, Entry::Notice))
+    Some(notice.map_or(CallEntry::Other, CallEntry::Notice))
 }
 
 /// Where what follows a header, or another message, begins: the system aligns to the size of a length.

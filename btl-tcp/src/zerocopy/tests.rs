@@ -57,7 +57,7 @@ fn a_buffer_is_used_again_only_after_its_notice() {
         hear_all(&mut zerocopy, &connection);
         assert!(pool.buffer(1).is_some());
     }
-    assert_eq!(zerocopy.tally.without_copy + zerocopy.tally.copied, 20);
+    assert_eq!(zerocopy.counts.without_copy + zerocopy.counts.copied, 20);
     // Whatever is held for a send that is over, or for none, is free at once.
     zerocopy.hold(Some(19), pool.buffer(1).unwrap());
     zerocopy.hold(None, pool.buffer(1).unwrap());
@@ -118,7 +118,7 @@ fn a_link_that_ends_takes_nothing_from_the_system() {
         let buffer = outbound.open(slot);
         outbound.push(AmTag(1), buffer, Token::NONE, 0);
         outbound.flush(&mut connection, Next::Leaves, &mut VecDeque::new()).unwrap();
-        if outbound.zerocopy.tally.refused > 0 {
+        if outbound.zerocopy.counts.refused > 0 {
             let why = "the system has no memory for it (`ulimit -l`): links that end";
             return gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
         }
@@ -145,7 +145,7 @@ fn what_the_system_refuses_is_copied() {
     // Not even one.
     zerocopy.refuse = true;
     assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
-    assert!(!zerocopy.takes(WORTH_BYTES) && zerocopy.tally.refused == 2);
+    assert!(!zerocopy.takes(WORTH_BYTES) && zerocopy.counts.refused == 2);
     // But later perhaps.
     let pool = HeapPool::new(1, WORTH_BYTES);
     let mut copied = 0;
@@ -261,8 +261,8 @@ fn where_the_system_does_not_copy_it_says_so() {
     assert!(outbound.zerocopy.awaits_notices() && free(&pool) == 1, "nobody acknowledges it");
     assert!(!outbound.end(&connection));
     assert_eq!(free(&pool), 2, "the system has thrown it away");
-    let tally = Tally { without_copy: 1, ..Tally::default() };
-    assert_eq!(outbound.zerocopy.tally, tally);
+    let counts = ZerocopyCounts { without_copy: 1, ..ZerocopyCounts::default() };
+    assert_eq!(outbound.zerocopy.counts, counts);
     assert!(outbound.zerocopy.is_on());
 }
 
@@ -287,7 +287,7 @@ fn the_system_keeps_the_pages_of_a_link_that_has_ended() {
     let pool = outbound.long_buffers();
     pool.buffer(LEN).unwrap().fill(0xa5);
     send(&mut outbound, &mut connection, LEN);
-    assert!(outbound.zerocopy.awaits_notices() && outbound.zerocopy.tally.refused == 0);
+    assert!(outbound.zerocopy.awaits_notices() && outbound.zerocopy.counts.refused == 0);
     // What left at once.
     let mut packet = vec![0; 100_000];
     while recv(&tap, &mut packet[..], RecvFlags::DONTWAIT).is_ok() {}
@@ -355,7 +355,7 @@ fn what_a_message_costs_the_sender() {
             outbound.zerocopy.hear(&connection);
             times[round % 2].push(begin.elapsed() / MESSAGES);
             assert!(!outbound.zerocopy.awaits_notices());
-            let sent = outbound.zerocopy.tally.without_copy;
+            let sent = outbound.zerocopy.counts.without_copy;
             assert_eq!(sent, if manner == Manner::Never { 0 } else { MESSAGES.into() });
         }
         let [copied, not] = times.map(|mut list| {

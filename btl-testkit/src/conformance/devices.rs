@@ -165,14 +165,14 @@ fn map_for<T: Btl>(duo: &mut Duo<T>, key: &RemoteKey, user: Space) -> Result<Map
     duo.ends[B].mapped().expect("both ends are alike").map_for(peer, key, user)
 }
 
-fn withdraw<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
-    duo.ends[A].mapped().expect("both ends are alike").withdraw(region)
+fn invalidate<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
+    duo.ends[A].mapped().expect("both ends are alike").invalidate(region)
 }
 
 /// Ends the keys of a region, and waits until nobody has it mapped.
 fn take_back<T: Btl>(duo: &mut Duo<T>, region: Region) {
     let watch = Watch::new("peers to let go of memory that they do not use");
-    while withdraw(duo, region) {
+    while invalidate(duo, region) {
         duo.step();
         watch.tick();
     }
@@ -181,7 +181,7 @@ fn take_back<T: Btl>(duo: &mut Duo<T>, region: Region) {
 /// Ends the keys of a region that somebody uses: that is known, and stays so.
 fn expect_in_use<T: Btl>(duo: &mut Duo<T>, region: Region) {
     for _ in 0..20 {
-        assert!(withdraw(duo, region), "it is mapped over there");
+        assert!(invalidate(duo, region), "it is mapped over there");
         (0..20).for_each(|_| duo.step());
         std::thread::sleep(std::time::Duration::from_micros(300));
     }
@@ -279,7 +279,7 @@ pub fn device_keys_are_checked(suite: &Suite, mut fixture: impl Fixture) {
     assert_eq!(devices[B].imported(), 0);
 }
 
-/// Memory that is freed and allocated anew, at the same address or not, withdrawn before or simply
+/// Memory that is freed and allocated anew, at the same address or not, invalidated before or simply
 /// forgotten, is never taken for what was there.
 pub fn device_memory_freed_and_reused(suite: &Suite, mut fixture: impl Fixture) {
     let Some((mut duo, devices)) = equipped(suite, &mut fixture) else { return };

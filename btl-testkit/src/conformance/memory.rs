@@ -59,7 +59,7 @@ enum Way {
     Get,
     Put,
     /// As a get, in the call; only where the transport can.
-    Peek,
+    SingleCopyRead,
 }
 
 /// One operation of `A` on memory of `B`, to its end.
@@ -81,9 +81,10 @@ fn one_sided<T: Btl>(
             Way::Get => unsafe { rdma.get(peer, local, key, remote, done) },
             // SAFETY: as above.
             Way::Put => unsafe { rdma.put(peer, local, key, remote, done) },
-            Way::Peek => {
+            Way::SingleCopyRead => {
                 // SAFETY: as above; the key is of ground, which nothing writes meanwhile.
-                return unsafe { rdma.peek(peer, key, remote[0].offset, local[0]) }.map(Ok);
+                return unsafe { rdma.single_copy_read(peer, key, remote[0].offset, local[0]) }
+                    .map(Ok);
             }
         };
         match started {
@@ -125,8 +126,8 @@ fn register<T: Btl>(duo: &mut Duo<T>, ground: Ground) -> RemoteKey {
     unsafe { rdma.register(ground.0, Access::Write) }.expect("host memory can be registered")
 }
 
-/// Gets, puts and, where there are some, peeks of 0 to 70 bytes and around pages, at every alignment modulo 16 of both
-/// sides; not a byte beside them changes.
+/// Gets, puts and, where there are some, single-copy reads of 0 to 70 bytes and around pages, at every alignment modulo
+/// 16 of both sides; not a byte beside them changes.
 pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);
     if !ready(&mut duo, suite) {
@@ -135,7 +136,7 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     let (near, far) = (Ground::new(3 << 12), Ground::new(3 << 12));
     let key = register(&mut duo, far);
     let peer = duo.peer[B];
-    let peek_key = duo.ends[B].rdma().expect("as before").peek_key(peer, far.0);
+    let single_copy_key = duo.ends[B].rdma().expect("as before").single_copy_key(peer, far.0);
     let mut cases: Vec<(u64, u64, u64)> = Vec::new();
     for len in (0..=33).chain([63, 64, 65, 70]) {
         cases.extend((0..16).map(|i| (i, (i * 7 + len) % 16, len)));
@@ -143,10 +144,13 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     cases.extend((0..256).map(|i| (i / 16, i % 16, 37)));
     cases.extend((0..16).map(|i| (4096 - 8 + i, 4096 - i, 4097)));
     for (i, &(near_at, far_at, len)) in (0u64..).zip(&cases) {
-        for way in [Way::Get, Way::Put, Way::Peek] {
-            let Some(key) = (if way == Way::Peek { peek_key } else { Some(key) }) else { continue };
+        for way in [Way::Get, Way::Put, Way::SingleCopyRead] {
+            let Some(key) = (if way == Way::SingleCopyRead { single_copy_key } else { Some(key) })
+            else {
+                continue;
+            };
             let (from, from_at, to, to_at) = match way {
-                Way::Get | Way::Peek => (far, far_at, near, near_at),
+                Way::Get | Way::SingleCopyRead => (far, far_at, near, near_at),
                 Way::Put => (near, near_at, far, far_at),
             };
             let bytes = message(i, usize::try_from(len).expect("short"));
@@ -166,9 +170,9 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
             assert!(beside, "{case}: a byte beside them changed");
         }
     }
-    if let Some(key) = peek_key {
+    if let Some(key) = single_copy_key {
         let outside = [Extent { offset: far.0.len() - 3, len: 4 }];
-        let error = one_sided(&mut duo, Way::Peek, &[near.region(0, 4)], &key, &outside);
+        let error = one_sided(&mut duo, Way::SingleCopyRead, &[near.region(0, 4)], &key, &outside);
         assert!(matches!(error, Err(RdmaError::OutOfRange { .. })), "{error:?}");
     }
     duo.ends[B].rdma().expect("as before").deregister(&key);
@@ -216,7 +220,7 @@ pub fn rdma_in_many_pieces(suite: &Suite, mut fixture: impl Fixture) {
         let near_pieces = lay(cut(&mut cuts, total, most));
         let far_pieces = lay(cut(&mut cuts, total, most));
         let (from, from_pieces, to, to_pieces) = match way {
-            Way::Get | Way::Peek => (far, &far_pieces, near, &near_pieces),
+            Way::Get | Way::SingleCopyRead => (far, &far_pieces, near, &near_pieces),
             Way::Put => (near, &near_pieces, far, &far_pieces),
         };
         let bytes = message(round, usize::try_from(ROOM).expect("short"));
@@ -370,7 +374,7 @@ pub fn mapped_memory(suite: &Suite, mut fixture: impl Fixture) {
 
 /// What a peer was granted and is to let go of: it maps nothing of it any more, and the owner knows when what
 /// it had mapped is gone; other memory is not concerned.
-pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
+pub fn revoked_memory(suite: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);
     let peer = duo.peer[A];
     let Some(mapped) = duo.ends[A].mapped() else {
@@ -385,13 +389,13 @@ pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
     let [Some(key), Some(unseen_key), Some(other_key)] = keys else {
         return suite.skip("the peer cannot map memory here");
     };
-    fn recall<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
+    fn revoke<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
         let peer = duo.peer[A];
-        duo.ends[A].mapped().expect("both ends are alike").recall(peer, region)
+        duo.ends[A].mapped().expect("both ends are alike").revoke(peer, region)
     }
     fn ends<T: Btl>(duo: &mut Duo<T>, region: Region) {
         let watch = Watch::new("the peer to let go of it");
-        while recall(duo, region) {
+        while revoke(duo, region) {
             duo.step();
             watch.tick();
         }
@@ -400,19 +404,19 @@ pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
     // Any byte of it stands for all of it.
     let elsewhere = granted.sub(9000, 1).expect("inside");
     for _ in 0..50 {
-        assert!(recall(&mut duo, elsewhere), "it is mapped over there");
+        assert!(revoke(&mut duo, elsewhere), "it is mapped over there");
         duo.step();
     }
     write(&mapping.region(), &message(3, 50));
     drop(mapping);
     ends(&mut duo, granted);
     assert_eq!(read(&part), message(3, 50), "what was written until then is there");
-    assert!(map_by_message(&mut duo, &key).is_err(), "it was recalled");
+    assert!(map_by_message(&mut duo, &key).is_err(), "it was revoked");
     // A key that has not been used yet.
     ends(&mut duo, unseen);
-    assert!(map_by_message(&mut duo, &unseen_key).is_err(), "it was recalled");
-    assert!(map_by_message(&mut duo, &other_key).is_ok(), "nobody has recalled it");
-    assert!(!recall(&mut duo, Ground::new(64).0), "memory that nobody knows");
+    assert!(map_by_message(&mut duo, &unseen_key).is_err(), "it was revoked");
+    assert!(map_by_message(&mut duo, &other_key).is_ok(), "nobody has revoked it");
+    assert!(!revoke(&mut duo, Ground::new(64).0), "memory that nobody knows");
     duo.expect_health();
 }
 

@@ -64,11 +64,11 @@ mod tests {
         let tests = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let reasons = BTreeMap::from([
             ("no garbage".to_owned(), tests(&["garbage"])),
-            ("no mapping".to_owned(), tests(&["recalled", "mapped"])),
+            ("no mapping".to_owned(), tests(&["revoked", "mapped"])),
         ]);
         assert_eq!(
             line("btl plain", &reasons),
-            "SKIPPED: 3 conformance tests of btl plain: no garbage (garbage); no mapping (mapped, recalled)\n"
+            "SKIPPED: 3 conformance tests of btl plain: no garbage (garbage); no mapping (mapped, revoked)\n"
         );
     }
 }

@@ -58,10 +58,10 @@ impl<B: Btl> Fault<B> {
 //    stand-in for the token, which no other operation has; it ends when that one's end has come.
 // 4. The wrapped call is the last thing that may panic: it leaves no operation in flight then, by its own rule 4. What
 //    comes after it forgets an operation that was refused.
-// 5. `peek` is handed on.
+// 5. `single_copy_read` is handed on.
 // 6. As 2.
 unsafe impl<B: Btl> Rdma for Fault<B> {
-    delegate!(self => self.inner; rdma_limits reaches takes remember has_atomics peeks);
+    delegate!(self => self.inner; rdma_limits reaches takes remember has_atomics has_single_copy_reads);
 
     fn id(&self) -> AbilityId {
         self.ability
@@ -134,12 +134,12 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
         result.map_err(|error| self.refuse(done, error))
     }
 
-    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+    fn single_copy_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
         self.allow_rdma().ok()?;
-        self.inner.rdma().ok()?.peek_key(peer, memory)
+        self.inner.rdma().ok()?.single_copy_key(peer, memory)
     }
 
-    unsafe fn peek(
+    unsafe fn single_copy_read(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
@@ -148,7 +148,7 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
     ) -> Result<(), RdmaError> {
         // Whoever has a key was allowed.
         // SAFETY: the caller's guarantee, passed on.
-        unsafe { self.inner.rdma()?.peek(peer, key, offset, into) }
+        unsafe { self.inner.rdma()?.single_copy_read(peer, key, offset, into) }
     }
 }
 
@@ -182,12 +182,12 @@ unsafe impl<B: Btl> Mapped for Fault<B> {
         self.inner.mapped()?.map_for(peer, key, user)
     }
 
-    fn withdraw(&mut self, region: Region) -> bool {
-        self.inner.abilities.withdraw(&mut self.inner.btl, region)
+    fn invalidate(&mut self, region: Region) -> bool {
+        self.inner.abilities.invalidate(&mut self.inner.btl, region)
     }
 
-    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
-        self.inner.abilities.recall(&mut self.inner.btl, peer, region)
+    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
+        self.inner.abilities.revoke(&mut self.inner.btl, peer, region)
     }
 
     fn make_private(&mut self, region: Region) -> bool {

@@ -45,7 +45,7 @@ fn total(remote: &[Extent]) -> u64 {
 //    operation has begun, the process aborts.
 // 5. and 6. As 1. to 3.
 unsafe impl<B: Btl> Rdma for Trace<B> {
-    delegate!(self => self.inner; rdma_limits reaches takes remember has_atomics peeks own changes);
+    delegate!(self => self.inner; rdma_limits reaches takes remember has_atomics has_single_copy_reads own changes);
 
     fn id(&self) -> AbilityId {
         self.inner.abilities.rdma_id().expect("`rdma` gives out only what the transport has")
@@ -107,11 +107,11 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
         self.operation("atomic", peer, 8, result)
     }
 
-    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
-        self.inner.rdma().ok()?.peek_key(peer, memory)
+    fn single_copy_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        self.inner.rdma().ok()?.single_copy_key(peer, memory)
     }
 
-    unsafe fn peek(
+    unsafe fn single_copy_read(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
@@ -120,8 +120,9 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
     ) -> Result<(), RdmaError> {
         let rdma = self.inner.rdma();
         // SAFETY: the caller's guarantee, passed on.
-        let result = rdma.and_then(|rdma| unsafe { rdma.peek(peer, key, offset, into) });
-        self.ability("peek", Some(peer), into.len(), result)
+        let result =
+            rdma.and_then(|rdma| unsafe { rdma.single_copy_read(peer, key, offset, into) });
+        self.ability("single_copy_read", Some(peer), into.len(), result)
     }
 }
 
@@ -148,18 +149,18 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
         self.ability("map", Some(peer), len, result)
     }
 
-    fn withdraw(&mut self, region: Region) -> bool {
-        let mapped = self.inner.abilities.withdraw(&mut self.inner.btl, region);
+    fn invalidate(&mut self, region: Region) -> bool {
+        let mapped = self.inner.abilities.invalidate(&mut self.inner.btl, region);
         let outcome = Outcome::Ok;
         let len = region.len();
-        self.record(Record::Ability { call: "withdraw", peer: None, len, outcome });
+        self.record(Record::Ability { call: "invalidate", peer: None, len, outcome });
         mapped
     }
 
-    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
-        let used = self.inner.abilities.recall(&mut self.inner.btl, peer, region);
+    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
+        let used = self.inner.abilities.revoke(&mut self.inner.btl, peer, region);
         let (len, outcome) = (region.len(), Outcome::Ok);
-        self.record(Record::Ability { call: "recall", peer: Some(peer), len, outcome });
+        self.record(Record::Ability { call: "revoke", peer: Some(peer), len, outcome });
         used
     }
 

@@ -77,7 +77,7 @@ pub enum Record {
         outcome: Outcome,
     },
     /// A call of an ability: `register`, `deregister` (always 0 bytes), `get`, `put`, `allocate`,
-    /// `key`, `map`, `withdraw`, `recall` or `make_private`. The outcome of `withdraw` and `recall` is always
+    /// `key`, `map`, `invalidate`, `revoke` or `make_private`. The outcome of `invalidate` and `revoke` is always
     /// [`Outcome::Ok`], whether a peer still has the memory or not.
     Ability {
         /// Which.

@@ -173,12 +173,12 @@ unsafe impl Mapped for Broken {
         Ok(mapping)
     }
 
-    fn withdraw(&mut self, region: Region) -> bool {
-        self.inner_mapped().withdraw(region) && self.flaw != Flaw::WithdrawsTooSoon
+    fn invalidate(&mut self, region: Region) -> bool {
+        self.inner_mapped().invalidate(region) && self.flaw != Flaw::InvalidatesTooSoon
     }
 
-    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
-        self.flaw != Flaw::ForgetsRecalls && self.inner_mapped().recall(peer, region)
+    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
+        self.flaw != Flaw::ForgetsRevocations && self.inner_mapped().revoke(peer, region)
     }
 
     fn make_private(&mut self, region: Region) -> bool {

@@ -8,8 +8,9 @@ use crate::retaining::Kept;
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Lending, Lent, Limits, LinkError, Mapped, Mapping, PeerId, Queue,
-    Rdma, ReserveError, SHORT_BYTES, Short, Sink, Slot, Token, Unacknowledged,
+    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, Mapping, PeerId, Queue, Rdma,
+    ReserveError, SHORT_BYTES, Short, Sink, Slot, Token, Unacknowledged, ZeroCopyMessage,
+    ZeroCopyResult,
 };
 use gapless_mem::{Device, Region};
 use std::collections::{HashSet, VecDeque};
@@ -54,7 +55,7 @@ pub(crate) struct Broken {
     refused: u32,
     pub(crate) keys: u32,
     pub(crate) mappings: Vec<Mapping>,
-    bell: Option<(UnixStream, UnixStream)>,
+    wake: Option<(UnixStream, UnixStream)>,
     made_in: ThreadId,
     pub(crate) kept: Kept,
 }
@@ -102,7 +103,7 @@ impl Broken {
             refused: 0,
             keys: 0,
             mappings: Vec::new(),
-            bell: None,
+            wake: None,
             made_in: std::thread::current().id(),
             kept,
         }
@@ -289,19 +290,24 @@ impl Btl for Broken {
         true
     }
 
-    fn send_lent(&mut self, to: PeerId, tag: AmTag, message: &Lent<'_>) -> Lending {
-        let cut = usize::from(self.flaw == Flaw::LentIsCut && message.len() > 1);
+    fn send_zero_copy(
+        &mut self,
+        to: PeerId,
+        tag: AmTag,
+        message: &ZeroCopyMessage<'_>,
+    ) -> ZeroCopyResult {
+        let cut = usize::from(self.flaw == Flaw::ZeroCopyIsCut && message.len() > 1);
         let mut bytes = vec![0; message.len() - cut];
         message.copy_out(0, &mut bytes);
         match self.reserve(to, bytes.len()) {
             Ok(mut slot) => {
                 slot.write(0, &bytes).expect("it fits");
                 self.send(slot, tag, Token::NONE);
-                Lending::Sent
+                ZeroCopyResult::Sent
             }
-            Err(ReserveError::Full) if self.flaw == Flaw::LentLies => Lending::Sent,
-            Err(ReserveError::Full) => Lending::Full,
-            Err(_) => Lending::Never,
+            Err(ReserveError::Full) if self.flaw == Flaw::ZeroCopyLies => ZeroCopyResult::Sent,
+            Err(ReserveError::Full) => ZeroCopyResult::Full,
+            Err(_) => ZeroCopyResult::Never,
         }
     }
 
@@ -313,9 +319,9 @@ impl Btl for Broken {
         match self.flaw {
             Flaw::ClosedArm => return Some(RawFd::MAX),
             Flaw::DeafArm => {
-                let (bell, _) =
-                    self.bell.get_or_insert_with(|| UnixStream::pair().expect("a pair"));
-                return Some(bell.as_raw_fd());
+                let (wake, _) =
+                    self.wake.get_or_insert_with(|| UnixStream::pair().expect("a pair"));
+                return Some(wake.as_raw_fd());
             }
             _ => {}
         }

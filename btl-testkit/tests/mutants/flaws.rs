@@ -89,9 +89,9 @@ flaws! {
 
     // Short cuts
     /// What leaves from where it lies lacks its last byte.
-    LentIsCut: lent_messages, "lent, 0 placed";
+    ZeroCopyIsCut: zero_copy_messages, "sent without a copy, 0 put at targets";
     /// What leaves from where it lies has left although there was no room.
-    LentLies: lent_messages, "all messages takes too long";
+    ZeroCopyLies: zero_copy_messages, "all messages takes too long";
     /// A message by value is said to have left although there was no room.
     ShortsLie: short_messages, "all messages takes too long";
     /// A message by value leaves before those that wait for a poll.
@@ -206,8 +206,8 @@ flaws! {
     AllocatesDirt: mapped_memory, "zeroed";
     /// There is a key for more than the allocation.
     KeysForAnything: mapped_keys_are_checked, "heap memory";
-    /// What was recalled can be mapped.
-    ForgetsRecalls: recalled_memory, "mapped over there";
+    /// What was revoked can be mapped.
+    ForgetsRevocations: revoked_memory, "mapped over there";
     /// Memory that a peer has mapped is said to be private.
     StaysShared: memory_made_private, "wrote later shows";
 
@@ -216,8 +216,8 @@ flaws! {
     KeepsDevices: attaching_a_device, "lets the device go";
     /// Devices are refused.
     RefusesDevices: devices_reach_slots, "attach";
-    /// Device memory that was withdrawn is said to be free while it is mapped.
-    WithdrawsTooSoon: mapped_device_memory, "mapped over there";
+    /// Device memory that was invalidated is said to be free while it is mapped.
+    InvalidatesTooSoon: mapped_device_memory, "mapped over there";
     /// Memory is mapped for a device that is not attached.
     MapsForAnybody: device_keys_are_checked, "not attached";
     /// What was mapped is never let go of.

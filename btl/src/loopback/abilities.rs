@@ -2,9 +2,9 @@
 //! ended when they return (their events come with the next poll), and a mapping is a counted reference to the
 //! allocation.
 //!
-//! Keys, big-endian: kind (1 byte), end (4), registration or allocation, or for peeking address (8), then for a
-//! registration its length (8), for an allocation or a device's buffer offset (8), length (8) and the
-//! end that may map it (8), for peeking length (8) and the end that may read (8).
+//! Keys, big-endian: kind (1 byte), end (4), registration or allocation, or for single-copy reads address (8), then for
+//! a registration its length (8), for an allocation or a device's buffer offset (8), length (8) and the end that may
+//! map it (8), for single-copy reads length (8) and the end that may read (8).
 
 use super::devices::overlap;
 use super::direct::Reach;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const REGISTERED: u8 = b'R';
 const ALLOCATED: u8 = b'A';
 const EXPORTED: u8 = b'D';
-const PEEKED: u8 = b'P';
+const SINGLE_COPY: u8 = b'P';
 const PAGE_BYTES: usize = 4096;
 
 fn encode(kind: u8, end: u32, numbers: &[u64]) -> RemoteKey {
@@ -226,7 +226,7 @@ fn accessible(region: &Region) -> Result<(), RdmaError> {
 // 3. A key is looked up in the list of what is registered, with its length and its kind, under the lock that
 //    `deregister` takes.
 // 4. `one_sided` copies before it returns or unwinds, so no operation is ever in flight between calls.
-// 5. `peek` copies to `into` before it returns.
+// 5. `single_copy_read` copies to `into` before it returns.
 // 6. `change` writes `found` before it makes the `Ended`, and after all checks.
 unsafe impl Rdma for Loopback {
     fn id(&self) -> AbilityId {
@@ -329,33 +329,33 @@ unsafe impl Rdma for Loopback {
         unsafe { self.change((peer, key, offset), change, found, done) }
     }
 
-    fn peeks(&mut self, _: PeerId) -> bool {
-        self.peeks
+    fn has_single_copy_reads(&mut self, _: PeerId) -> bool {
+        self.has_single_copy_reads
     }
 
-    fn peek_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
-        if !self.peeks {
+    fn single_copy_key(&mut self, peer: PeerId, memory: Region) -> Option<RemoteKey> {
+        if !self.has_single_copy_reads {
             return None;
         }
         let whom = u64::from(self.peer(peer).ok()?.end.number());
         accessible(&memory).ok()?;
-        Some(encode(PEEKED, self.end.number(), &[memory.start(), memory.len(), whom]))
+        Some(encode(SINGLE_COPY, self.end.number(), &[memory.start(), memory.len(), whom]))
     }
 
-    unsafe fn peek(
+    unsafe fn single_copy_read(
         &mut self,
         peer: PeerId,
         key: &RemoteKey,
         offset: u64,
         into: Region,
     ) -> Result<(), RdmaError> {
-        if !self.peeks {
+        if !self.has_single_copy_reads {
             let reason = "this loopback has no such reads".to_owned();
             return Err(RdmaError::Unavailable { reason });
         }
         let end = Arc::clone(&self.peer(peer)?.end);
         let bad = |what: &str| RdmaError::BadKey { what: what.to_owned() };
-        let [start, len, whom] = decode(key, PEEKED, end.number()).map_err(bad)?;
+        let [start, len, whom] = decode(key, SINGLE_COPY, end.number()).map_err(bad)?;
         if whom != u64::from(self.end.number()) {
             return Err(bad("it was made for another peer"));
         }
@@ -371,14 +371,14 @@ unsafe impl Rdma for Loopback {
 }
 
 impl Loopback {
-    /// This end, which also [peeks](Rdma::peek) at its peers' memory and lets them peek at its own.
+    /// This end, which also [peeks](Rdma::single_copy_read) at its peers' memory and lets them do so to its own.
     ///
     /// # Safety
-    /// What [`peek_key`](Rdma::peek_key) is asked for is valid for reads, and nothing writes it, as long as an end has the
-    /// key. Collectives whose ranks give up or die do not keep to that.
+    /// What [`single_copy_key`](Rdma::single_copy_key) is asked for is valid for reads, and nothing writes it, as long
+    /// as an end has the key. Collectives whose ranks give up or die do not keep to that.
     #[must_use]
-    pub unsafe fn with_peek(mut self) -> Loopback {
-        self.peeks = true;
+    pub unsafe fn with_single_copy_reads(mut self) -> Loopback {
+        self.has_single_copy_reads = true;
         self
     }
 }
@@ -397,11 +397,11 @@ fn allocation_of(end: &End, region: &Region) -> Option<(u64, u64)> {
 // 1. The id is made with the end.
 // 2. A key names the peer's end, which `map_for` compares with its own, and a range, which it cuts out of what is
 //    allocated or exported.
-// 3. `withdraw` removes what the region touches from the list that `import` looks in, and counts the holds of its
+// 3. `invalidate` removes what the region touches from the list that `import` looks in, and counts the holds of its
 //    mappings.
-// 4. `recall` notes that the peer maps the allocation no more, and counts the holds of its mappings; of device
-//    memory it is `withdraw`.
-// 5. Keys were made for the ends that are known here; `recall` has answered for each.
+// 4. `revoke` notes that the peer maps the allocation no more, and counts the holds of its mappings; of device
+//    memory it is `invalidate`.
+// 5. Keys were made for the ends that are known here; `revoke` has answered for each.
 unsafe impl Mapped for Loopback {
     fn id(&self) -> AbilityId {
         self.ability
@@ -420,7 +420,7 @@ unsafe impl Mapped for Loopback {
         let shared = &mut *shared;
         shared.allocated.retain(|_, (_, memory)| memory.strong_count() > 0);
         let lives = |number| shared.allocated.values().any(|(it, _)| *it == number);
-        shared.recalled.retain(|(_, number)| lives(*number));
+        shared.revoked.retain(|(_, number)| lives(*number));
         let number = shared.next;
         shared.next += 1;
         let region = memory.region();
@@ -459,9 +459,9 @@ unsafe impl Mapped for Loopback {
         let mut shared = lock(&end.shared);
         let memory = shared.allocated.values().find(|(n, _)| *n == number);
         let memory = memory.and_then(|(_, memory)| memory.upgrade());
-        let memory = memory.filter(|_| !shared.recalled.contains(&(self.end.number(), number)));
+        let memory = memory.filter(|_| !shared.revoked.contains(&(self.end.number(), number)));
         let memory = memory.ok_or_else(|| MapError::Unavailable {
-            reason: "the allocation was freed, or recalled".to_owned(),
+            reason: "the allocation was freed, or revoked".to_owned(),
         })?;
         let whole = memory.region();
         let region = whole.sub(offset, len);
@@ -476,23 +476,23 @@ unsafe impl Mapped for Loopback {
         Ok(unsafe { Mapping::new(lease) })
     }
 
-    fn withdraw(&mut self, region: Region) -> bool {
-        lock(&self.end.shared).exported.withdraw(region)
+    fn invalidate(&mut self, region: Region) -> bool {
+        lock(&self.end.shared).exported.invalidate(region)
     }
 
     /// For a device's memory, the keys of all ends are ended.
-    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
         // One that is gone may have left an engine at work.
         let peer = self.peers.get(peer.0 as usize).map(|peer| peer.end.number());
         let Some(peer) = peer else { return false };
         let mut shared = lock(&self.end.shared);
         if !region.space().cpu_accessible() {
-            return shared.exported.withdraw(region);
+            return shared.exported.invalidate(region);
         }
         let shared = &mut *shared;
         for (number, memory) in shared.allocated.values() {
             if memory.upgrade().is_some_and(|memory| overlap(memory.region(), region)) {
-                shared.recalled.insert((peer, *number));
+                shared.revoked.insert((peer, *number));
             }
         }
         shared.granted.retain(|(_, _, hold)| hold.strong_count() > 0);
@@ -503,6 +503,6 @@ unsafe impl Mapped for Loopback {
     fn make_private(&mut self, region: Region) -> bool {
         let peers = u32::try_from(self.peers.len()).expect("peers are named by 32 bits");
         // All of them are asked.
-        (0..peers).filter(|&peer| self.recall(PeerId(peer), region)).count() == 0
+        (0..peers).filter(|&peer| self.revoke(PeerId(peer), region)).count() == 0
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Exports {
     next: u64,
     /// By number: the oldest first.
     live: BTreeMap<u64, Buffer>,
-    /// Withdrawn ones.
+    /// Invalidated ones.
     leaving: Vec<(Region, Weak<Granted>)>,
 }
 
@@ -43,7 +43,7 @@ impl Exports {
     }
 
     /// Ends the keys of what `region` touches; whether any of it is still mapped.
-    pub(super) fn withdraw(&mut self, region: Region) -> bool {
+    pub(super) fn invalidate(&mut self, region: Region) -> bool {
         let touched = |buffer: &Buffer| overlap(buffer.whole, region);
         let numbers = self.live.iter().filter(|(_, buffer)| touched(buffer));
         let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
@@ -86,7 +86,7 @@ impl Loopback {
         let whole = device.allocation(region)?;
         let offset = offset_in(whole, region)?;
         // The buffer that was at these addresses before has been freed.
-        exports.withdraw(whole);
+        exports.invalidate(whole);
         if exports.live.len() >= BUFFERS
             && let Some((&oldest, _)) = exports.live.first_key_value()
         {
@@ -118,12 +118,12 @@ impl Loopback {
         let buffer = shared.exported.live.get(&number);
         let buffer =
             buffer.filter(|buffer| buffer.device.buffer_id(buffer.whole) == Some(buffer.id));
-        let buffer = buffer.ok_or_else(|| unavailable("the buffer was freed or withdrawn"))?;
+        let buffer = buffer.ok_or_else(|| unavailable("the buffer was freed or invalidated"))?;
         let region = buffer.whole.sub(offset, len);
         let region = region.map_err(|error| MapError::BadKey { what: error.to_string() })?;
         let hold = Arc::clone(&buffer.granted) as Arc<_>;
         // SAFETY: the device knows the buffer by the id it was exported with, so it lives, and its
-        // owner keeps it until `withdraw`, which counts the hold, says that nobody has it.
+        // owner keeps it until `invalidate`, which counts the hold, says that nobody has it.
         let lease = unsafe { Lease::new(region, hold) };
         // SAFETY: as above; references to memory of a device are made nowhere.
         Ok(unsafe { Mapping::new(lease) })

@@ -144,16 +144,16 @@ struct Inbox {
     notes: Vec<Note>,
     closed: bool,
     armed: bool,
-    bell: Option<UnixStream>,
+    wake: Option<UnixStream>,
 }
 
 impl Inbox {
     fn ring(&mut self) {
         if std::mem::take(&mut self.armed)
-            && let Some(bell) = &mut self.bell
+            && let Some(wake) = &mut self.wake
         {
-            // A full bell has been rung.
-            let _ = bell.write(&[1]);
+            // A full one has been written.
+            let _ = wake.write(&[1]);
         }
     }
 }
@@ -177,7 +177,7 @@ pub(super) struct SharedMemory {
     /// What others have mapped: who, the whole allocation, and what the mapping keeps alive.
     pub(super) granted: Vec<(u32, Region, Weak<Granted>)>,
     /// Peers and allocations that must not be mapped any more.
-    pub(super) recalled: BTreeSet<(u32, u64)>,
+    pub(super) revoked: BTreeSet<(u32, u64)>,
     /// Buffers of devices.
     pub(super) exported: Exports,
 }
@@ -226,12 +226,12 @@ impl End {
         true
     }
 
-    /// Gives the end a bell to ring.
-    pub(super) fn hang(&self, bell: UnixStream) {
-        lock(&self.inbox).bell = Some(bell);
+    /// Gives the end a wake-up socket.
+    pub(super) fn hang(&self, wake: UnixStream) {
+        lock(&self.inbox).wake = Some(wake);
     }
 
-    /// From now on the next note rings the bell; at once if something waits already.
+    /// From now on the next note writes to it; at once if something waits already.
     pub(super) fn arm(&self, waiting: bool) {
         let mut inbox = lock(&self.inbox);
         inbox.armed = true;

@@ -90,7 +90,7 @@ fn a_freed_allocation_cannot_be_mapped() {
     assert!(matches!(b.map(to_a, &key), Err(MapError::Unavailable { .. })));
 }
 
-/// Or its recall would say nothing of who has the memory.
+/// Or its revocation would say nothing of who has the memory.
 #[test]
 #[allow(unsafe_code, reason = "vouches for memory of a device")]
 fn a_key_is_for_the_peer_that_it_was_made_for() {

@@ -180,10 +180,10 @@ impl Opened {
     }
 
     /// `len` bytes to send from and as many to receive into, allocated to size as a program would that knows nothing of
-    /// the library. Those of the last time are freed, as [`World::withdraw`] asks for it.
+    /// the library. Those of the last time are freed, as [`World::invalidate`] asks for it.
     pub(crate) fn foreign(&mut self, world: &World, len: u64) -> Result<[Region; 2], Failure> {
         for region in self.foreign.take().into_iter().flatten() {
-            world.withdraw(region)?;
+            world.invalidate(region)?;
             // SAFETY: `allocate` gave it below; the arena that had it is gone, with all messages in it, and peers have
             // let go of it.
             unsafe { self.device.free(region) }?;

@@ -23,7 +23,7 @@ use gapless::Error;
 use gapless::World;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_layouts::{Case, Side};
-use gapless_pml::{Config, Protocol, Tally};
+use gapless_pml::{Config, Protocol, ProtocolCounts};
 use gapless_report::{Samples, Summary};
 
 mod plain;
@@ -178,18 +178,19 @@ impl<'a> Bench<'a> {
     }
 
     /// What this process has done so far by the protocols of a round trip.
-    pub(super) fn tally(&self, protocols: Protocols) -> Result<Tally, Error> {
+    pub(super) fn counts(&self, protocols: Protocols) -> Result<ProtocolCounts, Error> {
         let counters = self.world.counters()?;
-        let sum = protocols.all().map(|protocol| counters.of(protocol)).reduce(|a, b| Tally {
-            messages: a.messages + b.messages,
-            bytes: a.bytes + b.bytes,
-            fragments: a.fragments + b.fragments,
-            packs: a.packs + b.packs,
-            unpacks: a.unpacks + b.unpacks,
-            copies: a.copies + b.copies,
-            staged_bytes: a.staged_bytes + b.staged_bytes,
-            depth_max: a.depth_max.max(b.depth_max),
-        });
+        let sum =
+            protocols.all().map(|protocol| counters.of(protocol)).reduce(|a, b| ProtocolCounts {
+                messages: a.messages + b.messages,
+                bytes: a.bytes + b.bytes,
+                fragments: a.fragments + b.fragments,
+                packs: a.packs + b.packs,
+                unpacks: a.unpacks + b.unpacks,
+                copies: a.copies + b.copies,
+                staged_bytes: a.staged_bytes + b.staged_bytes,
+                depth_max: a.depth_max.max(b.depth_max),
+            });
         Ok(sum.unwrap_or_default())
     }
 

@@ -227,9 +227,9 @@ impl Party {
             let payload = trial.case.payload_bytes;
             let prepared = bench.prepare(Subject::Case(index))?;
             let (protocols, verdict) = bench.verify(&prepared)?;
-            let before = bench.tally(protocols)?;
+            let before = bench.counts(protocols)?;
             let rotating = bench.time(&prepared, false, trial.seconds, None)?;
-            let tallies = [before, bench.tally(protocols)?];
+            let counts = [before, bench.counts(protocols)?];
             let key = (payload, trial.pinned);
             let plain = match known.iter().find(|(of, _)| *of == key) {
                 Some((_, plain)) => plain.clone(),
@@ -252,7 +252,7 @@ impl Party {
                 plain,
                 contiguous: None,
                 verdict,
-                tallies,
+                counts,
                 rotation_bytes: prepared.send.places.reached_bytes()
                     + prepared.recv.places.reached_bytes(),
             };

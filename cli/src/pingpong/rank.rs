@@ -217,9 +217,9 @@ impl Pass<'_> {
         let (seconds, iterations) = (self.options.time, self.options.iterations);
         let prepared = self.bench.prepare(Subject::Case(index))?;
         let (protocols, verdict) = self.bench.verify(&prepared)?;
-        let before = self.bench.tally(protocols)?;
+        let before = self.bench.counts(protocols)?;
         let rotating = self.bench.time(&prepared, false, seconds * 0.5, iterations)?;
-        let tallies = [before, self.bench.tally(protocols)?];
+        let counts = [before, self.bench.counts(protocols)?];
         // To size, the buffers are the same every time anyway.
         let resident = match self.source.is_to_size() {
             true => None,
@@ -238,7 +238,7 @@ impl Pass<'_> {
             plain: reference.plain,
             contiguous: Some(reference.contiguous),
             verdict,
-            tallies,
+            counts,
             rotation_bytes: prepared.send.places.reached_bytes()
                 + prepared.recv.places.reached_bytes(),
         })

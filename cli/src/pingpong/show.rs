@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::lines::fit;
 use crate::memory::{Ends, Source, Wrong};
 use crate::{say_beside, write_json};
-use gapless_pml::{Protocol, Tally};
+use gapless_pml::{Protocol, ProtocolCounts};
 use gapless_report::{
     Absent, Align, Bytes, Growing, Machine, Rate, Report, Row, Summary, Table, Time,
     terminal_columns,
@@ -55,7 +55,7 @@ pub(super) struct Shown {
     pub(super) contiguous: Option<Summary>,
     pub(super) ends: Ends,
     /// What rank 0 had done by the protocols before it measured, and afterwards.
-    pub(super) tallies: [Tally; 2],
+    pub(super) counts: [ProtocolCounts; 2],
     pub(super) verdict: Result<(), Wrong>,
     /// Bytes that the buffers of one process touch before the first one's turn comes again.
     pub(super) rotation_bytes: u64,
@@ -322,7 +322,7 @@ impl Shown {
 
     /// What rank 0 did by the protocols while it measured; `depth_max` is the most since it began.
     fn counters(&self) -> Map<String, Value> {
-        let [before, after] = self.tallies;
+        let [before, after] = self.counts;
         let all = [
             ("messages", after.messages - before.messages),
             ("fragments", after.fragments - before.fragments),

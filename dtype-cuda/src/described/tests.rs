@@ -92,7 +92,7 @@ fn runs_are_what_follows_each_other() {
     assert_eq!(part([4, 8, 8]).run(), 8 * 8 * 4 * 8);
     assert_eq!(part([4, 4, 8]).run(), 4 * 8 * 8);
     assert_eq!(part([4, 4, 1]).run(), 8);
-    // Rows to columns: in the order of the columns' addresses these are stretches.
+    // Rows to columns: in the order of the columns' addresses these are contiguous spans.
     let rows = Datatype::vector(8, 8, 8, &double).unwrap().commit().unwrap();
     let column = Datatype::vector(8, 1, 8, &double).unwrap();
     let columns = Datatype::resized(0, 8, &column).unwrap().commit().unwrap();

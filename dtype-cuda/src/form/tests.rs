@@ -35,11 +35,11 @@ fn find(form: &Form, byte: u64) -> Option<i64> {
             let run = runs.displacement + instance * runs.extent + j * runs.step;
             Some(run + rest.cast_signed())
         }
-        Form::Stretches(stretches) => {
-            let holds = |s: &&Stretch| (s.at..s.at + s.len).contains(&byte);
-            let stretch = stretches.iter().find(holds).unwrap();
-            assert_eq!(stretch.origin(), stretch.displacement - stretch.at.cast_signed());
-            Some(stretch.origin() + byte.cast_signed())
+        Form::Spans(spans) => {
+            let holds = |s: &&ContiguousSpan| (s.at..s.at + s.len).contains(&byte);
+            let span = spans.iter().find(holds).unwrap();
+            assert_eq!(span.origin(), span.displacement - span.at.cast_signed());
+            Some(span.origin() + byte.cast_signed())
         }
         Form::Listed(_) | Form::Mapped(_) => None,
     }
@@ -51,7 +51,7 @@ fn name(form: &Form) -> &'static str {
         Form::Contiguous { .. } => "contiguous",
         Form::Strided(_) => "strided",
         Form::Affine(_) => "affine",
-        Form::Stretches(_) => "stretches",
+        Form::Spans(_) => "stretches",
         Form::Listed(_) => "listed",
         Form::Mapped(_) => "mapped",
     }
@@ -192,7 +192,7 @@ fn short_lists_that_are_grids_take_no_plan() {
 }
 
 #[test]
-fn long_blocks_are_stretches_where_their_plan_would_cost_more() {
+fn long_blocks_are_spans_where_their_plan_would_cost_more() {
     let byte = Primitive::Byte.into();
     let blocks = |lens: &[u64], align: i64| {
         let places: Vec<i64> = (0..).zip(lens).map(|(i, _)| (i << 36) + align).collect();
@@ -201,19 +201,19 @@ fn long_blocks_are_stretches_where_their_plan_would_cost_more() {
     let mib = 1 << 20;
     let aligned = blocks(&[200 * mib, 130 * mib, 150 * mib], 0);
     match form(&aligned, 1) {
-        Form::Stretches(all) => {
-            let at: Vec<u64> = all.iter().map(|stretch| stretch.at).collect();
+        Form::Spans(all) => {
+            let at: Vec<u64> = all.iter().map(|span| span.at).collect();
             assert_eq!(at, [0, 200 * mib, 330 * mib]);
             assert_eq!(all[2].displacement, 2 << 36);
         }
         other => panic!("{other:?}"),
     }
     assert!(matches!(form(&blocks(&[20 * mib, 13 * mib, 15 * mib], 0), 1), Form::Mapped(_)));
-    assert!(matches!(form(&blocks(&[20 * mib, 13 * mib, 15 * mib], 1), 1), Form::Stretches(_)));
+    assert!(matches!(form(&blocks(&[20 * mib, 13 * mib, 15 * mib], 1), 1), Form::Spans(_)));
     assert!(matches!(form(&blocks(&[mib, 2 * mib, mib], 1), 1), Form::Mapped(_)));
-    // Instances are stretches too, up to a number.
+    // Instances are contiguous spans too, up to a number.
     match form(&Datatype::resized(0, 1 << 40, &aligned).unwrap(), 300) {
-        Form::Stretches(all) => {
+        Form::Spans(all) => {
             assert_eq!(all.len(), 900);
             assert_eq!(all[899].displacement, 299 * (1 << 40) + (2 << 36));
             assert_eq!(all[899].at + all[899].len, 300 * 480 * mib);
@@ -224,5 +224,5 @@ fn long_blocks_are_stretches_where_their_plan_would_cost_more() {
     // Equal blocks of more words than a kernel numbers.
     let equal = |len| Datatype::hindexed_block(len, &[0, 9 << 36, 1 << 36], &byte).unwrap();
     assert!(matches!(form(&equal(2000 * mib), 1), Form::Listed(_)));
-    assert!(matches!(form(&equal(3000 * mib), 1), Form::Stretches(_)));
+    assert!(matches!(form(&equal(3000 * mib), 1), Form::Spans(_)));
 }

@@ -77,13 +77,13 @@ fn loops_of_both_sides_name_the_bytes_of_the_stream() {
 }
 
 #[test]
-fn every_grid_meets_a_stretch_and_itself() {
+fn every_grid_meets_a_contiguous_span_and_itself() {
     let mut rng = Rng::new(7);
     for _ in 0..2000 {
         let one = random(&mut rng, 1);
         let walk = Walk::grid(&one).unwrap();
         let all = bytes(&one);
-        let packed = Nest::between(&walk, &Walk::stretch(-5)).unwrap();
+        let packed = Nest::between(&walk, &Walk::contiguous(-5)).unwrap();
         let expected: Vec<_> = all.iter().copied().zip(-5..).collect();
         assert_eq!(pairs(&packed), expected);
         let both = Nest::between(&walk, &walk).unwrap();
@@ -130,7 +130,7 @@ fn ordered(src: &Grid, dst: &Grid) -> Option<Nest> {
 }
 
 #[test]
-fn a_transposed_matrix_to_itself_is_one_stretch() {
+fn a_transposed_matrix_to_itself_is_one_contiguous_span() {
     let n = 50;
     let matrix = grid(16, 8, &[(n, 8), (n, 8 * n.cast_signed())]);
     let nest = ordered(&matrix, &matrix).unwrap();
@@ -175,6 +175,6 @@ fn numbers_at_their_limits_are_not_joined() {
     assert_eq!(Walk::grid(&grid(0, 0, &[(3, 5)])), None);
     assert_eq!(Walk::grid(&grid(0, 3, &[(0, 5)])), None);
     let long = grid(0, u64::MAX >> 1, &[(3, i64::MAX)]);
-    let nest = Nest::between(&Walk::grid(&long).unwrap(), &Walk::stretch(0)).unwrap();
+    let nest = Nest::between(&Walk::grid(&long).unwrap(), &Walk::contiguous(0)).unwrap();
     assert_eq!(nest.cut(5, 9).unwrap()[0].len, 4);
 }

@@ -1,7 +1,7 @@
 //! Writing units and shifts.
 //!
 //! Blocks come from the layout's convertor, a few hundred at a time, so that they stay in the first-level
-//! cache. (Tables of blocks are written otherwise, `pieces.rs`, and long plans in stretches.) Units are written when
+//! cache. (Tables of blocks are written otherwise, `pieces.rs`, and long plans in parts.) Units are written when
 //! all of their words are known, shifts when their block begins: the open unit and what is left of the last
 //! block wait here for the next piece, so pieces may end anywhere. Staging memory is divided between both as
 //! what is left to write is; when either part is full, the piece ends.
@@ -121,7 +121,7 @@ impl MapWriter {
     ///
     /// # Panics
     /// If there is less room.
-    pub(super) fn stretch(
+    pub(super) fn part(
         layout: &Layout,
         spec: &PlanSpec,
         map: MapSpec,

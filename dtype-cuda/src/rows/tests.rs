@@ -19,7 +19,7 @@ fn between(src: &Grid, dst: &Grid) -> Nest {
 }
 
 fn packed(src: &Grid) -> Nest {
-    Nest::between(&Walk::grid(src).unwrap(), &Walk::stretch(0)).unwrap()
+    Nest::between(&Walk::grid(src).unwrap(), &Walk::contiguous(0)).unwrap()
 }
 
 /// Where the bytes of copies lie on both sides.
@@ -128,19 +128,20 @@ fn terms_ask_for_more_bytes_the_more_copies_there_are() {
 
 #[test]
 fn few_long_blocks_are_a_copy_each_and_meet_where_either_side_has_an_end() {
-    let cut = |lens: &[u64], first: i64| -> Vec<Stretch> {
+    let cut = |lens: &[u64], first: i64| -> Vec<ContiguousSpan> {
         let mut at = 0;
         let block = |(number, &len): (usize, &u64)| {
             let begin = at;
             at += len;
             let displacement = first + begin.cast_signed() * 3 - i64::try_from(number).unwrap();
-            Stretch { at: begin, len, displacement }
+            ContiguousSpan { at: begin, len, displacement }
         };
         lens.iter().enumerate().map(block).collect()
     };
-    let all = |blocks: &[Stretch]| -> Vec<i64> {
-        let bytes =
-            |block: &Stretch| block.displacement..block.displacement + block.len.cast_signed();
+    let all = |blocks: &[ContiguousSpan]| -> Vec<i64> {
+        let bytes = |block: &ContiguousSpan| {
+            block.displacement..block.displacement + block.len.cast_signed()
+        };
         blocks.iter().flat_map(bytes).collect()
     };
     let (one, other) = (cut(&[10, 300, 7, 1000], 5), cut(&[100, 210, 1007], -9000));
@@ -161,8 +162,8 @@ fn few_long_blocks_are_a_copy_each_and_meet_where_either_side_has_an_end() {
 }
 
 #[test]
-fn a_stretch_is_one_copy_of_one_row() {
-    let nest = Nest::between(&Walk::stretch(100), &Walk::stretch(-7)).unwrap();
+fn a_contiguous_span_is_one_copy_of_one_row() {
+    let nest = Nest::between(&Walk::contiguous(100), &Walk::contiguous(-7)).unwrap();
     let copies = copies(&nest, 7, 5007, ANY).unwrap();
     let copy = Rows { src: 107, dst: 0, width: 5000, rows: 1, src_pitch: 5000, dst_pitch: 5000 };
     assert_eq!(copies, Copies::from(smallvec![copy]));

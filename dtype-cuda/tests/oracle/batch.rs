@@ -1,6 +1,6 @@
 //! Many requests in one call.
 
-use crate::bench::{Tally, Verdict, alignments, any, noise, packed, same, side};
+use crate::bench::{KernelCounts, Verdict, alignments, any, noise, packed, same, side};
 use crate::directed::directed;
 use crate::gpu::Gpu;
 use crate::memory::{Buffer, index, wait};
@@ -138,7 +138,7 @@ impl<'a> Together<'a> {
 pub(crate) fn every_fused_kernel_runs(gpu: &Gpu) {
     const TEST: &str = "fused";
     let mut rng = rng(TEST);
-    let tally = Tally::default();
+    let counts = KernelCounts::default();
     let closed = [
         Family::Copy,
         Family::Strided1,
@@ -167,7 +167,7 @@ pub(crate) fn every_fused_kernel_runs(gpu: &Gpu) {
                 assert!(launched.len() < amount, "{} launches for {amount}", launched.len());
                 let kernels: Vec<Kernel> = launched.iter().map(|launch| launch.kernel).collect();
                 assert!(budget == 0 || launched.iter().all(|launch| launch.blocks <= budget));
-                tally.add(&kernels);
+                counts.add(&kernels);
                 // SAFETY: all of it lives until the wait, and nothing overlaps.
                 wait(&unsafe { engine.batch(direction, &requests, &[]) }.unwrap());
                 together.check(direction).unwrap_or_else(|what| {
@@ -177,7 +177,7 @@ pub(crate) fn every_fused_kernel_runs(gpu: &Gpu) {
         }
     }
     for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Fused) {
-        let ran = tally.of(&kernel.to_string());
+        let ran = counts.of(&kernel.to_string());
         assert!(ran >= 2, "{kernel} ran {ran} times");
     }
 }

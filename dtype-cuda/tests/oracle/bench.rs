@@ -53,9 +53,9 @@ pub(crate) trait Probe: Send + Sync {
 
 /// Kernels by how often they ran.
 #[derive(Default)]
-pub(crate) struct Tally(Mutex<BTreeMap<String, u64>>);
+pub(crate) struct KernelCounts(Mutex<BTreeMap<String, u64>>);
 
-impl Tally {
+impl KernelCounts {
     pub(crate) fn add(&self, kernels: &[Kernel]) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for kernel in kernels {
@@ -85,7 +85,7 @@ pub(crate) struct Bench {
     /// Where packed sides lie.
     pub(crate) packed: Arc<dyn Provider>,
     pub(crate) probe: Option<Arc<dyn Probe>>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) counts: Arc<KernelCounts>,
 }
 
 /// A typed side: all of its memory, what it was filled with, and where displacement 0 is in it.
@@ -223,7 +223,7 @@ impl Bench {
             other: Arc::clone(&memory),
             packed: memory,
             probe: None,
-            tally: Arc::default(),
+            counts: Arc::default(),
         }
     }
 
@@ -246,7 +246,7 @@ impl Bench {
         at: Region,
     ) {
         if let Some(probe) = &self.probe {
-            self.tally.add(&probe.launches(direction, typed, range.clone(), at));
+            self.counts.add(&probe.launches(direction, typed, range.clone(), at));
         }
     }
 
@@ -318,7 +318,7 @@ impl Bench {
         let from = side_with(&*self.typed, source, align.0, rng, read).map_err(told)?;
         let to = side_with(&*self.other, target, align.1, rng, overwritten).map_err(told)?;
         if let Some(probe) = &self.probe {
-            self.tally.add(&probe.transfer_launches(&from.typed, &to.typed, range.clone()));
+            self.counts.add(&probe.transfer_launches(&from.typed, &to.typed, range.clone()));
         }
         // SAFETY: both buffers live until the work has been waited for, and do not overlap.
         let done = unsafe { self.engine.transfer(&from.typed, &to.typed, range.clone(), &[]) };

@@ -40,8 +40,8 @@ pub(crate) fn directed(family: Family, width: Width, rng: &mut Rng) -> Option<(D
     let bytes = i64::from(width.bytes());
     Some(match family {
         Family::Copy => {
-            let stretch = Datatype::contiguous(4_500 + rng.below(3_000), &word).unwrap();
-            (moved(&stretch, width, rng), 1)
+            let span = Datatype::contiguous(4_500 + rng.below(3_000), &word).unwrap();
+            (moved(&span, width, rng), 1)
         }
         Family::Strided1 => {
             let len = rng.between(1, 5);

@@ -53,7 +53,7 @@ impl Gpu {
         self.bench_of(&self.engine)
     }
 
-    /// A bench for one of its engines, with a tally of its own.
+    /// A bench for one of its engines, with counts of its own.
     pub(crate) fn bench_of(&self, engine: &GpuEngine) -> Bench {
         let bench = Bench::new(Arc::new(engine.clone()), Arc::clone(&self.memory));
         Bench { probe: Some(Arc::new(engine.clone())), ..bench }

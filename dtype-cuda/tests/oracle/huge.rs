@@ -162,8 +162,12 @@ fn dense() -> Vec<(&'static str, Datatype, u64)> {
     let list = Datatype::resized(0, 24_032, &list).unwrap();
     let plan = Datatype::resized(0, 16_004, &plan).unwrap();
     vec![
-        ("a stretch", bytes(4_600_000_000), 1),
-        ("an odd stretch", Datatype::hindexed_block(1, &[5], &bytes(4_600_000_001)).unwrap(), 1),
+        ("a contiguous span", bytes(4_600_000_000), 1),
+        (
+            "an odd contiguous span",
+            Datatype::hindexed_block(1, &[5], &bytes(4_600_000_001)).unwrap(),
+            1,
+        ),
         ("a vector of floats", Datatype::vector(390_000_000, 3, 4, &float).unwrap(), 1),
         ("a vector of bytes", Datatype::vector(1_500_000_000, 3, 4, &bytes(1)).unwrap(), 1),
         ("long rows", Datatype::vector(9_000, 500_008, 500_024, &bytes(1)).unwrap(), 1),

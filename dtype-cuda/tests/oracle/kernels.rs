@@ -1,6 +1,6 @@
 //! Every kernel is reached, by types made for it, and moves what it should under every budget.
 
-use crate::bench::Tally;
+use crate::bench::KernelCounts;
 use crate::directed::directed;
 use crate::gpu::Gpu;
 use crate::memory::Buffer;
@@ -41,7 +41,7 @@ const FLOOR: u64 = 2;
 pub(crate) fn every_kernel_runs(gpu: &Gpu) {
     const TEST: &str = "every kernel";
     let mut rng = rng(TEST);
-    let tally = Arc::new(Tally::default());
+    let counts = Arc::new(KernelCounts::default());
     for width in Width::ALL {
         for family in Family::ALL {
             for round in 0..ROUNDS {
@@ -49,7 +49,7 @@ pub(crate) fn every_kernel_runs(gpu: &Gpu) {
                 let sample = Sample::of(&datatype, count).unwrap();
                 let budget = budget(width, round);
                 let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget));
-                bench.tally = Arc::clone(&tally);
+                bench.counts = Arc::clone(&counts);
                 let part = most(&mut rng, sample.size(), round);
                 let verdict = bench.pack(&sample, &part, (0, 0), &mut rng);
                 let part = most(&mut rng, sample.size(), round);
@@ -62,7 +62,7 @@ pub(crate) fn every_kernel_runs(gpu: &Gpu) {
         |kernel: &Kernel| directed(kernel.family, kernel.width, &mut rng.clone()).is_some();
     let mut short = Vec::new();
     for kernel in Kernel::all().filter(reachable) {
-        let ran = tally.of(&kernel.to_string());
+        let ran = counts.of(&kernel.to_string());
         if ran < FLOOR {
             short.push(format!("{kernel}: {ran}"));
         }
@@ -74,7 +74,7 @@ pub(crate) fn every_kernel_runs(gpu: &Gpu) {
 pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
     const TEST: &str = "pairs of families";
     let mut rng = rng(TEST);
-    let tally = Arc::new(Tally::default());
+    let counts = Arc::new(KernelCounts::default());
     let mut round = 0_u64;
     for from in Family::ALL {
         for to in Family::ALL {
@@ -90,7 +90,7 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
             let budget = budget(width, round);
             round += 1;
             let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget));
-            bench.tally = Arc::clone(&tally);
+            bench.counts = Arc::clone(&counts);
             let align =
                 if round.is_multiple_of(3) { (rng.below(16), rng.below(16)) } else { (0, 0) };
             for part in [0..size, range(&mut rng, size)] {
@@ -105,7 +105,7 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
     for width in Width::ALL {
         for round in 0..ROUNDS {
             let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget(width, round)));
-            bench.tally = Arc::clone(&tally);
+            bench.counts = Arc::clone(&counts);
             let mut sample = |family| {
                 let (datatype, count) = directed(family, width, &mut rng).unwrap();
                 Sample::of(&datatype, count).unwrap()
@@ -118,14 +118,14 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
         }
     }
     for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Transfer) {
-        let ran = tally.of(&kernel.to_string());
+        let ran = counts.of(&kernel.to_string());
         assert!(ran >= FLOOR, "{kernel} ran {ran} times");
     }
 }
 
 /// A few blocks so long that each has a launch of its own, and ranges that begin and end in any of them.
-pub(crate) fn long_stretches_move(gpu: &Gpu) {
-    const TEST: &str = "long stretches";
+pub(crate) fn long_contiguous_spans_move(gpu: &Gpu) {
+    const TEST: &str = "long contiguous spans";
     let mut rng = rng(TEST);
     let bench = gpu.bench();
     let lens: Vec<u64> = (0..3).map(|_| 9_500_000 + rng.below(100_000)).collect();
@@ -140,7 +140,7 @@ pub(crate) fn long_stretches_move(gpu: &Gpu) {
         let verdict = verdict.and_then(|()| bench.transfer(&one, &one, &part, (0, 3), &mut rng));
         verdict.unwrap_or_else(|what| fail(TEST, &what));
     }
-    assert!(bench.tally.sum(|name| name.starts_with("pack_copy")) >= 8, "one launch each");
+    assert!(bench.counts.sum(|name| name.starts_with("pack_copy")) >= 8, "one launch each");
     let two = Sample::large(&datatype, 2).unwrap();
     let part = one.size() - 77..one.size() + lens[0] + 77;
     let verdict = bench.pack(&two, &part, (0, 0), &mut rng);

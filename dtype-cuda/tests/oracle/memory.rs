@@ -75,7 +75,7 @@ impl Provider for Own {
     }
 }
 
-/// A stretch of a provider's memory, given back at the end.
+/// A contiguous span of a provider's memory, given back at the end.
 pub(crate) struct Buffer<'a> {
     provider: &'a dyn Provider,
     region: Region,

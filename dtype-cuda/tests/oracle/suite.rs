@@ -59,7 +59,7 @@ macro_rules! stamp_gpus {
         crate::suite::stamp!($open:
             kernels::every_kernel_runs,
             kernels::every_pair_of_families_transfers,
-            kernels::long_stretches_move,
+            kernels::long_contiguous_spans_move,
             kernels::budgets_are_kept,
             batch::batches_are_their_requests,
             batch::every_fused_kernel_runs,

@@ -4,7 +4,7 @@
 //! Registered buffers are page-locked, so that the host sees what tasks have written as soon as they have ended. Each of
 //! these tests has the GPUs alone (`turn.rs`): it wants a worker that lives, and registers memory.
 
-mod crew;
+mod helpers;
 mod layouts;
 mod litmus;
 mod order;

@@ -23,7 +23,7 @@ const GATHERED: usize = 64;
 /// Fewer records are not worth it.
 const RECORDS_MIN: u64 = 32;
 
-/// A stretch of memory by lines.
+/// A contiguous span of memory by lines.
 #[derive(Clone, Copy)]
 pub(super) struct Dense<'a> {
     /// Where the first window begins.

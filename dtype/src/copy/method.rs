@@ -189,7 +189,7 @@ impl Stores {
     }
 
     /// Whether `bytes` bytes go around the cache; `place` gives eight places among them, with [`LONG`] bytes
-    /// each. Asked again for every large stretch; small ones are like the last.
+    /// each. Asked again for every large span; small ones are like the last.
     pub(super) fn stream(&mut self, bytes: u64, place: impl Fn(u64) -> *const u8) -> bool {
         match self.known {
             Some(known) if bytes < STREAM_MIN => known,
@@ -303,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn answers_hold_until_a_large_stretch_comes() {
+    fn answers_hold_until_a_large_span_comes() {
         let memory = vec![0u8; 8 * 4096];
         let place = |i: u64| memory.as_ptr().wrapping_add(crate::run::in_memory(i) * 4096);
         let mut never_asks = Stores::new(Method::FORCED[2]);
         assert!(never_asks.stream(10, place));
         let mut stores = Stores { known: Some(true), ..Stores::new(Method::BEST) };
         assert!(stores.stream(STREAM_MIN - 1, place), "like the last");
-        // Whatever the answer, it is the same until the next large stretch.
+        // Whatever the answer, it is the same until the next large span.
         let answer = stores.stream(STREAM_MIN, place);
         assert_eq!(stores.stream(1, place), answer);
     }

@@ -97,7 +97,7 @@ pub(super) unsafe fn run(level: Level, piece: Piece, far: *const u8) {
     let whole = len / LINE;
     let ahead = AHEAD.min(len);
     let mut at = 0;
-    // A stretch at a time, between which the place asked for may turn to `far`.
+    // A part at a time, between which the place asked for may turn to `far`.
     while at < whole {
         let lines = (whole - at).min(STRETCH);
         let next = at * LINE + ahead;

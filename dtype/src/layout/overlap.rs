@@ -106,12 +106,12 @@ fn between(low: i64, high: i64) -> u128 {
     u128::from(high.wrapping_sub(low).cast_unsigned())
 }
 
-/// Whether two of these stretches share a byte. Sorts them.
-fn touch(stretches: &mut [(i64, u64)]) -> bool {
-    if !stretches.is_sorted() {
-        stretches.sort_unstable();
+/// Whether two of these contiguous spans share a byte. Sorts them.
+fn touch(spans: &mut [(i64, u64)]) -> bool {
+    if !spans.is_sorted() {
+        spans.sort_unstable();
     }
-    stretches.windows(2).any(|pair| between(pair[0].0, pair[1].0) < u128::from(pair[0].1))
+    spans.windows(2).any(|pair| between(pair[0].0, pair[1].0) < u128::from(pair[0].1))
 }
 
 /// Entries of a list with their lengths.

@@ -3,7 +3,7 @@
 //! Consecutive runs merge exactly when the first one's end is the next one's start, so the merged runs of
 //! a sequence are those of its pieces less the seams that close. Units: bytes.
 
-/// The maximal merged runs of a stretch of packed order, as lengths.
+/// The maximal merged runs of a part of the packed order, as lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
     /// How many.

@@ -134,7 +134,7 @@ impl Facts {
             grain: grain(body.grain | bits),
             depth: body.depth + 1,
         };
-        // The stretch from first to end of a body; where two entries are that far apart, a seam closes.
+        // The span from first to end of a body; where two entries are that far apart, a seam closes.
         let reach = body.end.checked_sub(body.first);
         let closes = |pair: &[i64]| pair[1].checked_sub(pair[0]) == reach && reach.is_some();
         if !disps.windows(2).any(closes) {

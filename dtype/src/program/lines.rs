@@ -75,7 +75,7 @@ impl Lines {
         Some(Lines { first, grain, masks: masks.into() })
     }
 
-    /// The windows of blocks of `len` bytes at `disps`, a stretch of the list's own; `None` if they are too few.
+    /// The windows of blocks of `len` bytes at `disps`, a part of the list's own; `None` if they are too few.
     pub(crate) fn windows(&self, disps: &[i64], len: u64) -> Option<Windows<'_>> {
         let (Some(from), Some(to)) = (disps.first(), disps.last()) else { return None };
         if disps.len() < MANY {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stretch_of_a_list_is_what_its_blocks_are() {
+    fn every_part_of_a_list_is_what_its_blocks_are() {
         for (len, step, origin) in
             [(8, 24, 0), (24, 40, -160), (4, 12, 4), (28, 36, 7), (64, 72, 8)]
         {

@@ -1,7 +1,7 @@
 //! Running a program: any range of packed bytes, in packed order, into a sink.
 //!
 //! A walk finds its first byte by one division per loop and one binary search per list, hands whole
-//! stretches of loops and lists to the sink at once, and keeps no state: the caller's packed position is
+//! contiguous spans of loops and lists to the sink at once, and keeps no state: the caller's packed position is
 //! the whole cursor. Recursion is bounded by the program's depth, and nothing is allocated.
 //!
 //! Places wrap modulo 2⁶⁴ on the way down: a partial sum may leave `i64`, the place of a run that is

@@ -21,7 +21,7 @@ impl Block {
     }
 }
 
-/// Where the range lies, if it is one stretch of memory.
+/// Where the range lies, if it is one contiguous span of memory.
 fn place(typed: &Typed, range: &Range<u64>) -> Result<Option<*mut u8>, EngineError> {
     let Some(whole) = typed.as_contiguous() else { return Ok(None) };
     let window = typed.window(range)?;
@@ -30,7 +30,7 @@ fn place(typed: &Typed, range: &Range<u64>) -> Result<Option<*mut u8>, EngineErr
 
 /// A buffer, from some byte of its packed stream on.
 enum Side {
-    /// The rest is one stretch from here on.
+    /// The rest is one contiguous span from here on.
     At(*mut u8),
     /// The rest is where the cursor says, from this origin.
     By(Convertor, *mut u8),
@@ -44,7 +44,7 @@ impl Side {
         })
     }
 
-    /// Where the next bytes can be read in one stretch: there, or in `block` after they were packed into it.
+    /// Where the next bytes can be read in one contiguous span: there, or in `block` after they were packed into it.
     ///
     /// # Safety
     /// The next `bytes` bytes may be read; `block` may be written for as many, and is none of them.
@@ -63,7 +63,7 @@ impl Side {
         }
     }
 
-    /// Where the next bytes can be written in one stretch: there, or `block`, which [`put`](Side::put) unpacks.
+    /// Where the next bytes can be written in one contiguous span: there, or `block`, which [`put`](Side::put) unpacks.
     fn room(&self, block: *mut u8) -> *mut u8 {
         match self {
             Side::At(place) => *place,
@@ -86,7 +86,7 @@ impl Side {
     }
 }
 
-/// Where sources and target lie, if each is one stretch and one loop reads all of them.
+/// Where sources and target lie, if each is one contiguous span and one loop reads all of them.
 pub(super) struct Places {
     from: [*const u8; SOURCES_MAX],
     sources: usize,

@@ -29,8 +29,8 @@ impl World {
     fn serve(&self) -> Result<(), Error> {
         let taken = self.while_matched(State::has_settled)?;
         self.shared.with(|state| {
-            state.pml.cancel_unmatched();
-            state.pml.withdraw_unmatched();
+            state.pml.cancel_unmatched_receives();
+            state.pml.cancel_unmatched_sends();
             Ok(())
         })?;
         self.shared.ring();

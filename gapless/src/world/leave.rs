@@ -317,7 +317,7 @@ impl World {
             state.pml.all_farewells().then_some(())
         })?;
         self.shared.with(|state| {
-            state.pml.cancel_unmatched();
+            state.pml.cancel_unmatched_receives();
             state.pml.refuse_unreceived();
             Ok(())
         })?;

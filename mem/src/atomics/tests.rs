@@ -204,7 +204,7 @@ fn numbers_that_are_not_aligned_are_not_added() {
     assert_eq!(f64::from_ne_bytes(found), 1.5);
 }
 
-/// Nobody sees a number half written, however long the stretch is that is copied, wherever it begins, and whether it is
+/// Nobody sees a number half written, however long the span is that is copied, wherever it begins, and whether it is
 /// looked at as a whole or number by number; nor one to which others are added.
 #[test]
 fn numbers_stay_whole_in_long_copies() {

@@ -1,4 +1,4 @@
-//! Long stretches of memory that others access, by instructions that move 32 bytes.
+//! Long contiguous spans of memory that others access, by instructions that move 32 bytes.
 //!
 //! To the language, each function here is a loop of relaxed atomic accesses of the numbers that the bytes are.
 //!

@@ -128,7 +128,7 @@ pub(super) enum Purpose {
 }
 
 /// Whether a table is what it must be: the members of this side in their order, `mine` as it was
-/// told, and strangers on the other side who are in the job, each once.
+/// told, and non-members on the other side who are in the job, each once.
 pub(super) fn check(
     local: &[Entry],
     remote: &[Entry],
@@ -280,9 +280,10 @@ mod tests {
         assert!(right(&[table[1], table[0]], &[]).is_err());
         assert!(right(&table[..1], &[]).is_err());
         assert!(right(&[table[0], entry(5, 1, None)], &[]).is_err());
-        for strangers in [vec![8], vec![5], vec![1, 1]] {
-            let strangers: Vec<Entry> = strangers.into_iter().map(|p| entry(p, 0, None)).collect();
-            assert!(right(&table, &strangers).is_err(), "{strangers:?}");
+        for non_members in [vec![8], vec![5], vec![1, 1]] {
+            let non_members: Vec<Entry> =
+                non_members.into_iter().map(|p| entry(p, 0, None)).collect();
+            assert!(right(&table, &non_members).is_err(), "{non_members:?}");
         }
         let mut wild = entry(7, 0, None);
         wild.id = IDS_END.into();

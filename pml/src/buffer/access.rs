@@ -2,8 +2,8 @@
 
 use super::Buffer;
 use gapless_bml::{
-    Access, AmTag, Bml, Extent, Lending, Lent, PeerId, Place, Rank, Rdma, RdmaError, RdmaRail,
-    RemoteKey, Token,
+    Access, AmTag, Bml, Extent, PeerId, Rank, Rdma, RdmaError, RdmaRail, ReceiveTarget, RemoteKey,
+    Token, ZeroCopyMessage, ZeroCopyResult,
 };
 use gapless_dtype::Run;
 use gapless_engine::EngineError;
@@ -17,7 +17,7 @@ const RUN_MIN: u64 = 2048;
 
 impl Buffer {
     /// A key with which `peer` can map what this buffer touches; of a device's memory only if users `share` it, who
-    /// must withdraw it before they free it.
+    /// must invalidate it before they free it.
     pub(crate) fn key(&self, bml: &mut Bml, peer: u32, share: bool) -> Option<RemoteKey> {
         let (_, start, span) = self.bounds()?;
         self.key_of(bml, peer, (start, span), share)
@@ -31,7 +31,7 @@ impl Buffer {
         len: u64,
         share: bool,
     ) -> Option<RemoteKey> {
-        let start = self.typed.stretch().filter(|_| len <= self.bytes())?;
+        let start = self.typed.contiguous_start().filter(|_| len <= self.bytes())?;
         self.key_of(bml, peer, (start, len), share)
     }
 
@@ -69,20 +69,20 @@ impl Buffer {
     }
 
     /// Sends `head` and `range` of this buffer straight out of it, if its runs are long and the transport does that.
-    pub(crate) fn lend(
+    pub(crate) fn send_zero_copy(
         &self,
         bml: &mut Bml,
         (peer, tag): (Rank, AmTag),
         room: &mut Room,
         head: &[u8],
         range: Range<u64>,
-    ) -> Lending {
-        let Some(body) = self.straight(room, range) else { return Lending::Never };
-        // SAFETY: the convertor of this buffer made the pieces. It is promised for reads, without a writer, while it lives,
-        // and is borrowed over the call.
-        match unsafe { Lent::new(head, body) } {
-            Some(message) => bml.send_lent(peer, tag, &message),
-            None => Lending::Never,
+    ) -> ZeroCopyResult {
+        let Some(body) = self.regions(room, range) else { return ZeroCopyResult::Never };
+        // SAFETY: the convertor of this buffer made the pieces. It is promised for reads, without a writer, while it
+        // lives, and is borrowed over the call.
+        match unsafe { ZeroCopyMessage::new(head, body) } {
+            Some(message) => bml.send_zero_copy(peer, tag, &message),
+            None => ZeroCopyResult::Never,
         }
     }
 
@@ -93,15 +93,16 @@ impl Buffer {
         room: &'b mut Room,
         range: Range<u64>,
         skip: usize,
-    ) -> Option<Place<'b>> {
-        let body = self.straight(room, range)?;
-        // SAFETY: the convertor of this buffer made the pieces, which do not overlap in a receive. The buffer of a receive
-        // is promised for writes, and to be nobody else's, while it lives, and is borrowed as long as the place.
-        unsafe { Place::new(skip, body, true) }
+    ) -> Option<ReceiveTarget<'b>> {
+        let body = self.regions(room, range)?;
+        // SAFETY: the convertor of this buffer made the pieces, which do not overlap in a receive. The buffer of a
+        // receive is promised for writes, and to be nobody else's, while it lives, and is borrowed as long as the
+        // place.
+        unsafe { ReceiveTarget::new(skip, body, true) }
     }
 
     /// The pieces that `range` lies in, if they are few, long, and for the CPU.
-    fn straight<'b>(&'b self, room: &'b mut Room, range: Range<u64>) -> Option<&'b [Region]> {
+    fn regions<'b>(&'b self, room: &'b mut Room, range: Range<u64>) -> Option<&'b [Region]> {
         if !self.typed.space().cpu_accessible() {
             return None;
         }
@@ -209,7 +210,7 @@ impl Listed<'_> {
 pub(crate) struct Gets {
     under_way: bool,
     /// The staging memory that it writes, if it does not write the receive's buffer.
-    into: Option<crate::buffer::Place>,
+    into: Option<crate::buffer::StagingMemory>,
 }
 
 impl Gets {
@@ -241,7 +242,7 @@ impl Gets {
         &mut self,
         bml: &mut Bml,
         peer: Rank,
-        into: &crate::buffer::Place,
+        into: &crate::buffer::StagingMemory,
         (key, remote): (&RemoteKey, &[Extent]),
         done: Token,
     ) -> Result<(), RdmaError> {

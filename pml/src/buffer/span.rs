@@ -9,7 +9,7 @@
 //! request ends.
 
 use crate::buffer::{self, Buffer};
-use gapless_bml::{Fragment, Place};
+use gapless_bml::{Fragment, ReceiveTarget};
 use gapless_dtype::Layout;
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
@@ -27,7 +27,7 @@ pub(crate) struct Span {
 /// Where a buffer without gaps in host memory begins, and how many bytes it has; `None` for all others.
 #[inline]
 pub(crate) fn plain(typed: &Typed) -> Option<(u64, u64)> {
-    match (typed.region().space(), typed.stretch()) {
+    match (typed.region().space(), typed.contiguous_start()) {
         (Space::Host, Some(at)) => {
             Some((typed.region().start().wrapping_add(at), typed.packed_bytes()))
         }
@@ -55,8 +55,8 @@ impl Span {
         self.bytes
     }
 
-    /// Takes the promise for `typed`, which is [plain] and whose stretch begins at displacement 0: there, and as many bytes
-    /// long.
+    /// Takes the promise for `typed`, which is [plain] and whose span begins at displacement 0: there, and as many
+    /// bytes long.
     ///
     /// # Safety
     /// Until the request that this is given to has ended, `typed` describes memory that is valid for
@@ -93,12 +93,16 @@ impl Span {
         unsafe { buffer::copy_from(fragment, offset, &to) }
     }
 
-    /// Where the transport may put a message of exactly this length, whose head has `skip` bytes, all at once; described in
-    /// `room`.
-    pub(crate) fn place<'r>(&'r self, room: &'r mut Region, skip: usize) -> Option<Place<'r>> {
+    /// Where the transport may put a message of exactly this length, whose head has `skip` bytes, all at once;
+    /// described in `room`.
+    pub(crate) fn place<'r>(
+        &'r self,
+        room: &'r mut Region,
+        skip: usize,
+    ) -> Option<ReceiveTarget<'r>> {
         *room = Region::new(Space::Host, self.address, 0, self.bytes);
         // SAFETY: the promise this stands for; its request has not ended, and is borrowed as long as the place.
-        unsafe { Place::new(skip, std::slice::from_ref(room), false) }
+        unsafe { ReceiveTarget::new(skip, std::slice::from_ref(room), false) }
     }
 
     /// The same buffer in full, on which engine number `engine` works.
@@ -266,24 +270,25 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_memory_is_a_stretch() {
+    fn only_plain_memory_is_a_span() {
         let mut memory = [0u8; 64];
         let region = Region::of_mut(&mut memory);
         let double = Datatype::from(Primitive::Double);
         let (one, gaps) = (double.commit().unwrap(), Datatype::vector(2, 1, 2, &double).unwrap());
-        let stretch = |typed: &Typed| {
-            let mut stretch = Span::nothing();
-            let place = plain(typed).filter(|_| typed.stretch() == Some(typed.origin()))?;
+        let span = |typed: &Typed| {
+            let mut span = Span::nothing();
+            let place =
+                plain(typed).filter(|_| typed.contiguous_start() == Some(typed.origin()))?;
             // SAFETY: nothing is moved in or out.
-            unsafe { stretch.promise(typed, place) };
-            Some(stretch)
+            unsafe { span.promise(typed, place) };
+            Some(span)
         };
         let (doubles, bytes) = (
             Typed::new(region, 8, &one, 3).unwrap(),
             Typed::contiguous(region.sub(8, 24).unwrap()),
         );
         for typed in [doubles, bytes] {
-            let buffer = stretch(&typed).unwrap().into_buffer(7);
+            let buffer = span(&typed).unwrap().into_buffer(7);
             let again = buffer.typed();
             let place = |typed: &Typed| typed.as_contiguous().map(|all| (all.start(), all.len()));
             assert_eq!((place(again), buffer.engine()), (place(&typed), 7));
@@ -293,12 +298,12 @@ mod tests {
             );
         }
         let gaps = Typed::new(region, 0, &gaps.commit().unwrap(), 1).unwrap();
-        assert!(stretch(&gaps).is_none());
+        assert!(span(&gaps).is_none());
         let pinned = Region::new(Space::Pinned, region.start(), 0, 8);
-        assert!(stretch(&Typed::contiguous(pinned)).is_none() && plain(&gaps).is_none());
+        assert!(span(&Typed::contiguous(pinned)).is_none() && plain(&gaps).is_none());
         let late = Datatype::contiguous(2, &double).unwrap();
         let late = Datatype::indexed_block(1, &[3i64], &late).unwrap().commit().unwrap();
         let late = Typed::new(region, 0, &late, 1);
-        assert!(late.is_ok_and(|late| plain(&late).is_some() && stretch(&late).is_none()));
+        assert!(late.is_ok_and(|late| plain(&late).is_some() && span(&late).is_none()));
     }
 }

@@ -1,6 +1,6 @@
 //! Work of an engine or a device, and the memory that it reads or writes.
 
-use super::{Buffer, Place, Remote};
+use super::{Buffer, Remote, StagingMemory};
 use crate::arrival::Body;
 use gapless_bml::RailSlot;
 use gapless_mem::{Completion, DeviceError, Outstanding};
@@ -97,7 +97,7 @@ pub(crate) enum Held {
     Slot(RailSlot),
     Body(Body),
     /// One or two, of a fragment between them.
-    Places(SmallVec<[Place; 2]>),
+    Places(SmallVec<[StagingMemory; 2]>),
     Remote(Remote),
     /// Another buffer of this process.
     Buffer(Buffer),
@@ -113,7 +113,13 @@ macro_rules! held {
     };
 }
 
-held!(Slot(RailSlot), Body(Body), Places(SmallVec<[Place; 2]>), Remote(Remote), Buffer(Buffer));
+held!(
+    Slot(RailSlot),
+    Body(Body),
+    Places(SmallVec<[StagingMemory; 2]>),
+    Remote(Remote),
+    Buffer(Buffer)
+);
 
 #[cfg(test)]
 mod tests {

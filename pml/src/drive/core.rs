@@ -22,7 +22,7 @@ use crate::tuning::Config;
 use crate::wire::{
     self, CONTROL_MAX, EAGER_BYTES, EAGER_WORDS, Head, Label, Message, SendMode, Verdict,
 };
-use gapless_bml::{AmTag, Bml, Fragment, Handler, Placing, Rank, RankEvent, Short};
+use gapless_bml::{AmTag, Bml, Fragment, Handler, Rank, RankEvent, Short, TargetAnswer};
 use zerocopy::IntoBytes;
 
 /// Everything but the transports: the four states of an endpoint, none of which knows another, and what the driver
@@ -48,7 +48,7 @@ pub(crate) struct Core {
     pub(crate) called: bool,
     /// Messages without a receive are refused: this process leaves.
     pub(crate) leaving: bool,
-    /// This process departs: sends that it withdraws were not received.
+    /// This process departs: sends that it cancels were not received.
     pub(crate) departing: bool,
     /// Room for buffered sends.
     pub(crate) attached: Option<Attached>,
@@ -141,10 +141,10 @@ impl Core {
     /// Makes a communicator known. Its messages may have come before; only its members' are kept.
     pub(crate) fn adopt(&mut self, bml: &mut Bml, comm: &Comm) {
         self.comms.insert(comm);
-        let strangers = self.matching.remove_if(|label, _| {
+        let non_members = self.matching.remove_if(|label, _| {
             label.context / 2 == comm.id() && comm.rank_of(label.source).is_none()
         });
-        for (label, _) in strangers {
+        for (label, _) in non_members {
             let what = format!("a message in context {}, whose group it is not in", label.context);
             self.give_up(bml, label.source, what);
         }
@@ -409,14 +409,20 @@ impl Handler for Core {
         tag == AM_TAG && self.take_fragment(from.0, fragment)
     }
 
-    fn place(&mut self, from: Rank, tag: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+    fn receive_target(
+        &mut self,
+        from: Rank,
+        tag: AmTag,
+        head: &[u8],
+        len: usize,
+    ) -> TargetAnswer<'_> {
         match tag {
             AM_TAG => self.place_of(from.0, head, len),
-            _ => Placing::Nowhere,
+            _ => TargetAnswer::Nowhere,
         }
     }
 
-    fn placed(&mut self, from: Rank, _: AmTag, head: &[u8], len: usize) {
+    fn target_filled(&mut self, from: Rank, _: AmTag, head: &[u8], len: usize) {
         self.is_placed(from.0, head, len);
     }
 }

@@ -56,7 +56,7 @@ impl Core {
             .under_way()
             .filter(|(_, work)| match work {
                 Operation::Send(send) => send.to.peer == peer,
-                Operation::Recalled(recalled) => recalled.peer == peer,
+                Operation::EagerCancel(cancel) => cancel.peer == peer,
                 Operation::Recv(recv) => {
                     recv.receiving_from().or(recv.source) == Some(peer)
                         || matches!(recv.stage, RecvStage::Posted(_)) && recv.source.is_none()
@@ -71,7 +71,7 @@ impl Core {
             .collect();
         for id in concerned {
             self.lose_send(bml, id, &fault);
-            self.lose_recall(id, &fault);
+            self.lose_eager_cancel(id, &fault);
             self.lose_recv(bml, id, &fault);
         }
     }
@@ -120,7 +120,7 @@ impl Core {
                 } else {
                     fault.clone()
                 };
-                self.matching.posted.withdraw(place);
+                self.matching.posted.remove(place);
                 self.requests.finish(id, Err(error));
             }
             RecvStage::Incoming(_) => self.lose_rendezvous(bml, id, fault),

@@ -1,9 +1,9 @@
-//! Withdrawing messages, and leaving, so that every send ends, and no matched message is lost.
+//! Cancelling messages, and leaving, so that every send ends, and no matched message is lost.
 //!
 //! ```text
 //! sender                          receiver
-//!   | NOTE(withdraw, serial) -----> | no receive has taken it: dropped
-//!   | <---------- FIN(withdrawn) -- | (else nothing: the answer is on its way)
+//!   | NOTE(cancel, serial) -----> | no receive has taken it: dropped
+//!   | <---------- FIN(cancelled) -- | (else nothing: the answer is on its way)
 //!
 //!   | NOTE(farewell) -------------> | whatever this sender will ever send has come
 //!   |                               | once all have said so: what nobody received is refused
@@ -22,16 +22,18 @@ impl Core {
     /// Does what a note of `from` says.
     pub(crate) fn noted(&mut self, bml: &mut Bml, from: u32, what: What) -> Result<(), String> {
         match what {
-            What::Withdraw { serial } => {
+            What::Cancel { serial } => {
                 let wanted = |label: Label, arrival: &Arrival| {
                     label.source == from && arrival.serial() == Ok(Some(serial))
                 };
                 // It was taken: the answer is on its way, or will be.
-                self.refuse_held(bml, Verdict::Withdrawn, wanted);
+                self.refuse_held(bml, Verdict::Cancelled, wanted);
             }
             What::Go { serial } => self.data_told(bml, from, serial, Data::There),
             What::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
-            What::Recall { sequence, serial } => self.recall(bml, from, sequence, serial),
+            What::CancelEager { sequence, serial } => {
+                self.cancel_eager(bml, from, sequence, serial)
+            }
             What::Revoke { id } => self.told_revoked(bml, from, id)?,
             What::Farewell => {
                 if std::mem::replace(&mut self.links[from].farewell, true) {

@@ -322,13 +322,13 @@ impl Core {
             Verdict::Refused => {
                 offered.failed.take().map_or(outcome, |it| Err(Failure::of_offer(it)))
             }
-            Verdict::Withdrawn => offered.unpacked.take().map_or(outcome, |it| Err(it.into())),
+            Verdict::Cancelled => offered.unpacked.take().map_or(outcome, |it| Err(it.into())),
             _ => outcome,
         };
         self.end_offer(bml, id, result);
     }
 
-    /// Ends a send that was offered, on which nobody works any more: withdraws its keys and its name.
+    /// Ends a send that was offered, on which nobody works any more: revokes its keys and its name.
     pub(crate) fn end_offer(
         &mut self,
         bml: &mut Bml,

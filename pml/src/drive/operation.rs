@@ -19,13 +19,13 @@ pub(crate) enum Operation {
     /// Boxed: most sends end at once and never get here.
     Send(Box<Send>),
     Recv(Recv),
-    /// An eager send that was withdrawn, and waits for the answer.
-    Recalled(Recalled),
+    /// An eager send that was cancelled, and waits for the answer.
+    EagerCancel(EagerCancel),
 }
 
-/// An eager message that its sender withdraws.
+/// An eager message that its sender cancels.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recalled {
+pub(crate) struct EagerCancel {
     /// The result, if it is too late.
     pub(crate) status: Status,
     pub(crate) peer: u32,
@@ -69,15 +69,15 @@ pub(crate) enum SendStage {
 }
 
 impl Send {
-    /// The result by the receiver's verdict. A process that departs withdraws what was not received.
+    /// The result by the receiver's verdict. A process that departs cancels what was not received.
     pub(crate) fn outcome(&self, verdict: Verdict, departing: bool) -> Result<Status, PmlError> {
         let (rank, tag) = (self.to.rank, self.envelope.tag);
         match verdict {
             Verdict::Received(protocol) => Ok(self.status(protocol)),
             Verdict::Refused => Ok(self.status(Protocol::Pipeline)),
             Verdict::NotReady => Err(PmlError::NotReady { rank, tag }),
-            Verdict::Withdrawn if !departing => Err(PmlError::Cancelled),
-            Verdict::Withdrawn | Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
+            Verdict::Cancelled if !departing => Err(PmlError::Cancelled),
+            Verdict::Cancelled | Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
             Verdict::Revoked => Err(PmlError::Revoked),
         }
     }
@@ -153,7 +153,7 @@ impl From<PostedRecv> for Operation {
             context: posted.context,
             source: Some(posted.peer),
             survives: false,
-            stage: RecvStage::Posted(PostedPlace::straight(posted.place)),
+            stage: RecvStage::Posted(PostedPlace::direct(posted.place)),
         })
     }
 }
@@ -229,10 +229,10 @@ impl Requests<Operation> {
         }
     }
 
-    /// What a withdrawn send waits for.
-    pub(crate) fn recalled(&self, id: RequestId) -> Option<Recalled> {
+    /// What a cancelled send waits for.
+    pub(crate) fn eager_cancel(&self, id: RequestId) -> Option<EagerCancel> {
         match self.operation(id)? {
-            Operation::Recalled(recalled) => Some(*recalled),
+            Operation::EagerCancel(cancel) => Some(*cancel),
             _ => None,
         }
     }

@@ -17,7 +17,7 @@ use gapless_mem::Space;
 #[inline]
 fn once_each(buffer: &Typed) -> Result<(), PmlError> {
     let count = buffer.count();
-    match buffer.stretch().is_none() && buffer.layout().overlaps(count) {
+    match buffer.contiguous_start().is_none() && buffer.layout().overlaps(count) {
         true => Err(PmlError::OverlappingReceive { count }),
         false => Ok(()),
     }
@@ -150,7 +150,7 @@ impl Core {
         Ok(Some(Status { source, tag: label.tag, bytes, protocol }))
     }
 
-    /// Withdraws a receive that no message has taken; returns whether it was in time.
+    /// Cancels a receive that no message has taken; returns whether it was in time.
     pub(crate) fn cancel(&mut self, id: RequestId) -> Result<bool, PmlError> {
         if self.requests.is_done(id)? {
             return Ok(false);
@@ -162,7 +162,7 @@ impl Core {
     pub(crate) fn cancel_any(&mut self, id: RequestId) -> bool {
         let Some(recv) = self.requests.recv_mut(id) else { return false };
         let RecvStage::Posted(place) = recv.stage else { return false };
-        self.matching.posted.withdraw(place);
+        self.matching.posted.remove(place);
         self.requests.finish(id, Err(PmlError::Cancelled));
         true
     }

@@ -339,7 +339,7 @@ impl Core {
             let Some((incoming, _)) = self.requests.incoming(id) else { continue };
             let Stage::Going(going) = &incoming.stage else { continue };
             match going.granted() {
-                Some(region) if bml.recall(Rank(incoming.from), region) => {
+                Some(region) if bml.revoke(Rank(incoming.from), region) => {
                     self.rndv.await_release(id);
                 }
                 _ => {
@@ -393,11 +393,11 @@ impl Core {
             Operation::Send(send) => {
                 let Send { buffer, to, stage, .. } = &mut **send;
                 let SendStage::Rendezvous(offered) = stage else { return None };
-                (End::Sender(offered), &*buffer, to.peer)
+                (RndvSide::Sender(offered), &*buffer, to.peer)
             }
             Operation::Recv(Recv { buffer, stage: RecvStage::Incoming(incoming), .. }) => {
                 let peer = incoming.from;
-                (End::Receiver(incoming), &*buffer, peer)
+                (RndvSide::Receiver(incoming), &*buffer, peer)
             }
             _ => return None,
         };
@@ -406,11 +406,11 @@ impl Core {
             &mut self.rndv;
         let mut no_gets = Gets::default();
         let (going, place, rts, at_receiver, registered, failure, gets) = match end {
-            End::Sender(Offered { rts, registered, failed, going, .. }) => {
+            RndvSide::Sender(Offered { rts, registered, failed, going, .. }) => {
                 let (taken, registered) = (going.take(), Some(registered));
-                (taken, Place::Sender(going), &*rts, None, registered, failed, &mut no_gets)
+                (taken, EndSlot::Sender(going), &*rts, None, registered, failed, &mut no_gets)
             }
-            End::Receiver(incoming) => {
+            RndvSide::Receiver(incoming) => {
                 let Incoming { rts, reply, room, failure, layout, protocols, stage, gets, .. } =
                     incoming;
                 let going = match std::mem::replace(stage, Stage::Choosing) {
@@ -422,7 +422,7 @@ impl Core {
                 };
                 let (reply, room, layout) = (*reply, *room, layout.as_ref());
                 let at = AtReceiver { reply, room, layout, source: source.as_ref(), protocols };
-                (going, Place::Receiver(stage), &*rts, Some(at), None, failure, gets)
+                (going, EndSlot::Receiver(stage), &*rts, Some(at), None, failure, gets)
             }
         };
         let lost = match &at_receiver {
@@ -453,7 +453,7 @@ impl Core {
             id,
             effects: Effects::default(),
         };
-        let mut taken = Taken { going, place };
+        let mut taken = TakenEnd { going, place };
         let result = act(&mut taken.going, &mut cx);
         let effects = cx.effects;
         drop(taken);
@@ -462,29 +462,30 @@ impl Core {
 }
 
 /// An end of a rendezvous.
-enum End<'a> {
+enum RndvSide<'a> {
     Sender(&'a mut Offered),
     Receiver(&'a mut Incoming),
 }
 
 /// Where what carries a rendezvous is kept.
-enum Place<'a> {
+enum EndSlot<'a> {
     Sender(&'a mut Option<Box<dyn RndvEnd>>),
     Receiver(&'a mut Stage),
 }
 
-/// What carries a rendezvous while it is called. It is put back also if the call unwinds: it holds what engines still work on.
-struct Taken<'a> {
+/// What carries a rendezvous while it is called. It is put back also if the call unwinds: it holds what engines still
+/// work on.
+struct TakenEnd<'a> {
     going: Option<Box<dyn RndvEnd>>,
-    place: Place<'a>,
+    place: EndSlot<'a>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenEnd<'_> {
     fn drop(&mut self) {
         match (&mut self.place, self.going.take()) {
-            (Place::Sender(place), going) => **place = going,
-            (Place::Receiver(place), Some(going)) => **place = Stage::Going(going),
-            (Place::Receiver(_), None) => {}
+            (EndSlot::Sender(place), going) => **place = going,
+            (EndSlot::Receiver(place), Some(going)) => **place = Stage::Going(going),
+            (EndSlot::Receiver(_), None) => {}
         }
     }
 }

@@ -51,7 +51,7 @@ impl Core {
             .filter_map(|(id, work)| waiting(work).map(|place| (id, place)))
             .collect();
         for (id, place) in posted {
-            self.matching.posted.withdraw(place);
+            self.matching.posted.remove(place);
             self.requests.finish(id, Err(PmlError::Revoked));
         }
         self.refuse_held(bml, Verdict::Revoked, |label, _| {

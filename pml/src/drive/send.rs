@@ -14,12 +14,12 @@ use crate::requests::Submitted;
 use crate::rndv::direct::single_copy_costs;
 use crate::status::{RequestId, Status};
 use crate::wire::{Data, EAGER_BYTES, Envelope, SERIAL_BYTES, SendMode, Verdict, to_usize};
-use gapless_bml::{Bml, Lending, Limits, RailSlot, Rank, Token};
+use gapless_bml::{Bml, Limits, RailSlot, Rank, Token, ZeroCopyResult};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region};
 
 /// Shorter messages are copied into a slot sooner than described.
-pub(crate) const LENT_MIN: u64 = 2048;
+pub(crate) const ZERO_COPY_MIN: u64 = 2048;
 
 /// A send with checked arguments.
 pub(crate) struct Ready {
@@ -77,9 +77,9 @@ impl Core {
         }
         let outbox_empty = self.links[peer].outbox.is_empty();
         if outbox_empty
-            && bytes >= LENT_MIN
+            && bytes >= ZERO_COPY_MIN
             // SAFETY: the caller's promise holds for the time of this call.
-            && let Some(left) = unsafe { self.lend_eager(bml, &ready, buffer) }
+            && let Some(left) = unsafe { self.send_eager_zero_copy(bml, &ready, buffer) }
         {
             return Ok(self.requests.insert_submitted(&left));
         }
@@ -150,14 +150,14 @@ impl Core {
     ///
     /// # Safety
     /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes it.
-    unsafe fn lend_eager(
+    unsafe fn send_eager_zero_copy(
         &mut self,
         bml: &mut Bml,
         ready: &Ready,
         buffer: &Typed,
     ) -> Option<Submitted> {
         let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
-        if !buffer.space().cpu_accessible() || !bml.lends(Rank(peer)) {
+        if !buffer.space().cpu_accessible() || !bml.has_zero_copy(Rank(peer)) {
             return None;
         }
         let sequence = self.links[peer].next_sequence;
@@ -165,8 +165,9 @@ impl Core {
         let bytes = buffer.packed_bytes();
         // SAFETY: the caller's promise; the value is dropped before this returns.
         let promised = unsafe { Buffer::promised(buffer, ready.engine) };
-        let lending = promised.lend(bml, (Rank(peer), AM_TAG), &mut self.places, &head, 0..bytes);
-        if lending != Lending::Sent {
+        let result =
+            promised.send_zero_copy(bml, (Rank(peer), AM_TAG), &mut self.places, &head, 0..bytes);
+        if result != ZeroCopyResult::Sent {
             return None;
         }
         self.links.next_sequence(peer);
@@ -406,7 +407,7 @@ impl Core {
         }
     }
 
-    /// The receiver's answer on an eager message of ours that waits for it, or was withdrawn; `false` if the request
+    /// The receiver's answer on an eager message of ours that waits for it, or was cancelled; `false` if the request
     /// does not wait for one.
     pub(crate) fn answered_eager(
         &mut self,
@@ -414,7 +415,7 @@ impl Core {
         id: RequestId,
         verdict: Verdict,
     ) -> Result<bool, String> {
-        if self.recalled(from, id, verdict)? {
+        if self.eager_cancel_answered(from, id, verdict)? {
             return Ok(true);
         }
         let departing = self.departing;

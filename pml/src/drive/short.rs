@@ -10,14 +10,17 @@ use crate::buffer::span;
 use crate::buffer::span::{Span, get_words, plain, put_words};
 use crate::comm::Comm;
 use crate::drive::core::Core;
-use crate::drive::place::words_of;
-use crate::drive::send::{LENT_MIN, eager_payload};
+use crate::drive::receive_target::words_of;
+use crate::drive::send::{ZERO_COPY_MIN, eager_payload};
 use crate::links::AM_TAG;
 use crate::protocol::Protocol;
 use crate::requests::{InlineRecv, Submitted};
 use crate::status::{RequestId, Status};
 use crate::wire::{self, EAGER_BYTES, EAGER_STANDARD, EAGER_WORDS, Label, to_usize};
-use gapless_bml::{Bml, Fragment, Lending, Lent, Next, Place, Rank, SHORT_BYTES, Short, Token};
+use gapless_bml::{
+    Bml, Fragment, Next, Rank, ReceiveTarget, SHORT_BYTES, Short, Token, ZeroCopyMessage,
+    ZeroCopyResult,
+};
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
 use zerocopy::IntoBytes;
@@ -125,7 +128,10 @@ impl Core {
     ) -> Option<RequestId> {
         let engine = u8::try_from(self.host?).ok()?;
         let (address, bytes) = plain(buffer)?;
-        if tag < 0 || !self.matching.is_empty() || buffer.stretch() != Some(buffer.origin()) {
+        if tag < 0
+            || !self.matching.is_empty()
+            || buffer.contiguous_start() != Some(buffer.origin())
+        {
             return None;
         }
         let route = self.comms.route(comm, rank)?;
@@ -135,12 +141,12 @@ impl Core {
         }
         let digest = self.digests.words(buffer.layout(), buffer.count());
         let (context, posted) = (route.here, &mut self.matching.posted);
-        let brief = InlineRecv { engine, rank, peer: source, tag, context, digest };
+        let inline = InlineRecv { engine, rank, peer: source, tag, context, digest };
         let label = Label { context, source, tag };
         // SAFETY: the caller's promise is passed on.
         let promise = |place: &mut Span| unsafe { place.promise(buffer, (address, bytes)) };
-        let post = |index| posted.post_straight(label, index);
-        let id = self.requests.insert_inline_recv(&brief, promise, post);
+        let post = |index| posted.post_direct(label, index);
+        let id = self.requests.insert_inline_recv(&inline, promise, post);
         self.matching.posted_inline = self.matching.posted_inline.wrapping_add(1);
         if self.matching.posted_inline.is_multiple_of(POSTS_PER_LOOK) {
             self.take_what_came(bml, source);
@@ -181,7 +187,7 @@ impl Core {
         if !state.near || !self.matching.posted.is_free(label) {
             return None;
         }
-        let sequence = state.reorder.straight()?;
+        let sequence = state.reorder.next_in_order()?;
         let digest = self.digests.words(buffer.layout(), buffer.count());
         let header = wire::eager_words((route.here, tag, sequence), digest);
         span::expect(address, bytes, true);
@@ -234,9 +240,9 @@ impl Core {
         let sequence = self.links[peer].next_sequence;
         let header = wire::eager_words((comm.context_at(rank), tag, sequence), digest);
         let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
-        if bytes >= LENT_MIN
+        if bytes >= ZERO_COPY_MIN
             // SAFETY: the caller's promise is passed on.
-            && unsafe { lend(bml, peer, &header, buffer) }
+            && unsafe { send_zero_copy(bml, peer, &header, buffer) }
         {
             self.links[peer].next_sequence = sequence.wrapping_add(1);
             return Some(Submitted { status, peer, sequence });
@@ -257,7 +263,7 @@ impl Core {
     pub(crate) fn take_short(&mut self, from: u32, words: &[u64], len: usize) -> bool {
         let Some((header, data)) = words.split_first_chunk::<EAGER_WORDS>() else { return false };
         let Some(bytes) = len.checked_sub(EAGER_BYTES) else { return false };
-        self.take_straight(from, header, |buffer| buffer.put(data, bytes))
+        self.take_direct(from, header, |buffer| buffer.put(data, bytes))
     }
 
     /// As [`take_short`](Core::take_short), of a message in the transport's memory.
@@ -277,7 +283,7 @@ impl Core {
         fragment: &Fragment,
     ) -> bool {
         let Some(bytes) = fragment.len().checked_sub(EAGER_BYTES) else { return false };
-        self.take_straight(from, header, |buffer| {
+        self.take_direct(from, header, |buffer| {
             buffer.put_fragment(fragment, EAGER_BYTES as u64, bytes as u64)
         })
     }
@@ -289,8 +295,8 @@ impl Core {
         from: u32,
         head: &[u8],
         len: usize,
-    ) -> Option<Place<'_>> {
-        let (_, index, digest) = self.straight_receive(from, &words_of(head)?)?;
+    ) -> Option<ReceiveTarget<'_>> {
+        let (_, index, digest) = self.direct_receive(from, &words_of(head)?)?;
         let buffer = self.requests.inline_recv_buffer(index, digest)?;
         let fits = buffer.bytes() == len.checked_sub(EAGER_BYTES)? as u64;
         fits.then(|| buffer.place(self.places.one(), EAGER_BYTES)).flatten()
@@ -298,7 +304,7 @@ impl Core {
 
     /// Finds the receive that an eager message goes to, if no other can get it; and what that must expect.
     #[inline(always)] // on short messages' path
-    fn straight_receive(
+    fn direct_receive(
         &self,
         from: u32,
         header: &[u64; EAGER_WORDS],
@@ -307,31 +313,31 @@ impl Core {
         let halves = |word: u64| (low(word), low(word >> 32));
         let ((kind, context), (tag, sequence)) = (halves(first), halves(second));
         let peer = &self.links[from];
-        if kind != EAGER_STANDARD || peer.lost.is_some() || !peer.reorder.is_straight(sequence) {
+        if kind != EAGER_STANDARD || peer.lost.is_some() || !peer.reorder.is_in_order(sequence) {
             return None;
         }
         let tag = tag.cast_signed();
         // That the receive names this process proves that it is in the group.
         let label = Label { context, source: from, tag };
-        Some((label, self.matching.posted.straight(label)?, (hash, elements)))
+        Some((label, self.matching.posted.find_direct(label)?, (hash, elements)))
     }
 
     /// Finds the receive of an eager message, and ends it if `put` puts the data there.
     #[inline]
-    pub(crate) fn take_straight(
+    pub(crate) fn take_direct(
         &mut self,
         from: u32,
         header: &[u64; EAGER_WORDS],
         put: impl FnOnce(&Span) -> bool,
     ) -> bool {
-        let Some((label, index, digest)) = self.straight_receive(from, header) else {
+        let Some((label, index, digest)) = self.direct_receive(from, header) else {
             return false;
         };
         if !self.requests.finish_inline_recv(index, digest, put) {
             return false;
         }
         self.links[from].reorder.pass();
-        self.matching.posted.take_straight(label);
+        self.matching.posted.take_direct(label);
         true
     }
 }
@@ -347,12 +353,17 @@ fn low(word: u64) -> u32 {
 ///
 /// # Safety
 /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes it.
-unsafe fn lend(bml: &mut Bml, peer: u32, header: &[u64; EAGER_WORDS], buffer: &Typed) -> bool {
+unsafe fn send_zero_copy(
+    bml: &mut Bml,
+    peer: u32,
+    header: &[u64; EAGER_WORDS],
+    buffer: &Typed,
+) -> bool {
     let Some((address, bytes)) = plain(buffer) else { return false };
     let body = [Region::new(Space::Host, address, 0, bytes)];
     // SAFETY: the caller's promise is for the time of this call, and so is the message.
-    let message = unsafe { Lent::new(header.as_bytes(), &body) };
-    message.is_some_and(|it| bml.send_lent(Rank(peer), AM_TAG, &it) == Lending::Sent)
+    let message = unsafe { ZeroCopyMessage::new(header.as_bytes(), &body) };
+    message.is_some_and(|it| bml.send_zero_copy(Rank(peer), AM_TAG, &it) == ZeroCopyResult::Sent)
 }
 
 /// Assembles a message of `len` bytes of data in at most `N` words, and sends it; returns whether it left.

@@ -133,7 +133,7 @@ impl Core {
     fn ask_back(&mut self, bml: &mut Bml, id: RequestId, error: EngineError) {
         if let Some(offered) = self.requests.offered(id) {
             offered.unpacked = Some(error.into());
-            self.withdraw(bml, id);
+            self.cancel_unfinished(bml, id);
         }
     }
 

@@ -51,17 +51,17 @@ impl<M> Reorder<M> {
 
     /// Whether a message is the next one and none that came early waits for it.
     #[inline]
-    pub(crate) fn is_straight(&self, sequence: u32) -> bool {
+    pub(crate) fn is_in_order(&self, sequence: u32) -> bool {
         sequence == self.next && self.held.is_empty()
     }
 
     /// The number of the message that is the next one, if none that came early waits for it.
     #[inline]
-    pub(crate) fn straight(&self) -> Option<u32> {
+    pub(crate) fn next_in_order(&self) -> Option<u32> {
         self.held.is_empty().then_some(self.next)
     }
 
-    /// The message that [is straight](Reorder::is_straight) was handled.
+    /// The message that [is in order](Reorder::is_in_order) was handled.
     #[inline]
     pub(crate) fn pass(&mut self) {
         self.next = self.next.wrapping_add(1);
@@ -125,16 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn only_the_next_one_is_straight_and_only_if_none_waits() {
+    fn only_the_next_one_is_in_order_and_only_if_none_waits() {
         let mut reorder = Reorder::default();
-        assert!(reorder.is_straight(0) && !reorder.is_straight(1));
-        assert_eq!(reorder.straight(), Some(0));
+        assert!(reorder.is_in_order(0) && !reorder.is_in_order(1));
+        assert_eq!(reorder.next_in_order(), Some(0));
         reorder.pass();
-        assert!(reorder.is_straight(1) && !reorder.is_straight(0));
+        assert!(reorder.is_in_order(1) && !reorder.is_in_order(0));
         assert_eq!(reorder.turn(2), Ok(Turn::Early));
         reorder.hold(2, ());
-        assert!(!reorder.is_straight(1));
-        assert_eq!(reorder.straight(), None);
+        assert!(!reorder.is_in_order(1));
+        assert_eq!(reorder.next_in_order(), None);
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn random_run(seed: u64, steps: u32) {
             _ if !places.is_empty() => {
                 let at = usize::try_from(random.below(places.len() as u64)).unwrap();
                 let (request, place) = places.swap_remove(at);
-                posted.withdraw(place);
+                posted.remove(place);
                 oracle.posted.retain(|(_, waiting)| *waiting != request);
             }
             _ => {

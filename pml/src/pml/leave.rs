@@ -8,7 +8,7 @@ use crate::wire::Verdict;
 use gapless_bml::{LinkError, Rank};
 
 impl Pml {
-    /// Withdraws a send that no receive may ever take, because its memory is needed. If its receiver has not received
+    /// Cancels a send that no receive may ever take, because its memory is needed. If its receiver has not received
     /// it when it reads of this, the send ends with [`PmlError::Cancelled`]. A send that was matched, or has left,
     /// goes on. Either way it ends once the receiver has made progress, or is lost.
     ///
@@ -16,9 +16,9 @@ impl Pml {
     ///
     /// # Errors
     /// There is no such request.
-    pub fn withdraw_send(&mut self, id: RequestId) -> Result<(), PmlError> {
+    pub fn cancel_unfinished_send(&mut self, id: RequestId) -> Result<(), PmlError> {
         if !self.core.requests.is_done(id)? {
-            self.core.withdraw(&mut self.bml, id);
+            self.core.cancel_unfinished(&mut self.bml, id);
         }
         Ok(())
     }
@@ -82,15 +82,15 @@ impl Pml {
         self.is_busy() || self.core.requests.under_way().any(|(_, work)| is_send(work))
     }
 
-    /// Withdraws all sends that no receive has taken, as far as this process knows. Those that none has taken end with
+    /// Cancels all sends that no receive has taken, as far as this process knows. Those that none has taken end with
     /// [`PmlError::Unreceived`] once their receivers have made progress. Nothing may be sent any more.
-    pub fn withdraw_unmatched(&mut self) {
+    pub fn cancel_unmatched_sends(&mut self) {
         self.core.departing = true;
         let sends = self.core.requests.under_way();
         let sends = sends.filter(|(_, work)| matches!(work, Operation::Send(_)));
         let ids: Vec<RequestId> = sends.map(|(id, _)| id).collect();
         for id in ids {
-            self.core.withdraw(&mut self.bml, id);
+            self.core.cancel_unfinished(&mut self.bml, id);
         }
     }
 
@@ -109,7 +109,7 @@ impl Pml {
     }
 
     /// Cancels all receives that no message has taken.
-    pub fn cancel_unmatched(&mut self) {
+    pub fn cancel_unmatched_receives(&mut self) {
         let receives = self.core.requests.under_way();
         let receives = receives.filter(|(_, work)| matches!(work, Operation::Recv(_)));
         let ids: Vec<RequestId> = receives.map(|(id, _)| id).collect();

@@ -12,14 +12,14 @@ use gapless_mem::Completion;
 const TURNS: usize = 64;
 
 impl Pml {
-    /// Withdraws a send (`MPI_Cancel`, MPI 4.1 §3.8.4). Returns at once, with whether it is cancelled already: so is one
+    /// Cancels a send (`MPI_Cancel`, MPI 4.1 §3.8.4). Returns at once, with whether it is cancelled already: so is one
     /// that had not left, or that nobody of this process has received. Once the receiver has made progress, the
     /// request ends. Either it ends with [`PmlError::Cancelled`], and no receive gets the message, or it ends as it
     /// would have, and a receive has got the message or will. Unlike other sends that need no answer, it may end with
     /// [`PmlError::PeerLost`]: then the outcome is unknown.
     ///
-    /// A send whose result is not collected yet can be withdrawn as long as its message was short and waits for its
-    /// receive; otherwise nothing changes. A send whose message was copied is done and cannot be withdrawn: a
+    /// A send whose result is not collected yet can be cancelled as long as its message was short and waits for its
+    /// receive; otherwise nothing changes. A send whose message was copied is done and cannot be cancelled: a
     /// buffered one, or a short one to a peer that it had no link with for a while.
     ///
     /// # Errors

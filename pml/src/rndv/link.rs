@@ -1,12 +1,12 @@
 //! The link to a rendezvous' other end, as a protocol may use it: room for messages, keys of memory of ours, mappings
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
-use crate::buffer::{Buffer, Gets, Listed, Packed, Place, Room};
+use crate::buffer::{Buffer, Gets, Listed, Packed, Room, StagingMemory};
 use crate::links::{AM_TAG, fragment_max, reserve};
 use crate::rndv::staging::{Block, StagingPool, device_of};
 use gapless_bml::{
-    Bml, Extent, Lending, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail,
-    RemoteKey, Token,
+    Bml, Extent, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey,
+    Token, ZeroCopyResult,
 };
 use gapless_mem::{Device, Lease, OutOfRange, Space};
 use std::sync::Arc;
@@ -43,29 +43,29 @@ impl<'a> Link<'a> {
     }
 
     /// Sends `head` and `range` of a buffer, as [`Buffer::lend`] does.
-    pub(crate) fn lend(
+    pub(crate) fn send_zero_copy(
         &mut self,
         buffer: &Buffer,
         room: &mut Room,
         head: &[u8],
         range: std::ops::Range<u64>,
-    ) -> Lending {
-        buffer.lend(self.bml, (Rank(self.peer), AM_TAG), room, head, range)
+    ) -> ZeroCopyResult {
+        buffer.send_zero_copy(self.bml, (Rank(self.peer), AM_TAG), room, head, range)
     }
 
     /// Sends `head` and a part of what is packed, as [`Packed::lend`] does.
-    pub(crate) fn lend_packed(
+    pub(crate) fn send_packed_zero_copy(
         &mut self,
         packed: &Packed,
         head: &[u8],
         part: (u64, u64),
-    ) -> Result<Lending, OutOfRange> {
-        packed.lend(self.bml, (Rank(self.peer), AM_TAG), head, part)
+    ) -> Result<ZeroCopyResult, OutOfRange> {
+        packed.send_zero_copy(self.bml, (Rank(self.peer), AM_TAG), head, part)
     }
 
     /// Whether long messages need no buffers of the transport.
-    pub(crate) fn lends(&self) -> bool {
-        self.bml.lends(Rank(self.peer))
+    pub(crate) fn has_zero_copy(&self) -> bool {
+        self.bml.has_zero_copy(Rank(self.peer))
     }
 
     /// The attached device that a buffer in `space` belongs to.
@@ -139,7 +139,7 @@ impl<'a> Link<'a> {
     /// Reads memory of the peer into staging memory, as [`Gets::get`] does.
     pub(crate) fn get_into(
         &mut self,
-        into: &Place,
+        into: &StagingMemory,
         from: (&RemoteKey, &[Extent]),
         done: Token,
         gets: &mut Gets,

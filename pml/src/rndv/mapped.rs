@@ -66,7 +66,7 @@ pub(super) fn mover<'a>(cx: &mut Cx<'a>, by: Protocol, remote: &Remote, bytes: u
     let known = remote.typed().space() != Space::Host;
     let pays = gapless && known && bytes >= cx.config.tuning.copy_bytes_min;
     let copier = cx.link.device(space).filter(|_| pays);
-    cx.counters.tally(by).copies += u64::from(copier.is_some());
+    cx.counters.counts_of(by).copies += u64::from(copier.is_some());
     Mover { engine: &*cx.engines[engine], copier }
 }
 

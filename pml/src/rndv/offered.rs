@@ -24,7 +24,7 @@ pub(crate) struct Offered {
     pub(crate) going: Option<Box<dyn RndvEnd>>,
     /// An engine packs the data, because nobody has answered.
     pub(crate) packing: bool,
-    /// Why the data could not be packed, and the message was withdrawn.
+    /// Why the data could not be packed, and the message was cancelled.
     pub(crate) unpacked: Option<PmlError>,
     /// It would be eager if nobody answered.
     pub(crate) short: bool,

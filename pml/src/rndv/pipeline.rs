@@ -25,7 +25,7 @@ use crate::protocol::Protocol;
 use crate::rndv::pieces::Pieces;
 use crate::wire::to_usize;
 use crate::wire::{self, Cts, DATA_BYTES, Message};
-use gapless_bml::Lending;
+use gapless_bml::ZeroCopyResult;
 use gapless_engine::EngineError;
 use gathered::Gathered;
 use landing::Landing;
@@ -96,7 +96,7 @@ struct Sender {
     end: u64,
     fragment: u32,
     depth: u32,
-    /// Of a device over a transport that lends: what is packed, many fragments at a time.
+    /// Of a device over a transport that has zero-copy sends: what is packed, many fragments at a time.
     gathered: Option<Gathered>,
     /// Fragments that engines pack, or parts of a ring.
     packing: u32,
@@ -145,11 +145,11 @@ impl Sender {
         };
         let Some((packed, part)) = gathered.next(&range) else { return Turn::Busy };
         let head = wire::data(self.reply, range.start);
-        let copied = match cx.link.lend_packed(packed, &head, part) {
-            Ok(Lending::Sent) => Ok(()),
-            Ok(Lending::Full) => return Turn::Full,
+        let copied = match cx.link.send_packed_zero_copy(packed, &head, part) {
+            Ok(ZeroCopyResult::Sent) => Ok(()),
+            Ok(ZeroCopyResult::Full) => return Turn::Full,
             // The socket takes nothing now, or the link has changed: a slot waits for it.
-            Ok(Lending::Never) => {
+            Ok(ZeroCopyResult::Never) => {
                 let len = to_usize(range.end - range.start);
                 let Some(mut slot) = cx.reserve(DATA_BYTES + len) else { return Turn::Full };
                 let written = slot.write(0, &head).map_err(EngineError::from);
@@ -160,7 +160,7 @@ impl Sender {
         };
         match copied {
             Ok(()) => {
-                cx.counters.tally(Protocol::Pipeline).fragments += 1;
+                cx.counters.counts_of(Protocol::Pipeline).fragments += 1;
                 self.next = range.end;
                 gathered.left(range.end);
             }
@@ -189,14 +189,14 @@ impl RndvEnd for Sender {
         if self.packing >= self.depth {
             return Turn::Busy;
         }
-        match cx.lend(&wire::data(self.reply, start), start..end) {
-            Lending::Sent => {
-                cx.counters.tally(Protocol::Pipeline).fragments += 1;
+        match cx.send_zero_copy(&wire::data(self.reply, start), start..end) {
+            ZeroCopyResult::Sent => {
+                cx.counters.counts_of(Protocol::Pipeline).fragments += 1;
                 self.next = end;
                 return if self.is_done() { Turn::Done(Protocol::Pipeline) } else { Turn::Sent };
             }
-            Lending::Full => return Turn::Full,
-            Lending::Never => {}
+            ZeroCopyResult::Full => return Turn::Full,
+            ZeroCopyResult::Never => {}
         }
         let Some(mut slot) = cx.reserve(DATA_BYTES + to_usize(end - start)) else {
             return Turn::Full;
@@ -205,8 +205,8 @@ impl RndvEnd for Sender {
             .write(0, &wire::data(self.reply, start))
             .map_err(EngineError::from)
             .and_then(|()| cx.buffer.pack(cx.engines, start..end, slot, DATA_BYTES));
-        let tally = cx.counters.tally(Protocol::Pipeline);
-        (tally.fragments, tally.packs) = (tally.fragments + 1, tally.packs + 1);
+        let counts = cx.counters.counts_of(Protocol::Pipeline);
+        (counts.fragments, counts.packs) = (counts.fragments + 1, counts.packs + 1);
         match packed.map(Transfer::now) {
             Ok(Ok(slot)) => {
                 self.next = end;
@@ -252,7 +252,7 @@ impl RndvEnd for Sender {
 #[derive(Debug)]
 struct Receiver {
     pieces: Pieces,
-    /// Of a device over a transport that lends: where fragments are read to.
+    /// Of a device over a transport that has zero-copy sends: where fragments are read to.
     landing: Option<Landing>,
     /// Fragments that engines unpack, or runs of them.
     unpacking: u32,
@@ -306,8 +306,8 @@ impl RndvEnd for Receiver {
         }
         self.unpack_landed(cx);
         if !cx.is_failed() {
-            let tally = cx.counters.tally(Protocol::Pipeline);
-            (tally.fragments, tally.unpacks) = (tally.fragments + 1, tally.unpacks + 1);
+            let counts = cx.counters.counts_of(Protocol::Pipeline);
+            (counts.fragments, counts.unpacks) = (counts.fragments + 1, counts.unpacks + 1);
             let (body, range) = (Body::Parked(fragment), offset..offset + len);
             let unpacked = cx.buffer.unpack(cx.engines, body, DATA_BYTES as u64, range);
             match unpacked.map(Transfer::now) {

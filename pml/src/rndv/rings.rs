@@ -6,7 +6,7 @@
 //! other hosts are in the job. They are bounded in bytes, per device. Nobody waits for one: a message that finds none
 //! goes through the transport's buffers.
 
-use crate::buffer::Place;
+use crate::buffer::StagingMemory;
 use gapless_bml::HeapPool;
 use gapless_mem::{Device, Space};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct Rings {
 
 impl Rings {
     /// A ring that `device` knows; `None` if all within `bound` bytes are in use, or if the device registers none.
-    pub(crate) fn take(&mut self, device: &Arc<dyn Device>, bound: u64) -> Option<Place> {
+    pub(crate) fn take(&mut self, device: &Arc<dyn Device>, bound: u64) -> Option<StagingMemory> {
         let at = self.pools.iter().position(|(known, _)| Arc::ptr_eq(known, device));
         let at = match at {
             Some(at) => at,
@@ -45,8 +45,9 @@ impl Rings {
         if lease.region().space() != Space::Pinned {
             return None;
         }
-        // SAFETY: memory of a pool is valid for reads and writes while a lease of it lives, and nobody has a reference to it.
-        Some(unsafe { Place::new(lease) })
+        // SAFETY: memory of a pool is valid for reads and writes while a lease of it lives, and nobody has a reference
+        // to it.
+        Some(unsafe { StagingMemory::new(lease) })
     }
 
     /// Makes the first rings for a device, which registers them: that may wait for kernels that run there.

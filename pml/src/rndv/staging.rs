@@ -10,7 +10,7 @@
 //! A slab is a lease, and so are its blocks and the places in them. So the memory of one that is freed here is there
 //! until the last work on it has ended.
 
-use crate::buffer::Place;
+use crate::buffer::StagingMemory;
 use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_mem::{Device, Lease, Region, Space};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ const GRAIN: u64 = 2 << 20;
 #[must_use]
 pub(crate) struct Block {
     slab: usize,
-    place: Place,
+    place: StagingMemory,
 }
 
 impl Block {
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &StagingMemory {
         &self.place
     }
 }
@@ -67,7 +67,7 @@ enum State {
 /// Memory that was allocated once.
 struct Slab {
     /// All of it; `None` if it was freed.
-    place: Option<Place>,
+    place: Option<StagingMemory>,
     /// `None` if it is the host's.
     device: Option<Arc<DeviceMemory>>,
     state: State,
@@ -191,7 +191,7 @@ impl StagingPool {
         };
         // SAFETY: a device, or `Allocation::new`, vouches that memory of these leases is valid for reads and writes;
         // it is new, and nobody has made a reference to it.
-        let place = unsafe { Place::new(lease) };
+        let place = unsafe { StagingMemory::new(lease) };
         let slab = Slab { place: Some(place), device, state: State::Idle, keys: Vec::new() };
         let vacant = self.slabs.iter().position(|slab| slab.place.is_none());
         let at = vacant.unwrap_or(self.slabs.len());
@@ -293,7 +293,7 @@ impl Slab {
 
     /// Whether a peer may have it mapped; ends its keys.
     fn is_mapped(&self, bml: &mut Bml) -> bool {
-        self.device.as_ref().is_some_and(|memory| bml.withdraw(memory.region))
+        self.device.as_ref().is_some_and(|memory| bml.invalidate(memory.region))
     }
 
     /// Frees it, as soon as nothing of this process works on it any more. No peer has it mapped.

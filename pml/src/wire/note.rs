@@ -25,10 +25,10 @@ const _: () = assert!(size_of::<NoteWire>() == NOTE_BYTES);
 /// What a note says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// The sender withdraws the message with this serial.
-    Withdraw { serial: u64 },
-    /// The sender withdraws its eager message of this number, and wants an answer to this serial.
-    Recall { sequence: u32, serial: u64 },
+    /// The sender cancels the message with this serial.
+    Cancel { serial: u64 },
+    /// The sender cancels its eager message of this number, and wants an answer to this serial.
+    CancelEager { sequence: u32, serial: u64 },
     /// The data of the offer with this serial is there.
     Go { serial: u64 },
     /// It will never be.
@@ -49,9 +49,9 @@ pub(crate) struct Note {
 /// The bytes of a note.
 pub(crate) fn note(note: Note) -> [u8; NOTE_BYTES] {
     let (what, message, serial) = match note.what {
-        What::Withdraw { serial } => (1, 0, serial),
+        What::Cancel { serial } => (1, 0, serial),
         What::Farewell => (2, 0, 0),
-        What::Recall { sequence, serial } => (3, sequence, serial),
+        What::CancelEager { sequence, serial } => (3, sequence, serial),
         What::Go { serial } => (4, 0, serial),
         What::Fail { serial } => (5, 0, serial),
         What::Revoke { id } => (6, id, 0),
@@ -74,9 +74,9 @@ impl Note {
         reserved(wire.zero2.as_bytes())?;
         let (message, serial) = (wire.message.get(), wire.serial.get());
         let what = match (wire.what, message, serial) {
-            (1, 0, serial) => What::Withdraw { serial },
+            (1, 0, serial) => What::Cancel { serial },
             (2, 0, 0) => What::Farewell,
-            (3, sequence, serial) => What::Recall { sequence, serial },
+            (3, sequence, serial) => What::CancelEager { sequence, serial },
             (4, 0, serial) => What::Go { serial },
             (5, 0, serial) => What::Fail { serial },
             (6, id, 0) => What::Revoke { id },

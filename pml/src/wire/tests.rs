@@ -149,8 +149,8 @@ fn other_kinds_say_what_they_were_told() {
         assert_eq!(Message::parse(&fin(8, verdict)), Ok(message));
     }
     assert!(Message::parse(&short(kind::FIN, 14, 8)).is_err());
-    let recall = What::Recall { sequence: 0xFFFF_FFFE, serial: 1 << 40 };
-    for what in [What::Withdraw { serial: 9 }, What::Farewell, recall] {
+    let cancel_eager = What::CancelEager { sequence: 0xFFFF_FFFE, serial: 1 << 40 };
+    for what in [What::Cancel { serial: 9 }, What::Farewell, cancel_eager] {
         let said = Note { sequence: 0xFFFF_FFFF, what };
         assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));
     }

@@ -11,8 +11,8 @@ pub(crate) enum Verdict {
     Refused,
     /// It was sent in ready mode, and no receive was posted.
     NotReady,
-    /// Its sender has withdrawn it, and no receive had taken it.
-    Withdrawn,
+    /// Its sender has cancelled it, and no receive had taken it.
+    Cancelled,
     /// Its receiver leaves the job, or has freed the communicator, without receiving it.
     Unreceived,
     /// Nobody receives it, because its communicator was revoked.
@@ -24,7 +24,7 @@ impl Verdict {
     const OTHERS: [Verdict; 5] = [
         Verdict::Refused,
         Verdict::NotReady,
-        Verdict::Withdrawn,
+        Verdict::Cancelled,
         Verdict::Unreceived,
         Verdict::Revoked,
     ];
@@ -35,7 +35,7 @@ impl Verdict {
             Verdict::Refused => 0,
             Verdict::Received(by) => by.wire(),
             Verdict::NotReady => 16,
-            Verdict::Withdrawn => 17,
+            Verdict::Cancelled => 17,
             Verdict::Unreceived => 18,
             Verdict::Revoked => 19,
         }

@@ -27,11 +27,11 @@ pub(crate) const UNUSED: u8 = 0;
 pub(crate) const BY_EAGER: u8 = 1;
 pub(crate) const BY_PIPELINE: u8 = 2;
 pub(crate) const BY_MAPPED: u8 = 3;
-pub(crate) const WITHDRAWN: u8 = 17;
+pub(crate) const CANCELLED: u8 = 17;
 
 /// What a note says.
-pub(crate) const WITHDRAW: u8 = 1;
-pub(crate) const RECALL: u8 = 3;
+pub(crate) const CANCEL: u8 = 1;
+pub(crate) const CANCEL_EAGER: u8 = 3;
 pub(crate) const GO: u8 = 4;
 pub(crate) const NEVER: u8 = 5;
 

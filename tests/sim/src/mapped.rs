@@ -14,7 +14,7 @@ fn bad(what: &str) -> MapError {
 // 1. The id is made with the end.
 // 2. A key is the number of a rank, the peer that may map, and a region that was found in one of its buffers.
 // 3. There is no memory of devices.
-// 4. Whoever maps moves data within a call of its endpoint or not at all, and recalled memory is mapped no more.
+// 4. Whoever maps moves data within a call of its endpoint or not at all, and revoked memory is mapped no more.
 // 5. `make_private` is the contract's own, which always answers `false`.
 unsafe impl Mapped for Rail {
     fn id(&self) -> AbilityId {
@@ -60,8 +60,8 @@ unsafe impl Mapped for Rail {
         if (owner, whom) != (from, self.rank) {
             return Err(bad("it is another rank's"));
         }
-        if wire.recalled.contains(&(owner, self.rank, region)) {
-            return Err(MapError::Unavailable { reason: "it was recalled".to_owned() });
+        if wire.revoked.contains(&(owner, self.rank, region)) {
+            return Err(MapError::Unavailable { reason: "it was revoked".to_owned() });
         }
         wire.tally.maps += 1;
         let numbers = [self.number as u64, from.into(), number as u64];
@@ -75,12 +75,12 @@ unsafe impl Mapped for Rail {
     }
 
     /// Endpoints move data at once or not at all, so a lost one does nothing later, unless it gets a key then.
-    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
         let Some(&peer) = self.peers.get(peer.0 as usize) else { return false };
         let mut wire = lock(&self.wire);
-        wire.recalled.push((self.rank, peer, region));
+        wire.revoked.push((self.rank, peer, region));
         let numbers = [self.number as u64, peer.into(), region.len()];
-        wire.heard(|tap| tap.operation("recall", self.rank, &numbers));
+        wire.heard(|tap| tap.operation("revoke", self.rank, &numbers));
         false
     }
 }

@@ -113,7 +113,7 @@ pub(crate) struct Wire {
     /// Memory that peers may map, by key.
     pub(crate) shared: Vec<(u32, u32, Region)>,
     /// Of whom, who is not to map what any more.
-    pub(crate) recalled: Vec<(u32, u32, Region)>,
+    pub(crate) revoked: Vec<(u32, u32, Region)>,
     /// Pairs of ranks that lost a link.
     pub(crate) harmed: BTreeSet<(u32, u32)>,
     /// Promises that whoever uses the rails has broken.
@@ -153,7 +153,7 @@ impl Wire {
             next_key: 0,
             buffers: BTreeMap::new(),
             shared: Vec::new(),
-            recalled: Vec::new(),
+            revoked: Vec::new(),
             harmed: BTreeSet::new(),
             broken: Vec::new(),
         }

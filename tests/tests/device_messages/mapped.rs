@@ -115,7 +115,7 @@ pub(crate) fn arrive(test: &str, lab: &Lab) {
             for memory in [memory, staging] {
                 until("the peer has let go of it", || {
                     assert!(end.poll().is_empty());
-                    !end.sm.withdraw(memory.region)
+                    !end.sm.invalidate(memory.region)
                 });
             }
         }

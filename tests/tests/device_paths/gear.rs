@@ -242,7 +242,7 @@ impl Held {
     /// Frees it; peers are told first, as the library asks for. Gives where it was.
     pub(crate) fn free(mut self, world: &World) -> u64 {
         if let Some(owner) = self.owner.take() {
-            world.withdraw(self.region).expect("peers let go");
+            world.invalidate(self.region).expect("peers let go");
             owner.free(self.region).expect("memory of this device");
         }
         self.region.start()

@@ -6,7 +6,7 @@ use crate::window::WINDOW_MESSAGES;
 /// A rail may hold one message back for long, while others carry what comes behind it and that is copied: the sender
 /// stops before the receiver would take it for one that breaks the rules.
 #[test]
-fn who_waits_for_one_message_is_not_flooded() {
+fn who_waits_for_one_message_gets_no_others() {
     let mut job = Job::new(3);
     job.lines[2].cut();
     (0..2).for_each(|end| job.lines[2].notice(end, gone()));

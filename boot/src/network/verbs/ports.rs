@@ -201,7 +201,7 @@ pub(in crate::network) fn joined(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_btl_tcp::Place;
+    use gapless_btl_tcp::ListenAddress;
 
     fn port(device: &str, gid: &str, mbit_s: u32, near: bool) -> Port {
         let shown = VerbsPort {
@@ -222,7 +222,7 @@ mod tests {
     fn interfaces() -> Vec<Interface> {
         let interface = |(name, address, prefix_bits): (&str, &str, u8)| Interface {
             name: name.to_owned(),
-            place: Place { address: address.parse().unwrap(), prefix_bits },
+            place: ListenAddress { address: address.parse().unwrap(), prefix_bits },
             is_up: true,
             is_loopback: false,
         };

@@ -136,7 +136,7 @@ impl Lead {
 
     /// Frees what no peer has mapped any more.
     fn tidy(&mut self, bml: &mut Bml) {
-        self.retired.retain(|held| bml.withdraw(held.buffer()));
+        self.retired.retain(|held| bml.invalidate(held.buffer()));
     }
 
     /// Frees everything, as far as peers have let go; whether nothing is left.

@@ -1,5 +1,6 @@
-//! Memory that cannot be mapped, but that the kernel lets other ranks read ([`Rdma::peek`](gapless_bml::Rdma::peek)): the
-//! kernel copies once what goes through slots in two copies.
+//! Memory that cannot be mapped, but that the kernel lets other ranks read
+//! ([`Rdma::single_copy_read`](gapless_bml::Rdma::single_copy_read)): the kernel copies once what goes through slots in
+//! two copies.
 //!
 //! Whether a rank can read another's memory so, it alone knows. It tells the other, by a byte on a card of its own, once the
 //! links are there: so the first such collectives go through slots.
@@ -43,7 +44,7 @@ pub(super) fn tell_what_is_seen(place: &mut Place<'_>, bml: &mut Bml) {
         let process = place.circle.process(rank);
         let sees = process
             .and_then(|process| bml.rdma(Rank(process)))
-            .is_some_and(|(peer, rdma)| rdma.peeks(peer));
+            .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
         if sees && let Some(card) = place.shared.card(me, Side::Input, rank) {
             // SAFETY: as in `direct::write_card`; it is never anything else afterwards.
             let written = unsafe { gapless_mem::write(&card, direct::KEY_BYTES as u64, &[1]) };
@@ -72,7 +73,7 @@ pub(super) fn write_key(
     bml: &mut Bml,
 ) -> Option<()> {
     let (peer, rdma) = bml.rdma(Rank(place.circle.process(reader)?))?;
-    let key = rdma.peek_key(peer, region)?;
+    let key = rdma.single_copy_key(peer, region)?;
     direct::write_card(&key, (Side::Input, reader), place)
 }
 
@@ -179,10 +180,10 @@ unsafe fn read(
         let reason = "it cannot be read any more".to_owned();
         return Err(RdmaError::Unavailable { reason });
     };
-    // SAFETY: the caller's promise. A rank of this process grants its buffer until this one has read it (`Page::begin`). If
-    // it has given up before, transports that read by the kernel do not mind; a loopback reads only if whoever made it has
-    // promised that this does not happen (`Loopback::with_peek`).
-    unsafe { rdma.peek(peer, key, at, into) }
+    // SAFETY: the caller's promise. A rank of this process grants its buffer until this one has read it
+    // (`Page::begin`). If it has given up before, transports that read by the kernel do not mind; a loopback reads only
+    // if whoever made it has promised that this does not happen (`Loopback::with_single_copy_reads`).
+    unsafe { rdma.single_copy_read(peer, key, at, into) }
 }
 
 impl Place<'_> {

@@ -255,7 +255,8 @@ fn nobody_sleeps_while_there_is_something_to_read() {
     for call in [Call::Alltoall { len, in_place: false }, Call::Allgather { len, in_place: false }]
     {
         // SAFETY: buffers outlive all pages.
-        let mut pmls = endpoints_of(2, |hub| unsafe { Loopback::new(hub).with_peek() });
+        let mut pmls =
+            endpoints_of(2, |hub| unsafe { Loopback::new(hub).with_single_copy_reads() });
         let mut buffers: Vec<[Vec<u8>; 2]> = (0..2u8)
             .map(|me| {
                 let (send, recv) = crate::build::rows(&call, me.into(), 2);

@@ -50,7 +50,7 @@ impl Run {
                 | Phase::Listening { id, .. }
                 | Phase::Asking { id, .. }
                 | Phase::Notified { id, .. } => pml.cancel_recv(id).map(drop),
-                Phase::Sending { id, .. } => pml.withdraw_send(id),
+                Phase::Sending { id, .. } => pml.cancel_unfinished_send(id),
                 _ => Ok(()),
             };
         }

@@ -14,7 +14,7 @@ fn counting(ranks: u32) -> (Job, Vec<Page>, Arc<AtomicU64>) {
     let reads = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&reads);
     let mut job = Job::watched(ranks, move |call| {
-        counted.fetch_add(u64::from(call == "peek"), Ordering::Relaxed);
+        counted.fetch_add(u64::from(call == "single_copy_read"), Ordering::Relaxed);
     });
     let worlds = job.worlds();
     let pages = open(&mut job, &Job::sequencers(&worlds), None);

@@ -73,7 +73,7 @@ fn layouts() -> Vec<(&'static str, Layout, u64)> {
     let places: Vec<i64> = (0..200).map(|j| (j * 83 % 211) * 7).collect();
     let layout = |datatype: Datatype| datatype.commit().unwrap();
     vec![
-        ("one stretch", layout(Datatype::contiguous(100, &double()).unwrap()), 3),
+        ("one contiguous span", layout(Datatype::contiguous(100, &double()).unwrap()), 3),
         ("V", layout(Datatype::vector(32, 32, 64, &double()).unwrap()), 1),
         ("V twice", layout(Datatype::vector(16, 3, 7, &double()).unwrap()), 5),
         ("T", layout(Datatype::indexed(&triangle_lengths, &triangle_at, &double()).unwrap()), 2),

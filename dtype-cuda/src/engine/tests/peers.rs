@@ -199,7 +199,7 @@ fn within_a_device_and_for_little_kernels_do_it() {
     bench.mock.log().elsewhere.push(bench.here.address());
     assert!(matches!(ask(&bench.engine, bench.there)[..], [Op::Launch(_)]));
     bench.mock.log().elsewhere.pop();
-    // Rows to or from a mapping of which the driver makes a poor job; a single stretch is none.
+    // Rows to or from a mapping of which the driver makes a poor job; a single contiguous span is none.
     bench.mock.log().odd.push(bench.there.address());
     assert!(matches!(ask(&bench.engine, bench.there)[..], [Op::Launch(_)]));
     let one = Typed::contiguous(bench.here.sub(0, size).unwrap());

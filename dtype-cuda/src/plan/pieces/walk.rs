@@ -1,6 +1,6 @@
-//! Units and shifts of a stretch of a layout that has no table: read from a convertor that begins there.
+//! Units and shifts of a part of a layout that has no table: read from a convertor that begins there.
 //!
-//! How many blocks begin before is not known where a stretch is written. Blocks are numbered from the stretch's
+//! How many blocks begin before is not known where a part is written. Blocks are numbered from the part's
 //! beginning, 0 being the one that reaches into it; whoever puts the pieces together, in order, adds what was
 //! before.
 
@@ -11,7 +11,7 @@ use super::super::map::MapWriter;
 use super::super::{MapSpec, Patch, Patches, PlanSpec, UNIT_BYTES};
 use super::{Pieces, Wrote};
 
-/// A stretch's units, and how many there may be more of it than of bytes.
+/// A part's units, and how many there may be more of it than of bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
     pub(super) spec: PlanSpec,
@@ -61,7 +61,7 @@ impl Pieces {
         let to = map.units.min(from + units);
         let split = usize::try_from((to - from) * UNIT_BYTES).expect("less than the piece");
         let (room, shifts) = staging.split_at_mut(split);
-        let blocks = MapWriter::stretch(&self.layout, spec, *map, from..to, room, shifts);
+        let blocks = MapWriter::part(&self.layout, spec, *map, from..to, room, shifts);
         patches.push(Patch { staged: 0..split, at: map.units_at + from * UNIT_BYTES });
         if blocks > 0 {
             let len = usize::try_from(blocks * u64::from(map.shift_bytes));

@@ -1,5 +1,5 @@
-//! The sender's side of a message of a device over a transport that [lends](gapless_bml::Bml::lends): one launch packs
-//! several fragments into a part of a ring, and they leave from there.
+//! The sender's side of a message of a device over a transport that [lends](gapless_bml::Bml::has_zero_copy): one
+//! launch packs several fragments into a part of a ring, and they leave from there.
 //!
 //! ```text
 //! buffer ──pack──► part 0 │ part 1 │ part 2 │ part 3      one launch a part, the next begins when the last has ended
@@ -9,7 +9,7 @@
 //! A launch costs the processor as much as it takes to send tens of kilobytes, so few launches are better than many.
 //! The first part has one fragment, each further one twice as many, so that the first fragment leaves soon.
 
-use crate::buffer::{Packed, Place, after};
+use crate::buffer::{Packed, StagingMemory, after};
 use crate::protocol::Protocol;
 use crate::rndv::Cx;
 use crate::rndv::rings::{PART_BYTES, PARTS};
@@ -25,7 +25,7 @@ pub(super) const LEAST_BYTES: u64 = 512 << 10;
 /// What is packed.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    ring: Place,
+    ring: StagingMemory,
     fragment: u64,
     /// Bytes of the message that no engine has begun to pack.
     left: Range<u64>,
@@ -64,7 +64,7 @@ impl Gathered {
             let place = self.ring.sub(self.begun % PARTS * PART_BYTES, len)?;
             let last = after(&self.last);
             let packing = cx.buffer.gather(cx.engines, range.clone(), place, last)?;
-            cx.counters.tally(Protocol::Pipeline).packs += 1;
+            cx.counters.counts_of(Protocol::Pipeline).packs += 1;
             self.last = packing.work().clone();
             (self.left.start, self.begun) = (range.end, self.begun + 1);
             let name = range.start;
@@ -82,7 +82,7 @@ impl Gathered {
     }
 
     /// The launch for the part that begins there has ended.
-    pub(super) fn packed(&mut self, start: u64, places: SmallVec<[Place; 2]>) {
+    pub(super) fn packed(&mut self, start: u64, places: SmallVec<[StagingMemory; 2]>) {
         if let Some(part) = self.parts.iter_mut().find(|part| part.range.start == start) {
             part.packed = Packed::of(places);
         }
@@ -104,8 +104,8 @@ impl Gathered {
 }
 
 /// A ring for one end of a message of so many bytes, if it is of use.
-pub(super) fn ring(cx: &mut Cx<'_>, len: u64, fragment: u64) -> Option<Place> {
-    if len < LEAST_BYTES || fragment == 0 || fragment > PART_BYTES || !cx.link.lends() {
+pub(super) fn ring(cx: &mut Cx<'_>, len: u64, fragment: u64) -> Option<StagingMemory> {
+    if len < LEAST_BYTES || fragment == 0 || fragment > PART_BYTES || !cx.link.has_zero_copy() {
         return None;
     }
     let device = cx.link.device(cx.buffer.typed().space())?;

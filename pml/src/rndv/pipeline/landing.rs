@@ -1,12 +1,12 @@
-//! The receiver's side of a message of a device over a transport that [lends](gapless_bml::Bml::lends): fragments are
-//! read straight into a ring, and one launch unpacks several of them.
+//! The receiver's side of a message of a device over a transport that [lends](gapless_bml::Bml::has_zero_copy):
+//! fragments are read straight into a ring, and one launch unpacks several of them.
 //!
 //! A *run* is what lies in a part of the ring without a gap and is not unpacked yet. Fragments come in order, so each
 //! mostly makes the run longer. A fragment that did not find its place comes in a buffer of the transport, and is
 //! unpacked from there. The last runs of a message are short, so that little is left to do when its last fragment has
 //! come.
 
-use crate::buffer::{Place, after};
+use crate::buffer::{StagingMemory, after};
 use crate::protocol::Protocol;
 use crate::rndv::rings::{PART_BYTES, PARTS};
 use crate::rndv::{Cx, Expected};
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Where fragments land.
 #[derive(Debug)]
 pub(super) struct Landing {
-    ring: Place,
+    ring: StagingMemory,
     fragment: u64,
     /// The end of the message.
     end: u64,
@@ -28,7 +28,7 @@ pub(super) struct Landing {
     /// Bytes of the message that lie there, up to `used`, and are not unpacked.
     run: Range<u64>,
     /// The transport was told of a place for the fragment that begins there, and may have written to it.
-    told: Option<(u64, Place)>,
+    told: Option<(u64, StagingMemory)>,
     /// Launches that go on: their names, and the parts that they read.
     launches: SmallVec<[(u64, u64); 8]>,
     /// The last of them.
@@ -37,7 +37,7 @@ pub(super) struct Landing {
 
 impl Landing {
     /// For a message that ends there, in fragments of so many bytes.
-    pub(super) fn new(ring: Place, fragment: u64, end: u64) -> Landing {
+    pub(super) fn new(ring: StagingMemory, fragment: u64, end: u64) -> Landing {
         Landing {
             ring,
             fragment,
@@ -125,7 +125,7 @@ impl Landing {
         let place = self.ring.sub(self.part * PART_BYTES + self.used - len, len)?;
         let name = run.start;
         let unpacking = cx.buffer.scatter(cx.engines, place, run, after(&self.last))?;
-        cx.counters.tally(Protocol::Pipeline).unpacks += 1;
+        cx.counters.counts_of(Protocol::Pipeline).unpacks += 1;
         self.last = unpacking.work().clone();
         match unpacking.now() {
             Ok(_) => Ok(false),

@@ -17,8 +17,8 @@
 //! kernels beside a copier, and shorter fragments, for which the other end waits, wait for the fragment just before.
 
 use super::window::Window;
-use crate::buffer::{Buffer, Engines, Place, Transfer};
-use crate::counters::Tally;
+use crate::buffer::{Buffer, Engines, StagingMemory, Transfer};
+use crate::counters::ProtocolCounts;
 use crate::protocol::Protocol;
 use crate::rndv::staging::{Block, StagingPool};
 use crate::wire::cut::Cut;
@@ -64,7 +64,7 @@ pub(crate) enum RingMemory {
 }
 
 /// Started on a fragment.
-pub(crate) type Moving = Transfer<SmallVec<[Place; 2]>>;
+pub(crate) type Moving = Transfer<SmallVec<[StagingMemory; 2]>>;
 
 /// Started that was started.
 pub(crate) struct Started {
@@ -160,7 +160,12 @@ impl StagingPipeline {
     }
 
     /// Where a fragment lies, in a memory with a place for every fragment (`flat`) or in a ring.
-    fn place(&self, index: u64, of: &Place, flat: bool) -> Result<Place, EngineError> {
+    fn place(
+        &self,
+        index: u64,
+        of: &StagingMemory,
+        flat: bool,
+    ) -> Result<StagingMemory, EngineError> {
         let range = self.cut.range(index);
         let start = match flat {
             true => range.start,
@@ -177,16 +182,18 @@ impl StagingPipeline {
         }
     }
 
-    fn ring_place(&self, index: u64) -> Result<Place, EngineError> {
+    fn ring_place(&self, index: u64) -> Result<StagingMemory, EngineError> {
         let flat = self.direct || self.is_flat();
         match &self.ring {
             Some(RingMemory::Own(block)) => self.place(index, block.place(), flat),
-            Some(RingMemory::Theirs(mapping)) => self.place(index, &Place::from(mapping), flat),
+            Some(RingMemory::Theirs(mapping)) => {
+                self.place(index, &StagingMemory::from(mapping), flat)
+            }
             Some(RingMemory::Buffer(_)) | None => Err(self.no_place()),
         }
     }
 
-    pub(crate) fn local_place(&self, index: u64) -> Result<Place, EngineError> {
+    pub(crate) fn local_place(&self, index: u64) -> Result<StagingMemory, EngineError> {
         let local = self.local.as_ref().ok_or_else(|| self.no_place())?;
         self.place(index, local.place(), self.is_flat())
     }
@@ -202,10 +209,14 @@ impl StagingPipeline {
     }
 
     /// Where a fragment is in the stream, and in the ring; counts it.
-    fn begin(&self, index: u64, tally: &mut Tally) -> Result<(Range<u64>, Place), EngineError> {
+    fn begin(
+        &self,
+        index: u64,
+        counts: &mut ProtocolCounts,
+    ) -> Result<(Range<u64>, StagingMemory), EngineError> {
         let (range, ring) = (self.cut.range(index), self.ring_place(index)?);
-        tally.fragments += 1;
-        tally.staged_bytes += if self.direct { 0 } else { range.end - range.start };
+        counts.fragments += 1;
+        counts.staged_bytes += if self.direct { 0 } else { range.end - range.start };
         Ok((range, ring))
     }
 
@@ -248,26 +259,26 @@ impl StagingPipeline {
         engines: &Engines,
         buffer: &Buffer,
         index: u64,
-        tally: &mut Tally,
+        counts: &mut ProtocolCounts,
     ) -> Result<Started, EngineError> {
-        let (range, ring) = self.begin(index, tally)?;
+        let (range, ring) = self.begin(index, counts)?;
         let Some(copier) = self.copier.clone() else {
-            tally.packs += 1;
+            counts.packs += 1;
             let packing = buffer.gather(engines, range.clone(), ring, &self.earlier(&range))?;
             self.works(packing.work().clone());
             return Ok(packing.into());
         };
         if buffer.typed().as_contiguous().is_some() {
-            tally.copies += 1;
+            counts.copies += 1;
             let copying = buffer.copy_to(&copier, range, ring, &after(&[&self.copied]))?;
             self.copied = copying.work().clone();
             return Ok(copying.into());
         }
         let places = (self.local_place(index)?, ring);
-        tally.packs += 1;
+        counts.packs += 1;
         let earlier = (&after(&[&self.worked[0]])[..], &after(&[&self.copied])[..]);
         let chain = buffer.gather_and_copy((engines, &copier), range, places, earlier)?;
-        tally.copies += 1;
+        counts.copies += 1;
         self.works(chain.first);
         if chain.failed.is_none() {
             self.copied = chain.transfer.work().clone();
@@ -281,20 +292,20 @@ impl StagingPipeline {
         engines: &Engines,
         buffer: &Buffer,
         index: u64,
-        tally: &mut Tally,
+        counts: &mut ProtocolCounts,
     ) -> Result<Started, EngineError> {
         if self.direct {
-            tally.fragments += 1;
+            counts.fragments += 1;
             return Ok(Started::nothing());
         }
-        let (range, ring) = self.begin(index, tally)?;
+        let (range, ring) = self.begin(index, counts)?;
         let Some(copier) = self.copier.clone() else {
-            tally.unpacks += 1;
+            counts.unpacks += 1;
             let unpacking = buffer.scatter(engines, ring, range.clone(), &self.earlier(&range))?;
             self.works(unpacking.work().clone());
             return Ok(unpacking.into());
         };
-        tally.copies += 1;
+        counts.copies += 1;
         if buffer.typed().as_contiguous().is_some() {
             let copying = buffer.copy_from(&copier, ring, range, &after(&[&self.copied]))?;
             self.copied = copying.work().clone();
@@ -303,7 +314,7 @@ impl StagingPipeline {
         let places = (ring, self.local_place(index)?);
         let earlier = (&after(&[&self.copied])[..], &after(&[&self.worked[0]])[..]);
         let chain = buffer.copy_and_scatter((engines, &copier), places, range, earlier)?;
-        tally.unpacks += 1;
+        counts.unpacks += 1;
         self.copied = chain.first;
         if chain.failed.is_none() {
             self.works(chain.transfer.work().clone());

@@ -248,12 +248,12 @@ impl Reader {
             }
         };
         let is_failed = cx.is_failed();
-        let tally = cx.counters.tally(self.pipeline.protocol);
+        let counts = cx.counters.counts_of(self.pipeline.protocol);
         let range = self.pipeline.cut().range(index);
-        tally.fragments += 1;
+        counts.fragments += 1;
         let unpacked = if self.pipeline.local.is_some() && !is_failed {
-            tally.staged_bytes += range.end - range.start;
-            tally.unpacks += 1;
+            counts.staged_bytes += range.end - range.start;
+            counts.unpacks += 1;
             let step = self.pipeline.unpack_local(cx.engines, cx.buffer, index);
             follow(cx, index + 1, &mut self.failed, step)
         } else {

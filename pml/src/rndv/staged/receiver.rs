@@ -187,7 +187,9 @@ impl Receiver {
         }
         let step = match cx.is_failed() {
             true => Ok(Started::nothing()),
-            false => pipeline.scatter(cx.engines, cx.buffer, index, cx.counters.tally(protocol)),
+            false => {
+                pipeline.scatter(cx.engines, cx.buffer, index, cx.counters.counts_of(protocol))
+            }
         };
         match follow(cx, index, &mut self.failed, step) {
             Some(result) => self.taken_out(cx, index, result),

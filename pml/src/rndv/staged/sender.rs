@@ -132,7 +132,8 @@ impl Sender {
                 }
             };
             cx.counters.saw_depth(protocol, ahead.min(u64::from(pipeline.window.depth())));
-            let step = pipeline.gather(cx.engines, cx.buffer, index, cx.counters.tally(protocol));
+            let step =
+                pipeline.gather(cx.engines, cx.buffer, index, cx.counters.counts_of(protocol));
             let Some(result) = follow(cx, index, &mut self.failed, step) else {
                 return Step::Again;
             };

@@ -54,7 +54,7 @@ impl Rank {
         let Some(&Pending { id, .. }) = sends.nth(nth as usize) else { return Ok(()) };
         self.tick();
         self.tell(None, || "asks for a send back".to_owned());
-        let asked = self.pml().withdraw_send(id);
+        let asked = self.pml().cancel_unfinished_send(id);
         asked.map_err(|error| Failure::new(format!("withdrawing: {error}"), &[self.rank]))
     }
 

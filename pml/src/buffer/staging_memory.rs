@@ -1,7 +1,7 @@
 //! Where fragments lie between two engines, and what is done with them there.
 
 use super::{Buffer, Engines, Room, Transfer};
-use gapless_bml::{AmTag, Bml, Lending, Lent, Mapping, RailSlot, Rank};
+use gapless_bml::{AmTag, Bml, Mapping, RailSlot, Rank, ZeroCopyMessage, ZeroCopyResult};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Lease, OutOfRange, Outstanding, Region};
 use smallvec::SmallVec;
@@ -12,16 +12,16 @@ use std::sync::Arc;
 /// reads and writes, and no reference of this process covers it. The other end may use it at the same time, and so may
 /// other work of ours if the other end names one memory for two messages: then bytes of these messages are mixed.
 #[derive(Clone, Debug)]
-pub(crate) struct Place(Lease);
+pub(crate) struct StagingMemory(Lease);
 
-impl Place {
+impl StagingMemory {
     /// Takes memory that is staging memory from now on.
     ///
     /// # Safety
     /// While the lease or a part of it lives, its region is valid for reads and writes, and no reference of this
     /// process covers it.
-    pub(crate) unsafe fn new(lease: Lease) -> Place {
-        Place(lease)
+    pub(crate) unsafe fn new(lease: Lease) -> StagingMemory {
+        StagingMemory(lease)
     }
 
     pub(crate) fn lease(&self) -> &Lease {
@@ -33,34 +33,34 @@ impl Place {
     }
 
     /// The `len` bytes from `offset` on.
-    pub(crate) fn sub(&self, offset: u64, len: u64) -> Result<Place, OutOfRange> {
-        self.0.sub(offset, len).map(Place)
+    pub(crate) fn sub(&self, offset: u64, len: u64) -> Result<StagingMemory, OutOfRange> {
+        self.0.sub(offset, len).map(StagingMemory)
     }
 }
 
 /// What a gather that is over has put into a place. Whoever has it has nothing more gathered there until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Packed(Place);
+pub(crate) struct Packed(StagingMemory);
 
 impl Packed {
     /// The memory of a [gather](Buffer::gather) that is over.
-    pub(crate) fn of(places: SmallVec<[Place; 2]>) -> Option<Packed> {
+    pub(crate) fn of(places: SmallVec<[StagingMemory; 2]>) -> Option<Packed> {
         places.into_iter().next().map(Packed)
     }
 
     /// Sends `head` and `len` bytes from `offset` on straight from here, if the transport does that.
-    pub(crate) fn lend(
+    pub(crate) fn send_zero_copy(
         &self,
         bml: &mut Bml,
         (peer, tag): (Rank, AmTag),
         head: &[u8],
         (offset, len): (u64, u64),
-    ) -> Result<Lending, OutOfRange> {
+    ) -> Result<ZeroCopyResult, OutOfRange> {
         let body = [self.0.region().sub(offset, len)?];
-        // SAFETY: the place is valid for reads, and borrowed over the call. The gather that wrote it is over, and whoever
-        // has this value starts no other one there.
-        let message = unsafe { Lent::new(head, &body) };
-        Ok(message.map_or(Lending::Never, |message| bml.send_lent(peer, tag, &message)))
+        // SAFETY: the place is valid for reads, and borrowed over the call. The gather that wrote it is over, and
+        // whoever has this value starts no other one there.
+        let message = unsafe { ZeroCopyMessage::new(head, &body) };
+        Ok(message.map_or(ZeroCopyResult::Never, |message| bml.send_zero_copy(peer, tag, &message)))
     }
 
     /// Copies `len` bytes from `offset` on into a slot, behind its first `head` bytes.
@@ -78,32 +78,32 @@ impl Packed {
     }
 }
 
-impl Place {
+impl StagingMemory {
     /// The place for a transport that reads a message to here, whose head has `skip` bytes; parts of it may stay.
     pub(crate) fn target<'r>(
         &'r self,
         room: &'r mut Room,
         skip: usize,
-    ) -> Option<gapless_bml::Place<'r>> {
+    ) -> Option<gapless_bml::ReceiveTarget<'r>> {
         let body = std::slice::from_ref(room.one_of(self.region()));
-        // SAFETY: it is valid for reads and writes, and no reference covers it, while `self` lives, which is borrowed as
-        // long as the result. It is one region, which does not overlap with itself. Work that a device still did here
-        // would make its bytes arbitrary, as the contract of places allows.
-        unsafe { gapless_bml::Place::new(skip, body, true) }
+        // SAFETY: it is valid for reads and writes, and no reference covers it, while `self` lives, which is borrowed
+        // as long as the result. It is one region, which does not overlap with itself. Work that a device still did
+        // here would make its bytes arbitrary, as the contract of places allows.
+        unsafe { gapless_bml::ReceiveTarget::new(skip, body, true) }
     }
 }
 
-impl From<&Mapping> for Place {
-    fn from(mapping: &Mapping) -> Place {
+impl From<&Mapping> for StagingMemory {
+    fn from(mapping: &Mapping) -> StagingMemory {
         // A mapping is just such memory: `Mapping::new` demands it of who makes one.
-        Place(mapping.lease().clone())
+        StagingMemory(mapping.lease().clone())
     }
 }
 
 /// Two pieces of work on a fragment, one after the other.
 pub(crate) struct Chain {
     /// Both, or the first if the second could not be started.
-    pub(crate) transfer: Transfer<SmallVec<[Place; 2]>>,
+    pub(crate) transfer: Transfer<SmallVec<[StagingMemory; 2]>>,
     /// The first.
     pub(crate) first: Completion,
     /// Why the second could not be started.
@@ -116,9 +116,9 @@ impl Buffer {
         &self,
         engines: &Engines,
         range: Range<u64>,
-        place: Place,
+        place: StagingMemory,
         after: &[Completion],
-    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+    ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target is a place,
         // which is valid for writes, and no reference's, while the transfer has it.
         let work = unsafe { engines[self.engine].pack(&self.typed, range, place.region(), after) }?;
@@ -129,10 +129,10 @@ impl Buffer {
     pub(crate) fn scatter(
         &self,
         engines: &Engines,
-        place: Place,
+        place: StagingMemory,
         range: Range<u64>,
         after: &[Completion],
-    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+    ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let engine = &engines[self.engine];
         // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source is a place,
         // which is valid for reads while the transfer has it.
@@ -146,7 +146,7 @@ impl Buffer {
         &self,
         (engines, device): (&Engines, &Arc<dyn Device>),
         range: Range<u64>,
-        (local, ring): (Place, Place),
+        (local, ring): (StagingMemory, StagingMemory),
         (packed_after, copied_after): (&[Completion], &[Completion]),
     ) -> Result<Chain, EngineError> {
         let engine = &engines[self.engine];
@@ -164,7 +164,7 @@ impl Buffer {
     pub(crate) fn copy_and_scatter(
         &self,
         (engines, device): (&Engines, &Arc<dyn Device>),
-        (ring, local): (Place, Place),
+        (ring, local): (StagingMemory, StagingMemory),
         range: Range<u64>,
         (copied_after, unpacked_after): (&[Completion], &[Completion]),
     ) -> Result<Chain, EngineError> {
@@ -183,8 +183,8 @@ impl Buffer {
         &self,
         first: Completion,
         others: &[Completion],
-        places: [Place; 2],
-        second: impl FnOnce(&[Place; 2], &[Completion]) -> Result<Completion, EngineError>,
+        places: [StagingMemory; 2],
+        second: impl FnOnce(&[StagingMemory; 2], &[Completion]) -> Result<Completion, EngineError>,
     ) -> Chain {
         let outstanding = Outstanding::new(first.clone());
         let before = [&first].into_iter().chain(others);
@@ -207,9 +207,9 @@ impl Buffer {
         &self,
         device: &Arc<dyn Device>,
         range: Range<u64>,
-        place: Place,
+        place: StagingMemory,
         after: &[Completion],
-    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+    ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let source = self.gapless_part(range)?;
         // SAFETY: the source is of this buffer, promised while the transfer has a clone of it. The target is a place,
         // which is valid for writes, and no reference's, while the transfer has it; nobody's buffer lies in one.
@@ -221,10 +221,10 @@ impl Buffer {
     pub(crate) fn copy_from(
         &self,
         device: &Arc<dyn Device>,
-        place: Place,
+        place: StagingMemory,
         range: Range<u64>,
         after: &[Completion],
-    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+    ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let target = self.gapless_part(range)?;
         // SAFETY: as in `copy_to`, the other way round.
         let work = unsafe { device.copy(target, place.region(), after) }?;

@@ -1,5 +1,5 @@
-//! Memory of a caller's that a transport reads or writes during one call. [`Lent`] is a message that is sent straight from
-//! it; [`Place`] is where the rest of an arriving message is put.
+//! Memory of a caller's that a transport reads or writes during one call. [`ZeroCopyMessage`] is a message that is sent
+//! straight from it; [`ReceiveTarget`] is where the rest of an arriving message is put.
 //!
 //! Both borrow: a transport cannot keep them. They show regions, not slices, because another process may share the memory.
 
@@ -7,29 +7,29 @@ use gapless_mem::Region;
 
 /// A message: its beginning, and where the rest of it lies.
 #[derive(Clone, Copy, Debug)]
-pub struct Lent<'m> {
+pub struct ZeroCopyMessage<'m> {
     head: &'m [u8],
     body: &'m [Region],
     len: usize,
 }
 
-impl<'m> Lent<'m> {
-    /// `head`, and behind it the bytes of `body`, in their order. `None` if there is memory among these that the CPU may not
-    /// touch, or more than the address space holds.
+impl<'m> ZeroCopyMessage<'m> {
+    /// `head`, and behind it the bytes of `body`, in their order. `None` if there is memory among these that the CPU
+    /// may not touch, or more than the address space holds.
     ///
     /// # Safety
     /// While the borrow lasts, the regions describe memory that is valid for reads, which this process does not write. If
     /// another one does, the bytes that are sent are any mixture.
     #[must_use]
-    pub unsafe fn new(head: &'m [u8], body: &'m [Region]) -> Option<Lent<'m>> {
+    pub unsafe fn new(head: &'m [u8], body: &'m [Region]) -> Option<ZeroCopyMessage<'m>> {
         let len = head.len().checked_add(len_of(body)?)?;
-        Some(Lent { head, body, len })
+        Some(ZeroCopyMessage { head, body, len })
     }
 
     /// A message that has nothing but its head.
     #[must_use]
-    pub fn of_head(head: &'m [u8]) -> Lent<'m> {
-        Lent { head, body: &[], len: head.len() }
+    pub fn of_head(head: &'m [u8]) -> ZeroCopyMessage<'m> {
+        ZeroCopyMessage { head, body: &[], len: head.len() }
     }
 
     /// How it begins.
@@ -76,24 +76,24 @@ impl<'m> Lent<'m> {
 
 /// Where the end of a message goes, of which the beginning has arrived.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'p> {
+pub struct ReceiveTarget<'p> {
     skip: usize,
     body: &'p [Region],
     len: usize,
     keeps: bool,
 }
 
-impl<'p> Place<'p> {
-    /// For the bytes of a message from `skip` on, as many as `body` has. If it `keeps` them, a part of them may stay there
-    /// until a later poll brings the rest; else they are put there all at once. `None` if there is memory among these that
-    /// the CPU may not touch.
+impl<'p> ReceiveTarget<'p> {
+    /// For the bytes of a message from `skip` on, as many as `body` has. If it `keeps` them, a part of them may stay
+    /// there until a later poll brings the rest; else they are put there all at once. `None` if there is memory among
+    /// these that the CPU may not touch.
     ///
     /// # Safety
     /// While the borrow lasts, the regions describe memory that is valid for reads and writes, do not overlap, and no
     /// reference of this process covers them.
     #[must_use]
-    pub unsafe fn new(skip: usize, body: &'p [Region], keeps: bool) -> Option<Place<'p>> {
-        Some(Place { skip, body, len: len_of(body)?, keeps })
+    pub unsafe fn new(skip: usize, body: &'p [Region], keeps: bool) -> Option<ReceiveTarget<'p>> {
+        Some(ReceiveTarget { skip, body, len: len_of(body)?, keeps })
     }
 
     /// So many bytes of the message do not go here: they are its head.
@@ -152,11 +152,11 @@ impl<'p> Place<'p> {
     }
 }
 
-/// What a sink says when it is asked for a [`Place`]: [`Sink::place`](crate::Sink::place).
+/// What a sink says when it is asked for a [`ReceiveTarget`]: [`Sink::receive_target`](crate::Sink::receive_target).
 #[derive(Clone, Copy, Debug)]
-pub enum Placing<'p> {
+pub enum TargetAnswer<'p> {
     /// The rest of the message goes here.
-    Here(Place<'p>),
+    Here(ReceiveTarget<'p>),
     /// The message comes as others do.
     Nowhere,
     /// Nothing can be said in this poll; the message waits for the next.
@@ -201,19 +201,19 @@ mod tests {
         let right: Vec<u8> =
             [100, 101, 102].into_iter().chain(0..7).chain(30..43).chain(8..9).collect();
         // SAFETY: `memory` lives, and is touched by these alone.
-        let lent = unsafe { Lent::new(&[100, 101, 102], &body) }.unwrap();
-        assert_eq!((lent.len(), lent.is_empty()), (24, false));
+        let zero_copy = unsafe { ZeroCopyMessage::new(&[100, 101, 102], &body) }.unwrap();
+        assert_eq!((zero_copy.len(), zero_copy.is_empty()), (24, false));
         for from in 0..=24 {
             for to in from..=24 {
                 let mut out = vec![0; to - from];
-                lent.copy_out(from, &mut out);
+                zero_copy.copy_out(from, &mut out);
                 assert_eq!(out, right[from..to]);
             }
         }
         for from in 0..=24 {
             for to in from..=24 {
                 // SAFETY: as above; the pieces do not overlap.
-                let place = unsafe { Place::new(3, &body, false) }.unwrap();
+                let place = unsafe { ReceiveTarget::new(3, &body, false) }.unwrap();
                 assert_eq!((place.len(), place.skip(), place.keeps()), (21, 3, false));
                 place.put(0, &[9; 24]);
                 let new: Vec<u8> = (from..to).map(|at: usize| 200 + at.to_le_bytes()[0]).collect();
@@ -237,8 +237,8 @@ mod tests {
     fn memory_that_the_cpu_may_not_touch_is_not_lent() {
         let device = [Region::new(FakeDevice::new(0).space(), 4096, 0, 8)];
         // SAFETY: nothing is touched.
-        assert!(unsafe { Lent::new(&[], &device) }.is_none());
+        assert!(unsafe { ZeroCopyMessage::new(&[], &device) }.is_none());
         // SAFETY: as above.
-        assert!(unsafe { Place::new(0, &device, true) }.is_none());
+        assert!(unsafe { ReceiveTarget::new(0, &device, true) }.is_none());
     }
 }

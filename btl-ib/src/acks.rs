@@ -1,10 +1,10 @@
 //! Links that retain what they send ([`crate::retain`]): how many of its messages a peer is told to have come, and what it
 //! says of ours.
 //!
-//! The count rides on every header. If there is none for a while, or too few, the peer's adapter writes it into a **tally**,
-//! a word of memory of the other end that both hellos name: so it needs no receive buffer, for which nobody vouches. Polls
-//! look at the tallies of links that wait for counts. Nobody sleeps for them: what gives room is a grant, which has the
-//! count, too.
+//! The count rides on every header. If there is none for a while, or too few, the peer's adapter writes it into a **ack
+//! word** (a cumulative acknowledgement), a word of memory of the other end that both hellos name: so it needs no
+//! receive buffer, for which nobody vouches. Polls look at the ack words of links that wait for counts. Nobody sleeps
+//! for them: what gives room is a grant, which has the count, too.
 
 use crate::ib::Ib;
 use crate::link::{Link, Up};
@@ -14,16 +14,16 @@ use gapless_mem::WORD_BYTES;
 use std::sync::Arc;
 
 /// A word into which the peer's adapter writes.
-pub(crate) struct Tally {
+pub(crate) struct AckWord {
     memory: Arc<Registered>,
 }
 
-impl Tally {
+impl AckWord {
     /// # Errors
     /// There is no memory, or the system refused to register it.
-    pub(crate) fn new(domain: &Arc<Domain>) -> Result<Tally, LinkError> {
+    pub(crate) fn new(domain: &Arc<Domain>) -> Result<AckWord, LinkError> {
         let bytes = usize::try_from(WORD_BYTES).unwrap_or(8);
-        Ok(Tally { memory: Registered::written_by_peers(domain, bytes)? })
+        Ok(AckWord { memory: Registered::written_by_peers(domain, bytes)? })
     }
 
     /// The adapter's key, and the address, for the peer.
@@ -105,12 +105,12 @@ impl Ib {
     }
 
     /// Tells peers of messages that have come, if nothing else has in time; and looks at what they say.
-    pub(crate) fn keep_tallies(&mut self, look: bool) {
+    pub(crate) fn keep_acks(&mut self, look: bool) {
         if look {
             for at in 0..self.retaining.len() {
                 let id = self.retaining[at];
                 if let Some(up) = self.links[id as usize].up() {
-                    up.look_at_tally();
+                    up.look_at_ack_word();
                 }
             }
         }
@@ -118,10 +118,10 @@ impl Ib {
         untold.retain(|&id| {
             let Some(up) = self.links[id as usize].up() else { return false };
             let (owes, urgent) = up.owes(self.ticked);
-            if !urgent || !up.is_open() || up.tally_out {
+            if !urgent || !up.is_open() || up.ack_out {
                 return owes;
             }
-            if let Err(error) = up.write_tally(id) {
+            if let Err(error) = up.write_ack(id) {
                 self.end(id, error);
             }
             false
@@ -130,7 +130,7 @@ impl Ib {
     }
 
     /// A link is lost.
-    pub(crate) fn forget_tally(&mut self, id: u32) {
+    pub(crate) fn forget_ack_word(&mut self, id: u32) {
         self.retaining.retain(|&it| it != id);
         self.untold.retain(|&it| it != id);
     }
@@ -138,9 +138,9 @@ impl Ib {
 
 impl Up {
     /// What the peer's adapter has written. Nonsense is not believed.
-    pub(crate) fn look_at_tally(&mut self) {
+    pub(crate) fn look_at_ack_word(&mut self) {
         let Some(all) = self.retained.as_mut().filter(|all| all.is_waiting()) else { return };
-        match all.confirm(self.call.tally.read()) {
+        match all.confirm(self.call.ack_word.read()) {
             Ok(()) => self.free_retained(),
             Err(what) => tracing::debug!(what, "a peer counts what was not sent"),
         }

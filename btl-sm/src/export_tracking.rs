@@ -13,14 +13,14 @@
 //!   let go of, once the process is gone
 //! ```
 //!
-//! A peer's socket to us is its *leash*: there, whatever uses memory of ours holds it, and so it ends no
+//! A peer's socket to us is kept by an [`ImportGuard`]: there, whatever uses memory of ours holds it, and so it ends no
 //! sooner. That is also so if it only broke the rules, or we did in its eyes, and lives. A BYE that finds
 //! the socket full, because its receiver has not looked for long, is said later.
 
 use crate::link::Link;
 use crate::sm::Sm;
 use crate::socket::{self, Received, Socket};
-use crate::wire::{self, PACKET_BYTES, recall_packet};
+use crate::wire::{self, PACKET_BYTES, revoke_packet};
 use gapless_btl::{LinkError, PeerId};
 use gapless_mem::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,7 +29,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Packets read from one leash at a time.
+/// Packets read from one socket at a time.
 const PACKETS: usize = 16;
 
 /// Sockets to peers that are owed a BYE for which there was no room, from any thread.
@@ -105,18 +105,18 @@ fn say_last(socket: &OwnedFd) {
 /// Our socket to a peer, held by whatever uses its memory: when the last of these is gone, after the link,
 /// the peer is told.
 #[derive(Debug)]
-pub(crate) struct Leash {
+pub(crate) struct ImportGuard {
     socket: Arc<Socket>,
     owed: Arc<Owed>,
 }
 
-impl Leash {
-    pub(crate) fn new(socket: &Arc<Socket>, owed: &Arc<Owed>) -> Arc<Leash> {
-        Arc::new(Leash { socket: Arc::clone(socket), owed: Arc::clone(owed) })
+impl ImportGuard {
+    pub(crate) fn new(socket: &Arc<Socket>, owed: &Arc<Owed>) -> Arc<ImportGuard> {
+        Arc::new(ImportGuard { socket: Arc::clone(socket), owed: Arc::clone(owed) })
     }
 }
 
-impl Drop for Leash {
+impl Drop for ImportGuard {
     fn drop(&mut self) {
         self.owed.say(&self.socket);
     }
@@ -124,7 +124,7 @@ impl Drop for Leash {
 
 /// What remains of a link to a peer that knows memory of ours.
 #[derive(Debug)]
-pub(crate) struct Mourned {
+pub(crate) struct DepartedPeer {
     /// Its socket to us.
     socket: Socket,
     /// Nothing more is read from it: it has sent what it must not.
@@ -135,9 +135,9 @@ pub(crate) struct Mourned {
     said: bool,
 }
 
-impl Mourned {
-    pub(crate) fn new(socket: Socket, process: Option<OwnedFd>) -> Mourned {
-        Mourned { socket, deaf: false, process, said: false }
+impl DepartedPeer {
+    pub(crate) fn new(socket: Socket, process: Option<OwnedFd>) -> DepartedPeer {
+        DepartedPeer { socket, deaf: false, process, said: false }
     }
 
     /// Whether the peer uses no memory of ours any more, nor do devices for it.
@@ -193,18 +193,18 @@ impl Link {
     }
 
     /// The link is over: keeps what tells whether the peer still uses memory of ours.
-    pub(crate) fn mourn(&mut self) {
+    pub(crate) fn track_departed(&mut self) {
         let used = !self.shared.is_empty() || !self.leaving.is_empty();
         let process = self.process.take();
         let socket = self.incoming.take().filter(|_| used);
-        self.mourned = socket.map(|socket| Mourned::new(socket, process));
-        self.end_mourning();
+        self.departed = socket.map(|socket| DepartedPeer::new(socket, process));
+        self.forget_departed();
     }
 
     /// Looks whether the peer uses memory of ours.
-    pub(crate) fn end_mourning(&mut self) {
-        if self.mourned.as_mut().is_none_or(Mourned::is_over) {
-            self.mourned = None;
+    pub(crate) fn forget_departed(&mut self) {
+        if self.departed.as_mut().is_none_or(DepartedPeer::is_over) {
+            self.departed = None;
             self.shared.clear();
             self.leaving.clear();
         }
@@ -220,22 +220,22 @@ impl Link {
 
 impl Sm {
     /// Looks at all that is left of lost peers.
-    pub(crate) fn end_mourning(&mut self) {
-        for link in self.links.iter_mut().filter(|link| link.mourned.is_some()) {
-            link.end_mourning();
+    pub(crate) fn forget_departed(&mut self) {
+        for link in self.links.iter_mut().filter(|link| link.departed.is_some()) {
+            link.forget_departed();
         }
     }
 
     /// Has a peer let go of the memory of the host or of devices that `region` touches; whether it may still
     /// use it.
-    pub(crate) fn recall_all(&mut self, peer: PeerId, region: Region) -> bool {
+    pub(crate) fn revoke_all(&mut self, peer: PeerId, region: Region) -> bool {
         self.forget_released();
         let Some(link) = self.links.get_mut(peer.0 as usize) else { return false };
         if region.space().cpu_accessible() {
             let numbers = self.exports.touched(region);
             for &number in &numbers {
                 if link.shared.remove(&number) {
-                    link.tell(&recall_packet(number));
+                    link.tell(&revoke_packet(number));
                     link.leaving.insert(number);
                 }
             }
@@ -243,7 +243,7 @@ impl Sm {
             let link = &self.links[peer.0 as usize];
             return numbers.iter().any(|number| link.leaving.contains(number));
         }
-        self.recall_device(peer, region)
+        self.revoke_device(peer, region)
     }
 }
 
@@ -254,8 +254,8 @@ mod tests {
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
-    /// A leash's two ends, and a process that plays the peer's.
-    fn peer() -> (Arc<Socket>, Mourned, Process) {
+    /// A guard's two ends, and a process that plays the peer's.
+    fn peer() -> (Arc<Socket>, DepartedPeer, Process) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (theirs, ours) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -263,15 +263,15 @@ mod tests {
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         (
             Arc::new(Socket::new(theirs)),
-            Mourned::new(Socket::new(ours), Some(process)),
+            DepartedPeer::new(Socket::new(ours), Some(process)),
             Process(child),
         )
     }
 
     /// Soon: what other tests start holds our sockets until it runs its program.
-    fn ends(mut mourned: Mourned) {
+    fn ends(mut departed: DepartedPeer) {
         let start = Instant::now();
-        while !mourned.is_over() {
+        while !departed.is_over() {
             assert!(start.elapsed() < Duration::from_secs(60), "nobody uses anything");
         }
     }
@@ -287,56 +287,56 @@ mod tests {
 
     #[test]
     fn a_peer_that_lives_says_when_it_is_done() {
-        let (socket, mut mourned, child) = peer();
-        let (first, other) = (Leash::new(&socket, &Arc::default()), Arc::clone(&socket));
+        let (socket, mut departed, child) = peer();
+        let (first, other) = (ImportGuard::new(&socket, &Arc::default()), Arc::clone(&socket));
         let second = Arc::clone(&first);
         drop((first, socket));
         assert_eq!(socket::send(&other, &[99], None), Ok(true));
-        assert!(!mourned.is_over(), "something holds the leash, whatever the peer says");
+        assert!(!departed.is_over(), "something holds the guard, whatever the peer says");
         drop(second);
-        assert!(mourned.is_over(), "although the socket is held, and the process lives");
-        assert!(mourned.is_over(), "it stays so");
+        assert!(departed.is_over(), "although the socket is held, and the process lives");
+        assert!(departed.is_over(), "it stays so");
         drop(other);
         drop(child);
     }
 
     #[test]
     fn a_peer_that_dies_is_waited_for_until_its_process_is_gone() {
-        let (socket, mut mourned, child) = peer();
+        let (socket, mut departed, child) = peer();
         drop(socket);
-        assert!(!mourned.is_over(), "it ended without a word, and its devices may be at work");
+        assert!(!departed.is_over(), "it ended without a word, and its devices may be at work");
         drop(child);
-        ends(mourned);
+        ends(departed);
         // Where the process is not known, the end of its socket has to do.
-        let (socket, mourned, child) = peer();
-        let mut unknown = Mourned { process: None, ..mourned };
+        let (socket, departed, child) = peer();
+        let mut unknown = DepartedPeer { process: None, ..departed };
         assert!(!unknown.is_over());
         drop(socket);
         ends(unknown);
         drop(child);
     }
 
-    /// A leash on a socket that its peer has not read until it was full.
-    fn full(owed: &Arc<Owed>) -> (Arc<Leash>, Mourned, Process) {
-        let (socket, mourned, child) = peer();
+    /// A guard of a socket that its peer has not read until it was full.
+    fn full(owed: &Arc<Owed>) -> (Arc<ImportGuard>, DepartedPeer, Process) {
+        let (socket, departed, child) = peer();
         // Small, so that the system can be asked for more.
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
         while socket::send(&socket, &[wire::RING], None) == Ok(true) {}
-        (Leash::new(&socket, owed), mourned, child)
+        (ImportGuard::new(&socket, owed), departed, child)
     }
 
     #[test]
     fn a_bye_that_finds_no_room_is_said_later() {
         let owed = Arc::default();
-        let (leash, mut mourned, child) = full(&owed);
-        drop(leash);
+        let (guard, mut departed, child) = full(&owed);
+        drop(guard);
         owed.settle();
         assert!(owed.any.load(Ordering::Relaxed), "there is still no room");
         for _ in 0..10_000 {
-            assert!(!mourned.is_over(), "its peer has not said so, and holds the socket");
+            assert!(!departed.is_over(), "its peer has not said so, and holds the socket");
         }
         owed.settle();
-        ends(mourned);
+        ends(departed);
         assert!(!owed.any.load(Ordering::Relaxed) && owed.list().as_ref().unwrap().is_empty());
         drop(child);
     }
@@ -345,15 +345,15 @@ mod tests {
     fn without_a_transport_a_bye_is_said_at_once() {
         for late in [false, true] {
             let owed = Arc::default();
-            let (leash, mourned, child) = full(&owed);
+            let (guard, departed, child) = full(&owed);
             if late {
                 owed.close();
-                drop(leash);
+                drop(guard);
             } else {
-                drop(leash);
+                drop(guard);
                 owed.close();
             }
-            ends(mourned);
+            ends(departed);
             drop(child);
         }
     }
@@ -361,8 +361,8 @@ mod tests {
     #[test]
     fn nobody_owes_the_dead() {
         let owed = Arc::default();
-        let (leash, mourned, child) = full(&owed);
-        drop((leash, mourned));
+        let (guard, departed, child) = full(&owed);
+        drop((guard, departed));
         // What other tests start may hold the other end a while.
         let start = Instant::now();
         while owed.any.load(Ordering::Relaxed) {

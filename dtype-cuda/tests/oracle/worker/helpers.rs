@@ -8,15 +8,15 @@ use gapless_mem::WorkerCode;
 /// Bytes of each buffer: more than a task touches.
 const ROOM: u64 = 2 << 20;
 /// Numbers of blocks: one alone, fewer and more than a task has parts.
-const CREWS: [u32; 4] = [1, 2, 7, 16];
+const HELPER_BLOCKS: [u32; 4] = [1, 2, 7, 16];
 
 /// Long payloads of every length, element and operation, at every place that elements can have: all of the buffer is
 /// compared, so what no task should touch, too.
 #[test]
 fn blocks_that_share_a_task_do_what_the_host_does() {
-    let Some(device) = device("worker, crews") else { return };
-    let mut rng = rng("worker, crews");
-    for blocks in CREWS {
+    let Some(device) = device("worker, helper blocks") else { return };
+    let mut rng = rng("worker, helper blocks");
+    for blocks in HELPER_BLOCKS {
         let mut bench = Bench::with_blocks(&device, LIFE, 1, blocks);
         let payload_max = 1 << 19;
         let buffers = [DeviceFunction::Accumulate, DeviceFunction::Combine, DeviceFunction::Copy]
@@ -77,10 +77,10 @@ fn blocks_that_share_a_task_do_what_the_host_does() {
 /// Work-items of a large grid run once each, whoever runs their groups; and functions of users beside them.
 #[test]
 fn blocks_that_share_a_grid_run_each_work_item_once() {
-    let Some(device) = device("worker, crews, grids") else { return };
-    let mut rng = rng("worker, crews, grids");
+    let Some(device) = device("worker, helper blocks, grids") else { return };
+    let mut rng = rng("worker, helper blocks, grids");
     let code = examples();
-    for blocks in CREWS {
+    for blocks in HELPER_BLOCKS {
         let mut bench = Bench::with_blocks(&device, LIFE, 1, blocks);
         let numbered = bench.register(0, DeviceFunction::Number, 1 << 20, 0);
         bench.post(pinned(&device, 65536));
@@ -118,7 +118,7 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
 /// blocks share and that never ends by itself.
 #[test]
 fn lives_of_several_blocks_begin_and_end_and_stop() {
-    let Some(device) = device("worker, crews, lives") else { return };
+    let Some(device) = device("worker, helper blocks, lives") else { return };
     // What begins only after the order to stop is stopped by the life's end.
     let life = Life { idle: Some(Duration::from_micros(50)), longest: Duration::from_secs(2) };
     let mut bench = Bench::with_blocks(&device, life, 1, 8);
@@ -160,7 +160,7 @@ fn lives_of_several_blocks_begin_and_end_and_stop() {
 /// Each group of a function of a user's runs once, whichever block has it; which blocks had some is printed.
 #[test]
 fn groups_of_a_function_of_a_users_run_once_each_in_any_block() {
-    let Some(device) = device("worker, crews, groups") else { return };
+    let Some(device) = device("worker, helper blocks, groups") else { return };
     // Adds to the first word the bit of its block, and 1 to the word of its group behind that, after some time.
     let text = ".version 7.0\n.target sm_80\n.address_size 64\n\
          .visible .func (.param .b32 said) note_block (.param .b64 task, .param .b64 item)\n{\n\
@@ -174,7 +174,7 @@ fn groups_of_a_function_of_a_users_run_once_each_in_any_block() {
          mov.u32 %r, 0;\nst.param.b32 [said], %r;\nret;\n}\n";
     // SAFETY: it touches as many words of the buffer as the grid has work-items, and one: at most 1,025 here.
     let code = unsafe { WorkerCode::new(text.as_bytes()) };
-    for blocks in CREWS {
+    for blocks in HELPER_BLOCKS {
         let mut bench = Bench::with_blocks(&device, LIFE, 1, blocks);
         let kernel = DeviceKernel::of_code(&code, "note_block", 16, 0).grid_max([1024, 1, 1]);
         let found = bench.link(0, kernel, 8 * 1025).unwrap();

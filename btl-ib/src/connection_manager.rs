@@ -1,5 +1,5 @@
-//! The door: where strangers and peers-to-be knock. A thread of its own serves it, so that a process which computes is
-//! seen to live.
+//! The connection manager: it takes the calls of peers-to-be and of unauthenticated processes. A thread of its own
+//! serves it, so that a process which computes is seen to live.
 //!
 //! It has one queue pair for datagrams. What arrives and is proved ([`crate::proof`]) goes to the transport; every
 //! hello that wants an answer gets "alive" at once. All else is dropped, counted, and named in the log now and then.
@@ -9,11 +9,11 @@
 //! A datagram that cannot leave takes the queue pair to the error state, where every buffer comes back at once. Then it
 //! begins anew with all of them.
 
-use crate::card::Id;
-use crate::place::Place;
+use crate::address::Id;
 use crate::proof::{DATAGRAM_BYTES, Datagram, Keys, Word};
+use crate::qp_address::QpAddress;
 use crate::system;
-use crate::verbs::datagram::{Datagrams, ROUTE_BYTES, Way};
+use crate::verbs::datagram::{DatagramRoute, Datagrams, ROUTE_BYTES};
 use crate::verbs::memory::{Domain, Registered};
 use crate::verbs::pair::Here;
 use crate::verbs::queues::{Channel, Done, Poller};
@@ -43,14 +43,14 @@ struct Shared {
     wake: OwnedFd,
     stop: AtomicBool,
     /// Datagrams of others.
-    strangers: AtomicU64,
+    unauthenticated: AtomicU64,
     /// For tests: the key to send with, if not zero.
     #[cfg(test)]
     pretend: std::sync::atomic::AtomicU32,
 }
 
 /// The transport's side.
-pub(crate) struct Door {
+pub(crate) struct ConnectionManager {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     number: u32,
@@ -60,7 +60,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Door {
+impl ConnectionManager {
     /// Opens it.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Door {
         keys: &Keys,
         (own, rank): (Id, u32),
         gid: ([u8; 16], u16),
-    ) -> Result<Door, LinkError> {
+    ) -> Result<ConnectionManager, LinkError> {
         let channel = Channel::new(&domain.context)?;
         let poller = Poller::new(&channel, RECEIVES + SENDS)?;
         let memory = Registered::new(domain, (STRIDE * (RECEIVES + SENDS)) as usize)?;
@@ -90,16 +90,16 @@ impl Door {
             ring: event()?,
             wake: event()?,
             stop: AtomicBool::new(false),
-            strangers: AtomicU64::new(0),
+            unauthenticated: AtomicU64::new(0),
             #[cfg(test)]
             pretend: Default::default(),
         });
-        let (of, bell) = (Arc::clone(domain), Arc::clone(&shared));
+        let (of, wake) = (Arc::clone(domain), Arc::clone(&shared));
         let ways = Ways::new(
-            Arc::new(move |to: &Place| Way::new(&of, here, to)),
-            Arc::new(move || _ = rustix::io::write(&bell.wake, &1u64.to_ne_bytes())),
+            Arc::new(move |to: &QpAddress| DatagramRoute::new(&of, here, to)),
+            Arc::new(move || _ = rustix::io::write(&wake.wake, &1u64.to_ne_bytes())),
         );
-        let porter = Porter {
+        let thread_side = ManagerThread {
             shared: Arc::clone(&shared),
             poller,
             pair,
@@ -107,16 +107,17 @@ impl Door {
             keys: keys.clone(),
             own,
             rank,
-            door: Place { gid: gid.0, lid: gid.1, number },
+            cm: QpAddress { gid: gid.0, lid: gid.1, number },
             ways,
             answers: VecDeque::new(),
             free: (0..SENDS).collect(),
             broken: false,
         };
-        let thread = std::thread::Builder::new().name("gapless-ib-door".to_owned());
-        let thread =
-            thread.spawn(move || porter.serve()).map_err(|e| system("starting a thread", e))?;
-        Ok(Door { shared, thread: Some(thread), number })
+        let thread = std::thread::Builder::new().name("gapless-ib-cm".to_owned());
+        let thread = thread
+            .spawn(move || thread_side.serve())
+            .map_err(|e| system("starting a thread", e))?;
+        Ok(ConnectionManager { shared, thread: Some(thread), number })
     }
 
     /// The number of its queue pair.
@@ -130,7 +131,7 @@ impl Door {
     }
 
     /// Sends a datagram, if there is room.
-    pub(crate) fn send(&self, to: Place, bytes: [u8; DATAGRAM_BYTES]) {
+    pub(crate) fn send(&self, to: QpAddress, bytes: [u8; DATAGRAM_BYTES]) {
         put(&mut locked(&self.shared.outbox), to, bytes);
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
     }
@@ -147,8 +148,8 @@ impl Door {
 
     /// For tests: how many datagrams of others have come.
     #[cfg(test)]
-    pub(crate) fn strangers(&self) -> u64 {
-        self.shared.strangers.load(Ordering::Relaxed)
+    pub(crate) fn unauthenticated(&self) -> u64 {
+        self.shared.unauthenticated.load(Ordering::Relaxed)
     }
 
     /// For tests: sends with this queue key from now on.
@@ -158,7 +159,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for ConnectionManager {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
@@ -169,7 +170,7 @@ impl Drop for Door {
 }
 
 /// The thread's side.
-struct Porter {
+struct ManagerThread {
     shared: Arc<Shared>,
     poller: Poller,
     pair: Datagrams,
@@ -177,8 +178,8 @@ struct Porter {
     keys: Keys,
     own: Id,
     rank: u32,
-    door: Place,
-    ways: Ways<Way>,
+    cm: QpAddress,
+    ways: Ways<DatagramRoute>,
     /// Answers to those who call, and what waited for its way: they leave first.
     answers: Outbox,
     /// Send buffers.
@@ -194,7 +195,7 @@ fn receive(pair: &mut Datagrams, index: u32) -> Result<(), LinkError> {
     unsafe { pair.receive(u64::from(index), place) }
 }
 
-impl Porter {
+impl ManagerThread {
     fn serve(mut self) {
         let mut done = Vec::with_capacity(64);
         let channel = Arc::clone(&self.poller.cq.channel);
@@ -233,11 +234,11 @@ impl Porter {
         }
     }
 
-    /// Begins anew: all buffers are the door's again, and those for arrivals are posted.
+    /// Begins anew: all buffers are the connection manager's again, and those for arrivals are posted.
     fn restart(&mut self, done: &mut Vec<Done>) {
         if let Err(error) = self.pair.restart() {
             // The next datagram that is to leave tries again.
-            tracing::debug!(%error, "the door stays shut");
+            tracing::debug!(%error, "the connection manager stays shut");
             return;
         }
         // What was posted before is over.
@@ -250,12 +251,12 @@ impl Porter {
         self.ways.forget();
         for index in 0..RECEIVES {
             if let Err(error) = receive(&mut self.pair, index) {
-                tracing::debug!(%error, "the door has a buffer less");
+                tracing::debug!(%error, "the connection manager has a buffer less");
             }
         }
     }
 
-    /// A buffer of the door came back.
+    /// A buffer of the connection manager came back.
     fn ended(&mut self, done: Done) {
         let Ok(index) = u32::try_from(done.name) else { return };
         if done.status != 0 {
@@ -265,7 +266,7 @@ impl Porter {
         } else {
             self.arrived(index, done.bytes);
             if let Err(error) = receive(&mut self.pair, index) {
-                tracing::debug!(%error, "the door has a buffer less");
+                tracing::debug!(%error, "the connection manager has a buffer less");
             }
         }
     }
@@ -288,9 +289,9 @@ impl Porter {
             // Of the job, but for whoever had this queue pair before.
             Ok(_) => return,
             Err(reason) => {
-                let count = self.shared.strangers.fetch_add(1, Ordering::Relaxed) + 1;
+                let count = self.shared.unauthenticated.fetch_add(1, Ordering::Relaxed) + 1;
                 if count.is_power_of_two() {
-                    tracing::warn!(count, reason, "a stranger's datagram");
+                    tracing::warn!(count, reason, "a datagram of an unauthenticated process");
                 }
                 return;
             }
@@ -300,8 +301,8 @@ impl Porter {
         {
             let word = Word::Alive(hello.turn);
             let (from, rank, to) = (self.own, self.rank, datagram.from);
-            let answer = Datagram { from, rank, to, door: self.door, word };
-            put(&mut self.answers, datagram.door, answer.seal(&self.keys));
+            let answer = Datagram { from, rank, to, cm: self.cm, word };
+            put(&mut self.answers, datagram.cm, answer.seal(&self.keys));
         }
         let mut inbox = locked(&self.shared.inbox);
         if inbox.len() < WAITING_MAX {
@@ -331,7 +332,7 @@ impl Porter {
         true
     }
 
-    fn send(&mut self, to: Place, bytes: &[u8; DATAGRAM_BYTES]) {
+    fn send(&mut self, to: QpAddress, bytes: &[u8; DATAGRAM_BYTES]) {
         let Some(way) = self.ways.get(&to) else { return self.ways.hold(to, *bytes) };
         let Some(buffer) = self.free.pop() else { return };
         let index = RECEIVES + buffer;

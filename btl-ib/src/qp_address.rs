@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 
 /// A port and a queue pair on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct QpAddress {
     pub(crate) gid: [u8; 16],
     /// Zero on RoCE.
     pub(crate) lid: u16,
@@ -14,7 +14,7 @@ pub(crate) struct Place {
     pub(crate) number: u32,
 }
 
-impl Place {
+impl QpAddress {
     pub(crate) const BYTES: usize = 22;
 
     pub(crate) fn write(&self, into: &mut Writer<'_>) {
@@ -23,8 +23,8 @@ impl Place {
 
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Place, String> {
-        let place = Place { gid: from.take(), lid: from.u16(), number: from.u32() };
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<QpAddress, String> {
+        let place = QpAddress { gid: from.take(), lid: from.u16(), number: from.u32() };
         if place.number == 0 || place.number >> 24 != 0 {
             return Err(format!("a queue pair of number {:#x}", place.number));
         }
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for QpAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gid = Ipv6Addr::from(self.gid);
         match gid.to_ipv4_mapped() {

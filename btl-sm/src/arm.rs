@@ -36,16 +36,16 @@ pub(crate) struct Sleeper {
 
 impl Sleeper {
     /// Announces sleep. A [`Fences::patient`] fence and a last look must follow.
-    pub(crate) fn lie_down(&mut self, flag: &AtomicU32, lacks_room: bool) {
+    pub(crate) fn arm(&mut self, flag: &AtomicU32, lacks_room: bool) {
         self.epoch = self.epoch.wrapping_add(2).max(2);
         let reason = if lacks_room { LACKS_ROOM } else { 0 };
-        // Release, and acquire below: a ring for this sleep comes after the bell of the one before
+        // Release, and acquire below: a ring for this sleep comes after the wake-up of the one before
         // was silenced.
         flag.store(self.epoch | reason, Ordering::Release);
     }
 
     /// Takes the announcement back.
-    pub(crate) fn get_up(&self, flag: &AtomicU32) {
+    pub(crate) fn disarm(&self, flag: &AtomicU32) {
         flag.store(0, Ordering::Relaxed);
     }
 }
@@ -84,13 +84,13 @@ mod tests {
         let mut sleeper = Sleeper::default();
         let ask = |reason| must_ring(&flag, &rung, Fences::Symmetric, reason);
         assert!(!ask(Reason::Message));
-        sleeper.lie_down(&flag, false);
+        sleeper.arm(&flag, false);
         assert!(!ask(Reason::Room));
         assert!(ask(Reason::Message));
         assert!(!ask(Reason::Message));
-        sleeper.get_up(&flag);
+        sleeper.disarm(&flag);
         assert!(!ask(Reason::Message));
-        sleeper.lie_down(&flag, true);
+        sleeper.arm(&flag, true);
         assert!(ask(Reason::Room));
         assert!(!ask(Reason::Message), "the same sleep");
     }
@@ -99,7 +99,7 @@ mod tests {
     fn epochs_wrap_past_zero() {
         let flag = AtomicU32::new(0);
         let mut sleeper = Sleeper { epoch: u32::MAX - 1 };
-        sleeper.lie_down(&flag, false);
+        sleeper.arm(&flag, false);
         assert_eq!(flag.load(Ordering::Relaxed), 2);
     }
 }

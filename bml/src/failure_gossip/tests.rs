@@ -1,4 +1,4 @@
-//! Whole jobs of floods, in which ranks die and leave at any time: all survivors learn of all that are gone, and of
+//! Whole jobs that gossip, in which ranks die and leave at any time: all survivors learn of all that are gone, and of
 //! nothing else.
 
 use super::*;
@@ -28,7 +28,7 @@ enum Word {
 
 /// A job: what each rank knows, and the links between them.
 struct Job {
-    floods: Vec<Flood>,
+    gossips: Vec<FailureGossip>,
     alive: Vec<bool>,
     links: BTreeSet<(u32, u32)>,
     /// Words under way: from, to, word.
@@ -43,7 +43,7 @@ struct Job {
 impl Job {
     fn new(size: u32) -> Job {
         let mut job = Job {
-            floods: (0..size).map(|rank| Flood::new(Rank(rank), size)).collect(),
+            gossips: (0..size).map(|rank| FailureGossip::new(Rank(rank), size)).collect(),
             alive: vec![true; size as usize],
             links: BTreeSet::new(),
             posted: Vec::new(),
@@ -56,7 +56,7 @@ impl Job {
     }
 
     fn keep_links(&mut self, rank: u32) {
-        for peer in self.floods[rank as usize].neighbours().to_vec() {
+        for peer in self.gossips[rank as usize].neighbours().to_vec() {
             self.reach(rank, peer.0);
         }
     }
@@ -69,7 +69,7 @@ impl Job {
             self.links.insert((rank.min(peer), rank.max(peer)));
             self.spread(peer);
         } else {
-            let cut_off = |flood: &mut Flood| flood.cut_off(Rank(peer), "no answer");
+            let cut_off = |gossip: &mut FailureGossip| gossip.cut_off(Rank(peer), "no answer");
             match self.is_silent {
                 true => self.ended(rank, cut_off),
                 false => self.lose(rank, peer),
@@ -78,12 +78,12 @@ impl Job {
     }
 
     fn lose(&mut self, rank: u32, peer: u32) {
-        self.ended(rank, |flood| flood.lose(Rank(peer), "nobody listens"));
+        self.ended(rank, |gossip| gossip.lose(Rank(peer), "nobody listens"));
     }
 
-    fn ended(&mut self, rank: u32, how: impl FnOnce(&mut Flood) -> bool) {
-        let news = how(&mut self.floods[rank as usize]);
-        for other in self.floods[rank as usize].take_due() {
+    fn ended(&mut self, rank: u32, how: impl FnOnce(&mut FailureGossip) -> bool) {
+        let news = how(&mut self.gossips[rank as usize]);
+        for other in self.gossips[rank as usize].take_due() {
             self.reach(rank, other.0);
         }
         if news {
@@ -100,15 +100,15 @@ impl Job {
 
     /// Posts what neighbours are owed, and if the rank leaves, all that it has links to.
     fn spread(&mut self, rank: u32) {
-        let flood = &self.floods[rank as usize];
-        let audience = match flood.is_leaving() {
+        let gossip = &self.gossips[rank as usize];
+        let audience = match gossip.is_leaving() {
             true => self.linked(rank).into_iter().map(Rank).collect(),
-            false => flood.neighbours().to_vec(),
+            false => gossip.neighbours().to_vec(),
         };
-        let flood = &mut self.floods[rank as usize];
+        let gossip = &mut self.gossips[rank as usize];
         for peer in audience {
-            while let Some(fact) = flood.owed(peer).cloned() {
-                flood.tell(peer);
+            while let Some(fact) = gossip.owed(peer).cloned() {
+                gossip.tell(peer);
                 if fact.rank != peer {
                     self.posted.push((Rank(rank), peer, Word::Gone(fact)));
                     self.messages += 1;
@@ -149,13 +149,13 @@ impl Job {
 
     /// A rank leaves, because of a death that it knows of or for a reason of its own, and lives on.
     fn leave(&mut self, rank: u32) {
-        self.floods[rank as usize].leave("its launcher is gone");
+        self.gossips[rank as usize].leave("its launcher is gone");
         self.spread(rank);
     }
 
     /// A rank departs, and ends.
     fn depart(&mut self, rank: u32) {
-        self.floods[rank as usize].depart(None);
+        self.gossips[rank as usize].depart(None);
         self.spread(rank);
         self.end(rank);
     }
@@ -181,11 +181,11 @@ impl Job {
     fn deliver(&mut self, random: &mut Random) {
         let at = random.below(self.posted.len());
         let (from, to, word) = self.posted.swap_remove(at);
-        let flood = &mut self.floods[to.0 as usize];
+        let gossip = &mut self.gossips[to.0 as usize];
         match word {
-            _ if flood.fact(from).is_some() => {}
-            Word::Left => flood.leaves_well(from),
-            Word::Gone(fact) => match flood.hear(from, fact.clone()) {
+            _ if gossip.fact(from).is_some() => {}
+            Word::Left => gossip.leaves_well(from),
+            Word::Gone(fact) => match gossip.hear(from, fact.clone()) {
                 Heard::Nonsense => panic!("nobody lies here"),
                 Heard::Stale => {}
                 Heard::Rumour => self.reach(to.0, fact.rank.0),
@@ -204,9 +204,10 @@ impl Job {
     /// Each survivor knows of all that are gone, and of no others. Each blames the gone rank itself, or whom that rank
     /// left because of.
     fn check(&self, what: &str) {
-        for (rank, flood) in self.floods.iter().enumerate().filter(|&(rank, _)| self.alive[rank]) {
-            for (peer, own) in (0..).map(Rank).zip(&self.floods) {
-                let (fact, alive) = (flood.fact(peer), self.alive[peer.0 as usize]);
+        for (rank, gossip) in self.gossips.iter().enumerate().filter(|&(rank, _)| self.alive[rank])
+        {
+            for (peer, own) in (0..).map(Rank).zip(&self.gossips) {
+                let (fact, alive) = (gossip.fact(peer), self.alive[peer.0 as usize]);
                 assert_eq!(fact.is_none(), alive, "{what}: what {rank} knows of {peer}");
                 let left = own.fact(peer).map(|fact| fact.culprit);
                 if let Some(culprit) = fact.map(|fact| fact.culprit) {
@@ -222,8 +223,9 @@ impl Job {
 
     /// Survivors say of one rank alone that `peer` is gone because of it.
     fn check_culprit(&self, peer: u32, culprit: u32, what: &str) {
-        for (rank, flood) in self.floods.iter().enumerate().filter(|&(rank, _)| self.alive[rank]) {
-            let fact = flood.fact(Rank(peer)).map(|fact| fact.culprit);
+        for (rank, gossip) in self.gossips.iter().enumerate().filter(|&(rank, _)| self.alive[rank])
+        {
+            let fact = gossip.fact(Rank(peer)).map(|fact| fact.culprit);
             assert_eq!(fact, Some(Rank(culprit)), "{what}: whom {rank} blames for {peer}");
         }
     }
@@ -257,7 +259,7 @@ fn everybody_learns_of_all_deaths_whenever_they_happen() {
         let deaths = random.below(size);
         let mut job = Job::new(u32::try_from(size).unwrap());
         for _ in 0..deaths {
-            // Some at once, some in the middle of a flood, some after it.
+            // Some at once, some in the middle of gossip, some after it.
             job.deliver_some(&mut random);
             job.kill(u32::try_from(random.below(size)).unwrap());
         }
@@ -302,7 +304,7 @@ fn everybody_learns_of_all_that_leave_while_others_die() {
         for _ in 0..random.below(size) {
             job.deliver_some(&mut random);
             let rank = u32::try_from(random.below(size)).unwrap();
-            match (job.alive[rank as usize], job.floods[rank as usize].is_leaving()) {
+            match (job.alive[rank as usize], job.gossips[rank as usize].is_leaving()) {
                 (false, _) => {}
                 (true, true) => job.end(rank),
                 (true, false) if random.below(2) == 0 => job.leave(rank),
@@ -310,7 +312,7 @@ fn everybody_learns_of_all_that_leave_while_others_die() {
             }
         }
         for rank in (0..).take(size) {
-            if job.floods[rank as usize].is_leaving() && job.alive[rank as usize] {
+            if job.gossips[rank as usize].is_leaving() && job.alive[rank as usize] {
                 job.end(rank);
             }
         }
@@ -333,15 +335,15 @@ fn everybody_learns_of_a_departure() {
             let what = format!("{size} ranks without {departed}, silent: {is_silent}");
             job.check(&what);
             job.check_culprit(departed, departed, &what);
-            let survivors = job.floods.iter().zip(&job.alive).filter(|(_, alive)| **alive);
-            for (flood, _) in survivors {
-                assert!(flood.has_departed(Rank(departed)), "{what}");
+            let survivors = job.gossips.iter().zip(&job.alive).filter(|(_, alive)| **alive);
+            for (gossip, _) in survivors {
+                assert!(gossip.has_departed(Rank(departed)), "{what}");
             }
         }
     }
 }
 
-/// In the middle of floods, too: whoever was told does not take it for a death.
+/// In the middle of gossip, too: whoever was told does not take it for a death.
 #[test]
 fn who_leaves_in_good_order_is_not_gone() {
     for seed in 1..200u64 {
@@ -358,10 +360,10 @@ fn who_leaves_in_good_order_is_not_gone() {
             }
         }
         job.settle(&mut random);
-        for (rank, flood) in job.floods.iter().enumerate().filter(|&(rank, _)| job.alive[rank]) {
+        for (rank, gossip) in job.gossips.iter().enumerate().filter(|&(rank, _)| job.alive[rank]) {
             for peer in (0..).take(size).map(Rank) {
-                let wrong = flood.fact(peer).is_some()
-                    && (job.alive[peer.0 as usize] || flood.has_left(peer));
+                let wrong = gossip.fact(peer).is_some()
+                    && (job.alive[peer.0 as usize] || gossip.has_left(peer));
                 assert!(!wrong, "seed {seed}: {rank} takes {peer} for dead");
             }
         }
@@ -387,7 +389,7 @@ fn a_row_of_deaths_is_found_from_its_ends() {
 #[test]
 fn a_death_costs_few_messages_and_links() {
     let mut job = Job::new(512);
-    assert_eq!(job.floods[0].neighbours().len(), 17, "± 2^k, and one of them is both");
+    assert_eq!(job.gossips[0].neighbours().len(), 17, "± 2^k, and one of them is both");
     job.kill(100);
     job.settle(&mut Random(5));
     job.check("one of 512");
@@ -396,84 +398,84 @@ fn a_death_costs_few_messages_and_links() {
 
 #[test]
 fn rumours_are_no_facts_and_name_the_culprit() {
-    let mut flood = Flood::new(Rank(3), 8);
-    assert_eq!(flood.hear(Rank(1), died(5, 6, "it died")), Heard::Rumour);
-    assert_eq!(flood.fact(Rank(5)), None);
-    assert_eq!(flood.hear(Rank(2), died(5, 7, "a liar says")), Heard::Stale);
+    let mut gossip = FailureGossip::new(Rank(3), 8);
+    assert_eq!(gossip.hear(Rank(1), died(5, 6, "it died")), Heard::Rumour);
+    assert_eq!(gossip.fact(Rank(5)), None);
+    assert_eq!(gossip.hear(Rank(2), died(5, 7, "a liar says")), Heard::Stale);
     // Whoever came too late knows no culprit, whether it speaks first or last.
-    assert_eq!(flood.hear(Rank(2), died(5, 5, "nobody listens")), Heard::Stale);
-    assert_eq!(flood.hear(Rank(2), died(6, 6, "nobody listens")), Heard::Rumour);
-    assert_eq!(flood.hear(Rank(1), died(6, 7, "it died")), Heard::Stale);
-    assert!(flood.lose(Rank(6), "nobody listens"));
-    assert_eq!(flood.fact(Rank(6)).unwrap().culprit, Rank(7));
-    assert!(flood.lose(Rank(5), "nobody listens") && !flood.lose(Rank(5), "again"));
-    let fact = flood.fact(Rank(5)).unwrap();
+    assert_eq!(gossip.hear(Rank(2), died(5, 5, "nobody listens")), Heard::Stale);
+    assert_eq!(gossip.hear(Rank(2), died(6, 6, "nobody listens")), Heard::Rumour);
+    assert_eq!(gossip.hear(Rank(1), died(6, 7, "it died")), Heard::Stale);
+    assert!(gossip.lose(Rank(6), "nobody listens"));
+    assert_eq!(gossip.fact(Rank(6)).unwrap().culprit, Rank(7));
+    assert!(gossip.lose(Rank(5), "nobody listens") && !gossip.lose(Rank(5), "again"));
+    let fact = gossip.fact(Rank(5)).unwrap();
     assert_eq!((fact.culprit, &*fact.why), (Rank(6), "it died"));
-    assert_eq!(flood.hear(Rank(1), died(5, 5, "late")), Heard::Stale);
+    assert_eq!(gossip.hear(Rank(1), died(5, 5, "late")), Heard::Stale);
     for (rank, culprit) in [(8, 1), (1, 8), (u32::MAX, 0)] {
-        assert_eq!(flood.hear(Rank(1), died(rank, culprit, "nonsense")), Heard::Nonsense);
+        assert_eq!(gossip.hear(Rank(1), died(rank, culprit, "nonsense")), Heard::Nonsense);
     }
-    assert_eq!(flood.hear(Rank(1), died(3, 3, "we live")), Heard::Stale);
-    assert_eq!(flood.hear(Rank(1), died(1, 5, "it died")), Heard::Testimony);
-    assert!(flood.lose(Rank(1), "it left"));
-    assert_eq!(flood.fact(Rank(1)).unwrap().culprit, Rank(5));
+    assert_eq!(gossip.hear(Rank(1), died(3, 3, "we live")), Heard::Stale);
+    assert_eq!(gossip.hear(Rank(1), died(1, 5, "it died")), Heard::Testimony);
+    assert!(gossip.lose(Rank(1), "it left"));
+    assert_eq!(gossip.fact(Rank(1)).unwrap().culprit, Rank(5));
 }
 
 #[test]
 fn few_links_are_tried_at_a_time_on_one_peers_word() {
     let (liar, honest) = (Rank(1), Rank(2));
-    let mut flood = Flood::new(Rank(0), 100);
-    let hear = |flood: &mut Flood, from, rank| flood.hear(from, died(rank, rank, "dead"));
+    let mut gossip = FailureGossip::new(Rank(0), 100);
+    let hear = |gossip: &mut FailureGossip, from, rank| gossip.hear(from, died(rank, rank, "dead"));
     let most = u32::try_from(CHECKS).unwrap();
     for rank in 10..10 + most {
-        assert_eq!(hear(&mut flood, liar, rank), Heard::Rumour);
+        assert_eq!(hear(&mut gossip, liar, rank), Heard::Rumour);
     }
     for rank in 10..90 {
-        assert_eq!(hear(&mut flood, liar, rank), Heard::Stale, "{rank} is checked, or waits");
+        assert_eq!(hear(&mut gossip, liar, rank), Heard::Stale, "{rank} is checked, or waits");
     }
-    assert_eq!(flood.take_due(), []);
+    assert_eq!(gossip.take_due(), []);
     // What another says is checked at once.
-    assert_eq!(hear(&mut flood, honest, 10), Heard::Stale, "it is being checked");
-    assert_eq!(hear(&mut flood, honest, 50), Heard::Rumour);
-    assert!(flood.lose(Rank(50), "nobody listens"));
-    assert_eq!(flood.take_due(), [], "none of the liar's was shown to be right");
+    assert_eq!(hear(&mut gossip, honest, 10), Heard::Stale, "it is being checked");
+    assert_eq!(hear(&mut gossip, honest, 50), Heard::Rumour);
+    assert!(gossip.lose(Rank(50), "nobody listens"));
+    assert_eq!(gossip.take_due(), [], "none of the liar's was shown to be right");
     // Each that ends, however it does, lets the next one be checked.
-    assert!(flood.lose(Rank(10), "nobody listens"));
-    assert!(!flood.cut_off(Rank(11), "no answer"));
-    assert_eq!(flood.take_due(), [10 + most, 11 + most].map(Rank));
+    assert!(gossip.lose(Rank(10), "nobody listens"));
+    assert!(!gossip.cut_off(Rank(11), "no answer"));
+    assert_eq!(gossip.take_due(), [10 + most, 11 + most].map(Rank));
     for rank in 12..90 {
-        flood.lose(Rank(rank), "nobody listens");
+        gossip.lose(Rank(rank), "nobody listens");
     }
-    assert_eq!(flood.take_due().len(), 80 - CHECKS - 3, "none twice, nor 50");
-    assert_eq!(hear(&mut flood, liar, 91), Heard::Rumour);
+    assert_eq!(gossip.take_due().len(), 80 - CHECKS - 3, "none twice, nor 50");
+    assert_eq!(hear(&mut gossip, liar, 91), Heard::Rumour);
 }
 
 #[test]
 fn another_neighbour_is_looked_for_in_the_place_of_one_that_was_given_up() {
-    let mut flood = Flood::new(Rank(0), 8);
-    assert_eq!(flood.neighbours(), [1, 2, 4, 6, 7].map(Rank));
-    assert!(!flood.cut_off(Rank(1), "no answer"));
-    assert!(!flood.cut_off(Rank(4), "no answer"));
-    assert_eq!(flood.neighbours(), [2, 3, 5, 6, 7].map(Rank));
-    assert_eq!(flood.fact(Rank(1)), None, "it may live");
+    let mut gossip = FailureGossip::new(Rank(0), 8);
+    assert_eq!(gossip.neighbours(), [1, 2, 4, 6, 7].map(Rank));
+    assert!(!gossip.cut_off(Rank(1), "no answer"));
+    assert!(!gossip.cut_off(Rank(4), "no answer"));
+    assert_eq!(gossip.neighbours(), [2, 3, 5, 6, 7].map(Rank));
+    assert_eq!(gossip.fact(Rank(1)), None, "it may live");
 }
 
 #[test]
 fn who_leaves_in_good_order_is_no_fact() {
-    let mut flood = Flood::new(Rank(0), 4);
-    flood.leaves_well(Rank(1));
-    assert!(!flood.lose(Rank(1), "its end") && flood.has_left(Rank(1)));
-    assert_eq!(flood.owed(Rank(2)), None);
-    let mut alone = Flood::new(Rank(0), 4);
+    let mut gossip = FailureGossip::new(Rank(0), 4);
+    gossip.leaves_well(Rank(1));
+    assert!(!gossip.lose(Rank(1), "its end") && gossip.has_left(Rank(1)));
+    assert_eq!(gossip.owed(Rank(2)), None);
+    let mut alone = FailureGossip::new(Rank(0), 4);
     alone.leave("the launcher is gone");
     assert!(alone.is_leaving());
     assert_eq!(alone.owed(Rank(3)).map(|fact| (fact.rank, fact.culprit)), Some((Rank(0), Rank(0))));
-    assert!(flood.lose(Rank(2), "it died"));
-    flood.leave("rank 2 is lost");
-    flood.leave("a second reason");
-    flood.tell(Rank(3));
-    let fact = flood.owed(Rank(3)).unwrap();
+    assert!(gossip.lose(Rank(2), "it died"));
+    gossip.leave("rank 2 is lost");
+    gossip.leave("a second reason");
+    gossip.tell(Rank(3));
+    let fact = gossip.owed(Rank(3)).unwrap();
     assert_eq!((fact.rank, fact.culprit, &*fact.why), (Rank(0), Rank(2), "it died"));
-    flood.tell(Rank(3));
-    assert_eq!(flood.owed(Rank(3)), None);
+    gossip.tell(Rank(3));
+    assert_eq!(gossip.owed(Rank(3)), None);
 }

@@ -1,6 +1,6 @@
 //! Who a process is, and where it can be called: the bytes of an [`Address`].
 //!
-//! Numbers are big-endian. The card is parsed once, into a [`Card`].
+//! Numbers are big-endian. It is parsed once, into a [`TcpAddress`].
 
 use crate::config::TcpConfig;
 use crate::proof::{self, Digest, Id};
@@ -12,7 +12,7 @@ const MAGIC: [u8; 4] = *b"GLtc";
 pub(crate) const VERSION: u16 = 2;
 /// Bytes before the places.
 const HEAD_BYTES: usize = 44;
-/// Most places of a card.
+/// Most places of an address.
 pub(crate) const PLACES_MAX: usize = 8;
 
 const _: () = assert!(HEAD_BYTES + PLACES_MAX * 19 <= Address::MAX_BYTES);
@@ -26,7 +26,7 @@ const _: () = assert!(HEAD_BYTES + PLACES_MAX * 19 <= Address::MAX_BYTES);
 ///
 /// Flag 1: it encrypts. Other flags are 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct TcpAddress {
     pub(crate) rank: u32,
     /// Names one [`Tcp`](crate::Tcp), anywhere, ever.
     pub(crate) id: Id,
@@ -41,19 +41,22 @@ fn bad(what: impl Into<String>) -> LinkError {
     LinkError::BadAddress { what: what.into() }
 }
 
-impl Card {
-    /// The own card, listening there.
+impl TcpAddress {
+    /// The own address, listening there.
     ///
     /// # Errors
     /// No randomness to be had.
-    pub(crate) fn own(config: &TcpConfig, places: Vec<SocketAddr>) -> Result<Card, LinkError> {
+    pub(crate) fn own(
+        config: &TcpConfig,
+        places: Vec<SocketAddr>,
+    ) -> Result<TcpAddress, LinkError> {
         let job = proof::job_digest(&config.job);
         let encrypts = config.encrypt;
-        Ok(Card { rank: config.rank, id: proof::random()?, job, encrypts, places })
+        Ok(TcpAddress { rank: config.rank, id: proof::random()?, job, encrypts, places })
     }
 
     /// The bytes to publish.
-    pub(crate) fn address(&self) -> Address {
+    pub(crate) fn to_bytes(&self) -> Address {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.places.len() * 19);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_be_bytes());
@@ -72,19 +75,19 @@ impl Card {
                 IpAddr::V6(v6) => bytes.extend_from_slice(&v6.octets()),
             }
         }
-        Address::new(&bytes).expect("as many places as a card has fit an address")
+        Address::new(&bytes).expect("as many places as it has fit an address")
     }
 
-    /// The hash of the whole card, by which proofs are bound to its addresses.
+    /// The hash of the whole address, by which proofs are bound to its addresses.
     pub(crate) fn digest(&self) -> Digest {
-        proof::digest(self.address().as_bytes())
+        proof::digest(self.to_bytes().as_bytes())
     }
 
     /// Reads an address.
     ///
     /// # Errors
     /// Not an address of this transport, damaged, or of another version.
-    pub(crate) fn read(address: &Address) -> Result<Card, LinkError> {
+    pub(crate) fn read(address: &Address) -> Result<TcpAddress, LinkError> {
         let bytes = address.as_bytes();
         let (head, mut rest) = bytes
             .split_first_chunk::<HEAD_BYTES>()
@@ -110,7 +113,7 @@ impl Card {
         }
         let fixed = |at: usize| <[u8; 16]>::try_from(&head[at..at + 16]).expect("sixteen bytes");
         let rank = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
-        Ok(Card { rank, id: fixed(12), job: fixed(28), encrypts: head[7] == 1, places })
+        Ok(TcpAddress { rank, id: fixed(12), job: fixed(28), encrypts: head[7] == 1, places })
     }
 }
 
@@ -138,26 +141,31 @@ fn place(rest: &mut &[u8]) -> Result<SocketAddr, LinkError> {
 mod tests {
     use super::*;
 
-    fn card() -> Card {
+    fn address() -> TcpAddress {
         let places = ["10.0.0.1:77", "[fd00::1]:65535"].map(|place| place.parse().unwrap());
-        Card { rank: 7, id: [3; 16], job: [4; 16], encrypts: true, places: places.to_vec() }
+        TcpAddress { rank: 7, id: [3; 16], job: [4; 16], encrypts: true, places: places.to_vec() }
     }
 
     #[test]
-    fn cards_survive_the_wire() {
-        assert_eq!(Card::read(&card().address()), Ok(card()));
-        for other in [Card { rank: 8, ..card() }, Card { encrypts: false, ..card() }] {
-            assert_eq!(Card::read(&other.address()), Ok(other.clone()));
-            assert_ne!(card().digest(), other.digest());
+    fn addresses_survive_the_wire() {
+        assert_eq!(TcpAddress::read(&address().to_bytes()), Ok(address()));
+        for other in
+            [TcpAddress { rank: 8, ..address() }, TcpAddress { encrypts: false, ..address() }]
+        {
+            assert_eq!(TcpAddress::read(&other.to_bytes()), Ok(other.clone()));
+            assert_ne!(address().digest(), other.digest());
         }
     }
 
     #[test]
-    fn damaged_cards_are_refused() {
-        let right = card().address();
+    fn damaged_addresses_are_refused() {
+        let right = address().to_bytes();
         let right = right.as_bytes();
         for len in 0..right.len() {
-            assert!(Card::read(&Address::new(&right[..len]).unwrap()).is_err(), "{len} bytes");
+            assert!(
+                TcpAddress::read(&Address::new(&right[..len]).unwrap()).is_err(),
+                "{len} bytes"
+            );
         }
         let mut wrong = vec![[right, &[0]].concat()];
         // Magic, version, number of places, flags, family, port, address.
@@ -172,7 +180,7 @@ mod tests {
             wrong.push(bytes);
         }
         for bytes in wrong {
-            let error = Card::read(&Address::new(&bytes).unwrap()).unwrap_err();
+            let error = TcpAddress::read(&Address::new(&bytes).unwrap()).unwrap_err();
             let named =
                 matches!(error, LinkError::BadAddress { .. } | LinkError::Incompatible { .. });
             assert!(named, "{error:?}");

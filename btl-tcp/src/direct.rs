@@ -1,9 +1,9 @@
-//! System calls on memory of others: a message leaves from where it [lies](Lent), or is read to where it [goes](Place).
-//! What is short, or encrypted, goes through buffers.
+//! System calls on memory of others: a message leaves from where it [lies](ZeroCopyMessage), or is read to where it
+//! [goes](ReceiveTarget). What is short, or encrypted, goes through buffers.
 
 use crate::burst::Next;
 use crate::socket::Socket;
-use gapless_btl::{Lent, Place, parts};
+use gapless_btl::{ReceiveTarget, ZeroCopyMessage, parts};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
@@ -60,7 +60,7 @@ fn errno() -> Errno {
 pub(crate) fn write(
     socket: &Socket,
     head: &[u8],
-    message: &Lent<'_>,
+    message: &ZeroCopyMessage<'_>,
     next: Next,
 ) -> Result<usize, Errno> {
     let mut pieces = Pieces::new();
@@ -91,7 +91,7 @@ pub(crate) fn write(
 /// for how many there was room. `None`: nothing has come. 0 is the end.
 pub(crate) fn read(
     socket: &Socket,
-    place: &Place<'_>,
+    place: &ReceiveTarget<'_>,
     at: usize,
     beyond: &mut [u8],
 ) -> Result<Option<(usize, usize)>, Errno> {

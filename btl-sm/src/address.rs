@@ -27,7 +27,7 @@ pub(crate) const NAME_BYTES: usize = 64;
 /// The fixed part of an address; the job and the name follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct CardWire {
+struct AddressWire {
     magic: [u8; 4],
     order: u16,
     version: u16,
@@ -43,11 +43,11 @@ struct CardWire {
     nonce: Nonce,
 }
 
-const _: () = assert!(size_of::<CardWire>() == 88);
+const _: () = assert!(size_of::<AddressWire>() == 88);
 
 /// An address, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct SmAddress {
     pub(crate) uid: u32,
     /// In the writer's process-id namespace.
     pub(crate) pid: u32,
@@ -68,12 +68,12 @@ fn bad(what: impl Into<String>) -> LinkError {
     LinkError::BadAddress { what: what.into() }
 }
 
-impl Card {
-    /// The own card.
+impl SmAddress {
+    /// The own address.
     ///
     /// # Errors
     /// A job or name that is too long; no randomness to be had.
-    pub(crate) fn own(job: &str, name: &str) -> Result<Card, LinkError> {
+    pub(crate) fn own(job: &str, name: &str) -> Result<SmAddress, LinkError> {
         if job.len() > JOB_BYTES || name.len() > NAME_BYTES {
             return Err(bad(format!(
                 "a job of {} bytes and a name of {}: at most {JOB_BYTES} and {NAME_BYTES}",
@@ -88,7 +88,7 @@ impl Card {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let boot = u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes();
-        Ok(Card {
+        Ok(SmAddress {
             uid: rustix::process::geteuid().as_raw(),
             pid: std::process::id(),
             pids: namespace("/proc/self/ns/pid"),
@@ -102,9 +102,9 @@ impl Card {
     }
 
     /// The bytes to publish.
-    pub(crate) fn address(&self) -> Address {
+    pub(crate) fn to_bytes(&self) -> Address {
         let short = |text: &str| u16::try_from(text.len()).expect("checked when it was made");
-        let wire = CardWire {
+        let wire = AddressWire {
             magic: MAGIC,
             order: ORDER,
             version: VERSION,
@@ -127,9 +127,9 @@ impl Card {
     ///
     /// # Errors
     /// Not an address of this transport, damaged, or of a process that ours cannot talk to at all.
-    pub(crate) fn read(address: &Address) -> Result<Card, LinkError> {
+    pub(crate) fn read(address: &Address) -> Result<SmAddress, LinkError> {
         let bytes = address.as_bytes();
-        let (wire, rest) = CardWire::read_from_prefix(bytes)
+        let (wire, rest) = AddressWire::read_from_prefix(bytes)
             .map_err(|_| bad(format!("{} bytes, at least 88 expected", bytes.len())))?;
         if wire.magic != MAGIC {
             return Err(bad(format!("it starts with {:02x?}", wire.magic)));
@@ -142,7 +142,7 @@ impl Card {
         let text = |bytes: &[u8]| {
             String::from_utf8(bytes.to_vec()).map_err(|_| bad("a name that is not UTF-8"))
         };
-        Ok(Card {
+        Ok(SmAddress {
             uid: wire.uid,
             pid: wire.pid,
             net: wire.net,
@@ -159,7 +159,7 @@ impl Card {
     ///
     /// # Errors
     /// It cannot be reached; the reason says why.
-    pub(crate) fn check_reachable(&self, own: &Card) -> Result<(), LinkError> {
+    pub(crate) fn check_reachable(&self, own: &SmAddress) -> Result<(), LinkError> {
         let away = |reason: String| Err(LinkError::Unreachable { reason });
         if self.job != own.job {
             return away(format!("it belongs to job {:?}, not {:?}", self.job, own.job));
@@ -178,7 +178,7 @@ impl Card {
 
     /// Whether the process behind `own` sees the one behind `self` under the number `pid`, as far as the
     /// two can know: 0 is one that it cannot see.
-    pub(crate) fn may_have(&self, own: &Card, pid: i32) -> bool {
+    pub(crate) fn may_have(&self, own: &SmAddress, pid: i32) -> bool {
         let comparable = self.pids == own.pids && self.pids != 0;
         !comparable || u32::try_from(pid) == Ok(self.pid)
     }
@@ -326,30 +326,30 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_way() {
-        let card = Card::own("job 7", "rank 3").unwrap();
-        assert_eq!(Card::read(&card.address()).unwrap(), card);
-        assert!(card.check_reachable(&card).is_ok());
-        assert!(card.meeting_place().len() < 100);
+        let address = SmAddress::own("job 7", "rank 3").unwrap();
+        assert_eq!(SmAddress::read(&address.to_bytes()).unwrap(), address);
+        assert!(address.check_reachable(&address).is_ok());
+        assert!(address.meeting_place().len() < 100);
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(card.may_have(&card, own) && !card.may_have(&card, own + 1));
+        assert!(address.may_have(&address, own) && !address.may_have(&address, own + 1));
         // What everybody can read in /proc/net/unix.
-        let secret: String = card.nonce.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert!(!card.meeting_place().contains(&secret) && card.place != card.nonce);
-        let elsewhere = Card { pids: card.pids + 1, ..card.clone() };
-        assert!(elsewhere.may_have(&card, 0));
-        let long = Card::own(&"j".repeat(JOB_BYTES), &"n".repeat(NAME_BYTES)).unwrap();
-        assert_eq!(Card::read(&long.address()).unwrap(), long);
-        assert!(Card::own(&"j".repeat(JOB_BYTES + 1), "").is_err());
+        let secret: String = address.nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!address.meeting_place().contains(&secret) && address.place != address.nonce);
+        let elsewhere = SmAddress { pids: address.pids + 1, ..address.clone() };
+        assert!(elsewhere.may_have(&address, 0));
+        let long = SmAddress::own(&"j".repeat(JOB_BYTES), &"n".repeat(NAME_BYTES)).unwrap();
+        assert_eq!(SmAddress::read(&long.to_bytes()).unwrap(), long);
+        assert!(SmAddress::own(&"j".repeat(JOB_BYTES + 1), "").is_err());
     }
 
     #[test]
-    fn strangers_are_told_apart() {
-        let own = Card::own("job", "a").unwrap();
+    fn others_are_told_apart() {
+        let own = SmAddress::own("job", "a").unwrap();
         for (other, what) in [
-            (Card { boot: [9; 16], ..own.clone() }, "host"),
-            (Card { net: own.net + 1, ..own.clone() }, "namespace"),
-            (Card { uid: own.uid + 1, ..own.clone() }, "user"),
-            (Card { job: "other".to_owned(), ..own.clone() }, "job"),
+            (SmAddress { boot: [9; 16], ..own.clone() }, "host"),
+            (SmAddress { net: own.net + 1, ..own.clone() }, "namespace"),
+            (SmAddress { uid: own.uid + 1, ..own.clone() }, "user"),
+            (SmAddress { job: "other".to_owned(), ..own.clone() }, "job"),
         ] {
             let error = other.check_reachable(&own).unwrap_err();
             assert!(matches!(&error, LinkError::Unreachable { reason } if reason.contains(what)));
@@ -358,20 +358,20 @@ mod tests {
 
     #[test]
     fn every_damaged_address_is_refused_or_read() {
-        let card = Card::own("job", "name").unwrap();
-        let good = card.address();
+        let address = SmAddress::own("job", "name").unwrap();
+        let good = address.to_bytes();
         for at in 0..good.as_bytes().len() {
             for flip in [1u8, 0x80, 0xFF] {
                 let mut bytes = good.as_bytes().to_vec();
                 bytes[at] ^= flip;
-                let _ = Card::read(&Address::new(&bytes).unwrap());
+                let _ = SmAddress::read(&Address::new(&bytes).unwrap());
             }
             let cut = Address::new(&good.as_bytes()[..at]).unwrap();
-            assert!(matches!(Card::read(&cut), Err(LinkError::BadAddress { .. })));
+            assert!(matches!(SmAddress::read(&cut), Err(LinkError::BadAddress { .. })));
         }
         let mut swapped = good.as_bytes().to_vec();
         swapped.swap(4, 5);
-        let swapped = Card::read(&Address::new(&swapped).unwrap());
+        let swapped = SmAddress::read(&Address::new(&swapped).unwrap());
         assert!(matches!(swapped, Err(LinkError::Incompatible { .. })));
     }
 

@@ -1,4 +1,4 @@
-//! The straight path of short messages, over a transport that offers the next message of a peer alone: where it is
+//! The fast path of short messages, over a transport that offers the next message of a peer alone: where it is
 //! taken, where it is not, and that both come to the same.
 #![allow(unsafe_code, reason = "promises buffers that outlive the job")]
 
@@ -147,7 +147,7 @@ fn many_posted_receives_meet_their_messages_in_order() {
 }
 
 #[test]
-fn light_receives_are_cancelled_refused_and_cut_off_like_others() {
+fn inline_receives_are_cancelled_refused_and_cut_off_like_others() {
     let mut job = job(2);
     let (short, long) = (bytes(8), bytes(16));
     let from = [Buffer::source(&short, 1, 1), Buffer::source(&long, 1, 2)];

@@ -1,29 +1,33 @@
 //! Other processes of the same user, which know what every process can read, or more.
 
 use super::{job, until};
-use crate::card::{Card, Hello, Nonce};
+use crate::address::{Hello, Nonce, SmAddress};
 use crate::config::SlotClass;
 use crate::geometry::Geometry;
-use crate::lane::Lane;
+use crate::lane::SendLane;
 use crate::{Sm, SmConfig, socket};
 use gapless_btl::{Address, AmTag, Btl, Event, LinkError, Queue, Token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
-const PART: &str = "GAPLESS_SM_STRANGER";
+const PART: &str = "GAPLESS_SM_UNAUTHENTICATED";
 
 /// Another process, until it is dropped: this test program once more.
-struct Stranger(Child);
+struct Unauthenticated(Child);
 
-impl Stranger {
+impl Unauthenticated {
     /// One that has done what it is to do, to the processes behind `addresses`.
-    fn that(does: &str, addresses: [&Address; 2]) -> Stranger {
+    fn that(does: &str, addresses: [&Address; 2]) -> Unauthenticated {
         let hex = |address: &Address| -> String {
             address.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
         };
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["tests::strangers::what_strangers_do", "--exact", "--nocapture"])
+            .args([
+                "tests::unauthenticated::what_unauthenticated_processes_do",
+                "--exact",
+                "--nocapture",
+            ])
             .env(PART, does)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -34,11 +38,11 @@ impl Stranger {
         }
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "@done"), "it has ended before");
-        Stranger(child)
+        Unauthenticated(child)
     }
 }
 
-impl Drop for Stranger {
+impl Drop for Unauthenticated {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -47,17 +51,17 @@ impl Drop for Stranger {
 
 /// The other process's side.
 #[test]
-fn what_strangers_do() {
+fn what_unauthenticated_processes_do() {
     let Ok(part) = std::env::var(PART) else { return };
     let mut line = String::new();
-    let mut card = || {
+    let mut address = || {
         line.clear();
         std::io::stdin().lock().read_line(&mut line).unwrap();
         let digits = |at: usize| u8::from_str_radix(&line[2 * at..2 * at + 2], 16).unwrap();
         let bytes: Vec<u8> = (0..line.trim().len() / 2).map(digits).collect();
-        Card::read(&Address::new(&bytes).unwrap()).unwrap()
+        SmAddress::read(&Address::new(&bytes).unwrap()).unwrap()
     };
-    let (one, other) = (card(), card());
+    let (one, other) = (address(), address());
     let _kept: (Option<socket::Socket>, Option<rustix::fd::OwnedFd>) = match &*part {
         "greets the first in the name of the second" => {
             let socket = socket::call(&one.meeting_place()).unwrap().unwrap();
@@ -76,7 +80,7 @@ fn what_strangers_do() {
 
 pub(super) fn greet(socket: &socket::Socket, from: Nonce, to: Nonce) {
     let classes = [SlotClass { bytes: 320, count: 1 }];
-    let (lane, file) = Lane::create(Geometry::new(16, &classes).unwrap()).unwrap();
+    let (lane, file) = SendLane::create(Geometry::new(16, &classes).unwrap()).unwrap();
     let geometry = lane.geometry().clone();
     let hello = Hello { from, to, geometry, asymmetric: false, probe: (0, 0), number: None };
     assert_eq!(socket::send(socket, hello.packet().as_ref(), Some(&file)), Ok(true));
@@ -98,12 +102,12 @@ fn nobody_is_met_in_the_name_of_another() {
         let mut events = Queue::with_capacity(16);
         let mut impostor = None;
         if early {
-            impostor = Some(Stranger::that(GREETS, [&to_alice, &to_bob]));
+            impostor = Some(Unauthenticated::that(GREETS, [&to_alice, &to_bob]));
             alice.look_around();
         }
         let bob_there = alice.connect(&to_bob).unwrap();
         if !early {
-            impostor = Some(Stranger::that(GREETS, [&to_alice, &to_bob]));
+            impostor = Some(Unauthenticated::that(GREETS, [&to_alice, &to_bob]));
             alice.look_around();
         }
         let alice_there = bob.connect(&to_alice).unwrap();
@@ -136,7 +140,7 @@ fn who_listens_in_the_place_of_the_dead_is_not_greeted() {
     let (mut alice, bob) = (open(&job, "alice"), open(&job, "bob"));
     let (to_alice, to_bob) = (alice.address(), bob.address());
     drop(bob);
-    let squatter = Stranger::that("listens in the place of the first", [&to_bob, &to_alice]);
+    let squatter = Unauthenticated::that("listens in the place of the first", [&to_bob, &to_alice]);
     let error = alice.connect(&to_bob).unwrap_err();
     assert!(
         matches!(&error, LinkError::PeerGone { reason } if reason.contains("in its place")),
@@ -148,8 +152,8 @@ fn who_listens_in_the_place_of_the_dead_is_not_greeted() {
 /// In a process of its own, which may open few files: whoever calls, whether it greets or not, costs an eighth of them
 /// together, and those that greet leave room for others.
 #[test]
-fn all_at_the_door_together_hold_few_descriptors() {
-    let name = "tests::strangers::all_at_the_door_together_hold_few_descriptors";
+fn all_callers_together_hold_few_descriptors() {
+    let name = "tests::unauthenticated::all_callers_together_hold_few_descriptors";
     if std::env::var_os(PART).is_none() {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args([name, "--exact", "--nocapture"]).env(PART, "is called by many");
@@ -165,7 +169,7 @@ fn all_at_the_door_together_hold_few_descriptors() {
     let eighth = usize::try_from(most).unwrap() / 8;
     let job = job();
     let mut alice = open(&job, "alice");
-    let place = alice.card.meeting_place();
+    let place = alice.address.meeting_place();
     let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open_files();
     let mut kept = Vec::new();
@@ -173,14 +177,18 @@ fn all_at_the_door_together_hold_few_descriptors() {
         for _ in 0..eighth {
             let socket = socket::call(&place).unwrap().unwrap();
             if greets {
-                let mut nonce = alice.card.nonce;
-                crate::card::random(&mut nonce).unwrap();
-                greet(&socket, nonce, alice.card.nonce);
+                let mut nonce = alice.address.nonce;
+                crate::address::random(&mut nonce).unwrap();
+                greet(&socket, nonce, alice.address.nonce);
             }
             kept.push(socket);
             alice.look_around();
             let theirs = open_files() - before - kept.len();
-            assert!(theirs <= eighth, "{theirs} descriptors for {} strangers", kept.len());
+            assert!(
+                theirs <= eighth,
+                "{theirs} descriptors for {} unauthenticated processes",
+                kept.len()
+            );
         }
     }
     // Those of the job still get in: one that we call first, and one that was introduced and calls us first.

@@ -1,7 +1,7 @@
-//! Strangers by the thousand, while messages pass: they get nowhere, and cost no more than they may.
+//! Unauthenticated processes by the thousand, while messages pass: they get nowhere, and cost no more than they may.
 
 use super::{JOB, LOOPBACK_V4, Patience, Random, config, exchange, introduced, keys, seed};
-use crate::card::Card;
+use crate::address::TcpAddress;
 use crate::proof::{HELLO_BYTES, Hello, Keys, Purpose};
 use crate::{Tcp, TcpConfig};
 use gapless_btl::Btl;
@@ -11,21 +11,21 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What a stranger may know.
+/// What an unauthenticated process may know.
 struct Known {
     /// Whom it calls.
-    victim: Card,
+    victim: TcpAddress,
     /// The victim's peer, and a hello of its that was overheard.
-    peer: Card,
+    peer: TcpAddress,
     overheard: [u8; HELLO_BYTES],
 }
 
 /// Overhears what `caller` says first when it calls the victim.
-fn overhear(caller: &mut Tcp, victim: &Card) -> [u8; HELLO_BYTES] {
+fn overhear(caller: &mut Tcp, victim: &TcpAddress) -> [u8; HELLO_BYTES] {
     let listener = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
-    let id = caller.know(&victim.address()).unwrap();
-    let right = caller.links[id as usize].card.clone();
-    caller.links[id as usize].card.places = vec![listener.local_addr().unwrap()];
+    let id = caller.know(&victim.to_bytes()).unwrap();
+    let right = caller.links[id as usize].address.clone();
+    caller.links[id as usize].address.places = vec![listener.local_addr().unwrap()];
     caller.call(id);
     let (mut stream, _) = listener.accept().unwrap();
     let patience = Patience::new();
@@ -38,15 +38,15 @@ fn overhear(caller: &mut Tcp, victim: &Card) -> [u8; HELLO_BYTES] {
         got += stream.read(&mut bytes[got..]).unwrap_or(0);
         patience.tick("a hello");
     }
-    caller.links[id as usize].card = right;
+    caller.links[id as usize].address = right;
     bytes
 }
 
-/// One stranger of a random kind; what it leaves open.
-fn stranger(random: &mut Random, known: &Known) -> Option<TcpStream> {
+/// One unauthenticated process of a random kind; what it leaves open.
+fn unauthenticated(random: &mut Random, known: &Known) -> Option<TcpStream> {
     let place = known.victim.places[0];
     let mut stream = TcpStream::connect_timeout(&place, Duration::from_secs(10)).ok()?;
-    let hello = |keys: &Keys, caller: &Card, rank: u32, callee: u32| {
+    let hello = |keys: &Keys, caller: &TcpAddress, rank: u32, callee: u32| {
         keys.say(&Hello {
             purpose: Purpose::Call,
             caller_rank: rank,
@@ -67,24 +67,24 @@ fn stranger(random: &mut Random, known: &Known) -> Option<TcpStream> {
         // Who knows the secret but lies about ranks, or is not known.
         4 => hello(&right, &known.peer, 2, 0).to_vec(),
         5 => hello(&right, &known.peer, 1, 1).to_vec(),
-        _ => hello(&right, &Card { id: [3; 16], ..known.peer.clone() }, 5, 0).to_vec(),
+        _ => hello(&right, &TcpAddress { id: [3; 16], ..known.peer.clone() }, 5, 0).to_vec(),
     };
     let _ = stream.write_all(&said);
     (random.below(4) == 0).then_some(stream)
 }
 
 #[test]
-fn thousands_of_strangers_do_no_harm() {
+fn thousands_of_unauthenticated_callers_do_no_harm() {
     beset(false, 3000);
 }
 
 #[test]
 #[cfg(feature = "encryption")]
-fn strangers_do_no_harm_to_encrypted_links() {
+fn unauthenticated_callers_do_no_harm_to_encrypted_links() {
     beset(true, 300);
 }
 
-/// So many strangers, or as many as a variable says.
+/// So many unauthenticated processes, or as many as a variable says.
 fn beset(encrypt: bool, count: u64) {
     let given = std::env::var("GAPLESS_STRANGERS").ok();
     let count = given.and_then(|text| text.parse().ok()).unwrap_or(count);
@@ -93,9 +93,9 @@ fn beset(encrypt: bool, count: u64) {
     let quick = TcpConfig { notice: Duration::from_secs(5), ..config(0, LOOPBACK_V4) };
     let a = Tcp::new(quick).unwrap();
     let mut b = Tcp::new(config(1, LOOPBACK_V4)).unwrap();
-    let overheard = overhear(&mut b, &a.card);
+    let overheard = overhear(&mut b, &a.address);
     // The real link is another end's: the one that was overheard has no link.
-    let known = Known { victim: a.card.clone(), peer: b.card.clone(), overheard };
+    let known = Known { victim: a.address.clone(), peer: b.address.clone(), overheard };
     let mut a = a;
     a.introduce(&b.address()).unwrap();
     let c = Tcp::new(config(2, LOOPBACK_V4)).unwrap();
@@ -110,7 +110,7 @@ fn beset(encrypt: bool, count: u64) {
         scope.spawn(|| {
             let mut open = Vec::new();
             for _ in 0..count {
-                open.extend(stranger(&mut random, &known));
+                open.extend(unauthenticated(&mut random, &known));
                 // Many at a time stay, and go.
                 if open.len() > many {
                     open.drain(..random.below(many));
@@ -120,8 +120,8 @@ fn beset(encrypt: bool, count: u64) {
         });
         while !over.load(Ordering::Acquire) {
             exchange(&mut a, &mut c, 10);
-            let held = a.tcp.strangers.which(|_| true).len();
-            assert!(held <= most, "{held} strangers at a time");
+            let held = a.tcp.unauthenticated.which(|_| true).len();
+            assert!(held <= most, "{held} unauthenticated processes at a time");
         }
     });
     exchange(&mut a, &mut c, 100);
@@ -129,23 +129,23 @@ fn beset(encrypt: bool, count: u64) {
     assert!(!a.stands());
     assert_eq!(a.tcp.links.len(), 2);
     let patience = Patience::new();
-    while !a.tcp.strangers.is_empty() {
+    while !a.tcp.unauthenticated.is_empty() {
         a.poll();
         c.poll();
-        patience.tick("the last stranger to go");
+        patience.tick("the last unauthenticated socket to go");
     }
-    assert!(a.tcp.strangers.nuisance.count() > count / 3, "they are counted");
+    assert!(a.tcp.unauthenticated.nuisance.count() > count / 3, "they are counted");
 }
 
 #[test]
-fn a_stranger_that_pretends_to_be_the_listener_gets_a_greeting_and_no_more() {
+fn an_unauthenticated_process_that_pretends_to_be_the_listener_gets_a_greeting_and_no_more() {
     // Whoever took the peer's address after its death, say.
     let thief = TcpListener::bind((LOOPBACK_V4, 0)).unwrap();
     let place: SocketAddr = thief.local_addr().unwrap();
     let (mut a, b) =
         (Tcp::new(config(0, LOOPBACK_V4)).unwrap(), Tcp::new(config(1, LOOPBACK_V4)).unwrap());
-    let card = Card { places: vec![place], ..b.card.clone() };
-    let peer = a.connect(&card.address()).unwrap();
+    let address = TcpAddress { places: vec![place], ..b.address.clone() };
+    let peer = a.connect(&address.to_bytes()).unwrap();
     let mut a = super::End::new(a, peer);
     let (mut stream, _) = thief.accept().unwrap();
     let _ = stream.write_all(&[0x11; 64]);

@@ -13,7 +13,7 @@
 //!
 //! Each rank has links to the next one up and the next one down that are not gone, so the survivors form a ring,
 //! whoever dies; the other neighbours make the way short. A neighbour is told all facts, those too that are older than
-//! the link. Each process passes on one fact a rank at most, so a flood ends.
+//! the link. Each process passes on one fact a rank at most, so the gossip ends.
 //!
 //! The ring has two gaps. A rank that broke a protocol may live on: whoever has given it up looks for another
 //! neighbour, but the rank's other neighbours do not, and it may pass nothing on. A rank that has left in good order
@@ -63,7 +63,7 @@ struct Claims {
 
 /// All that is known of ranks that are gone.
 #[derive(Debug)]
-pub(crate) struct Flood {
+pub(crate) struct FailureGossip {
     me: Rank,
     size: u32,
     /// In the order in which they were learned; one a rank at most.
@@ -86,9 +86,9 @@ pub(crate) struct Flood {
     neighbours: Vec<Rank>,
 }
 
-impl Flood {
-    pub(crate) fn new(me: Rank, size: u32) -> Flood {
-        let mut flood = Flood {
+impl FailureGossip {
+    pub(crate) fn new(me: Rank, size: u32) -> FailureGossip {
+        let mut gossip = FailureGossip {
             me,
             size,
             facts: Vec::new(),
@@ -101,8 +101,8 @@ impl Flood {
             told: BTreeMap::new(),
             neighbours: Vec::new(),
         };
-        flood.look_for_neighbours();
-        flood
+        gossip.look_for_neighbours();
+        gossip
     }
 
     /// The ranks that this one keeps links to, lowest first.
@@ -273,7 +273,7 @@ impl Flood {
         self.facts.get(self.told.get(&peer).copied().unwrap_or(0))
     }
 
-    /// `peer` has been told what it was [owed](Flood::owed).
+    /// `peer` has been told what it was [owed](FailureGossip::owed).
     pub(crate) fn tell(&mut self, peer: Rank) {
         *self.told.entry(peer).or_insert(0) += 1;
     }

@@ -7,21 +7,21 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// The descriptor, and whether anybody listens.
-pub(crate) struct Bell {
+pub(crate) struct WakeFd {
     fd: OwnedFd,
     listened: AtomicBool,
 }
 
-impl Bell {
+impl WakeFd {
     /// # Errors
     /// The system has no descriptors.
-    pub(crate) fn new() -> Result<Bell, LinkError> {
+    pub(crate) fn new() -> Result<WakeFd, LinkError> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let fd = fd.map_err(|error| LinkError::System {
             operation: "eventfd",
             reason: error.to_string(),
         })?;
-        Ok(Bell { fd, listened: AtomicBool::new(false) })
+        Ok(WakeFd { fd, listened: AtomicBool::new(false) })
     }
 
     /// Readable once it has rung, until somebody listens again.
@@ -38,7 +38,7 @@ impl Bell {
         }
     }
 
-    /// From now on the bell rings. Look afterwards, before sleeping: what was done before does not ring.
+    /// From now on the wake rings. Look afterwards, before sleeping: what was done before does not ring.
     pub(crate) fn listen(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0; 8]);
         self.listened.store(true, Ordering::Relaxed);
@@ -54,37 +54,37 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     /// Whether it has rung within a time.
-    fn rung(bell: &Bell, seconds: i64) -> bool {
+    fn rung(wake: &WakeFd, seconds: i64) -> bool {
         let within = Timespec { tv_sec: seconds, tv_nsec: 0 };
-        let mut fds = [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(wake.fd(), PollFlags::IN)];
         poll(&mut fds, Some(&within)).unwrap() > 0
     }
 
     #[test]
     fn it_rings_once_if_somebody_listens() {
-        let bell = Bell::new().unwrap();
-        bell.ring();
-        assert!(!rung(&bell, 0));
-        bell.listen();
-        assert!(!rung(&bell, 0));
-        bell.ring();
-        bell.ring();
-        assert!(rung(&bell, 0) && rung(&bell, 0));
-        bell.listen();
-        assert!(!rung(&bell, 0));
+        let wake = WakeFd::new().unwrap();
+        wake.ring();
+        assert!(!rung(&wake, 0));
+        wake.listen();
+        assert!(!rung(&wake, 0));
+        wake.ring();
+        wake.ring();
+        assert!(rung(&wake, 0) && rung(&wake, 0));
+        wake.listen();
+        assert!(!rung(&wake, 0));
     }
 
     /// A sleeper misses nothing of what other threads do.
     #[test]
     fn nobody_sleeps_through_it() {
         const ROUNDS: u32 = 2000;
-        let (bell, done) = (Bell::new().unwrap(), AtomicU32::new(0));
+        let (wake, done) = (WakeFd::new().unwrap(), AtomicU32::new(0));
         let seen = AtomicU32::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
                     done.store(round, Ordering::Release);
-                    bell.ring();
+                    wake.ring();
                     while seen.load(Ordering::Acquire) < round {
                         std::thread::yield_now();
                     }
@@ -92,11 +92,11 @@ mod tests {
             });
             for round in 1..=ROUNDS {
                 loop {
-                    bell.listen();
+                    wake.listen();
                     if done.load(Ordering::Acquire) >= round {
                         break;
                     }
-                    assert!(rung(&bell, 60), "round {round}");
+                    assert!(rung(&wake, 60), "round {round}");
                 }
                 seen.store(round, Ordering::Release);
             }

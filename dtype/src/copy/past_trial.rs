@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// What is known of the part at packed byte `position` of the copy to `origin`.
-pub(crate) fn recall(origin: *const u8, position: u64) -> Option<bool> {
+pub(crate) fn past_trial(origin: *const u8, position: u64) -> Option<bool> {
     let last = LAST.get()?;
     let behind = position.checked_sub(last.from)?;
     (last.origin == origin.addr() && behind < STREAM_MIN).then_some(last.cold)
@@ -39,14 +39,14 @@ mod tests {
     #[test]
     fn an_answer_holds_for_the_parts_behind() {
         let place = std::ptr::without_provenance::<u8>;
-        assert_eq!(recall(place(64), 0), None);
+        assert_eq!(past_trial(place(64), 0), None);
         for cold in [false, true] {
             keep(place(64), 1000, cold);
-            assert_eq!(recall(place(64), 1000), Some(cold));
-            assert_eq!(recall(place(64), 999 + STREAM_MIN), Some(cold));
-            assert_eq!(recall(place(64), 1000 + STREAM_MIN), None, "too far");
-            assert_eq!(recall(place(64), 999), None, "before");
-            assert_eq!(recall(place(65), 1000), None, "another");
+            assert_eq!(past_trial(place(64), 1000), Some(cold));
+            assert_eq!(past_trial(place(64), 999 + STREAM_MIN), Some(cold));
+            assert_eq!(past_trial(place(64), 1000 + STREAM_MIN), None, "too far");
+            assert_eq!(past_trial(place(64), 999), None, "before");
+            assert_eq!(past_trial(place(65), 1000), None, "another");
         }
     }
 }

@@ -2,17 +2,17 @@
 //! store looks them up, and then their calls are answered. Until then the thread that takes calls tells them only that
 //! this process is alive.
 
-use crate::card::Id;
+use crate::address::Id;
 use crate::proof::Hello;
 use gapless_btl::Callers;
 use std::collections::HashMap;
 
 /// How many there may be. Another one repeats its call until there is room.
-const GUESTS_MAX: usize = 4096;
+const PENDING_MAX: usize = 4096;
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Guests {
+pub(crate) struct PendingConnections {
     /// What each has said last.
     waiting: HashMap<Id, Hello>,
     /// The ranks of those who are new.
@@ -21,7 +21,7 @@ pub(crate) struct Guests {
     welcome: Vec<(u32, Hello)>,
 }
 
-impl Guests {
+impl PendingConnections {
     /// A process that is not known has called. Its rank is given out once: whoever takes the callers introduces them.
     pub(crate) fn note(&mut self, from: Id, rank: u32, hello: Hello) {
         if let Some(last) = self.waiting.get_mut(&from) {
@@ -29,9 +29,9 @@ impl Guests {
             if hello.turn > last.turn {
                 *last = hello;
             }
-        } else if self.waiting.len() < GUESTS_MAX {
+        } else if self.waiting.len() < PENDING_MAX {
             self.waiting.insert(from, hello);
-            self.called.note(rank, GUESTS_MAX);
+            self.called.note(rank, PENDING_MAX);
         }
     }
 
@@ -64,37 +64,37 @@ mod tests {
 
     fn hello(turn: u32) -> Hello {
         let (number, sequence, buffers, fragment_bytes) = (1, 2, 3, 4);
-        let (mtu, reads, tally, knows, up) = (3, 16, (5, 8), false, false);
-        Hello { number, sequence, buffers, fragment_bytes, mtu, reads, tally, knows, up, turn }
+        let (mtu, reads, ack_word, knows, up) = (3, 16, (5, 8), false, false);
+        Hello { number, sequence, buffers, fragment_bytes, mtu, reads, ack_word, knows, up, turn }
     }
 
     #[test]
-    fn each_guest_is_told_of_once_and_answered_once() {
-        let mut guests = Guests::default();
+    fn each_pending_connection_is_told_of_once_and_answered_once() {
+        let mut pending = PendingConnections::default();
         for (who, turn) in [(1u8, 1), (2, 1), (1, 3), (1, 2)] {
-            guests.note([who; 16], 10 + u32::from(who), hello(turn));
+            pending.note([who; 16], 10 + u32::from(who), hello(turn));
         }
-        assert_eq!((guests.take_called(), guests.take_called()), (vec![11, 12], vec![]));
-        assert!(!guests.are_welcome());
-        guests.introduced([1; 16], 5);
-        guests.introduced([3; 16], 6);
-        assert!(guests.are_welcome());
-        assert_eq!((guests.next(), guests.next()), (Some((5, hello(3))), None));
-        guests.introduced([1; 16], 5);
-        assert_eq!(guests.next(), None);
+        assert_eq!((pending.take_called(), pending.take_called()), (vec![11, 12], vec![]));
+        assert!(!pending.are_welcome());
+        pending.introduced([1; 16], 5);
+        pending.introduced([3; 16], 6);
+        assert!(pending.are_welcome());
+        assert_eq!((pending.next(), pending.next()), (Some((5, hello(3))), None));
+        pending.introduced([1; 16], 5);
+        assert_eq!(pending.next(), None);
     }
 
     #[test]
-    fn guests_are_bounded() {
-        let mut guests = Guests::default();
-        for i in 0..2 * u32::try_from(GUESTS_MAX).unwrap() {
+    fn pending_connections_are_bounded() {
+        let mut pending = PendingConnections::default();
+        for i in 0..2 * u32::try_from(PENDING_MAX).unwrap() {
             let mut id = [0; 16];
             id[..4].copy_from_slice(&i.to_le_bytes());
-            guests.note(id, i, hello(1));
+            pending.note(id, i, hello(1));
         }
-        assert_eq!(guests.take_called().len(), GUESTS_MAX);
-        guests.introduced([0; 16], 0);
-        guests.note([0xff; 16], 7, hello(1));
-        assert_eq!(guests.take_called(), [7], "there is room again");
+        assert_eq!(pending.take_called().len(), PENDING_MAX);
+        pending.introduced([0; 16], 0);
+        pending.note([0xff; 16], 7, hello(1));
+        assert_eq!(pending.take_called(), [7], "there is room again");
     }
 }

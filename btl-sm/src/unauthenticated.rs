@@ -1,8 +1,9 @@
-//! Processes at the door that are no peers: how much they may cost.
+//! Processes that call and are no peers: how much they may cost.
 //!
 //! Every process of this machine can call the listener, whose name is no secret. Whoever has not greeted as one
-//! of the job is a stranger: it holds a descriptor of ours until it greets, hangs up or makes room for another. A
-//! process that has greeted, but whose address we have not been given, is a guest: it holds two until it is met.
+//! of the job is unauthenticated: it holds a descriptor of ours until it greets, hangs up or makes room for another. A
+//! process that has greeted, but whose address we have not been given, is a pending connection: it holds two until it
+//! is met.
 
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Display;
@@ -12,19 +13,19 @@ const DESCRIPTORS_MAX: u64 = 4096;
 /// As many they may hold, however low that is.
 const DESCRIPTORS_MIN: u64 = 16;
 
-/// How many descriptors all at the door may hold: an eighth of what this process may open.
+/// How many descriptors all of them may hold: an eighth of what this process may open.
 pub(crate) fn descriptors_max() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from((limit / 8).clamp(DESCRIPTORS_MIN, DESCRIPTORS_MAX)).expect("at most 4096")
 }
 
-/// How many guests there may be: their descriptors are half of those, so that callers can always be heard.
-pub(crate) fn guests_max() -> usize {
+/// How many connections may be pending: their descriptors are half of those, so that callers can always be heard.
+pub(crate) fn pending_max() -> usize {
     descriptors_max() / 4
 }
 
-/// Something that strangers can make happen as often as they like: it is said at the first time, the second,
-/// the fourth and so on.
+/// Something that unauthenticated processes can make happen as often as they like: it is said at the first time, the
+/// second, the fourth and so on.
 #[derive(Debug)]
 pub(crate) struct Nuisance {
     what: &'static str,

@@ -5,8 +5,8 @@ use super::duo::{A, B, Duo, message, tag_of};
 use super::{Fixture, Suite};
 use crate::random::Random;
 use gapless_btl::{
-    AmTag, Btl, Event, Fragment, Lending, Lent, PeerId, Place, Placing, Queue, ReserveError, Short,
-    Sink, Token,
+    AmTag, Btl, Event, Fragment, PeerId, Queue, ReceiveTarget, ReserveError, Short, Sink,
+    TargetAnswer, Token, ZeroCopyMessage, ZeroCopyResult,
 };
 use gapless_mem::Region;
 
@@ -105,34 +105,40 @@ impl Sink for Placer {
         true
     }
 
-    fn place(&mut self, from: PeerId, _: AmTag, head: &[u8], len: usize) -> Placing<'_> {
+    fn receive_target(
+        &mut self,
+        from: PeerId,
+        _: AmTag,
+        head: &[u8],
+        len: usize,
+    ) -> TargetAnswer<'_> {
         assert_eq!(from, self.from, "who sent it");
         assert!(self.events.is_empty(), "a message is placed behind an event of its peer");
         assert!(head.len() <= len, "the head is of the message");
         let same = |(known, long, ..): &(Vec<u8>, usize, _, _)| *long == len && known == head;
         if self.random.chance(100) {
-            return Placing::Later;
+            return TargetAnswer::Later;
         }
         if self.open {
             self.open = false;
             if self.random.chance(300) {
-                return Placing::Nowhere;
+                return TargetAnswer::Nowhere;
             }
             let skip = NAME_BYTES + self.random.below(head.len() - NAME_BYTES + 1);
             let memory = Memory::new(len - skip, &mut self.random);
             self.here = Some((head.to_vec(), len, memory, self.random.chance(500)));
         }
         let Some((_, _, memory, keeps)) = self.here.as_mut().filter(|it| same(it)) else {
-            return Placing::Nowhere;
+            return TargetAnswer::Nowhere;
         };
         self.regions = memory.regions();
         let skip = len - memory.pieces.iter().map(|&(_, len)| len).sum::<usize>();
         // SAFETY: the memory is the message's, and stays where it is while the place is borrowed.
-        let place = unsafe { Place::new(skip, &self.regions, *keeps) };
-        place.map_or(Placing::Nowhere, Placing::Here)
+        let place = unsafe { ReceiveTarget::new(skip, &self.regions, *keeps) };
+        place.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
     }
 
-    fn placed(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
+    fn target_filled(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
         assert_eq!(from, self.from, "who sent it");
         assert!(self.events.is_empty(), "a message is placed behind an event of its peer");
         let (known, long, mut memory, _) = self.here.take().expect("a place was given");
@@ -156,18 +162,23 @@ impl Sink for Placer {
 }
 
 /// Sends message `number` from where it lies, in pieces.
-fn lend<T: Btl>(duo: &mut Duo<T>, number: u64, bytes: &[u8], random: &mut Random) -> Lending {
+fn lend<T: Btl>(
+    duo: &mut Duo<T>,
+    number: u64,
+    bytes: &[u8],
+    random: &mut Random,
+) -> ZeroCopyResult {
     let (head, body) = bytes.split_at(random.below(bytes.len().min(100) + 1));
     let mut memory = Memory::new(body.len(), random);
     memory.fill(body);
     let regions = memory.regions();
     // SAFETY: the memory lives to the end of the call, and nothing writes it.
-    let lent = unsafe { Lent::new(head, &regions) }.expect("host memory");
+    let zero_copy = unsafe { ZeroCopyMessage::new(head, &regions) }.expect("host memory");
     let peer = duo.peer[A];
-    let lending = duo.ends[A].send_lent(peer, tag_of(number), &lent);
+    let result = duo.ends[A].send_zero_copy(peer, tag_of(number), &zero_copy);
     // It is needed for the call alone.
     memory.all.fill(0);
-    lending
+    result
 }
 
 /// Sends message `number` with a slot, if there is room.
@@ -184,9 +195,9 @@ fn say<T: Btl>(duo: &mut Duo<T>, number: u64, bytes: &[u8]) -> bool {
 }
 
 /// Messages that leave from where they lie among others, and messages that are put to where they go among others: each
-/// comes once, intact, in the order in which they were sent if that is promised; nothing is written beside a place; a poll
-/// says how many there were.
-pub fn lent_messages(suite: &Suite, mut fixture: impl Fixture) {
+/// comes once, intact, in the order in which they were sent if that is promised; nothing is written beside a place; a
+/// poll says how many there were.
+pub fn zero_copy_messages(suite: &Suite, mut fixture: impl Fixture) {
     const MESSAGES: u64 = 600;
     let mut random = Random::new(suite.seed());
     let mut duo = Duo::new(&mut fixture);
@@ -211,7 +222,7 @@ pub fn lent_messages(suite: &Suite, mut fixture: impl Fixture) {
         bytes[..NAME_BYTES].copy_from_slice(&number.to_le_bytes());
         bytes
     };
-    let (mut sent, mut lent, mut came) = (Vec::new(), 0, Vec::new());
+    let (mut sent, mut zero_copy, mut came) = (Vec::new(), 0, Vec::new());
     let mut same = 0;
     let watch = Watch::new("all messages");
     while (came.len() as u64) < MESSAGES {
@@ -231,8 +242,8 @@ pub fn lent_messages(suite: &Suite, mut fixture: impl Fixture) {
             let left = match random.below(3) {
                 0 => say(&mut duo, number, &bytes),
                 _ => {
-                    let sent = lend(&mut duo, number, &bytes, &mut random) == Lending::Sent;
-                    lent += usize::from(sent);
+                    let sent = lend(&mut duo, number, &bytes, &mut random) == ZeroCopyResult::Sent;
+                    zero_copy += usize::from(sent);
                     sent
                 }
             };
@@ -259,14 +270,19 @@ pub fn lent_messages(suite: &Suite, mut fixture: impl Fixture) {
         came.sort();
     }
     let wrong = came.iter().zip(&right).position(|(came, right)| came != right);
-    assert_eq!((came.len(), wrong), (right.len(), None), "{lent} lent, {} placed", placer.placed);
+    assert_eq!(
+        (came.len(), wrong),
+        (right.len(), None),
+        "{zero_copy} sent without a copy, {} put at targets",
+        placer.placed
+    );
     duo.expect_silence();
     duo.peer[A] = PeerId(77);
     let nobody = lend(&mut duo, 0, &[0; 100], &mut random);
-    assert_ne!(nobody, Lending::Sent, "there is no such peer");
+    assert_ne!(nobody, ZeroCopyResult::Sent, "there is no such peer");
     duo.peer[A] = to_b;
     duo.expect_health();
-    if lent == 0 && placer.placed == 0 {
+    if zero_copy == 0 && placer.placed == 0 {
         suite.skip("all messages go through buffers of the transport");
     }
 }

@@ -1,5 +1,5 @@
 //! Messages that the transport puts where they go: it asks when it has the beginning of a long one
-//! ([`Handler::place`](gapless_bml::Handler::place)), and says when all of it is there.
+//! ([`Handler::receive_target`](gapless_bml::Handler::receive_target)), and says when all of it is there.
 //!
 //! An eager message has a place if its receive is known for sure: it is the next of its source, no receive has a
 //! wildcard, and the buffer has no gaps and exactly its length. Until it is there in full nobody has taken it, and its
@@ -12,12 +12,12 @@ use crate::rndv::incoming::{Incoming, Stage};
 use crate::rndv::{Expected, Step};
 use crate::status::RequestId;
 use crate::wire::{DATA_BYTES, EAGER_BYTES, EAGER_WORDS, Head};
-use gapless_bml::Placing;
+use gapless_bml::TargetAnswer;
 use zerocopy::IntoBytes;
 
 impl Core {
     /// Where the end of a message of `len` bytes goes that begins with `head`.
-    pub(crate) fn place_of(&mut self, from: u32, head: &[u8], len: usize) -> Placing<'_> {
+    pub(crate) fn place_of(&mut self, from: u32, head: &[u8], len: usize) -> TargetAnswer<'_> {
         let place = match of_head(head, len) {
             Some(Head::Eager(_)) => self.place_of_eager(from, head, len),
             Some(Head::Data { reply, offset }) => {
@@ -25,27 +25,29 @@ impl Core {
             }
             _ => None,
         };
-        place.map_or(Placing::Nowhere, Placing::Here)
+        place.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
     }
 
-    fn place_of_data(&mut self, from: u32, reply: u64, offset: u64, len: u64) -> Placing<'_> {
-        let Some((id, incoming)) = self.incoming_of(from, reply) else { return Placing::Nowhere };
+    fn place_of_data(&mut self, from: u32, reply: u64, offset: u64, len: u64) -> TargetAnswer<'_> {
+        let Some((id, incoming)) = self.incoming_of(from, reply) else {
+            return TargetAnswer::Nowhere;
+        };
         if incoming.is_failed() {
-            return Placing::Nowhere;
+            return TargetAnswer::Nowhere;
         }
         let Some(Recv { buffer, stage: RecvStage::Incoming(incoming), .. }) =
             self.requests.recv_mut(id)
         else {
-            return Placing::Nowhere;
+            return TargetAnswer::Nowhere;
         };
-        let Stage::Going(going) = &mut incoming.stage else { return Placing::Nowhere };
+        let Stage::Going(going) = &mut incoming.stage else { return TargetAnswer::Nowhere };
         let place = match going.expects(offset, len) {
             Expected::Not => None,
-            Expected::Later => return Placing::Later,
+            Expected::Later => return TargetAnswer::Later,
             Expected::Buffer => buffer.place(&mut self.places, offset..offset + len, DATA_BYTES),
             Expected::There(place) => place.target(&mut self.places, DATA_BYTES),
         };
-        place.map_or(Placing::Nowhere, Placing::Here)
+        place.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
     }
 
     /// A message is where [`place_of`](Core::place_of) has said.
@@ -53,7 +55,7 @@ impl Core {
         let taken = match of_head(head, len) {
             Some(Head::Eager(_)) => words_of(head).is_some_and(|words| {
                 let bytes = (len - EAGER_BYTES) as u64;
-                self.take_straight(from, &words, |buffer| buffer.bytes() == bytes)
+                self.take_direct(from, &words, |buffer| buffer.bytes() == bytes)
             }),
             Some(Head::Data { reply, offset }) => self.data_placed(from, reply, offset, len),
             _ => false,
@@ -74,13 +76,13 @@ impl Core {
         let Stage::Going(going) = &mut incoming.stage else { return false };
         match going.placed(offset, (len - DATA_BYTES) as u64) {
             Step::Done(by) => {
-                self.counters.tally(by).fragments += 1;
+                self.counters.counts_of(by).fragments += 1;
                 self.end_incoming(id, by);
                 true
             }
             step @ (Step::Going | Step::Again) => {
                 let by = incoming.protocol;
-                self.counters.tally(by).fragments += 1;
+                self.counters.counts_of(by).fragments += 1;
                 if matches!(step, Step::Again) {
                     self.rndv.again.push(id);
                 }

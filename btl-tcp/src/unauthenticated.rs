@@ -1,9 +1,10 @@
 //! Whoever has called and not proved itself: how much it may cost.
 //!
-//! Every host that reaches a port of ours can call. A stranger holds one descriptor and the bytes of a greeting, until
-//! it has proved itself, says something wrong, hangs up, is silent for too long or makes room for another. A **guest**
-//! has greeted as a process of the job that was not introduced to us yet: it waits until that is done, however long.
-//! Only the secret makes such a greeting, and one that was recorded is heard from one caller at a time.
+//! Every host that reaches a port of ours can call. An unauthenticated process holds one descriptor and the bytes of a
+//! greeting, until it has proved itself, says something wrong, hangs up, is silent for too long or makes room for
+//! another. A **pending connection** has greeted as a process of the job that was not introduced to us yet: it waits
+//! until that is done, however long. Only the secret makes such a greeting, and one that was recorded is heard from one
+//! caller at a time.
 
 use crate::proof::{ANSWER_BYTES, HELLO_BYTES, Hello, PROOF_BYTES, Talk};
 use crate::socket::Socket;
@@ -14,20 +15,20 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The most strangers at a time, whatever the limit on open files.
-const STRANGERS_MAX: u64 = 1024;
+/// The most unauthenticated processes at a time, whatever the limit on open files.
+const UNAUTHENTICATED_MAX: u64 = 1024;
 /// As many there may be, however low that is.
-const STRANGERS_MIN: u64 = 16;
+const UNAUTHENTICATED_MIN: u64 = 16;
 
 /// A recorded greeting is answered once more, and never proved. Who has sent it would hold a descriptor for ever.
 const PROOF_TIMES: u32 = 4;
 
-/// How far a stranger has come.
-pub(crate) enum Stage {
+/// How far an unauthenticated process has come.
+pub(crate) enum UnauthenticatedStage {
     /// Its hello is not here in full: nothing of it was looked at.
     Silent { bytes: [u8; HELLO_BYTES], got: usize },
     /// Its hello was proved, and the peer is not known yet.
-    Guest { hello: Hello, talk: [u8; HELLO_BYTES] },
+    Pending { hello: Hello, talk: [u8; HELLO_BYTES] },
     /// The hello of this peer was answered: its own proof is due.
     Answered {
         peer: u32,
@@ -40,63 +41,73 @@ pub(crate) enum Stage {
     Securing { peer: u32, talk: Box<Talk>, handshake: Box<Handshake> },
 }
 
-impl Stage {
+impl UnauthenticatedStage {
     /// The peer whose call it is, once its hello was answered.
     pub(crate) fn peer(&self) -> Option<u32> {
         match *self {
-            Stage::Answered { peer, .. } | Stage::Securing { peer, .. } => Some(peer),
-            Stage::Silent { .. } | Stage::Guest { .. } => None,
+            UnauthenticatedStage::Answered { peer, .. }
+            | UnauthenticatedStage::Securing { peer, .. } => Some(peer),
+            UnauthenticatedStage::Silent { .. } | UnauthenticatedStage::Pending { .. } => None,
         }
     }
 }
 
-pub(crate) struct Stranger {
+pub(crate) struct Unauthenticated {
     pub(crate) socket: Socket,
     /// When it came, or was answered.
     pub(crate) since: Instant,
-    pub(crate) stage: Stage,
+    pub(crate) stage: UnauthenticatedStage,
 }
 
 /// All of them, by number.
-pub(crate) struct Strangers {
-    places: Vec<Option<Stranger>>,
+pub(crate) struct UnauthenticatedList {
+    places: Vec<Option<Unauthenticated>>,
     count: usize,
-    /// The ranks of guests who are new.
+    /// The ranks of pending connections that are new.
     called: Callers,
-    /// What strangers do again and again is told now and then.
+    /// What unauthenticated processes do again and again is told now and then.
     pub(crate) nuisance: Nuisance,
 }
 
-impl Strangers {
-    pub(crate) fn new() -> Strangers {
+impl UnauthenticatedList {
+    pub(crate) fn new() -> UnauthenticatedList {
         // An eighth of what this process may open.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let max = (limit / 8).clamp(STRANGERS_MIN, STRANGERS_MAX);
-        Strangers::at_most(usize::try_from(max).expect("at most 1024"))
+        let max = (limit / 8).clamp(UNAUTHENTICATED_MIN, UNAUTHENTICATED_MAX);
+        UnauthenticatedList::at_most(usize::try_from(max).expect("at most 1024"))
     }
 
-    fn at_most(max: usize) -> Strangers {
+    fn at_most(max: usize) -> UnauthenticatedList {
         let places = (0..max).map(|_| None).collect();
-        Strangers { places, count: 0, called: Callers::default(), nuisance: Nuisance::default() }
+        UnauthenticatedList {
+            places,
+            count: 0,
+            called: Callers::default(),
+            nuisance: Nuisance::default(),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Takes one more; gives its number. If there is no room, that of the stranger who has been here longest is taken,
+    /// Takes one more; gives its number. If there is no room, that of the process that has been here longest is taken,
     /// of those that have said nothing right if there are any.
     pub(crate) fn add(&mut self, socket: Socket, now: Instant) -> u32 {
         let at = self.places.iter().position(Option::is_none).unwrap_or_else(|| self.oldest());
-        let stage = Stage::Silent { bytes: [0; HELLO_BYTES], got: 0 };
+        let stage = UnauthenticatedStage::Silent { bytes: [0; HELLO_BYTES], got: 0 };
         self.count += usize::from(self.places[at].is_none());
-        self.places[at] = Some(Stranger { socket, since: now, stage });
+        self.places[at] = Some(Unauthenticated { socket, since: now, stage });
         u32::try_from(at).expect("at most 1024")
     }
 
     fn oldest(&self) -> usize {
-        let rank =
-            |stranger: &Stranger| (!matches!(stranger.stage, Stage::Silent { .. }), stranger.since);
+        let rank = |unauthenticated: &Unauthenticated| {
+            (
+                !matches!(unauthenticated.stage, UnauthenticatedStage::Silent { .. }),
+                unauthenticated.since,
+            )
+        };
         let all = self.places.iter().enumerate();
         let all = all.filter_map(|(at, place)| place.as_ref().map(|it| (rank(it), at)));
         all.min().map_or(0, |(_, at)| at)
@@ -107,53 +118,55 @@ impl Strangers {
         self.called.note(rank, self.places.len());
     }
 
-    /// Takes the ranks of new guests.
+    /// Takes the ranks of new pending connections.
     pub(crate) fn take_called(&mut self) -> Vec<u32> {
         self.called.take()
     }
 
-    /// Whether new callers have to wait: somebody keeps asking for guests in order to introduce them, and new callers
-    /// would take their places.
+    /// Whether new callers have to wait: somebody keeps asking for pending connections in order to introduce them, and
+    /// new callers would take their places.
     pub(crate) fn is_full(&self) -> bool {
         self.called.are_awaited() && self.count >= self.places.len() / 2
     }
 
     /// Takes one out, to look at it.
-    pub(crate) fn take(&mut self, at: u32) -> Option<Stranger> {
+    pub(crate) fn take(&mut self, at: u32) -> Option<Unauthenticated> {
         let taken = self.places.get_mut(at as usize)?.take();
         self.count -= usize::from(taken.is_some());
         taken
     }
 
     /// Puts one back where it was.
-    pub(crate) fn put(&mut self, at: u32, stranger: Stranger) {
-        self.places[at as usize] = Some(stranger);
+    pub(crate) fn put(&mut self, at: u32, unauthenticated: Unauthenticated) {
+        self.places[at as usize] = Some(unauthenticated);
         self.count += 1;
     }
 
-    pub(crate) fn get(&self, at: u32) -> Option<&Stranger> {
+    pub(crate) fn get(&self, at: u32) -> Option<&Unauthenticated> {
         self.places.get(at as usize)?.as_ref()
     }
 
     /// Whether one of them has greeted in these words. Greetings are never equal, unless somebody has recorded one.
     pub(crate) fn have_said(&self, hello: &[u8; HELLO_BYTES]) -> bool {
         self.places.iter().flatten().any(|it| match &it.stage {
-            Stage::Silent { .. } => false,
-            Stage::Guest { talk, .. } => talk == hello,
-            Stage::Answered { talk, .. } | Stage::Securing { talk, .. } => talk.hello == *hello,
+            UnauthenticatedStage::Silent { .. } => false,
+            UnauthenticatedStage::Pending { talk, .. } => talk == hello,
+            UnauthenticatedStage::Answered { talk, .. }
+            | UnauthenticatedStage::Securing { talk, .. } => talk.hello == *hello,
         })
     }
 
     /// As if they had been here for longer.
     #[cfg(test)]
     pub(crate) fn age(&mut self, time: Duration) {
-        for stranger in self.places.iter_mut().flatten() {
-            stranger.since = stranger.since.checked_sub(time).expect("the system is up for longer");
+        for unauthenticated in self.places.iter_mut().flatten() {
+            unauthenticated.since =
+                unauthenticated.since.checked_sub(time).expect("the system is up for longer");
         }
     }
 
     /// The numbers of those that pass.
-    pub(crate) fn which(&self, pass: impl Fn(&Stranger) -> bool) -> Vec<u32> {
+    pub(crate) fn which(&self, pass: impl Fn(&Unauthenticated) -> bool) -> Vec<u32> {
         let all = (0..).zip(&self.places);
         all.filter(|(_, place)| place.as_ref().is_some_and(&pass)).map(|(at, _)| at).collect()
     }
@@ -161,13 +174,13 @@ impl Strangers {
     /// Those that have not greeted for so long, or not proved themselves for [`PROOF_TIMES`] as long. A peer that was
     /// only stopped calls again.
     pub(crate) fn dawdlers(&self, now: Instant, patience: Duration) -> Vec<u32> {
-        let dawdles = |it: &Stranger| {
+        let dawdles = |it: &Unauthenticated| {
             let patience = match it.stage {
-                Stage::Silent { .. } => patience,
-                Stage::Answered { .. } | Stage::Securing { .. } => {
+                UnauthenticatedStage::Silent { .. } => patience,
+                UnauthenticatedStage::Answered { .. } | UnauthenticatedStage::Securing { .. } => {
                     patience.saturating_mul(PROOF_TIMES)
                 }
-                Stage::Guest { .. } => return false,
+                UnauthenticatedStage::Pending { .. } => return false,
             };
             now.duration_since(it.since) >= patience
         };
@@ -175,8 +188,8 @@ impl Strangers {
     }
 }
 
-/// Something that strangers can make happen as often as they like: it is said at the first time, the second,
-/// the fourth and so on.
+/// Something that unauthenticated processes can make happen as often as they like: it is said at the first time, the
+/// second, the fourth and so on.
 #[derive(Debug, Default)]
 pub(crate) struct Nuisance {
     count: u64,
@@ -205,32 +218,35 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
-    fn strangers_without_room_take_the_place_of_the_oldest_that_has_not_greeted() {
+    fn unauthenticated_sockets_without_room_take_the_place_of_the_oldest_that_has_not_greeted() {
         let at = "10.0.0.1:7".parse().unwrap();
-        let mut strangers = Strangers::at_most(3);
+        let mut unauthenticated = UnauthenticatedList::at_most(3);
         let start = Instant::now();
-        let come = |strangers: &mut Strangers, second: u64| {
+        let come = |unauthenticated: &mut UnauthenticatedList, second: u64| {
             let flags = SocketFlags::CLOEXEC;
             let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
             let now = start + Duration::from_secs(second);
-            let number = strangers.add(Socket::of(pair.0, at), now);
+            let number = unauthenticated.add(Socket::of(pair.0, at), now);
             (number, now)
         };
-        let numbers = [0, 1, 2].map(|second| come(&mut strangers, second).0);
+        let numbers = [0, 1, 2].map(|second| come(&mut unauthenticated, second).0);
         assert_eq!(numbers, [0, 1, 2]);
         // The first has greeted meanwhile.
-        let mut guest = strangers.take(0).unwrap();
+        let mut pending = unauthenticated.take(0).unwrap();
         let (caller, callee) = ([1; 16], [2; 16]);
         let (purpose, nonce) = (crate::proof::Purpose::Call, [0; 32]);
         let hello = Hello { purpose, caller_rank: 1, callee_rank: 2, caller, callee, nonce };
-        guest.stage = Stage::Guest { hello, talk: [7; HELLO_BYTES] };
-        strangers.put(0, guest);
+        pending.stage = UnauthenticatedStage::Pending { hello, talk: [7; HELLO_BYTES] };
+        unauthenticated.put(0, pending);
         for (second, number) in [(3, 1), (4, 2), (5, 1)] {
-            let (taken, now) = come(&mut strangers, second);
-            assert_eq!((taken, strangers.count), (number, 3));
-            assert!(strangers.get(taken).is_some_and(|it| it.since == now));
+            let (taken, now) = come(&mut unauthenticated, second);
+            assert_eq!((taken, unauthenticated.count), (number, 3));
+            assert!(unauthenticated.get(taken).is_some_and(|it| it.since == now));
         }
-        assert!(strangers.have_said(&[7; HELLO_BYTES]) && !strangers.have_said(&[8; HELLO_BYTES]));
+        assert!(
+            unauthenticated.have_said(&[7; HELLO_BYTES])
+                && !unauthenticated.have_said(&[8; HELLO_BYTES])
+        );
     }
 
     #[test]
