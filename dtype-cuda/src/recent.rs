@@ -8,18 +8,20 @@
 use crate::accelerator::Spot;
 use gapless_dtype::{Layout, LayoutId, WeakLayout};
 use gapless_engine::Typed;
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Moves that are remembered: a few layouts in both directions, with buffers that are aligned alike.
-const KEPT: usize = 16;
+/// Moves that are remembered: dozens of layouts in both directions, with buffers that are aligned in a few ways.
+const KEPT: usize = 256;
 
 /// Kernels do not look at higher bits of an address.
 const ALIGNED: u64 = (1 << 12) - 1;
 
 /// A move from layout to layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pair {
     sides: [(LayoutId, u64); 2],
     range: (u64, u64),
@@ -27,7 +29,7 @@ pub(crate) struct Pair {
 }
 
 /// The same between memory that is aligned in some way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Placed {
     pair: Pair,
     places: [(u64, i64); 2],
@@ -53,14 +55,13 @@ impl Pair {
 }
 
 /// One answer, and the layouts that it is of.
-struct Entry<K, V> {
-    key: K,
+struct Entry<V> {
     value: V,
     _layouts: [WeakLayout; 2],
 }
 
-/// The last answers.
-pub(crate) struct Recent<K, V>(Mutex<(Vec<Entry<K, V>>, usize)>);
+/// Answers that are remembered. All are forgotten when they would be too many.
+pub(crate) struct Recent<K, V>(Mutex<HashMap<K, Entry<V>>>);
 
 impl<K, V> Default for Recent<K, V> {
     fn default() -> Recent<K, V> {
@@ -68,23 +69,20 @@ impl<K, V> Default for Recent<K, V> {
     }
 }
 
-impl<K: PartialEq, V: Clone> Recent<K, V> {
+impl<K: Eq + Hash, V: Clone> Recent<K, V> {
     /// The answer for `key`, which is of these layouts: remembered, or made now.
     pub(crate) fn get_or(&self, key: K, layouts: [&Layout; 2], make: impl FnOnce() -> V) -> V {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().0.iter().find(|entry| entry.key == key) {
+        if let Some(known) = lock().get(&key) {
             return known.value.clone();
         }
         let value = make();
-        let entry = Entry { key, value: value.clone(), _layouts: layouts.map(Layout::downgrade) };
-        let (entries, next) = &mut *lock();
-        if entries.len() < KEPT {
-            entries.push(entry);
-        } else {
-            // What another thread has put there meanwhile is as good a victim as any.
-            entries[*next % KEPT] = entry;
-            *next = (*next + 1) % KEPT;
+        let entry = Entry { value: value.clone(), _layouts: layouts.map(Layout::downgrade) };
+        let mut entries = lock();
+        if entries.len() >= KEPT {
+            entries.clear();
         }
+        entries.insert(key, entry);
         value
     }
 }
@@ -143,12 +141,12 @@ mod tests {
     fn layouts_that_come_after_others_are_not_taken_for_them_and_few_are_kept() {
         let memory = [0u8; 1024];
         let recent = Recent::default();
-        for round in 0..200 {
+        for round in 0..3 * KEPT as u64 {
             let layout = layout(1 + round % 5);
             let typed = Typed::new(Region::of(&memory), 0, &layout, 1).unwrap();
             let key = Pair::new(&typed, &typed, &(0..8), None);
             assert_eq!(recent.get_or(key, [&layout; 2], || round), round);
         }
-        assert_eq!(recent.0.lock().unwrap().0.len(), KEPT);
+        assert_eq!(recent.0.lock().unwrap().len(), KEPT);
     }
 }

@@ -112,7 +112,7 @@ impl fmt::Display for Protocol {
 }
 
 /// A set of protocols.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Protocols(u32);
 
 const _: () = assert!(Protocol::ALL.len() <= u32::BITS as usize);

@@ -5,11 +5,17 @@
 //! [forget](Recent::forget) the choices.
 
 use super::{Protocol, Situation, choose};
+use crate::hash::WordHasher;
 use crate::protocol::Protocols;
 use crate::tuning::Tuning;
+use std::hash::{Hash, Hasher};
 
-/// Situations that are remembered: a few layouts, in both directions.
-const KEPT: usize = 16;
+/// Situations that are remembered at most, in sets of [`WAYS`]. A program that sends 16 layouts in turn, in both
+/// directions, has some 100: what an offer would be, what one is, what a receiver makes of it.
+const KEPT: usize = 512;
+
+/// Those that share a place.
+const WAYS: usize = 4;
 
 /// What was chosen, and of what.
 #[derive(Debug)]
@@ -22,8 +28,8 @@ struct Choice {
 /// The last choices.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    choices: Vec<Choice>,
-    /// The entry that the next choice replaces.
+    sets: Vec<[Option<Choice>; WAYS]>,
+    /// Counts choices: its last bits say which of a full set the next one replaces.
     next: usize,
 }
 
@@ -36,27 +42,38 @@ impl Recent {
         force: Option<Protocol>,
         protocols: Protocols,
     ) -> Protocol {
+        if self.sets.is_empty() {
+            self.sets.resize_with(KEPT / WAYS, Default::default);
+        }
+        let set = &mut self.sets[place(situation, protocols)];
         let same =
             |choice: &&Choice| choice.protocols == protocols && choice.situation == *situation;
-        if let Some(known) = self.choices.iter().find(same) {
+        if let Some(known) = set.iter().flatten().find(same) {
             return known.protocol;
         }
         let protocol = choose(situation, tuning, force, |protocol| protocols.has(protocol));
-        let choice = Choice { situation: *situation, protocols, protocol };
-        if self.choices.len() < KEPT {
-            self.choices.push(choice);
-        } else {
-            self.choices[self.next] = choice;
-            self.next = (self.next + 1) % KEPT;
-        }
+        let free = set.iter().position(Option::is_none).unwrap_or(self.next % WAYS);
+        set[free] = Some(Choice { situation: *situation, protocols, protocol });
+        self.next = self.next.wrapping_add(1);
         protocol
     }
 
     /// Tuning or wishes have changed.
     pub(crate) fn forget(&mut self) {
-        self.choices.clear();
-        self.next = 0;
+        self.sets.clear();
     }
+}
+
+/// Which set a situation belongs to.
+fn place(situation: &Situation, protocols: Protocols) -> usize {
+    let mut hasher = WordHasher::default();
+    let Situation { bytes, sender_blocks, receiver_blocks, sender_span, .. } = *situation;
+    for word in [bytes, sender_blocks, receiver_blocks, sender_span] {
+        hasher.write_u64(word);
+    }
+    protocols.hash(&mut hasher);
+    // The upper half is the better mixed one.
+    (hasher.finish() >> 40) as usize % (KEPT / WAYS)
 }
 
 #[cfg(test)]
@@ -92,9 +109,24 @@ mod tests {
                     seen[expected.index()] = true;
                 }
             }
-            assert!(recent.choices.len() <= KEPT);
+            assert_eq!(recent.sets.len(), KEPT / WAYS);
         }
         assert!(seen.iter().filter(|&&seen| seen).count() > 2, "{seen:?}");
+    }
+
+    /// As many layouts in turn as programs have stay known.
+    #[test]
+    fn situations_in_turn_are_remembered() {
+        let (mut recent, tuning) = (Recent::default(), Tuning::default());
+        let all = || (1..=64).map(|n| situation(n * 4096));
+        for s in all() {
+            recent.choose(&s, &tuning, None, Protocols::ALL);
+        }
+        let chosen = recent.next;
+        for s in all() {
+            recent.choose(&s, &tuning, None, Protocols::ALL);
+        }
+        assert!(recent.next - chosen <= 8, "{} were not known", recent.next - chosen);
     }
 
     #[test]
