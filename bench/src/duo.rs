@@ -24,30 +24,30 @@ const POLLS_MAX: u32 = 1_000_000;
 pub struct Duo {
     /// Dropped before the memory that requests work on.
     ends: [Pml; 2],
-    outbox: Memory,
-    inbox: Memory,
+    outbox: DuoMemory,
+    inbox: DuoMemory,
 }
 
 /// An allocation that lives until dropped.
-struct Memory {
+struct DuoMemory {
     device: HostDevice,
     region: Region,
 }
 
-impl Drop for Memory {
+impl Drop for DuoMemory {
     fn drop(&mut self) {
-        // SAFETY: `Memory::new` allocated this region with this device; the ends whose requests
+        // SAFETY: `DuoMemory::new` allocated this region with this device; the ends whose requests
         // worked on it are dropped before it (see `Duo`), and no reference to it is ever made.
         let freed = unsafe { self.device.free(self.region) };
         debug_assert!(freed.is_ok(), "{freed:?}");
     }
 }
 
-impl Memory {
-    fn new(bytes: u64) -> Result<Memory, Failure> {
+impl DuoMemory {
+    fn new(bytes: u64) -> Result<DuoMemory, Failure> {
         let device = HostDevice::new();
         let region = device.allocate(bytes)?;
-        Ok(Memory { device, region })
+        Ok(DuoMemory { device, region })
     }
 }
 
@@ -70,7 +70,7 @@ impl Duo {
                 .map_err(|error| Failure::Link(error.to_string()))?;
         }
         let ends = bmls.map(|bml| Pml::new(bml, vec![Arc::new(HostEngine)], Config::default()));
-        Ok(Duo { ends, outbox: Memory::new(bytes)?, inbox: Memory::new(bytes)? })
+        Ok(Duo { ends, outbox: DuoMemory::new(bytes)?, inbox: DuoMemory::new(bytes)? })
     }
 
     /// Posts a receive of one number into slot `slot`.
@@ -195,7 +195,7 @@ impl Duo {
     }
 }
 
-fn slot_of(memory: &Memory, slot: u64) -> Result<Region, Failure> {
+fn slot_of(memory: &DuoMemory, slot: u64) -> Result<Region, Failure> {
     Ok(memory
         .region
         .sub(slot.saturating_mul(SLOT), SLOT)

@@ -139,7 +139,7 @@ pub trait Experiment {
 
 /// An experiment as the list keeps it: its type is forgotten.
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct ExperimentEntry {
     /// [`Experiment::NAME`].
     pub name: &'static str,
     /// [`Experiment::ABOUT`].
@@ -152,11 +152,11 @@ pub struct Entry {
     pub draw: fn(&Report) -> Result<Vec<Drawing>, PlotError>,
 }
 
-impl Entry {
+impl ExperimentEntry {
     /// The entry of an experiment.
     #[must_use]
-    pub const fn of<E: Experiment>() -> Entry {
-        Entry {
+    pub const fn of<E: Experiment>() -> ExperimentEntry {
+        ExperimentEntry {
             name: E::NAME,
             about: E::ABOUT,
             arguments: E::Options::augment_args,

@@ -1,6 +1,6 @@
 //! The list of experiments. A file here is one; its line below makes it a subcommand.
 
-use crate::experiment::Entry;
+use crate::experiment::ExperimentEntry;
 
 /// Declares experiments with messages between two processes, a row each: by which driver of `p2p`, the plan of messages and
 /// what is said below their table, what is added to the findings, and the picture.
@@ -40,9 +40,9 @@ macro_rules! experiments {
         $(pub mod $module;)*
 
         /// Every experiment.
-        pub const ALL: &[Entry] = &[$(
-            Entry::of::<$module::$experiment>(),
-            $(Entry::of::<$module::$more>(),)*
+        pub const ALL: &[ExperimentEntry] = &[$(
+            ExperimentEntry::of::<$module::$experiment>(),
+            $(ExperimentEntry::of::<$module::$more>(),)*
         )*];
     };
 }

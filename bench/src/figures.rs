@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use gapless_report::{Absent, Machine, Report, terminal_columns, write_atomically};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Entry};
+use crate::experiment::{Common, Drawing, ExperimentEntry};
 use crate::experiments::ALL;
 use crate::{gpu, summary};
 
@@ -57,7 +57,7 @@ pub fn command() -> Command {
                         .value_parser(value_parser!(PathBuf)),
                 ),
         )
-        .subcommands(ALL.iter().map(Entry::command));
+        .subcommands(ALL.iter().map(ExperimentEntry::command));
     Common::augment_args(figures)
 }
 
@@ -98,7 +98,7 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), Failure> {
+fn measure(entry: &ExperimentEntry, matches: &ArgMatches, common: &Common) -> Result<(), Failure> {
     let findings = (entry.run)(matches, common)?;
     if findings.rows.is_empty() && findings.absent.is_empty() {
         // One of an experiment's own processes: whoever started it shows what it found.
@@ -133,7 +133,7 @@ fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), F
 }
 
 /// Draws a report anew, in the place of what was drawn of an earlier one.
-fn draw(entry: &Entry, report: &Report, folder: &Path) -> Result<(), Failure> {
+fn draw(entry: &ExperimentEntry, report: &Report, folder: &Path) -> Result<(), Failure> {
     let drawings =
         (entry.draw)(report).map_err(|error| Failure::Plot { experiment: entry.name, error })?;
     for stale in summary::drawings(folder, entry.name)? {

@@ -49,4 +49,4 @@ pub mod subjects;
 pub mod summary;
 
 pub use error::Failure;
-pub use experiment::{Common, Drawing, Entry, Experiment, Findings};
+pub use experiment::{Common, Drawing, Experiment, ExperimentEntry, Findings};

@@ -70,7 +70,7 @@ functions! {
 
 /// What is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum NcclCall {
     /// Of `count` floats.
     Allreduce,
     /// Of blocks of `count` floats.
@@ -176,7 +176,7 @@ impl Nccl {
     /// NCCL refuses.
     pub unsafe fn call(
         &self,
-        call: Call,
+        call: NcclCall,
         (send, recv): (u64, u64),
         count: u64,
         stream: *mut c_void,
@@ -188,22 +188,22 @@ impl Nccl {
         let n = usize::try_from(count).unwrap_or(usize::MAX);
         let Api { allreduce, allgather, reduce_scatter, .. } = self.api;
         match call {
-            Call::Allreduce => {
+            NcclCall::Allreduce => {
                 // SAFETY: the caller's promise.
                 let answer = unsafe { allreduce(from, to, n, FLOAT, SUM, self.comm, stream) };
                 check("ncclAllReduce", answer)
             }
-            Call::Allgather => {
+            NcclCall::Allgather => {
                 // SAFETY: as above.
                 let answer = unsafe { allgather(from, to, n, FLOAT, self.comm, stream) };
                 check("ncclAllGather", answer)
             }
-            Call::ReduceScatter => {
+            NcclCall::ReduceScatter => {
                 // SAFETY: as above.
                 let answer = unsafe { reduce_scatter(from, to, n, FLOAT, SUM, self.comm, stream) };
                 check("ncclReduceScatter", answer)
             }
-            Call::Alltoall => {
+            NcclCall::Alltoall => {
                 // SAFETY: takes nothing.
                 check("ncclGroupStart", unsafe { (self.api.group_start)() })?;
                 for peer in 0..self.ranks {

@@ -26,7 +26,7 @@ struct Pick {
 }
 
 /// A part of the page: rows of one report.
-struct Part {
+struct PageRows {
     /// Of its marks.
     section: &'static str,
     /// Below the folder of all results.
@@ -100,7 +100,7 @@ fn filled(text: &str, results: &Path, document: &Path) -> Result<String, Failure
     Ok(text)
 }
 
-impl Part {
+impl PageRows {
     fn markdown(&self, results: &Path) -> Result<String, Failure> {
         let path = results.join(self.report);
         let report = Report::read_json(&path)?;
@@ -193,7 +193,7 @@ mod tests {
         report.write_json(folder.path().join("pack.json")).unwrap();
         let columns = &[Column::Payload, Column::Over("memcpy"), Column::Over("floor")];
         let pick = |case| Pick { said: "columns", case, op: "pack", space: "host" };
-        let part = |picks| Part { section: "", report: "pack.json", columns, picks };
+        let part = |picks| PageRows { section: "", report: "pack.json", columns, picks };
         let picks = Box::leak(Box::new([pick("V n=9")]));
         let text = part(picks).markdown(folder.path()).unwrap();
         assert!(text.contains("`figures pack` at "), "{text}");

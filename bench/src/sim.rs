@@ -11,7 +11,7 @@ pub use schedules::{allreduce, programs};
 pub use stacked::{Bar, stacked};
 
 use gapless_report::{Mark, Row, Samples, Summary};
-use gapless_xtq_sim::{Configuration, Options, Outcome, Program, Ps, run};
+use gapless_xtq_sim::{Configuration, Options, Program, Ps, SimOutcome, run};
 
 use crate::error::Failure;
 
@@ -22,7 +22,7 @@ pub const SPACE: &str = "simulated";
 ///
 /// # Errors
 /// Programs that make no sense.
-pub fn simulate(programs: &[Program], options: &Options) -> Result<Outcome, Failure> {
+pub fn simulate(programs: &[Program], options: &Options) -> Result<SimOutcome, Failure> {
     Ok(run(programs, options)?)
 }
 

@@ -512,7 +512,7 @@ impl Requests {
 
     /// The process `rank` asks this.
     pub fn ask(&mut self, rank: usize, line: &str) {
-        let _ = self.0.answer(rank, &crate::pmi::Line::parse(line));
+        let _ = self.0.answer(rank, &crate::pmi::PmiLine::parse(line));
         let _ = (self.0.missed(), self.0.counts_on(rank));
     }
 }

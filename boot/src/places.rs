@@ -6,7 +6,7 @@ use crate::process_record;
 use gapless_bml::Level;
 
 /// The number of a process's host, and its group on each of [`Level::INSIDE`], if it is in one: numbers of that host.
-pub type Place = (u32, [Option<usize>; Level::INSIDE.len()]);
+pub type ProcessPlace = (u32, [Option<usize>; Level::INSIDE.len()]);
 
 /// Where each process of the job is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Places {
 
     /// Where a process is, if there is one of this number.
     #[must_use]
-    pub fn of(&self, process: u32) -> Option<Place> {
+    pub fn of(&self, process: u32) -> Option<ProcessPlace> {
         let &(host, binding) = self.all.get(process as usize)?;
         Some((host, *self.bindings.get(binding as usize)?))
     }

@@ -2,14 +2,14 @@
 
 /// One line, kept as it came. Looking a key up is linear: lines have a handful of words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct PmiLine {
     text: String,
 }
 
-impl Line {
+impl PmiLine {
     /// Takes a line; words without `=` are ignored when looking up.
-    pub(crate) fn parse(text: &str) -> Line {
-        Line { text: text.trim_end_matches(['\n', '\r']).to_owned() }
+    pub(crate) fn parse(text: &str) -> PmiLine {
+        PmiLine { text: text.trim_end_matches(['\n', '\r']).to_owned() }
     }
 
     /// The value of the first word with this key.
@@ -37,11 +37,11 @@ mod tests {
 
     #[test]
     fn words_are_found_and_damage_is_survived() {
-        let line = Line::parse("cmd=put kvsname=k  key=a value=x=y junk\n");
+        let line = PmiLine::parse("cmd=put kvsname=k  key=a value=x=y junk\n");
         assert_eq!(line.get("cmd"), Some("put"));
         assert_eq!(line.get("value"), Some("x=y"));
         assert_eq!(line.get("rc"), None);
-        assert_eq!(Line::parse("").get("cmd"), None);
+        assert_eq!(PmiLine::parse("").get("cmd"), None);
         assert!(!valid_word("a b") && !valid_word("") && valid_word("a=b/c"));
         assert!(!valid_word("a\\b"));
     }

@@ -121,7 +121,7 @@ struct Latency {
     space: Ends,
     /// Memory from World::alloc, which peers can map, or ordinary memory
     #[arg(long, value_enum, default_value = "alloc")]
-    memory: Memory,
+    memory: BenchMemory,
     /// Use this protocol wherever it is possible, by the name that explain shows
     #[arg(long, value_parser = protocol)]
     protocol: Option<Protocol>,
@@ -206,7 +206,7 @@ struct Coll {
     space: Option<Ends>,
     /// Memory from World::alloc, which peers can map, or ordinary memory
     #[arg(long, value_enum)]
-    memory: Option<Memory>,
+    memory: Option<BenchMemory>,
     /// Carry its messages by this protocol wherever it is possible, by the name that explain shows
     #[arg(long, value_parser = protocol)]
     protocol: Option<Protocol>,
@@ -224,42 +224,46 @@ fn primitive(name: &str) -> Result<Primitive, String> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Memory {
+enum BenchMemory {
     /// From World::alloc
     Alloc,
     /// Ordinary memory
     Heap,
 }
 
-impl Memory {
+impl BenchMemory {
     fn source(self) -> Source {
         match self {
-            Memory::Alloc => Source::Alloc,
-            Memory::Heap => Source::Heap,
+            BenchMemory::Alloc => Source::Alloc,
+            BenchMemory::Heap => Source::Heap,
         }
     }
 }
 
 impl Bench {
     pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
-        use onesided::Call;
-        use pairs::Kind;
+        use onesided::OnesidedCall;
+        use pairs::PairTest;
         let (kind, windowed, pairs) = match self.test {
-            Test::Latency(message) => (Kind::Latency, message.alone(), Some(1)),
-            Test::Overlap(message) => (Kind::Overlap, message.alone(), Some(1)),
-            Test::Bw(windowed) => (Kind::Bandwidth, windowed, Some(1)),
-            Test::Bibw(windowed) => (Kind::BothWays, windowed, Some(1)),
-            Test::Rate(windowed) => (Kind::Rate, windowed, Some(1)),
+            Test::Latency(message) => (PairTest::Latency, message.alone(), Some(1)),
+            Test::Overlap(message) => (PairTest::Overlap, message.alone(), Some(1)),
+            Test::Bw(windowed) => (PairTest::Bandwidth, windowed, Some(1)),
+            Test::Bibw(windowed) => (PairTest::BothWays, windowed, Some(1)),
+            Test::Rate(windowed) => (PairTest::Rate, windowed, Some(1)),
             Test::PairLatency(PairLatency { message, pairs }) => {
-                (Kind::PairLatency, message.alone(), pairs)
+                (PairTest::PairLatency, message.alone(), pairs)
             }
-            Test::Put(options) => return options.run(Call::Put, worlds),
-            Test::Get(options) => return options.run(Call::Get, worlds),
-            Test::Accumulate(options) => return options.run(Call::Accumulate, worlds),
-            Test::GetAccumulate(options) => return options.run(Call::GetAccumulate, worlds),
-            Test::FetchAndOp(options) => return options.run(Call::FetchAndOp, worlds),
-            Test::CompareAndSwap(options) => return options.run(Call::CompareAndSwap, worlds),
-            Test::PairRate(PairRate { windowed, pairs }) => (Kind::PairRate, windowed, pairs),
+            Test::Put(options) => return options.run(OnesidedCall::Put, worlds),
+            Test::Get(options) => return options.run(OnesidedCall::Get, worlds),
+            Test::Accumulate(options) => return options.run(OnesidedCall::Accumulate, worlds),
+            Test::GetAccumulate(options) => {
+                return options.run(OnesidedCall::GetAccumulate, worlds);
+            }
+            Test::FetchAndOp(options) => return options.run(OnesidedCall::FetchAndOp, worlds),
+            Test::CompareAndSwap(options) => {
+                return options.run(OnesidedCall::CompareAndSwap, worlds);
+            }
+            Test::PairRate(PairRate { windowed, pairs }) => (PairTest::PairRate, windowed, pairs),
             Test::Coll(coll) => {
                 coll.common.check()?;
                 return coll::run(&coll, worlds);
@@ -279,7 +283,7 @@ impl Bench {
 }
 
 impl OneSided {
-    fn run(&self, call: onesided::Call, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
+    fn run(&self, call: onesided::OnesidedCall, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         self.common.check()?;
         let sizes = call.list(self.common.message_size)?;
         match self.common.is_rank() {

@@ -18,7 +18,7 @@ use gapless_report::last_level_cache_bytes;
 pub use mixture::Mixture;
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime};
-pub use work::Work;
+pub use work::CollectiveWork;
 
 /// Bytes of an element: `double`.
 pub const ELEMENT: u64 = 8;
@@ -72,7 +72,7 @@ impl Timed {
 
 /// What one call took.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Call {
+pub struct CallTimes {
     /// Seconds from the common begin to a rank's end, on average over the ranks.
     pub average: f64,
     /// The same to the last rank's end.
@@ -94,7 +94,8 @@ pub enum Form {
 }
 
 /// A persistent collective, and whose.
-type Kept = HashMap<(Option<Algorithm>, Work), PersistentCollective<Vec<f64>, Vec<f64>>>;
+type KeptCollectives =
+    HashMap<(Option<Algorithm>, CollectiveWork), PersistentCollective<Vec<f64>, Vec<f64>>>;
 
 /// The ranks of a job that measure. All of them do the same, in the same order.
 #[derive(Debug)]
@@ -109,7 +110,7 @@ pub struct Bench<'w> {
     form: Form,
     /// Seconds of other work between the begin of a nonblocking call and the wait for it.
     computing: f64,
-    kept: Kept,
+    kept: KeptCollectives,
     arena: Vec<f64>,
     /// The buffers that come next.
     slot: usize,
@@ -193,7 +194,7 @@ impl<'w> Bench<'w> {
     /// A collective fails.
     pub fn compare(
         &mut self,
-        work: &Work,
+        work: &CollectiveWork,
         algorithms: &[Algorithm],
         effort: Effort,
     ) -> Result<Vec<Timed>, Error> {
@@ -230,7 +231,11 @@ impl<'w> Bench<'w> {
     ///
     /// # Errors
     /// The collective fails.
-    pub fn check(&mut self, work: &Work, algorithm: Option<Algorithm>) -> Result<bool, Error> {
+    pub fn check(
+        &mut self,
+        work: &CollectiveWork,
+        algorithm: Option<Algorithm>,
+    ) -> Result<bool, Error> {
         let (rank, n) = (self.rank(), self.size());
         let comm = self.communicator_for(work, algorithm)?;
         let (send, recv) = self.buffers(work);
@@ -243,7 +248,7 @@ impl<'w> Bench<'w> {
     /// Seconds of some calls, to the last rank's end.
     fn longest(
         &mut self,
-        work: &Work,
+        work: &CollectiveWork,
         algorithm: Algorithm,
         count: usize,
     ) -> Result<Vec<f64>, Error> {
@@ -257,10 +262,10 @@ impl<'w> Bench<'w> {
     /// The collective fails.
     pub fn calls(
         &mut self,
-        work: &Work,
+        work: &CollectiveWork,
         algorithm: Option<Algorithm>,
         count: usize,
-    ) -> Result<Vec<Call>, Error> {
+    ) -> Result<Vec<CallTimes>, Error> {
         let (rank, n) = (self.rank(), self.size());
         let comm = self.communicator_for(work, algorithm)?;
         let mut kept = match self.form {
@@ -309,11 +314,11 @@ impl<'w> Bench<'w> {
         let took = self.most(took)?;
         let (took, late) = took.split_at(count);
         let ranks = f64::from(self.control.size());
-        let calls = took
-            .iter()
-            .zip(sums)
-            .map(|(longest, sum)| Call { average: (sum / ranks).min(*longest), longest: *longest });
-        let punctual: Vec<Call> =
+        let calls = took.iter().zip(sums).map(|(longest, sum)| CallTimes {
+            average: (sum / ranks).min(*longest),
+            longest: *longest,
+        });
+        let punctual: Vec<CallTimes> =
             calls.clone().zip(late).filter(|(_, late)| **late < 0.5).map(|(it, _)| it).collect();
         if 2 * punctual.len() < count {
             // All ranks see that, and wait longer from now on. A busy machine keeps nobody's time.
@@ -326,7 +331,7 @@ impl<'w> Bench<'w> {
     /// A persistent collective, which is made and started twice for the first call: after that nothing is new to it.
     fn take_kept(
         &mut self,
-        work: &Work,
+        work: &CollectiveWork,
         algorithm: Option<Algorithm>,
     ) -> Result<PersistentCollective<Vec<f64>, Vec<f64>>, Error> {
         if let Some(kept) = self.kept.remove(&(algorithm, *work)) {
@@ -374,7 +379,7 @@ impl<'w> Bench<'w> {
     /// The same for an operation: neighbours are in a ring.
     fn communicator_for(
         &mut self,
-        work: &Work,
+        work: &CollectiveWork,
         algorithm: Option<Algorithm>,
     ) -> Result<Communicator, Error> {
         match work.operation() {
@@ -389,13 +394,13 @@ impl<'w> Bench<'w> {
     }
 
     /// Buffers that were not used for long.
-    fn buffers(&mut self, work: &Work) -> (&mut [f64], &mut [f64]) {
+    fn buffers(&mut self, work: &CollectiveWork) -> (&mut [f64], &mut [f64]) {
         self.slot += 1;
         self.last_buffers(work)
     }
 
     /// The same as before.
-    fn last_buffers(&mut self, work: &Work) -> (&mut [f64], &mut [f64]) {
+    fn last_buffers(&mut self, work: &CollectiveWork) -> (&mut [f64], &mut [f64]) {
         /// Elements of a page.
         const PAGE: usize = 512;
         let (send, recv) = work.lens(self.rank(), self.size());
@@ -430,7 +435,7 @@ impl<'w> Bench<'w> {
 }
 
 fn call<'b>(
-    work: &Work,
+    work: &CollectiveWork,
     n: usize,
     send: impl SendBuffer<'b>,
     recv: impl RecvBuffer<'b>,
@@ -499,7 +504,7 @@ mod tests {
         // Two ranks: every tree has one edge.
         assert_eq!(names(Operation::Gather, 2), ["shared", "binomial"]);
         assert!(names(Operation::Bcast, 2).len() < names(Operation::Bcast, 9).len());
-        for operation in Work::OPERATIONS {
+        for operation in CollectiveWork::OPERATIONS {
             assert!(!names(operation, 4).is_empty(), "{operation}");
         }
     }
@@ -511,8 +516,8 @@ mod tests {
         let world = builder.init().unwrap();
         let mut bench = Bench::new(&world).unwrap();
         let effort = Effort { seconds: 0.001, least: 4, hopeless: 1e9 };
-        for operation in Work::OPERATIONS {
-            let work = Work::new(operation, 64).unwrap();
+        for operation in CollectiveWork::OPERATIONS {
+            let work = CollectiveWork::new(operation, 64).unwrap();
             let algorithm = choose::fallback(operation);
             let [timed] = &bench.compare(&work, &[algorithm], effort).unwrap()[..] else {
                 panic!()
@@ -520,7 +525,7 @@ mod tests {
             assert!(timed.right && !timed.seconds.is_empty(), "{timed:?}");
         }
         for operation in Operation::ALL {
-            let work = Work::new(operation, 64).unwrap();
+            let work = CollectiveWork::new(operation, 64).unwrap();
             assert!(bench.check(&work, None).unwrap(), "{operation}");
         }
         drop(bench);

@@ -34,7 +34,7 @@ fn ranks(text: &str) -> Result<u32, String> {
 
 /// How things stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
+enum CheckState {
     Ok,
     /// Something is slower than it could be, or fails for other libraries.
     Warn,
@@ -42,12 +42,12 @@ enum State {
     Problem,
 }
 
-impl State {
+impl CheckState {
     fn name(self) -> &'static str {
         match self {
-            State::Ok => "ok",
-            State::Warn => "warn",
-            State::Problem => "problem",
+            CheckState::Ok => "ok",
+            CheckState::Warn => "warn",
+            CheckState::Problem => "problem",
         }
     }
 }
@@ -56,7 +56,7 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     check: &'static str,
-    state: State,
+    state: CheckState,
     found: String,
     why: &'static str,
     /// The command or setting that mends it; `None` if all is well or nothing can be done.
@@ -65,11 +65,11 @@ struct Finding {
 
 impl Finding {
     fn ok(check: &'static str, why: &'static str, found: impl Into<String>) -> Finding {
-        Finding { check, state: State::Ok, found: found.into(), why, mend: None }
+        Finding { check, state: CheckState::Ok, found: found.into(), why, mend: None }
     }
 
     /// Not well, and what mends it.
-    fn but(mut self, state: State, mend: impl Into<String>) -> Finding {
+    fn but(mut self, state: CheckState, mend: impl Into<String>) -> Finding {
         self.state = state;
         self.mend = Some(mend.into());
         self
@@ -87,11 +87,11 @@ impl Doctor {
         };
         say(&text)?;
         let worst = findings.iter().map(|finding| finding.state).max();
-        Ok(if worst == Some(State::Problem) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if worst == Some(CheckState::Problem) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
 
-fn count(findings: &[Finding], state: State) -> usize {
+fn count(findings: &[Finding], state: CheckState) -> usize {
     findings.iter().filter(|finding| finding.state == state).count()
 }
 
@@ -113,7 +113,7 @@ fn as_text(findings: &[Finding], columns: Option<usize>) -> String {
     for Finding { check, state, found, why, mend } in findings {
         let heading = format!("{:<7}  {check}", state.name());
         paragraph(&mut text, heading, found, FOUND_AT);
-        if *state != State::Ok {
+        if *state != CheckState::Ok {
             paragraph(&mut text, "  why".to_owned(), why, CHECK_AT);
         }
         if let Some(mend) = mend {
@@ -121,7 +121,8 @@ fn as_text(findings: &[Finding], columns: Option<usize>) -> String {
             text += &format!("{:<CHECK_AT$}{mend}\n", "  mend");
         }
     }
-    let (warnings, problems) = (count(findings, State::Warn), count(findings, State::Problem));
+    let (warnings, problems) =
+        (count(findings, CheckState::Warn), count(findings, CheckState::Problem));
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     text += &format!(
         "\n{problems} problem{}, {warnings} warning{}\n",
@@ -137,8 +138,8 @@ fn as_json(findings: &[Finding], ranks: u32) -> String {
     });
     let all = json!({
         "ranks": ranks,
-        "problems": count(findings, State::Problem),
-        "warnings": count(findings, State::Warn),
+        "problems": count(findings, CheckState::Problem),
+        "warnings": count(findings, CheckState::Warn),
         "findings": each.collect::<Vec<_>>(),
     });
     format!("{all:#}\n")
@@ -152,8 +153,9 @@ mod tests {
         let long = "what was found is said in so many words that it takes more than one line of a terminal";
         vec![
             Finding::ok("open files", "links are files", "1024"),
-            Finding::ok("governor", "clocks rise late", long).but(State::Warn, "cpupower"),
-            Finding::ok("kernel", "calls are missing", "4.4").but(State::Problem, "a newer one"),
+            Finding::ok("governor", "clocks rise late", long).but(CheckState::Warn, "cpupower"),
+            Finding::ok("kernel", "calls are missing", "4.4")
+                .but(CheckState::Problem, "a newer one"),
         ]
     }
 

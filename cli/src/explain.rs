@@ -44,7 +44,7 @@ pub(super) struct Explain {
     /// Peers can map the memory: it comes from World::alloc, or from a device whose memory is shared; or
     /// it comes from anywhere; or the host's is a user's, page-locked for a device of its process
     #[arg(long, value_enum, default_value = "alloc")]
-    memory: Memory,
+    memory: ExplainMemory,
     /// Also show the protocols that are impossible for the message, and why
     #[arg(long)]
     all: bool,
@@ -58,7 +58,7 @@ pub(super) struct Explain {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Memory {
+enum ExplainMemory {
     Alloc,
     Heap,
     Locked,
@@ -183,27 +183,27 @@ impl Link {
     }
 
     /// What is known of devices.
-    fn devices(&self, memory: Memory) -> Option<DeviceEnds> {
+    fn devices(&self, memory: ExplainMemory) -> Option<DeviceEnds> {
         let Ends([from, to]) = self.ends;
         let one_device = from == to;
         let turns = one_device && self.turns;
         let (sender, receiver) = (from.is_device(), to.is_device());
         // As rank 0 sends it to rank 1, which would move it if it were the other way round.
         let sender_keeps = true;
-        let locked = memory == Memory::Locked && sender != receiver;
+        let locked = memory == ExplainMemory::Locked && sender != receiver;
         let ends = DeviceEnds { sender, receiver, one_device, turns, sender_keeps, locked };
         (sender || receiver).then_some(ends)
     }
 
     /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is granted: to devices
     /// only, or out of memory that is page-locked for one.
-    fn maps(&self, memory: Memory) -> [bool; 2] {
+    fn maps(&self, memory: ExplainMemory) -> [bool; 2] {
         let [from, to] = self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)));
         let [sender, receiver] = self.ends.0.map(Where::is_device);
         let maps = match memory {
-            Memory::Alloc => [from, from && to && sender],
-            Memory::Heap => [false, false],
-            Memory::Locked => [from && sender, to && receiver],
+            ExplainMemory::Alloc => [from, from && to && sender],
+            ExplainMemory::Heap => [false, false],
+            ExplainMemory::Locked => [from && sender, to && receiver],
         };
         maps.map(|can| can && self.built_in)
     }
@@ -211,7 +211,7 @@ impl Link {
     /// Which staged protocols there are, for a receiver's buffer with so many blocks.
     fn staging(&self, blocks: u64, shared: bool, tuning: &Tuning) -> Option<Staging> {
         // OpenCL's memory has no keys, and no process of another host is reached by any.
-        let ends = self.devices(Memory::Heap).filter(|_| {
+        let ends = self.devices(ExplainMemory::Heap).filter(|_| {
             self.built_in && self.ends.0.iter().all(|place| !matches!(place, Where::OpenCl(_)))
         })?;
         Some(Staging {
@@ -313,7 +313,7 @@ fn explain(
         layout_fetch_max: config.bounds.layout_cache_bytes,
         granted_layout_bytes: fetched(&recv, receiver_blocks),
         touched: Some(Touched::between((&send, case.send.count), (&recv, case.recv.count))),
-        staged: link.staging(receiver_blocks, memory != Memory::Heap, &config.tuning),
+        staged: link.staging(receiver_blocks, memory != ExplainMemory::Heap, &config.tuning),
         staged_read: None,
     };
     let candidates = candidates(&situation, &config.tuning);

@@ -16,7 +16,7 @@ mod show;
 mod sizes;
 
 pub use super::memory::{Budget, Ends, LINE, Pinned, Places, Source, Where};
-pub use library::{MeasureError, Measuring, Party, Step, Trial, figures};
+pub use library::{MeasureError, Measuring, Party, Trial, TrialStep, figures};
 pub use setting::Setting;
 
 use super::explain::bytes;
@@ -42,7 +42,7 @@ pub(super) struct Pingpong {
     /// Host memory from World::alloc, which peers can map, or ordinary memory, perhaps page-locked, or the first two one
     /// after the other; or memory of host or device that is allocated to each message's size
     #[arg(long, value_enum, default_value = "alloc")]
-    memory: Memory,
+    memory: PingpongMemory,
     /// Use this protocol wherever it is possible, by the name that explain shows
     #[arg(long, value_parser = protocol)]
     protocol: Option<Protocol>,
@@ -82,7 +82,7 @@ pub(super) struct Pingpong {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Memory {
+enum PingpongMemory {
     /// From World::alloc
     Alloc,
     /// Ordinary memory
@@ -97,15 +97,15 @@ enum Memory {
     ForeignToSize,
 }
 
-impl Memory {
+impl PingpongMemory {
     fn sources(self) -> &'static [Source] {
         match self {
-            Memory::Alloc => &[Source::Alloc],
-            Memory::Heap => &[Source::Heap],
-            Memory::Locked => &[Source::Locked],
-            Memory::Both => &[Source::Alloc, Source::Heap],
-            Memory::ToSize => &[Source::ToSize],
-            Memory::ForeignToSize => &[Source::ForeignToSize],
+            PingpongMemory::Alloc => &[Source::Alloc],
+            PingpongMemory::Heap => &[Source::Heap],
+            PingpongMemory::Locked => &[Source::Locked],
+            PingpongMemory::Both => &[Source::Alloc, Source::Heap],
+            PingpongMemory::ToSize => &[Source::ToSize],
+            PingpongMemory::ForeignToSize => &[Source::ForeignToSize],
         }
     }
 }

@@ -22,7 +22,7 @@ use super::failure::Failure;
 use super::load::Load;
 use super::run::start_ours;
 use super::{Worlds, complain, say};
-use found::Found;
+use found::TunedNumbers;
 use gapless::launch::Job;
 use gapless::tuning::coll::Table;
 use gapless::tuning::{self, Location};
@@ -154,7 +154,7 @@ impl Tune {
         let builder = worlds.builder()?.tuning(Tuning::default()).coll_table(Table::default());
         let world = builder.init()?;
         let budget = Duration::from_secs_f64(self.budget);
-        let mut found = Found::default();
+        let mut found = TunedNumbers::default();
         if world.size() != 2 {
             return Err(Failure::NotTwo { ranks: world.size() });
         }
@@ -207,7 +207,7 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
 }
 
 /// Prints what was found, and writes it.
-fn report(found: &Found, target: Option<&Path>, force: bool) -> Result<(), Failure> {
+fn report(found: &TunedNumbers, target: Option<&Path>, force: bool) -> Result<(), Failure> {
     let rest = "What could not be measured is a comment: the default holds.";
     let text = format!("{}{}", heading("The cost model's numbers", rest), found.text());
     let why = found.doubts();

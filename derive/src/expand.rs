@@ -12,7 +12,7 @@ use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Error, Field, GenericParam, Generics, Ident, Member, Result, Type};
 
 /// A field as the implementations need it.
-struct Part<'d> {
+struct FieldPart<'d> {
     member: Member,
     ty: &'d Type,
 }
@@ -68,7 +68,7 @@ fn fields(input: &DeriveInput) -> Result<syn::punctuated::Iter<'_, Field>> {
     }
 }
 
-fn part<'d>(field: &'d Field, index: u32, of: &Ident) -> Result<Part<'d>> {
+fn part<'d>(field: &'d Field, index: u32, of: &Ident) -> Result<FieldPart<'d>> {
     attributes::none_on_field(&field.attrs)?;
     let span = field.ty.span();
     let member = match &field.ident {
@@ -81,7 +81,7 @@ fn part<'d>(field: &'d Field, index: u32, of: &Ident) -> Result<Part<'d>> {
         }
         Type::Slice(_) => "has no fixed length: use an array",
         Type::Tuple(_) => "is a tuple, which has no fixed layout: use a `#[repr(C)]` struct",
-        _ => return Ok(Part { member, ty: &field.ty }),
+        _ => return Ok(FieldPart { member, ty: &field.ty }),
     };
     let name = member.to_token_stream();
     Err(Error::new(span, format!("field `{name}` of `{of}` {refused}")))
@@ -96,16 +96,16 @@ fn bare(ty: &Type) -> &Type {
     }
 }
 
-fn equivalence(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> TokenStream {
+fn equivalence(input: &DeriveInput, options: &Options, parts: &[FieldPart<'_>]) -> TokenStream {
     let (name, path) = (&input.ident, &options.path);
     let mut generics = input.generics.clone();
     // A field that is the same for all parameters is checked where its datatype is asked for.
     let dependent: Vec<_> = parts.iter().filter(|part| depends(part.ty, &generics)).collect();
-    for Part { ty, .. } in dependent {
+    for FieldPart { ty, .. } in dependent {
         let bound = quote_spanned!(ty.span()=> #ty: #path::Equivalence);
         generics.make_where_clause().predicates.push(syn::parse_quote!(#bound));
     }
-    let described = parts.iter().map(|Part { member, ty }| {
+    let described = parts.iter().map(|FieldPart { member, ty }| {
         let datatype = quote_spanned!(ty.span()=> <#ty as #path::Equivalence>::datatype());
         quote!((::core::mem::offset_of!(Self, #member), #datatype))
     });
@@ -137,13 +137,13 @@ fn equivalence(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> To
 
 /// A function that compiles if the struct has these fields, of these types, and no others: an attribute that comes after
 /// the derive could have changed it.
-fn exactly(input: &DeriveInput, parts: &[Part<'_>]) -> TokenStream {
+fn exactly(input: &DeriveInput, parts: &[FieldPart<'_>]) -> TokenStream {
     let name = &input.ident;
     let (impl_generics, ty_generics, where_clause) = input.generics.split_for_impl();
-    let members = parts.iter().map(|Part { member, .. }| member);
+    let members = parts.iter().map(|FieldPart { member, .. }| member);
     let typed = parts
         .iter()
-        .map(|Part { member, ty }| quote!(let _: *const #ty = &raw const value.#member;));
+        .map(|FieldPart { member, ty }| quote!(let _: *const #ty = &raw const value.#member;));
     quote! {
         #[allow(dead_code, clippy::all)]
         fn exactly #impl_generics (value: &#name #ty_generics) #where_clause {
@@ -153,7 +153,7 @@ fn exactly(input: &DeriveInput, parts: &[Part<'_>]) -> TokenStream {
     }
 }
 
-fn any_bits(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> TokenStream {
+fn any_bits(input: &DeriveInput, options: &Options, parts: &[FieldPart<'_>]) -> TokenStream {
     let (name, path) = (&input.ident, &options.path);
     let generics = with_bounds(input, options, parts, "AnyBits");
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
@@ -163,11 +163,11 @@ fn any_bits(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> Token
     }
 }
 
-fn checked_bits(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> TokenStream {
+fn checked_bits(input: &DeriveInput, options: &Options, parts: &[FieldPart<'_>]) -> TokenStream {
     let (name, path) = (&input.ident, &options.path);
     let generics = with_bounds(input, options, parts, "CheckedBits");
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
-    let valid = parts.iter().map(|Part { member, ty }| {
+    let valid = parts.iter().map(|FieldPart { member, ty }| {
         quote! {
             && <#ty as #path::CheckedBits>::derived_is_valid(
                 bytes,
@@ -189,13 +189,13 @@ fn checked_bits(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> T
 fn with_bounds(
     input: &DeriveInput,
     options: &Options,
-    parts: &[Part<'_>],
+    parts: &[FieldPart<'_>],
     bound: &str,
 ) -> Generics {
     let (mut generics, path, bound) =
         (input.generics.clone(), &options.path, format_ident!("{bound}"));
     let predicates = &mut generics.make_where_clause().predicates;
-    for Part { ty, .. } in parts {
+    for FieldPart { ty, .. } in parts {
         // A bound without parameters would have to hold; `for` makes it one that may or may not.
         let bound = quote_spanned!(ty.span()=> for<'gapless> #ty: #path::#bound);
         predicates.push(syn::parse_quote!(#bound));

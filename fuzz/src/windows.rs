@@ -38,16 +38,16 @@ impl Handler for Deaf {
 }
 
 /// Memory with a window in the middle, behind the words of its lock.
-struct Memory {
+struct WindowMemory {
     all: Arc<Vec<AtomicU64>>,
     lock: usize,
 }
 
-impl Memory {
-    fn new() -> Memory {
+impl WindowMemory {
+    fn new() -> WindowMemory {
         let lock = usize::try_from(Header::bytes(2)).expect("a few words") / 8;
         let word = |at: usize| AtomicU64::new(if at < lock { 0 } else { AROUND });
-        Memory { all: Arc::new((0..lock + 3 * WORDS).map(word).collect()), lock }
+        WindowMemory { all: Arc::new((0..lock + 3 * WORDS).map(word).collect()), lock }
     }
 
     fn lease(&self, at: usize, words: usize) -> Lease {
@@ -243,8 +243,8 @@ pub(crate) fn run(bytes: &[u8]) {
     let acts = [input.byte(), input.byte()];
     let [mut bml, rogue] = crate::ends::two();
     let osc = Osc::register(&mut bml).expect("nobody has the tag");
-    let memory = [Memory::new(), Memory::new(), Memory::new()];
-    let member = |process, own: &Memory| Member {
+    let memory = [WindowMemory::new(), WindowMemory::new(), WindowMemory::new()];
+    let member = |process, own: &WindowMemory| Member {
         process,
         window: process,
         bytes: 8 * WORDS as u64,
@@ -276,7 +276,7 @@ pub(crate) fn run(bytes: &[u8]) {
             break;
         }
     }
-    memory.iter().for_each(Memory::check);
+    memory.iter().for_each(WindowMemory::check);
     let why = LinkError::Corrupt { what: "the run ends".to_owned() };
     pair.bmls.borrow_mut().0.give_up(Rank(1), why);
     (0..PATIENCE).for_each(|_| pair.turn());
@@ -289,7 +289,7 @@ pub(crate) fn run(bytes: &[u8]) {
         !osc.is_busy()
     });
     assert!(!osc.is_busy(), "something waits for a peer that is gone");
-    memory.iter().for_each(Memory::check);
+    memory.iter().for_each(WindowMemory::check);
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {

@@ -140,12 +140,12 @@ impl Initiator {
 
 /// What is freed when all workers have left: before, that would wait for them.
 #[derive(Default)]
-struct Held {
+struct ChainState {
     initiator: Option<Initiator>,
     memory: Vec<DeviceBuf>,
 }
 
-fn run(world: &World, worker: CudaWorker, held: &mut Held) -> Result<(), Failure> {
+fn run(world: &World, worker: CudaWorker, held: &mut ChainState) -> Result<(), Failure> {
     let device = &Arc::clone(worker.device());
     let (me, size) = (world.rank(), world.size());
     let (next, last) = ((me + 1) % size, (me + size - 1) % size);
@@ -266,7 +266,7 @@ fn main() -> Result<(), Failure> {
         Err(_) => 0,
     }];
     world.comm().allreduce(InPlace, &mut least, ReduceOp::Min)?;
-    let mut held = Held::default();
+    let mut held = ChainState::default();
     match (worker, least) {
         (Err(error), _) => {
             eprintln!("chain_gpu, rank {}: {error}", world.rank());

@@ -117,14 +117,14 @@ fn reduce(comm: &Communicator, bytes: usize, count: usize) -> Result<[f64; 3], F
 /// Accumulations of rank 0 into a window of rank 1, each with its flush; rank 1 is in a barrier.
 fn accumulate(
     comm: &Communicator,
-    (way, space): (Way, Space),
+    (way, space): (SumMode, Space),
     bytes: usize,
     count: usize,
 ) -> Result<f64, Failure> {
     let builder = match way {
-        Way::Worker => comm.window().accumulate_by_worker(),
-        Way::Threads => comm.window().accumulate_by_tasks(),
-        Way::Messages => comm.window(),
+        SumMode::Worker => comm.window().accumulate_by_worker(),
+        SumMode::Threads => comm.window().accumulate_by_tasks(),
+        SumMode::Messages => comm.window(),
     };
     match space {
         Space::Host => accumulate_into(comm, builder.allocate(bytes / 8)?, bytes, count),
@@ -163,15 +163,15 @@ fn accumulate_into<M: WindowMemory>(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum SumMode {
     /// Messages, or memory that both map.
     Messages,
     Threads,
     Worker,
 }
 
-impl Way {
-    const ALL: [Way; 3] = [Way::Messages, Way::Threads, Way::Worker];
+impl SumMode {
+    const ALL: [SumMode; 3] = [SumMode::Messages, SumMode::Threads, SumMode::Worker];
 
     fn name(self) -> &'static str {
         ["messages", "threads", "worker"][self as usize]
@@ -203,7 +203,7 @@ fn main() -> Result<(), Failure> {
     comm.allreduce(InPlace, &mut has, ReduceOp::Min)?;
     let mut json = String::new();
     let life = Life { idle: None, longest: Duration::from_secs(300) };
-    let mut ways = Way::ALL.to_vec();
+    let mut ways = SumMode::ALL.to_vec();
     if has != [1] {
         ways.pop();
         println!(
@@ -217,11 +217,11 @@ fn main() -> Result<(), Failure> {
         println!("{:>10} {:>8} {:>10} {:>10} {:>8}", "by", "bytes", "all-reduce", "reduce", "left");
     }
     for way in &ways {
-        if let (Way::Worker, Ok(device)) = (way, &device) {
+        if let (SumMode::Worker, Ok(device)) = (way, &device) {
             let memory: Arc<dyn Device> = device.clone();
             world.attach_collective_worker(worker(device)?, &memory, life)?;
         }
-        world.set_coll_table(table(if *way == Way::Messages { "ring" } else { "xtq" })?);
+        world.set_coll_table(table(if *way == SumMode::Messages { "ring" } else { "xtq" })?);
         // The table is that of communicators that are made from now on.
         let reducing = comm.dup()?;
         for bytes in SIZES {
@@ -244,14 +244,14 @@ fn main() -> Result<(), Failure> {
         world.keep_collective_worker(false)?;
     }
     for way in ways.into_iter().filter(|_| world.size() == 2) {
-        if let (Way::Worker, Ok(device)) = (way, &device) {
+        if let (SumMode::Worker, Ok(device)) = (way, &device) {
             let life = Life { idle: Some(Duration::from_millis(1)), ..life };
             world.attach_window_worker(worker(device)?, life)?;
         }
         let on = |device: &Arc<CudaDevice>| ("gpu", device.space());
         let on_gpu = device.as_ref().ok().filter(|_| has == [1]).map(on);
         // Tasks on threads reach no memory of a device.
-        let on_gpu = on_gpu.filter(|_| way != Way::Threads);
+        let on_gpu = on_gpu.filter(|_| way != SumMode::Threads);
         for (place, space) in [("host", Space::Host)].into_iter().chain(on_gpu) {
             for bytes in SIZES.into_iter().filter(|bytes| *bytes >= ACCUMULATED) {
                 let took = accumulate(comm, (way, space), bytes, rounds(bytes, count))?;

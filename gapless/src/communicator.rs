@@ -15,7 +15,7 @@ pub use topology::Topology;
 use crate::collective::Common;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Park, Refused};
-use crate::shared::{Prefetch, Shared, Started, State};
+use crate::shared::{Prefetch, Shared, Started, WorldState};
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_coll::Locality;
 use gapless_engine::Typed;
@@ -134,7 +134,7 @@ impl Communicator {
         tag: TagSel,
     ) -> Result<Status, Error> {
         // SAFETY: `view` borrows its memory exclusively until this call returns.
-        let look = |state: &mut State| unsafe {
+        let look = |state: &mut WorldState| unsafe {
             self.shared.look_for(state, &self.comm, &view.typed, (source, tag))
         };
         // SAFETY: as above, and that is after the request has ended.

@@ -14,7 +14,7 @@
 //! reads and writes it only for messages in flight; a hostile one could at any time.
 
 use crate::error::Error;
-use crate::shared::{Shared, State};
+use crate::shared::{Shared, WorldState};
 use crate::view::{View, ViewMut};
 use gapless_dtype::Layout;
 use gapless_mem::{Device, DeviceError, Lease, Region};
@@ -137,7 +137,7 @@ impl fmt::Debug for Owned {
     }
 }
 
-impl State {
+impl WorldState {
     /// Frees, once the lock is released, the dropped memory that no peer has mapped any more.
     pub(crate) fn free_retired(&mut self) {
         if self.torn {

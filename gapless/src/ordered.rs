@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 /// A function that is called once, when it is woken.
-struct Call<F>(Mutex<Option<F>>);
+struct CallOnce<F>(Mutex<Option<F>>);
 
-impl<F: FnOnce() + Send + 'static> Wake for Call<F> {
+impl<F: FnOnce() + Send + 'static> Wake for CallOnce<F> {
     fn wake(self: Arc<Self>) {
         let then = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(then) = then {
@@ -40,7 +40,7 @@ impl<F: FnOnce() + Send + 'static> Wake for Call<F> {
 impl Shared {
     /// Calls `then` when a request has ended: at once, if it has.
     fn when_done(&self, id: RequestId, then: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-        let call = Arc::new(Call(Mutex::new(Some(then))));
+        let call = Arc::new(CallOnce(Mutex::new(Some(then))));
         let mut waker = Some(Waker::from(Arc::clone(&call)));
         // The lock is let go of before `waker` is dropped, who may be anybody by then.
         let waits = self.with(|state| Ok(state.pml.notify(id, &mut waker)?))?;

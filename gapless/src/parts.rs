@@ -37,18 +37,18 @@ pub(crate) type Spans = Vec<(u64, u64)>;
 pub struct Parts<'a> {
     region: Region,
     element: ElementType,
-    taken: Taken,
+    taken: UsedBytes,
     memory: PhantomData<&'a mut [u8]>,
 }
 
 /// Which bytes of a buffer messages use.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct UsedBytes {
     read: Vec<Spans>,
     written: Vec<Spans>,
 }
 
-impl Taken {
+impl UsedBytes {
     /// All bytes that messages write, in ascending order.
     pub(crate) fn written(&self) -> Spans {
         let mut all = self.written.concat();
@@ -86,7 +86,7 @@ impl<'a> Parts<'a> {
     pub fn of<T: AnyBits>(slice: &'a mut [T]) -> Parts<'a> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
         let (element, memory) = (ElementType::of::<T>(), PhantomData);
-        Parts { region, element, taken: Taken::default(), memory }
+        Parts { region, element, taken: UsedBytes::default(), memory }
     }
 
     /// `count` instances of `layout`, for reading; displacement 0 is `origin` *elements* into the buffer. Parts that are

@@ -13,8 +13,8 @@ pub use rest::Rest;
 
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::parts::Taken;
-use crate::shared::{Look, Shared, State};
+use crate::parts::UsedBytes;
+use crate::shared::{Look, Shared, WorldState};
 use crate::view::typed_in;
 use buffer::Shape;
 use gapless_dtype::{ElementType, Layout};
@@ -104,7 +104,7 @@ pub struct PlanBuilder {
     comm: Communicator,
     shape: Shape,
     region: Region,
-    taken: Taken,
+    taken: UsedBytes,
     messages: Vec<Planned>,
 }
 
@@ -112,20 +112,20 @@ pub struct PlanBuilder {
 #[derive(Debug)]
 struct Planned {
     typed: Typed,
-    what: What,
+    what: PlannedMessage,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum PlannedMessage {
     Send { dest: u32, tag: i32 },
     Recv { source: Source, tag: TagSel },
 }
 
-impl fmt::Display for What {
+impl fmt::Display for PlannedMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Send { dest, tag } => write!(f, "to rank {dest} with tag {tag}"),
-            What::Recv { source, tag } => {
+            PlannedMessage::Send { dest, tag } => write!(f, "to rank {dest} with tag {tag}"),
+            PlannedMessage::Recv { source, tag } => {
                 match source {
                     Source::Rank(rank) => write!(f, "from rank {rank}")?,
                     Source::Any => f.write_str("from any rank")?,
@@ -155,7 +155,7 @@ impl Communicator {
 
     fn plan_in(&self, region: Region, element: ElementType) -> PlanBuilder {
         let shape = Shape::new(region, element);
-        let (taken, messages) = (Taken::default(), Vec::new());
+        let (taken, messages) = (UsedBytes::default(), Vec::new());
         PlanBuilder { comm: self.clone(), shape, region, taken, messages }
     }
 }
@@ -178,7 +178,7 @@ impl PlanBuilder {
         self.check_rank(dest, "the destination of a send")?;
         check_tag(tag)?;
         self.taken.read(&typed)?;
-        self.messages.push(Planned { typed, what: What::Send { dest, tag } });
+        self.messages.push(Planned { typed, what: PlannedMessage::Send { dest, tag } });
         Ok(self)
     }
 
@@ -208,7 +208,7 @@ impl PlanBuilder {
             return Err(PmlError::OverlappingReceive { count }.into());
         }
         self.taken.write(&typed)?;
-        self.messages.push(Planned { typed, what: What::Recv { source, tag } });
+        self.messages.push(Planned { typed, what: PlannedMessage::Recv { source, tag } });
         Ok(self)
     }
 
@@ -223,7 +223,7 @@ impl PlanBuilder {
             true => Ok(()),
             false => Err(PmlError::NoEngine { space }.into()),
         })?;
-        let is_send = |index: &usize| matches!(messages[*index].what, What::Send { .. });
+        let is_send = |index: &usize| matches!(messages[*index].what, PlannedMessage::Send { .. });
         let (sends, mut order): (Vec<_>, Vec<_>) = (0..messages.len()).partition(is_send);
         order.extend(sends);
         let started = Vec::with_capacity(messages.len());
@@ -346,7 +346,8 @@ impl Plan {
     /// Bytes that an exchange sends.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
-        let sends = self.messages.iter().filter(|it| matches!(it.what, What::Send { .. }));
+        let sends =
+            self.messages.iter().filter(|it| matches!(it.what, PlannedMessage::Send { .. }));
         sends.map(|it| it.typed.packed_bytes()).sum()
     }
 
@@ -446,7 +447,7 @@ impl Plan {
 #[inline]
 unsafe fn start(
     shared: &Shared,
-    state: &mut State,
+    state: &mut WorldState,
     comm: &Comm,
     messages: &[Planned],
     order: &[usize],
@@ -470,7 +471,7 @@ unsafe fn start(
 }
 
 /// Cancels what no peer takes part in.
-fn cancel(state: &mut State, started: &[(usize, RequestId)]) {
+fn cancel(state: &mut WorldState, started: &[(usize, RequestId)]) {
     for &(_, id) in started {
         // What has been matched goes on.
         if matches!(state.cancel(id), Ok(false)) {
@@ -486,11 +487,13 @@ impl Planned {
     unsafe fn start(&self, pml: &mut Pml, comm: &Comm) -> Result<RequestId, PmlError> {
         match self.what {
             // SAFETY: the caller's promise.
-            What::Send { dest, tag } => unsafe {
+            PlannedMessage::Send { dest, tag } => unsafe {
                 pml.isend_mode(comm, &self.typed, dest, tag, SendMode::Standard)
             },
             // SAFETY: the caller's promise.
-            What::Recv { source, tag } => unsafe { pml.irecv(comm, &self.typed, source, tag) },
+            PlannedMessage::Recv { source, tag } => unsafe {
+                pml.irecv(comm, &self.typed, source, tag)
+            },
         }
     }
 
@@ -514,7 +517,7 @@ struct Ended<'p> {
 
 impl Ended<'_> {
     #[inline]
-    fn all(&mut self, state: &mut State) -> Look<()> {
+    fn all(&mut self, state: &mut WorldState) -> Look<()> {
         while let Some(&(index, id)) = self.started.get(self.at) {
             match state.pml.collect(id) {
                 Ok(None) => return Look::Until(id),

@@ -15,7 +15,7 @@ use crate::collective::Joined;
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
 use crate::several::{self, Handle};
-use crate::shared::{Look, State};
+use crate::shared::{Look, WorldState};
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_engine::Typed;
 use gapless_pml::{
@@ -162,7 +162,7 @@ impl<'scope> Scope<'scope, '_> {
         let shared = &self.comm.shared;
         shared.with(|state| {
             state.open()?;
-            let State { pml, scopes, .. } = &mut *state;
+            let WorldState { pml, scopes, .. } = &mut *state;
             // Before it is started: nothing may come between that and its being noted.
             let list = scopes.room(&self.list, pml);
             let id = start(pml)?;
@@ -209,7 +209,7 @@ impl<'scope> Scope<'scope, '_> {
         let shared = &self.comm.shared;
         shared.briefly(|state| {
             state.open().ok()?;
-            let State { pml, scopes, .. } = &mut *state;
+            let WorldState { pml, scopes, .. } = &mut *state;
             // Before it is started: it must be noted at once after the start.
             let list = scopes.room(&self.list, pml);
             let id = start(pml)?;
@@ -326,7 +326,7 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: as for `irecv`: whatever world the message is of.
         let id = unsafe { message.start(&view.typed, &self.comm.shared) }?;
         self.comm.shared.with_anyway(|state| {
-            let State { pml, scopes, .. } = state;
+            let WorldState { pml, scopes, .. } = state;
             scopes.room(&self.list, pml).push(id);
         });
         Ok(Request::new(id, self.comm))
@@ -414,7 +414,7 @@ impl<'scope> Scope<'scope, '_> {
         let Some(number) = self.list.number() else { return Ok(()) };
         let mut first = Ok(());
         let mut at = 0;
-        let mut all_ended = |state: &mut State| {
+        let mut all_ended = |state: &mut WorldState| {
             while let Some(id) = state.scopes.get(number, at) {
                 match state.pml.collect_quietly(id) {
                     Settled::Well => {

@@ -6,7 +6,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::shared::{Shared, State};
+use crate::shared::{Shared, WorldState};
 use gapless_pml::{Pml, RequestId};
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ fn requests<Q: InFlight>(several: &[Q]) -> Vec<Option<RequestId>> {
 fn first_ended<Q: InFlight>(several: &[Q]) -> Option<usize> {
     let shared = several.first()?.pending().shared;
     let ids = requests(several);
-    let over = |state: &mut State| ids.iter().position(|id| is_over(&state.pml, *id));
+    let over = |state: &mut WorldState| ids.iter().position(|id| is_over(&state.pml, *id));
     // After a panic elsewhere, or the world's end, every request counts as ended; waiting says why.
     Some(shared.wait_until(over).unwrap_or(0))
 }
@@ -156,7 +156,7 @@ impl Communicator {
         if ids.iter().all(Option::is_none) {
             return Ok(None);
         }
-        let over = |state: &mut State| ids.iter().position(|id| is_over(&state.pml, *id));
+        let over = |state: &mut WorldState| ids.iter().position(|id| is_over(&state.pml, *id));
         self.shared.wait_until(over).map(Some)
     }
 

@@ -30,7 +30,7 @@ use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
-use crate::window::Kept;
+use crate::window::KeptRegistrations;
 use crate::world::attach;
 use gapless_bml::{Patience, Spin, now_ns};
 use gapless_boot::places::Places;
@@ -44,7 +44,7 @@ use gapless_sync::{Asleep, Followers, Gate, Pass};
 use gapless_tuning::coll::Table;
 use gapless_xtq::Xtq;
 use guard::{give_up, wake};
-pub(crate) use held::{Held, Started};
+pub(crate) use held::{Started, StateGuard};
 pub(crate) use prefetch::Prefetch;
 use seldom::Looked;
 use std::any::Any;
@@ -63,7 +63,7 @@ const WITHIN: &str = "a user operation or a quick function has called the world 
 
 /// The state of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum WorldStage {
     /// Messages are exchanged.
     Open,
     /// It is being left: nothing new starts, operations in flight go on.
@@ -84,7 +84,7 @@ pub(crate) enum Within {
 
 /// What the lock protects.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct WorldState {
     pub(crate) pml: Pml,
     /// Tasks that are put at other processes, and here.
     pub(crate) xtq: Xtq,
@@ -105,7 +105,7 @@ pub(crate) struct State {
     short: u32,
     /// Collectives that get on only by polling: nobody wakes who waits for them.
     pub(crate) polled: u32,
-    stage: Stage,
+    stage: WorldStage,
     /// A panic has left it in disorder: the message layer is not to be asked for anything.
     pub(crate) torn: bool,
     /// Which of the threads that wait polls.
@@ -126,7 +126,7 @@ pub(crate) struct State {
     /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
     pub(crate) retired: Vec<Arc<Owned>>,
     /// Dropped memory of windows whose numbers peers' adapters may change.
-    pub(crate) kept: Kept,
+    pub(crate) kept: KeptRegistrations,
     /// Values to drop once the lock is released: their `Drop` may call us.
     pub(crate) spent: Vec<Box<dyn Any + Send>>,
 }
@@ -134,7 +134,7 @@ pub(crate) struct State {
 /// The part of a world that communicators, scopes and requests hold.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    state: Gate<State>,
+    state: Gate<WorldState>,
     /// Threads that want the lock.
     wanting: AtomicU32,
     asleep: Asleep,
@@ -166,11 +166,11 @@ pub(crate) struct Shared {
     components: RwLock<Arc<[Arc<dyn Component>]>>,
 }
 
-impl State {
+impl WorldState {
     /// Starts something new, unless the world was finalized.
     #[inline]
     pub(crate) fn open(&mut self) -> Result<&mut Pml, Error> {
-        if self.stage != Stage::Open {
+        if self.stage != WorldStage::Open {
             return Err(Error::Finalized);
         }
         if self.accelerators.has_fresh() {
@@ -204,8 +204,8 @@ impl State {
 
     /// From now on nothing new starts.
     pub(crate) fn close(&mut self) {
-        if self.stage == Stage::Open {
-            self.stage = Stage::Closed;
+        if self.stage == WorldStage::Open {
+            self.stage = WorldStage::Closed;
             self.xtq.close();
             self.window_tasks.close();
         }
@@ -216,7 +216,7 @@ impl State {
     /// # Errors
     /// The world has been left; there is no such request.
     pub(crate) fn cancel(&mut self, id: RequestId) -> Result<bool, Error> {
-        if self.stage == Stage::Left {
+        if self.stage == WorldStage::Left {
             return Err(Error::Finalized);
         }
         Ok(self.pml.cancel_recv(id)?)
@@ -239,7 +239,7 @@ impl State {
         self.pml.has_woken_others() || !self.spent.is_empty()
     }
 
-    /// Whether [`progress`](State::progress) would do nothing, as far as a quick check tells.
+    /// Whether [`progress`](WorldState::progress) would do nothing, as far as a quick check tells.
     #[inline]
     fn is_quiet(&self) -> bool {
         self.pml.is_quiet()
@@ -270,7 +270,7 @@ impl State {
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
     #[inline]
     fn arm(&mut self) -> bool {
-        self.stage == Stage::Left || self.collectives.arm(&mut self.pml, &mut self.spent)
+        self.stage == WorldStage::Left || self.collectives.arm(&mut self.pml, &mut self.spent)
     }
 
     /// Whether all that was started here has left, and all collectives have ended.
@@ -284,7 +284,7 @@ impl State {
 
     /// Once all collectives have ended in a world that is being left, nobody needs tasks of theirs that were refused.
     pub(crate) fn end_tasks(&self) {
-        if self.stage != Stage::Open && self.collectives.is_idle() {
+        if self.stage != WorldStage::Open && self.collectives.is_idle() {
             self.carried.close();
         }
     }
@@ -302,12 +302,12 @@ impl State {
 
     /// Whether the world has been left: the message layer is to be asked for nothing but results.
     pub(crate) fn has_left(&self) -> bool {
-        self.stage == Stage::Left
+        self.stage == WorldStage::Left
     }
 
     /// Whether the world is being left.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.stage == Stage::Closed
+        self.stage == WorldStage::Closed
     }
 
     /// Goes on with collectives; gives how many have ended.
@@ -322,7 +322,7 @@ impl State {
     /// Handles arrivals; does nothing once the world has been left.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
-        if self.stage == Stage::Left {
+        if self.stage == WorldStage::Left {
             return 0;
         }
         let mut handled = self.pml.progress();
@@ -360,10 +360,10 @@ impl Shared {
         (tools, carrier): (Arc<AllEngines>, Arc<Carrier>),
     ) -> Shared {
         let parked = Parked::default();
-        let (stage, retired) = (Stage::Open, Vec::new());
+        let (stage, retired) = (WorldStage::Open, Vec::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
-        let state = State {
+        let state = WorldState {
             pml,
             xtq,
             carried: carrier.end(),
@@ -386,7 +386,7 @@ impl Shared {
             scopes: Scopes::default(),
             accelerators,
             retired,
-            kept: Kept::default(),
+            kept: KeptRegistrations::default(),
             spent: Vec::new(),
         };
         Shared {
@@ -415,9 +415,9 @@ impl Shared {
     /// # Errors
     /// A panic has left it in disorder.
     #[inline(always)] // its result is large, and this is what every call begins with
-    pub(crate) fn lock(&self) -> Result<Held<'_>, Error> {
+    pub(crate) fn lock(&self) -> Result<StateGuard<'_>, Error> {
         match self.state.try_enter() {
-            Some(guard) if !self.state.is_poisoned() => Ok(Held::new(guard)),
+            Some(guard) if !self.state.is_poisoned() => Ok(StateGuard::new(guard)),
             taken => {
                 taken.into_iter().for_each(Pass::done);
                 self.lock_patiently()
@@ -432,7 +432,7 @@ impl Shared {
     /// function, which is told to whoever waits for it. An error would not do: whoever waits for a request takes one for
     /// its end.
     #[cold]
-    fn lock_patiently(&self) -> Result<Held<'_>, Error> {
+    fn lock_patiently(&self) -> Result<StateGuard<'_>, Error> {
         assert!(!self.state.is_mine(), "{WITHIN}");
         self.wanting.fetch_add(1, Ordering::Relaxed);
         let guard = self.state.enter();
@@ -442,7 +442,7 @@ impl Shared {
             guard.done();
             return Err(Error::Poisoned);
         }
-        Ok(Held::new(guard))
+        Ok(StateGuard::new(guard))
     }
 
     /// Makes sleeping threads check again.
@@ -457,7 +457,7 @@ impl Shared {
 
     /// An operation was started: it may have ended a sleeping thread's wait (a message to this process itself).
     #[inline]
-    pub(crate) fn rouse(&self, state: &State) {
+    pub(crate) fn rouse(&self, state: &WorldState) {
         // A sleeping progress thread need not know of messages that others handle, but of work that waits for a
         // thread to drive it.
         if state.sleepers > 0 {
@@ -471,7 +471,7 @@ impl Shared {
     /// Makes progress in one of so many calls that need not wait, so that a program that never has to wait still
     /// answers its peers, and learns of their end.
     #[inline]
-    pub(crate) fn now_and_then(&self, state: &mut State) {
+    pub(crate) fn now_and_then(&self, state: &mut WorldState) {
         state.unpolled = state.unpolled.wrapping_add(1);
         if state.unpolled.is_multiple_of(CALLS_PER_POLL) {
             self.drive(state);
@@ -479,7 +479,7 @@ impl Shared {
     }
 
     /// Makes progress, and tells threads that sleep if there was any.
-    pub(crate) fn drive(&self, state: &mut State) -> usize {
+    pub(crate) fn drive(&self, state: &mut WorldState) -> usize {
         let handled = state.progress();
         if handled > 0 {
             self.rouse(state);
@@ -488,7 +488,7 @@ impl Shared {
     }
 
     /// A sleeper has woken: the ring is over, unless it is meant for others, too.
-    fn quiet(&self, state: &State) {
+    fn quiet(&self, state: &WorldState) {
         if state.sleepers == 0 {
             self.wakeups.alarm.quiet();
         }
@@ -512,7 +512,7 @@ impl Shared {
         self.ring();
         wake(woken);
         let _ = self.with(|state| {
-            Kept::end(state);
+            KeptRegistrations::end(state);
             Ok(())
         });
     }
@@ -528,7 +528,7 @@ impl Shared {
         let mut waker = Some(waker.clone());
         let polled = self.with(|state| {
             let ended = state.pml.collect(id)?;
-            if ended.is_none() && state.stage == Stage::Left {
+            if ended.is_none() && state.stage == WorldStage::Left {
                 return Err(Error::Finalized);
             }
             if ended.is_none() {
@@ -554,7 +554,7 @@ impl Shared {
     /// As [`wait`](Shared::wait), if the caller has the lock already.
     pub(crate) fn wait_for<'s>(
         &'s self,
-        mut state: Held<'s>,
+        mut state: StateGuard<'s>,
         id: RequestId,
         mut prefetch: Prefetch,
     ) -> Result<Status, Error> {
@@ -578,7 +578,7 @@ impl Shared {
         self.with(|state| {
             self.drive_once(state);
             match state.pml.collect(id)? {
-                None if state.stage == Stage::Left => Err(Error::Finalized),
+                None if state.stage == WorldStage::Left => Err(Error::Finalized),
                 result => Ok(result),
             }
         })
@@ -592,8 +592,8 @@ impl Shared {
         self.with(|state| {
             self.drive_once(state);
             match state.stage {
-                Stage::Left => Err(Error::Finalized),
-                Stage::Open | Stage::Closed => Ok(look(&state.pml)),
+                WorldStage::Left => Err(Error::Finalized),
+                WorldStage::Open | WorldStage::Closed => Ok(look(&state.pml)),
             }
         })
     }

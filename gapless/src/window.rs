@@ -16,7 +16,7 @@ mod sync;
 mod worker;
 
 pub use attributes::{Assertions, WindowFlavor, WindowModel};
-pub(crate) use dropped::Kept;
+pub(crate) use dropped::KeptRegistrations;
 pub use local::SharedPart;
 pub use make::WindowBuilder;
 pub use memory::WindowMemory;
@@ -30,7 +30,7 @@ use attributes::Hints;
 use gapless_bml::Bml;
 use gapless_dtype::AnyBits;
 use gapless_engine::Engine;
-use gapless_osc::{Accumulations, Call, Driver, Profile, WindowProfile};
+use gapless_osc::{Accumulations, Driver, Profile, WindowCall, WindowProfile};
 use gapless_pml::Doing;
 use std::fmt;
 use std::marker::PhantomData;
@@ -174,7 +174,7 @@ impl<T: AnyBits, M> Window<T, M> {
 
     /// A call is over.
     #[inline]
-    fn note(&self, call: Call, bytes: u64, began: Option<Instant>) {
+    fn note(&self, call: WindowCall, bytes: u64, began: Option<Instant>) {
         if let (Some(profile), Some(began)) = (&self.profile, began) {
             profile.note(call, bytes, began);
         }

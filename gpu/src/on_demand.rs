@@ -16,7 +16,7 @@ use gapless_engine::{Engine, EngineError, Reducer, Typed, first_willing};
 use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "opencl")]
 use gapless_mem_opencl::OpenClDevice;
-use shelf::{Found, Shelf};
+use shelf::{EngineAnswer, Shelf};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,8 +172,8 @@ impl Accelerators {
         open: impl FnOnce() -> Result<GpuEngine, String>,
     ) -> Result<GpuEngine, String> {
         let why = match self.shelf.get(which, Instant::now, open) {
-            Found::Known(engine) => return Ok(engine),
-            Found::Opened(engine, late) => {
+            EngineAnswer::Known(engine) => return Ok(engine),
+            EngineAnswer::Opened(engine, late) => {
                 lock(&self.fresh).push(engine.device());
                 self.any.store(true, Ordering::Relaxed);
                 if late {
@@ -181,12 +181,12 @@ impl Accelerators {
                 }
                 return Ok(engine);
             }
-            Found::Failed(why, 1) => {
+            EngineAnswer::Failed(why, 1) => {
                 tracing::warn!(%space, why, "no engine for memory of this device");
                 return Err(why);
             }
-            Found::Failed(why, _) => why,
-            Found::FailedBefore => {
+            EngineAnswer::Failed(why, _) => why,
+            EngineAnswer::FailedBefore => {
                 return Err("it could not be opened a moment ago".to_owned());
             }
         };

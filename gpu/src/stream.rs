@@ -133,12 +133,12 @@ pub struct StreamComm<'s, R: StreamRanks> {
     /// The way of all blocks of plans.
     way: Option<StreamWay>,
     /// What kernels use. `None` once it is dropped.
-    held: Option<Held<R::Memory>>,
+    held: Option<KernelResources<R::Memory>>,
     ranks: R,
 }
 
 /// What kernels use as long as they run: freed in this order, the window once peers have released it.
-struct Held<M> {
+struct KernelResources<M> {
     mapped: Vec<Mapped>,
     plans: Vec<Planned<M>>,
     _window: M,
@@ -154,15 +154,15 @@ struct Prepared<M> {
 }
 
 /// A rank's GPU, and what it tells of it.
-struct Place {
+struct RankGpu {
     device: CudaDevice,
     record: GpuRecord,
     /// Kernels of other processes may run there at the same time.
     together: bool,
 }
 
-impl Place {
-    fn of(stream: &Stream, blocks: u32) -> Result<Place, StreamError> {
+impl RankGpu {
+    fn of(stream: &Stream, blocks: u32) -> Result<RankGpu, StreamError> {
         let device = CudaDriver::load()?.device(stream.device())?;
         let uuid = device.uuid();
         let mps = device.mps();
@@ -181,7 +181,7 @@ impl Place {
             process: std::process::id(),
             namespace: namespace(),
         };
-        Ok(Place { device, record, together: mps != Mps::Off })
+        Ok(RankGpu { device, record, together: mps != Mps::Off })
     }
 }
 
@@ -198,7 +198,7 @@ fn namespace() -> u64 {
 fn prepare<R: StreamRanks>(
     ranks: &R,
     stream: &Stream,
-    place: &Place,
+    place: &RankGpu,
 ) -> Result<Prepared<R::Memory>, R::Error> {
     let driver = StreamError::Driver;
     if stream.is_captured().map_err(driver)? {
@@ -240,7 +240,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
             return Err(StreamError::TooMany { size, most }.into());
         }
         let blocks = options.blocks.clamp(1, BLOCKS_MAX);
-        let own = match Place::of(stream, blocks) {
+        let own = match RankGpu::of(stream, blocks) {
             Ok(place) => prepare(&ranks, stream, &place).map(|prepared| (place, prepared)),
             Err(error) => Err(error.into()),
         };
@@ -268,7 +268,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
     fn with(
         ranks: R,
         stream: &'s Stream,
-        place: Place,
+        place: RankGpu,
         prepared: Prepared<R::Memory>,
         (reservation, mapped): (Reservation, Mapped),
         records: &[GpuRecord],
@@ -298,7 +298,8 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         };
         let kept = Arc::clone(&words);
         let (mapped, plans) = (vec![mapped], Vec::new());
-        let held = Held { mapped, plans, _window: window, _words: kept, _blocks: reservation };
+        let held =
+            KernelResources { mapped, plans, _window: window, _words: kept, _blocks: reservation };
         let blocks = place.record.blocks;
         let further = place.device.properties().compute_units.saturating_sub(blocks).min(blocks);
         let (held, way) = (Some(held), options.way);

@@ -14,7 +14,7 @@ use crate::{
 const LAYOUT: &str = "openmpi";
 
 /// A type of the corpus.
-struct Entry {
+struct CorpusType {
     name: &'static str,
     build: fn() -> Result<Datatype, LayoutError>,
     size: u64,
@@ -29,11 +29,11 @@ const fn entry(
     build: fn() -> Result<Datatype, LayoutError>,
     size: u64,
     blocks: u64,
-) -> Entry {
-    Entry { name, build, size, blocks, overlaps: false }
+) -> CorpusType {
+    CorpusType { name, build, size, blocks, overlaps: false }
 }
 
-const CORPUS: [Entry; 13] = [
+const CORPUS: [CorpusType; 13] = [
     entry("contig", || Ok(int()), 4, 1),
     entry("indexed_gap", indexed_gap, 400, 11),
     entry("optimized_indexed_gap", optimized_indexed_gap, 400, 11),
@@ -44,7 +44,10 @@ const CORPUS: [Entry; 13] = [
     entry("struct_merged_with_gap_resized", struct_merged_with_gap_resized, 17, 1),
     entry("complex_hvector", complex_hvector, 49152, 2048),
     entry("adv_single_iter_gap", || ints_of_extent(3, 24), 12, 1),
-    Entry { overlaps: true, ..entry("adv_zero_extent_overlap", || ints_of_extent(2, 0), 8, 1) },
+    CorpusType {
+        overlaps: true,
+        ..entry("adv_zero_extent_overlap", || ints_of_extent(2, 0), 8, 1)
+    },
     entry("adv_neg_extent", || ints_of_extent(2, -8), 8, 1),
     entry("adv_mixed_promote", adv_mixed_promote, 32, 1),
 ];

@@ -1,7 +1,7 @@
 //! The memory of a dynamic window: what was attached to it, piece by piece.
 
 use crate::error::Fault;
-use crate::memory::{Memory, for_each_run};
+use crate::memory::{WindowBytes, for_each_run};
 use gapless_engine::Typed;
 use gapless_mem::Atomics;
 use std::ops::Range;
@@ -52,13 +52,17 @@ impl Attached {
     }
 }
 
-impl Memory for Attached {
+impl WindowBytes for Attached {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.parts(offset, into.len(), |memory, at, part| Memory::load(memory, at, &mut into[part]))
+        self.parts(offset, into.len(), |memory, at, part| {
+            WindowBytes::load(memory, at, &mut into[part])
+        })
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault> {
-        self.parts(offset, bytes.len(), |memory, at, part| Memory::store(memory, at, &bytes[part]))
+        self.parts(offset, bytes.len(), |memory, at, part| {
+            WindowBytes::store(memory, at, &bytes[part])
+        })
     }
 
     fn misalignment(&self, offset: u64, alignment: u64) -> u64 {

@@ -9,13 +9,13 @@ use crate::changes::Changes;
 use crate::departed::Departed;
 use crate::doubt::{Doubt, Suspect};
 use crate::error::{Fault, WindowError};
-use crate::exposure::Part;
+use crate::exposure::WindowPart;
 use crate::header::Header;
 use crate::hosted::Hosted;
 use crate::job::Job;
 use crate::peer::{PIECE, Peer};
 use crate::questions::{Asked, LostProcess, Questions};
-use crate::wire::{HEADER, Head, Kind, MORE};
+use crate::wire::{HEADER, Head, MORE, WindowMessage};
 use gapless_bml::{
     AmTag, Bml, BmlError, Handler, LinkError, PeerState, Rank, RankEvent, ReserveError, Token,
 };
@@ -234,7 +234,7 @@ impl Osc {
     }
 
     /// Gives a window to others, whose messages may come from now on.
-    pub fn host(&self, own: impl Into<Part>, processes: &[u32], rank: u32) -> WindowHandle {
+    pub fn host(&self, own: impl Into<WindowPart>, processes: &[u32], rank: u32) -> WindowHandle {
         let mut core = self.core();
         let id = core.next_window;
         core.next_window = core.next_window.wrapping_add(1);
@@ -271,7 +271,11 @@ impl Drop for WindowHandle {
             .as_mut()
             .map(|hosted| hosted.turned_away(self.osc.departed(), &mut core.questions));
         for (process, token) in away.unwrap_or_default() {
-            core.queue(process, Head { token, flag, value, ..Head::new(Kind::Answer, 0, 0) }, &[]);
+            core.queue(
+                process,
+                Head { token, flag, value, ..Head::new(WindowMessage::Answer, 0, 0) },
+                &[],
+            );
         }
         let jobs = core.jobs_of(self.id);
         self.osc.note(&core);
@@ -295,7 +299,8 @@ impl Core {
         let peer = self.peer(process);
         if peer.handled(message.len()) {
             // Which number that is, is written into every message that takes it along.
-            if let Err(error) = self.post(bml, process, Head::new(Kind::Credit, 0, 0), &[]) {
+            if let Err(error) = self.post(bml, process, Head::new(WindowMessage::Credit, 0, 0), &[])
+            {
                 tracing::debug!(process, %error, "credit that nobody can be given");
             }
         }
@@ -448,7 +453,7 @@ impl Core {
         question: &Head,
         result: Result<(u64, &[u8]), Fault>,
     ) {
-        let mut head = Head { token: question.token, ..Head::new(Kind::Answer, 0, 0) };
+        let mut head = Head { token: question.token, ..Head::new(WindowMessage::Answer, 0, 0) };
         let (start, bytes) = match result {
             Ok(found) => found,
             Err(fault) => {

@@ -1,8 +1,8 @@
 //! Memory of a device as a window's: the processor cannot touch it, so engines copy it in and out.
 //!
-//! Whoever has mapped it (`near_device.rs`) or owns it works on it by these calls. Work is waited for, or is a [`Work`] that
-//! somebody asks again: `job.rs` makes of it changes of elements, which are read, combined by the processor and written
-//! back. Units: bytes.
+//! Whoever has mapped it (`near_device.rs`) or owns it works on it by these calls. Work is waited for, or is a
+//! [`DeviceWork`] that somebody asks again: `job.rs` makes of it changes of elements, which are read, combined by the
+//! processor and written back. Units: bytes.
 
 use crate::arithmetic::Arithmetic;
 use crate::error::Fault;
@@ -51,14 +51,14 @@ impl DeviceExposure {
 
 /// A copy between memory of a device and a buffer of the host's, under way. Dropping it waits for it.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct DeviceWork {
     /// Dropped first: nothing touches the rest then.
     work: Option<Outstanding>,
     buffer: Vec<u8>,
     _memory: Lease,
 }
 
-impl Work {
+impl DeviceWork {
     /// The buffer, if the work is over. Not to be asked again then.
     pub(crate) fn poll(&mut self) -> Option<Result<Vec<u8>, EngineError>> {
         let ended = match self.work.as_ref().map(|work| work.work().poll()) {
@@ -150,20 +150,20 @@ impl DeviceMemory {
         &self,
         target: &Typed,
         range: Range<u64>,
-    ) -> Result<Work, EngineError> {
+    ) -> Result<DeviceWork, EngineError> {
         let typed = self.typed(target)?;
         typed.check_range(&range)?;
         let bytes = range.end - range.start;
         let len = usize::try_from(bytes).map_err(|_| self.outside(bytes))?;
         let (mut buffer, lease) = (vec![0; len], self.lease.clone());
         if len == 0 {
-            return Ok(Work { work: None, buffer, _memory: lease });
+            return Ok(DeviceWork { work: None, buffer, _memory: lease });
         }
         let into = Region::of_mut(&mut buffer);
         // SAFETY: the lease keeps the memory, which others may touch meanwhile: no reference covers it (`new`). The buffer
-        // is the work's own, and does not move. `Work` keeps both until the work is over.
+        // is the work's own, and does not move. `DeviceWork` keeps both until the work is over.
         let work = unsafe { self.engine.pack(&typed, range, into, &[]) }?;
-        Ok(Work { work: Some(Outstanding::new(work)), buffer, _memory: lease })
+        Ok(DeviceWork { work: Some(Outstanding::new(work)), buffer, _memory: lease })
     }
 
     fn outside(&self, len: u64) -> EngineError {
@@ -177,14 +177,14 @@ impl DeviceMemory {
         target: &Typed,
         range: Range<u64>,
         buffer: Vec<u8>,
-    ) -> Result<Work, EngineError> {
+    ) -> Result<DeviceWork, EngineError> {
         let (typed, lease) = (self.typed(target)?, self.lease.clone());
         if buffer.is_empty() {
-            return Ok(Work { work: None, buffer, _memory: lease });
+            return Ok(DeviceWork { work: None, buffer, _memory: lease });
         }
         // SAFETY: as in `begin_load`.
         let work = unsafe { self.engine.unpack(Region::of(&buffer), &typed, range, &[]) }?;
-        Ok(Work { work: Some(Outstanding::new(work)), buffer, _memory: lease })
+        Ok(DeviceWork { work: Some(Outstanding::new(work)), buffer, _memory: lease })
     }
 
     /// Reads a range of the target's packed stream.

@@ -12,7 +12,7 @@
 
 use crate::header::{Header, Named};
 use crate::questions::Questions;
-use crate::wire::{Head, Kind};
+use crate::wire::{Head, WindowMessage};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -107,7 +107,11 @@ impl Doubt {
 
     /// Whether a rank of window `window` has the lock, as rank `asks` asks it.
     pub(crate) fn question(&self, token: u64, window: u32, asks: u32) -> Head {
-        Head { token, origin: u64::from(self.target), ..Head::new(Kind::Holds, window, asks) }
+        Head {
+            token,
+            origin: u64::from(self.target),
+            ..Head::new(WindowMessage::Holds, window, asks)
+        }
     }
 
     /// The rank that is named was asked.

@@ -32,7 +32,7 @@ enum Access {
 
 /// A target that is locked by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct LockedTarget {
     pub(crate) kind: Lock,
     /// The lock was taken. If not, the program says that nobody needs it (`MPI_MODE_NOCHECK`).
     pub(crate) checked: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Epochs {
     /// By target: whether operations are allowed.
     allowed: Box<[bool]>,
     /// By target: how it is locked.
-    locks: Box<[Option<Held>]>,
+    locks: Box<[Option<LockedTarget>]>,
     /// The group that this rank's window is posted to.
     posted: Option<Box<[u32]>>,
     /// Others may be in an epoch between fences: the last fence was not a last one.
@@ -244,13 +244,17 @@ impl Epochs {
             _ => 0,
         };
         self.access = Access::Locked { held: held + 1 };
-        self.locks[rank as usize] = Some(Held { kind, checked });
+        self.locks[rank as usize] = Some(LockedTarget { kind, checked });
         self.allowed[rank as usize] = true;
     }
 
     /// How this target is locked by itself.
     #[inline]
-    pub(crate) fn lock_of(&self, rank: u32, call: &'static str) -> Result<Held, WindowError> {
+    pub(crate) fn lock_of(
+        &self,
+        rank: u32,
+        call: &'static str,
+    ) -> Result<LockedTarget, WindowError> {
         self.check_rank(rank)?;
         match (&self.access, self.locks[rank as usize]) {
             (Access::Locked { .. }, Some(held)) => Ok(held),
@@ -282,7 +286,7 @@ impl Epochs {
     /// The locks that this rank has taken: of which ranks, and of what kind.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u32, Lock)> + '_ {
         let all = match self.access {
-            Access::AllLocked { checked } => Some(Held { kind: Lock::Shared, checked }),
+            Access::AllLocked { checked } => Some(LockedTarget { kind: Lock::Shared, checked }),
             _ => None,
         };
         (0u32..).zip(&self.locks).filter_map(move |(rank, lock)| {

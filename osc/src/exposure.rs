@@ -27,32 +27,32 @@ impl Exposure {
 
 /// What a rank gives to a window.
 #[derive(Clone, Debug)]
-pub enum Part {
+pub enum WindowPart {
     /// Memory of the host.
     Host(Exposure),
     /// Memory of a device.
     Device(DeviceExposure),
 }
 
-impl From<Exposure> for Part {
-    fn from(host: Exposure) -> Part {
-        Part::Host(host)
+impl From<Exposure> for WindowPart {
+    fn from(host: Exposure) -> WindowPart {
+        WindowPart::Host(host)
     }
 }
 
-impl From<DeviceExposure> for Part {
-    fn from(device: DeviceExposure) -> Part {
-        Part::Device(device)
+impl From<DeviceExposure> for WindowPart {
+    fn from(device: DeviceExposure) -> WindowPart {
+        WindowPart::Device(device)
     }
 }
 
-impl Part {
+impl WindowPart {
     /// Bytes of the memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
-            Part::Host(exposure) => exposure.bytes(),
-            Part::Device(exposure) => exposure.bytes(),
+            WindowPart::Host(exposure) => exposure.bytes(),
+            WindowPart::Device(exposure) => exposure.bytes(),
         }
     }
 
@@ -60,23 +60,23 @@ impl Part {
     #[must_use]
     pub fn lease(&self) -> &Lease {
         match self {
-            Part::Host(exposure) => exposure.memory.lease(),
-            Part::Device(exposure) => exposure.memory.lease(),
+            WindowPart::Host(exposure) => exposure.memory.lease(),
+            WindowPart::Device(exposure) => exposure.memory.lease(),
         }
     }
 
     pub(crate) fn memory(&self) -> Near<'_> {
         match self {
-            Part::Host(exposure) => Near::Host(&exposure.memory),
-            Part::Device(exposure) => Near::Device(&exposure.memory),
+            WindowPart::Host(exposure) => Near::Host(&exposure.memory),
+            WindowPart::Device(exposure) => Near::Device(&exposure.memory),
         }
     }
 
     /// The lock.
     pub(crate) fn header(&self) -> &Header {
         match self {
-            Part::Host(exposure) => &exposure.header,
-            Part::Device(exposure) => &exposure.header,
+            WindowPart::Host(exposure) => &exposure.header,
+            WindowPart::Device(exposure) => &exposure.header,
         }
     }
 }

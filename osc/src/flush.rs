@@ -2,14 +2,14 @@
 
 use crate::error::WindowError;
 use crate::window::{Driver, Window};
-use crate::wire::Kind;
+use crate::wire::WindowMessage;
 use std::sync::atomic::{Ordering, fence};
 
 impl Window {
     /// Asks a target whether all is done, if anything was sent to it: the question, and how much it is about.
     fn ask_flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<Option<(u64, u64)>, D::Error> {
         let Some(left) = self.sent[rank as usize].unconfirmed() else { return Ok(None) };
-        let token = self.question(driver, rank, self.head(Kind::Flush, rank))?;
+        let token = self.question(driver, rank, self.head(WindowMessage::Flush, rank))?;
         Ok(Some((token, left)))
     }
 

@@ -3,7 +3,7 @@
 
 use crate::error::WindowError;
 use crate::window::{Driver, Window, nobody};
-use crate::wire::Kind;
+use crate::wire::WindowMessage;
 use gapless_bml::Rank;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -16,7 +16,7 @@ impl Window {
     /// possible any more.
     pub fn post<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
         self.post_unchecked(group)?;
-        let told = self.tell(driver, group, Kind::Post);
+        let told = self.tell(driver, group, WindowMessage::Post);
         self.sound(told)
     }
 
@@ -41,7 +41,12 @@ impl Window {
     }
 
     /// Sends a message without an answer to each of a group.
-    fn tell<D: Driver>(&self, driver: &D, group: &[u32], kind: Kind) -> Result<(), D::Error> {
+    fn tell<D: Driver>(
+        &self,
+        driver: &D,
+        group: &[u32],
+        kind: WindowMessage,
+    ) -> Result<(), D::Error> {
         let told = driver.until(false, nobody, |bml| {
             let tell = |rank: &u32| {
                 let process = self.members[*rank as usize].process;
@@ -53,21 +58,22 @@ impl Window {
     }
 
     /// The process of the first of a group of which no notice has come.
-    fn missing(&self, group: &[u32], kind: Kind) -> Option<u32> {
+    fn missing(&self, group: &[u32], kind: WindowMessage) -> Option<u32> {
         let core = self.osc().core();
         let hosted = core.windows.get(&self.handle.id)?;
-        let counts = if kind == Kind::Post { &hosted.posts } else { &hosted.completes };
+        let counts = if kind == WindowMessage::Post { &hosted.posts } else { &hosted.completes };
         let missing = group.iter().find(|rank| counts[**rank as usize] == 0)?;
         Some(self.members[*missing as usize].process)
     }
 
     /// Takes one notice of each of a group, if all are there.
-    fn heard(&self, group: &[u32], kind: Kind) -> Option<Result<(), WindowError>> {
+    fn heard(&self, group: &[u32], kind: WindowMessage) -> Option<Result<(), WindowError>> {
         let mut core = self.osc().core();
         let Some(hosted) = core.windows.get_mut(&self.handle.id) else {
             return Some(Err(WindowError::Freed { rank: self.rank }));
         };
-        let counts = if kind == Kind::Post { &mut hosted.posts } else { &mut hosted.completes };
+        let counts =
+            if kind == WindowMessage::Post { &mut hosted.posts } else { &mut hosted.completes };
         if let Some(missing) = group.iter().find(|rank| counts[**rank as usize] == 0) {
             let process = self.members[*missing as usize].process;
             drop(core);
@@ -81,7 +87,12 @@ impl Window {
     }
 
     /// Waits for a notice of each of a group.
-    fn hear<D: Driver>(&self, driver: &D, group: &[u32], kind: Kind) -> Result<(), D::Error> {
+    fn hear<D: Driver>(
+        &self,
+        driver: &D,
+        group: &[u32],
+        kind: WindowMessage,
+    ) -> Result<(), D::Error> {
         let mut met = false;
         let whom = || self.missing(group, kind);
         let heard = driver.until(false, whom, |bml| {
@@ -102,7 +113,7 @@ impl Window {
     /// Epochs that do not go with it; a member is lost.
     pub fn start<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
         self.epochs.may_start(group)?;
-        self.hear(driver, group, Kind::Post)?;
+        self.hear(driver, group, WindowMessage::Post)?;
         self.epochs.started(group);
         Ok(())
     }
@@ -136,12 +147,12 @@ impl Window {
                 continue;
             }
             sent.all_confirmed();
-            match self.question(driver, rank, self.head(Kind::Complete, rank)) {
+            match self.question(driver, rank, self.head(WindowMessage::Complete, rank)) {
                 Ok(token) => asked.push((rank, token)),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        result = result.and(self.tell(driver, &quiet, Kind::Complete));
+        result = result.and(self.tell(driver, &quiet, WindowMessage::Complete));
         for (rank, token) in asked {
             result = result.and(self.answer(driver, rank, token));
         }
@@ -156,7 +167,7 @@ impl Window {
     /// any more.
     pub fn wait<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
         let group: Arc<[u32]> = self.epochs.posted()?.into();
-        let heard = self.hear(driver, &group, Kind::Complete);
+        let heard = self.hear(driver, &group, WindowMessage::Complete);
         self.epochs.withdrawn();
         self.sound(heard)
     }
@@ -168,7 +179,7 @@ impl Window {
     pub fn test<D: Driver>(&mut self, driver: &D) -> Result<bool, D::Error> {
         let group: Arc<[u32]> = self.epochs.posted()?.into();
         driver.progress();
-        let Some(heard) = self.heard(&group, Kind::Complete) else { return Ok(false) };
+        let Some(heard) = self.heard(&group, WindowMessage::Complete) else { return Ok(false) };
         fence(Ordering::SeqCst);
         self.epochs.withdrawn();
         self.sound(heard)?;

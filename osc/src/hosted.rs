@@ -4,10 +4,10 @@ use crate::attached::Attached;
 use crate::departed::Departed;
 use crate::doubt::{self, Doubt, Mine};
 use crate::error::Fault;
-use crate::exposure::{Near, Part};
+use crate::exposure::{Near, WindowPart};
 use crate::header::{Header, Lock, Stripes};
 use crate::job::Job;
-use crate::memory::{Memory, place};
+use crate::memory::{WindowBytes, place};
 use crate::perform::Plan;
 use crate::questions::Questions;
 use crate::users::{InUse, Users};
@@ -29,7 +29,7 @@ pub(crate) struct Waiter {
 
 /// This process's part of a window.
 pub(crate) struct Hosted {
-    pub(crate) own: Part,
+    pub(crate) own: WindowPart,
     pub(crate) header: Header,
     /// In a dynamic window, what is attached.
     pub(crate) pieces: Option<Attached>,
@@ -54,7 +54,7 @@ pub(crate) struct Hosted {
 }
 
 impl Hosted {
-    pub(crate) fn new(own: Part, processes: Arc<[u32]>, rank: u32) -> Hosted {
+    pub(crate) fn new(own: WindowPart, processes: Arc<[u32]>, rank: u32) -> Hosted {
         let ranks = processes.len();
         Hosted {
             header: own.header().clone(),
@@ -82,7 +82,7 @@ impl Hosted {
     pub(crate) fn in_use(&self) -> Option<InUse> {
         let of = (self.rank, &self.processes);
         match &self.own {
-            Part::Host(exposure) if self.pieces.is_none() => {
+            WindowPart::Host(exposure) if self.pieces.is_none() => {
                 Some(InUse::new(exposure.clone(), of, &self.users))
             }
             _ => None,
@@ -140,7 +140,7 @@ impl Hosted {
 }
 
 /// What an operation comes to.
-pub(crate) enum Outcome {
+pub(crate) enum Performed {
     /// It is done; the bytes that were wanted.
     Done(Option<Vec<u8>>),
     /// A mutex is taken.
@@ -187,7 +187,7 @@ impl Hosted {
         layout: Option<&Layout>,
         (head, bytes): (&Head, &[u8]),
         holders: &dyn Fn(u32) -> Holder,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<Performed, Fault> {
         let all = if self.pieces.is_some() { u64::MAX } else { self.own.bytes() };
         let target = place(all, head.origin, layout, head.count).map_err(|_| Fault::Outside)?;
         let plan = Plan::read(target, (head, bytes))?;
@@ -200,28 +200,28 @@ impl Hosted {
             Near::Device(memory) => {
                 let stripes = plan.stripes(0)?;
                 if !self.take(stripes, holders)? {
-                    return Ok(Outcome::Busy);
+                    return Ok(Performed::Busy);
                 }
                 let mutexes = (self.header.clone(), self.rank, stripes);
                 let job = Job::new(head.window, memory, mutexes, (plan, bytes));
-                Ok(Outcome::Goes(Box::new(job)))
+                Ok(Performed::Goes(Box::new(job)))
             }
         }
     }
 
     fn run(
         &self,
-        memory: &impl Memory,
+        memory: &impl WindowBytes,
         plan: &Plan,
         bytes: &[u8],
         holders: &dyn Fn(u32) -> Holder,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<Performed, Fault> {
         let stripes = plan.stripes(memory.misalignment(0, 8))?;
         if !self.take(stripes, holders)? {
-            return Ok(Outcome::Busy);
+            return Ok(Performed::Busy);
         }
         let done = plan.run(memory, bytes);
         self.header.release_stripes(self.rank, stripes);
-        done.map(Outcome::Done)
+        done.map(Performed::Done)
     }
 }

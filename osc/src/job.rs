@@ -13,7 +13,7 @@
 //! dropped.
 
 use crate::arithmetic::{read, write};
-use crate::device::{DeviceMemory, Work};
+use crate::device::{DeviceMemory, DeviceWork};
 use crate::header::{Header, Stripes};
 use crate::perform::{Does, Plan};
 use gapless_engine::{EngineError, ReduceOp};
@@ -23,13 +23,13 @@ use std::ops::ControlFlow::{self, Break, Continue};
 const POLLS: usize = 64;
 
 /// What the device does next, or the bytes that were wanted.
-type Next = Result<ControlFlow<Option<Vec<u8>>, Step>, EngineError>;
+type Next = Result<ControlFlow<Option<Vec<u8>>, DeviceCopy>, EngineError>;
 
 /// An operation whose device is at work. Dropping it waits for that.
 pub(crate) struct Job {
     pub(crate) window: u32,
     /// Where it is; `None`: it has not begun, or is over.
-    step: Option<Step>,
+    step: Option<DeviceCopy>,
     plan: Plan,
     operand: Vec<u8>,
     /// What was there.
@@ -40,9 +40,9 @@ pub(crate) struct Job {
     held: Stripes,
 }
 
-enum Step {
-    Read(Work),
-    Write(Work),
+enum DeviceCopy {
+    Read(DeviceWork),
+    Write(DeviceWork),
 }
 
 impl Job {
@@ -62,13 +62,13 @@ impl Job {
         for _ in 0..POLLS {
             let next = match self.step.take() {
                 None => self.begin(),
-                Some(Step::Read(mut work)) => match work.poll() {
+                Some(DeviceCopy::Read(mut work)) => match work.poll() {
                     Some(read) => read.and_then(|read| self.has_read(read)),
-                    None => Ok(Continue(Step::Read(work))),
+                    None => Ok(Continue(DeviceCopy::Read(work))),
                 },
-                Some(Step::Write(mut work)) => match work.poll() {
+                Some(DeviceCopy::Write(mut work)) => match work.poll() {
                     Some(written) => written.map(|_| Break(self.end())),
-                    None => Ok(Continue(Step::Write(work))),
+                    None => Ok(Continue(DeviceCopy::Write(work))),
                 },
             };
             match next {
@@ -92,12 +92,12 @@ impl Job {
 
     fn read(&self) -> Next {
         let work = self.memory.begin_load(&self.plan.target, self.plan.range.clone())?;
-        Ok(Continue(Step::Read(work)))
+        Ok(Continue(DeviceCopy::Read(work)))
     }
 
     fn write(&self, bytes: Vec<u8>) -> Next {
         let (target, range) = (&self.plan.target, self.plan.range.clone());
-        Ok(Continue(Step::Write(self.memory.begin_store(target, range, bytes)?)))
+        Ok(Continue(DeviceCopy::Write(self.memory.begin_store(target, range, bytes)?)))
     }
 
     fn begin(&mut self) -> Next {

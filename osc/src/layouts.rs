@@ -13,12 +13,12 @@ pub(crate) const LAYOUT_BYTES: u64 = 64 << 20;
 /// The layouts of a process, by its numbers.
 #[derive(Default)]
 pub(crate) struct Layouts {
-    known: HashMap<u32, (u64, Known)>,
+    known: HashMap<u32, (u64, PeerLayout)>,
     /// Of all of them, flattened.
     bytes: u64,
 }
 
-enum Known {
+enum PeerLayout {
     /// Some of its bytes have come.
     Part(Vec<u8>),
     Whole(Layout),
@@ -34,10 +34,10 @@ impl Layouts {
                 return Err("too many layouts, or some that are too long");
             }
             self.bytes = all;
-            self.known.insert(head.layout, (head.count, Known::Part(Vec::new())));
+            self.known.insert(head.layout, (head.count, PeerLayout::Part(Vec::new())));
         }
         let Some((bytes_all, known)) = self.known.get_mut(&head.layout) else { return Ok(()) };
-        let Known::Part(flat) = known else {
+        let PeerLayout::Part(flat) = known else {
             return Err("a layout that is told twice");
         };
         if head.count != *bytes_all {
@@ -49,10 +49,10 @@ impl Layouts {
         flat.extend_from_slice(bytes);
         if flat.len() as u64 == head.count {
             *known = match Layout::unflatten(flat) {
-                Ok(layout) => Known::Whole(layout),
+                Ok(layout) => PeerLayout::Whole(layout),
                 Err(error) => {
                     tracing::error!(%error, "a layout that a peer has sent");
-                    Known::Bad
+                    PeerLayout::Bad
                 }
             };
         }
@@ -68,14 +68,14 @@ impl Layouts {
     pub(crate) fn get(&self, id: u32) -> Result<Option<&Layout>, Fault> {
         match (id, self.known.get(&id)) {
             (0, _) => Ok(None),
-            (_, Some((_, Known::Whole(layout)))) => Ok(Some(layout)),
+            (_, Some((_, PeerLayout::Whole(layout)))) => Ok(Some(layout)),
             _ => Err(Fault::Layout),
         }
     }
 }
 
 /// A layout of ours.
-pub(crate) struct Told {
+pub(crate) struct SentLayout {
     pub(crate) layout: Layout,
     pub(crate) id: u32,
     /// Of the flattened layout.

@@ -11,7 +11,7 @@
 use crate::core::Osc;
 use crate::device::{DeviceExposure, DeviceMemory};
 use crate::error::WindowError;
-use crate::exposure::{Exposure, Part};
+use crate::exposure::{Exposure, WindowPart};
 use crate::header::Header;
 use crate::numbers::{self, KEY, read_key, write_key};
 use crate::tasks::{Accumulations, KernelHandle, Tasks};
@@ -75,7 +75,7 @@ impl Making<'_> {
             .collect::<Result<_, D::Error>>()?;
         let own = own.and_then(|(memory, lock)| {
             // SAFETY: the caller's promise.
-            let part: Result<Part, D::Error> =
+            let part: Result<WindowPart, D::Error> =
                 unsafe { self.part((memory, lock.clone()), processes.len()) };
             Ok((part?, lock))
         });
@@ -99,9 +99,9 @@ impl Making<'_> {
         let kind = flavor as u64 | flags | (way as u64) << 16 | u64::from(kernel) << 24;
         let bytes = if flavor == Flavor::Dynamic { 0 } else { own.bytes() };
         let misalignment = match &own {
-            Part::Host(_) => own.lease().region().start() % 64,
+            WindowPart::Host(_) => own.lease().region().start() % 64,
             // Devices align what they give.
-            Part::Device(_) => 0,
+            WindowPart::Device(_) => 0,
         };
         let words = [u64::from(handle.id()), bytes, self.unit, misalignment, kind];
         record.extend(words.into_iter().flat_map(u64::to_le_bytes).chain(digest));
@@ -135,7 +135,7 @@ impl Making<'_> {
         &self,
         (memory, lock): (Lease, Lease),
         ranks: usize,
-    ) -> Result<Part, E> {
+    ) -> Result<WindowPart, E> {
         // SAFETY: a lock's memory is the window's alone, or a peer's that is: nobody ever looks at the bytes.
         let words = unsafe { Words::new(lock) }?;
         let none = WindowError::NoMemory { rank: u32::try_from(ranks).unwrap_or(u32::MAX) };
@@ -155,7 +155,7 @@ impl Making<'_> {
     }
 
     /// Gets ready for accumulations that others put here: with a kernel, if a worker does them.
-    fn ready(&self, own: &Part) -> Result<Option<KernelHandle>, WindowError> {
+    fn ready(&self, own: &WindowPart) -> Result<Option<KernelHandle>, WindowError> {
         let way = self.accumulations;
         if way == Accumulations::Ordinary {
             return Ok(None);
@@ -163,7 +163,7 @@ impl Making<'_> {
         if self.flavor == Flavor::Dynamic {
             return Err(WindowError::Flavor { call: "accumulate_by", flavor: "a dynamic window" });
         }
-        if matches!((own, way), (Part::Device(_), Accumulations::Tasks)) {
+        if matches!((own, way), (WindowPart::Device(_), Accumulations::Tasks)) {
             let flavor = "a window in memory of a device";
             return Err(WindowError::Flavor { call: "accumulate_by_tasks", flavor });
         }
@@ -221,10 +221,10 @@ impl Making<'_> {
 }
 
 /// A member's memory is mapped.
-fn reach(member: &mut Member, part: Part) {
+fn reach(member: &mut Member, part: WindowPart) {
     match part {
-        Part::Host(exposure) => member.direct = Some(exposure),
-        Part::Device(exposure) => member.device = Some(exposure),
+        WindowPart::Host(exposure) => member.direct = Some(exposure),
+        WindowPart::Device(exposure) => member.device = Some(exposure),
     }
 }
 

@@ -16,7 +16,7 @@ const RUNS: usize = 64;
 pub(crate) const PART: u64 = 4 << 10;
 
 /// Bytes that lie at offsets.
-pub(crate) trait Memory {
+pub(crate) trait WindowBytes {
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault>;
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), Fault>;
@@ -28,7 +28,7 @@ pub(crate) trait Memory {
     fn one(&self) -> Option<&Atomics>;
 }
 
-impl Memory for Atomics {
+impl WindowBytes for Atomics {
     #[inline]
     fn load(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
         Atomics::load(self, offset, into).map_err(|_| Fault::Outside)
@@ -121,7 +121,7 @@ pub(crate) fn for_each_run(
 /// Writes `bytes` to `range` of the target.
 #[inline]
 pub(crate) fn store(
-    memory: &impl Memory,
+    memory: &impl WindowBytes,
     target: &Typed,
     range: Range<u64>,
     bytes: &[u8],
@@ -132,7 +132,7 @@ pub(crate) fn store(
 /// Reads `range` of the target.
 #[inline]
 pub(crate) fn load(
-    memory: &impl Memory,
+    memory: &impl WindowBytes,
     target: &Typed,
     range: Range<u64>,
     into: &mut [u8],
@@ -171,7 +171,7 @@ thread_local! {
 /// operation that has none; `result`, if there is one, gets what was there.
 #[inline]
 pub(crate) fn change(
-    memory: &impl Memory,
+    memory: &impl WindowBytes,
     target: &Typed,
     range: Range<u64>,
     (arithmetic, operand): (&Arithmetic, &[u8]),
@@ -214,7 +214,7 @@ pub(crate) fn change_number(
 }
 
 fn change_many(
-    memory: &impl Memory,
+    memory: &impl WindowBytes,
     target: &Typed,
     range: Range<u64>,
     (arithmetic, operand): (&Arithmetic, &[u8]),
@@ -265,7 +265,7 @@ pub(crate) fn part(target: &Typed, range: &Range<u64>, width: u64) -> Range<u64>
 
 /// Replaces one element by `swap` if it is `compare`, bit by bit; gives what was there. The caller has its stripe.
 pub(crate) fn compare_swap(
-    memory: &impl Memory,
+    memory: &impl WindowBytes,
     offset: u64,
     width: usize,
     (compare, swap): (u64, u64),

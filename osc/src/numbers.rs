@@ -66,7 +66,7 @@ fn agree_on_network<R: Ranks>(ranks: &R) -> Result<Option<String>, R::Error> {
 }
 
 /// What a rank tells of its memory: the key, and where the transport is reached that has made it.
-type Told = (RemoteKey, Address);
+type LentNumbers = (RemoteKey, Address);
 
 /// Bytes of that: the key, the length of the address, the address.
 const TOLD: usize = KEY + 2 + Address::MAX_BYTES;
@@ -80,7 +80,7 @@ fn write(registered: &Registered, address: &Address, place: &mut [u8]) {
     room[..bytes.len()].copy_from_slice(bytes);
 }
 
-fn read(place: &[u8]) -> Option<Told> {
+fn read(place: &[u8]) -> Option<LentNumbers> {
     let (key, rest) = place.split_at(KEY);
     let (len, address) = rest.split_at(2);
     let len = u16::from_le_bytes(len.try_into().ok()?);
@@ -88,13 +88,13 @@ fn read(place: &[u8]) -> Option<Told> {
 }
 
 /// Has a process's rail meet those of all members; whether it may reach them.
-fn meet(bml: &mut Bml, rail: RdmaRail, members: &[Member], all: &[Told]) -> bool {
+fn meet(bml: &mut Bml, rail: RdmaRail, members: &[Member], all: &[LentNumbers]) -> bool {
     let mut members = members.iter().zip(all);
     members.all(|(member, (_, address))| bml.meet_for_changes(rail, Rank(member.process), address))
 }
 
 /// Whether a process can change the numbers of all members; `None` while links are being made.
-fn reaches(bml: &mut Bml, rail: RdmaRail, members: &[Member], all: &[Told]) -> Option<bool> {
+fn reaches(bml: &mut Bml, rail: RdmaRail, members: &[Member], all: &[LentNumbers]) -> Option<bool> {
     let mut known = Some(true);
     for (member, (key, _)) in members.iter().zip(all) {
         match bml.changes(rail, Rank(member.process), key) {
@@ -132,7 +132,7 @@ pub(crate) fn agree<D: Driver>(
     }
     let mut told = vec![0u8; TOLD * members.len()];
     ranks.allgather(&own, &mut told)?;
-    let all: Option<Vec<Told>> = told.chunks(TOLD).map(read).collect();
+    let all: Option<Vec<LentNumbers>> = told.chunks(TOLD).map(read).collect();
     // All ranks see alike that one has none.
     if let Some((all, rail)) = all.zip(registered.as_ref().map(Registered::rail)) {
         let may = ranks.with_bml(|bml| meet(bml, rail, members, &all))?;

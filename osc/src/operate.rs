@@ -9,12 +9,12 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, Near};
 use crate::header::{Header, Stripes};
 use crate::memory::{change, compare_swap, for_each_run, load, part, place, store, stripes};
-use crate::place::{Access, Place, Way, check_types};
-use crate::reading::{Reading, State};
+use crate::place::{Access, AccessKind, Place, check_types};
+use crate::reading::{ReadState, Reading};
 use crate::runs::Grid;
 use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window, nobody};
-use crate::wire::{FETCH, Head, Kind, OPERANDS};
+use crate::wire::{FETCH, Head, OPERANDS, WindowMessage};
 use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use std::ops::Range;
@@ -32,7 +32,7 @@ impl Window {
         call: &'static str,
         (rank, at): (u32, &Place),
         origin: &Typed,
-        way: Way,
+        way: AccessKind,
     ) -> Result<Access, WindowError> {
         self.epochs.operate(call, rank)?;
         self.locate((rank, at), origin, way)
@@ -42,7 +42,12 @@ impl Window {
     ///
     /// # Errors
     /// As [`access`](Window::access).
-    pub fn access_own(&self, at: &Place, origin: &Typed, way: Way) -> Result<Access, WindowError> {
+    pub fn access_own(
+        &self,
+        at: &Place,
+        origin: &Typed,
+        way: AccessKind,
+    ) -> Result<Access, WindowError> {
         if self.flavor == Flavor::Dynamic {
             let call = "an access to the window's own memory";
             return Err(WindowError::Flavor { call, flavor: self.flavor.name() });
@@ -58,7 +63,7 @@ impl Window {
         &self,
         (rank, at): (u32, &Place),
         origin: &Typed,
-        way: Way,
+        way: AccessKind,
     ) -> Result<Access, WindowError> {
         self.epochs.check_rank(rank)?;
         if self.flavor != Flavor::Shared {
@@ -72,7 +77,7 @@ impl Window {
         &self,
         (rank, at): (u32, &Place),
         origin: &Typed,
-        way: Way,
+        way: AccessKind,
     ) -> Result<Access, WindowError> {
         let member = &self.members[rank as usize];
         let bytes = if self.flavor == Flavor::Dynamic { u64::MAX } else { member.bytes };
@@ -93,7 +98,7 @@ impl Window {
             (None, None) => place(bytes, start, Some(origin.layout()), origin.count()),
             (Some((layout, count)), _) => {
                 check_types(origin, layout, *count)?;
-                if way != Way::Read && layout.overlaps(*count) {
+                if way != AccessKind::Read && layout.overlaps(*count) {
                     return Err(WindowError::Overlapping { count: *count });
                 }
                 place(bytes, start, Some(layout), *count)
@@ -175,7 +180,7 @@ impl Window {
         if let Some(near) = self.near_device(access) {
             return self.put_near(driver, (access, near), range, bytes);
         }
-        let head = self.head(Kind::Put, access.rank);
+        let head = self.head(WindowMessage::Put, access.rank);
         self.send(driver, access, Pieces { head, range, bytes, element: 1 }, None)
     }
 
@@ -228,13 +233,13 @@ impl Window {
             self.get_near(driver, (access, near), range, &mut found)?;
             return Ok(self.here(access.rank, found));
         }
-        let head = self.head(Kind::Get, access.rank);
+        let head = self.head(WindowMessage::Get, access.rank);
         let pieces = Pieces { head, range, bytes: &[], element: 1 };
         self.read(driver, access, pieces)
     }
 
     fn here(&self, rank: u32, found: Vec<u8>) -> Reading {
-        Reading { rank, state: State::Here(found), osc: self.osc().clone() }
+        Reading { rank, state: ReadState::Here(found), osc: self.osc().clone() }
     }
 
     /// Sends questions, and gives what their answers will be.
@@ -248,7 +253,7 @@ impl Window {
         let bytes = length(&pieces.range)?;
         let token = self.osc().core().questions.ask(process, pieces.range.start, bytes);
         let osc = self.osc().clone();
-        let reading = Reading { rank: access.rank, state: State::Asked(token), osc };
+        let reading = Reading { rank: access.rank, state: ReadState::Asked(token), osc };
         self.send(driver, access, pieces, Some(token))?;
         if self.tasks.is_some() {
             // A task that is put next must not come first.
@@ -429,7 +434,7 @@ impl Window {
         let op = ReduceOp::ALL.iter().position(|op| *op == arithmetic.op()).unwrap_or(0);
         let op = u8::try_from(op).unwrap_or(0);
         let primitive = arithmetic.primitive() as u8;
-        Head { op, primitive, flag, ..self.head(Kind::Accumulate, rank) }
+        Head { op, primitive, flag, ..self.head(WindowMessage::Accumulate, rank) }
     }
 
     /// An accumulation in memory that is mapped: stripe after stripe.
@@ -535,7 +540,8 @@ impl Window {
             crate::arithmetic::write(old, found);
             return Ok(());
         }
-        let head = Head { primitive: primitive as u8, ..self.head(Kind::Compare, access.rank) };
+        let head =
+            Head { primitive: primitive as u8, ..self.head(WindowMessage::Compare, access.rank) };
         let (range, both) = (0..width as u64, [compare, swap].concat());
         let pieces = Pieces { head, range, bytes: &both, element: width as u64 };
         let reading = self.read(driver, access, pieces)?;

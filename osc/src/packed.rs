@@ -1,7 +1,7 @@
 //! What origins have in pieces, or on a device: it is packed first, and unpacked last, in memory of the host.
 
 use crate::elements::check_apart;
-use crate::exposure::Part;
+use crate::exposure::WindowPart;
 use crate::place::{Access, Place};
 use crate::reading::Reading;
 use crate::window::{CallError, Driver, Window};
@@ -161,8 +161,8 @@ unsafe fn give_all<R, E: CallError>(
 impl Window {
     fn chunk(&self) -> u64 {
         match &self.own {
-            Part::Host(_) => CHUNK,
-            Part::Device(_) => DEVICE_CHUNK,
+            WindowPart::Host(_) => CHUNK,
+            WindowPart::Device(_) => DEVICE_CHUNK,
         }
     }
 

@@ -14,8 +14,8 @@
 //! time, go without credit ([`SLACK`]).
 
 use crate::job::Job;
-use crate::layouts::{Layouts, Told};
-use crate::wire::{Head, Kind};
+use crate::layouts::{Layouts, SentLayout};
+use crate::wire::{Head, WindowMessage};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of requests that a process may have on their way to another, or waiting there.
@@ -55,7 +55,7 @@ pub(crate) struct Peer {
     /// Its layouts, as it numbers them.
     pub(crate) layouts: Layouts,
     /// Ours that it knows, or is being told, oldest first.
-    pub(crate) told: VecDeque<Told>,
+    pub(crate) told: VecDeque<SentLayout>,
     pub(crate) next_layout: u32,
 }
 
@@ -100,7 +100,7 @@ impl Queue {
 impl Peer {
     /// Whether a message may be sent now. None of them is longer than [`PIECE`]: so there is always credit for one after
     /// the other side has told what it has to.
-    pub(crate) fn has_credit(&self, kind: Kind, len: usize) -> bool {
+    pub(crate) fn has_credit(&self, kind: WindowMessage, len: usize) -> bool {
         let waiting = self.charged - self.credited;
         !kind.takes_credit() || waiting == 0 || waiting + len as u64 <= CREDIT
     }

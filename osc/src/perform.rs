@@ -5,8 +5,8 @@ use crate::arithmetic::{Arithmetic, read, write};
 use crate::error::Fault;
 
 use crate::header::Stripes;
-use crate::memory::{Memory, change, compare_swap, load, store, stripes};
-use crate::wire::{Head, Kind, OPERANDS, READ_MAX};
+use crate::memory::{WindowBytes, change, compare_swap, load, store, stripes};
+use crate::wire::{Head, OPERANDS, READ_MAX, WindowMessage};
 use gapless_dtype::Primitive;
 use gapless_engine::{ReduceOp, Typed};
 use std::ops::Range;
@@ -45,7 +45,8 @@ impl Plan {
     pub(crate) fn read(target: Typed, (head, bytes): (&Head, &[u8])) -> Result<Plan, Fault> {
         let end = head.start.checked_add(head.length).ok_or(Fault::Outside)?;
         let range = head.start..end;
-        let reads = matches!(head.kind, Kind::Get | Kind::Compare) || head.fetches();
+        let reads =
+            matches!(head.kind, WindowMessage::Get | WindowMessage::Compare) || head.fetches();
         if reads && (head.length > READ_MAX || head.token == 0) {
             return Err(Fault::Outside);
         }
@@ -54,15 +55,15 @@ impl Plan {
         let fits =
             |expected: usize| if bytes.len() == expected { Ok(()) } else { Err(Fault::Outside) };
         let does = match head.kind {
-            Kind::Put => {
+            WindowMessage::Put => {
                 fits(length)?;
                 Does::Put
             }
-            Kind::Get => {
+            WindowMessage::Get => {
                 fits(0)?;
                 Does::Get
             }
-            Kind::Compare => {
+            WindowMessage::Compare => {
                 fits(2 * length)?;
                 let place = target.as_contiguous().ok_or(Fault::Elements)?;
                 let primitive = Primitive::from_code(head.primitive).ok_or(Fault::Elements)?;
@@ -117,7 +118,11 @@ impl Plan {
     }
 
     /// Does it in memory of the host; gives the bytes that were wanted. The caller has the mutexes.
-    pub(crate) fn run(&self, memory: &impl Memory, bytes: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    pub(crate) fn run(
+        &self,
+        memory: &impl WindowBytes,
+        bytes: &[u8],
+    ) -> Result<Option<Vec<u8>>, Fault> {
         let (target, range) = (&self.target, self.range.clone());
         match &self.does {
             Does::Nothing => Ok(None),

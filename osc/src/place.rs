@@ -79,7 +79,7 @@ impl From<i32> for Place {
 
 /// What is done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AccessKind {
     /// It is read.
     Read,
     /// It is written.

@@ -12,15 +12,15 @@ macro_rules! calls {
     ($($call:ident $name:literal),* $(,)?) => {
         /// A call of a window that a profile tells apart.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Call {
+        pub enum WindowCall {
             $(
                 #[doc = $name]
                 $call
             ),*
         }
 
-        impl Call {
-            const ALL: [(Call, &'static str); [$($name),*].len()] = [$((Call::$call, $name)),*];
+        impl WindowCall {
+            const ALL: [(WindowCall, &'static str); [$($name),*].len()] = [$((WindowCall::$call, $name)),*];
         }
     };
 }
@@ -42,9 +42,9 @@ calls! {
     Wait "wait",
 }
 
-impl Call {
+impl WindowCall {
     fn accumulates(self) -> bool {
-        matches!(self, Call::Accumulate | Call::GetAccumulate | Call::FetchAndOp)
+        matches!(self, WindowCall::Accumulate | WindowCall::GetAccumulate | WindowCall::FetchAndOp)
     }
 }
 
@@ -59,7 +59,7 @@ struct Tally {
 #[derive(Debug)]
 pub struct Profile {
     since: Instant,
-    calls: [Tally; Call::ALL.len()],
+    calls: [Tally; WindowCall::ALL.len()],
     sizes: [AtomicU64; SIZES],
 }
 
@@ -73,7 +73,7 @@ impl Default for Profile {
 impl Profile {
     /// Counts a call of so many bytes that began then.
     #[cold]
-    pub fn note(&self, call: Call, bytes: u64, began: Instant) {
+    pub fn note(&self, call: WindowCall, bytes: u64, began: Instant) {
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let tally = &self.calls[call as usize];
         let numbers = [(&tally.count, 1), (&tally.bytes, bytes), (&tally.nanoseconds, took)];
@@ -88,7 +88,7 @@ impl Profile {
 
     /// What was counted so far.
     pub fn read(&self, way: Accumulations) -> WindowProfile {
-        let calls = Call::ALL.iter().map(|(call, name)| {
+        let calls = WindowCall::ALL.iter().map(|(call, name)| {
             let tally = &self.calls[*call as usize];
             let [count, bytes, nanoseconds] = [&tally.count, &tally.bytes, &tally.nanoseconds]
                 .map(|number| number.load(Ordering::Relaxed));
@@ -174,9 +174,9 @@ mod tests {
     fn calls_are_counted_by_kind_and_size() {
         let profile = Profile::default();
         for bytes in [0, 1, 8, 8, 9, u64::MAX / 4] {
-            profile.note(Call::Accumulate, bytes, Instant::now());
+            profile.note(WindowCall::Accumulate, bytes, Instant::now());
         }
-        profile.note(Call::Put, 100, Instant::now());
+        profile.note(WindowCall::Put, 100, Instant::now());
         let read = profile.read(Accumulations::Tasks);
         assert_eq!(read.accumulations, [(1, 2), (8, 2), (16, 1), (1 << 31, 1)]);
         let calls: Vec<_> = read.calls.iter().map(|calls| (calls.name, calls.count)).collect();

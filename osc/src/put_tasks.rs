@@ -211,7 +211,7 @@ impl Window {
         for (_, operands) in &piece.runs {
             payload.extend_from_slice(bytes.get(operands.clone()).unwrap_or_default());
         }
-        let what = run::What {
+        let what = run::Accumulation {
             window: member.window,
             rank: self.rank,
             op: arithmetic.op(),

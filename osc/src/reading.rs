@@ -8,12 +8,12 @@ use crate::window::{Driver, Window};
 #[derive(Debug)]
 pub struct Reading {
     pub(crate) rank: u32,
-    pub(crate) state: State,
+    pub(crate) state: ReadState,
     pub(crate) osc: Osc,
 }
 
 #[derive(Debug)]
-pub(crate) enum State {
+pub(crate) enum ReadState {
     Here(Vec<u8>),
     Asked(u64),
     Taken,
@@ -21,7 +21,7 @@ pub(crate) enum State {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let State::Asked(token) = self.state {
+        if let ReadState::Asked(token) = self.state {
             self.osc.core().questions.forget(token);
         }
     }
@@ -32,7 +32,7 @@ impl Window {
     #[must_use]
     pub fn is_read(reading: &Reading) -> bool {
         match reading.state {
-            State::Asked(token) => reading.osc.core().questions.is_answered(token),
+            ReadState::Asked(token) => reading.osc.core().questions.is_answered(token),
             _ => true,
         }
     }
@@ -66,10 +66,10 @@ pub enum Failed<E> {
 /// # Errors
 /// [`Failed`].
 pub fn collect<D: Driver>(driver: &D, mut reading: Reading) -> Result<Vec<u8>, Failed<D::Error>> {
-    match std::mem::replace(&mut reading.state, State::Taken) {
-        State::Here(found) => Ok(found),
-        State::Taken => Ok(Vec::new()),
-        State::Asked(token) => {
+    match std::mem::replace(&mut reading.state, ReadState::Taken) {
+        ReadState::Here(found) => Ok(found),
+        ReadState::Taken => Ok(Vec::new()),
+        ReadState::Asked(token) => {
             let osc = reading.osc.clone();
             let answered = driver.until(
                 false,

@@ -2,10 +2,10 @@
 
 use crate::core::{Core, Offered};
 use crate::error::WindowError;
-use crate::layouts::{LAYOUT_BYTES, LAYOUTS, Told};
+use crate::layouts::{LAYOUT_BYTES, LAYOUTS, SentLayout};
 use crate::place::Access;
 use crate::window::{Driver, Window};
-use crate::wire::{Head, Kind, READ_MAX};
+use crate::wire::{Head, READ_MAX, WindowMessage};
 use gapless_bml::{Bml, Rank};
 use gapless_dtype::Layout;
 use std::ops::Range;
@@ -36,7 +36,7 @@ impl Window {
         let target = &access.target;
         let stretch = target.contiguous_start().map(|stretch| target.region().offset() + stretch);
         let mut at = range.start;
-        let is_swap = head.kind == Kind::Compare;
+        let is_swap = head.kind == WindowMessage::Compare;
         let whom = || Some(process);
         let sent = driver.until(false, whom, |bml| {
             loop {
@@ -111,7 +111,7 @@ impl Core {
         layout: &Layout,
     ) -> Option<Result<u32, WindowError>> {
         let room = Core::piece(bml, process)?;
-        let known = |told: &Told| told.layout.id() == layout.id();
+        let known = |told: &SentLayout| told.layout.id() == layout.id();
         if !self.peer(process).told.iter().any(known)
             && let Err(error) = self.begin_to_tell(bml, process, layout)?
         {
@@ -129,7 +129,7 @@ impl Core {
                 count: flat.len() as u64,
                 start: sent as u64,
                 length: now.len() as u64,
-                ..Head::new(Kind::Layout, 0, 0)
+                ..Head::new(WindowMessage::Layout, 0, 0)
             };
             match self.offer(bml, process, head, now) {
                 Offered::Full => return None,
@@ -168,7 +168,7 @@ impl Core {
                 break;
             }
             let at = peer.told.iter().position(|told| told.flat.is_empty())?;
-            let head = Head { layout: peer.told[at].id, ..Head::new(Kind::Forget, 0, 0) };
+            let head = Head { layout: peer.told[at].id, ..Head::new(WindowMessage::Forget, 0, 0) };
             match self.offer(bml, process, head, &[]) {
                 Offered::Sent => self.peer(process).told.remove(at),
                 Offered::Full => return None,
@@ -178,7 +178,7 @@ impl Core {
         let peer = self.peer(process);
         peer.next_layout = peer.next_layout.wrapping_add(1).max(1);
         let (layout, id) = (layout.clone(), peer.next_layout);
-        peer.told.push_back(Told { layout, id, bytes, flat, sent: 0 });
+        peer.told.push_back(SentLayout { layout, id, bytes, flat, sent: 0 });
         Some(Ok(()))
     }
 }

@@ -8,8 +8,8 @@ use crate::device::fault;
 use crate::doubt::{self, Doubt};
 use crate::error::Fault;
 use crate::header::Lock;
-use crate::hosted::{Holder, Outcome, Waiter};
-use crate::wire::{HEADER, Head, Kind};
+use crate::hosted::{Holder, Performed, Waiter};
+use crate::wire::{HEADER, Head, WindowMessage};
 use gapless_bml::{Bml, Rank};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,23 +23,23 @@ impl Core {
         let Some(head) = Head::read(message) else { return Done::Nonsense("no message") };
         let bytes = &message[HEADER..];
         match head.kind {
-            Kind::Answer | Kind::Credit => {
+            WindowMessage::Answer | WindowMessage::Credit => {
                 if !self.peer(from.0).credit(head.count) {
                     return Done::Nonsense("credit for more than was sent");
                 }
                 return match head.kind {
-                    Kind::Answer => said(self.questions.answer(from.0, &head, bytes)),
+                    WindowMessage::Answer => said(self.questions.answer(from.0, &head, bytes)),
                     _ => Done::Yes,
                 };
             }
-            Kind::Layout => return said(self.peer(from.0).layouts.learn(&head, bytes)),
-            Kind::Forget => {
+            WindowMessage::Layout => return said(self.peer(from.0).layouts.learn(&head, bytes)),
+            WindowMessage::Forget => {
                 self.peer(from.0).layouts.forget(head.layout);
                 return Done::Yes;
             }
             // It is not kept: whoever has so many answers to come gets no more, and asks again.
-            Kind::Holds if self.peer(from.0).has_enough() => return Done::Yes,
-            Kind::Holds => {}
+            WindowMessage::Holds if self.peer(from.0).has_enough() => return Done::Yes,
+            WindowMessage::Holds => {}
             // Its answers are to leave first, unless it was begun.
             _ if head.token != 0 && self.peer(from.0).is_full() => return Done::Blocked,
             _ => {}
@@ -55,10 +55,11 @@ impl Core {
             return Done::Nonsense("a message of a rank that another process is");
         }
         match head.kind {
-            Kind::Put | Kind::Get | Kind::Accumulate | Kind::Compare => {
-                self.access(osc, bml, from, (&head, bytes))
-            }
-            Kind::Lock => {
+            WindowMessage::Put
+            | WindowMessage::Get
+            | WindowMessage::Accumulate
+            | WindowMessage::Compare => self.access(osc, bml, from, (&head, bytes)),
+            WindowMessage::Lock => {
                 let kind = if head.flag == 0 { Lock::Shared } else { Lock::Exclusive };
                 let waits = |waiter: &Waiter| waiter.question.rank == head.rank;
                 if hosted.held[rank].is_some() || hosted.waiting.iter().any(waits) {
@@ -70,7 +71,7 @@ impl Core {
                 self.grant_locks(osc, bml);
                 Done::Yes
             }
-            Kind::Unlock => {
+            WindowMessage::Unlock => {
                 let kind = if head.flag == 0 { Lock::Shared } else { Lock::Exclusive };
                 if hosted.held[rank].take_if(|held| *held == kind).is_none() {
                     return Done::Nonsense("the end of a lock that it does not have");
@@ -80,29 +81,30 @@ impl Core {
                 self.grant_locks(osc, bml);
                 Done::Yes
             }
-            Kind::Flush => {
+            WindowMessage::Flush => {
                 self.conclude(bml, from, &head);
                 Done::Yes
             }
-            Kind::Post => {
+            WindowMessage::Post => {
                 hosted.posts[rank] = hosted.posts[rank].saturating_add(1);
                 Done::Yes
             }
-            Kind::Complete => {
+            WindowMessage::Complete => {
                 hosted.completes[rank] = hosted.completes[rank].saturating_add(1);
                 if head.token != 0 {
                     self.conclude(bml, from, &head);
                 }
                 Done::Yes
             }
-            Kind::Holds => {
+            WindowMessage::Holds => {
                 let said = [doubt::answer(&hosted.mine, head.origin)];
                 self.reply(bml, from, &head, Ok((0, &said)));
                 Done::Yes
             }
-            Kind::Answer | Kind::Credit | Kind::Layout | Kind::Forget => {
-                Done::Nonsense("no message of a window")
-            }
+            WindowMessage::Answer
+            | WindowMessage::Credit
+            | WindowMessage::Layout
+            | WindowMessage::Forget => Done::Nonsense("no message of a window"),
         }
     }
 
@@ -197,12 +199,12 @@ impl Core {
         let head = message.0;
         let result = match self.peer(from.0).job.take() {
             // It was begun before: nothing of this process comes between.
-            Some(job) => Ok(Outcome::Goes(job)),
+            Some(job) => Ok(Performed::Goes(job)),
             None => self.begin(osc, from, message),
         };
         let result = match result {
-            Ok(Outcome::Goes(mut job)) => match job.step() {
-                Some(result) => result.map(Outcome::Done).map_err(|error| fault(&error)),
+            Ok(Performed::Goes(mut job)) => match job.step() {
+                Some(result) => result.map(Performed::Done).map_err(|error| fault(&error)),
                 None => {
                     self.peer(from.0).job = Some(job);
                     return Done::Blocked;
@@ -211,9 +213,9 @@ impl Core {
             result => result,
         };
         match result {
-            Ok(Outcome::Busy | Outcome::Goes(_)) => return Done::Blocked,
-            Ok(Outcome::Done(None)) => {}
-            Ok(Outcome::Done(Some(bytes))) => {
+            Ok(Performed::Busy | Performed::Goes(_)) => return Done::Blocked,
+            Ok(Performed::Done(None)) => {}
+            Ok(Performed::Done(Some(bytes))) => {
                 self.reply(bml, from, head, Ok((head.start, &bytes)));
             }
             Err(fault) if head.token != 0 => self.reply(bml, from, head, Err(fault)),
@@ -228,11 +230,16 @@ impl Core {
     }
 
     /// Does an operation, or begins to, if it is on memory of a device.
-    fn begin(&mut self, osc: &Osc, from: Rank, message: (&Head, &[u8])) -> Result<Outcome, Fault> {
+    fn begin(
+        &mut self,
+        osc: &Osc,
+        from: Rank,
+        message: (&Head, &[u8]),
+    ) -> Result<Performed, Fault> {
         let layouts = &self.peer(from.0).layouts;
         let layout = layouts.get(message.0.layout)?.cloned();
         let Some(hosted) = self.windows.get(&message.0.window) else {
-            return Ok(Outcome::Done(None));
+            return Ok(Performed::Done(None));
         };
         let holders = |rank: u32| Holder::of(osc.departed(), hosted.processes.get(rank as usize));
         hosted.perform(layout.as_ref(), message, &holders)

@@ -26,7 +26,7 @@ pub(crate) mod run;
 
 use crate::core::Osc;
 use crate::error::WindowError;
-use crate::exposure::Part;
+use crate::exposure::WindowPart;
 use gapless_bml::{AmTag, Bml, BmlError};
 use gapless_mem::{Lease, Worker};
 use gapless_xtq::device::{DeviceFunction, Life, TargetError};
@@ -202,7 +202,7 @@ impl Tasks {
     /// # Errors
     /// There is no worker, or it cannot reach the memory; there are 64 such windows.
     #[allow(unsafe_code, reason = "gives the worker memory that is touched by atomic accesses")]
-    pub fn host_kernel(&self, part: &Part) -> Result<KernelHandle, WindowError> {
+    pub fn host_kernel(&self, part: &WindowPart) -> Result<KernelHandle, WindowError> {
         let mut kernels = unpoisoned(&self.0.kernels);
         let mut all = (0..64u8).take(ENTRIES).map(|at| (kernels.next + at) % 64);
         let free = all.find(|index| kernels.taken >> index & 1 == 0);
@@ -218,7 +218,7 @@ impl Tasks {
         let kernel = Kernel::of_worker(DeviceFunction::Combine, longest);
         let kernel = kernel.buffer(part.lease().clone());
         // SAFETY: the worker's function stays inside its buffer. That is a window's, of which no reference exists, and
-        // whose contents nobody relies on (`Part`); its lease keeps it.
+        // whose contents nobody relies on (`WindowPart`); its lease keeps it.
         let registered = unsafe { self.0.xtq.register_kernel(index, kernel) };
         match registered {
             Ok(()) => Ok(KernelHandle { tasks: self.clone(), index: Some(index) }),

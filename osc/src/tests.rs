@@ -11,7 +11,7 @@ mod rogue;
 mod tasks;
 
 use crate::core::Done;
-use crate::wire::{HEADER, Head, Kind};
+use crate::wire::{HEADER, Head, WindowMessage};
 use crate::{Exposure, Header, Lock, Osc};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_dtype::{Datatype, Primitive};
@@ -80,19 +80,19 @@ fn made_up_messages_change_nothing_but_the_window() {
     let double = Datatype::from(Primitive::Double);
     let flat = Datatype::vector(3, 1, 2, &double).unwrap().commit().unwrap().flatten();
     let kinds = [
-        Kind::Put,
-        Kind::Get,
-        Kind::Accumulate,
-        Kind::Compare,
-        Kind::Lock,
-        Kind::Unlock,
-        Kind::Flush,
-        Kind::Post,
-        Kind::Complete,
-        Kind::Layout,
-        Kind::Forget,
-        Kind::Answer,
-        Kind::Credit,
+        WindowMessage::Put,
+        WindowMessage::Get,
+        WindowMessage::Accumulate,
+        WindowMessage::Compare,
+        WindowMessage::Lock,
+        WindowMessage::Unlock,
+        WindowMessage::Flush,
+        WindowMessage::Post,
+        WindowMessage::Complete,
+        WindowMessage::Layout,
+        WindowMessage::Forget,
+        WindowMessage::Answer,
+        WindowMessage::Credit,
     ];
     let mut random = Random(seed);
     let small = |random: &mut Random, bound: u64| u8::try_from(random.below(bound)).unwrap();
@@ -118,7 +118,7 @@ fn made_up_messages_change_nothing_but_the_window() {
             length,
             ..Head::new(kind, handle.id() + u32::from(random.below(20) == 0), 0)
         };
-        if kind == Kind::Layout && random.below(2) == 0 {
+        if kind == WindowMessage::Layout && random.below(2) == 0 {
             (head.start, head.count) = (0, flat.len() as u64);
             bytes.clone_from(&flat);
             if random.below(2) == 0 {
@@ -160,14 +160,18 @@ fn a_lock_is_given_back_by_who_has_it() {
     let is_nonsense = |done| matches!(done, Done::Nonsense(_));
     let try_lock = |rank, kind| header.try_lock(rank, kind, false, |_| false);
     assert!(try_lock(0, Lock::Exclusive));
-    assert!(is_nonsense(say(Kind::Unlock, 1)) && is_nonsense(say(Kind::Unlock, 0)));
+    assert!(
+        is_nonsense(say(WindowMessage::Unlock, 1)) && is_nonsense(say(WindowMessage::Unlock, 0))
+    );
     assert!(!try_lock(1, Lock::Shared), "rank 0 has it still");
-    assert!(!is_nonsense(say(Kind::Lock, 0)) && is_nonsense(say(Kind::Lock, 0)));
+    assert!(!is_nonsense(say(WindowMessage::Lock, 0)) && is_nonsense(say(WindowMessage::Lock, 0)));
     header.unlock(0, Lock::Exclusive);
     // Given when there is progress; not twice, and of no other kind.
     osc.core().grant_locks(&osc, &mut Bml::new(Rank(0), 2));
     assert!(!try_lock(0, Lock::Exclusive));
     header.cancel(0);
-    assert!(is_nonsense(say(Kind::Unlock, 1)) && !is_nonsense(say(Kind::Unlock, 0)));
-    assert!(is_nonsense(say(Kind::Unlock, 0)) && try_lock(0, Lock::Exclusive));
+    assert!(
+        is_nonsense(say(WindowMessage::Unlock, 1)) && !is_nonsense(say(WindowMessage::Unlock, 0))
+    );
+    assert!(is_nonsense(say(WindowMessage::Unlock, 0)) && try_lock(0, Lock::Exclusive));
 }

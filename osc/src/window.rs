@@ -6,12 +6,12 @@
 use crate::core::{Osc, WindowHandle};
 use crate::device::DeviceExposure;
 use crate::doubt::{self, Doubt, Mine};
-use crate::epoch::{Epochs, Held};
+use crate::epoch::{Epochs, LockedTarget};
 use crate::error::{Fault, WindowError};
-use crate::exposure::{Exposure, Part};
+use crate::exposure::{Exposure, WindowPart};
 use crate::header::{Header, Lock, Patience};
 use crate::tasks::Carried;
-use crate::wire::{Head, Kind};
+use crate::wire::{Head, WindowMessage};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::DeviceError;
@@ -27,7 +27,7 @@ const TRIES_PER_LOOK: u32 = 16;
 const CALLS_PER_PROGRESS: u32 = 256;
 
 /// What `lock_all` takes of each rank.
-const SHARED: Held = Held { kind: Lock::Shared, checked: true };
+const SHARED: LockedTarget = LockedTarget { kind: Lock::Shared, checked: true };
 
 /// What the errors of those who call operations can hold.
 pub trait CallError: From<WindowError> + From<EngineError> + From<DeviceError> {}
@@ -146,7 +146,7 @@ pub struct Window {
     pub(crate) rank: u32,
     pub(crate) flavor: Flavor,
     pub(crate) members: Box<[Member]>,
-    pub(crate) own: Part,
+    pub(crate) own: WindowPart,
     pub(crate) epochs: Epochs,
     /// By rank: messages that have left.
     pub(crate) sent: Box<[Sent]>,
@@ -164,7 +164,7 @@ impl Window {
         handle: WindowHandle,
         rank: u32,
         flavor: Flavor,
-        own: impl Into<Part>,
+        own: impl Into<WindowPart>,
         members: Vec<Member>,
     ) -> Window {
         let mine = doubt::nobodys(members.len());
@@ -222,11 +222,11 @@ impl Window {
 
     /// This rank's own memory, and its lock.
     #[must_use]
-    pub fn own(&self) -> &Part {
+    pub fn own(&self) -> &WindowPart {
         &self.own
     }
 
-    pub(crate) fn head(&self, kind: Kind, rank: u32) -> Head {
+    pub(crate) fn head(&self, kind: WindowMessage, rank: u32) -> Head {
         Head::new(kind, self.members[rank as usize].window, self.rank)
     }
 
@@ -426,7 +426,7 @@ impl Window {
             }
             None => {
                 let flag = u8::from(kind == Lock::Exclusive);
-                let head = Head { flag, ..self.head(Kind::Lock, rank) };
+                let head = Head { flag, ..self.head(WindowMessage::Lock, rank) };
                 let token = self.question(driver, rank, head);
                 token.and_then(|token| self.answer(driver, rank, token))
             }
@@ -472,7 +472,12 @@ impl Window {
     }
 
     #[inline]
-    fn unlock_one<D: Driver>(&self, driver: &D, rank: u32, held: Held) -> Result<(), D::Error> {
+    fn unlock_one<D: Driver>(
+        &self,
+        driver: &D,
+        rank: u32,
+        held: LockedTarget,
+    ) -> Result<(), D::Error> {
         let ended = self.end_tasks(driver, rank);
         let kind = held.kind;
         if !held.checked {
@@ -498,7 +503,7 @@ impl Window {
     fn ask_unlock<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<u64, D::Error> {
         self.sent[rank as usize].all_confirmed();
         let flag = u8::from(kind == Lock::Exclusive);
-        self.question(driver, rank, Head { flag, ..self.head(Kind::Unlock, rank) })
+        self.question(driver, rank, Head { flag, ..self.head(WindowMessage::Unlock, rank) })
     }
 
     /// Ends the epoch that [`lock`](Window::lock) began (`MPI_Win_unlock`): all operations have ended here and at the
@@ -561,7 +566,7 @@ impl Window {
                 true => self.ask_unlock(driver, rank, Lock::Shared).map(|token| {
                     asked.push((rank, token));
                 }),
-                false => self.unlock_one(driver, rank, Held { checked, ..SHARED }),
+                false => self.unlock_one(driver, rank, LockedTarget { checked, ..SHARED }),
             };
             result = result.and(one);
         }
@@ -583,7 +588,7 @@ impl Drop for Window {
                 Some(header) => header.unlock(self.rank, kind),
                 None => {
                     let flag = u8::from(kind == Lock::Exclusive);
-                    let head = Head { flag, ..self.head(Kind::Unlock, rank) };
+                    let head = Head { flag, ..self.head(WindowMessage::Unlock, rank) };
                     let mut core = self.osc().core();
                     core.queue(self.members[rank as usize].process, head, &[]);
                     self.osc().note(&core);

@@ -35,7 +35,7 @@ pub(crate) const HEADER: usize = 64;
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum WindowMessage {
     Put = 1,
     Get,
     Accumulate,
@@ -52,33 +52,39 @@ pub(crate) enum Kind {
     Holds,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 14] = [
-        Kind::Put,
-        Kind::Get,
-        Kind::Accumulate,
-        Kind::Compare,
-        Kind::Lock,
-        Kind::Unlock,
-        Kind::Flush,
-        Kind::Post,
-        Kind::Complete,
-        Kind::Layout,
-        Kind::Forget,
-        Kind::Answer,
-        Kind::Credit,
-        Kind::Holds,
+impl WindowMessage {
+    pub(crate) const ALL: [WindowMessage; 14] = [
+        WindowMessage::Put,
+        WindowMessage::Get,
+        WindowMessage::Accumulate,
+        WindowMessage::Compare,
+        WindowMessage::Lock,
+        WindowMessage::Unlock,
+        WindowMessage::Flush,
+        WindowMessage::Post,
+        WindowMessage::Complete,
+        WindowMessage::Layout,
+        WindowMessage::Forget,
+        WindowMessage::Answer,
+        WindowMessage::Credit,
+        WindowMessage::Holds,
     ];
 
     /// Whether it asks the receiver to do something, which may have to wait.
     pub(crate) fn is_request(self) -> bool {
-        !matches!(self, Kind::Answer | Kind::Credit | Kind::Holds)
+        !matches!(self, WindowMessage::Answer | WindowMessage::Credit | WindowMessage::Holds)
     }
 
     /// Whether it is sent only as far as the receiver has room: of other requests there are few.
     pub(crate) fn takes_credit(self) -> bool {
-        let is_operation = matches!(self, Kind::Put | Kind::Get | Kind::Accumulate | Kind::Compare);
-        is_operation || matches!(self, Kind::Layout | Kind::Forget)
+        let is_operation = matches!(
+            self,
+            WindowMessage::Put
+                | WindowMessage::Get
+                | WindowMessage::Accumulate
+                | WindowMessage::Compare
+        );
+        is_operation || matches!(self, WindowMessage::Layout | WindowMessage::Forget)
     }
 }
 
@@ -95,7 +101,7 @@ pub(crate) const READ_MAX: u64 = 1 << 20;
 /// What stands before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    pub(crate) kind: Kind,
+    pub(crate) kind: WindowMessage,
     pub(crate) op: u8,
     pub(crate) primitive: u8,
     pub(crate) flag: u8,
@@ -113,7 +119,7 @@ pub(crate) struct Head {
 
 impl Head {
     /// A message that says no more than what it is, to window `window` from rank `rank` there.
-    pub(crate) fn new(kind: Kind, window: u32, rank: u32) -> Head {
+    pub(crate) fn new(kind: WindowMessage, window: u32, rank: u32) -> Head {
         Head {
             kind,
             op: 0,
@@ -161,7 +167,7 @@ impl Head {
         };
         let wide = |at: usize| u64::from(narrow(at)) | u64::from(narrow(at + 4)) << 32;
         Some(Head {
-            kind: *Kind::ALL.get(usize::from(bytes[0]).checked_sub(1)?)?,
+            kind: *WindowMessage::ALL.get(usize::from(bytes[0]).checked_sub(1)?)?,
             op: bytes[1],
             primitive: bytes[2],
             flag: bytes[3],
@@ -185,7 +191,7 @@ mod tests {
 
     #[test]
     fn heads_survive_the_way() {
-        for (at, kind) in (1u8..).zip(Kind::ALL) {
+        for (at, kind) in (1u8..).zip(WindowMessage::ALL) {
             assert_eq!(kind as u8, at);
             let head = Head {
                 op: 2,

@@ -33,12 +33,12 @@ pub struct Compared {
     /// The processor.
     pub cpu: String,
     /// The figures.
-    pub rows: Vec<Work>,
+    pub rows: Vec<ComparedWork>,
 }
 
 /// One piece of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Work {
+pub struct ComparedWork {
     /// Its name.
     pub work: String,
     /// Our median time, in seconds.
@@ -61,7 +61,7 @@ struct Ratio {
 /// How ratios' keys begin.
 const OVER: &str = "over_";
 
-impl Work {
+impl ComparedWork {
     /// The ratio to `name`, if there is one.
     fn over(&self, name: &str) -> Option<Spread> {
         let value = self.other.get(&format!("{OVER}{name}"))?;
@@ -106,7 +106,7 @@ impl Compared {
     /// [`PlotError`] when there is none, or one that is negative.
     pub fn to_svgs(&self) -> Result<Vec<String>, PlotError> {
         let names = self.names();
-        let row = |row: &Work| RatioRow {
+        let row = |row: &ComparedWork| RatioRow {
             label: row.work.clone(),
             met: row.met,
             ratios: names.iter().map(|name| row.over(name)).collect(),

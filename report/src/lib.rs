@@ -44,7 +44,7 @@ mod table;
 mod terminal;
 mod validate;
 
-pub use compared::{Compared, Work};
+pub use compared::{Compared, ComparedWork};
 pub use file::{FileError, write_atomically};
 pub use html::{Document, html};
 pub use human::{Bytes, Rate, Time};

@@ -9,7 +9,7 @@ use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_btl_testkit::fault::{Fault, Plan};
 use gapless_btl_testkit::trace::{Recorder, Trace};
 use gapless_dtype::naive::Typemap;
-use gapless_halo::{Memory, plate};
+use gapless_halo::{BlockMemory, plate};
 use gapless_layouts::{Case, Side, cases};
 use gapless_tests::{byte_at, job, job_of};
 
@@ -409,7 +409,7 @@ fn the_halo_exchange_runs_over_any_transport() {
         };
         job(6, &Config::default(), transports, |world| {
             let plate = plate::Plate { rows: 31, columns: 43, steps: 12 };
-            let summary = plate::run(world, plate, Memory::Host).unwrap();
+            let summary = plate::run(world, plate, BlockMemory::Host).unwrap();
             assert_eq!(summary.wrong, 0, "{}: {summary:?}", link.name);
             assert!(summary.sent_bytes > 0);
         });

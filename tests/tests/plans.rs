@@ -9,7 +9,7 @@ use gapless::{
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::testkit::FakeEngine;
-use gapless_halo::Memory;
+use gapless_halo::BlockMemory;
 use gapless_halo::cuboid::{self, Cuboid, Exchange};
 use gapless_halo::plate::{self, Plate};
 use gapless_mem::fake::FakeDevice;
@@ -206,7 +206,7 @@ fn the_cuboid_is_computed_by_27_ranks() {
     let hub = Hub::new();
     let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
     job(27, &Config::default(), transports, |world| {
-        let summary = cuboid::run(world, CUBOID, Memory::Host, Exchange::Messages).unwrap();
+        let summary = cuboid::run(world, CUBOID, BlockMemory::Host, Exchange::Messages).unwrap();
         assert_eq!((summary.wrong, summary.grid), (0, [3; 3]), "{summary:?}");
         let neighbours = if world.rank() == 13 { 26 } else { summary.neighbours };
         assert_eq!((summary.neighbours, summary.residuals.len()), (neighbours, 2));
@@ -219,19 +219,20 @@ fn one_collective_exchanges_rims_and_transposes_cubes() {
     let hub = Hub::new();
     let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
     job(8, &Config::default(), transports, |world| {
-        let summary = cuboid::run(world, CUBOID, Memory::Host, Exchange::Collective).unwrap();
+        let summary = cuboid::run(world, CUBOID, BlockMemory::Host, Exchange::Collective).unwrap();
         assert_eq!((summary.wrong, summary.grid, summary.neighbours), (0, [2; 3], 7));
-        let summary = gapless_fft3d::run(world, 16, gapless_fft3d::Memory::Host).unwrap();
+        let summary = gapless_fft3d::run(world, 16, gapless_fft3d::TransposeMemory::Host).unwrap();
         assert_eq!((summary.planes, summary.wrong), (2, 0), "{summary:?}");
         assert!(summary.error < 1e-13, "{summary:?}");
-        assert!(gapless_fft3d::run(world, 12, gapless_fft3d::Memory::Host).is_err());
+        assert!(gapless_fft3d::run(world, 12, gapless_fft3d::TransposeMemory::Host).is_err());
     });
 }
 
 #[test]
 fn the_cuboid_is_computed_with_blocks_on_devices() {
     with_fakes(4, "cuboid", |world, _| {
-        let summary = cuboid::run(world, CUBOID, Memory::Device(FAKE), Exchange::Messages).unwrap();
+        let summary =
+            cuboid::run(world, CUBOID, BlockMemory::Device(FAKE), Exchange::Messages).unwrap();
         assert_eq!((summary.wrong, summary.grid), (0, [2, 2, 1]), "{summary:?}");
         assert_eq!(summary.neighbours, 3);
     });
@@ -241,7 +242,7 @@ fn the_cuboid_is_computed_with_blocks_on_devices() {
 fn the_plate_is_computed_with_blocks_on_devices() {
     with_fakes(6, "plate", |world, _| {
         let plate = Plate { rows: 31, columns: 43, steps: 20 };
-        let summary = plate::run(world, plate, Memory::Device(FAKE)).unwrap();
+        let summary = plate::run(world, plate, BlockMemory::Device(FAKE)).unwrap();
         assert_eq!((summary.wrong, summary.grid), (0, (2, 3)), "{summary:?}");
         assert!(summary.sent_bytes > 0 && summary.residuals.len() == 2, "{summary:?}");
     });

@@ -31,7 +31,7 @@ use crate::metadata::Checkout;
 use crate::{Failure, shell, tools};
 use job::Job;
 use report::Report;
-use work::{Ratios, Row, Work};
+use work::{PeerWork, Ratios, Row};
 
 /// What each side's buffers rotate over unless the user says otherwise.
 const ROTATION_MIB: u64 = 64;
@@ -147,7 +147,7 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
     for &ranks in if collectives { &options.coll[..] } else { &[1, 2] } {
         let list = if collectives { work::collectives } else { work::list };
         let mut list = list(ranks, options.quick);
-        let is_meant = |work: &Work| {
+        let is_meant = |work: &PeerWork| {
             let label = work.label();
             options.only.is_empty() || options.only.iter().any(|only| label.contains(only))
         };
@@ -245,7 +245,7 @@ fn debian(i: usize) -> Result<(PathBuf, PathBuf), Failure> {
 /// Has every library do the work, in turn, some rounds. A failure comes with the number of the library.
 fn measure(
     jobs: &mut [Job],
-    work: &Work,
+    work: &PeerWork,
     rounds: usize,
     seconds: f64,
 ) -> Result<Ratios, (usize, Failure)> {

@@ -40,7 +40,7 @@ use crate::{Failure, fuzz, odd, shell, tools, verbs};
 use tally::Tally;
 
 /// A step that ran.
-struct Step {
+struct TestStep {
     name: String,
     took: Duration,
     tally: Tally,
@@ -56,7 +56,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     let mut step = |name: String, arguments: &[&str], variables: &[(&str, OsString)]| {
         let (tally, took) =
             shell::timed(&name, || cargo_test(checkout, &log, arguments, variables));
-        steps.push(Step { name, took, tally: tally? });
+        steps.push(TestStep { name, took, tally: tally? });
         Ok::<(), Failure>(())
     };
 
@@ -106,7 +106,7 @@ pub(crate) fn rare(checkout: &Checkout) -> Result<(), Failure> {
         let (tally, took) = shell::timed(&name, || {
             cargo_test(checkout, &log, &["--manifest-path", &path], &variables)
         });
-        steps.push(Step { name, took, tally: tally? });
+        steps.push(TestStep { name, took, tally: tally? });
         Ok::<(), Failure>(())
     };
     for manifest in checkout.examples() {
@@ -142,7 +142,7 @@ pub(crate) fn odd(checkout: &Checkout, names: &str, release: bool) -> Result<(),
 }
 
 /// What every run of all tests does on odd machines: [`odd::ALWAYS`].
-fn always_odd(checkout: &Checkout, log: &SkipLog) -> Result<Vec<Step>, Failure> {
+fn always_odd(checkout: &Checkout, log: &SkipLog) -> Result<Vec<TestStep>, Failure> {
     let programs = programs::build(checkout, false)?;
     let mut steps = Vec::new();
     for (name, tests) in odd::ALWAYS {
@@ -161,12 +161,12 @@ const UNTIL: &str = "GAPLESS_VERBS_UNTIL";
 /// `cargo xtask verbs --sample`.
 pub(crate) fn over_verbs_alone(checkout: &Checkout) -> Result<(), Failure> {
     let log = SkipLog::start(&checkout.target.join("xtask"))?;
-    let steps: Vec<Step> = over_verbs(checkout, &log)?.into_iter().collect();
+    let steps: Vec<TestStep> = over_verbs(checkout, &log)?.into_iter().collect();
     summarise(&steps, &log)
 }
 
 /// Runs the sample of tests over verbs that each full run includes; `None` if it cannot run.
-fn over_verbs(checkout: &Checkout, log: &SkipLog) -> Result<Option<Step>, Failure> {
+fn over_verbs(checkout: &Checkout, log: &SkipLog) -> Result<Option<TestStep>, Failure> {
     let name = "btl-ib over Soft-RoCE, a sample".to_owned();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     if std::env::var(UNTIL)
@@ -182,7 +182,7 @@ fn over_verbs(checkout: &Checkout, log: &SkipLog) -> Result<Option<Step>, Failur
     let Some(end) = end? else { return Ok(None) };
     log.add_lines(&end.skips)?;
     let tally = Tally::of_some(&end.log, end.passed).of("gapless-btl-ib", "cargo xtask verbs");
-    Ok(Some(Step { name, took, tally }))
+    Ok(Some(TestStep { name, took, tally }))
 }
 
 /// Test programs on one odd machine; nothing where there can be no such machine.
@@ -191,7 +191,7 @@ fn round<'p>(
     log: &SkipLog,
     oddity: odd::Oddity,
     programs: impl Iterator<Item = &'p programs::Program>,
-) -> Result<Option<Step>, Failure> {
+) -> Result<Option<TestStep>, Failure> {
     let Some((prefix, _company)) = oddity.prepare(checkout, log)? else { return Ok(None) };
     let all = || {
         let mut sum = Tally::default();
@@ -207,7 +207,7 @@ fn round<'p>(
     };
     let (tally, took) = shell::timed(oddity.name, all);
     let name = format!("a machine with {}", oddity.name);
-    Ok(Some(Step { name, took, tally: tally? }))
+    Ok(Some(TestStep { name, took, tally: tally? }))
 }
 
 /// Whether crates and their tests compile with the features that they ask for themselves.
@@ -306,7 +306,7 @@ fn each_line(stream: Option<impl Read>, mut with: impl FnMut(&str)) {
 }
 
 /// Lists the steps, then the skips, then the sum.
-fn summarise(steps: &[Step], log: &SkipLog) -> Result<(), Failure> {
+fn summarise(steps: &[TestStep], log: &SkipLog) -> Result<(), Failure> {
     let mut sum = Tally::default();
     println!("\n== summary");
     for step in steps {

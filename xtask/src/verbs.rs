@@ -81,7 +81,7 @@ const WHAT: &str = "btl-ib over Soft-RoCE";
 
 /// Runs the tests whose names contain one of `filters`, or all.
 pub(crate) fn run(checkout: &Checkout, filters: &[String], seconds: u64) -> Result<(), Failure> {
-    let Some(place) = Place::ready(checkout)? else { return Ok(()) };
+    let Some(place) = GuestPlace::ready(checkout)? else { return Ok(()) };
     if filters.is_empty() {
         shell::timed("lints and documentation", || lint(checkout)).0?;
     }
@@ -95,7 +95,7 @@ pub(crate) fn run_transport(
     filters: &[String],
     seconds: u64,
 ) -> Result<(), Failure> {
-    let Some(place) = Place::ready(checkout)? else { return Ok(()) };
+    let Some(place) = GuestPlace::ready(checkout)? else { return Ok(()) };
     let transport = shell::timed("the test program", || library(checkout, TRANSPORT)).0?;
     let programs = Programs::of_transport(transport, &[]);
     report(&place, &programs, filters, seconds)
@@ -103,7 +103,7 @@ pub(crate) fn run_transport(
 
 /// Runs programs in a guest, and says how that ended.
 fn report(
-    place: &Place,
+    place: &GuestPlace,
     programs: &Programs,
     filters: &[String],
     seconds: u64,
@@ -119,8 +119,8 @@ fn report(
 
 /// Lints btl-ib, and runs its tests without jobs and without [`LONG`], with a fixed seed: what `cargo xtask test` does.
 /// Nothing where they cannot run, which is then in the log of what was skipped.
-pub(crate) fn sample(checkout: &Checkout) -> Result<Option<End>, Failure> {
-    let Some(place) = Place::ready(checkout)? else { return Ok(None) };
+pub(crate) fn sample(checkout: &Checkout) -> Result<Option<GuestEnd>, Failure> {
+    let Some(place) = GuestPlace::ready(checkout)? else { return Ok(None) };
     let package = ["-p", "gapless-btl-ib", "--features", "ib", "--all-targets"];
     let mut clippy = shell::cargo();
     clippy.current_dir(&checkout.root).arg("clippy").args(package).args(["--", "-D", "warnings"]);
@@ -131,7 +131,7 @@ pub(crate) fn sample(checkout: &Checkout) -> Result<Option<End>, Failure> {
 }
 
 /// How the tests in a guest ended.
-pub(crate) struct End {
+pub(crate) struct GuestEnd {
     pub(crate) passed: bool,
     /// What they said.
     pub(crate) log: String,
@@ -141,17 +141,17 @@ pub(crate) struct End {
 }
 
 /// Where guests run.
-struct Place {
+struct GuestPlace {
     folder: PathBuf,
     kernel: kernel::Kernel,
 }
 
-impl Place {
+impl GuestPlace {
     /// Packages and kernel are there, or it is said why they are not.
-    fn ready(checkout: &Checkout) -> Result<Option<Place>, Failure> {
+    fn ready(checkout: &Checkout) -> Result<Option<GuestPlace>, Failure> {
         let folder = checkout.target.join("xtask").join("verbs");
         match shell::timed("packages and kernel", || prepare(&folder)).0 {
-            Ok(kernel) => Ok(Some(Place { folder, kernel })),
+            Ok(kernel) => Ok(Some(GuestPlace { folder, kernel })),
             Err(Missing(why)) => {
                 let what = WHAT.to_owned();
                 println!("SKIPPED: {what}: {why}");
@@ -168,7 +168,7 @@ impl Place {
         filters: &[String],
         seed: &str,
         seconds: u64,
-    ) -> Result<End, Failure> {
+    ) -> Result<GuestEnd, Failure> {
         let work = self.folder.join("work");
         let files = shell::timed("the guest's files", || {
             let _ = fs::remove_dir_all(&work);
@@ -188,7 +188,7 @@ impl Place {
             println!("{}", read("console"));
             println!("the guest ended with the status {:?}", status.trim());
         }
-        Ok(End { passed, log, skips, took })
+        Ok(GuestEnd { passed, log, skips, took })
     }
 }
 

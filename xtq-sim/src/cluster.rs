@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::cpu::Job;
 use crate::event::Event;
-use crate::nic::{Kind, Nic, Table};
+use crate::nic::{Nic, NicCommand, Table};
 use crate::program::Program;
 use crate::run::{Configuration, Options, Sim};
 use crate::time::Ps;
@@ -27,7 +27,7 @@ use gapless_xtq::backend::{
     DOUBLINGS, Order, PAUSE_NS, Posted, REFUSALS_MAX, Received, Wakeup, check_arguments, cut,
     failing,
 };
-use gapless_xtq::packet::{Command, Flags, Launch, Packet, PacketError, Work};
+use gapless_xtq::packet::{Command, Flags, Launch, Packet, PacketError, TaskWork};
 use gapless_xtq::rewrite::{Places, Rewritten, apply, look_up};
 use gapless_xtq::tables::{NoSuchIndex, QueueEntry};
 use gapless_xtq::{
@@ -90,7 +90,7 @@ struct Process {
     kernels: BTreeMap<u64, Arc<Kernel>>,
     posted: Posted,
     /// Tasks in queues, or under way on the GPU, by the address of their arguments.
-    tasks: BTreeMap<u64, Taken>,
+    tasks: BTreeMap<u64, TakenTask>,
     refusals: VecDeque<RefusedTask>,
     /// By this its signals are known.
     wakeup: Wakeup,
@@ -125,7 +125,7 @@ impl Issued {
 }
 
 /// A task that its target has taken.
-struct Taken {
+struct TakenTask {
     put: usize,
     kernel: Arc<Kernel>,
     arguments: Vec<u8>,
@@ -333,7 +333,7 @@ impl Sim<'_> {
     pub(crate) fn post_task(&mut self, put: usize) {
         let Issued { from, to, put: what, .. } = &self.cluster.puts[put];
         let (ends, bytes) = ((*from, *to), what.order.payload_bytes() as u64);
-        self.post_kind(ends, bytes, Kind::Task { put });
+        self.post_kind(ends, bytes, NicCommand::Task { put });
     }
 
     /// Bytes of the command of a put, and its packet.
@@ -351,7 +351,7 @@ impl Sim<'_> {
             self.refused += 1;
             self.note_refusal(put, refusal);
         }
-        self.answer((to, from), Kind::Verdict { put, refused });
+        self.answer((to, from), NicCommand::Verdict { put, refused });
     }
 
     fn try_to_take(&mut self, put: usize) -> Result<(), Refusal> {
@@ -364,7 +364,7 @@ impl Sim<'_> {
         let (entry, queue) =
             found.map_err(|error| Refusal::of(&error).unwrap_or(Refusal::NotRegistered))?;
         let kernel = self.cluster.processes[to].kernels.get(&entry.object).map(Arc::clone);
-        let (Some(kernel), Work::Kernel(launch)) = (kernel, command.work) else {
+        let (Some(kernel), TaskWork::Kernel(launch)) = (kernel, command.work) else {
             return Err(Refusal::NotRegistered);
         };
         kernel.limits.allow(&launch)?;
@@ -385,7 +385,7 @@ impl Sim<'_> {
         for (place, word) in arguments.chunks_exact_mut(8).zip(first) {
             place.copy_from_slice(&word.to_le_bytes());
         }
-        let taken = Taken { put, kernel, arguments, payload };
+        let taken = TakenTask { put, kernel, arguments, payload };
         self.cluster.processes[to].tasks.insert(address, taken);
         self.nodes[to].gpu.push(queue.base, packet);
         let crossing = self.machine().crossing;
@@ -415,14 +415,14 @@ impl Sim<'_> {
     /// The initiator's CPU has seen a message about a put of its own.
     pub(crate) fn hear(&mut self, message: usize) {
         match self.messages[message].kind {
-            Kind::Verdict { put, refused: None } => {
+            NicCommand::Verdict { put, refused: None } => {
                 let issued = &self.cluster.puts[put];
                 let asks = issued.put.order.command.flags.contains(Flags::ACKNOWLEDGE);
                 issued.handle.accept(!asks);
                 self.next_of_line(put);
             }
-            Kind::Verdict { put, refused: Some(refusal) } => self.was_refused(put, refusal),
-            Kind::Answer { put } => {
+            NicCommand::Verdict { put, refused: Some(refusal) } => self.was_refused(put, refusal),
+            NicCommand::Answer { put } => {
                 let issued = &mut self.cluster.puts[put];
                 let (target, failed) = (issued.put.order.target, issued.failed.take());
                 let failed = failed.map(|reason| XtqError::Failed { target, reason });
@@ -484,7 +484,7 @@ impl Sim<'_> {
     /// A task runs to its end.
     pub(crate) fn run_task(&mut self, node: usize, launch: Launch, task: u64) {
         let Some(taken) = self.cluster.processes[node].tasks.get(&task) else { return };
-        let Taken { put, kernel, arguments, payload } = taken;
+        let TakenTask { put, kernel, arguments, payload } = taken;
         // SAFETY: `Cluster::register_kernel` is where kernels come from, an unsafe function with this promise. The limits
         // were checked when the packet was taken.
         let run = || unsafe { kernel.run(launch, arguments, payload.bytes()) };
@@ -496,7 +496,7 @@ impl Sim<'_> {
     pub(crate) fn is_over(&mut self, node: usize, kernel: usize) {
         let Some(task) = self.nodes[node].gpu.task_of(kernel) else { return };
         let Some(taken) = self.cluster.processes[node].tasks.remove(&task) else { return };
-        let Taken { put, kernel, payload, .. } = taken;
+        let TakenTask { put, kernel, payload, .. } = taken;
         self.cluster.processes[node].posted.post(payload.memory);
         let issued = &self.cluster.puts[put];
         let (target, failed) = (issued.put.order.target, issued.failed.clone());
@@ -513,6 +513,6 @@ impl Sim<'_> {
     pub(crate) fn post_answer(&mut self, put: usize) {
         let Issued { from, to, failed, .. } = &self.cluster.puts[put];
         let bytes = failed.as_ref().map_or(0, String::len) as u64;
-        self.post_kind((*to, *from), bytes, Kind::Answer { put });
+        self.post_kind((*to, *from), bytes, NicCommand::Answer { put });
     }
 }

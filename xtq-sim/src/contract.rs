@@ -16,7 +16,7 @@ use gapless_bml::Rank;
 use gapless_mem::{Completion, DeviceError};
 use gapless_xtq::packet::Launch;
 use gapless_xtq::{
-    Gather, GroupLimits, Kernel, KernelTask, Launcher, Payload, Place, Put, PutHandle,
+    Gather, GatherInto, GroupLimits, Kernel, KernelTask, Launcher, Payload, Put, PutHandle,
     QueueOptions, Refusal, RefusedTask, Retry, Signal, XtqError,
 };
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::event::Event;
 use crate::gpu;
-use crate::program::{Place, Work};
+use crate::program::{MemoryRange, SimWork};
 use crate::run::{Configuration, Sim};
 use crate::time::Ps;
 use crate::trace::Phase;
@@ -52,25 +52,27 @@ impl Sim<'_> {
     /// A step may begin.
     pub(crate) fn ready(&mut self, node: usize, step: usize) {
         match self.work(node, step) {
-            Work::Send { .. } | Work::Put { .. } | Work::Notify { .. } => {
+            SimWork::Send { .. } | SimWork::Put { .. } | SimWork::Notify { .. } => {
                 self.job(node, step, Job::Post { step })
             }
-            Work::Copy { .. } => self.job(node, step, Job::Compute { step }),
-            Work::Reduce { .. } if self.options.configuration == Configuration::Cpu => {
+            SimWork::Copy { .. } => self.job(node, step, Job::Compute { step }),
+            SimWork::Reduce { .. } if self.options.configuration == Configuration::Cpu => {
                 self.job(node, step, Job::Compute { step });
             }
-            Work::Reduce { .. } => self.job(node, step, Job::Command { step }),
-            Work::Receive { from, slot, .. } => {
+            SimWork::Reduce { .. } => self.job(node, step, Job::Command { step }),
+            SimWork::Receive { from, slot, .. } => {
                 match self.nodes[node].early.remove(&(from, slot)) {
                     Some(message) => self.job(node, step, Job::Late { step, message }),
                     None => drop(self.nodes[node].posted.insert((from, slot), step)),
                 }
             }
-            Work::Notice { from, slot } => match self.nodes[node].notices.remove(&(from, slot)) {
-                Some(_) => self.job(node, step, Job::Notice { step }),
-                None => drop(self.nodes[node].awaited.insert((from, slot), step)),
-            },
-            Work::Task { task } => match self.nodes[node].over.remove(&task) {
+            SimWork::Notice { from, slot } => {
+                match self.nodes[node].notices.remove(&(from, slot)) {
+                    Some(_) => self.job(node, step, Job::Notice { step }),
+                    None => drop(self.nodes[node].awaited.insert((from, slot), step)),
+                }
+            }
+            SimWork::Task { task } => match self.nodes[node].over.remove(&task) {
                 true => self.job(node, step, Job::See { step }),
                 false => drop(self.nodes[node].waiting.insert(task, step)),
             },
@@ -105,7 +107,7 @@ impl Sim<'_> {
         let event = machine.cpu_read() + machine.event_handling;
         match job {
             Job::Post { step } => match self.work(node, step) {
-                Work::Notify { .. } => machine.post,
+                SimWork::Notify { .. } => machine.post,
                 _ => machine.post + of_mpi(machine.mpi_post),
             },
             Job::Compute { step } => machine.cpu_work(self.computed(node, step).len),
@@ -124,10 +126,10 @@ impl Sim<'_> {
     }
 
     /// Where a step that computes leaves its result.
-    fn computed(&self, node: usize, step: usize) -> Place {
+    fn computed(&self, node: usize, step: usize) -> MemoryRange {
         match self.work(node, step) {
-            Work::Reduce { into, .. } | Work::Copy { into, .. } => into,
-            _ => Place::NOTHING,
+            SimWork::Reduce { into, .. } | SimWork::Copy { into, .. } => into,
+            _ => MemoryRange::NOTHING,
         }
     }
 
@@ -163,11 +165,11 @@ impl Sim<'_> {
 
     fn compute(&mut self, node: usize, step: usize) {
         match self.work(node, step) {
-            Work::Reduce { source, into } => {
+            SimWork::Reduce { source, into } => {
                 let operand = self.nodes[node].memory[self.grains(source)].to_vec();
                 self.add(node, into, &operand);
             }
-            Work::Copy { from, into } => {
+            SimWork::Copy { from, into } => {
                 let (from, into) = (self.grains(from), self.grains(into));
                 self.nodes[node].memory.copy_within(from, into.start);
             }
@@ -176,7 +178,7 @@ impl Sim<'_> {
     }
 
     /// Adds to a place of a node's memory.
-    pub(crate) fn add(&mut self, node: usize, into: Place, operand: &[u32]) {
+    pub(crate) fn add(&mut self, node: usize, into: MemoryRange, operand: &[u32]) {
         let into = self.grains(into);
         for (sum, term) in self.nodes[node].memory[into].iter_mut().zip(operand) {
             *sum = sum.wrapping_add(*term);
@@ -185,7 +187,7 @@ impl Sim<'_> {
 
     /// Writes a command for this node's GPU, as the target of a put would rewrite it.
     fn command(&mut self, node: usize, step: usize) {
-        if let Work::Reduce { source, into } = self.work(node, step) {
+        if let SimWork::Reduce { source, into } = self.work(node, step) {
             let (packet, arguments) = gpu::local_command(step, source, into);
             if let Some(packet) = self.sound(packet) {
                 let place = gpu::LOCAL_ARGUMENTS + 64 * step as u64;

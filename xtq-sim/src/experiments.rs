@@ -5,23 +5,24 @@
 //! end; messages that are received, and not put, go into the second half.
 
 use crate::machine::ELEMENT;
-use crate::program::{Place, Program, Ready, Step, Work, with_tasks};
+use crate::program::{MemoryRange, Program, Ready, SimStep, SimWork, with_tasks};
 use crate::run::{Configuration, initial};
 
 /// Pieces of a vector: of `piece` bytes, the last one of what is left; 0: in one.
-fn pieces(bytes: u64, piece: u64) -> impl Iterator<Item = Place> {
+fn pieces(bytes: u64, piece: u64) -> impl Iterator<Item = MemoryRange> {
     let piece = if piece == 0 { bytes.max(1) } else { piece };
-    (0..bytes.div_ceil(piece)).map(move |at| Place::new(at * piece, piece.min(bytes - at * piece)))
+    (0..bytes.div_ceil(piece))
+        .map(move |at| MemoryRange::new(at * piece, piece.min(bytes - at * piece)))
 }
 
 /// Rank 0 sends pieces, rank 1 adds them.
 fn adding(bytes: u64, piece: u64) -> Vec<Program> {
     let (mut sender, mut adder) = (Vec::new(), Vec::new());
     for (slot, into) in (0..).zip(pieces(bytes, piece)) {
-        sender.push(Step::new(Work::Send { to: 1, slot, from: into }, &[]));
-        let source = Place::new(bytes + into.start, into.len);
-        adder.push(Step::new(Work::Receive { from: 0, slot, into: source }, &[]));
-        adder.push(Step::new(Work::Reduce { source, into }, &[adder.len() - 1]));
+        sender.push(SimStep::new(SimWork::Send { to: 1, slot, from: into }, &[]));
+        let source = MemoryRange::new(bytes + into.start, into.len);
+        adder.push(SimStep::new(SimWork::Receive { from: 0, slot, into: source }, &[]));
+        adder.push(SimStep::new(SimWork::Reduce { source, into }, &[adder.len() - 1]));
     }
     [sender, adder].map(|steps| Program { memory: 2 * bytes, steps }).into()
 }
@@ -49,11 +50,16 @@ pub fn accumulate(configuration: Configuration, bytes: u64, piece: u64) -> Vec<P
     let all: Vec<usize> = (0..target.steps.len()).collect();
     let slot = u32::MAX - 1;
     if is_xtq {
-        target.steps.push(Step::apart(Work::Notify { to: 0, slot }, &all));
-        initiator.steps.push(Step::new(Work::Notice { from: 1, slot }, &[]));
+        target.steps.push(SimStep::apart(SimWork::Notify { to: 0, slot }, &all));
+        initiator.steps.push(SimStep::new(SimWork::Notice { from: 1, slot }, &[]));
     } else {
-        target.steps.push(Step::new(Work::Send { to: 0, slot, from: Place::NOTHING }, &all));
-        initiator.steps.push(Step::new(Work::Receive { from: 1, slot, into: Place::NOTHING }, &[]));
+        target
+            .steps
+            .push(SimStep::new(SimWork::Send { to: 0, slot, from: MemoryRange::NOTHING }, &all));
+        initiator.steps.push(SimStep::new(
+            SimWork::Receive { from: 1, slot, into: MemoryRange::NOTHING },
+            &[],
+        ));
     }
     programs
 }

@@ -7,10 +7,10 @@ use std::ops::Bound;
 use crate::cpu::Job;
 use crate::event::Event;
 use crate::machine::ELEMENT;
-use crate::program::{Place, Work};
+use crate::program::{MemoryRange, SimWork};
 use crate::run::{INDICES, Sim};
 use crate::trace::Phase;
-use gapless_xtq::packet::{Command, ENTRIES, Flags, Launch, Packet, PacketError, Work as Task};
+use gapless_xtq::packet::{Command, ENTRIES, Flags, Launch, Packet, PacketError, TaskWork as Task};
 
 /// Addresses of a node, all alike: what lies where is the node's own affair, and initiators know none of it.
 pub(crate) const MEMORY: u64 = 0x10_0000_0000_0000;
@@ -53,7 +53,7 @@ struct Queue {
 /// A kernel that runs or has run.
 #[derive(Clone, Copy, Debug)]
 struct Kernel {
-    into: Place,
+    into: MemoryRange,
     source: u64,
     signal: u64,
     queue: u64,
@@ -112,8 +112,8 @@ pub(crate) fn launch(bytes: u64) -> Launch {
 /// The packet by which a node's CPU has its own GPU add, and the kernel's arguments.
 pub(crate) fn local_command(
     step: usize,
-    source: Place,
-    into: Place,
+    source: MemoryRange,
+    into: MemoryRange,
 ) -> (Result<Packet, PacketError>, [u64; 4]) {
     let arguments = LOCAL_ARGUMENTS + 64 * step as u64;
     let command = Command {
@@ -182,7 +182,7 @@ impl Sim<'_> {
                 return self.broken.push(format!("node {node}: no arguments: {command:?}"));
             };
             let task = Some((launch, launch.arguments));
-            let (into, source, signal) = (Place::NOTHING, 0, command.signal);
+            let (into, source, signal) = (MemoryRange::NOTHING, 0, command.signal);
             return self.begin_kernel(node, &launch, bytes, (into, source, signal, task));
         }
         let arguments = self.nodes[node].arguments.remove(&launch.arguments);
@@ -199,7 +199,7 @@ impl Sim<'_> {
                 format!("node {node}: {items} work-items for bytes {start}..+{bytes} of {memory}");
             return self.broken.push(what);
         }
-        let into = Place::new(start, bytes);
+        let into = MemoryRange::new(start, bytes);
         self.begin_kernel(node, &launch, bytes, (into, source, command.signal, None));
     }
 
@@ -209,7 +209,7 @@ impl Sim<'_> {
         node: usize,
         launch: &Launch,
         bytes: u64,
-        (into, source, signal, task): (Place, u64, u64, Option<(Launch, u64)>),
+        (into, source, signal, task): (MemoryRange, u64, u64, Option<(Launch, u64)>),
     ) {
         let groups = launch.groups().iter().map(|groups| u64::from(*groups)).product();
         let time = self.machine().kernel(bytes, groups);
@@ -270,7 +270,7 @@ impl Sim<'_> {
     fn local(&self, node: usize, source: u64, bytes: u64) -> Option<Vec<u32>> {
         let start = source.checked_sub(MEMORY)?;
         let end = start.checked_add(bytes).filter(|end| *end <= self.memory_bytes(node))?;
-        Some(self.nodes[node].memory[self.grains(Place::new(start, end - start))].to_vec())
+        Some(self.nodes[node].memory[self.grains(MemoryRange::new(start, end - start))].to_vec())
     }
 
     /// A signal was counted down: whoever waits looks at it.
@@ -278,7 +278,7 @@ impl Sim<'_> {
         if signal >= ENTRIES {
             // A kernel of this node's own: its step waits.
             let step = signal - ENTRIES;
-            if matches!(self.programs_step(node, step), Some(Work::Reduce { .. })) {
+            if matches!(self.programs_step(node, step), Some(SimWork::Reduce { .. })) {
                 self.job(node, step, Job::See { step });
             } else {
                 self.broken.push(format!("node {node}: signal {signal}"));

@@ -34,8 +34,8 @@ mod trace;
 pub use cluster::{Cluster, ClusterError};
 pub use machine::Machine;
 pub use network::Traffic;
-pub use program::{Place, Program, ProgramError, READY, Ready, Step, Work, with_tasks};
-pub use run::{Configuration, Options, Outcome, initial, run};
+pub use program::{MemoryRange, Program, ProgramError, READY, Ready, SimStep, SimWork, with_tasks};
+pub use run::{Configuration, Options, SimOutcome, initial, run};
 pub use time::{Ps, Rate};
 pub use trace::Phase;
 

@@ -10,14 +10,14 @@ use crate::cpu::Job;
 use crate::event::Event;
 use crate::gpu::{ARGUMENTS, MEMORY, PAYLOADS, QUEUE, SIGNALS, SUM, launch};
 use crate::machine::Machine;
-use crate::program::{Place, Work};
+use crate::program::{MemoryRange, SimWork};
 use crate::run::{COMMAND, INDICES, Sim};
 use crate::time::Ps;
 use crate::trace::Phase;
 use gapless_xtq::Refusal;
-use gapless_xtq::packet::{Command, Flags, Packet, PacketError, Work as Task};
+use gapless_xtq::packet::{Command, Flags, Packet, PacketError, TaskWork as Task};
 use gapless_xtq::rewrite::{Places, RewriteError, Rewritten, rewrite};
-use gapless_xtq::tables::{Entry, NoSuchIndex, QueueEntry, Tables};
+use gapless_xtq::tables::{NoSuchIndex, QueueEntry, Tables, TaskEntry};
 
 /// A message.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Message {
     pub(crate) to: usize,
     /// Length of its payload.
     pub(crate) bytes: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: NicCommand,
     /// The initiator's step that it is of; without a meaning if it is no step's.
     step: usize,
     content: Vec<u32>,
@@ -37,13 +37,13 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    fn new(from: usize, to: usize, bytes: u64, kind: Kind) -> Message {
+    fn new(from: usize, to: usize, bytes: u64, kind: NicCommand) -> Message {
         Message { from, to, bytes, kind, step: 0, content: Vec::new(), open: 0, matched: None }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NicCommand {
     /// Two-sided.
     Send { slot: u32 },
     /// With a task.
@@ -60,15 +60,15 @@ pub(crate) enum Kind {
     Answer { put: usize },
 }
 
-impl Kind {
+impl NicCommand {
     /// Whether it has a packet and arguments.
     fn has_command(self) -> bool {
-        matches!(self, Kind::Put { .. } | Kind::Task { .. })
+        matches!(self, NicCommand::Put { .. } | NicCommand::Task { .. })
     }
 
     /// Whether a step of a program has ended when it is sent.
     fn is_of_step(self) -> bool {
-        matches!(self, Kind::Send { .. } | Kind::Put { .. } | Kind::Notify { .. })
+        matches!(self, NicCommand::Send { .. } | NicCommand::Put { .. } | NicCommand::Notify { .. })
     }
 }
 
@@ -157,7 +157,7 @@ impl Nic {
 /// The kernel that adds, under every index with a signal of its own, and one queue.
 fn register(tables: &Tables, memory: u64, queue: usize) -> Result<(), NoSuchIndex> {
     for index in 0..INDICES {
-        let entry = Entry {
+        let entry = TaskEntry {
             object: SUM,
             buffer: MEMORY,
             buffer_bytes: memory,
@@ -196,12 +196,12 @@ impl Sim<'_> {
     /// The CPU has described a message.
     pub(crate) fn post(&mut self, node: usize, step: usize) {
         let (to, kind, from) = match self.work(node, step) {
-            Work::Send { to, slot, from } => (to, Kind::Send { slot }, from),
-            Work::Notify { to, slot } => (to, Kind::Notify { slot }, Place::NOTHING),
-            Work::Put { to, task, from, at } => {
+            SimWork::Send { to, slot, from } => (to, NicCommand::Send { slot }, from),
+            SimWork::Notify { to, slot } => (to, NicCommand::Notify { slot }, MemoryRange::NOTHING),
+            SimWork::Put { to, task, from, at } => {
                 let (packet, arguments) = command(task, from.len, at);
                 let Some(packet) = self.sound(packet) else { return };
-                (to, Kind::Put { packet, arguments }, from)
+                (to, NicCommand::Put { packet, arguments }, from)
             }
             _ => return,
         };
@@ -213,24 +213,24 @@ impl Sim<'_> {
     }
 
     /// A message of a process, and not of a step.
-    pub(crate) fn post_kind(&mut self, (from, to): (usize, usize), bytes: u64, kind: Kind) {
+    pub(crate) fn post_kind(&mut self, (from, to): (usize, usize), bytes: u64, kind: NicCommand) {
         self.phase(Phase::Post);
         self.messages.push(Message::new(from, to, bytes, kind));
         self.ring(self.messages.len() - 1);
     }
 
     /// A message that the NIC sends of itself.
-    pub(crate) fn answer(&mut self, (from, to): (usize, usize), kind: Kind) {
+    pub(crate) fn answer(&mut self, (from, to): (usize, usize), kind: NicCommand) {
         self.messages.push(Message::new(from, to, 0, kind));
         let gap = self.machine().nic_gap;
         self.after(gap, Event::Gathered { message: self.messages.len() - 1 });
     }
 
     /// Bytes of a command, if there is one, and the packet that the target's NIC looks at.
-    fn command_of(&self, kind: Kind) -> (u64, Option<Packet>) {
+    fn command_of(&self, kind: NicCommand) -> (u64, Option<Packet>) {
         match kind {
-            Kind::Put { packet, .. } => (COMMAND, Some(packet)),
-            Kind::Task { put } => self.task_command(put),
+            NicCommand::Put { packet, .. } => (COMMAND, Some(packet)),
+            NicCommand::Task { put } => self.task_command(put),
             _ => (0, None),
         }
     }
@@ -311,19 +311,21 @@ impl Sim<'_> {
         let Message { from, to, kind, .. } = self.messages[message];
         let crossing = self.machine().crossing;
         match kind {
-            Kind::Put { packet, arguments } => return self.enqueue(message, &packet, arguments),
-            Kind::Task { put } => return self.take_in(put),
-            Kind::Send { slot } => {
+            NicCommand::Put { packet, arguments } => {
+                return self.enqueue(message, &packet, arguments);
+            }
+            NicCommand::Task { put } => return self.take_in(put),
+            NicCommand::Send { slot } => {
                 self.phase(Phase::TargetNic);
                 if let Some(step) = self.nodes[to].posted.remove(&(from, slot)) {
                     self.messages[message].matched = Some(step);
                     self.store(to, step, message);
                 }
             }
-            Kind::Notify { .. }
-            | Kind::Refusal { .. }
-            | Kind::Verdict { .. }
-            | Kind::Answer { .. } => {}
+            NicCommand::Notify { .. }
+            | NicCommand::Refusal { .. }
+            | NicCommand::Verdict { .. }
+            | NicCommand::Answer { .. } => {}
         }
         // An event behind it.
         self.after(crossing, Event::Noted { message });
@@ -331,7 +333,7 @@ impl Sim<'_> {
 
     /// Puts the payload of a message where its receive says.
     pub(crate) fn store(&mut self, node: usize, step: usize, message: usize) {
-        let Work::Receive { into, .. } = self.work(node, step) else { return };
+        let SimWork::Receive { into, .. } = self.work(node, step) else { return };
         let content = std::mem::take(&mut self.messages[message].content);
         let grains = self.grains(into);
         if grains.len() == content.len() {
@@ -346,22 +348,26 @@ impl Sim<'_> {
     pub(crate) fn noted(&mut self, message: usize) {
         let Message { from, to, kind, matched, .. } = self.messages[message];
         match kind {
-            Kind::Send { slot } => match (matched, self.nodes[to].posted.remove(&(from, slot))) {
-                (Some(step), _) => self.job(to, step, Job::Receive { step }),
-                // It was posted when the payload had already gone elsewhere.
-                (None, Some(step)) => self.job(to, step, Job::Late { step, message }),
-                (None, None) => drop(self.nodes[to].early.insert((from, slot), message)),
-            },
-            Kind::Notify { slot } => match self.nodes[to].awaited.remove(&(from, slot)) {
+            NicCommand::Send { slot } => {
+                match (matched, self.nodes[to].posted.remove(&(from, slot))) {
+                    (Some(step), _) => self.job(to, step, Job::Receive { step }),
+                    // It was posted when the payload had already gone elsewhere.
+                    (None, Some(step)) => self.job(to, step, Job::Late { step, message }),
+                    (None, None) => drop(self.nodes[to].early.insert((from, slot), message)),
+                }
+            }
+            NicCommand::Notify { slot } => match self.nodes[to].awaited.remove(&(from, slot)) {
                 Some(step) => self.job(to, step, Job::Notice { step }),
                 None => drop(self.nodes[to].notices.insert((from, slot), message)),
             },
-            Kind::Refusal { of } => {
+            NicCommand::Refusal { of } => {
                 let step = self.messages[of].step;
                 self.job(to, step, Job::Again { message: of });
             }
-            Kind::Verdict { .. } | Kind::Answer { .. } => self.give(to, 0, Job::Hear { message }),
-            Kind::Put { .. } | Kind::Task { .. } => {}
+            NicCommand::Verdict { .. } | NicCommand::Answer { .. } => {
+                self.give(to, 0, Job::Hear { message })
+            }
+            NicCommand::Put { .. } | NicCommand::Task { .. } => {}
         }
     }
 
@@ -378,7 +384,7 @@ impl Sim<'_> {
         };
         if self.nodes[to].gpu.waiting(task.queue.base) >= task.queue.capacity as usize {
             self.refused += 1;
-            return self.answer((to, from), Kind::Refusal { of: message });
+            return self.answer((to, from), NicCommand::Refusal { of: message });
         }
         self.phase(Phase::TargetNic);
         let content = std::mem::take(&mut self.messages[message].content);

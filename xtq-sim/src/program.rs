@@ -7,21 +7,21 @@ use thiserror::Error;
 
 /// A range of a rank's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct MemoryRange {
     /// Where it begins.
     pub start: u64,
     /// How long it is.
     pub len: u64,
 }
 
-impl Place {
+impl MemoryRange {
     /// No bytes: of messages that only say that something has happened.
-    pub const NOTHING: Place = Place { start: 0, len: 0 };
+    pub const NOTHING: MemoryRange = MemoryRange { start: 0, len: 0 };
 
     /// Bytes from `start` on.
     #[must_use]
-    pub const fn new(start: u64, len: u64) -> Place {
-        Place { start, len }
+    pub const fn new(start: u64, len: u64) -> MemoryRange {
+        MemoryRange { start, len }
     }
 
     /// Where it ends.
@@ -33,7 +33,7 @@ impl Place {
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum SimWork {
     /// Sends a message. It has ended when the NIC has read the bytes.
     Send {
         /// To whom.
@@ -41,7 +41,7 @@ pub enum Work {
         /// Which message between the two, in this direction.
         slot: u32,
         /// The bytes.
-        from: Place,
+        from: MemoryRange,
     },
     /// Receives a message. It has ended when the thread has seen that the bytes are there.
     Receive {
@@ -50,21 +50,21 @@ pub enum Work {
         /// Which message between the two, in this direction.
         slot: u32,
         /// Where to.
-        into: Place,
+        into: MemoryRange,
     },
     /// `into += source`, element by element: on the CPU or, as the configuration says, by a kernel that the CPU launches.
     Reduce {
         /// What is added.
-        source: Place,
+        source: MemoryRange,
         /// To what.
-        into: Place,
+        into: MemoryRange,
     },
     /// Copies within this rank.
     Copy {
         /// Where from.
-        from: Place,
+        from: MemoryRange,
         /// Where to.
-        into: Place,
+        into: MemoryRange,
     },
     /// `XtqPut`: the bytes go along with a task that adds them to the target's buffer.
     Put {
@@ -73,7 +73,7 @@ pub enum Work {
         /// The target's number of the task.
         task: u32,
         /// The payload.
-        from: Place,
+        from: MemoryRange,
         /// Where in the target's buffer they are added.
         at: u64,
     },
@@ -103,26 +103,26 @@ pub const READY: u32 = u32::MAX;
 
 /// A step of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SimStep {
     /// What it does.
-    pub work: Work,
+    pub work: SimWork,
     /// The steps that must have ended before: all earlier in the list.
     pub after: Vec<usize>,
     /// Which thread does it: 0 is the application's, 1 the library's own (§V.C.1).
     pub thread: usize,
 }
 
-impl Step {
+impl SimStep {
     /// A step of the application's thread.
     #[must_use]
-    pub fn new(work: Work, after: &[usize]) -> Step {
-        Step { work, after: after.to_vec(), thread: 0 }
+    pub fn new(work: SimWork, after: &[usize]) -> SimStep {
+        SimStep { work, after: after.to_vec(), thread: 0 }
     }
 
     /// A step of the library's own thread.
     #[must_use]
-    pub fn apart(work: Work, after: &[usize]) -> Step {
-        Step { thread: 1, ..Step::new(work, after) }
+    pub fn apart(work: SimWork, after: &[usize]) -> SimStep {
+        SimStep { thread: 1, ..SimStep::new(work, after) }
     }
 }
 
@@ -132,7 +132,7 @@ pub struct Program {
     /// Length of its memory, in bytes.
     pub memory: u64,
     /// Its steps.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SimStep>,
 }
 
 /// Why programs cannot be run.
@@ -183,7 +183,7 @@ pub enum ProgramError {
         /// Which step.
         step: usize,
         /// The place.
-        place: Place,
+        place: MemoryRange,
         /// The grain.
         grain: u64,
     },
@@ -207,22 +207,26 @@ pub enum ProgramError {
     },
 }
 
-impl Step {
+impl SimStep {
     /// The places that it touches.
-    fn places(&self) -> [Place; 2] {
+    fn places(&self) -> [MemoryRange; 2] {
         match self.work {
-            Work::Send { from, .. } | Work::Put { from, .. } => [from, Place::NOTHING],
-            Work::Receive { into, .. } => [into, Place::NOTHING],
-            Work::Reduce { source: from, into } | Work::Copy { from, into } => [from, into],
-            Work::Task { .. } | Work::Notify { .. } | Work::Notice { .. } => [Place::NOTHING; 2],
+            SimWork::Send { from, .. } | SimWork::Put { from, .. } => [from, MemoryRange::NOTHING],
+            SimWork::Receive { into, .. } => [into, MemoryRange::NOTHING],
+            SimWork::Reduce { source: from, into } | SimWork::Copy { from, into } => [from, into],
+            SimWork::Task { .. } | SimWork::Notify { .. } | SimWork::Notice { .. } => {
+                [MemoryRange::NOTHING; 2]
+            }
         }
     }
 
     fn peer(&self) -> Option<usize> {
         match self.work {
-            Work::Send { to, .. } | Work::Put { to, .. } | Work::Notify { to, .. } => Some(to),
-            Work::Receive { from, .. } | Work::Notice { from, .. } => Some(from),
-            Work::Reduce { .. } | Work::Copy { .. } | Work::Task { .. } => None,
+            SimWork::Send { to, .. } | SimWork::Put { to, .. } | SimWork::Notify { to, .. } => {
+                Some(to)
+            }
+            SimWork::Receive { from, .. } | SimWork::Notice { from, .. } => Some(from),
+            SimWork::Reduce { .. } | SimWork::Copy { .. } | SimWork::Task { .. } => None,
         }
     }
 }
@@ -242,8 +246,9 @@ pub fn check(programs: &[Program]) -> Result<(), ProgramError> {
                 return Err(ProgramError::NoSuchRank { rank, step, peer, ranks });
             }
             let memory = program.memory;
-            let outside =
-                |place: &Place| place.start.checked_add(place.len).is_none_or(|end| end > memory);
+            let outside = |place: &MemoryRange| {
+                place.start.checked_add(place.len).is_none_or(|end| end > memory)
+            };
             if let Some(place) = it.places().iter().find(|place| outside(place)) {
                 let (start, end) = (place.start, place.start.saturating_add(place.len));
                 return Err(ProgramError::Outside { rank, step, start, end, memory });
@@ -261,8 +266,9 @@ pub fn check(programs: &[Program]) -> Result<(), ProgramError> {
 /// # Errors
 /// The first place that does not.
 pub(crate) fn check_grain(programs: &[Program], grain: u64) -> Result<(), ProgramError> {
-    let off =
-        |place: &Place| !place.start.is_multiple_of(grain) || !place.len.is_multiple_of(grain);
+    let off = |place: &MemoryRange| {
+        !place.start.is_multiple_of(grain) || !place.len.is_multiple_of(grain)
+    };
     for (rank, program) in programs.iter().enumerate() {
         for (step, it) in program.steps.iter().enumerate() {
             if let Some(&place) = it.places().iter().find(|place| off(place)) {
@@ -306,9 +312,10 @@ pub fn with_tasks(programs: &[Program], ready: Ready) -> Vec<Program> {
                     programs[to].steps[receive].peer() == Some(rank)
                 };
                 if of.iter().any(is_mine) {
-                    let work = Work::Receive { from: to, slot: READY, into: Place::NOTHING };
+                    let work =
+                        SimWork::Receive { from: to, slot: READY, into: MemoryRange::NOTHING };
                     waits.push((to, fresh.steps.len()));
-                    fresh.steps.push(Step::new(work, &[]));
+                    fresh.steps.push(SimStep::new(work, &[]));
                 }
             }
         }
@@ -327,19 +334,19 @@ pub fn with_tasks(programs: &[Program], ready: Ready) -> Vec<Program> {
             let mut after: Vec<usize> =
                 step.after.iter().map(|on| now[*on]).filter(|on| *on != usize::MAX).collect();
             let work = match step.work {
-                Work::Reduce { .. } => {
+                SimWork::Reduce { .. } => {
                     match tasks[rank].iter().position(|&(_, reduce)| reduce == at) {
-                        Some(task) => Work::Task { task: number(task) },
+                        Some(task) => SimWork::Task { task: number(task) },
                         None => step.work,
                     }
                 }
-                Work::Send { to, slot, from } => {
+                SimWork::Send { to, slot, from } => {
                     match task_of(&programs[to], &tasks[to], rank, slot) {
                         Some((task, into)) => {
                             after.extend(
                                 waits.iter().filter(|(peer, _)| *peer == to).map(|(_, step)| *step),
                             );
-                            Work::Put { to, task, from, at: into.start }
+                            SimWork::Put { to, task, from, at: into.start }
                         }
                         None => step.work,
                     }
@@ -347,7 +354,7 @@ pub fn with_tasks(programs: &[Program], ready: Ready) -> Vec<Program> {
                 other => other,
             };
             now.push(fresh.steps.len());
-            fresh.steps.push(Step { work, after, thread: step.thread });
+            fresh.steps.push(SimStep { work, after, thread: step.thread });
         }
         if !told {
             tell(&mut fresh, &sources, &own, &now);
@@ -361,7 +368,10 @@ pub fn with_tasks(programs: &[Program], ready: Ready) -> Vec<Program> {
 fn tell(fresh: &mut Program, sources: &[usize], own: &[usize], now: &[usize]) {
     let after: Vec<usize> = own.iter().map(|on| now[*on]).filter(|on| *on != usize::MAX).collect();
     for &to in sources {
-        fresh.steps.push(Step::new(Work::Send { to, slot: READY, from: Place::NOTHING }, &after));
+        fresh.steps.push(SimStep::new(
+            SimWork::Send { to, slot: READY, from: MemoryRange::NOTHING },
+            &after,
+        ));
     }
 }
 
@@ -376,20 +386,21 @@ fn reductions(program: &Program) -> Vec<(usize, usize)> {
     // Whether it, or something that it waits for, waits for a message.
     let mut remote = vec![false; steps.len()];
     for (at, step) in steps.iter().enumerate() {
-        let waits =
-            matches!(step.work, Work::Receive { .. } | Work::Notice { .. } | Work::Task { .. });
+        let waits = matches!(
+            step.work,
+            SimWork::Receive { .. } | SimWork::Notice { .. } | SimWork::Task { .. }
+        );
         remote[at] = waits || step.after.iter().any(|on| remote[*on]);
         step.after.iter().for_each(|on| dependents[*on].push(at));
     }
     let mut found: Vec<(usize, usize)> = Vec::new();
     for (reduce, step) in steps.iter().enumerate() {
-        let Work::Reduce { source, .. } = step.work else { continue };
-        let receives =
-            |on: &&usize| matches!(steps[**on].work, Work::Receive { into, .. } if into == source);
+        let SimWork::Reduce { source, .. } = step.work else { continue };
+        let receives = |on: &&usize| matches!(steps[**on].work, SimWork::Receive { into, .. } if into == source);
         let Some(&receive) = step.after.iter().find(receives) else { continue };
         let others = step.after.iter().chain(&steps[receive].after).filter(|on| **on != receive);
         // A send that reads what the task writes may itself wait for somebody who waits for this rank.
-        let is_send = |on: usize| matches!(steps[on].work, Work::Send { .. });
+        let is_send = |on: usize| matches!(steps[on].work, SimWork::Send { .. });
         let mut ready = others
             .filter(|on| remote[**on] || is_send(**on))
             .map(|on| found.iter().any(|task| task.1 == *on));
@@ -419,11 +430,16 @@ fn task_of(
     tasks: &[(usize, usize)],
     from: usize,
     slot: u32,
-) -> Option<(u32, Place)> {
-    let is_it = |&(receive, _): &(usize, usize)| matches!(target.steps[receive].work, Work::Receive { from: it, slot: its, .. } if (it, its) == (from, slot));
+) -> Option<(u32, MemoryRange)> {
+    let is_it = |&(receive, _): &(usize, usize)| {
+        matches!(
+            target.steps[receive].work,
+            SimWork::Receive { from: it, slot: its, .. } if (it, its) == (from, slot)
+        )
+    };
     let task = tasks.iter().position(is_it)?;
     match target.steps[tasks[task].1].work {
-        Work::Reduce { into, .. } => Some((number(task), into)),
+        SimWork::Reduce { into, .. } => Some((number(task), into)),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@ use crate::gpu::Gpu;
 use crate::machine::{ELEMENT, Machine};
 use crate::network::{Network, Traffic};
 use crate::nic::{Message, Nic};
-use crate::program::{self, Place, Program, ProgramError, Work};
+use crate::program::{self, MemoryRange, Program, ProgramError, SimWork};
 use crate::time::Ps;
 use crate::trace::{Phase, Trace};
 use gapless_xtq::packet::{ENTRIES, PACKET_BYTES};
@@ -82,7 +82,7 @@ impl Options {
 
 /// What came out.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SimOutcome {
     /// When the last step of each rank had ended.
     pub ended: Vec<Ps>,
     /// The ranks' memory: an element of each grain.
@@ -108,7 +108,7 @@ pub struct Outcome {
     pub lines: Vec<String>,
 }
 
-impl Outcome {
+impl SimOutcome {
     /// When the last rank had ended.
     #[must_use]
     pub fn time(&self) -> Ps {
@@ -178,7 +178,7 @@ pub(crate) struct Sim<'a> {
 ///
 /// # Errors
 /// Programs that make no sense by themselves.
-pub fn run(programs: &[Program], options: &Options) -> Result<Outcome, ProgramError> {
+pub fn run(programs: &[Program], options: &Options) -> Result<SimOutcome, ProgramError> {
     program::check(programs)?;
     program::check_grain(programs, options.grain)?;
     let (ranks, most) = (programs.len(), options.machine.ports);
@@ -288,11 +288,11 @@ impl Sim<'_> {
         self.agenda.plan(self.now + time, event);
     }
 
-    pub(crate) fn work(&self, node: usize, step: usize) -> Work {
+    pub(crate) fn work(&self, node: usize, step: usize) -> SimWork {
         self.programs[node].steps[step].work
     }
 
-    pub(crate) fn programs_step(&self, node: usize, step: usize) -> Option<Work> {
+    pub(crate) fn programs_step(&self, node: usize, step: usize) -> Option<SimWork> {
         self.programs[node].steps.get(step).map(|step| step.work)
     }
 
@@ -355,19 +355,19 @@ impl Sim<'_> {
     }
 
     /// Elements of a place, as the memory keeps them.
-    pub(crate) fn grains(&self, place: Place) -> std::ops::Range<usize> {
+    pub(crate) fn grains(&self, place: MemoryRange) -> std::ops::Range<usize> {
         let index =
             |byte: u64| usize::try_from(byte.div_ceil(self.options.grain)).unwrap_or(usize::MAX);
         index(place.start)..index(place.end())
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> SimOutcome {
         let mut stuck = Vec::new();
         for (rank, node) in self.nodes.iter().enumerate() {
             let open = node.steps.ended.iter().enumerate().filter(|(_, ended)| !**ended);
             stuck.extend(open.map(|(step, _)| (rank, step)));
         }
-        Outcome {
+        SimOutcome {
             ended: self.nodes.iter().map(|node| node.ended).collect(),
             busy: self.nodes.iter().map(|node| node.threads[0].busy).collect(),
             memory: self.nodes.into_iter().map(|node| node.memory).collect(),

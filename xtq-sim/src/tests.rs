@@ -9,7 +9,7 @@ fn of(configuration: Configuration) -> Options {
 }
 
 /// A remote task of so many bytes, all ready (Figure 7).
-fn task(configuration: Configuration, bytes: u64) -> Outcome {
+fn task(configuration: Configuration, bytes: u64) -> SimOutcome {
     let programs = reduce(configuration, bytes, 0, Ready::Ahead);
     run(&programs, &of(configuration)).expect("programs that make sense")
 }
@@ -17,22 +17,22 @@ fn task(configuration: Configuration, bytes: u64) -> Outcome {
 /// `count` ranks that each send `bytes` to rank 0, which adds all to its own.
 fn fan_in(count: usize, bytes: u64) -> Vec<Program> {
     let mut target = Program { memory: bytes * count as u64, steps: Vec::new() };
-    let into = Place::new(0, bytes);
+    let into = MemoryRange::new(0, bytes);
     for from in 1..count {
-        let source = Place::new(bytes * from as u64, bytes);
-        target.steps.push(Step::new(Work::Receive { from, slot: 0, into: source }, &[]));
+        let source = MemoryRange::new(bytes * from as u64, bytes);
+        target.steps.push(SimStep::new(SimWork::Receive { from, slot: 0, into: source }, &[]));
         let received = target.steps.len() - 1;
         let mut after = vec![received];
         // Reductions into one place, one after the other.
         after.extend(received.checked_sub(1));
-        target.steps.push(Step::new(Work::Reduce { source, into }, &after));
+        target.steps.push(SimStep::new(SimWork::Reduce { source, into }, &after));
     }
-    let send = Work::Send { to: 0, slot: 0, from: into };
-    let other = Program { memory: bytes, steps: vec![Step::new(send, &[])] };
+    let send = SimWork::Send { to: 0, slot: 0, from: into };
+    let other = Program { memory: bytes, steps: vec![SimStep::new(send, &[])] };
     std::iter::once(target).chain(std::iter::repeat_n(other, count - 1)).collect()
 }
 
-fn has_sums(outcome: &Outcome, seed: u64, bytes: u64) -> bool {
+fn has_sums(outcome: &SimOutcome, seed: u64, bytes: u64) -> bool {
     let ranks = outcome.memory.len();
     let sum = |at| (0..ranks).map(|rank| initial(seed, rank, at)).fold(0u32, u32::wrapping_add);
     (0..bytes / ELEMENT).zip(&outcome.memory[0]).all(|(at, it)| *it == sum(at))
@@ -118,19 +118,21 @@ fn packets_are_conserved() {
                     continue;
                 }
                 let len = ELEMENT * below(4000);
-                let place = Place::new(ELEMENT * below(4000), len);
-                programs[from].steps.push(Step::new(Work::Send { to, slot, from: place }, &[]));
+                let place = MemoryRange::new(ELEMENT * below(4000), len);
+                programs[from]
+                    .steps
+                    .push(SimStep::new(SimWork::Send { to, slot, from: place }, &[]));
                 // Some wait for what is before them: their messages may come too early.
                 let last = programs[to].steps.len().checked_sub(1);
                 let after: Vec<usize> = last.filter(|_| below(2) == 0).into_iter().collect();
-                let source = Place::new(32 << 10, len);
+                let source = MemoryRange::new(32 << 10, len);
                 programs[to]
                     .steps
-                    .push(Step::new(Work::Receive { from, slot, into: source }, &after));
+                    .push(SimStep::new(SimWork::Receive { from, slot, into: source }, &after));
                 let received = programs[to].steps.len() - 1;
                 programs[to]
                     .steps
-                    .push(Step::new(Work::Reduce { source, into: place }, &[received]));
+                    .push(SimStep::new(SimWork::Reduce { source, into: place }, &[received]));
             }
             if configuration == Configuration::Xtq {
                 programs = with_tasks(&programs, Ready::Ahead);
@@ -196,29 +198,35 @@ fn accumulates_give_the_sum_however_they_are_cut() {
 #[test]
 fn a_target_says_ready_before_anybody_puts() {
     let programs = with_tasks(&fan_in(3, 64), Ready::Message);
-    let ready = |step: &&Step| matches!(step.work, Work::Send { slot: READY, .. });
+    let ready = |step: &&SimStep| matches!(step.work, SimWork::Send { slot: READY, .. });
     assert_eq!(programs[0].steps.iter().filter(ready).count(), 2);
-    let put =
-        programs[1].steps.iter().find(|step| matches!(step.work, Work::Put { .. })).expect("a put");
-    let Work::Receive { from: 0, slot: READY, .. } = programs[1].steps[put.after[0]].work else {
+    let put = programs[1]
+        .steps
+        .iter()
+        .find(|step| matches!(step.work, SimWork::Put { .. }))
+        .expect("a put");
+    let SimWork::Receive { from: 0, slot: READY, .. } = programs[1].steps[put.after[0]].work else {
         panic!("{put:?} waits for something else");
     };
     // A reduction of what this rank itself has still to compute cannot be put: it stays two-sided.
     let mut other = fan_in(3, 64);
-    other[0]
-        .steps
-        .insert(0, Step::new(Work::Receive { from: 2, slot: 9, into: Place::new(0, 64) }, &[]));
+    other[0].steps.insert(
+        0,
+        SimStep::new(SimWork::Receive { from: 2, slot: 9, into: MemoryRange::new(0, 64) }, &[]),
+    );
     for step in &mut other[0].steps[1..] {
         step.after.iter_mut().for_each(|on| *on += 1);
     }
     other[0].steps[2].after.push(0);
-    other[2].steps.push(Step::new(Work::Send { to: 0, slot: 9, from: Place::new(0, 64) }, &[]));
+    other[2]
+        .steps
+        .push(SimStep::new(SimWork::Send { to: 0, slot: 9, from: MemoryRange::new(0, 64) }, &[]));
     let programs = with_tasks(&other, Ready::Message);
     assert!(
         programs
             .iter()
             .flat_map(|program| &program.steps)
-            .all(|step| !matches!(step.work, Work::Put { .. }))
+            .all(|step| !matches!(step.work, SimWork::Put { .. }))
     );
     let outcome =
         run(&programs, &Options::new(Configuration::Xtq)).expect("programs that make sense");
@@ -227,28 +235,28 @@ fn a_target_says_ready_before_anybody_puts() {
 
 #[test]
 fn programs_without_sense_are_refused() {
-    let one = |step: Step| vec![Program { memory: 64, steps: vec![step] }];
+    let one = |step: SimStep| vec![Program { memory: 64, steps: vec![step] }];
     let refused = |programs: Vec<Program>, grain| {
         let options = Options { grain, ..Options::new(Configuration::Cpu) };
         run(&programs, &options).expect_err("no program")
     };
-    let send = |to, from| Step::new(Work::Send { to, slot: 0, from }, &[]);
+    let send = |to, from| SimStep::new(SimWork::Send { to, slot: 0, from }, &[]);
     assert!(matches!(
-        refused(one(send(1, Place::NOTHING)), 4),
+        refused(one(send(1, MemoryRange::NOTHING)), 4),
         ProgramError::NoSuchRank { peer: 1, .. }
     ));
     assert!(matches!(
-        refused(one(send(0, Place::new(1, 64))), 4),
+        refused(one(send(0, MemoryRange::new(1, 64))), 4),
         ProgramError::Outside { end: 65, .. }
     ));
     assert!(matches!(
-        refused(one(send(0, Place::new(u64::MAX, 2))), 4),
+        refused(one(send(0, MemoryRange::new(u64::MAX, 2))), 4),
         ProgramError::Outside { .. }
     ));
-    assert!(matches!(refused(one(send(0, Place::new(4, 8))), 8), ProgramError::Grain { .. }));
-    let own = Step { after: vec![0], ..send(0, Place::NOTHING) };
+    assert!(matches!(refused(one(send(0, MemoryRange::new(4, 8))), 8), ProgramError::Grain { .. }));
+    let own = SimStep { after: vec![0], ..send(0, MemoryRange::NOTHING) };
     assert!(matches!(refused(one(own), 4), ProgramError::Order { step: 0, on: 0, .. }));
-    let third = Step { thread: 2, ..send(0, Place::NOTHING) };
+    let third = SimStep { thread: 2, ..send(0, MemoryRange::NOTHING) };
     assert!(matches!(refused(one(third), 4), ProgramError::NoSuchThread { thread: 2, .. }));
     let many = vec![Program::default(); Machine::PAPER.ports + 1];
     assert!(matches!(refused(many, 4), ProgramError::TooMany { .. }));

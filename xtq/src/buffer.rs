@@ -7,7 +7,7 @@
 //! | [`Payload`] | the put, until the target has accepted it |
 
 use crate::error::{Refusal, XtqError};
-use crate::gather::{Gather, Part, Pieces, Place};
+use crate::gather::{Gather, GatherInto, PayloadBytes, Pieces};
 use crate::within::Holding;
 use gapless_sync::this_thread;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-struct Memory {
+struct HeapMemory {
     bytes: Mutex<Box<[u8]>>,
     /// Whose thread has them, by its number, else 0. Only to know oneself.
     holder: AtomicU64,
@@ -26,9 +26,9 @@ struct Memory {
 }
 
 /// Bytes that this thread has until this is dropped.
-struct Taken<'m>(MutexGuard<'m, Box<[u8]>>, &'m AtomicU64);
+struct HeldBytes<'m>(MutexGuard<'m, Box<[u8]>>, &'m AtomicU64);
 
-impl Drop for Taken<'_> {
+impl Drop for HeldBytes<'_> {
     fn drop(&mut self) {
         self.1.store(0, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl Drop for Taken<'_> {
 
 /// Bytes of this process that functions of it work on, one task at a time. Clones are the same bytes.
 #[derive(Clone)]
-pub struct TargetBuffer(Arc<Memory>);
+pub struct TargetBuffer(Arc<HeapMemory>);
 
 impl TargetBuffer {
     /// A buffer of these bytes.
@@ -44,7 +44,7 @@ impl TargetBuffer {
     pub fn new(bytes: Vec<u8>) -> TargetBuffer {
         let bytes = bytes.into_boxed_slice();
         let (address, len) = (bytes.as_ptr().addr() as u64, bytes.len() as u64);
-        TargetBuffer(Arc::new(Memory {
+        TargetBuffer(Arc::new(HeapMemory {
             bytes: Mutex::new(bytes),
             holder: AtomicU64::new(0),
             address,
@@ -99,9 +99,9 @@ impl TargetBuffer {
         }
     }
 
-    fn take<'m>(&'m self, bytes: MutexGuard<'m, Box<[u8]>>) -> Taken<'m> {
+    fn take<'m>(&'m self, bytes: MutexGuard<'m, Box<[u8]>>) -> HeldBytes<'m> {
         self.0.holder.store(this_thread(), Ordering::Relaxed);
-        Taken(bytes, &self.0.holder)
+        HeldBytes(bytes, &self.0.holder)
     }
 }
 
@@ -114,10 +114,10 @@ impl fmt::Debug for TargetBuffer {
 /// What goes with a put: bytes in one piece, or [several](Payload::pieces). They are written where they go when the put
 /// goes there, from where they lie. So a list or an `Arc` is not copied before; what is borrowed is, once.
 #[derive(Clone)]
-pub struct Payload(Kind);
+pub struct Payload(BufferKind);
 
 #[derive(Clone)]
-enum Kind {
+enum BufferKind {
     One(Bytes),
     Pieces(Arc<Pieces>),
     Gathered(Arc<dyn Gather>),
@@ -159,7 +159,7 @@ impl Gather for TooMany {
         self.0
     }
 
-    fn gather(&self, _: usize, _: &mut Place<'_>) {}
+    fn gather(&self, _: usize, _: &mut GatherInto<'_>) {}
 }
 
 /// Bytes in one piece.
@@ -212,7 +212,7 @@ impl Payload {
     /// None.
     #[must_use]
     pub fn none() -> Payload {
-        Payload(Kind::One(Bytes::none()))
+        Payload(BufferKind::One(Bytes::none()))
     }
 
     /// Pieces, one behind the other: each a list, a shared slice, a borrowed one (which is copied), or again several. Empty
@@ -233,19 +233,19 @@ impl Payload {
         let (mut list, mut depth) = (Vec::new(), 0);
         for piece in pieces.into_iter().map(Into::into).filter(|piece| !piece.is_empty()) {
             match piece.0 {
-                Kind::Pieces(inner) => match Arc::try_unwrap(inner) {
+                BufferKind::Pieces(inner) => match Arc::try_unwrap(inner) {
                     Ok(inner) => {
                         depth = depth.max(inner.depth());
                         list.extend(inner.into_list());
                     }
                     Err(shared) if shared.depth() < DEPTH_MAX => {
                         depth = depth.max(shared.depth() + 1);
-                        list.push(Payload(Kind::Pieces(shared)));
+                        list.push(Payload(BufferKind::Pieces(shared)));
                     }
                     Err(shared) if u32::try_from(shared.bytes()).is_err() => {
                         list.push(Payload::gathered(Arc::new(TooMany(shared.bytes()))));
                     }
-                    Err(shared) => list.push(Payload(Kind::Pieces(shared)).to_vec().into()),
+                    Err(shared) => list.push(Payload(BufferKind::Pieces(shared)).to_vec().into()),
                 },
                 one => list.push(Payload(one)),
             }
@@ -253,7 +253,7 @@ impl Payload {
         if list.len() < 2 {
             return list.pop().unwrap_or_else(Payload::none);
         }
-        Payload(Kind::Pieces(Arc::new(Pieces::new(list, depth))))
+        Payload(BufferKind::Pieces(Arc::new(Pieces::new(list, depth))))
     }
 
     /// Some bytes of a shared slice, which are not copied.
@@ -265,13 +265,13 @@ impl Payload {
             let (Range { start: from, end: to }, len) = (range, bytes.len());
             return Err(XtqError::PieceOutside { from, to, len });
         }
-        Ok(Payload(Kind::One(Bytes::Part(Arc::clone(bytes), range))))
+        Ok(Payload(BufferKind::One(Bytes::Part(Arc::clone(bytes), range))))
     }
 
     /// What this gathers: for layers above, whose memory this crate does not know.
     #[must_use]
     pub fn gathered(source: Arc<dyn Gather>) -> Payload {
-        Payload(Kind::Gathered(source))
+        Payload(BufferKind::Gathered(source))
     }
 
     /// How many bytes it has.
@@ -295,11 +295,11 @@ impl Payload {
 
     /// Its bytes, to be written somewhere.
     #[inline(always)] // on the way of puts into rings
-    pub(crate) fn part(&self) -> Part<'_> {
+    pub(crate) fn part(&self) -> PayloadBytes<'_> {
         match &self.0 {
-            Kind::One(bytes) => Part::One(bytes.bytes()),
-            Kind::Pieces(pieces) => Part::Gathered(&**pieces, 0, pieces.bytes()),
-            Kind::Gathered(source) => Part::Gathered(&**source, 0, source.bytes()),
+            BufferKind::One(bytes) => PayloadBytes::One(bytes.bytes()),
+            BufferKind::Pieces(pieces) => PayloadBytes::Gathered(&**pieces, 0, pieces.bytes()),
+            BufferKind::Gathered(source) => PayloadBytes::Gathered(&**source, 0, source.bytes()),
         }
     }
 
@@ -307,8 +307,8 @@ impl Payload {
     #[inline]
     pub(crate) fn few(&self) -> Option<&[u8]> {
         match &self.0 {
-            Kind::One(Bytes::Short { len, bytes }) => Some(&bytes.0[..*len]),
-            Kind::One(Bytes::Own(bytes)) if bytes.is_empty() => Some(&[]),
+            BufferKind::One(Bytes::Short { len, bytes }) => Some(&bytes.0[..*len]),
+            BufferKind::One(Bytes::Own(bytes)) if bytes.is_empty() => Some(&[]),
             _ => None,
         }
     }
@@ -317,7 +317,7 @@ impl Payload {
     #[inline]
     pub(crate) fn into_one(self, max: usize) -> Bytes {
         match self.0 {
-            Kind::One(bytes) => bytes,
+            BufferKind::One(bytes) => bytes,
             _ if self.len() > max => Bytes::Own(vec![0; max.saturating_add(1)]),
             _ => Bytes::Own(self.to_vec()),
         }
@@ -326,13 +326,13 @@ impl Payload {
 
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Payload {
-        Payload(Kind::One(Bytes::Own(bytes)))
+        Payload(BufferKind::One(Bytes::Own(bytes)))
     }
 }
 
 impl From<Arc<[u8]>> for Payload {
     fn from(bytes: Arc<[u8]>) -> Payload {
-        Payload(Kind::One(Bytes::Shared(bytes)))
+        Payload(BufferKind::One(Bytes::Shared(bytes)))
     }
 }
 
@@ -343,25 +343,25 @@ impl From<&[u8]> for Payload {
     #[inline(never)]
     fn from(slice: &[u8]) -> Payload {
         if slice.len() > SHORT {
-            return Payload(Kind::One(Bytes::Own(slice.to_vec())));
+            return Payload(BufferKind::One(Bytes::Own(slice.to_vec())));
         }
         let mut bytes = Few([0; SHORT]);
         copy_few(&mut bytes.0, slice);
-        Payload(Kind::One(Bytes::Short { len: slice.len(), bytes }))
+        Payload(BufferKind::One(Bytes::Short { len: slice.len(), bytes }))
     }
 }
 
 /// A copy of all of them, in one piece.
 impl From<&[&[u8]]> for Payload {
     fn from(pieces: &[&[u8]]) -> Payload {
-        Payload(Kind::One(Bytes::copy(pieces.iter().copied())))
+        Payload(BufferKind::One(Bytes::copy(pieces.iter().copied())))
     }
 }
 
 /// A copy of all of them, in one piece.
 impl From<&[IoSlice<'_>]> for Payload {
     fn from(pieces: &[IoSlice<'_>]) -> Payload {
-        Payload(Kind::One(Bytes::copy(pieces.iter().map(|piece| &**piece))))
+        Payload(BufferKind::One(Bytes::copy(pieces.iter().map(|piece| &**piece))))
     }
 }
 

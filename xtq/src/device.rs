@@ -37,7 +37,7 @@ pub use layout::{
     BUFFERS_MAX, INLINE_BYTES, LAYOUTS_MAX, OUTS_MAX, RINGS_MAX, RingShape, SIGNALS_MAX, SLOTS,
 };
 pub(crate) use layout::{RING_ABORT, RING_STATE, SLOT_BYTES, arena_bytes};
-pub use ring::{Lane, Outcome, RingError};
+pub use ring::{Lane, PutOutcome, RingError};
 pub(crate) use short::Short;
 pub use target::{RingParts, Target, WorkerCount};
 pub(crate) use terms::Runs;

@@ -24,12 +24,13 @@ pub trait Gather: Send + Sync {
     /// How many bytes there are: the same number each time.
     fn bytes(&self) -> usize;
 
-    /// Writes the bytes from `from` on into the place, until that is [full](Place::left). What it leaves out is 0 there.
-    fn gather(&self, from: usize, into: &mut Place<'_>);
+    /// Writes the bytes from `from` on into the place, until that is [full](GatherInto::left). What it leaves out is 0
+    /// there.
+    fn gather(&self, from: usize, into: &mut GatherInto<'_>);
 }
 
 /// Where gathered bytes go, one behind the other.
-pub struct Place<'a> {
+pub struct GatherInto<'a> {
     to: To<'a>,
     left: usize,
 }
@@ -81,21 +82,21 @@ impl Words<'_> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> GatherInto<'a> {
     /// So many bytes of a message, from `at` on.
-    pub(crate) fn message(slot: &'a mut RailSlot, at: usize, bytes: usize) -> Place<'a> {
-        Place { to: To::Message(slot, at, Ok(())), left: bytes }
+    pub(crate) fn message(slot: &'a mut RailSlot, at: usize, bytes: usize) -> GatherInto<'a> {
+        GatherInto { to: To::Message(slot, at, Ok(())), left: bytes }
     }
 
     /// All of these bytes.
-    pub(crate) fn memory(bytes: &'a mut [u8]) -> Place<'a> {
+    pub(crate) fn memory(bytes: &'a mut [u8]) -> GatherInto<'a> {
         let left = bytes.len();
-        Place { to: To::Memory(bytes), left }
+        GatherInto { to: To::Memory(bytes), left }
     }
 
     /// So many bytes, from the first of these words on.
-    pub(crate) fn words(words: &'a [AtomicU64], bytes: usize) -> Place<'a> {
-        Place { to: To::Words(Words { rest: words, begun: [0; 8], count: 0 }), left: bytes }
+    pub(crate) fn words(words: &'a [AtomicU64], bytes: usize) -> GatherInto<'a> {
+        GatherInto { to: To::Words(Words { rest: words, begun: [0; 8], count: 0 }), left: bytes }
     }
 
     /// How many bytes it has still room for.
@@ -126,7 +127,7 @@ impl<'a> Place<'a> {
 
     /// The next `bytes` bytes of it, to be written through a pointer, or as many as there is room for. They count as
     /// written. They are valid for writes, and nobody else's, until this place is used again or dropped. `None` if only
-    /// [`write`](Place::write) reaches them.
+    /// [`write`](GatherInto::write) reaches them.
     pub fn direct(&mut self, bytes: usize) -> Option<Region> {
         let bytes = bytes.min(self.left);
         let region = match &mut self.to {
@@ -148,7 +149,7 @@ impl<'a> Place<'a> {
     }
 
     /// The next `bytes` bytes of it, if there are as many, as a place of their own.
-    fn within(&mut self, bytes: usize, write: impl FnOnce(&mut Place<'a>)) {
+    fn within(&mut self, bytes: usize, write: impl FnOnce(&mut GatherInto<'a>)) {
         let behind = self.left.saturating_sub(bytes);
         self.left -= behind;
         write(self);
@@ -174,7 +175,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl fmt::Debug for Place<'_> {
+impl fmt::Debug for GatherInto<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Place with room for {} bytes", self.left)
     }
@@ -182,37 +183,37 @@ impl fmt::Debug for Place<'_> {
 
 /// Bytes of a payload that are to be written somewhere.
 #[derive(Clone, Copy)]
-pub(crate) enum Part<'a> {
+pub(crate) enum PayloadBytes<'a> {
     /// They lie one behind the other.
     One(&'a [u8]),
     /// So many from a byte on.
     Gathered(&'a dyn Gather, usize, usize),
 }
 
-impl<'a> Part<'a> {
+impl<'a> PayloadBytes<'a> {
     #[inline]
     pub(crate) fn len(self) -> usize {
         match self {
-            Part::One(bytes) => bytes.len(),
-            Part::Gathered(_, _, len) => len,
+            PayloadBytes::One(bytes) => bytes.len(),
+            PayloadBytes::Gathered(_, _, len) => len,
         }
     }
 
     /// Those of its bytes that lie in `range`, which is inside.
-    pub(crate) fn sub(self, range: Range<usize>) -> Part<'a> {
+    pub(crate) fn sub(self, range: Range<usize>) -> PayloadBytes<'a> {
         match self {
-            Part::One(bytes) => Part::One(&bytes[range]),
-            Part::Gathered(source, from, _) => {
-                Part::Gathered(source, from + range.start, range.len())
+            PayloadBytes::One(bytes) => PayloadBytes::One(&bytes[range]),
+            PayloadBytes::Gathered(source, from, _) => {
+                PayloadBytes::Gathered(source, from + range.start, range.len())
             }
         }
     }
 
     /// Writes them into a place that has room for as many.
-    pub(crate) fn write(self, mut place: Place<'_>) -> Result<(), DeviceError> {
+    pub(crate) fn write(self, mut place: GatherInto<'_>) -> Result<(), DeviceError> {
         match self {
-            Part::One(bytes) => place.write(bytes),
-            Part::Gathered(source, from, bytes) => {
+            PayloadBytes::One(bytes) => place.write(bytes),
+            PayloadBytes::Gathered(source, from, bytes) => {
                 place.within(bytes, |place| source.gather(from, place));
             }
         }
@@ -222,11 +223,11 @@ impl<'a> Part<'a> {
     /// A copy.
     pub(crate) fn to_vec(self) -> Vec<u8> {
         match self {
-            Part::One(bytes) => bytes.to_vec(),
-            Part::Gathered(..) => {
+            PayloadBytes::One(bytes) => bytes.to_vec(),
+            PayloadBytes::Gathered(..) => {
                 let mut all = vec![0; self.len()];
                 // Memory takes all.
-                let _ = self.write(Place::memory(&mut all));
+                let _ = self.write(GatherInto::memory(&mut all));
                 all
             }
         }
@@ -266,7 +267,7 @@ impl Gather for Pieces {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    fn gather(&self, from: usize, into: &mut Place<'_>) {
+    fn gather(&self, from: usize, into: &mut GatherInto<'_>) {
         let first = self.ends.partition_point(|end| *end <= from);
         let begins = |at: usize| at.checked_sub(1).map_or(0, |before| self.ends[before]);
         let mut skip = from.saturating_sub(begins(first));
@@ -275,8 +276,8 @@ impl Gather for Pieces {
                 return;
             }
             match piece.part() {
-                Part::One(bytes) => into.write(&bytes[skip..]),
-                Part::Gathered(source, _, bytes) => {
+                PayloadBytes::One(bytes) => into.write(&bytes[skip..]),
+                PayloadBytes::Gathered(source, _, bytes) => {
                     let rest = bytes.saturating_sub(skip);
                     into.within(rest, |into| source.gather(skip, into));
                 }

@@ -78,7 +78,7 @@ type PeerLink = Link<(Head, Fragment)>;
 
 /// What the lock guards.
 #[derive(Default)]
-struct State {
+struct XtqState {
     /// Of all messages of this end.
     tag: u8,
     initiator: Initiator,
@@ -92,7 +92,7 @@ struct State {
     left: bool,
 }
 
-impl State {
+impl XtqState {
     /// From now on the signal ends when a rank is lost that was to count it down, or when this process has left; now, if
     /// that has happened.
     fn watch(&mut self, signal: &Signal) {
@@ -134,7 +134,7 @@ pub(crate) struct Inner {
     /// The wake-up that this end's signals call.
     wakeup: Wakeup,
     tables: Tables,
-    state: Mutex<State>,
+    state: Mutex<XtqState>,
     /// The initiator's rings. Their lock is taken after that of the state.
     rings: Arc<SharedRings>,
     /// What runs tasks on this process's accelerator. Its lock is taken before that of the state.
@@ -199,7 +199,7 @@ impl std::panic::RefUnwindSafe for Xtq {}
 
 impl Inner {
     /// Looks at the state, or changes it; what others are to learn of that, they learn after.
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut XtqState) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let value = act(&mut state);
         let mut effects = std::mem::take(&mut state.initiator.effects);
@@ -293,7 +293,7 @@ impl Xtq {
                 }
             })
         };
-        let mut state = State { tag: tag.0, ..State::default() };
+        let mut state = XtqState { tag: tag.0, ..XtqState::default() };
         state.initiator.limit_room(config.puts_max, config.put_bytes_max);
         let inner = Arc::new_cyclic(|inner| Inner {
             me: bml.me(),

@@ -7,7 +7,7 @@ use crate::device::{DeviceFunction, DeviceKernel, Runs};
 use crate::error::{Refusal, TaskError};
 use crate::packet::Launch;
 use crate::signal::Signal;
-use crate::tables::Entry;
+use crate::tables::TaskEntry;
 use gapless_mem::{Completion, DeviceError, Lease, Outstanding, Region, WorkerCode};
 use std::fmt;
 use std::sync::Arc;
@@ -203,9 +203,9 @@ impl Kernel {
 
     /// Its entry in a table, by this name.
     #[doc(hidden)]
-    pub fn entry(&self, object: u64) -> Entry {
+    pub fn entry(&self, object: u64) -> TaskEntry {
         let memory = self.memory.as_ref().map(Lease::region);
-        Entry {
+        TaskEntry {
             object,
             buffer: memory.map_or(0, |region| region.start()),
             buffer_bytes: memory.map_or(0, |region| region.len()),

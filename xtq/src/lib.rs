@@ -91,7 +91,7 @@ mod within;
 pub use {
     buffer::{Payload, TargetBuffer},
     error::{Refusal, TaskError, Waited, XtqError},
-    gather::{Gather, Place},
+    gather::{Gather, GatherInto},
     host::{Config, FarRing, Granted, QueueOptions, RefusedTask, Straight, Tried, Xtq},
     launcher::{GroupLimits, Kernel, KernelTask, Launcher},
     put::{Put, PutHandle, Retry},

@@ -38,7 +38,7 @@ pub const LOCAL_UNIT: u32 = 16;
 /// What a packet asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum TaskKind {
     /// A function on the target's CPU; the Function Table has it.
     Function = 1,
     /// A kernel on an accelerator of the target; the Kernel Table has it.
@@ -112,13 +112,13 @@ pub struct Command {
     /// Length of the payload, in bytes.
     pub payload_bytes: u32,
     /// What to run it with.
-    pub work: Work,
+    pub work: TaskWork,
 }
 
 impl Command {
     /// What an initiator sends, with neither signal nor payload.
     #[inline]
-    pub(crate) fn of(index: u8, queue: u8, work: Work) -> Command {
+    pub(crate) fn of(index: u8, queue: u8, work: TaskWork) -> Command {
         let flags = Flags::empty();
         Command { index, queue, flags, object: 0, signal: 0, payload_bytes: 0, work }
     }
@@ -132,8 +132,8 @@ impl Command {
             return Err(PacketError::Index { index, queue });
         }
         match &self.work {
-            Work::Function { .. } => Ok(()),
-            Work::Kernel(launch) => launch.check(),
+            TaskWork::Function { .. } => Ok(()),
+            TaskWork::Kernel(launch) => launch.check(),
         }
     }
 
@@ -142,8 +142,8 @@ impl Command {
     pub(crate) fn words(&self, payload_bytes: u32) -> PacketWords {
         let Command { index, queue, flags, object, signal, payload_bytes: _, ref work } = *self;
         let (kind, [w0, w1, w2, w3]) = match work {
-            Work::Function { arguments } => (Kind::Function, *arguments),
-            Work::Kernel(launch) => (Kind::Kernel, kernel_words(launch)),
+            TaskWork::Function { arguments } => (TaskKind::Function, *arguments),
+            TaskWork::Kernel(launch) => (TaskKind::Kernel, kernel_words(launch)),
         };
         let [kind, flags, index, queue] = [kind as u8, flags.bits(), index, queue].map(u64::from);
         let head = kind << 16 | flags << 24 | index << 32 | queue << 40 | object >> 48 << 48;
@@ -159,14 +159,14 @@ pub(crate) type PacketWords = [u64; PACKET_BYTES / 8];
 /// The lengths of arguments and payload, as a packet says them; what has no arguments behind it says 0.
 #[inline]
 pub(crate) fn body_lengths(words: &PacketWords) -> [usize; 2] {
-    let is_kernel = words[0] >> 16 & 0xFF == Kind::Kernel as u64;
+    let is_kernel = words[0] >> 16 & 0xFF == TaskKind::Kernel as u64;
     let arguments = if is_kernel { words[5] >> 32 & 0xFFFF } else { 0 };
     [arguments, words[6] >> 32].map(|len| usize::try_from(len).unwrap_or(0))
 }
 
 /// The part that differs between processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum TaskWork {
     /// A function gets these four; the first two are the target's.
     Function {
         /// The arguments.
@@ -338,7 +338,7 @@ impl Packet {
 
     /// The kernel that it names, if it is one's.
     pub(crate) fn kernel(&self) -> Option<u8> {
-        (self.kind == Kind::Kernel as u8).then_some(self.index)
+        (self.kind == TaskKind::Kernel as u8).then_some(self.index)
     }
 
     /// Its words, without sequence numbers.
@@ -417,8 +417,8 @@ impl Packet {
         }
         let words = [self.word_0, self.word_1, self.word_2, self.word_3].map(U64::get);
         let work = match self.kind {
-            kind if kind == Kind::Function as u8 => Work::Function { arguments: words },
-            kind if kind == Kind::Kernel as u8 => Work::Kernel(launch_of(words)?),
+            kind if kind == TaskKind::Function as u8 => TaskWork::Function { arguments: words },
+            kind if kind == TaskKind::Kernel as u8 => TaskWork::Kernel(launch_of(words)?),
             kind => return Err(PacketError::Kind { kind }),
         };
         Ok(Command {
@@ -446,7 +446,7 @@ impl Packet {
             return Err(not_mine("object", command.object));
         }
         match command.work {
-            Work::Kernel(launch) if launch.arguments != 0 => {
+            TaskWork::Kernel(launch) if launch.arguments != 0 => {
                 Err(not_mine("address of arguments", launch.arguments))
             }
             _ => Ok(command),

@@ -4,7 +4,7 @@ mod order;
 
 use crate::buffer::Payload;
 use crate::error::XtqError;
-use crate::packet::{Command, Flags, Launch, Work};
+use crate::packet::{Command, Flags, Launch, TaskWork};
 use crate::signal::Signal;
 use gapless_bml::Rank;
 pub use order::Order;
@@ -58,7 +58,7 @@ impl Put {
     pub fn function(target: Rank, index: u8, queue: u8, arguments: [u64; 2]) -> Put {
         let arguments = [0, 0, arguments[0], arguments[1]];
         let mut order = Order::begin(target, &mut Payload::none());
-        order.command = Command::of(index, queue, Work::Function { arguments });
+        order.command = Command::of(index, queue, TaskWork::Function { arguments });
         Put { order }
     }
 
@@ -76,7 +76,7 @@ impl Put {
         let mut order = Order::begin(target, &mut arguments.into());
         // Arguments too long for a packet are refused when it is made.
         let argument_bytes = u16::try_from(order.arguments().len()).unwrap_or(u16::MAX);
-        let work = Work::Kernel(Launch { argument_bytes, ..launch });
+        let work = TaskWork::Kernel(Launch { argument_bytes, ..launch });
         order.command = Command::of(index, queue, work);
         Put { order }
     }

@@ -15,8 +15,8 @@
 //!
 //! This is a pure function, the same for every back end.
 
-use crate::packet::{Command, Flags, Packet, PacketError, Work};
-use crate::tables::{Entry, QueueEntry, Tables};
+use crate::packet::{Command, Flags, Packet, PacketError, TaskWork};
+use crate::tables::{QueueEntry, Tables, TaskEntry};
 use thiserror::Error;
 
 /// Where the target has put what came with a packet.
@@ -82,11 +82,14 @@ pub enum RewriteError {
 ///
 /// # Errors
 /// An index or a length that was not registered.
-pub fn look_up(command: &Command, tables: &Tables) -> Result<(Entry, QueueEntry), RewriteError> {
+pub fn look_up(
+    command: &Command,
+    tables: &Tables,
+) -> Result<(TaskEntry, QueueEntry), RewriteError> {
     let index = command.index;
     let (entry, kernel, bytes) = match command.work {
-        Work::Function { .. } => (tables.function(index), false, 0),
-        Work::Kernel(launch) => (tables.kernel(index), true, launch.argument_bytes),
+        TaskWork::Function { .. } => (tables.function(index), false, 0),
+        TaskWork::Kernel(launch) => (tables.kernel(index), true, launch.argument_bytes),
     };
     let entry = entry.ok_or(RewriteError::NotRegistered { index, kernel })?;
     let queue =
@@ -107,7 +110,7 @@ pub fn look_up(command: &Command, tables: &Tables) -> Result<(Entry, QueueEntry)
 /// The command has values that no packet has, which [`Packet::sent`] refuses.
 pub fn apply(
     command: &Command,
-    (entry, queue): (Entry, QueueEntry),
+    (entry, queue): (TaskEntry, QueueEntry),
     places: Places,
 ) -> Result<Rewritten, RewriteError> {
     let payload = if command.payload_bytes == 0 { 0 } else { places.payload };
@@ -119,8 +122,8 @@ pub fn apply(
         command.flags |= Flags::REGISTERED_SIGNAL;
     }
     match &mut command.work {
-        Work::Function { arguments } => arguments[..2].copy_from_slice(&first),
-        Work::Kernel(launch) => launch.arguments = places.arguments,
+        TaskWork::Function { arguments } => arguments[..2].copy_from_slice(&first),
+        TaskWork::Kernel(launch) => launch.arguments = places.arguments,
     }
     Ok(Rewritten { packet: Packet::new(&command)?, first, queue })
 }
@@ -151,7 +154,7 @@ mod tests {
     #[test]
     fn fields_of_the_target_are_replaced_and_the_rest_passes_through() {
         let tables = Tables::new();
-        let entry = Entry {
+        let entry = TaskEntry {
             object: 0xF00D,
             buffer: 0xB0FF,
             buffer_bytes: 64,
@@ -160,7 +163,7 @@ mod tests {
             argument_bytes: 32,
         };
         tables.set_function(1, Some(entry)).unwrap();
-        tables.set_kernel(1, Some(Entry { signal: 0x5160, ..entry })).unwrap();
+        tables.set_kernel(1, Some(TaskEntry { signal: 0x5160, ..entry })).unwrap();
         tables.set_queue(2, Some(QueueEntry { base: 0x0E0E, capacity: 4 })).unwrap();
         let command = Command {
             index: 1,
@@ -169,7 +172,7 @@ mod tests {
             object: 0,
             signal: 77,
             payload_bytes: 8,
-            work: Work::Function { arguments: [1, 2, 3, 4] },
+            work: TaskWork::Function { arguments: [1, 2, 3, 4] },
         };
         let places = Places { arguments: 0xA000, payload: 0xDA7A };
         let run =
@@ -178,19 +181,20 @@ mod tests {
         assert_eq!(task.packet.sequence(), Some(9));
         assert_eq!((task.first, task.queue.base), ([0xB0FF, 0xDA7A], 0x0E0E));
         let arguments = [0xB0FF, 0xDA7A, 3, 4];
-        let expected = Command { object: 0xF00D, work: Work::Function { arguments }, ..command };
+        let expected =
+            Command { object: 0xF00D, work: TaskWork::Function { arguments }, ..command };
         assert_eq!(task.packet.command(), Ok(expected));
         let empty = run(&Command { payload_bytes: 0, ..command }).unwrap();
         assert_eq!(empty.first, [0xB0FF, 0]);
 
         let launch = Launch::linear(3, 32, 32);
-        let kernel = Command { work: Work::Kernel(launch), ..command };
+        let kernel = Command { work: TaskWork::Kernel(launch), ..command };
         let task = run(&kernel).unwrap();
         let expected = Command {
             object: 0xF00D,
             signal: 0x5160,
             flags: Flags::BARRIER | Flags::REGISTERED_SIGNAL,
-            work: Work::Kernel(Launch { arguments: 0xA000, ..launch }),
+            work: TaskWork::Kernel(Launch { arguments: 0xA000, ..launch }),
             ..kernel
         };
         assert_eq!(task.packet.command(), Ok(expected));
@@ -210,7 +214,7 @@ mod tests {
             RewriteError::PayloadTooLong { bytes: 9, max: 8 }
         );
         assert_eq!(
-            refused(&|c| c.work = Work::Kernel(Launch::linear(1, 1, 16)), &kernel),
+            refused(&|c| c.work = TaskWork::Kernel(Launch::linear(1, 1, 16)), &kernel),
             RewriteError::Arguments { bytes: 16, registered: 32 }
         );
     }

@@ -6,7 +6,7 @@
 use crate::error::Refusal;
 use crate::packet::{PACKET_BYTES, Packet};
 use crate::rewrite::{Places, RewriteError, Rewritten};
-use crate::tables::{Entry, QueueEntry, Tables};
+use crate::tables::{QueueEntry, Tables, TaskEntry};
 use zerocopy::IntoBytes;
 
 /// How many packets the known digest is of.
@@ -61,7 +61,7 @@ fn argument_bytes(index: u8) -> u16 {
 pub fn tables() -> Tables {
     let (tables, mut random) = (Tables::new(), Random(SEED));
     for index in 0..REGISTERED {
-        let mut entry = || Entry {
+        let mut entry = || TaskEntry {
             object: random.next() | 1,
             buffer: if random.one_in(3) { 0 } else { random.next() },
             buffer_bytes: random.next() >> 40,
@@ -70,7 +70,7 @@ pub fn tables() -> Tables {
             argument_bytes: argument_bytes(index),
         };
         let (function, kernel) = (entry(), entry());
-        let function = Entry { argument_bytes: 0, ..function };
+        let function = TaskEntry { argument_bytes: 0, ..function };
         let queue = QueueEntry { base: random.next() | 1, capacity: 1 + u32::from(index) };
         let registered = tables
             .set_function(index, Some(function))

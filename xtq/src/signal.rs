@@ -14,7 +14,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 pub type Wakeup = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// How a signal has ended; empty as long as it has not.
-pub(crate) type End = Arc<OnceLock<Result<(), XtqError>>>;
+pub(crate) type SignalEnd = Arc<OnceLock<Result<(), XtqError>>>;
 
 #[derive(Debug, Default)]
 struct Count {
@@ -24,7 +24,7 @@ struct Count {
     /// Why tasks that were to count it down will not come any more, however often it begins anew.
     forsaken: Option<XtqError>,
     /// Who is to learn of its next end, and of no later one.
-    awaited: Vec<End>,
+    awaited: Vec<SignalEnd>,
 }
 
 impl Count {
@@ -93,8 +93,8 @@ impl Signal {
     }
 
     /// Its next end, or the one that it has come to: whoever has this misses none, though the signal begins anew.
-    pub(crate) fn next_end(&self) -> End {
-        let end = End::default();
+    pub(crate) fn next_end(&self) -> SignalEnd {
+        let end = SignalEnd::default();
         let mut count = self.count();
         count.awaited.push(Arc::clone(&end));
         count.tell();

@@ -35,7 +35,7 @@ const LOOKS: u32 = 64;
 
 /// What a function or kernel was registered with: names and addresses of the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct TaskEntry {
     /// The code; never 0.
     pub object: u64,
     /// The buffer, or the table of pointers, that the first argument becomes; 0: none.
@@ -154,16 +154,16 @@ impl Default for Tables {
     }
 }
 
-fn entry_words(entry: Option<Entry>) -> [u64; WORDS] {
-    let Entry { object, buffer, buffer_bytes, signal, payload_max, argument_bytes } =
+fn entry_words(entry: Option<TaskEntry>) -> [u64; WORDS] {
+    let TaskEntry { object, buffer, buffer_bytes, signal, payload_max, argument_bytes } =
         entry.unwrap_or_default();
     let limits = u64::from(payload_max) | u64::from(argument_bytes) << 32;
     [object, buffer, buffer_bytes, signal, limits, 0, 0]
 }
 
-fn entry_of([object, buffer, buffer_bytes, signal, limits, ..]: [u64; WORDS]) -> Entry {
+fn entry_of([object, buffer, buffer_bytes, signal, limits, ..]: [u64; WORDS]) -> TaskEntry {
     let [b0, b1, b2, b3, b4, b5, ..] = limits.to_le_bytes();
-    Entry {
+    TaskEntry {
         object,
         buffer,
         buffer_bytes,
@@ -184,7 +184,7 @@ impl Tables {
     ///
     /// # Errors
     /// There is no such entry.
-    pub fn set_function(&self, index: u8, entry: Option<Entry>) -> Result<(), NoSuchIndex> {
+    pub fn set_function(&self, index: u8, entry: Option<TaskEntry>) -> Result<(), NoSuchIndex> {
         self.functions.set(index, entry_words(entry))
     }
 
@@ -192,7 +192,7 @@ impl Tables {
     ///
     /// # Errors
     /// There is no such entry.
-    pub fn set_kernel(&self, index: u8, entry: Option<Entry>) -> Result<(), NoSuchIndex> {
+    pub fn set_kernel(&self, index: u8, entry: Option<TaskEntry>) -> Result<(), NoSuchIndex> {
         self.kernels.set(index, entry_words(entry))
     }
 
@@ -207,13 +207,13 @@ impl Tables {
 
     /// The function of this index, if one is registered.
     #[must_use]
-    pub fn function(&self, index: u8) -> Option<Entry> {
+    pub fn function(&self, index: u8) -> Option<TaskEntry> {
         self.functions.get(index).map(entry_of)
     }
 
     /// The kernel of this index, if one is registered.
     #[must_use]
-    pub fn kernel(&self, index: u8) -> Option<Entry> {
+    pub fn kernel(&self, index: u8) -> Option<TaskEntry> {
         self.kernels.get(index).map(entry_of)
     }
 
@@ -242,8 +242,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    fn entry(number: u64) -> Entry {
-        Entry {
+    fn entry(number: u64) -> TaskEntry {
+        TaskEntry {
             object: number,
             buffer: number << 8,
             buffer_bytes: number + 1,
@@ -317,7 +317,7 @@ mod models {
         explored.preemption_bound = Some(2);
         explored.check(|| {
             let tables = Arc::new(Tables::new());
-            let entry = |n: u64| Entry { object: n, signal: n, ..Entry::default() };
+            let entry = |n: u64| TaskEntry { object: n, signal: n, ..TaskEntry::default() };
             tables.set_kernel(0, Some(entry(1))).unwrap();
             let theirs = Arc::clone(&tables);
             let writer = thread::spawn(move || theirs.set_kernel(0, Some(entry(2))).unwrap());

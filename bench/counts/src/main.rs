@@ -21,9 +21,9 @@ use std::process::ExitCode;
 const TIMES: u32 = 64;
 
 /// One piece of work: sets up, and calls what it is given with what is to be counted.
-type Work = fn(&mut dyn FnMut(&mut dyn FnMut()));
+type CountedWork = fn(&mut dyn FnMut(&mut dyn FnMut()));
 
-const ALL: &[(&str, Work)] = &[
+const ALL: &[(&str, CountedWork)] = &[
     ("eager_8_bytes", |count| messages::eager(8, count)),
     ("eager_1024_bytes", |count| messages::eager(1024, count)),
     ("shared_memory_8_bytes", |count| messages::between_processes(8, count)),

@@ -170,10 +170,10 @@ pub(crate) fn among_unexpected(count: &mut dyn FnMut(&mut dyn FnMut())) {
 }
 
 /// Work that ends when it is told to.
-struct Work(AtomicBool);
+struct PendingWork(AtomicBool);
 
 // SAFETY: it was granted no memory; it ends once.
-unsafe impl Pending for Work {
+unsafe impl Pending for PendingWork {
     fn poll(&self) -> Result<bool, DeviceError> {
         Ok(self.0.load(Ordering::Relaxed))
     }
@@ -192,7 +192,7 @@ pub(crate) fn after_work(count: &mut dyn FnMut(&mut dyn FnMut())) {
         duo.ends[1].progress();
     }
     count(&mut || {
-        let work = Arc::new(Work(AtomicBool::new(false)));
+        let work = Arc::new(PendingWork(AtomicBool::new(false)));
         let after = [Completion::Pending(work.clone())];
         let (world, typed) = (duo.ends[0].world(), &duo.typed[0]);
         // SAFETY: the memory lives as long as the ends, and nobody else touches it.

@@ -10,14 +10,14 @@ use crate::layouts::{LINE, Laid};
 const PAGE: usize = 4096;
 
 /// Ordinary memory, or memory that the peer can map.
-pub(crate) enum Memory {
+pub(crate) enum ArenaMemory {
     Heap(Vec<u8>),
     Shared(SharedBuf),
 }
 
 /// Filled memory and the places in it.
 pub(crate) struct Arena {
-    memory: Memory,
+    memory: ArenaMemory,
     start: usize,
     step: usize,
     many: usize,
@@ -31,7 +31,7 @@ impl Arena {
     pub(crate) fn new(
         laid: &Laid,
         rotation: u64,
-        allocate: impl FnOnce(usize) -> Result<Memory, Box<dyn Error>>,
+        allocate: impl FnOnce(usize) -> Result<ArenaMemory, Box<dyn Error>>,
     ) -> Result<Arena, Box<dyn Error>> {
         let places = (rotation / laid.payload.max(1) + 2).min(1 << 16);
         let last = (places - 1) / laid.many * laid.stretch + (laid.many - 1) * laid.step;
@@ -66,18 +66,18 @@ impl Arena {
     }
 }
 
-impl Memory {
+impl ArenaMemory {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Memory::Heap(memory) => memory,
-            Memory::Shared(memory) => memory,
+            ArenaMemory::Heap(memory) => memory,
+            ArenaMemory::Shared(memory) => memory,
         }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Memory::Heap(memory) => memory,
-            Memory::Shared(memory) => memory,
+            ArenaMemory::Heap(memory) => memory,
+            ArenaMemory::Shared(memory) => memory,
         }
     }
 }
@@ -102,7 +102,7 @@ mod tests {
     fn all_places_have_their_turn() {
         let laid = contiguous(1000).unwrap();
         for rotation in [0, 5_000, 7_000, 16_000] {
-            let heap = |len| Ok(Memory::Heap(vec![0; len]));
+            let heap = |len| Ok(ArenaMemory::Heap(vec![0; len]));
             let mut arena = Arena::new(&laid, rotation, heap).unwrap();
             let mut seen: Vec<usize> = (0..arena.places).map(|_| arena.turn()).collect();
             seen.sort_unstable();

@@ -21,7 +21,7 @@ const ELEMENT: u64 = 8;
 const PAGE: usize = 512;
 
 /// What is done.
-pub(crate) struct Work<'a> {
+pub(crate) struct CollectiveWork<'a> {
     /// Whether the buffers are memory that peers can map.
     pub(crate) allocated: bool,
     pub(crate) operation: &'a str,
@@ -50,7 +50,7 @@ struct Places {
 }
 
 impl Places {
-    fn new(world: &World, work: &Work<'_>, gaps: u64) -> Result<Places, Anything> {
+    fn new(world: &World, work: &CollectiveWork<'_>, gaps: u64) -> Result<Places, Anything> {
         let len = index((work.bytes * gaps + 2 * LINE) / LINE * LINE / ELEMENT);
         let places = index(work.rotation / u64::from(world.size()) / ELEMENT) / len + 2;
         let total = len * places + PAGE;
@@ -123,7 +123,7 @@ impl Places {
 }
 
 /// One rank's part in the work.
-struct Part<'a> {
+struct CollectiveRank<'a> {
     comm: &'a Communicator,
     operation: &'a str,
     /// If there are gaps.
@@ -136,7 +136,7 @@ struct Part<'a> {
     turn: usize,
 }
 
-impl Part<'_> {
+impl CollectiveRank<'_> {
     /// Writes what will be sent.
     fn write(&mut self) {
         self.turn += 1;
@@ -181,7 +181,7 @@ impl Part<'_> {
 }
 
 /// Seconds of the collective in each slot that counts.
-pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anything> {
+pub(crate) fn measure(world: &World, work: &CollectiveWork<'_>) -> Result<Vec<f64>, Anything> {
     let comm = world.comm();
     let ranks = u64::from(comm.size());
     let gaps = if work.layout == "comb" { 2 } else { 1 };
@@ -189,7 +189,7 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
     let spread = (ELEMENT * gaps).cast_signed();
     let each = work.bytes / ELEMENT / ranks;
     let whole = ["bcast", "reduce", "allreduce", "scan"].contains(&work.operation);
-    let mut part = Part {
+    let mut part = CollectiveRank {
         comm,
         operation: work.operation,
         layout: if gaps > 1 {

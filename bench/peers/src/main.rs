@@ -26,7 +26,7 @@ use gapless::{View, ViewMut, World};
 use gapless_cli::collectives::Mixture;
 use gapless_dtype::{Convertor, Datatype, Primitive};
 
-use crate::arena::{Arena, Memory};
+use crate::arena::{Arena, ArenaMemory};
 use crate::layouts::{Laid, Random};
 
 /// Bytes that the places of each side touch before the first one's turn comes again, unless told.
@@ -155,13 +155,19 @@ impl Bench {
             ["mixture", which, seconds] => self.mixture(which == "repeated", within(seconds)?),
             ["window", operation, layout, bytes, seconds] => {
                 let (bytes, within) = (bytes.parse()?, within(seconds)?);
-                self.window(&window::Work { operation, layout, bytes, within })
+                self.window(&window::WindowWork { operation, layout, bytes, within })
             }
             [verb @ ("coll" | "coll-alloc"), operation, layout, bytes, seconds] => {
                 let (allocated, bytes) = (verb == "coll-alloc", bytes.parse()?);
                 let (within, rotation) = (within(seconds)?, self.rotation);
-                let work =
-                    collective::Work { allocated, operation, layout, bytes, within, rotation };
+                let work = collective::CollectiveWork {
+                    allocated,
+                    operation,
+                    layout,
+                    bytes,
+                    within,
+                    rotation,
+                };
                 self.collective(&work)
             }
             _ => Err(format!("no such command: {command}").into()),
@@ -182,11 +188,11 @@ impl Bench {
             let flat = layouts::contiguous(laid.payload)?;
             let rotation = self.rotation;
             let heap =
-                |laid: &Laid| Arena::new(laid, rotation, |len| Ok(Memory::Heap(vec![0; len])));
+                |laid: &Laid| Arena::new(laid, rotation, |len| Ok(ArenaMemory::Heap(vec![0; len])));
             let user = match allocated {
-                true => {
-                    Arena::new(&laid, rotation, |len| Ok(Memory::Shared(self.world.alloc(len)?)))?
-                }
+                true => Arena::new(&laid, rotation, |len| {
+                    Ok(ArenaMemory::Shared(self.world.alloc(len)?))
+                })?,
                 false => heap(&laid)?,
             };
             let (wire, from, to) = (heap(&flat)?, heap(&flat)?, heap(&flat)?);
@@ -315,7 +321,7 @@ impl Bench {
 }
 
 impl Bench {
-    fn window(&mut self, work: &window::Work<'_>) -> Result<Medians, Anything> {
+    fn window(&mut self, work: &window::WindowWork<'_>) -> Result<Medians, Anything> {
         let ours = window::measure(&self.world, work)?;
         let subject = self.subject(false, "contiguous", work.bytes as u64)?;
         let memcpy = (0..8).map(|_| subject.copied()).collect();
@@ -341,7 +347,7 @@ impl Bench {
         Ok(samples.medians())
     }
 
-    fn collective(&mut self, work: &collective::Work<'_>) -> Result<Medians, Anything> {
+    fn collective(&mut self, work: &collective::CollectiveWork<'_>) -> Result<Medians, Anything> {
         let ours = collective::measure(&self.world, work)?;
         let subject = self.subject(false, "contiguous", work.bytes)?;
         let memcpy = (0..8).map(|_| subject.copied()).collect();

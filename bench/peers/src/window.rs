@@ -17,7 +17,7 @@ const ROUNDS_MIN: u32 = 4;
 const IDLE: Duration = Duration::from_millis(40);
 
 /// What is measured.
-pub(crate) struct Work<'w> {
+pub(crate) struct WindowWork<'w> {
     /// `put`, `get`, `accumulate`, `fetch` or `lock`, with `idle-` before it perhaps.
     pub(crate) operation: &'w str,
     /// `contiguous`; `comb`: every other number; `rows`: eight numbers of sixteen. The same at both ends.
@@ -32,9 +32,9 @@ fn times(bytes: usize) -> u32 {
 }
 
 /// Seconds of an operation, a sample a round; at rank 0 alone.
-pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anything> {
+pub(crate) fn measure(world: &World, work: &WindowWork<'_>) -> Result<Vec<f64>, Anything> {
     let (comm, rank) = (world.comm(), world.rank());
-    let Work { operation, layout, bytes, within } = *work;
+    let WindowWork { operation, layout, bytes, within } = *work;
     let (idle, operation) = match operation.strip_prefix("idle-") {
         Some(operation) => (true, operation),
         None => (false, operation),

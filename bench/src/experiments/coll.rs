@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use gapless::launch::{self, Job};
 use gapless::tuning::coll::Table;
 use gapless::{Tuning, World};
-use gapless_cli::collectives::{Bench, Effort, Timed, Work, different};
+use gapless_cli::collectives::{Bench, Effort, Timed, CollectiveWork, different};
 use gapless_coll::Operation;
 use gapless_report::{Bytes, Curve, PlotError, Report, Row, Samples, curves};
 
@@ -72,7 +72,7 @@ impl Experiment for Coll {
     /// By length, a picture an operation.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
-        for operation in Work::OPERATIONS {
+        for operation in CollectiveWork::OPERATIONS {
             let mut lines: Vec<Curve> = Vec::new();
             let rows = report.rows.iter().filter(|row| operation_of(row) == operation.name());
             for row in rows.filter(|row| row.payload_bytes > 0) {
@@ -98,23 +98,23 @@ fn operation_of(row: &Row) -> &str {
 }
 
 /// What is measured.
-fn works(options: &Options, common: &Common) -> Result<Vec<Work>, Failure> {
+fn works(options: &Options, common: &Common) -> Result<Vec<CollectiveWork>, Failure> {
     let refused = |option, why| Failure::Option { option, why };
     let operations = match &options.operations[..] {
-        [] => &Work::OPERATIONS[..],
+        [] => &CollectiveWork::OPERATIONS[..],
         some => some,
     };
     let sizes: &[u64] = if common.quick { &[8, 4096] } else { &options.sizes };
     let mut works = Vec::new();
     for operation in operations {
-        if !Work::OPERATIONS.contains(operation) {
-            let names = Work::OPERATIONS.map(Operation::name).join(", ");
+        if !CollectiveWork::OPERATIONS.contains(operation) {
+            let names = CollectiveWork::OPERATIONS.map(Operation::name).join(", ");
             return Err(refused("--operations", format!("{operation} is not among {names}")));
         }
         // A barrier has no bytes.
         let sizes = if *operation == Operation::Barrier { &[0][..] } else { sizes };
         for bytes in sizes {
-            let work = Work::new(*operation, *bytes);
+            let work = CollectiveWork::new(*operation, *bytes);
             let why = || format!("{bytes} B are no whole elements of 8 B");
             works.push(work.ok_or_else(|| refused("--sizes", why()))?);
         }
@@ -150,7 +150,7 @@ fn start(options: &Options, common: &Common, file: &std::path::Path) -> Result<(
 }
 
 /// What a rank of that job does; rank 0 has the rows.
-fn measure(works: &[Work], common: &Common) -> Result<Option<Vec<Row>>, Failure> {
+fn measure(works: &[CollectiveWork], common: &Common) -> Result<Option<Vec<Row>>, Failure> {
     let failed = |error: gapless::Error| Failure::Job(error.to_string());
     let builder = World::builder().tuning(Tuning::default()).coll_table(Table::default());
     let world = builder.init().map_err(failed)?;
@@ -177,7 +177,7 @@ fn measure(works: &[Work], common: &Common) -> Result<Option<Vec<Row>>, Failure>
 }
 
 /// A row an algorithm; the first is what the built-in table chooses.
-fn compared(work: &Work, n: usize, all: &[Timed]) -> Result<Vec<Row>, Failure> {
+fn compared(work: &CollectiveWork, n: usize, all: &[Timed]) -> Result<Vec<Row>, Failure> {
     let (case, bytes) = (format!("{} n={n}", work.operation()), work.bytes());
     let summary = |timed: &Timed| {
         let samples = Samples::from_seconds(timed.seconds.iter().copied());
@@ -209,7 +209,7 @@ mod tests {
         };
         let mut rows = Vec::new();
         for bytes in [8, 64] {
-            let work = Work::new(Operation::Allreduce, bytes).unwrap();
+            let work = CollectiveWork::new(Operation::Allreduce, bytes).unwrap();
             rows.extend(compared(&work, 4, &[timed("doubling", 2.0), timed("ring", 4.0)]).unwrap());
         }
         assert_eq!(rows[0].ratio, None);

@@ -14,8 +14,8 @@ use gapless_report::{Absent, Bytes, Curve, Mark, PlotError, Report, Row, Samples
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::gpu::collectives::{Rank, Way, Who};
-use crate::nccl::Call;
+use crate::gpu::collectives::{Rank, CallMode, Who};
+use crate::nccl::NcclCall;
 
 /// The experiment.
 pub struct CollGpu;
@@ -55,11 +55,11 @@ const BLOCKS: [u64; 8] =
 /// Seconds that few bytes take at most in a graph, if they are not combined.
 const MOVED: f64 = 3e-6;
 /// What is measured, by name, each by a job of its own.
-const OPERATIONS: [(&str, Call); 4] = [
-    ("allreduce", Call::Allreduce),
-    ("allgather", Call::Allgather),
-    ("reduce_scatter", Call::ReduceScatter),
-    ("alltoall", Call::Alltoall),
+const OPERATIONS: [(&str, NcclCall); 4] = [
+    ("allreduce", NcclCall::Allreduce),
+    ("allgather", NcclCall::Allgather),
+    ("reduce_scatter", NcclCall::ReduceScatter),
+    ("alltoall", NcclCall::Alltoall),
 ];
 const PLAIN: &str = "NCCL";
 const WINDOWS: &str = "NCCL, symmetric windows";
@@ -105,7 +105,7 @@ impl Experiment for CollGpu {
     /// By length, a picture a way.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
-        for way in Way::ALL {
+        for way in CallMode::ALL {
             let mut lines: Vec<Curve> = Vec::new();
             let mut add = |name: &str, bytes, seconds: Summary| {
                 let point = (bytes, seconds);
@@ -158,11 +158,11 @@ fn start(options: &Options, common: &Common, only: &str, file: &Path) -> Result<
 }
 
 /// How our call goes.
-fn protocol(call: Call, who: Who, bytes: u64, ranks: u32) -> &'static str {
+fn protocol(call: NcclCall, who: Who, bytes: u64, ranks: u32) -> &'static str {
     match (call, who) {
-        (Call::Allreduce, _) if bytes <= flagged_max(ranks) => "flagged words",
-        (Call::Allreduce, Who::Ours) => "staged",
-        (Call::Allgather | Call::Alltoall, _) if bytes / u64::from(ranks) <= words_max(ranks) => {
+        (NcclCall::Allreduce, _) if bytes <= flagged_max(ranks) => "flagged words",
+        (NcclCall::Allreduce, Who::Ours) => "staged",
+        (NcclCall::Allgather | NcclCall::Alltoall, _) if bytes / u64::from(ranks) <= words_max(ranks) => {
             "flagged words"
         }
         _ => "direct",
@@ -183,23 +183,23 @@ fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failur
     let mut rows = Vec::new();
     let samples = |bytes: u64, way| match way {
         _ if common.quick => 2,
-        Way::Awaited if bytes < 1 << 20 => 200,
+        CallMode::Awaited if bytes < 1 << 20 => 200,
         _ if bytes >= LONG => 7,
         _ => 25,
     };
     let only = |name: &str| options.only.as_deref() == Some(name);
-    for way in Way::ALL.into_iter().filter(|_| only("allreduce")) {
-        let all = rank.race(&[Who::Empty], Call::Allreduce, way, 0, samples(0, way))?;
+    for way in CallMode::ALL.into_iter().filter(|_| only("allreduce")) {
+        let all = rank.race(&[Who::Empty], NcclCall::Allreduce, way, 0, samples(0, way))?;
         let took = summary("an empty kernel", &all[0])?;
         rows.push(Row::new("empty kernel", way.name(), space(world.size()), "none", 0, took).verified(true));
     }
     let works = OPERATIONS.into_iter().filter(|(name, _)| only(name)).flat_map(|(_, call)| {
-        let sizes = if call == Call::Allreduce { sizes } else { blocks };
-        let left_out = move |bytes: u64| call == Call::ReduceScatter && bytes < 1 << 20;
+        let sizes = if call == NcclCall::Allreduce { sizes } else { blocks };
+        let left_out = move |bytes: u64| call == NcclCall::ReduceScatter && bytes < 1 << 20;
         sizes.iter().filter(move |bytes| !left_out(**bytes)).map(move |bytes| (call, *bytes))
     });
     for (call, bytes) in works {
-        let mut all = if call == Call::Allreduce && bytes > flagged_max(world.size()) {
+        let mut all = if call == NcclCall::Allreduce && bytes > flagged_max(world.size()) {
             vec![Who::OursRegistered, Who::Ours]
         } else {
             vec![Who::OursRegistered]
@@ -208,13 +208,13 @@ fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failur
         if nccl.is_some() {
             all.push(Who::Nccl);
             // Sends and receives gain nothing by windows.
-            all.extend((call != Call::Alltoall).then_some(Who::NcclWindows));
+            all.extend((call != NcclCall::Alltoall).then_some(Who::NcclWindows));
         }
         let mut right = true;
         for who in &all {
             right &= rank.is_right(*who, call, bytes)?;
         }
-        for way in Way::ALL {
+        for way in CallMode::ALL {
             let seconds = rank.race(&all, call, way, bytes, samples(bytes, way))?;
             let summaries = seconds.iter().map(|it| summary(&format!("{call:?} of {}", Bytes(bytes)), it));
             let summaries: Vec<Summary> = summaries.collect::<Result<_, _>>()?;
@@ -246,8 +246,8 @@ fn space(ranks: u32) -> String {
 
 /// A row, with the marks that it has; `theirs`: NCCL's times, without and with windows.
 fn row(
-    call: Call,
-    way: Way,
+    call: NcclCall,
+    way: CallMode,
     bytes: u64,
     ranks: u32,
     who: Who,
@@ -255,16 +255,16 @@ fn row(
     theirs: &[Summary],
 ) -> Row {
     let operation = match call {
-        Call::Allreduce => "allreduce",
-        Call::Allgather => "allgather",
-        Call::ReduceScatter => "reduce_scatter",
-        Call::Alltoall => "alltoall",
+        NcclCall::Allreduce => "allreduce",
+        NcclCall::Allgather => "allgather",
+        NcclCall::ReduceScatter => "reduce_scatter",
+        NcclCall::Alltoall => "alltoall",
     };
     let memory = if who == Who::Ours { "plain memory" } else { "registered memory" };
     let case = format!("{operation} n={ranks}, {memory}");
     let mut row = Row::new(case, way.name(), space(ranks), protocol(call, who, bytes, ranks), bytes, took);
-    let moves = matches!(call, Call::Allgather | Call::Alltoall);
-    if moves && bytes <= SHORT && way == Way::Graph {
+    let moves = matches!(call, NcclCall::Allgather | NcclCall::Alltoall);
+    if moves && bytes <= SHORT && way == CallMode::Graph {
         row = row.mark(Mark::at_most("µs", MOVED * 1e6, took.median * 1e6));
     }
     let [plain, windows @ ..] = theirs else { return row };
@@ -273,14 +273,14 @@ fn row(
     if let [windows] = windows {
         row = row.against(WINDOWS, *windows);
     }
-    if bytes <= SHORT && way == Way::Graph {
+    if bytes <= SHORT && way == CallMode::Graph {
         row = row.mark(Mark::at_most("time ÷ NCCL's", 0.6, over(plain)));
         for windows in windows {
             row = row.mark(Mark::at_most("time ÷ NCCL's with windows", 1.0, over(windows)));
         }
     }
     let better = theirs.iter().map(over).fold(0.0, f64::max);
-    if bytes <= SHORT && way == Way::Awaited {
+    if bytes <= SHORT && way == CallMode::Awaited {
         row = row.mark(Mark::at_most("time ÷ the better of NCCL's", 0.7, better));
     }
     if bytes >= LONG && who == Who::OursRegistered {
@@ -300,23 +300,23 @@ mod tests {
     #[test]
     fn short_ones_are_judged_by_their_time_and_long_ones_by_their_speed() {
         let theirs = [took(6.0), took(4.0)];
-        let short = row(Call::Allreduce, Way::Graph, 8, 2, Who::OursRegistered, took(3.0), &theirs);
+        let short = row(NcclCall::Allreduce, CallMode::Graph, 8, 2, Who::OursRegistered, took(3.0), &theirs);
         let values: Vec<(f64, bool)> = short.marks.iter().map(|mark| (mark.value, mark.met)).collect();
         assert_eq!(values, [(0.5, true), (0.75, true)]);
-        let moved = row(Call::Alltoall, Way::Graph, 8, 2, Who::OursRegistered, took(2.9), &[]);
+        let moved = row(NcclCall::Alltoall, CallMode::Graph, 8, 2, Who::OursRegistered, took(2.9), &[]);
         assert!(moved.marks.len() == 1 && moved.marks[0].met);
-        let awaited = row(Call::Allreduce, Way::Awaited, 8, 2, Who::OursRegistered, took(3.0), &theirs);
+        let awaited = row(NcclCall::Allreduce, CallMode::Awaited, 8, 2, Who::OursRegistered, took(3.0), &theirs);
         assert!(!awaited.marks[0].met && (awaited.marks[0].value - 0.75).abs() < 1e-9);
-        let long = row(Call::Alltoall, Way::Queued, LONG, 2, Who::OursRegistered, took(4.1), &theirs);
+        let long = row(NcclCall::Alltoall, CallMode::Queued, LONG, 2, Who::OursRegistered, took(4.1), &theirs);
         assert!(long.marks[0].met && long.marks[0].value < 1.0);
-        assert!(row(Call::Allreduce, Way::Queued, LONG, 2, Who::Ours, took(9.0), &theirs).marks.is_empty());
+        assert!(row(NcclCall::Allreduce, CallMode::Queued, LONG, 2, Who::Ours, took(9.0), &theirs).marks.is_empty());
     }
 
     #[test]
     fn what_is_drawn_are_all_ways_of_an_allreduce() {
         let theirs = [took(6.0), took(4.0)];
-        let rows = Way::ALL.into_iter().flat_map(|way| {
-            [8, 64].map(|bytes| row(Call::Allreduce, way, bytes, 2, Who::OursRegistered, took(3.0), &theirs))
+        let rows = CallMode::ALL.into_iter().flat_map(|way| {
+            [8, 64].map(|bytes| row(NcclCall::Allreduce, way, bytes, 2, Who::OursRegistered, took(3.0), &theirs))
         });
         let report = Report::new("coll-gpu", gapless_report::Machine::default(), "figures", rows.collect());
         report.validate().unwrap();

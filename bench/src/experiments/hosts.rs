@@ -48,44 +48,44 @@ const ROUNDS: usize = 25;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum HostWork {
     /// Half a round trip of so many bytes.
     Trip(usize),
     /// So many messages of so many bytes, and an answer of one byte.
     Window(usize, usize),
 }
 
-const WORKS: [Work; 9] = [
-    Work::Trip(8),
-    Work::Trip(1 << 10),
-    Work::Trip(16 << 10),
-    Work::Trip(256 << 10),
-    Work::Window(64, 8),
-    Work::Window(64, 1 << 10),
-    Work::Window(64, 16 << 10),
-    Work::Window(16, 1 << 20),
-    Work::Window(4, 8 << 20),
+const WORKS: [HostWork; 9] = [
+    HostWork::Trip(8),
+    HostWork::Trip(1 << 10),
+    HostWork::Trip(16 << 10),
+    HostWork::Trip(256 << 10),
+    HostWork::Window(64, 8),
+    HostWork::Window(64, 1 << 10),
+    HostWork::Window(64, 16 << 10),
+    HostWork::Window(16, 1 << 20),
+    HostWork::Window(4, 8 << 20),
 ];
 
-impl Work {
+impl HostWork {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Work::Trip(_) => "one way",
-            Work::Window(..) => "window",
+            HostWork::Trip(_) => "one way",
+            HostWork::Window(..) => "window",
         }
     }
 
     /// Messages, and the length of each.
     pub(super) fn messages(self) -> (usize, usize) {
         match self {
-            Work::Trip(len) => (1, len),
-            Work::Window(count, len) => (count, len),
+            HostWork::Trip(len) => (1, len),
+            HostWork::Window(count, len) => (count, len),
         }
     }
 }
 
 /// A way between the two processes.
-pub(super) trait Way {
+pub(super) trait HostLink {
     fn send(&mut self, count: usize, bytes: &[u8]) -> Result<(), Failure>;
     /// So many messages, each into its part of the buffer.
     fn receive(&mut self, count: usize, bytes: &mut [u8]) -> Result<(), Failure>;
@@ -100,7 +100,7 @@ pub(super) struct Ours<'w> {
     pub(super) peer: u32,
 }
 
-impl Way for Ours<'_> {
+impl HostLink for Ours<'_> {
     fn send(&mut self, count: usize, bytes: &[u8]) -> Result<(), Failure> {
         if count == 1 {
             return self.comm.send(bytes, self.peer, 1).map(drop).map_err(failed);
@@ -151,7 +151,7 @@ impl Bare {
     }
 }
 
-impl Way for Bare {
+impl HostLink for Bare {
     fn send(&mut self, count: usize, bytes: &[u8]) -> Result<(), Failure> {
         for message in bytes.chunks_exact(bytes.len() / count) {
             Bare::all(message.len(), |at| self.0.write(&message[at..]))?;
@@ -170,9 +170,9 @@ impl Way for Bare {
 
 /// A turn: so many times the work. At rank 0 the seconds of one of them.
 pub(super) fn turn(
-    way: &mut dyn Way,
+    way: &mut dyn HostLink,
     is_first: bool,
-    work: Work,
+    work: HostWork,
     times: u32,
     bytes: &mut [u8],
 ) -> Result<f64, Failure> {
@@ -180,25 +180,25 @@ pub(super) fn turn(
     let begin = Instant::now();
     for _ in 0..times {
         match (work, is_first) {
-            (Work::Trip(_), true) => {
+            (HostWork::Trip(_), true) => {
                 way.send(1, bytes)?;
                 way.receive(1, bytes)?;
             }
-            (Work::Trip(_), false) => {
+            (HostWork::Trip(_), false) => {
                 way.receive(1, bytes)?;
                 way.send(1, bytes)?;
             }
-            (Work::Window(..), true) => {
+            (HostWork::Window(..), true) => {
                 way.send(count, bytes)?;
                 way.receive(1, &mut [0])?;
             }
-            (Work::Window(..), false) => {
+            (HostWork::Window(..), false) => {
                 way.receive(count, bytes)?;
                 way.send(1, &[0])?;
             }
         }
     }
-    let halves = if matches!(work, Work::Trip(_)) { 2.0 } else { 1.0 };
+    let halves = if matches!(work, HostWork::Trip(_)) { 2.0 } else { 1.0 };
     Ok(begin.elapsed().as_secs_f64() / f64::from(times) / halves)
 }
 
@@ -222,7 +222,7 @@ fn measure(common: &Common) -> Result<Option<Vec<Row>>, Failure> {
     let peer = 1 - world.rank();
     let [waits, polls] = [connection(&world)?, connection(&world)?].map(Bare);
     polls.0.set_nonblocking(true).map_err(failed)?;
-    let mut ways: [Box<dyn Way + '_>; 3] =
+    let mut ways: [Box<dyn HostLink + '_>; 3] =
         [Box::new(Ours { comm, peer }), Box::new(waits), Box::new(polls)];
     let mut rows = Vec::new();
     for work in WORKS {
@@ -235,9 +235,9 @@ fn measure(common: &Common) -> Result<Option<Vec<Row>>, Failure> {
 
 /// The three ways, one after the other, in turns.
 fn compare(
-    work: Work,
+    work: HostWork,
     world: &World,
-    ways: &mut [Box<dyn Way + '_>; 3],
+    ways: &mut [Box<dyn HostLink + '_>; 3],
     common: &Common,
 ) -> Result<Row, Failure> {
     let (comm, is_first) = (world.comm(), world.rank() == 0);

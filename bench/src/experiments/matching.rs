@@ -42,7 +42,7 @@ impl Experiment for Matching {
         let pinned = Pinned::to(0);
         let progress = common.progress(2 * counts.len());
         let mut rows = Vec::new();
-        for kind in [Kind::Posted, Kind::Unexpected] {
+        for kind in [MatchKind::Posted, MatchKind::Unexpected] {
             let mut first: Option<(u32, [Summary; 4])> = None;
             for &count in counts {
                 progress.set_message(format!("{} {count}", kind.name()));
@@ -97,16 +97,16 @@ impl Experiment for Matching {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MatchKind {
     Posted,
     Unexpected,
 }
 
-impl Kind {
+impl MatchKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Posted => "posted",
-            Kind::Unexpected => "unexpected",
+            MatchKind::Posted => "posted",
+            MatchKind::Unexpected => "unexpected",
         }
     }
 }
@@ -123,7 +123,7 @@ const OPS: [&str; 4] = ["same", "random", "forwards", "backwards"];
 
 /// Two ends with so much outstanding.
 struct Crowd {
-    kind: Kind,
+    kind: MatchKind,
     count: u32,
     duo: Duo,
     random: Random,
@@ -136,18 +136,18 @@ struct Crowd {
 
 impl Crowd {
     /// `count` outstanding, with room for `most`.
-    fn new(kind: Kind, count: u32, most: u32, seed: u64) -> Result<Crowd, Failure> {
+    fn new(kind: MatchKind, count: u32, most: u32, seed: u64) -> Result<Crowd, Failure> {
         let duo = Duo::new(u64::from(most) * SLOT)?;
         let random = Random::new(seed);
         let (posted, numbers) = (Vec::new(), Vec::new());
         let mut crowd = Crowd { kind, count, duo, random, posted, numbers, next: 0 };
         for at in 0..count {
             match kind {
-                Kind::Posted => {
+                MatchKind::Posted => {
                     let receive = crowd.duo.post(at.into(), tag(at))?;
                     crowd.posted.push(receive);
                 }
-                Kind::Unexpected => {
+                MatchKind::Unexpected => {
                     let number = crowd.send(tag(at))?;
                     crowd.numbers.push(number);
                 }
@@ -209,8 +209,8 @@ impl Crowd {
         self.numbers.clear();
         for at in 0..count {
             match self.kind {
-                Kind::Posted => self.posted.push(self.duo.post(at.into(), tag(at))?),
-                Kind::Unexpected => {
+                MatchKind::Posted => self.posted.push(self.duo.post(at.into(), tag(at))?),
+                MatchKind::Unexpected => {
                     let number = self.send(tag(at))?;
                     self.numbers.push(number);
                 }
@@ -221,13 +221,13 @@ impl Crowd {
             let pick = if backwards { count - 1 - turn } else { turn };
             let at = usize::try_from(pick).unwrap_or(0);
             match self.kind {
-                Kind::Posted => {
+                MatchKind::Posted => {
                     self.next += 1;
                     self.numbers[at] = self.next;
                     let sent = self.duo.send(self.next, tag(pick))?;
                     self.duo.finish(sent, self.posted[at])?;
                 }
-                Kind::Unexpected => {
+                MatchKind::Unexpected => {
                     let received = self.duo.post(pick.into(), tag(pick))?;
                     self.duo.arrived(received)?;
                 }
@@ -244,14 +244,14 @@ impl Crowd {
         };
         let at = usize::try_from(pick).unwrap_or(0);
         match self.kind {
-            Kind::Posted => {
+            MatchKind::Posted => {
                 self.next += 1;
                 let sent = self.duo.send(self.next, tag(pick))?;
                 self.duo.finish(sent, self.posted[at])?;
                 self.posted[at] = self.duo.post(pick.into(), tag(pick))?;
                 Ok((pick.into(), self.next))
             }
-            Kind::Unexpected => {
+            MatchKind::Unexpected => {
                 let number = self.numbers[at];
                 let received = self.duo.post(pick.into(), tag(pick))?;
                 self.duo.arrived(received)?;

@@ -6,9 +6,9 @@ use gapless_cli::pingpong::Ends;
 use crate::experiment::Findings;
 use crate::gpu::quoted;
 use crate::p2p::draw::{by_edge, by_payload};
-use crate::p2p::item::{Item, Of, Shape, Sites, Size};
+use crate::p2p::item::{MessageItem, Of, Shape, Sites, Size};
 use crate::p2p::job::{self, Options, Pair};
-use crate::p2p::marks::Kind;
+use crate::p2p::marks::MarkKind;
 use crate::p2p::net;
 
 messages! {
@@ -44,7 +44,7 @@ const BUS: &str = "rank 0's messages lie on the GPU, rank 1's in host memory; pi
 fn over_the_bus(_: &Options, sites: &Sites) -> Vec<Pair> {
     let sized = |edge| {
         [Shape::Contiguous, Shape::V, Shape::T]
-            .map(|shape| Item::new(shape, Size::Edge(edge), sites.bus()))
+            .map(|shape| MessageItem::new(shape, Size::Edge(edge), sites.bus()))
     };
     vec![Pair::new("bus", EDGES.into_iter().flat_map(sized).collect())]
 }
@@ -53,10 +53,10 @@ fn v_and_t_by_net(options: &Options, sites: &Sites) -> Vec<Pair> {
     let mut pairs = net::shapes(options, sites, &[Shape::V, Shape::T], &[Of::V, Of::T]);
     let sizes = net::sizes(options).iter().filter(|&&size| size <= NET_HOST_BYTES);
     let host = sizes.flat_map(|&size| {
-        [Shape::V, Shape::T].map(|shape| Item::new(shape, Size::Bytes(size), Ends::HOST))
+        [Shape::V, Shape::T].map(|shape| MessageItem::new(shape, Size::Bytes(size), Ends::HOST))
     });
     if sites.two != Ends::HOST {
-        let host = host.map(|item| item.judged(Kind::NetworkFree));
+        let host = host.map(|item| item.judged(MarkKind::NetworkFree));
         pairs.iter_mut().for_each(|pair| pair.items.extend(host.clone()));
     }
     pairs
@@ -76,7 +76,7 @@ fn by_configuration(sites: &Sites, shapes: &[Shape], host: u64) -> Vec<Pair> {
     for (_, ends) in sites.configurations() {
         let most = if ends.involve_device() { u64::MAX } else { host };
         for &edge in EDGES.iter().filter(|edge| **edge <= most) {
-            items.extend(shapes.iter().map(|&shape| Item::new(shape, Size::Edge(edge), ends)));
+            items.extend(shapes.iter().map(|&shape| MessageItem::new(shape, Size::Edge(edge), ends)));
         }
     }
     vec![Pair::new("ping-pong", items)]

@@ -27,10 +27,10 @@ pub struct OneWay;
 pub struct Options {
     /// Layouts; repeatable, or separated by commas
     #[arg(long = "layout", value_enum, value_delimiter = ',')]
-    layouts: Vec<Kind>,
+    layouts: Vec<OnewayKind>,
     /// Protocols; repeatable, or separated by commas
     #[arg(long = "protocol", value_enum, value_delimiter = ',')]
-    protocols: Vec<Way>,
+    protocols: Vec<OnewayMode>,
     /// Payloads, in bytes, about; repeatable, or separated by commas
     #[arg(long = "payload", value_name = "BYTES", value_delimiter = ',',
         value_parser = clap::value_parser!(u64).range(1..=256 << 20))]
@@ -42,7 +42,7 @@ pub struct Options {
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum OnewayKind {
     /// Bytes without gaps
     Contiguous,
     /// Half the rows of a matrix
@@ -57,7 +57,7 @@ enum Kind {
 
 /// How it is carried, and between which memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum OnewayMode {
     /// Whatever is chosen, memory from World::alloc
     Auto,
     /// Whatever is chosen, ordinary memory
@@ -78,36 +78,36 @@ const EAGER_BYTES_MAX: u64 = 64 << 10;
 /// its figure would take minutes to say what that of 65,536 says.
 const SINGLE_COPY_BLOCKS_MAX: u64 = 1 << 16;
 
-impl Way {
+impl OnewayMode {
     fn name(self) -> &'static str {
         match self {
-            Way::Auto => "auto",
-            Way::AutoHeap => "auto-heap",
-            Way::Eager => "eager",
-            Way::Pipeline => "pipeline",
-            Way::Mapped => "mapped",
-            Way::SingleCopy => "single-copy",
+            OnewayMode::Auto => "auto",
+            OnewayMode::AutoHeap => "auto-heap",
+            OnewayMode::Eager => "eager",
+            OnewayMode::Pipeline => "pipeline",
+            OnewayMode::Mapped => "mapped",
+            OnewayMode::SingleCopy => "single-copy",
         }
     }
 
     fn forced(self) -> Option<Protocol> {
         match self {
-            Way::Auto | Way::AutoHeap => None,
-            Way::Eager => Some(Protocol::Eager),
-            Way::Pipeline => Some(Protocol::Pipeline),
-            Way::Mapped => Some(Protocol::Mapped),
-            Way::SingleCopy => Some(Protocol::SingleCopy),
+            OnewayMode::Auto | OnewayMode::AutoHeap => None,
+            OnewayMode::Eager => Some(Protocol::Eager),
+            OnewayMode::Pipeline => Some(Protocol::Pipeline),
+            OnewayMode::Mapped => Some(Protocol::Mapped),
+            OnewayMode::SingleCopy => Some(Protocol::SingleCopy),
         }
     }
 
     fn allocated(self) -> bool {
-        matches!(self, Way::Auto | Way::Eager | Way::Mapped)
+        matches!(self, OnewayMode::Auto | OnewayMode::Eager | OnewayMode::Mapped)
     }
 
     fn carries(self, case: &Case) -> bool {
         match self {
-            Way::Eager => case.payload_bytes <= EAGER_BYTES_MAX,
-            Way::SingleCopy => {
+            OnewayMode::Eager => case.payload_bytes <= EAGER_BYTES_MAX,
+            OnewayMode::SingleCopy => {
                 case.expected_send_blocks.is_none_or(|blocks| blocks <= SINGLE_COPY_BLOCKS_MAX)
             }
             _ => true,
@@ -115,14 +115,14 @@ impl Way {
     }
 }
 
-impl Kind {
+impl OnewayKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Contiguous => "contiguous",
-            Kind::V => "V",
-            Kind::T => "T",
-            Kind::X => "X",
-            Kind::List3 => "list3",
+            OnewayKind::Contiguous => "contiguous",
+            OnewayKind::V => "V",
+            OnewayKind::T => "T",
+            OnewayKind::X => "X",
+            OnewayKind::List3 => "list3",
         }
     }
 
@@ -130,13 +130,13 @@ impl Kind {
     fn case(self, bytes: u64) -> Result<Option<Case>, Failure> {
         let doubles = bytes / 8;
         let case = match self {
-            Kind::Contiguous => contiguous_case(bytes),
+            OnewayKind::Contiguous => contiguous_case(bytes),
             // A single block would be contiguous.
             _ if doubles < 4 => return Ok(None),
-            Kind::V => named("v", Some(doubles.isqrt()))?.remove(0),
-            Kind::T => named("t", Some((2 * doubles).isqrt()))?.remove(0),
-            Kind::X => named("x", Some(doubles.isqrt()))?.remove(0),
-            Kind::List3 => list((doubles / 3).max(2), 3, false)?,
+            OnewayKind::V => named("v", Some(doubles.isqrt()))?.remove(0),
+            OnewayKind::T => named("t", Some((2 * doubles).isqrt()))?.remove(0),
+            OnewayKind::X => named("x", Some(doubles.isqrt()))?.remove(0),
+            OnewayKind::List3 => list((doubles / 3).max(2), 3, false)?,
         };
         Ok(Some(case))
     }
@@ -153,7 +153,7 @@ impl Experiment for OneWay {
             rank(options, common, file)?;
             return Ok(Findings::new(Vec::new(), String::new()));
         }
-        let ways = chosen(&options.protocols, Way::value_variants());
+        let ways = chosen(&options.protocols, OnewayMode::value_variants());
         let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
         let progress = common.progress(ways.len());
         let mut rows = Vec::new();
@@ -189,7 +189,7 @@ impl Experiment for OneWay {
             let svg = lines(&format!("one way between two processes ({cpu})"), &auto)?;
             drawings.push(Drawing { suffix: String::new(), svg });
         }
-        for kind in Kind::value_variants() {
+        for kind in OnewayKind::value_variants() {
             let rows = report.rows.iter().filter(|row| family(row) == kind.name());
             let ways = series(rows.map(|row| (asked(row).unwrap_or_default(), row)));
             if ways.is_empty() {
@@ -239,9 +239,9 @@ fn payloads(options: &Options, common: &Common) -> Vec<u64> {
     [1].into_iter().chain(powers).chain([64 << 20]).collect()
 }
 
-fn cases(options: &Options, common: &Common, way: Way) -> Result<Vec<Case>, Failure> {
+fn cases(options: &Options, common: &Common, way: OnewayMode) -> Result<Vec<Case>, Failure> {
     let mut all = Vec::new();
-    for kind in chosen(&options.layouts, Kind::value_variants()) {
+    for kind in chosen(&options.layouts, OnewayKind::value_variants()) {
         for bytes in payloads(options, common) {
             all.extend(kind.case(bytes)?.filter(|case| way.carries(case)));
         }
@@ -250,7 +250,7 @@ fn cases(options: &Options, common: &Common, way: Way) -> Result<Vec<Case>, Fail
 }
 
 /// Has two processes measure one protocol, and reads what they found.
-fn job(options: &Options, common: &Common, way: Way, file: &Path) -> Result<Vec<Row>, Failure> {
+fn job(options: &Options, common: &Common, way: OnewayMode, file: &Path) -> Result<Vec<Row>, Failure> {
     let mut arguments: Vec<OsString> = vec![OneWay::NAME.into()];
     let mut option = |name: &str, value: &dyn std::fmt::Display| {
         arguments.push(format!("--{name}={value}").into());
@@ -269,7 +269,7 @@ fn job(options: &Options, common: &Common, way: Way, file: &Path) -> Result<Vec<
 
 /// One of the two processes.
 fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
-    let way = *options.protocols.first().unwrap_or(&Way::Auto);
+    let way = *options.protocols.first().unwrap_or(&OnewayMode::Auto);
     let cases = cases(options, common, way)?;
     let measuring = Measuring {
         allocated: way.allocated(),

@@ -34,7 +34,7 @@ pub struct Options {
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum WindowCallKind {
     Put,
     Get,
     Accumulate,
@@ -42,22 +42,28 @@ enum Kind {
     Lock,
 }
 
-impl Kind {
-    const ALL: [Kind; 5] = [Kind::Put, Kind::Get, Kind::Accumulate, Kind::Fetch, Kind::Lock];
+impl WindowCallKind {
+    const ALL: [WindowCallKind; 5] = [
+        WindowCallKind::Put,
+        WindowCallKind::Get,
+        WindowCallKind::Accumulate,
+        WindowCallKind::Fetch,
+        WindowCallKind::Lock,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Put => "put, flush",
-            Kind::Get => "get, flush",
-            Kind::Accumulate => "accumulate, flush",
-            Kind::Fetch => "fetch and op, flush",
-            Kind::Lock => "lock, put, unlock",
+            WindowCallKind::Put => "put, flush",
+            WindowCallKind::Get => "get, flush",
+            WindowCallKind::Accumulate => "accumulate, flush",
+            WindowCallKind::Fetch => "fetch and op, flush",
+            WindowCallKind::Lock => "lock, put, unlock",
         }
     }
 
     /// Whether it is of one element alone.
     fn is_single(self) -> bool {
-        self == Kind::Fetch
+        self == WindowCallKind::Fetch
     }
 }
 
@@ -82,7 +88,7 @@ impl Experiment for Osc {
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut lines: Vec<Curve> = Vec::new();
-        for row in report.rows.iter().filter(|row| row.op != Kind::Fetch.name()) {
+        for row in report.rows.iter().filter(|row| row.op != WindowCallKind::Fetch.name()) {
             let name = format!("{}, {}", row.op, row.protocol);
             let point = (row.payload_bytes, row.seconds);
             match lines.iter_mut().find(|curve| curve.name == name) {
@@ -110,7 +116,7 @@ fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> 
     let comm = world.comm();
     let mut rows = Vec::new();
     for &bytes in &options.payloads {
-        for kind in Kind::ALL.into_iter().filter(|kind| bytes == 8 || !kind.is_single()) {
+        for kind in WindowCallKind::ALL.into_iter().filter(|kind| bytes == 8 || !kind.is_single()) {
             let mapped = measure(comm, common, (kind, bytes), false)?;
             let messages = measure(comm, common, (kind, bytes), true)?;
             let Some((mapped, messages)) = mapped.zip(messages) else { continue };
@@ -137,7 +143,7 @@ fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> 
 fn measure(
     comm: &Communicator,
     common: &Common,
-    (kind, bytes): (Kind, u64),
+    (kind, bytes): (WindowCallKind, u64),
     by_messages: bool,
 ) -> Result<Option<Summary>, Failure> {
     let builder = comm.window();
@@ -146,7 +152,7 @@ fn measure(
     let mut window: Window<u64> = builder.allocate(elements)?;
     let mut time = None;
     if comm.rank() == 0 {
-        if kind != Kind::Lock {
+        if kind != WindowCallKind::Lock {
             window.lock(1, Lock::Shared)?;
         }
         let (mut local, mut count, mut failed) = (vec![0u64; elements], 0u64, None);
@@ -160,11 +166,11 @@ fn measure(
             return Err(failure.into());
         }
         time = Some(measured.map_err(Failure::samples(kind.name()))?);
-        if kind != Kind::Lock {
+        if kind != WindowCallKind::Lock {
             window.unlock(1)?;
         }
         // What the target has now: the last number that was put, or how many were added.
-        let expected = if kind == Kind::Get { 0 } else { count };
+        let expected = if kind == WindowCallKind::Get { 0 } else { count };
         let mut found = vec![0u64; elements];
         window.lock(1, Lock::Shared)?;
         window.get(&mut found, 1, 0)?;
@@ -173,7 +179,7 @@ fn measure(
             numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
         };
         let mut right = vec![expected; elements];
-        if matches!(kind, Kind::Put | Kind::Lock) {
+        if matches!(kind, WindowCallKind::Put | WindowCallKind::Lock) {
             right[1..].fill(0);
         }
         let case = format!("{} {}", kind.name(), bytes(&found).len());
@@ -187,26 +193,26 @@ fn measure(
 
 fn once(
     window: &mut Window<u64>,
-    kind: Kind,
+    kind: WindowCallKind,
     local: &mut [u64],
     count: u64,
 ) -> Result<(), gapless::Error> {
     match kind {
-        Kind::Put => {
+        WindowCallKind::Put => {
             local[0] = count;
             window.put(&*local, 1, 0)?;
         }
-        Kind::Get => window.get(local, 1, 0)?,
-        Kind::Accumulate => {
+        WindowCallKind::Get => window.get(local, 1, 0)?,
+        WindowCallKind::Accumulate => {
             if count == 1 {
                 local.fill(1);
             }
             window.accumulate(&*local, 1, 0, ReduceOp::Sum)?;
         }
-        Kind::Fetch => {
+        WindowCallKind::Fetch => {
             window.fetch_and_op(1u64, 1, 0, ReduceOp::Sum)?;
         }
-        Kind::Lock => {
+        WindowCallKind::Lock => {
             local[0] = count;
             window.lock(1, Lock::Exclusive)?;
             window.put(&*local, 1, 0)?;

@@ -43,7 +43,7 @@ const PITCH: u64 = 512;
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum GpuWindowCallKind {
     Put,
     Get,
     PutRows,
@@ -54,39 +54,39 @@ enum Kind {
     Fetch,
 }
 
-impl Kind {
-    const ALL: [Kind; 8] = [
-        Kind::Put,
-        Kind::Get,
-        Kind::PutRows,
-        Kind::GetRows,
-        Kind::PutHost,
-        Kind::GetHost,
-        Kind::Accumulate,
-        Kind::Fetch,
+impl GpuWindowCallKind {
+    const ALL: [GpuWindowCallKind; 8] = [
+        GpuWindowCallKind::Put,
+        GpuWindowCallKind::Get,
+        GpuWindowCallKind::PutRows,
+        GpuWindowCallKind::GetRows,
+        GpuWindowCallKind::PutHost,
+        GpuWindowCallKind::GetHost,
+        GpuWindowCallKind::Accumulate,
+        GpuWindowCallKind::Fetch,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Put => "put, flush",
-            Kind::Get => "get, flush",
-            Kind::PutRows => "put of rows, flush",
-            Kind::GetRows => "get of rows, flush",
-            Kind::PutHost => "put from the host, flush",
-            Kind::GetHost => "get to the host, flush",
-            Kind::Accumulate => "accumulate, flush",
-            Kind::Fetch => "fetch and op, flush",
+            GpuWindowCallKind::Put => "put, flush",
+            GpuWindowCallKind::Get => "get, flush",
+            GpuWindowCallKind::PutRows => "put of rows, flush",
+            GpuWindowCallKind::GetRows => "get of rows, flush",
+            GpuWindowCallKind::PutHost => "put from the host, flush",
+            GpuWindowCallKind::GetHost => "get to the host, flush",
+            GpuWindowCallKind::Accumulate => "accumulate, flush",
+            GpuWindowCallKind::Fetch => "fetch and op, flush",
         }
     }
 
     fn is_rows(self) -> bool {
-        matches!(self, Kind::PutRows | Kind::GetRows)
+        matches!(self, GpuWindowCallKind::PutRows | GpuWindowCallKind::GetRows)
     }
 
     fn is_there(self, bytes: u64) -> bool {
         match self {
-            Kind::Fetch => bytes == 8,
-            Kind::PutRows | Kind::GetRows => bytes >= 2 * ROW && bytes.is_multiple_of(ROW),
+            GpuWindowCallKind::Fetch => bytes == 8,
+            GpuWindowCallKind::PutRows | GpuWindowCallKind::GetRows => bytes >= 2 * ROW && bytes.is_multiple_of(ROW),
             _ => true,
         }
     }
@@ -118,7 +118,7 @@ impl Experiment for OscGpu {
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut lines: Vec<Curve> = Vec::new();
-        for row in report.rows.iter().filter(|row| row.op != Kind::Fetch.name()) {
+        for row in report.rows.iter().filter(|row| row.op != GpuWindowCallKind::Fetch.name()) {
             let name = format!("{}, {}", row.op, row.protocol);
             let point = (row.payload_bytes, row.seconds);
             match lines.iter_mut().find(|curve| curve.name == name) {
@@ -147,7 +147,7 @@ fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> 
     let spaces = format!("{:?}", options.gpus);
     let mut rows = Vec::new();
     for &bytes in &options.payloads {
-        for kind in Kind::ALL.into_iter().filter(|kind| kind.is_there(bytes)) {
+        for kind in GpuWindowCallKind::ALL.into_iter().filter(|kind| kind.is_there(bytes)) {
             for by_messages in [false, true] {
                 let found = measure(&world, common, (kind, bytes), (device, by_messages))?;
                 let Some([time, copy]) = found else { continue };
@@ -169,7 +169,7 @@ fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> 
 
 /// What an operation is done with.
 struct Subject {
-    kind: Kind,
+    kind: GpuWindowCallKind,
     bytes: u64,
     layout: Layout,
     /// On the origin's GPU: what is given or got, and where the driver copies it.
@@ -179,7 +179,7 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(world: &World, space: Space, (kind, bytes): (Kind, u64)) -> Result<Subject, Failure> {
+    fn new(world: &World, space: Space, (kind, bytes): (GpuWindowCallKind, u64)) -> Result<Subject, Failure> {
         let numbers = Datatype::from(Primitive::Uint64);
         let (datatype, span) = match kind.is_rows() {
             true => {
@@ -200,14 +200,14 @@ impl Subject {
         let Subject { kind, near, layout, host, bytes, .. } = self;
         let len = usize::try_from(*bytes).unwrap_or(0);
         match kind {
-            Kind::Put | Kind::PutRows => window.put(near.view(0, layout, 1)?, 1, 0)?,
-            Kind::Get | Kind::GetRows => window.get(near.view_mut(0, layout, 1)?, 1, 0)?,
-            Kind::PutHost => window.put(View::typed(&host[..len], 0, layout, 1)?, 1, 0)?,
-            Kind::GetHost => window.get(ViewMut::typed(&mut host[..len], 0, layout, 1)?, 1, 0)?,
-            Kind::Accumulate => {
+            GpuWindowCallKind::Put | GpuWindowCallKind::PutRows => window.put(near.view(0, layout, 1)?, 1, 0)?,
+            GpuWindowCallKind::Get | GpuWindowCallKind::GetRows => window.get(near.view_mut(0, layout, 1)?, 1, 0)?,
+            GpuWindowCallKind::PutHost => window.put(View::typed(&host[..len], 0, layout, 1)?, 1, 0)?,
+            GpuWindowCallKind::GetHost => window.get(ViewMut::typed(&mut host[..len], 0, layout, 1)?, 1, 0)?,
+            GpuWindowCallKind::Accumulate => {
                 window.accumulate(near.view(0, layout, 1)?, 1, 0, ReduceOp::Sum)?;
             }
-            Kind::Fetch => {
+            GpuWindowCallKind::Fetch => {
                 window.fetch_and_op(1u64, 1, 0, ReduceOp::Sum)?;
             }
         }
@@ -219,11 +219,11 @@ impl Subject {
         let Subject { kind, near, copy, host, bytes, .. } = self;
         let len = usize::try_from(*bytes).unwrap_or(0);
         match kind {
-            Kind::PutRows | Kind::GetRows => {
+            GpuWindowCallKind::PutRows | GpuWindowCallKind::GetRows => {
                 copied::rows(copy, near, Rows { width: ROW, pitch: PITCH, count: *bytes / ROW })
             }
-            Kind::PutHost => copied::down(copy, &host[..len]),
-            Kind::GetHost => copied::up(&mut host[..len], copy),
+            GpuWindowCallKind::PutHost => copied::down(copy, &host[..len]),
+            GpuWindowCallKind::GetHost => copied::up(&mut host[..len], copy),
             _ => copied::between(copy, near, *bytes),
         }
     }
@@ -233,7 +233,7 @@ impl Subject {
 fn measure(
     world: &World,
     common: &Common,
-    (kind, bytes): (Kind, u64),
+    (kind, bytes): (GpuWindowCallKind, u64),
     (device, by_messages): (u32, bool),
 ) -> Result<Option<[Summary; 2]>, Failure> {
     let (comm, space): (&Communicator, _) = (world.comm(), Space::Cuda { device });
@@ -262,11 +262,11 @@ fn measure(
         // What the target has now: what was put, or how often it was added; nothing in the gaps.
         let all_ones = u64::from_ne_bytes([1; 8]);
         let number = |at: usize| match kind {
-            Kind::Get | Kind::GetRows | Kind::GetHost => 0,
-            Kind::PutRows if (8 * at as u64) % PITCH >= ROW => 0,
-            Kind::Put | Kind::PutRows | Kind::PutHost => all_ones,
-            Kind::Accumulate => all_ones.wrapping_mul(count),
-            Kind::Fetch => count,
+            GpuWindowCallKind::Get | GpuWindowCallKind::GetRows | GpuWindowCallKind::GetHost => 0,
+            GpuWindowCallKind::PutRows if (8 * at as u64) % PITCH >= ROW => 0,
+            GpuWindowCallKind::Put | GpuWindowCallKind::PutRows | GpuWindowCallKind::PutHost => all_ones,
+            GpuWindowCallKind::Accumulate => all_ones.wrapping_mul(count),
+            GpuWindowCallKind::Fetch => count,
         };
         let right: Vec<u8> = (0..elements).flat_map(|at| number(at).to_ne_bytes()).collect();
         let mut found = vec![0u64; elements];

@@ -12,9 +12,9 @@ use gapless_report::{PlotError, Report};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::p2p::item::{Item, Shape, Sites, Size, protocol};
+use crate::p2p::item::{MessageItem, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
-use crate::p2p::marks::Kind;
+use crate::p2p::marks::MarkKind;
 
 use crate::p2p::draw::by_payload;
 
@@ -88,34 +88,34 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
 /// The pair on two GPUs, or on the only one, where nothing is asked of the link.
 fn link(options: &Options, sites: &Sites) -> Pair {
     let ends = sites.two;
-    let judged = |item: Item, kind| if sites.are_two() { item.judged(kind) } else { item };
-    let sized = |shape, bytes| Item::new(shape, Size::Bytes(bytes), ends);
+    let judged = |item: MessageItem, kind| if sites.are_two() { item.judged(kind) } else { item };
+    let sized = |shape, bytes| MessageItem::new(shape, Size::Bytes(bytes), ends);
     let payloads = if options.brief { &PAYLOADS_BRIEF[..] } else { &PAYLOADS[..] };
     let mut items = Vec::new();
     for &bytes in payloads {
         for shape in [Shape::V, Shape::T, Shape::Contiguous] {
-            items.push(judged(sized(shape, bytes), Kind::Link));
+            items.push(judged(sized(shape, bytes), MarkKind::Link));
         }
     }
     if !options.brief {
         items.extend(
-            [Shape::V, Shape::Contiguous].map(|shape| judged(sized(shape, LONGEST), Kind::Link)),
+            [Shape::V, Shape::Contiguous].map(|shape| judged(sized(shape, LONGEST), MarkKind::Link)),
         );
     }
     let large = if options.brief { &PAYLOADS[..1] } else { &PAYLOADS[..2] };
     for &bytes in large {
         for shape in [Shape::FromV, Shape::ToV] {
-            items.push(judged(sized(shape, bytes), Kind::Half));
+            items.push(judged(sized(shape, bytes), MarkKind::Half));
         }
-        items.push(judged(sized(Shape::X, bytes), Kind::X));
+        items.push(judged(sized(Shape::X, bytes), MarkKind::X));
     }
-    items.extend(LATENCIES.map(|bytes| judged(sized(Shape::Contiguous, bytes), Kind::Latency)));
+    items.extend(LATENCIES.map(|bytes| judged(sized(Shape::Contiguous, bytes), MarkKind::Latency)));
     // Beside what is chosen: one kernel from layout to layout, and eager; rows with gaps, which the copy engine does
     // not move.
     let forced = ["mapped", "eager"].map(protocol);
     for &bytes in LATENCIES.iter().filter(|_| sites.are_two()) {
         for protocol in forced.into_iter().flatten() {
-            items.push(sized(Shape::Contiguous, bytes).by(protocol).judged(Kind::Free));
+            items.push(sized(Shape::Contiguous, bytes).by(protocol).judged(MarkKind::Free));
         }
         items.push(sized(Shape::V, bytes));
     }
@@ -123,16 +123,16 @@ fn link(options: &Options, sites: &Sites) -> Pair {
     if let Some(through_host) = protocol("copy-in-out") {
         for &bytes in large {
             for shape in [Shape::V, Shape::T] {
-                items.push(sized(shape, bytes).by(through_host).judged(Kind::NoIpc));
+                items.push(sized(shape, bytes).by(through_host).judged(MarkKind::NoIpc));
             }
         }
     }
     items.extend(busy(sites));
-    items.push(judged(sized(Shape::List, PAYLOADS[1]), Kind::Listed));
-    items.push(judged(sized(Shape::Fft, PAYLOADS[1]), Kind::Listed));
+    items.push(judged(sized(Shape::List, PAYLOADS[1]), MarkKind::Listed));
+    items.push(judged(sized(Shape::Fft, PAYLOADS[1]), MarkKind::Listed));
     if !options.brief {
-        items.push(judged(sized(Shape::Shuffled, PAYLOADS[1]), Kind::Listed));
-        let own = |family| Item::new(Shape::Named(family), Size::Own, ends);
+        items.push(judged(sized(Shape::Shuffled, PAYLOADS[1]), MarkKind::Listed));
+        let own = |family| MessageItem::new(Shape::Named(family), Size::Own, ends);
         items.extend(APPLICATIONS.map(own));
     }
     items.extend(on_the_host());
@@ -140,55 +140,55 @@ fn link(options: &Options, sites: &Sites) -> Pair {
 }
 
 /// What latencies are judged by.
-fn on_the_host() -> [Item; 2] {
-    LATENCIES.map(|bytes| Item::new(Shape::Contiguous, Size::Bytes(bytes), Ends::HOST))
+fn on_the_host() -> [MessageItem; 2] {
+    LATENCIES.map(|bytes| MessageItem::new(Shape::Contiguous, Size::Bytes(bytes), Ends::HOST))
 }
 
 /// Rank 0 has few thread blocks: half of the messages it packs, half it unpacks. On one GPU they would have
 /// to feed its memory, of which nothing is asked.
-fn few(sites: &Sites) -> Vec<Item> {
+fn few(sites: &Sites) -> Vec<MessageItem> {
     let sized = |shape| {
-        let item = Item::new(shape, Size::Bytes(PAYLOADS[0]), sites.two);
-        if sites.are_two() { item.judged(Kind::Few) } else { item }
+        let item = MessageItem::new(shape, Size::Bytes(PAYLOADS[0]), sites.two);
+        if sites.are_two() { item.judged(MarkKind::Few) } else { item }
     };
     [Shape::V, Shape::T].map(sized).into()
 }
 
 /// Beside an idle GPU, and beside a kernel that keeps a part of it busy.
-fn busy(sites: &Sites) -> Vec<Item> {
-    let v = Item::new(Shape::V, Size::Edge(BUSY_EDGE), sites.two);
+fn busy(sites: &Sites) -> Vec<MessageItem> {
+    let v = MessageItem::new(Shape::V, Size::Edge(BUSY_EDGE), sites.two);
     if !matches!(sites.two.0, [Where::Cuda(_), Where::Cuda(_)]) {
         return Vec::new();
     }
-    let kind = if sites.are_two() { Kind::Occupied } else { Kind::Free };
+    let kind = if sites.are_two() { MarkKind::Occupied } else { MarkKind::Free };
     [v, v.beside(25).judged(kind), v.beside(50).judged(kind)].into()
 }
 
 /// Memory that is allocated for one message, by the library and by others. Nothing is asked of one GPU.
-fn to_size(sites: &Sites) -> Vec<Item> {
+fn to_size(sites: &Sites) -> Vec<MessageItem> {
     let ends = sites.two;
-    let v = |edge| Item::new(Shape::V, Size::Edge(edge), ends);
-    let sized = |edge| [Kind::ToSize, Kind::Foreign].map(|kind| v(edge).to_size(kind));
+    let v = |edge| MessageItem::new(Shape::V, Size::Edge(edge), ends);
+    let sized = |edge| [MarkKind::ToSize, MarkKind::Foreign].map(|kind| v(edge).to_size(kind));
     let items = EDGES.into_iter().flat_map(sized);
-    items.map(|item| if sites.are_two() { item } else { item.judged(Kind::Free) }).collect()
+    items.map(|item| if sites.are_two() { item } else { item.judged(MarkKind::Free) }).collect()
 }
 
 /// Two processes on one GPU that use it at the same time: what each is told does not wait for its turn.
-fn shared_at_once(options: &Options, ends: Ends) -> Vec<Item> {
+fn shared_at_once(options: &Options, ends: Ends) -> Vec<MessageItem> {
     let mut items = shared(options, ends);
-    let small = |bytes| Item::new(Shape::Contiguous, Size::Bytes(bytes), ends);
-    items.extend(LATENCIES.map(|bytes| small(bytes).judged(Kind::Latency)));
+    let small = |bytes| MessageItem::new(Shape::Contiguous, Size::Bytes(bytes), ends);
+    items.extend(LATENCIES.map(|bytes| small(bytes).judged(MarkKind::Latency)));
     items.extend(on_the_host());
     items
 }
 
 /// Two processes on one GPU.
-fn shared(options: &Options, ends: Ends) -> Vec<Item> {
-    let sized = |shape, bytes| Item::new(shape, Size::Bytes(bytes), ends).judged(Kind::Shared);
+fn shared(options: &Options, ends: Ends) -> Vec<MessageItem> {
+    let sized = |shape, bytes| MessageItem::new(shape, Size::Bytes(bytes), ends).judged(MarkKind::Shared);
     let mut items = vec![
         sized(Shape::V, PAYLOADS[0]),
         sized(Shape::T, PAYLOADS[0]),
-        Item::new(Shape::Contiguous, Size::Bytes(PAYLOADS[0]), ends),
+        MessageItem::new(Shape::Contiguous, Size::Bytes(PAYLOADS[0]), ends),
     ];
     if !options.brief {
         items.extend([16 * MIB, MIB].map(|bytes| sized(Shape::V, bytes)));
@@ -218,19 +218,19 @@ mod tests {
                     assert!(!pair.items[..at].contains(item), "{} {item:?}", pair.name);
                 }
             }
-            let kinds: Vec<Kind> =
+            let kinds: Vec<MarkKind> =
                 pairs.iter().flat_map(|pair| &pair.items).map(|item| item.kind).collect();
             for kind in [
-                Kind::Link,
-                Kind::Half,
-                Kind::X,
-                Kind::Listed,
-                Kind::Shared,
-                Kind::Latency,
-                Kind::Few,
-                Kind::Occupied,
-                Kind::ToSize,
-                Kind::Foreign,
+                MarkKind::Link,
+                MarkKind::Half,
+                MarkKind::X,
+                MarkKind::Listed,
+                MarkKind::Shared,
+                MarkKind::Latency,
+                MarkKind::Few,
+                MarkKind::Occupied,
+                MarkKind::ToSize,
+                MarkKind::Foreign,
             ] {
                 assert!(kinds.contains(&kind), "{kind:?}");
             }
@@ -253,6 +253,6 @@ mod tests {
         }
         // Of one GPU nothing is asked that only two could do.
         let pairs = plan(&options(&[]), &Sites::of("cuda:0".parse().unwrap()));
-        assert!(!pairs[0].items.iter().any(|item| item.kind == Kind::Link));
+        assert!(!pairs[0].items.iter().any(|item| item.kind == MarkKind::Link));
     }
 }

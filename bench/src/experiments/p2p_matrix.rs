@@ -6,7 +6,7 @@ use gapless_report::{PlotError, Report};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::p2p::item::{Item, Shape, Sites, Size};
+use crate::p2p::item::{MessageItem, Shape, Sites, Size};
 use crate::p2p::job::{self, Options, Pair};
 
 use crate::p2p::draw::by_payload;
@@ -59,7 +59,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     let mut grid = Vec::new();
     for &bytes in payloads {
         for shape in SHAPES {
-            let item = Item::new(shape, Size::Bytes(bytes), sites.two);
+            let item = MessageItem::new(shape, Size::Bytes(bytes), sites.two);
             grid.push(item);
             grid.extend(protocols().map(|protocol| item.by(protocol)));
         }
@@ -69,7 +69,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     let all = FRAGMENTS.map(|bytes| (bytes, middle)).into_iter();
     let all: Vec<_> = all.chain(others.map(|depth| (FRAGMENTS[2], depth))).collect();
     for bytes in [64 * MIB, 16 * MIB] {
-        let item = Item::new(Shape::V, Size::Bytes(bytes), sites.two);
+        let item = MessageItem::new(Shape::V, Size::Bytes(bytes), sites.two);
         for protocol in protocols().filter(|protocol| protocol.is_staged()) {
             for &(fragment, depth) in &all {
                 fragments.push(item.by(protocol).in_fragments(fragment, depth));
@@ -79,7 +79,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     // What is looked up word by word, and what is transposed.
     let mut looked_up = Vec::new();
     for shape in [Shape::List, Shape::Shuffled, Shape::Fft, Shape::X] {
-        let item = Item::new(shape, Size::Bytes(64 * MIB), sites.two);
+        let item = MessageItem::new(shape, Size::Bytes(64 * MIB), sites.two);
         looked_up.push(item);
         for protocol in protocols() {
             looked_up.push(item.by(protocol));
@@ -93,7 +93,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     let mut bus = Vec::new();
     for bytes in [64 * MIB, MIB] {
         for shape in [Shape::Contiguous, Shape::V] {
-            let item = Item::new(shape, Size::Bytes(bytes), sites.bus());
+            let item = MessageItem::new(shape, Size::Bytes(bytes), sites.bus());
             bus.push(item);
             bus.extend(protocols().chain([Protocol::Pipeline]).map(|protocol| item.by(protocol)));
         }

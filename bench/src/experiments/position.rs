@@ -49,7 +49,7 @@ impl Experiment for Position {
                 .collect();
         let progress = common.progress(2 * sizes.len());
         let mut rows = Vec::new();
-        for kind in [Kind::Strided, Kind::List] {
+        for kind in [PositionKind::Strided, PositionKind::List] {
             let mut smallest = None;
             for &blocks in &sizes {
                 progress.set_message(format!("{} blocks={blocks}", kind.name()));
@@ -92,23 +92,23 @@ impl Experiment for Position {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PositionKind {
     Strided,
     List,
 }
 
-impl Kind {
+impl PositionKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Strided => "strided",
-            Kind::List => "list",
+            PositionKind::Strided => "strided",
+            PositionKind::List => "list",
         }
     }
 }
 
 /// A layout with memory it lies in, and what is known about both.
 struct Subject {
-    kind: Kind,
+    kind: PositionKind,
     layout: Layout,
     blocks: u64,
     memory: Vec<u8>,
@@ -119,15 +119,15 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(kind: Kind, blocks: u64, seed: u64) -> Result<Subject, Failure> {
+    fn new(kind: PositionKind, blocks: u64, seed: u64) -> Result<Subject, Failure> {
         let mut random = Random::new(seed ^ blocks);
         let (mut packed, mut next) = (0, 0);
         let (mut starts, mut places, mut lengths) = (vec![0], Vec::new(), Vec::new());
         for _ in 0..blocks {
             // In doubles.
             let (length, gap) = match kind {
-                Kind::Strided => (1, 1),
-                Kind::List => (1 + random.below(3), 1 + random.below(3)),
+                PositionKind::Strided => (1, 1),
+                PositionKind::List => (1 + random.below(3), 1 + random.below(3)),
             };
             lengths.push(length);
             places.push(next * DOUBLE as u64);
@@ -137,8 +137,8 @@ impl Subject {
         }
         let double = Datatype::from(Primitive::Double);
         let datatype = match kind {
-            Kind::Strided => Datatype::vector(blocks, 1, 2, &double)?,
-            Kind::List => {
+            PositionKind::Strided => Datatype::vector(blocks, 1, 2, &double)?,
+            PositionKind::List => {
                 let displacements: Vec<i64> =
                     places.iter().map(|place| (place / DOUBLE as u64).cast_signed()).collect();
                 Datatype::indexed(&lengths, &displacements, &double)?

@@ -9,7 +9,7 @@ use std::process::Command;
 use gapless::World;
 use gapless_report::{Row, Samples};
 
-use super::hosts::{Ours, Work, absent, failed, messages, start, turn};
+use super::hosts::{Ours, HostWork, absent, failed, messages, start, turn};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
 use crate::namespaces::{Namespaces, tool};
@@ -35,18 +35,18 @@ pub struct Options {
 const JOBS: usize = 3;
 /// Turns of a job.
 const ROUNDS: usize = 9;
-const WORKS: [Work; 4] = [
-    Work::Trip(8),
-    Work::Window(64, 16 << 10),
-    Work::Window(16, 1 << 20),
-    Work::Window(4, 8 << 20),
+const WORKS: [HostWork; 4] = [
+    HostWork::Trip(8),
+    HostWork::Window(64, 16 << 10),
+    HostWork::Window(16, 1 << 20),
+    HostWork::Window(4, 8 << 20),
 ];
 /// With `--stream`.
-const STREAM: [Work; 1] = [Work::Window(2, 64 << 20)];
+const STREAM: [HostWork; 1] = [HostWork::Window(2, 64 << 20)];
 const NAMES: [&str; 2] = ["rail0", "rail1"];
 
 /// What is measured.
-fn works(is_stream: bool) -> &'static [Work] {
+fn works(is_stream: bool) -> &'static [HostWork] {
     if is_stream { &STREAM } else { &WORKS }
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::p2p::item::{Item, Shape, Sites, Size, catalogue};
+use crate::p2p::item::{MessageItem, Shape, Sites, Size, catalogue};
 use crate::p2p::job::{self, Options, Pair};
 
 /// The experiment.
@@ -83,12 +83,12 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     let brief = options.brief;
     let mut pairs = vec![
         Pair::new("alloc", items(brief, Ends::HOST)),
-        Pair::new("heap", items(brief, Ends::HOST).into_iter().map(Item::on_heap).collect()),
+        Pair::new("heap", items(brief, Ends::HOST).into_iter().map(MessageItem::on_heap).collect()),
     ];
     if sites.two.involve_device() {
         pairs.push(Pair::new("link", items(brief, sites.two)));
         pairs.push(Pair::new("bus", items(brief, sites.bus())));
-        pairs.push(Pair::new("bus-heap", items(brief, sites.bus()).into_iter().map(Item::on_heap).collect()));
+        pairs.push(Pair::new("bus-heap", items(brief, sites.bus()).into_iter().map(MessageItem::on_heap).collect()));
     }
     if sites.are_two() {
         pairs.push(Pair::new("one", items(brief, sites.one)));
@@ -97,11 +97,11 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
 }
 
 /// Every message by choice, by each protocol, and by choice again.
-fn items(brief: bool, ends: Ends) -> Vec<Item> {
+fn items(brief: bool, ends: Ends) -> Vec<MessageItem> {
     let device = ends.involve_device();
     let mut items = Vec::new();
     for (shape, size) in subjects(brief) {
-        let chosen = Item::new(shape, size, ends);
+        let chosen = MessageItem::new(shape, size, ends);
         items.push(chosen);
         for protocol in Protocol::ALL {
             let never = match protocol {
@@ -119,7 +119,7 @@ fn items(brief: bool, ends: Ends) -> Vec<Item> {
 }
 
 /// Blocks of a message; many, if that is not known.
-fn blocks(item: &Item) -> u64 {
+fn blocks(item: &MessageItem) -> u64 {
     let case = item.shape.case(item.size);
     case.ok().and_then(|case| case.expected_send_blocks).unwrap_or(u64::MAX)
 }

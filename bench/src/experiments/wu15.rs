@@ -5,9 +5,9 @@ use gapless_cli::pingpong::Where;
 use gapless_report::{Axis, PlotError, Point, Report, lines_by};
 
 use crate::experiment::{Drawing, gathered, gpu};
-use crate::p2p::item::{Item, Of, Shape, Sites, Size, protocol};
+use crate::p2p::item::{MessageItem, Of, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
-use crate::p2p::marks::Kind;
+use crate::p2p::marks::MarkKind;
 use crate::p2p::net;
 
 messages! {
@@ -48,16 +48,16 @@ fn plan_net(options: &Options, sites: &Sites) -> Vec<Pair> {
     let sizes = if options.brief { &NET_BYTES[..1] } else { &NET_BYTES[..] };
     let mut items = Vec::new();
     for &size in sizes {
-        let chosen = Item::new(Shape::V, Size::Bytes(size), sites.two);
+        let chosen = MessageItem::new(Shape::V, Size::Bytes(size), sites.two);
         let fragments = NET_FRAGMENTS.map(|bytes| chosen.in_fragments(bytes, NET_DEPTH));
         for item in [chosen].into_iter().chain(fragments) {
             // What is not CUDA's cannot be kept busy.
             let can_be = |part: u32| part == 0 || cuda && (part < 100 || item == chosen);
             for occupied in NET_OCCUPIED.into_iter().filter(|&part| can_be(part)) {
                 let kind = match occupied {
-                    25 | 50 => Kind::NetworkOccupied,
-                    0 if item == chosen => Kind::Network,
-                    _ => Kind::NetworkFree,
+                    25 | 50 => MarkKind::NetworkOccupied,
+                    0 if item == chosen => MarkKind::Network,
+                    _ => MarkKind::NetworkFree,
                 };
                 items.push(item.beside(occupied).judged(net::kind(sites.two, kind)));
             }
@@ -88,7 +88,7 @@ fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
     let cuda = matches!(sites.two.0, [Where::Cuda(_), Where::Cuda(_)]);
     let mut items = Vec::new();
     for edge in EDGES {
-        let chosen = Item::new(Shape::V, Size::Edge(edge), sites.two);
+        let chosen = MessageItem::new(Shape::V, Size::Edge(edge), sites.two);
         let staged = protocol("staged-put");
         let in_fragments = |way| FRAGMENTS.map(|bytes| chosen.by(way).in_fragments(bytes, DEPTH));
         let ways = [chosen].into_iter().chain(staged.into_iter().flat_map(in_fragments));
@@ -97,7 +97,7 @@ fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
                 // What is not CUDA's cannot be kept busy.
                 if occupied == 0 || cuda {
                     let in_part = occupied > 0 && occupied < 100;
-                    let kind = if in_part { Kind::Occupied } else { Kind::Free };
+                    let kind = if in_part { MarkKind::Occupied } else { MarkKind::Free };
                     let item = item.beside(occupied);
                     items.push(if sites.are_two() { item.judged(kind) } else { item });
                 }

@@ -5,10 +5,10 @@ use gapless_report::{PlotError, Point, Report, Row, Series, lines};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gpu};
-use crate::gpu::aims::Kind;
+use crate::gpu::aims::AimKind;
 use crate::gpu::lab::Lab;
 use crate::gpu::quoted::{OPENMPI, QUOTED, SOURCE, YAKSA};
-use crate::gpu::session::{Session, Work};
+use crate::gpu::session::{Session, SessionWork};
 use crate::gpu::subject::{self, Subject};
 
 /// The experiment.
@@ -42,7 +42,7 @@ impl Experiment for Wu6 {
                 progress.set_message(format!("{name} n={n}"));
                 session.attempt(&format!("{name} n={n}"), "pack", |session| {
                     let subject = make(n)?;
-                    session.measure(&Work::new(&subject, Kind::General).quoted(name, n))
+                    session.measure(&SessionWork::new(&subject, AimKind::General).quoted(name, n))
                 });
                 progress.inc(1);
             }

@@ -74,7 +74,7 @@ const REPETITIONS: usize = 5;
 const OP: &str = "accumulate, flush";
 
 /// How accumulations reach their targets.
-struct Way {
+struct AccumulateMode {
     name: &'static str,
     about: &'static str,
     /// Whether processes have a progress thread.
@@ -82,26 +82,26 @@ struct Way {
     builder: for<'c> fn(WindowBuilder<'c>) -> WindowBuilder<'c>,
 }
 
-const WAYS: [Way; 5] = [
-    Way {
+const WAYS: [AccumulateMode; 5] = [
+    AccumulateMode {
         name: "messages",
         about: "CPU: the target's application thread, in its calls",
         thread: false,
         builder: |builder| builder.by_messages(),
     },
-    Way {
+    AccumulateMode {
         name: "messages, thread",
         about: "CPU: the target's progress thread",
         thread: true,
         builder: |builder| builder.by_messages(),
     },
-    Way {
+    AccumulateMode {
         name: "host",
         about: "XTQ host: tasks on the target's threads, which its progress thread hands them",
         thread: true,
         builder: |builder| builder.by_messages().accumulate_by_tasks(),
     },
-    Way {
+    AccumulateMode {
         name: "mapped",
         about: "the origin, in memory that it maps",
         thread: false,
@@ -109,7 +109,7 @@ const WAYS: [Way; 5] = [
     },
     DEVICE,
 ];
-const DEVICE: Way = Way {
+const DEVICE: AccumulateMode = AccumulateMode {
     name: "device",
     about: "XTQ device: the worker of the target's GPU",
     thread: false,
@@ -128,14 +128,14 @@ struct Replayed {
 
 /// What a job found.
 #[derive(Debug, Serialize, Deserialize)]
-struct Found {
+struct JobFigures {
     /// Nanoseconds of computing for each accumulate, and gets.
     compute: f64,
     gets: f64,
     replayed: Vec<Replayed>,
 }
 
-impl Found {
+impl JobFigures {
     fn mean(&self, of: impl Fn(&Replayed) -> f64) -> f64 {
         self.replayed.iter().map(of).sum::<f64>() / self.replayed.len().max(1) as f64
     }
@@ -173,7 +173,7 @@ impl Experiment for Xtq8 {
         }
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         let ranks = options.ranks.unwrap_or(u32::try_from(processors).unwrap_or(4).clamp(2, 4));
-        let mut found: Vec<(&Way, Found)> = Vec::new();
+        let mut found: Vec<(&AccumulateMode, JobFigures)> = Vec::new();
         let mut absent = Vec::new();
         for (number, way) in WAYS.iter().enumerate() {
             if way.name == DEVICE.name
@@ -228,7 +228,7 @@ fn has_gpus(ranks: u32) -> Result<(), String> {
 }
 
 /// Has processes replay, and reads what they found.
-fn job(common: &Common, mix: &Mix, ranks: u32, way: usize, (compute, gets): (f64, f64)) -> Result<Found, Failure> {
+fn job(common: &Common, mix: &Mix, ranks: u32, way: usize, (compute, gets): (f64, f64)) -> Result<JobFigures, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let file = folder.path().join("found");
     let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
@@ -278,7 +278,7 @@ fn rank(options: &Options8, common: &Common, file: &Path) -> Result<(), Failure>
     let replayed: Result<Vec<_>, Failure> = (0..REPETITIONS)
         .map(|repetition| replay(comm, way, (&options.mix, common.seed + repetition as u64), (count, compute, gets)))
         .collect();
-    let found = Found { compute, gets, replayed: replayed? };
+    let found = JobFigures { compute, gets, replayed: replayed? };
     let here = world.rank() == 0;
     world.finalize()?;
     if !here {
@@ -288,7 +288,12 @@ fn rank(options: &Options8, common: &Common, file: &Path) -> Result<(), Failure>
 }
 
 /// How long to compute, and how often to get, so that the shares of time are the paper's.
-fn found_by_trial(comm: &Communicator, way: &Way, chance: (&Mix, u64), trial: u32) -> Result<(f64, f64), Failure> {
+fn found_by_trial(
+    comm: &Communicator,
+    way: &AccumulateMode,
+    chance: (&Mix, u64),
+    trial: u32,
+) -> Result<(f64, f64), Failure> {
     let (mut compute, mut gets) = (1000.0, 0.5);
     for _ in 0..TRIALS {
         let once = replay(comm, way, chance, (trial, compute, gets))?;
@@ -314,7 +319,7 @@ fn program((mix, seed): (&Mix, u64), rank: u32, size: u32, count: u32) -> impl I
 /// Replays the mix once, and checks all sums.
 fn replay(
     comm: &Communicator,
-    way: &Way,
+    way: &AccumulateMode,
     chance: (&Mix, u64),
     (count, compute, gets): (u32, f64, f64),
 ) -> Result<Replayed, Failure> {
@@ -387,9 +392,9 @@ fn told(row: Row, mix: &Mix) -> Row {
     if *mix == Mix::default() { row } else { row.with("mix", mix.to_string()) }
 }
 
-fn measured(mix: &Mix, found: &[(&Way, Found)], ranks: u32) -> Result<Vec<Row>, Failure> {
+fn measured(mix: &Mix, found: &[(&AccumulateMode, JobFigures)], ranks: u32) -> Result<Vec<Row>, Failure> {
     let Some((first, second)) = found.first().zip(found.get(1)) else { return Ok(Vec::new()) };
-    let each = |found: &Found| found.mean(|it| it.elapsed / f64::from(it.count));
+    let each = |found: &JobFigures| found.mean(|it| it.elapsed / f64::from(it.count));
     let mut rows = Vec::new();
     for (at, (way, found)) in found.iter().enumerate() {
         let other = if at == 0 { second } else { first };

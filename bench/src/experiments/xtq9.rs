@@ -7,7 +7,7 @@
 
 use gapless_report::{Bytes, Growth, Mark, PlotError, Report, Row, Time, growth};
 use gapless_xtq_sim::experiments::{accumulate, is_sum, reduce};
-use gapless_xtq_sim::{Configuration, Options, Outcome, Program, Ps, Ready, initial};
+use gapless_xtq_sim::{Configuration, Options, SimOutcome, Program, Ps, Ready, initial};
 use serde_json::Value;
 
 use crate::error::Failure;
@@ -42,7 +42,7 @@ struct Three {
 }
 
 impl Three {
-    fn of(each: impl Fn(Configuration) -> Result<(Outcome, bool), Failure>) -> Result<Three, Failure> {
+    fn of(each: impl Fn(Configuration) -> Result<(SimOutcome, bool), Failure>) -> Result<Three, Failure> {
         let mut three = Three { times: [Ps::ZERO; 3], busy: [Ps::ZERO; 3], right: [false; 3] };
         for (at, configuration) in Configuration::ALL.into_iter().enumerate() {
             let (outcome, right) = each(configuration)?;

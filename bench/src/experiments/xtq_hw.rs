@@ -26,9 +26,10 @@ use gapless_mem::{Device, Export, Lease, Region, Space, Words};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Grid, Module};
 use gapless_report::{Mark, Row, Samples, Summary};
 use gapless_xtq::device::{
-    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, Outcome, RingPlaces, RingShape, SLOTS, Target,
+    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, PutOutcome, RingPlaces,
+    RingShape, SLOTS, Target,
 };
-use gapless_xtq::packet::{Command, Flags, Launch, Packet, Work};
+use gapless_xtq::packet::{Command, Flags, Launch, Packet, TaskWork};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, getppid, kill_process};
 use zerocopy::IntoBytes;
@@ -79,7 +80,7 @@ fn packet() -> Result<Packet, Failure> {
         object: 0,
         signal: 0,
         payload_bytes: PAYLOAD,
-        work: Work::Kernel(Launch::linear(1, 16, 32)),
+        work: TaskWork::Kernel(Launch::linear(1, 16, 32)),
     };
     Packet::new(&command).map_err(job)
 }

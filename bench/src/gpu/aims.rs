@@ -7,7 +7,7 @@ use gapless_report::{Mark, Row};
 
 /// Kinds of work that are judged alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AimKind {
     /// Without gaps.
     Contiguous,
     /// Sub-matrix.
@@ -56,33 +56,37 @@ const MIB: u64 = 1 << 20;
 /// What `kind` is to reach with so many bytes of payload; `cached` says that all of its traffic fits the
 /// GPU's cache, where memory sets no floor.
 #[must_use]
-pub fn aims(kind: Kind, payload: u64, cached: bool) -> Vec<Aim> {
+pub fn aims(kind: AimKind, payload: u64, cached: bool) -> Vec<Aim> {
     let aim = |reference, at_least| Aim { reference, at_least };
     match kind {
-        Kind::Contiguous if payload >= 256 * MIB => vec![aim("memcpy", 0.97)],
-        Kind::V => vec![aim("contiguous", 0.98), aim("memcpy", 0.95)],
-        Kind::T if payload >= 256 * MIB => vec![aim("memcpy", 0.96)],
-        Kind::T if payload >= 64 * MIB => vec![aim("memcpy", 0.93)],
-        Kind::T => vec![aim("contiguous", 0.95)],
-        Kind::X => vec![aim("memcpy", 0.95)],
-        Kind::Short | Kind::Ascending => vec![aim("floor", 0.90)],
-        Kind::Blocks64 => vec![aim("floor", 0.85)],
-        Kind::Shuffled => vec![aim("floor", 0.65)],
-        Kind::Face if payload >= 8 * MIB => vec![aim("floor", 0.90)],
-        Kind::Application if cached => vec![aim("contiguous", 0.70)],
-        Kind::Application => vec![aim("floor", 0.70)],
-        Kind::StagedV if payload >= 64 * MIB => vec![aim("pinned copy", 0.97)],
-        Kind::StagedT if payload >= 64 * MIB => vec![aim("pinned copy", 0.95)],
-        Kind::ZeroCopy => vec![aim("contiguous zero-copy", 0.98)],
-        Kind::Peer => vec![aim("contiguous to peer", 0.97)],
-        Kind::PeerFew => vec![aim("contiguous to peer", 0.90)],
-        Kind::Contiguous | Kind::Face | Kind::General | Kind::StagedV | Kind::StagedT => Vec::new(),
+        AimKind::Contiguous if payload >= 256 * MIB => vec![aim("memcpy", 0.97)],
+        AimKind::V => vec![aim("contiguous", 0.98), aim("memcpy", 0.95)],
+        AimKind::T if payload >= 256 * MIB => vec![aim("memcpy", 0.96)],
+        AimKind::T if payload >= 64 * MIB => vec![aim("memcpy", 0.93)],
+        AimKind::T => vec![aim("contiguous", 0.95)],
+        AimKind::X => vec![aim("memcpy", 0.95)],
+        AimKind::Short | AimKind::Ascending => vec![aim("floor", 0.90)],
+        AimKind::Blocks64 => vec![aim("floor", 0.85)],
+        AimKind::Shuffled => vec![aim("floor", 0.65)],
+        AimKind::Face if payload >= 8 * MIB => vec![aim("floor", 0.90)],
+        AimKind::Application if cached => vec![aim("contiguous", 0.70)],
+        AimKind::Application => vec![aim("floor", 0.70)],
+        AimKind::StagedV if payload >= 64 * MIB => vec![aim("pinned copy", 0.97)],
+        AimKind::StagedT if payload >= 64 * MIB => vec![aim("pinned copy", 0.95)],
+        AimKind::ZeroCopy => vec![aim("contiguous zero-copy", 0.98)],
+        AimKind::Peer => vec![aim("contiguous to peer", 0.97)],
+        AimKind::PeerFew => vec![aim("contiguous to peer", 0.90)],
+        AimKind::Contiguous
+        | AimKind::Face
+        | AimKind::General
+        | AimKind::StagedV
+        | AimKind::StagedT => Vec::new(),
     }
 }
 
 /// Judges a row by its ratios. A ratio that is asked for and not there is a mark missed at 0.
 #[must_use]
-pub fn judge(mut row: Row, kind: Kind, cached: bool) -> Row {
+pub fn judge(mut row: Row, kind: AimKind, cached: bool) -> Row {
     for aim in aims(kind, row.payload_bytes, cached) {
         let reached = row.ratio_to(aim.reference).unwrap_or(0.0);
         row = row.mark(Mark::at_least(aim.reference, aim.at_least, reached));
@@ -115,26 +119,26 @@ mod tests {
     use super::*;
     use gapless_report::Samples;
 
-    fn asked(kind: Kind, mib: u64) -> Vec<(&'static str, f64)> {
+    fn asked(kind: AimKind, mib: u64) -> Vec<(&'static str, f64)> {
         let aims = aims(kind, mib * MIB, false);
         aims.into_iter().map(|aim| (aim.reference, aim.at_least)).collect()
     }
 
     #[test]
     fn marks_depend_on_the_payload_where_they_should() {
-        assert_eq!(asked(Kind::Contiguous, 255), []);
-        assert_eq!(asked(Kind::Contiguous, 256), [("memcpy", 0.97)]);
-        assert_eq!(asked(Kind::V, 2), [("contiguous", 0.98), ("memcpy", 0.95)]);
-        assert_eq!(asked(Kind::T, 63), [("contiguous", 0.95)]);
-        assert_eq!(asked(Kind::T, 64), [("memcpy", 0.93)]);
-        assert_eq!(asked(Kind::T, 256), [("memcpy", 0.96)]);
-        assert_eq!(asked(Kind::Face, 7), []);
-        assert_eq!(asked(Kind::Face, 8), [("floor", 0.90)]);
-        assert_eq!(asked(Kind::StagedV, 63), []);
-        assert_eq!(asked(Kind::StagedT, 64), [("pinned copy", 0.95)]);
-        assert_eq!(asked(Kind::General, 999), []);
-        assert_eq!(aims(Kind::Application, 1, true)[0].reference, "contiguous");
-        assert_eq!(aims(Kind::Application, 1, false)[0].reference, "floor");
+        assert_eq!(asked(AimKind::Contiguous, 255), []);
+        assert_eq!(asked(AimKind::Contiguous, 256), [("memcpy", 0.97)]);
+        assert_eq!(asked(AimKind::V, 2), [("contiguous", 0.98), ("memcpy", 0.95)]);
+        assert_eq!(asked(AimKind::T, 63), [("contiguous", 0.95)]);
+        assert_eq!(asked(AimKind::T, 64), [("memcpy", 0.93)]);
+        assert_eq!(asked(AimKind::T, 256), [("memcpy", 0.96)]);
+        assert_eq!(asked(AimKind::Face, 7), []);
+        assert_eq!(asked(AimKind::Face, 8), [("floor", 0.90)]);
+        assert_eq!(asked(AimKind::StagedV, 63), []);
+        assert_eq!(asked(AimKind::StagedT, 64), [("pinned copy", 0.95)]);
+        assert_eq!(asked(AimKind::General, 999), []);
+        assert_eq!(aims(AimKind::Application, 1, true)[0].reference, "contiguous");
+        assert_eq!(aims(AimKind::Application, 1, false)[0].reference, "floor");
     }
 
     #[test]
@@ -144,13 +148,13 @@ mod tests {
             let row = Row::new("V n=1", "pack", "cuda:0", "k", MIB, time(ours));
             row.against("memcpy", time(1.0)).against("contiguous", time(1.0))
         };
-        let rows = [judge(row(1.0), Kind::V, false), judge(row(1.04), Kind::V, false)];
+        let rows = [judge(row(1.0), AimKind::V, false), judge(row(1.04), AimKind::V, false)];
         assert_eq!(rows[0].met(), Some(true));
         assert_eq!(rows[1].met(), Some(false));
         let (met, all, missed) = tally(&rows);
         assert_eq!((met, all, missed.len()), (3, 4, 1));
         assert!(missed[0].starts_with("V n=1, pack: contiguous 0.962, asked ≥ 0.98"), "{missed:?}");
         let bare = Row::new("V n=1", "pack", "cuda:0", "k", MIB, time(1.0));
-        assert_eq!(judge(bare, Kind::X, false).met(), Some(false));
+        assert_eq!(judge(bare, AimKind::X, false).met(), Some(false));
     }
 }

@@ -15,11 +15,11 @@ use gapless_mem::Device;
 use gapless_mem_cuda::{CudaDevice, CudaDriver, Function, Grid, Module};
 
 use crate::error::Failure;
-use crate::nccl::{Call, Nccl};
+use crate::nccl::{Nccl, NcclCall};
 
 /// How calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CallMode {
     /// Captured in a graph, back to back.
     Graph,
     /// Queued one by one, back to back.
@@ -28,17 +28,17 @@ pub enum Way {
     Awaited,
 }
 
-impl Way {
+impl CallMode {
     /// All of them.
-    pub const ALL: [Way; 3] = [Way::Graph, Way::Queued, Way::Awaited];
+    pub const ALL: [CallMode; 3] = [CallMode::Graph, CallMode::Queued, CallMode::Awaited];
 
     /// Its name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Way::Graph => "graph",
-            Way::Queued => "queued",
-            Way::Awaited => "awaited",
+            CallMode::Graph => "graph",
+            CallMode::Queued => "queued",
+            CallMode::Awaited => "awaited",
         }
     }
 }
@@ -138,7 +138,13 @@ impl<'w> Rank<'w> {
     }
 
     /// Queues one call.
-    fn call(&self, who: Who, call: Call, bytes: u64, stream: &CudaStream) -> Result<(), Failure> {
+    fn call(
+        &self,
+        who: Who,
+        call: NcclCall,
+        bytes: u64,
+        stream: &CudaStream,
+    ) -> Result<(), Failure> {
         let (n, count) = (u64::from(self.comm.size()), bytes / 4);
         let [send, recv] = self.places(who);
         let plain: [StreamBuffer; 2] =
@@ -150,7 +156,7 @@ impl<'w> Rank<'w> {
             }
             Who::Nccl | Who::NcclWindows => {
                 let nccl = self.nccl.as_ref().ok_or_else(|| Failure::Job("no NCCL".to_owned()))?;
-                let count = if call == Call::Allreduce { count } else { count / n };
+                let count = if call == NcclCall::Allreduce { count } else { count / n };
                 // SAFETY: buffers of `most` bytes, which nothing else uses until the stream is idle.
                 unsafe { nccl.call(call, (send, recv), count, stream.handle()) }
             }
@@ -161,15 +167,15 @@ impl<'w> Rank<'w> {
                 let (float, sum) = (Primitive::Float, ReduceOp::Sum);
                 let queued = match call {
                     // SAFETY: as above; the graphs are dropped before `ours`.
-                    Call::Allreduce => unsafe { ours.allreduce(from, to, count, float, sum) },
+                    NcclCall::Allreduce => unsafe { ours.allreduce(from, to, count, float, sum) },
                     // SAFETY: as above.
-                    Call::Allgather => unsafe { ours.allgather(from, to, bytes / n) },
+                    NcclCall::Allgather => unsafe { ours.allgather(from, to, bytes / n) },
                     // SAFETY: as above.
-                    Call::ReduceScatter => unsafe {
+                    NcclCall::ReduceScatter => unsafe {
                         ours.reduce_scatter(from, to, count / n, float, sum)
                     },
                     // SAFETY: as above.
-                    Call::Alltoall => unsafe { ours.alltoall(from, to, bytes / n) },
+                    NcclCall::Alltoall => unsafe { ours.alltoall(from, to, bytes / n) },
                 };
                 queued.map_err(|error| Failure::World(error.into()))
             }
@@ -194,7 +200,7 @@ impl<'w> Rank<'w> {
     ///
     /// # Errors
     /// The call's.
-    pub fn is_right(&self, who: Who, call: Call, bytes: u64) -> Result<bool, Failure> {
+    pub fn is_right(&self, who: Who, call: NcclCall, bytes: u64) -> Result<bool, Failure> {
         let (n, me) = (u64::from(self.comm.size()), u64::from(self.comm.rank()));
         let count = bytes / 4;
         let value = |rank: u64, at: u64| ((at * 7 + rank * 131 + at / 1000) % 1000) as f32;
@@ -216,10 +222,10 @@ impl<'w> Rank<'w> {
         let block = count / n;
         let sum = |at: u64| (0..n).map(|rank| value(rank, at)).sum::<f32>();
         let right: Vec<f32> = match call {
-            Call::Allreduce => (0..count).map(sum).collect(),
-            Call::ReduceScatter => (me * block..(me + 1) * block).map(sum).collect(),
-            Call::Allgather => (0..count).map(|at| value(at / block, at % block)).collect(),
-            Call::Alltoall => {
+            NcclCall::Allreduce => (0..count).map(sum).collect(),
+            NcclCall::ReduceScatter => (me * block..(me + 1) * block).map(sum).collect(),
+            NcclCall::Allgather => (0..count).map(|at| value(at / block, at % block)).collect(),
+            NcclCall::Alltoall => {
                 (0..count).map(|at| value(at / block, me * block + at % block)).collect()
             }
         };
@@ -241,8 +247,8 @@ impl<'w> Rank<'w> {
     pub fn race(
         &self,
         all: &[Who],
-        call: Call,
-        way: Way,
+        call: NcclCall,
+        way: CallMode,
         bytes: u64,
         samples: usize,
     ) -> Result<Vec<Vec<f64>>, Failure> {
@@ -250,7 +256,7 @@ impl<'w> Rank<'w> {
         let graphs: Vec<Option<CudaGraph>> = all
             .iter()
             .map(|who| match way {
-                Way::Graph => self.graph(*who, call, bytes, calls).map(Some),
+                CallMode::Graph => self.graph(*who, call, bytes, calls).map(Some),
                 _ => Ok(None),
             })
             .collect::<Result<_, Failure>>()?;
@@ -259,7 +265,7 @@ impl<'w> Rank<'w> {
             for ((who, graph), seconds) in all.iter().zip(&graphs).zip(&mut seconds) {
                 self.comm.barrier()?;
                 let took = match (way, graph) {
-                    (Way::Awaited, _) => self.awaited(*who, call, bytes)?,
+                    (CallMode::Awaited, _) => self.awaited(*who, call, bytes)?,
                     (_, Some(graph)) => self.marked(calls, || {
                         // SAFETY: its calls' buffers are there, and nothing else uses them.
                         Ok(unsafe { graph.launch(self.stream) }?)
@@ -283,7 +289,13 @@ impl<'w> Rank<'w> {
         Ok(slowest)
     }
 
-    fn graph(&self, who: Who, call: Call, bytes: u64, calls: u32) -> Result<CudaGraph, Failure> {
+    fn graph(
+        &self,
+        who: Who,
+        call: NcclCall,
+        bytes: u64,
+        calls: u32,
+    ) -> Result<CudaGraph, Failure> {
         self.stream.capture(|stream| {
             let queue = |stream: &CudaStream| self.call(who, call, bytes, stream);
             (0..calls).try_for_each(|_| queue(stream))
@@ -303,7 +315,7 @@ impl<'w> Rank<'w> {
         Ok(took / 1000.0 / f64::from(calls))
     }
 
-    fn awaited(&self, who: Who, call: Call, bytes: u64) -> Result<f64, Failure> {
+    fn awaited(&self, who: Who, call: NcclCall, bytes: u64) -> Result<f64, Failure> {
         let begun = Instant::now();
         self.call(who, call, bytes, self.stream)?;
         self.idle()?;

@@ -97,7 +97,7 @@ impl Laid {
 }
 
 /// Memory, and who frees it.
-enum Held {
+enum LabMemory {
     Device(Arc<CudaDevice>, Region),
     /// Freed by being dropped.
     Pinned(#[expect(dead_code, reason = "kept, not looked at")] PinnedBuffer),
@@ -130,7 +130,7 @@ pub struct Lab {
     stream: Stream,
     side: Stream,
     busy: Stream,
-    memory: RefCell<Vec<Held>>,
+    memory: RefCell<Vec<LabMemory>>,
     device: Arc<CudaDevice>,
     driver: CudaDriver,
 }
@@ -246,7 +246,7 @@ impl Lab {
     /// There is no more.
     pub fn device_memory(&self, len: u64) -> Result<Spot, Failure> {
         let region = self.device.allocate(len)?;
-        self.memory.borrow_mut().push(Held::Device(Arc::clone(&self.device), region));
+        self.memory.borrow_mut().push(LabMemory::Device(Arc::clone(&self.device), region));
         Ok(Spot(region))
     }
 
@@ -257,7 +257,7 @@ impl Lab {
     pub fn pinned_memory(&self, len: u64) -> Result<Spot, Failure> {
         let buffer = self.device.pinned(len)?;
         let spot = Spot(buffer.region());
-        self.memory.borrow_mut().push(Held::Pinned(buffer));
+        self.memory.borrow_mut().push(LabMemory::Pinned(buffer));
         // SAFETY: page-locked memory of the lab's, new to it; nothing works on it yet.
         unsafe { gapless_mem::fill(&spot.0, 0) }?;
         Ok(spot)
@@ -274,7 +274,7 @@ impl Lab {
         let peer = Arc::new(self.driver.device(1)?);
         self.device.enable_peer(1)?;
         let region = peer.allocate(len)?;
-        self.memory.borrow_mut().push(Held::Device(peer, region));
+        self.memory.borrow_mut().push(LabMemory::Device(peer, region));
         self.device.bind_thread()?;
         Ok(Some(Spot(region)))
     }
@@ -495,7 +495,7 @@ impl Drop for Lab {
             }
         }
         for held in self.memory.borrow_mut().drain(..) {
-            if let Held::Device(device, region) = held {
+            if let LabMemory::Device(device, region) = held {
                 // SAFETY: `allocate` of this device gave it. The lab's streams have ended, calls of the
                 // engine were waited for, and the driver frees only once the device is idle. A failure
                 // leaves it to the process's end.

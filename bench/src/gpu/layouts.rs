@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::Failure;
-use crate::nccl::{Call, Nccl};
+use crate::nccl::{Nccl, NcclCall};
 
 /// How an array of n³ is cut before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -543,7 +543,7 @@ impl Staged<'_, '_> {
         }
         // SAFETY: as above.
         unsafe {
-            self.nccl.call(Call::Alltoall, (from, to), block / 4, self.rank.stream.handle())
+            self.nccl.call(NcclCall::Alltoall, (from, to), block / 4, self.rank.stream.handle())
         }?;
         if !self.flat[1] {
             for rank in 0..ranks as usize {

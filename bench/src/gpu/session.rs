@@ -9,7 +9,7 @@ use gapless_kernels::Direction;
 use gapless_report::{Absent, Bytes, Machine, Report, Row, Samples, Summary};
 use serde_json::{Map, Value};
 
-use super::aims::{Kind, judge};
+use super::aims::{AimKind, judge};
 use super::floor::CopyRate;
 use super::lab::{Lab, Laid, Spot};
 use super::proof::Proof;
@@ -109,28 +109,28 @@ impl Copies {
 }
 
 /// What is to be measured of one subject.
-pub struct Work<'a> {
+pub struct SessionWork<'a> {
     /// What.
     pub subject: &'a Subject,
     /// How it is judged.
-    pub kind: Kind,
+    pub kind: AimKind,
     /// Its name and size among the quoted readings.
     pub quoted: Option<(&'a str, u64)>,
     /// Thread blocks of a launch at most.
     pub budget: Option<NonZeroU32>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> SessionWork<'a> {
     /// A subject and how it is judged.
     #[must_use]
-    pub fn new(subject: &'a Subject, kind: Kind) -> Work<'a> {
-        Work { subject, kind, quoted: None, budget: None }
+    pub fn new(subject: &'a Subject, kind: AimKind) -> SessionWork<'a> {
+        SessionWork { subject, kind, quoted: None, budget: None }
     }
 
     /// With quoted readings beside.
     #[must_use]
-    pub fn quoted(self, layout: &'a str, n: u64) -> Work<'a> {
-        Work { quoted: Some((layout, n)), ..self }
+    pub fn quoted(self, layout: &'a str, n: u64) -> SessionWork<'a> {
+        SessionWork { quoted: Some((layout, n)), ..self }
     }
 }
 
@@ -326,7 +326,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// A wrong byte, or what engine or driver refuse.
-    pub fn measure(&mut self, work: &Work<'_>) -> Result<Vec<Row>, Failure> {
+    pub fn measure(&mut self, work: &SessionWork<'_>) -> Result<Vec<Row>, Failure> {
         let (lab, subject) = (self.lab, work.subject);
         let engine = lab.engine().with_budget(work.budget);
         self.prepare(&engine, subject)?;

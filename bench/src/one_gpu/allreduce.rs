@@ -219,7 +219,7 @@ pub fn measure(
         }
         if world.rank() == 0 {
             let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
-            let found = Found { chosen, swept: &swept, told: &told, means };
+            let found = LengthFigures { chosen, swept: &swept, told: &told, means };
             save.rows(made(bytes, processes, &options.space, &rows, &found))?;
         }
     }
@@ -244,7 +244,7 @@ fn medians(went: &[[u64; 2]]) -> [f64; 2] {
 
 /// What else is known of a length: the best numbers of host-staged copies, the times by such numbers, how the last dynamic
 /// call went, and the means of [`CALLS`] static calls and of those that learned.
-struct Found<'f> {
+struct LengthFigures<'f> {
     chosen: [usize; 2],
     swept: &'f [(usize, f64)],
     told: &'f str,
@@ -263,7 +263,7 @@ fn made(
     processes: usize,
     space: &str,
     rows: &[(&str, Summary)],
-    found: &Found<'_>,
+    found: &LengthFigures<'_>,
 ) -> Vec<Row> {
     let case = format!("{} n={processes}", Bytes(bytes));
     let best = rows.iter().find(|row| row.0 == BEST).map(|row| row.1);

@@ -7,7 +7,7 @@ use gapless::Protocol;
 use gapless_cli::pingpong::{Ends, Setting, Source, Trial, Where};
 use gapless_layouts::{Case, cases, default_set, papers};
 
-use super::marks::Kind;
+use super::marks::MarkKind;
 use crate::error::Failure;
 use crate::subjects::{contiguous_case, list};
 
@@ -146,7 +146,7 @@ pub fn protocol(name: &str) -> Option<Protocol> {
 
 /// One message to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Item {
+pub struct MessageItem {
     /// What.
     pub shape: Shape,
     /// How large.
@@ -162,15 +162,15 @@ pub struct Item {
     /// Hundredths of each GPU's multiprocessors that a kernel keeps busy meanwhile.
     pub occupied: u32,
     /// How it is judged.
-    pub kind: Kind,
+    pub kind: MarkKind,
 }
 
-impl Item {
+impl MessageItem {
     /// A message that goes as the cost model likes, and of which nothing is asked.
     #[must_use]
-    pub fn new(shape: Shape, size: Size, ends: Ends) -> Item {
+    pub fn new(shape: Shape, size: Size, ends: Ends) -> MessageItem {
         let setting = Setting::default();
-        Item {
+        MessageItem {
             shape,
             size,
             ends,
@@ -178,60 +178,61 @@ impl Item {
             setting,
             pinned: false,
             occupied: 0,
-            kind: Kind::Free,
+            kind: MarkKind::Free,
         }
     }
 
     /// Judged.
     #[must_use]
-    pub fn judged(self, kind: Kind) -> Item {
-        let pinned = self.pinned || kind == Kind::NoIpc;
-        Item { kind, pinned, ..self }
+    pub fn judged(self, kind: MarkKind) -> MessageItem {
+        let pinned = self.pinned || kind == MarkKind::NoIpc;
+        MessageItem { kind, pinned, ..self }
     }
 
     /// Out of ordinary memory and into it, where it lies in the host's.
     #[must_use]
-    pub fn on_heap(self) -> Item {
-        Item { source: Source::Heap, ..self }
+    pub fn on_heap(self) -> MessageItem {
+        MessageItem { source: Source::Heap, ..self }
     }
 
     /// Out of ordinary memory that is page-locked, and into it, where it lies in the host's.
     #[must_use]
-    pub fn page_locked(self) -> Item {
-        Item { source: Source::Locked, ..self }
+    pub fn page_locked(self) -> MessageItem {
+        MessageItem { source: Source::Locked, ..self }
     }
 
     /// In memory that is allocated to the message's size, and judged by its kind.
     #[must_use]
-    pub fn to_size(self, kind: Kind) -> Item {
-        let foreign = kind == Kind::Foreign;
+    pub fn to_size(self, kind: MarkKind) -> MessageItem {
+        let foreign = kind == MarkKind::Foreign;
         let source = if foreign { Source::ForeignToSize } else { Source::ToSize };
-        Item { source, kind, ..self }
+        MessageItem { source, kind, ..self }
     }
 
     /// By this protocol.
     #[must_use]
-    pub fn by(self, protocol: Protocol) -> Item {
-        Item { setting: Setting { force: Some(protocol), ..self.setting }, ..self }
+    pub fn by(self, protocol: Protocol) -> MessageItem {
+        MessageItem { setting: Setting { force: Some(protocol), ..self.setting }, ..self }
     }
 
     /// In fragments of this length, so many at a time.
     #[must_use]
-    pub fn in_fragments(self, bytes: u32, depth: u32) -> Item {
+    pub fn in_fragments(self, bytes: u32, depth: u32) -> MessageItem {
         let setting = Setting { fragment_bytes: Some(bytes), depth: Some(depth), ..self.setting };
-        Item { setting, ..self }
+        MessageItem { setting, ..self }
     }
 
     /// Beside a kernel that keeps so many hundredths of each GPU busy.
     #[must_use]
-    pub fn beside(self, occupied: u32) -> Item {
-        Item { occupied, ..self }
+    pub fn beside(self, occupied: u32) -> MessageItem {
+        MessageItem { occupied, ..self }
     }
 
     /// Whether it is the same message, however it is judged.
     #[must_use]
-    pub fn is_like(&self, other: &Item) -> bool {
-        let key = |of: &Item| (of.shape, of.size, of.ends, of.setting, of.occupied, of.source);
+    pub fn is_like(&self, other: &MessageItem) -> bool {
+        let key =
+            |of: &MessageItem| (of.shape, of.size, of.ends, of.setting, of.occupied, of.source);
         key(self) == key(other)
     }
 
@@ -240,7 +241,7 @@ impl Item {
     /// # Errors
     /// As [`Shape::case`].
     pub fn trial(&self, seconds: f64) -> Result<Trial, Failure> {
-        let Item { shape, size, ends, source, setting, pinned, .. } = *self;
+        let MessageItem { shape, size, ends, source, setting, pinned, .. } = *self;
         Ok(Trial { case: shape.case(size)?, ends, source, setting, pinned, seconds })
     }
 
@@ -360,7 +361,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_is_told() {
-        let item = Item::new(Shape::V, Size::Edge(8), Ends::HOST);
+        let item = MessageItem::new(Shape::V, Size::Edge(8), Ends::HOST);
         assert_eq!(item.asked(), "");
         let item = item.by(Protocol::Pipeline).in_fragments(1 << 20, 4).beside(25);
         assert_eq!(item.asked(), "pipeline, 1 MiB × 4, 25 % occupied");

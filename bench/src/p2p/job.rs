@@ -10,10 +10,10 @@ use gapless_cli::pingpong::{Budget, Ends, Setting, Where};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Row, Summary};
 
-use super::item::{Item, Shape, Sites, Size};
-use super::marks::{self, HOST_LINE, HOST_MESSAGE, IDLE, Kind, UNRESTRICTED, judge};
+use super::item::{MessageItem, Shape, Sites, Size};
+use super::marks::{self, HOST_LINE, HOST_MESSAGE, IDLE, MarkKind, UNRESTRICTED, judge};
 use super::mps::{self, Service};
-use super::process::{self, Line};
+use super::process::{self, ProgressLine};
 use crate::error::Failure;
 use crate::experiment::{Common, Findings};
 use crate::namespaces::Namespaces;
@@ -56,7 +56,7 @@ pub struct Pair {
     /// What is added to the operation of its rows.
     pub suffix: &'static str,
     /// What is measured.
-    pub items: Vec<Item>,
+    pub items: Vec<MessageItem>,
     /// What the engines may use: rank 0's so many blocks, both no copy engine.
     pub budget: Budget,
     /// Whether both are clients of the Multi-Process Service.
@@ -68,7 +68,7 @@ pub struct Pair {
 impl Pair {
     /// Processes without restrictions.
     #[must_use]
-    pub fn new(name: &'static str, items: Vec<Item>) -> Pair {
+    pub fn new(name: &'static str, items: Vec<MessageItem>) -> Pair {
         Pair { name, suffix: "", items, budget: Budget::default(), mps: false, tcp: false }
     }
 
@@ -80,9 +80,9 @@ impl Pair {
 
 /// What a pair found.
 #[derive(Clone, Debug)]
-struct Found {
+struct PairRow {
     pair: usize,
-    item: Item,
+    item: MessageItem,
     row: Row,
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn run_between(
 pub(crate) fn narrow(pairs: &mut [Pair], only: &[String]) {
     let is_asked = |pair: &Pair| only.is_empty() || only.iter().any(|name| name == pair.name);
     let asked = pairs.iter().filter(|pair| is_asked(pair)).flat_map(|pair| &pair.items);
-    let few: Vec<Item> = asked.filter(|item| item.kind == Kind::Few).copied().collect();
+    let few: Vec<MessageItem> = asked.filter(|item| item.kind == MarkKind::Few).copied().collect();
     for pair in pairs.iter_mut().filter(|pair| !is_asked(pair)) {
         let free = pair.is_free();
         pair.items.retain(|item| free && few.iter().any(|one| item.is_like(one)));
@@ -258,7 +258,7 @@ pub fn sites(options: &Options) -> Result<Sites, Failure> {
 }
 
 /// Tiny, for showing that everything works; what differed still differs.
-fn shrink(item: &mut Item) {
+fn shrink(item: &mut MessageItem) {
     item.size = match item.size {
         Size::Bytes(bytes) => Size::Bytes((bytes >> 10).max(bytes.min(1 << 10))),
         Size::Edge(edge) => Size::Edge((edge / 32).max(8)),
@@ -276,7 +276,7 @@ struct Runner<'a> {
     sites: Sites,
     until: Instant,
     folder: &'a Path,
-    found: Vec<Found>,
+    found: Vec<PairRow>,
     absent: Vec<Absent>,
 }
 
@@ -306,17 +306,17 @@ impl Runner<'_> {
             let file = self.folder.join(format!("{at}-{start}"));
             let ended = self.start(pair, next, &environment, &file);
             let lines = read(&file)?;
-            let finished = matches!(lines.last(), Some(Line::Ended));
+            let finished = matches!(lines.last(), Some(ProgressLine::Ended));
             let started = lines.iter().filter_map(|line| match line {
-                Line::Started(item) => Some(*item),
+                ProgressLine::Started(item) => Some(*item),
                 _ => None,
             });
             let last = started.max();
             let mut measured = vec![false; pair.items.len()];
             for line in lines {
-                if let Line::Measured(item, row) = line {
+                if let ProgressLine::Measured(item, row) = line {
                     measured[item] = true;
-                    self.found.push(Found { pair: at, item: pair.items[item], row: *row });
+                    self.found.push(PairRow { pair: at, item: pair.items[item], row: *row });
                 }
             }
             if finished {
@@ -388,7 +388,7 @@ impl Runner<'_> {
     }
 
     /// Items that are not there, and why.
-    fn miss(&mut self, pair: &Pair, items: &[Item], why: &str, failed: bool) {
+    fn miss(&mut self, pair: &Pair, items: &[MessageItem], why: &str, failed: bool) {
         for item in items {
             let (case, op) = (item.label(), operation(pair, item));
             eprintln!("{}: {case}, {op}: {why}", if failed { "FAILED" } else { "SKIPPED" });
@@ -398,7 +398,7 @@ impl Runner<'_> {
 }
 
 /// What rank 0 wrote down before it ended; a line that it was killed over is none.
-fn read(file: &Path) -> Result<Vec<Line>, Failure> {
+fn read(file: &Path) -> Result<Vec<ProgressLine>, Failure> {
     if !file.exists() {
         return Ok(Vec::new());
     }
@@ -407,7 +407,7 @@ fn read(file: &Path) -> Result<Vec<Line>, Failure> {
 }
 
 /// The operation of a row.
-fn operation(pair: &Pair, item: &Item) -> String {
+fn operation(pair: &Pair, item: &MessageItem) -> String {
     let mut op = "oneway".to_owned();
     for part in [item.asked(), pair.suffix.to_owned()] {
         if !part.is_empty() {
@@ -418,9 +418,9 @@ fn operation(pair: &Pair, item: &Item) -> String {
 }
 
 /// The quickest message of the host's over the network of a pair, without gaps and of so many bytes.
-fn host_line(all: &[Found], pair: usize, payload: u64) -> Option<Summary> {
-    let is_one = |found: &&Found| {
-        let Item { shape, ends, .. } = found.item;
+fn host_line(all: &[PairRow], pair: usize, payload: u64) -> Option<Summary> {
+    let is_one = |found: &&PairRow| {
+        let MessageItem { shape, ends, .. } = found.item;
         let like = (found.pair, found.row.payload_bytes) == (pair, payload);
         like && ends == Ends::HOST && matches!(shape, Shape::Flat(_))
     };
@@ -429,15 +429,15 @@ fn host_line(all: &[Found], pair: usize, payload: u64) -> Option<Summary> {
 }
 
 /// Rows with the others that they are held against, judged.
-fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
+fn judged(found: Vec<PairRow>, pairs: &[Pair]) -> Vec<Row> {
     let all = found.clone();
-    let plain = |wanted: Item, other: &dyn Fn(&Found) -> bool| {
+    let plain = |wanted: MessageItem, other: &dyn Fn(&PairRow) -> bool| {
         let mut others = all.iter().filter(|found| other(found));
         others.find(|found| found.item.is_like(&wanted)).map(|found| found.row.seconds)
     };
     found
         .into_iter()
-        .map(|Found { pair, item, mut row }| {
+        .map(|PairRow { pair, item, mut row }| {
             row.op = operation(&pairs[pair], &item);
             row = row.with("pair", pairs[pair].name);
             if pairs[pair].tcp {
@@ -449,22 +449,22 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
                 row = row.against(HOST_LINE, seconds);
             }
             match item.kind {
-                Kind::Few => {
-                    let free = |other: &Found| pairs[other.pair].is_free();
+                MarkKind::Few => {
+                    let free = |other: &PairRow| pairs[other.pair].is_free();
                     if let Some(seconds) = plain(item, &free) {
                         row = row.against(UNRESTRICTED, seconds);
                     }
                 }
-                Kind::Occupied | Kind::NetworkOccupied => {
-                    let here = |other: &Found| other.pair == pair;
-                    if let Some(seconds) = plain(Item { occupied: 0, ..item }, &here) {
+                MarkKind::Occupied | MarkKind::NetworkOccupied => {
+                    let here = |other: &PairRow| other.pair == pair;
+                    if let Some(seconds) = plain(MessageItem { occupied: 0, ..item }, &here) {
                         row = row.against(IDLE, seconds);
                     }
                 }
-                Kind::Latency => {
-                    let here = |other: &Found| other.pair == pair;
+                MarkKind::Latency => {
+                    let here = |other: &PairRow| other.pair == pair;
                     let setting = Setting::default();
-                    let host = Item { ends: Ends::HOST, setting, ..item };
+                    let host = MessageItem { ends: Ends::HOST, setting, ..item };
                     if let Some(seconds) = plain(host, &here) {
                         row = row.with(HOST_MESSAGE, seconds.median);
                     }
@@ -483,18 +483,18 @@ mod tests {
     use gapless_report::Samples;
     use std::num::NonZeroU32;
 
-    fn found(pair: usize, item: Item, seconds: f64) -> Found {
+    fn found(pair: usize, item: MessageItem, seconds: f64) -> PairRow {
         let time = Samples::from_seconds([seconds]).summary().unwrap();
         let plain = Samples::from_seconds([1.0]).summary().unwrap();
         let ends = item.ends.to_string();
         let row = Row::new(item.label(), "oneway", ends, "mapped", 64 << 20, time);
-        Found { pair, item, row: row.against("memcpy", plain) }
+        PairRow { pair, item, row: row.against("memcpy", plain) }
     }
 
     #[test]
     fn rows_are_held_against_their_like() {
         let ends: Ends = "cuda:0,cuda:1".parse().unwrap();
-        let v = Item::new(Shape::V, Size::Edge(2048), ends);
+        let v = MessageItem::new(Shape::V, Size::Edge(2048), ends);
         let pairs = [
             Pair::new("link", Vec::new()),
             Pair {
@@ -506,9 +506,9 @@ mod tests {
         let rows = judged(
             vec![
                 found(0, v, 1.0),
-                found(0, v.beside(25).judged(Kind::Occupied), 1.25),
-                found(1, v.judged(Kind::Few), 1.1),
-                found(1, Item::new(Shape::T, Size::Own, ends).judged(Kind::Few), 1.1),
+                found(0, v.beside(25).judged(MarkKind::Occupied), 1.25),
+                found(1, v.judged(MarkKind::Few), 1.1),
+                found(1, MessageItem::new(Shape::T, Size::Own, ends).judged(MarkKind::Few), 1.1),
             ],
             &pairs,
         );
@@ -526,8 +526,8 @@ mod tests {
     fn rows_of_a_network_are_held_against_the_quickest_host_message() {
         let ends: Ends = "cuda:0,cuda:1".parse().unwrap();
         let size = Size::Bytes(64 << 20);
-        let host = Item::new(Shape::Flat(Of::V), size, Ends::HOST).page_locked();
-        let v = Item::new(Shape::V, size, ends).judged(Kind::Network);
+        let host = MessageItem::new(Shape::Flat(Of::V), size, Ends::HOST).page_locked();
+        let v = MessageItem::new(Shape::V, size, ends).judged(MarkKind::Network);
         let mut rows = vec![found(0, host, 1.2), found(0, v, 1.0), found(0, host, 0.9)];
         rows.push(found(1, v, 1.0));
         rows.iter_mut().for_each(|found| found.row.protocol = "pipeline".to_owned());
@@ -545,16 +545,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rows");
         assert!(read(&file).unwrap().is_empty());
-        let whole = serde_json::to_string(&Line::Started(3)).unwrap();
+        let whole = serde_json::to_string(&ProgressLine::Started(3)).unwrap();
         std::fs::write(&file, format!("{whole}\n{{\"Measured\":[3,{{\"ca")).unwrap();
         let lines = read(&file).unwrap();
-        assert!(matches!(lines[..], [Line::Started(3)]), "{lines:?}");
+        assert!(matches!(lines[..], [ProgressLine::Started(3)]), "{lines:?}");
     }
 
     #[test]
     fn what_is_shrunk_keeps_its_order() {
         let sizes = [1 << 3, 1 << 12, 1 << 20, 4 << 20, 256 << 20].map(|bytes| {
-            let mut item = Item::new(Shape::V, Size::Bytes(bytes), Ends::HOST);
+            let mut item = MessageItem::new(Shape::V, Size::Bytes(bytes), Ends::HOST);
             shrink(&mut item);
             match item.size {
                 Size::Bytes(bytes) => bytes,

@@ -8,7 +8,7 @@ use gapless_report::{Mark, Row, Time};
 
 /// Kinds of work that are judged alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MarkKind {
     /// Contiguous, V and T between two GPUs.
     Link,
     /// One end without gaps, the other V.
@@ -41,11 +41,11 @@ pub enum Kind {
     Free,
 }
 
-impl Kind {
+impl MarkKind {
     /// Whether it is held against a message of the host's over the same network.
     #[must_use]
     pub fn is_of_network(self) -> bool {
-        matches!(self, Kind::Network | Kind::NetworkOccupied | Kind::NetworkFree)
+        matches!(self, MarkKind::Network | MarkKind::NetworkOccupied | MarkKind::NetworkFree)
     }
 }
 
@@ -73,57 +73,57 @@ const MIB: u64 = 1 << 20;
 
 /// What `kind` is to reach with so many bytes of payload, if anything is asked.
 #[must_use]
-pub fn aim(kind: Kind, payload: u64) -> Option<Aim> {
+pub fn aim(kind: MarkKind, payload: u64) -> Option<Aim> {
     let aim = |reference, at_least| Some(Aim { reference, at_least });
     match kind {
-        Kind::Link if payload >= 256 * MIB => aim("memcpy", 0.95),
-        Kind::Link if payload >= 64 * MIB => aim("memcpy", 0.93),
-        Kind::Link if payload >= 16 * MIB => aim("memcpy", 0.85),
-        Kind::Link if payload >= 4 * MIB => aim("memcpy", 0.70),
-        Kind::Link if payload >= MIB => aim("memcpy", 0.50),
-        Kind::Half if payload >= 64 * MIB => aim("memcpy", 0.93),
-        Kind::X if payload >= 64 * MIB => aim("memcpy", 0.88),
-        Kind::Listed if payload >= 64 * MIB => aim("memcpy", 0.80),
-        Kind::Shared if payload >= 256 * MIB => aim("memcpy", 0.90),
-        Kind::NoIpc if payload >= 64 * MIB => aim("pinned copy", 0.90),
-        Kind::ToSize => aim("memcpy", 0.93),
-        Kind::Foreign => aim("memcpy", 0.88),
-        Kind::Few => aim(UNRESTRICTED, 0.85),
-        Kind::Occupied | Kind::NetworkOccupied => aim(IDLE, 0.90),
-        Kind::Network if payload >= 64 * MIB => aim(HOST_LINE, 0.95),
-        Kind::Network if payload >= 16 * MIB => aim(HOST_LINE, 0.90),
+        MarkKind::Link if payload >= 256 * MIB => aim("memcpy", 0.95),
+        MarkKind::Link if payload >= 64 * MIB => aim("memcpy", 0.93),
+        MarkKind::Link if payload >= 16 * MIB => aim("memcpy", 0.85),
+        MarkKind::Link if payload >= 4 * MIB => aim("memcpy", 0.70),
+        MarkKind::Link if payload >= MIB => aim("memcpy", 0.50),
+        MarkKind::Half if payload >= 64 * MIB => aim("memcpy", 0.93),
+        MarkKind::X if payload >= 64 * MIB => aim("memcpy", 0.88),
+        MarkKind::Listed if payload >= 64 * MIB => aim("memcpy", 0.80),
+        MarkKind::Shared if payload >= 256 * MIB => aim("memcpy", 0.90),
+        MarkKind::NoIpc if payload >= 64 * MIB => aim("pinned copy", 0.90),
+        MarkKind::ToSize => aim("memcpy", 0.93),
+        MarkKind::Foreign => aim("memcpy", 0.88),
+        MarkKind::Few => aim(UNRESTRICTED, 0.85),
+        MarkKind::Occupied | MarkKind::NetworkOccupied => aim(IDLE, 0.90),
+        MarkKind::Network if payload >= 64 * MIB => aim(HOST_LINE, 0.95),
+        MarkKind::Network if payload >= 16 * MIB => aim(HOST_LINE, 0.90),
         _ => None,
     }
 }
 
 /// The protocols that a kind's mark means; none: any.
 #[must_use]
-pub fn meant(kind: Kind) -> &'static [&'static str] {
+pub fn meant(kind: MarkKind) -> &'static [&'static str] {
     const REACHING: &[&str] =
         &["mapped", "mapped-put", "staged-put", "staged-put-copy", "staged-get", "staged-get-copy"];
     match kind {
-        Kind::Link
-        | Kind::Half
-        | Kind::X
-        | Kind::Listed
-        | Kind::ToSize
-        | Kind::Foreign
-        | Kind::Few
-        | Kind::Occupied => REACHING,
+        MarkKind::Link
+        | MarkKind::Half
+        | MarkKind::X
+        | MarkKind::Listed
+        | MarkKind::ToSize
+        | MarkKind::Foreign
+        | MarkKind::Few
+        | MarkKind::Occupied => REACHING,
         // Layout to layout.
-        Kind::Shared => &["mapped", "mapped-put"],
-        Kind::NoIpc => &["copy-in-out", "zero-copy-in-out"],
-        Kind::Latency => &["eager", "mapped", "mapped-put"],
-        Kind::Network | Kind::NetworkOccupied => &["pipeline"],
-        Kind::NetworkFree | Kind::Free => &[],
+        MarkKind::Shared => &["mapped", "mapped-put"],
+        MarkKind::NoIpc => &["copy-in-out", "zero-copy-in-out"],
+        MarkKind::Latency => &["eager", "mapped", "mapped-put"],
+        MarkKind::Network | MarkKind::NetworkOccupied => &["pipeline"],
+        MarkKind::NetworkFree | MarkKind::Free => &[],
     }
 }
 
 /// Judges a row by its ratio. A ratio that is asked for and not there, or that of a void row, is a mark
 /// missed at 0.
 #[must_use]
-pub fn judge(mut row: Row, kind: Kind) -> Row {
-    let latency = kind == Kind::Latency;
+pub fn judge(mut row: Row, kind: MarkKind) -> Row {
+    let latency = kind == MarkKind::Latency;
     let aim = aim(kind, row.payload_bytes);
     if aim.is_none() && !latency {
         return row;
@@ -214,25 +214,25 @@ mod tests {
     #[test]
     fn marks_depend_on_the_payload() {
         let asked = |kind, mib| aim(kind, mib * MIB).map(|aim| aim.at_least);
-        let link = [0, 1, 3, 4, 16, 64, 255, 256].map(|mib| asked(Kind::Link, mib));
+        let link = [0, 1, 3, 4, 16, 64, 255, 256].map(|mib| asked(MarkKind::Link, mib));
         let as_told =
             [None, Some(0.5), Some(0.5), Some(0.7), Some(0.85), Some(0.93), Some(0.93), Some(0.95)];
         assert_eq!(link, as_told);
-        assert_eq!(asked(Kind::Shared, 64), None);
-        assert_eq!(asked(Kind::Shared, 256), Some(0.9));
-        assert_eq!(aim(Kind::NoIpc, 64 * MIB).unwrap().reference, "pinned copy");
-        assert_eq!(asked(Kind::Free, 1024), None);
-        let network = [4, 16, 63, 64].map(|mib| asked(Kind::Network, mib));
+        assert_eq!(asked(MarkKind::Shared, 64), None);
+        assert_eq!(asked(MarkKind::Shared, 256), Some(0.9));
+        assert_eq!(aim(MarkKind::NoIpc, 64 * MIB).unwrap().reference, "pinned copy");
+        assert_eq!(asked(MarkKind::Free, 1024), None);
+        let network = [4, 16, 63, 64].map(|mib| asked(MarkKind::Network, mib));
         assert_eq!(network, [None, Some(0.9), Some(0.9), Some(0.95)]);
-        assert_eq!(asked(Kind::NetworkOccupied, 1), Some(0.9));
-        assert_eq!(asked(Kind::NetworkFree, 1024), None);
+        assert_eq!(asked(MarkKind::NetworkOccupied, 1), Some(0.9));
+        assert_eq!(asked(MarkKind::NetworkFree, 1024), None);
     }
 
     #[test]
     fn another_way_is_void_and_not_met() {
-        let good = judge(row("staged-put", 64, 1.0), Kind::Link);
-        let bad = judge(row("staged-put", 64, 2.0), Kind::Link);
-        let void = judge(row("pipeline", 64, 1.0), Kind::Link);
+        let good = judge(row("staged-put", 64, 1.0), MarkKind::Link);
+        let bad = judge(row("staged-put", 64, 2.0), MarkKind::Link);
+        let void = judge(row("pipeline", 64, 1.0), MarkKind::Link);
         assert_eq!(good.met(), Some(true));
         assert_eq!(bad.met(), Some(false));
         assert_eq!((void.met(), void.protocol.as_str()), (Some(false), "pipeline (void)"));
@@ -242,23 +242,23 @@ mod tests {
             ("mapped+pipeline", true),
             ("staged-put", true),
         ] {
-            let row = judge(row(ways, 256, 1.0), Kind::Shared);
+            let row = judge(row(ways, 256, 1.0), MarkKind::Shared);
             assert_eq!(row.extra.contains_key(VOID), is_void, "{ways}");
             assert_eq!(row.met(), Some(!is_void), "{ways}");
         }
         let (met, all, voids, lines) = tally(&[good, bad, void]);
         assert_eq!((met, all, voids, lines.len()), (1, 3, 1, 2));
         assert!(lines.iter().any(|line| line.contains("void: ran pipeline")), "{lines:?}");
-        assert_eq!(judge(row("pipeline", 64, 1.0), Kind::Free).met(), None);
+        assert_eq!(judge(row("pipeline", 64, 1.0), MarkKind::Free).met(), None);
     }
 
     #[test]
     fn latencies_are_judged_by_what_they_cannot_do_without() {
         let with = |row: Row| row.with(LAUNCH, 0.4).with(HOST_MESSAGE, 0.2);
-        assert_eq!(judge(with(row("eager", 0, 1.1)), Kind::Latency).met(), Some(true));
-        assert_eq!(judge(with(row("eager", 0, 1.3)), Kind::Latency).met(), Some(false));
-        assert_eq!(judge(with(row("pipeline", 0, 1.0)), Kind::Latency).met(), Some(false));
-        assert_eq!(judge(row("eager", 0, 1.0), Kind::Latency).met(), Some(false));
+        assert_eq!(judge(with(row("eager", 0, 1.1)), MarkKind::Latency).met(), Some(true));
+        assert_eq!(judge(with(row("eager", 0, 1.3)), MarkKind::Latency).met(), Some(false));
+        assert_eq!(judge(with(row("pipeline", 0, 1.0)), MarkKind::Latency).met(), Some(false));
+        assert_eq!(judge(row("eager", 0, 1.0), MarkKind::Latency).met(), Some(false));
         let told = breakdown(&with(row("eager", 0, 1.1))).unwrap();
         assert!(
             told.ends_with("= 2 × 400 ms (launch and wait) + 200 ms (host message) and 100 ms"),

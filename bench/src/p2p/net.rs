@@ -7,9 +7,9 @@
 
 use gapless_cli::pingpong::Ends;
 
-use super::item::{Item, Of, Shape, Sites, Size};
+use super::item::{MessageItem, Of, Shape, Sites, Size};
 use super::job::{self, Between, Pair, Plan};
-use super::marks::Kind;
+use super::marks::MarkKind;
 use crate::error::Failure;
 use crate::experiment::{Common, Findings};
 use crate::namespaces::Namespaces;
@@ -38,24 +38,26 @@ pub fn sizes(options: &job::Options) -> &'static [u64] {
 
 /// How a message between these ends is judged.
 #[must_use]
-pub fn kind(ends: Ends, kind: Kind) -> Kind {
+pub fn kind(ends: Ends, kind: MarkKind) -> MarkKind {
     use gapless_cli::pingpong::Where::Cuda;
-    if matches!(ends.0, [Cuda(_), Cuda(_)]) { kind } else { Kind::NetworkFree }
+    if matches!(ends.0, [Cuda(_), Cuda(_)]) { kind } else { MarkKind::NetworkFree }
 }
 
 /// The hosts' own messages of these sizes, which others are held against.
 #[must_use]
-pub fn lines(sizes: &[u64], of: &[Of]) -> Vec<Item> {
+pub fn lines(sizes: &[u64], of: &[Of]) -> Vec<MessageItem> {
     let line = |size: u64| {
         let of = of.iter();
-        of.map(move |&of| Item::new(Shape::Flat(of), Size::Bytes(size), Ends::HOST).page_locked())
+        of.map(move |&of| {
+            MessageItem::new(Shape::Flat(of), Size::Bytes(size), Ends::HOST).page_locked()
+        })
     };
     sizes.iter().flat_map(|&size| line(size)).collect()
 }
 
 /// One pair of processes, whose messages `items` are between two measurements of the hosts' own.
 #[must_use]
-pub fn pair(lines: Vec<Item>, items: Vec<Item>) -> Vec<Pair> {
+pub fn pair(lines: Vec<MessageItem>, items: Vec<MessageItem>) -> Vec<Pair> {
     let items = [lines.clone(), items, lines].concat();
     vec![Pair { tcp: true, ..Pair::new("tcp", items) }]
 }
@@ -64,8 +66,8 @@ pub fn pair(lines: Vec<Item>, items: Vec<Item>) -> Vec<Pair> {
 #[must_use]
 pub fn shapes(options: &job::Options, sites: &Sites, shapes: &[Shape], of: &[Of]) -> Vec<Pair> {
     let sizes = sizes(options);
-    let judged = kind(sites.two, Kind::Network);
-    let item = |shape, size| Item::new(shape, Size::Bytes(size), sites.two).judged(judged);
+    let judged = kind(sites.two, MarkKind::Network);
+    let item = |shape, size| MessageItem::new(shape, Size::Bytes(size), sites.two).judged(judged);
     let sized = |&size: &u64| shapes.iter().map(move |&shape| item(shape, size));
     pair(lines(sizes, of), sizes.iter().flat_map(sized).collect())
 }

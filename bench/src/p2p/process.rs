@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless_cli::pingpong::{Ends, Party, Step, Trial, Where};
+use gapless_cli::pingpong::{Ends, Party, Trial, TrialStep, Where};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::item::Item;
+use super::item::MessageItem;
 use super::job::{Options, Pair};
 use super::occupier::Occupier;
 use crate::error::Failure;
@@ -22,7 +22,7 @@ use gapless_report::Row;
 
 /// What rank 0 writes down, a line each.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Line {
+pub enum ProgressLine {
     /// This item comes next.
     Started(usize),
     /// Its figures.
@@ -87,7 +87,7 @@ impl Occupiers {
     }
 
     /// As an item wants it at this rank.
-    fn set(&mut self, item: &Item, rank: u32) -> Result<(), Failure> {
+    fn set(&mut self, item: &MessageItem, rank: u32) -> Result<(), Failure> {
         let here = match item.ends.of(rank) {
             Where::Cuda(ordinal) if item.occupied > 0 => Some(ordinal),
             _ => None,
@@ -110,7 +110,8 @@ impl Occupiers {
 /// Whatever makes it impossible to go on; the processes are then started again without what failed.
 pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Result<(), Failure> {
     let items = pair.items.get(options.from..).unwrap_or_default();
-    let on_gpu = |item: &Item| item.ends.0.iter().any(|place| matches!(place, Where::Cuda(_)));
+    let on_gpu =
+        |item: &MessageItem| item.ends.0.iter().any(|place| matches!(place, Where::Cuda(_)));
     let setting_up = if items.iter().any(on_gpu) { SETTING_UP } else { SETTING_UP_ELSEWHERE };
     let end = Instant::now() + Duration::from_secs(options.limit);
     let watchdog = Watchdog::start(setting_up, end);
@@ -137,19 +138,19 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
     let mut failed = None;
     party.measure(&trials, common.seed, &mut |step| {
         let line = match step {
-            Step::Before(at) => {
+            TrialStep::Before(at) => {
                 let item = &items[at];
                 watchdog.allow(&item.label(), if on_gpu(item) { ITEM } else { ITEM_ELSEWHERE });
                 if let Err(failure) = occupiers.set(item, rank) {
                     failed.get_or_insert(failure);
                 }
-                Line::Started(options.from + at)
+                ProgressLine::Started(options.from + at)
             }
-            Step::Row(at, mut row) => {
+            TrialStep::Row(at, mut row) => {
                 if occupiers.are_over() {
                     row.extra.insert(OCCUPIED_NO_MORE.to_owned(), true.into());
                 }
-                Line::Measured(options.from + at, row)
+                ProgressLine::Measured(options.from + at, row)
             }
         };
         if let Err(failure) = write(out.as_mut(), &line) {
@@ -158,12 +159,12 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
     })?;
     watchdog.allow("leaving", SETTING_UP);
     drop(occupiers);
-    write(out.as_mut(), &Line::Ended)?;
+    write(out.as_mut(), &ProgressLine::Ended)?;
     failed.map_or(Ok(()), Err)?;
     Ok(party.leave()?)
 }
 
-fn write(out: Option<&mut File>, line: &Line) -> Result<(), Failure> {
+fn write(out: Option<&mut File>, line: &ProgressLine) -> Result<(), Failure> {
     let Some(out) = out else { return Ok(()) };
     let text = serde_json::to_string(line)? + "\n";
     out.write_all(text.as_bytes()).map_err(Failure::io("write", "the rows' file"))

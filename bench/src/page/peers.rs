@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::summary::{head, line};
 
 /// A table of the page.
-pub(super) struct Part {
+pub(super) struct PeerTable {
     /// Of the marks.
     pub(super) section: &'static str,
     /// Below the folder of all results.
@@ -21,9 +21,9 @@ pub(super) struct Part {
     picks: &'static [(&'static str, &'static str)],
 }
 
-pub(super) const PARTS: [Part; 2] = [
-    Part { section: "host", report: "cpu/peers.json", picks: MESSAGES },
-    Part { section: "windows", report: "cpu/zen3/osc.json", picks: WINDOWS },
+pub(super) const PARTS: [PeerTable; 2] = [
+    PeerTable { section: "host", report: "cpu/peers.json", picks: MESSAGES },
+    PeerTable { section: "windows", report: "cpu/zen3/osc.json", picks: WINDOWS },
 ];
 
 /// One-sided operations, each with its flush.
@@ -80,11 +80,11 @@ struct Peers {
     commit: String,
     cpu: String,
     processors: usize,
-    rows: Vec<Work>,
+    rows: Vec<PeerRow>,
 }
 
 #[derive(Deserialize)]
-struct Work {
+struct PeerRow {
     work: String,
     seconds: f64,
     over_memcpy: Ratio,
@@ -104,7 +104,7 @@ struct Floor {
     over_memcpy: f64,
 }
 
-impl Part {
+impl PeerTable {
     /// The part, as Markdown.
     pub(super) fn markdown(&self, results: &Path) -> Result<String, Failure> {
         let path = results.join(self.report);

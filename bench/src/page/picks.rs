@@ -1,7 +1,7 @@
 //! Which rows of which reports are on the page.
 
 use super::Column::{Over, Payload, Protocol, Rate, Reference, Time};
-use super::{Part, Pick};
+use super::{PageRows, Pick};
 
 const fn pick(
     said: &'static str,
@@ -15,8 +15,8 @@ const fn pick(
 const GPU: &str = "cuda:0";
 const LINK: &str = "cuda:0->cuda:1";
 
-pub(super) const PARTS: &[Part] = &[
-    Part {
+pub(super) const PARTS: &[PageRows] = &[
+    PageRows {
         section: "matching",
         report: "cpu/matching.json",
         columns: &[Time, Reference],
@@ -34,7 +34,7 @@ pub(super) const PARTS: &[Part] = &[
             ),
         ],
     },
-    Part {
+    PageRows {
         section: "gpu",
         report: "h200/gpu.json",
         columns: &[Payload, Time, Rate, Over("memcpy"), Over("floor")],
@@ -58,7 +58,7 @@ pub(super) const PARTS: &[Part] = &[
             pick("the same in one launch of 26 requests", "halo fused n=512 h=3", "pack", GPU),
         ],
     },
-    Part {
+    PageRows {
         section: "two-gpus",
         report: "h200x2/guard/p2p.json",
         columns: &[Payload, Protocol, Time, Rate, Reference],

@@ -1,7 +1,7 @@
 //! Schedules of `coll` as programs of the simulated machine: the very messages that go elsewhere, in their order.
 
 use gapless_coll::{Action, Algorithm, Buffer, Call, Locality, Reduction, Schedule, build};
-use gapless_xtq_sim::{Place, Program, Ready, Step, Work, with_tasks};
+use gapless_xtq_sim::{MemoryRange, Program, Ready, SimStep, SimWork, with_tasks};
 
 use crate::error::Failure;
 
@@ -28,7 +28,7 @@ pub fn allreduce(
     let tasks: Vec<Vec<Expected>> = all.iter().map(|drawn| drawn.tasks.clone()).collect();
     for (rank, drawn) in all.iter_mut().enumerate() {
         for it in &mut drawn.works {
-            let Work::Put { to, task, from, .. } = it.work else { continue };
+            let SimWork::Put { to, task, from, .. } = it.work else { continue };
             let is_it = |known: &Expected| (known.from, known.slot) == (rank, task);
             let found = tasks.get(to).and_then(|all| all.iter().position(is_it));
             let missing = || Failure::Unsimulated {
@@ -36,7 +36,7 @@ pub fn allreduce(
             };
             let number = found.ok_or_else(missing)?;
             let task = u32::try_from(number).unwrap_or(u32::MAX);
-            it.work = Work::Put { to, task, from, at: tasks[to][number].into.start };
+            it.work = SimWork::Put { to, task, from, at: tasks[to][number].into.start };
         }
     }
     Ok(all.into_iter().map(Drawn::program).collect())
@@ -57,14 +57,14 @@ pub fn programs(two_sided: &[Program], ready: Option<Ready>) -> Vec<Program> {
 struct Expected {
     from: usize,
     slot: u32,
-    into: Place,
+    into: MemoryRange,
 }
 
 /// A step of a rank, the places that it touches (and whether it writes them), and what it waits for besides those that
 /// touch the same.
 struct Draft {
-    work: Work,
-    touched: Vec<(Place, bool)>,
+    work: SimWork,
+    touched: Vec<(MemoryRange, bool)>,
     after: Vec<usize>,
 }
 
@@ -93,7 +93,7 @@ fn draw(schedule: &Schedule, unit: u64) -> Result<Drawn, Failure> {
             Buffer::Send => vector,
             Buffer::Scratch => scratch,
         };
-        Place::new(base + range.start, range.end - range.start)
+        MemoryRange::new(base + range.start, range.end - range.start)
     };
     let mut moved = Moved { vector, places: Vec::new() };
     let (mut works, mut all, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
@@ -106,41 +106,42 @@ fn draw(schedule: &Schedule, unit: u64) -> Result<Drawn, Failure> {
         match action {
             Action::Send { to, slot, from } if from.len == 0 => {
                 said.push((number, all.len()));
-                let work = Work::Send { to: *to, slot: *slot, from: Place::NOTHING };
+                let work = SimWork::Send { to: *to, slot: *slot, from: MemoryRange::NOTHING };
                 all.push(Draft { work, touched: Vec::new(), after: Vec::new() });
             }
             Action::Receive { from, slot, into } if into.len == 0 => {
                 said.push((number, all.len()));
-                let work = Work::Receive { from: *from, slot: *slot, into: Place::NOTHING };
+                let work =
+                    SimWork::Receive { from: *from, slot: *slot, into: MemoryRange::NOTHING };
                 all.push(Draft { work, touched: Vec::new(), after: Vec::new() });
             }
             Action::Put { to, slot, from } => {
                 let from = moved.now(place(from));
-                let work = Work::Put { to: *to, task: *slot, from, at: 0 };
+                let work = SimWork::Put { to: *to, task: *slot, from, at: 0 };
                 all.push(Draft { work, touched: vec![(from, false)], after: heard(&said) });
             }
             Action::Task { from, slot, into } => {
                 let into = moved.now(place(into));
                 let task = u32::try_from(tasks.len()).unwrap_or(u32::MAX);
                 tasks.push(Expected { from: *from, slot: *slot, into });
-                let work = Work::Task { task };
+                let work = SimWork::Task { task };
                 all.push(Draft { work, touched: vec![(into, true)], after: Vec::new() });
             }
             Action::Send { to, slot, from } => {
-                works.push(Work::Send { to: *to, slot: *slot, from: moved.now(place(from)) });
+                works.push(SimWork::Send { to: *to, slot: *slot, from: moved.now(place(from)) });
             }
             Action::Receive { from, slot, into } => {
                 moved.forget(place(into));
-                works.push(Work::Receive { from: *from, slot: *slot, into: place(into) });
+                works.push(SimWork::Receive { from: *from, slot: *slot, into: place(into) });
             }
             Action::Copy { from, into } => {
                 let (from, into) = (moved.now(place(from)), place(into));
                 if !moved.leave(from, into) {
-                    works.push(Work::Copy { from, into });
+                    works.push(SimWork::Copy { from, into });
                 }
             }
             Action::Reduce { sources, into } => {
-                let mut sources: Vec<Place> =
+                let mut sources: Vec<MemoryRange> =
                     sources.iter().map(|it| moved.now(place(it))).collect();
                 let into = moved.now(place(into));
                 // Whole numbers: the order of operands does not matter. The vector's comes first.
@@ -148,12 +149,12 @@ fn draw(schedule: &Schedule, unit: u64) -> Result<Drawn, Failure> {
                 let own = sources.remove(0);
                 let result = if own == into || moved.leave(own, into) { own } else { into };
                 if result != own && !sources.contains(&result) {
-                    works.push(Work::Copy { from: own, into });
+                    works.push(SimWork::Copy { from: own, into });
                 } else if result != own {
                     sources.retain(|source| *source != result);
                     sources.push(own);
                 }
-                let reduce = |source| Work::Reduce { source, into: result };
+                let reduce = |source| SimWork::Reduce { source, into: result };
                 works.extend(sources.into_iter().map(reduce));
             }
             other => return Err(Failure::Unsimulated { step: format!("{other:?}") }),
@@ -179,31 +180,32 @@ struct Moved {
     /// The vector's end.
     vector: u64,
     /// Where the schedule has something, and where it is.
-    places: Vec<(Place, u64)>,
+    places: Vec<(MemoryRange, u64)>,
 }
 
 impl Moved {
     /// Where the content of a place is.
-    fn now(&self, place: Place) -> Place {
-        let holds = |(of, _): &&(Place, u64)| of.start <= place.start && place.start < of.end();
+    fn now(&self, place: MemoryRange) -> MemoryRange {
+        let holds =
+            |(of, _): &&(MemoryRange, u64)| of.start <= place.start && place.start < of.end();
         let Some((of, at)) = self.places.iter().find(holds) else { return place };
-        let now = Place::new(at + (place.start - of.start), place.len);
+        let now = MemoryRange::new(at + (place.start - of.start), place.len);
         if place.end() <= of.end() {
             return now;
         }
         // The rest must be behind it.
-        let rest = Place::new(of.end(), place.end() - of.end());
+        let rest = MemoryRange::new(of.end(), place.end() - of.end());
         let behind = now.start + (of.end() - place.start);
         if self.now(rest).start == behind { now } else { place }
     }
 
     /// The place has another content.
-    fn forget(&mut self, place: Place) {
+    fn forget(&mut self, place: MemoryRange) {
         self.places.retain(|(of, _)| !overlap(*of, place));
     }
 
     /// Leaves what is at `from` there, if that is in the vector and it was to go to scratch memory.
-    fn leave(&mut self, from: Place, into: Place) -> bool {
+    fn leave(&mut self, from: MemoryRange, into: MemoryRange) -> bool {
         let stays = from.end() <= self.vector && into.start >= self.vector;
         if stays {
             self.forget(into);
@@ -213,16 +215,16 @@ impl Moved {
     }
 }
 
-fn overlap(one: Place, other: Place) -> bool {
+fn overlap(one: MemoryRange, other: MemoryRange) -> bool {
     one.start < other.end() && other.start < one.end()
 }
 
 /// The places that a step touches, and whether it writes them.
-fn touched(work: &Work) -> Vec<(Place, bool)> {
+fn touched(work: &SimWork) -> Vec<(MemoryRange, bool)> {
     match *work {
-        Work::Send { from, .. } => vec![(from, false)],
-        Work::Receive { into, .. } => vec![(into, true)],
-        Work::Reduce { source: from, into } | Work::Copy { from, into } => {
+        SimWork::Send { from, .. } => vec![(from, false)],
+        SimWork::Receive { into, .. } => vec![(into, true)],
+        SimWork::Reduce { source: from, into } | SimWork::Copy { from, into } => {
             vec![(from, false), (into, true)]
         }
         _ => Vec::new(),
@@ -231,7 +233,7 @@ fn touched(work: &Work) -> Vec<(Place, bool)> {
 
 /// Whether one of two steps writes what the other touches.
 fn collide(one: &Draft, other: &Draft) -> bool {
-    let hit = |(a, writes): &(Place, bool)| {
+    let hit = |(a, writes): &(MemoryRange, bool)| {
         other.touched.iter().any(|(b, also)| (*writes || *also) && overlap(*a, *b))
     };
     one.touched.iter().any(hit)
@@ -239,7 +241,7 @@ fn collide(one: &Draft, other: &Draft) -> bool {
 
 /// Steps that wait for those before them that touch the same bytes, unless both only read; what follows from others is
 /// left out. What they wait for besides comes behind.
-fn with_dependencies(works: Vec<Draft>) -> Vec<Step> {
+fn with_dependencies(works: Vec<Draft>) -> Vec<SimStep> {
     let mut before: Vec<Vec<bool>> = Vec::new();
     let mut steps = Vec::new();
     for (at, it) in works.iter().enumerate() {
@@ -255,7 +257,7 @@ fn with_dependencies(works: Vec<Draft>) -> Vec<Step> {
         after.reverse();
         after.extend(&it.after);
         before.push(known);
-        steps.push(Step { work: it.work, after, thread: 0 });
+        steps.push(SimStep { work: it.work, after, thread: 0 });
     }
     steps
 }
@@ -300,9 +302,9 @@ mod tests {
             let (ours, theirs) = (by("xtq"), programs(&by("ring"), Some(Ready::Message)));
             // Numbers of messages apart: these only tell them from each other.
             let plain = |program: &Program| -> Vec<(String, Vec<usize>)> {
-                let work = |work: &Work| match *work {
-                    Work::Send { to, from, .. } => format!("send {to} {from:?}"),
-                    Work::Receive { from, into, .. } => format!("receive {from} {into:?}"),
+                let work = |work: &SimWork| match *work {
+                    SimWork::Send { to, from, .. } => format!("send {to} {from:?}"),
+                    SimWork::Receive { from, into, .. } => format!("receive {from} {into:?}"),
                     other => format!("{other:?}"),
                 };
                 program.steps.iter().map(|it| (work(&it.work), it.after.clone())).collect()
@@ -322,11 +324,11 @@ mod tests {
     fn a_ring_puts_all_that_it_reduces() {
         let tasks = allreduce(4, 1 << 12, 4, &"xtq".parse().unwrap()).unwrap();
         let count =
-            |of: fn(&Work) -> bool| tasks[0].steps.iter().filter(|step| of(&step.work)).count();
-        assert_eq!(count(|work| matches!(work, Work::Put { .. })), 3);
-        assert_eq!(count(|work| matches!(work, Work::Task { .. })), 3);
-        assert_eq!(count(|work| matches!(work, Work::Reduce { .. })), 0);
+            |of: fn(&SimWork) -> bool| tasks[0].steps.iter().filter(|step| of(&step.work)).count();
+        assert_eq!(count(|work| matches!(work, SimWork::Put { .. })), 3);
+        assert_eq!(count(|work| matches!(work, SimWork::Task { .. })), 3);
+        assert_eq!(count(|work| matches!(work, SimWork::Reduce { .. })), 0);
         // All-gather, and one that says «ready».
-        assert_eq!(count(|work| matches!(work, Work::Send { .. })), 4);
+        assert_eq!(count(|work| matches!(work, SimWork::Send { .. })), 4);
     }
 }

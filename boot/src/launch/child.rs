@@ -2,7 +2,7 @@
 
 use super::output::Stream;
 use super::{End, Launch, LaunchError, Output, Program, group, system};
-use crate::pmi::Line;
+use crate::pmi::PmiLine;
 use crate::wireup::{ASKED, name_asked};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
@@ -199,11 +199,11 @@ impl Child {
     }
 
     /// The next whole request, if one has come.
-    pub(super) fn read_request(&mut self) -> Option<Line> {
+    pub(super) fn read_request(&mut self) -> Option<PmiLine> {
         loop {
             if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return Some(Line::parse(&String::from_utf8_lossy(&line)));
+                return Some(PmiLine::parse(&String::from_utf8_lossy(&line)));
             }
             let mut bytes = [0; 4096];
             match self.pmi.as_mut()?.read(&mut bytes) {

@@ -47,7 +47,7 @@ const AT_ONCE: usize = 4096;
 
 /// What has come of the current line of one process and stream.
 #[derive(Clone, Debug, Default)]
-struct Line {
+struct PartialLine {
     bytes: Vec<u8>,
     /// When it is passed on without its end.
     due: Option<Instant>,
@@ -55,7 +55,7 @@ struct Line {
 
 /// Lines on their way.
 pub(super) struct Outputs {
-    lines: Vec<[Line; 2]>,
+    lines: Vec<[PartialLine; 2]>,
     /// What can be written.
     ready: [Vec<u8>; 2],
     /// Characters of a rank, if it stands before each line.
@@ -160,7 +160,7 @@ pub(super) fn target(stream: Stream) -> impl AsFd {
 }
 
 /// Moves a line to what can be written.
-fn pass_on(ready: &mut Vec<u8>, line: &mut Line, rank: usize, mark: Option<usize>) {
+fn pass_on(ready: &mut Vec<u8>, line: &mut PartialLine, rank: usize, mark: Option<usize>) {
     if let Some(width) = mark {
         ready.extend_from_slice(format!("[{rank:>width$}] ").as_bytes());
     }

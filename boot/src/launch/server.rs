@@ -2,7 +2,7 @@
 //!
 //! Processes are not trusted: a request that makes no sense gets `rc=-1`; the store is bounded.
 
-use crate::pmi::{Line, valid_word};
+use crate::pmi::{PmiLine, valid_word};
 use std::collections::HashMap;
 
 /// Longest key and value, in bytes: PMI-1's usual limits.
@@ -75,7 +75,7 @@ impl Server {
         waited_for.then(gone).flatten()
     }
 
-    pub(super) fn answer(&mut self, rank: usize, request: &Line) -> Action {
+    pub(super) fn answer(&mut self, rank: usize, request: &PmiLine) -> Action {
         let size = self.processes.len();
         let reply = |text: String| Action::Reply(text + "\n");
         match request.get("cmd").unwrap_or("") {
@@ -127,7 +127,7 @@ impl Server {
         }
     }
 
-    fn put(&mut self, rank: usize, request: &Line) -> Result<(), &'static str> {
+    fn put(&mut self, rank: usize, request: &PmiLine) -> Result<(), &'static str> {
         let (key, value) = request.get("key").zip(request.get("value")).ok_or("incomplete")?;
         if !valid_word(key) || key.len() > KEY_BYTES_MAX {
             return Err("bad_key");
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     fn ask(server: &mut Server, rank: usize, text: &str) -> Action {
-        server.answer(rank, &Line::parse(text))
+        server.answer(rank, &PmiLine::parse(text))
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         let Action::Reply(value) = ask(&mut server, 1, "cmd=get kvsname=x key=a") else {
             panic!("a get is answered at once");
         };
-        assert_eq!(Line::parse(&value).get("value"), Some("b=c"));
+        assert_eq!(PmiLine::parse(&value).get("value"), Some("b=c"));
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
         let mut server = Server::new(vec![0; 1]);
         for text in ["", "cmd=put key=a", "cmd=get", "cmd=dance", "cmd=get key=none"] {
             let Action::Reply(answer) = ask(&mut server, 0, text) else { panic!("{text}") };
-            assert_eq!(Line::parse(&answer).get("rc"), Some("-1"), "{text}");
+            assert_eq!(PmiLine::parse(&answer).get("rc"), Some("-1"), "{text}");
         }
         let long = format!("cmd=put key=k value={}", "x".repeat(VALUE_BYTES_MAX + 1));
         let Action::Reply(answer) = ask(&mut server, 0, &long) else { panic!() };
@@ -198,7 +198,7 @@ mod tests {
     fn a_process_learns_which_program_it_runs() {
         let mut server = Server::new(vec![0, 1, 1]);
         let Action::Reply(answer) = ask(&mut server, 2, "cmd=get_appnum") else { panic!() };
-        assert_eq!(Line::parse(&answer).get("appnum"), Some("1"));
+        assert_eq!(PmiLine::parse(&answer).get("appnum"), Some("1"));
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn pass_over(ports: &mut [Port], wanted: &Wanted) {
 }
 
 /// The ports of a host, and which of them are used.
-struct Found {
+struct HostPorts {
     ports: Vec<Port>,
     /// See [`ports::choose`].
     chosen: Vec<Vec<usize>>,
@@ -117,7 +117,7 @@ struct Found {
 ///
 /// # Errors
 /// The library is not installed, or the system has no support.
-fn choose(wanted: &Wanted, manner: &Manner) -> Result<Found, LinkError> {
+fn choose(wanted: &Wanted, manner: &Manner) -> Result<HostPorts, LinkError> {
     let mut ports = adapters::list(manner)?;
     pass_over(&mut ports, wanted);
     let interfaces = interfaces::list().unwrap_or_else(|error| {
@@ -125,7 +125,7 @@ fn choose(wanted: &Wanted, manner: &Manner) -> Result<Found, LinkError> {
         Vec::new()
     });
     let chosen = ports::choose(&mut ports, wanted.asks(), &interfaces);
-    Ok(Found { ports, chosen, interfaces })
+    Ok(HostPorts { ports, chosen, interfaces })
 }
 
 /// Ports of verbs devices of this host, and which of them a world uses that is built without a choice of
@@ -138,7 +138,7 @@ fn choose(wanted: &Wanted, manner: &Manner) -> Result<Found, LinkError> {
 pub fn verbs_ports() -> Result<Vec<VerbsPort>, BootError> {
     let settings = Choices::default().settle()?;
     let failed = |error| BootError::Transport { name: IB, error };
-    let Found { ports, .. } = choose(&settings.devices, &settings.manner).map_err(failed)?;
+    let HostPorts { ports, .. } = choose(&settings.devices, &settings.manner).map_err(failed)?;
     Ok(ports.into_iter().map(|port| port.shown).collect())
 }
 
@@ -152,7 +152,7 @@ pub(super) fn open(
     (job, rank): (&str, u32),
     secret: &Secret,
 ) -> Result<Vec<Labelled>, LinkError> {
-    let Found { ports, chosen, interfaces } = choose(&settings.devices, &settings.manner)?;
+    let HostPorts { ports, chosen, interfaces } = choose(&settings.devices, &settings.manner)?;
     let mut tried = Vec::new();
     let mut open = ports::open_each(&chosen, |name, at| {
         let port = &ports[at];

@@ -5,7 +5,7 @@
 
 use super::WireupError;
 use super::limits::Wait;
-use crate::pmi::Line;
+use crate::pmi::PmiLine;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -61,7 +61,7 @@ impl Link {
         &mut self,
         doing: &'static str,
         wait: Wait<'_>,
-    ) -> Result<Line, WireupError> {
+    ) -> Result<PmiLine, WireupError> {
         self.usable(doing)?;
         let result = self.read(doing, wait);
         self.note(doing, result)
@@ -75,7 +75,7 @@ impl Link {
         &mut self,
         doing: &'static str,
         within: Duration,
-    ) -> Result<Option<Line>, WireupError> {
+    ) -> Result<Option<PmiLine>, WireupError> {
         self.usable(doing)?;
         match self.read(doing, Wait::Answer(within)) {
             Ok(line) => Ok(Some(line)),
@@ -116,12 +116,12 @@ impl Link {
         Ok(())
     }
 
-    fn read(&mut self, doing: &'static str, wait: Wait<'_>) -> Result<Line, WireupError> {
+    fn read(&mut self, doing: &'static str, wait: Wait<'_>) -> Result<PmiLine, WireupError> {
         let started = Instant::now();
         loop {
             if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return Ok(Line::parse(&String::from_utf8_lossy(&line)));
+                return Ok(PmiLine::parse(&String::from_utf8_lossy(&line)));
             }
             if self.pending.len() >= LINE_BYTES_MAX {
                 let start = String::from_utf8_lossy(&self.pending[..60]).into_owned();

@@ -13,7 +13,7 @@ use super::link::{Link, connect};
 use super::membership::Membership;
 use super::questions::LOOK_EVERY;
 use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
-use crate::pmi::{Line, valid_word};
+use crate::pmi::{PmiLine, valid_word};
 use std::os::fd::OwnedFd;
 
 pub(super) const FD: &str = "PMI_FD";
@@ -54,7 +54,7 @@ pub struct Pmi1 {
     /// Whether the end of a barrier may come before the answer to something else.
     at_barrier: bool,
     /// What came so.
-    released: Option<Line>,
+    released: Option<PmiLine>,
 }
 
 fn number(set: &'static str, variable: &'static str) -> Result<u32, WireupError> {
@@ -218,7 +218,7 @@ impl Pmi1 {
         request: &str,
         doing: &'static str,
         wait: Wait<'_>,
-    ) -> Result<Line, WireupError> {
+    ) -> Result<PmiLine, WireupError> {
         let (answer, at_barrier) = (self.answer(), self.at_barrier);
         let link = self.link(doing)?;
         link.say(request, doing, answer)?;
@@ -241,7 +241,7 @@ impl Pmi1 {
         &mut self,
         go_on: &dyn Fn() -> bool,
         questions: &Questions,
-    ) -> Result<Line, WireupError> {
+    ) -> Result<PmiLine, WireupError> {
         let (doing, answer) = ("barrier_in", self.answer());
         self.link(doing)?.say("cmd=barrier_in", doing, answer)?;
         loop {
@@ -259,7 +259,7 @@ impl Pmi1 {
     }
 
     /// Sends a request and reads its answer, which must be `expected` and report success.
-    fn ask(&mut self, request: &str, expected: &'static str) -> Result<Line, WireupError> {
+    fn ask(&mut self, request: &str, expected: &'static str) -> Result<PmiLine, WireupError> {
         let line = self.exchange(request, expected, self.answer())?;
         let fine = line.get("cmd") == Some(expected) && succeeded(&line);
         if fine { Ok(line) } else { Err(bad(request, &line)) }
@@ -285,7 +285,7 @@ impl Pmi1 {
     }
 }
 
-fn check_release(asked: &str, line: &Line) -> Result<(), WireupError> {
+fn check_release(asked: &str, line: &PmiLine) -> Result<(), WireupError> {
     let fine = line.get("cmd") == Some(BARRIER_OUT) && succeeded(line);
     if fine { Ok(()) } else { Err(bad(asked, line)) }
 }
@@ -295,14 +295,14 @@ fn stored_key(rank: u32, key: &str) -> String {
     format!("{rank}.{key}")
 }
 
-fn succeeded(line: &Line) -> bool {
+fn succeeded(line: &PmiLine) -> bool {
     line.get("rc").is_none_or(|rc| rc == "0")
 }
 
 /// A limit as the launcher states it, less C's final zero.
 fn limit(
     asked: &str,
-    maxes: &Line,
+    maxes: &PmiLine,
     name: &str,
     believed: &std::ops::RangeInclusive<usize>,
 ) -> Result<usize, WireupError> {
@@ -311,7 +311,7 @@ fn limit(
     stated.map(|stated| stated.min(*believed.end()) - 1).ok_or_else(|| bad(asked, maxes))
 }
 
-fn bad(asked: &str, answer: &Line) -> WireupError {
+fn bad(asked: &str, answer: &PmiLine) -> WireupError {
     WireupError::BadAnswer { asked: shorten(asked), answer: shorten(answer.text()) }
 }
 

@@ -13,7 +13,7 @@ use super::membership::Membership;
 use super::questions::LOOK_EVERY;
 use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
 use crate::pmi::valid_word;
-use library::{Found, Key, Library, Proc, Status};
+use library::{Key, Library, PmixValue, Proc, Status};
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -95,9 +95,9 @@ impl Pmix {
         let mut about_job = |key: &'static str| worker.get(me, library::WILDCARD, key, wait);
         let size = about_job("pmix.job.size")?;
         let local_size = about_job("pmix.local.size").ok();
-        let number = |found: &Found| match *found {
-            Found::Number(number) => u32::try_from(number).ok(),
-            Found::Text(_) | Found::Other(_) => None,
+        let number = |found: &PmixValue| match *found {
+            PmixValue::Number(number) => u32::try_from(number).ok(),
+            PmixValue::Text(_) | PmixValue::Other(_) => None,
         };
         let size = number(&size).filter(|&size| me.rank < size).ok_or_else(|| {
             let asked = format!("pmix.job.size, to rank {}", me.rank);
@@ -334,7 +334,7 @@ impl Worker {
     ) -> Result<String, WireupError> {
         key_of(key)?;
         pieces::join(from, key, |piece| match self.get(me, from, piece, wait)? {
-            Found::Text(text) => Ok(text),
+            PmixValue::Text(text) => Ok(text),
             other => {
                 let asked = format!("{piece} of process {from}");
                 Err(WireupError::BadAnswer { asked, answer: format!("{other:?}") })
@@ -349,7 +349,7 @@ impl Worker {
         from: u32,
         key: &str,
         wait: Wait<'_>,
-    ) -> Result<Found, WireupError> {
+    ) -> Result<PmixValue, WireupError> {
         let doing = "PMIx_Get";
         let bytes = key_of(key)?;
         match self.call(doing, wait, move |library| library.get(&me, from, &bytes))? {

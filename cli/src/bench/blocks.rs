@@ -6,7 +6,7 @@
 use super::reductions::{self, Elements};
 use super::timing::Plan;
 use super::verdict::agreed;
-use crate::collectives::Call;
+use crate::collectives::CallTimes;
 use crate::failure::Failure;
 use crate::memory::{Boxes, Devices, Places, Sent, Sided, Source, Where, Wrong};
 use gapless::{Collective, Communicator, Error, ReduceOp, World};
@@ -160,7 +160,7 @@ impl<'w> Blocks<'w> {
     }
 
     /// What the calls took; all ranks get the same.
-    pub(super) fn time(&mut self, case: &Case, plan: Plan) -> Result<Vec<Call>, Failure> {
+    pub(super) fn time(&mut self, case: &Case, plan: Plan) -> Result<Vec<CallTimes>, Failure> {
         let control = self.control.clone();
         let plan = Plan { each: true, ..plan };
         let took = self.each(case, |call| {
@@ -181,7 +181,7 @@ impl<'w> Blocks<'w> {
         self.control.allreduce(&took, &mut longest, ReduceOp::Max)?;
         let ranks = f64::from(self.world.size());
         let calls = sums.into_iter().zip(longest);
-        Ok(calls.map(|(sum, longest)| Call { average: sum / ranks, longest }).collect())
+        Ok(calls.map(|(sum, longest)| CallTimes { average: sum / ranks, longest }).collect())
     }
 
     /// Gives `work` a function that makes one call.

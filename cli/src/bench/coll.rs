@@ -7,11 +7,11 @@ use super::messages::{self, Series};
 use super::pair::hidden;
 use super::pairs::place_of;
 use super::reductions::{self, Elements};
-use super::show::{Column, Figure, Output, median};
+use super::show::{BenchOutput, Column, Figure, median};
 use super::sizes::Sizes;
-use super::{Coll, Common, Memory, mixture};
+use super::{BenchMemory, Coll, Common, mixture};
 use crate::Worlds;
-use crate::collectives::{Bench, Call, Form, Work, different};
+use crate::collectives::{Bench, CallTimes, CollectiveWork, Form, different};
 use crate::failure::Failure;
 use crate::job;
 use crate::memory::{Budget, Devices, Ends, Pinned, Where, available};
@@ -38,7 +38,7 @@ const WARM: usize = 10;
 struct Task {
     operation: Operation,
     algorithm: Option<Algorithm>,
-    works: Vec<Work>,
+    works: Vec<CollectiveWork>,
     /// If blocks are of other elements than doubles, of layouts, or in memory that was named.
     series: Option<Vec<Series>>,
     op: ReduceOp,
@@ -188,7 +188,7 @@ impl Task {
         }
         let works = sizes.iter().map(|&size| {
             let most = size <= 1 << 40;
-            Work::new(operation, size).filter(|_| most).ok_or_else(|| {
+            CollectiveWork::new(operation, size).filter(|_| most).ok_or_else(|| {
                 let mut why =
                     "it is of whole doubles, multiples of 8 bytes, 1 TiB at most".to_owned();
                 if blocks::operations().any(|known| known == operation) {
@@ -206,7 +206,7 @@ impl Task {
         let Some(algorithm) = self.algorithm.filter(|it| !it.does(self.operation, true)) else {
             return Ok(());
         };
-        let bytes = self.works.first().map_or(8, Work::bytes);
+        let bytes = self.works.first().map_or(8, CollectiveWork::bytes);
         let all = different(self.operation, ranks as usize, bytes)?;
         let all: Vec<_> = all.iter().map(ToString::to_string).collect();
         let why = format!("it does not do {}; these do: {}", self.operation, all.join(", "));
@@ -232,7 +232,7 @@ impl Task {
         let name = format!("coll {}", self.operation);
         let second = if coll.form == Form::Overlap { Column::OVERLAP } else { Column::LAST };
         let columns = (Column::MICROSECONDS, Some(second));
-        let mut output = Output::new(common, world.rank() == 0, &name, columns);
+        let mut output = BenchOutput::new(common, world.rank() == 0, &name, columns);
         output
             .begin(&format!("{} ranks, memory host, µs on average over the ranks", world.size()))?;
         output.series(None)?;
@@ -249,7 +249,7 @@ impl Task {
             let about = (self.operation.to_string(), work.bytes(), "host".to_owned());
             let mut figure = figure(self, about, &calls, world.size());
             if coll.form == Form::Overlap {
-                let longest = |calls: &[Call]| median(calls.iter().map(|call| call.longest));
+                let longest = |calls: &[CallTimes]| median(calls.iter().map(|call| call.longest));
                 let alone = longest(&calls);
                 bench.compute(alone);
                 let both = longest(&self.calls(common, world, &mut bench, work)?);
@@ -272,7 +272,7 @@ impl Task {
         self.possible(world.size())?;
         let (common, ranks) = (&coll.common, world.size());
         let ends = coll.space.unwrap_or(Ends::HOST);
-        let source = coll.memory.unwrap_or(Memory::Alloc).source();
+        let source = coll.memory.unwrap_or(BenchMemory::Alloc).source();
         let mut arena = 0;
         for case in series.iter().flat_map(|series| &series.cases) {
             let len = blocks::arena_bytes(case, self.operation, ranks)?;
@@ -290,7 +290,7 @@ impl Task {
         let comm = Bench::new(world)?.communicator(self.algorithm)?;
         let name = format!("coll {}", self.operation);
         let columns = (Column::MICROSECONDS, Some(Column::LAST));
-        let mut output = Output::new(common, world.rank() == 0, &name, columns);
+        let mut output = BenchOutput::new(common, world.rank() == 0, &name, columns);
         let memory = match ends.0.iter().all(|place| place.is_device()) {
             true => ends.to_string(),
             false => format!("{ends} ({})", source.name()),
@@ -327,8 +327,8 @@ impl Task {
         common: &Common,
         world: &World,
         bench: &mut Bench<'_>,
-        work: &Work,
-    ) -> Result<Vec<Call>, Failure> {
+        work: &CollectiveWork,
+    ) -> Result<Vec<CallTimes>, Failure> {
         let plan = common.plan();
         let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
         let mut left = plan.warmup.map_or(WARM, count);
@@ -358,10 +358,11 @@ impl Task {
 fn figure(
     task: &Task,
     (case, payload_bytes, space): (String, u64, String),
-    calls: &[Call],
+    calls: &[CallTimes],
     ranks: u32,
 ) -> Figure {
-    let mean = |of: fn(&Call) -> f64| calls.iter().map(of).sum::<f64>() / calls.len().max(1) as f64;
+    let mean =
+        |of: fn(&CallTimes) -> f64| calls.iter().map(of).sum::<f64>() / calls.len().max(1) as f64;
     Figure {
         case,
         payload_bytes,

@@ -1,7 +1,7 @@
 //! `gapless bench coll mixture`: different short collectives in turn.
 
 use super::Coll;
-use super::show::{Column, Figure, Output};
+use super::show::{BenchOutput, Column, Figure};
 use crate::collectives::{Form, Mixture};
 use crate::failure::Failure;
 use gapless::World;
@@ -38,7 +38,7 @@ pub(super) fn measure(coll: &Coll, world: &World) -> Result<(), Failure> {
     let plan = coll.common.plan();
     let mut all = Mixture::new(world)?;
     let columns = (Column::MICROSECONDS, Some(Column::REPEATED));
-    let mut output = Output::new(&coll.common, world.rank() == 0, "coll mixture", columns);
+    let mut output = BenchOutput::new(&coll.common, world.rank() == 0, "coll mixture", columns);
     let ranks = world.size();
     output.begin(&format!("{ranks} ranks, memory host, µs of {}", Mixture::WHAT))?;
     output.series(None)?;

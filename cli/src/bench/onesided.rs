@@ -4,7 +4,7 @@
 //! What an operation leaves behind is compared before anything is timed.
 
 use super::OneSided;
-use super::show::{Column, Figure, Output};
+use super::show::{BenchOutput, Column, Figure};
 use super::sizes::Sizes;
 use crate::Worlds;
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ const NUMBER: u64 = 8;
 
 /// Which operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum OnesidedCall {
     Put,
     Get,
     Accumulate,
@@ -28,24 +28,24 @@ pub(super) enum Call {
     CompareAndSwap,
 }
 
-impl Call {
+impl OnesidedCall {
     fn name(self) -> &'static str {
         match self {
-            Call::Put => "put",
-            Call::Get => "get",
-            Call::Accumulate => "accumulate",
-            Call::GetAccumulate => "get-accumulate",
-            Call::FetchAndOp => "fetch-and-op",
-            Call::CompareAndSwap => "compare-and-swap",
+            OnesidedCall::Put => "put",
+            OnesidedCall::Get => "get",
+            OnesidedCall::Accumulate => "accumulate",
+            OnesidedCall::GetAccumulate => "get-accumulate",
+            OnesidedCall::FetchAndOp => "fetch-and-op",
+            OnesidedCall::CompareAndSwap => "compare-and-swap",
         }
     }
 
     /// Sizes from the least to the greatest, if nothing else is asked for; and what they are multiples of.
     fn sizes(self) -> ((u64, u64), u64) {
         match self {
-            Call::Put | Call::Get => ((1, 4 << 20), 1),
-            Call::Accumulate | Call::GetAccumulate => ((NUMBER, 4 << 20), NUMBER),
-            Call::FetchAndOp | Call::CompareAndSwap => ((NUMBER, NUMBER), NUMBER),
+            OnesidedCall::Put | OnesidedCall::Get => ((1, 4 << 20), 1),
+            OnesidedCall::Accumulate | OnesidedCall::GetAccumulate => ((NUMBER, 4 << 20), NUMBER),
+            OnesidedCall::FetchAndOp | OnesidedCall::CompareAndSwap => ((NUMBER, NUMBER), NUMBER),
         }
     }
 
@@ -58,7 +58,7 @@ impl Call {
 
     /// Whether it has a buffer for what it reads.
     fn reads(self) -> bool {
-        matches!(self, Call::Get | Call::GetAccumulate)
+        matches!(self, OnesidedCall::Get | OnesidedCall::GetAccumulate)
     }
 
     /// The sizes that were asked for, if they can be.
@@ -84,7 +84,7 @@ impl Call {
 /// This rank's part.
 pub(super) fn run(
     options: &OneSided,
-    call: Call,
+    call: OnesidedCall,
     sizes: &[u64],
     worlds: Worlds<'_>,
 ) -> Result<ExitCode, Failure> {
@@ -105,7 +105,7 @@ pub(super) fn run(
 #[expect(clippy::cast_precision_loss, reason = "at most 65,536")]
 fn measure(
     options: &OneSided,
-    call: Call,
+    call: OnesidedCall,
     sizes: &[u64],
     world: &World,
     devices: &mut Devices,
@@ -125,7 +125,7 @@ fn measure(
         None => Column::MICROSECONDS,
     };
     let common = &options.common;
-    let mut output = Output::new(common, world.rank() == 0, call.name(), (column, None));
+    let mut output = BenchOutput::new(common, world.rank() == 0, call.name(), (column, None));
     let mut about = "2 ranks, memory host (window_allocate), flushed".to_owned();
     if options.window.is_some() {
         about += &format!(", window {window}");
@@ -190,7 +190,7 @@ fn all_begun<B: OwnedBuffer>(
 /// A rank's windows, of which an operation uses one, and buffers.
 struct Ends<'w> {
     world: &'w World,
-    call: Call,
+    call: OnesidedCall,
     bytes: Window<u8>,
     doubles: Window<f64>,
     words: Window<u64>,
@@ -205,11 +205,11 @@ struct Ends<'w> {
 
 impl<'w> Ends<'w> {
     /// For up to so many bytes.
-    fn new(world: &'w World, call: Call, most: usize) -> Result<Ends<'w>, Error> {
+    fn new(world: &'w World, call: OnesidedCall, most: usize) -> Result<Ends<'w>, Error> {
         let comm = world.comm();
         let of = |is: bool, count: usize| if is { count } else { 0 };
-        let moves = matches!(call, Call::Put | Call::Get);
-        let word = matches!(call, Call::FetchAndOp | Call::CompareAndSwap);
+        let moves = matches!(call, OnesidedCall::Put | OnesidedCall::Get);
+        let word = matches!(call, OnesidedCall::FetchAndOp | OnesidedCall::CompareAndSwap);
         let numbers = most / 8;
         let mut bytes = comm.window_allocate::<u8>(of(moves, most))?;
         let mut doubles = comm.window_allocate::<f64>(of(!moves && !word, numbers))?;
@@ -238,7 +238,7 @@ impl<'w> Ends<'w> {
     fn make_room(&mut self, size: usize, window: u64) {
         let window = usize::try_from(window).unwrap_or(usize::MAX);
         let of = |call| if self.call == call && self.world.rank() == 0 { window } else { 0 };
-        let (gets, found) = (of(Call::Get), of(Call::GetAccumulate));
+        let (gets, found) = (of(OnesidedCall::Get), of(OnesidedCall::GetAccumulate));
         // Those of the size before are given back first.
         (self.into, self.found) = (Vec::new(), Vec::new());
         self.into = vec![vec![0; size]; gets];
@@ -264,18 +264,20 @@ impl<'w> Ends<'w> {
     fn once(&mut self, size: usize) -> Result<(), Error> {
         let numbers = size / 8;
         match self.call {
-            Call::Put => self.bytes.put(&self.out[..size], 1, 0),
-            Call::Get => self.bytes.get(&mut self.into[0][..], 1, 0),
-            Call::Accumulate => self.doubles.accumulate(&self.more[..numbers], 1, 0, ReduceOp::Sum),
-            Call::GetAccumulate => {
+            OnesidedCall::Put => self.bytes.put(&self.out[..size], 1, 0),
+            OnesidedCall::Get => self.bytes.get(&mut self.into[0][..], 1, 0),
+            OnesidedCall::Accumulate => {
+                self.doubles.accumulate(&self.more[..numbers], 1, 0, ReduceOp::Sum)
+            }
+            OnesidedCall::GetAccumulate => {
                 let (more, found) = (&self.more[..numbers], &mut self.found[0][..]);
                 self.doubles.get_accumulate(more, found, 1, 0, ReduceOp::Sum)
             }
-            Call::FetchAndOp => {
+            OnesidedCall::FetchAndOp => {
                 self.word = self.words.fetch_and_op(1u64, 1, 0, ReduceOp::Sum)? + 1;
                 Ok(())
             }
-            Call::CompareAndSwap => {
+            OnesidedCall::CompareAndSwap => {
                 let found = self.words.compare_and_swap(self.word, self.word + 1, 1, 0)?;
                 self.word = found + u64::from(found == self.word);
                 Ok(())
@@ -285,9 +287,9 @@ impl<'w> Ends<'w> {
 
     fn flush(&self) -> Result<(), Error> {
         match self.call {
-            Call::Put | Call::Get => self.bytes.flush(1),
-            Call::Accumulate | Call::GetAccumulate => self.doubles.flush(1),
-            Call::FetchAndOp | Call::CompareAndSwap => self.words.flush(1),
+            OnesidedCall::Put | OnesidedCall::Get => self.bytes.flush(1),
+            OnesidedCall::Accumulate | OnesidedCall::GetAccumulate => self.doubles.flush(1),
+            OnesidedCall::FetchAndOp | OnesidedCall::CompareAndSwap => self.words.flush(1),
         }
     }
 
@@ -297,12 +299,14 @@ impl<'w> Ends<'w> {
         let initiates = comm.rank() == 0;
         if !initiates {
             match self.call {
-                Call::Put => self.bytes.write(&vec![0xFFu8; size], 0)?,
-                Call::Get => self.bytes.write(&self.out[..size], 0)?,
-                Call::Accumulate | Call::GetAccumulate => {
+                OnesidedCall::Put => self.bytes.write(&vec![0xFFu8; size], 0)?,
+                OnesidedCall::Get => self.bytes.write(&self.out[..size], 0)?,
+                OnesidedCall::Accumulate | OnesidedCall::GetAccumulate => {
                     self.doubles.write(&vec![5.0f64; numbers], 0)?;
                 }
-                Call::FetchAndOp | Call::CompareAndSwap => self.words.store(0u64, 0)?,
+                OnesidedCall::FetchAndOp | OnesidedCall::CompareAndSwap => {
+                    self.words.store(0u64, 0)?
+                }
             }
         }
         comm.barrier()?;
@@ -315,21 +319,25 @@ impl<'w> Ends<'w> {
         }
         comm.barrier()?;
         Ok(match (self.call, initiates) {
-            (Call::Put, false) => {
+            (OnesidedCall::Put, false) => {
                 let mut found = vec![0u8; size];
                 self.bytes.read(&mut found, 0)?;
                 found == self.out[..size]
             }
-            (Call::Get, true) => self.into[0] == self.out[..size],
-            (Call::Accumulate | Call::GetAccumulate, false) => {
+            (OnesidedCall::Get, true) => self.into[0] == self.out[..size],
+            (OnesidedCall::Accumulate | OnesidedCall::GetAccumulate, false) => {
                 let mut found = vec![0.0f64; numbers];
                 self.doubles.read(&mut found, 0)?;
                 found.iter().all(|value| *value == 7.0)
             }
-            (Call::GetAccumulate, true) => self.found[0].iter().all(|value| *value == 6.0),
-            (Call::FetchAndOp | Call::CompareAndSwap, true) => self.word == 2,
-            (Call::FetchAndOp | Call::CompareAndSwap, false) => self.words.load(0)? == 2,
-            (Call::Put | Call::Accumulate, true) | (Call::Get, false) => true,
+            (OnesidedCall::GetAccumulate, true) => self.found[0].iter().all(|value| *value == 6.0),
+            (OnesidedCall::FetchAndOp | OnesidedCall::CompareAndSwap, true) => self.word == 2,
+            (OnesidedCall::FetchAndOp | OnesidedCall::CompareAndSwap, false) => {
+                self.words.load(0)? == 2
+            }
+            (OnesidedCall::Put | OnesidedCall::Accumulate, true) | (OnesidedCall::Get, false) => {
+                true
+            }
         })
     }
 
@@ -352,13 +360,15 @@ mod tests {
 
     #[test]
     fn sizes_are_those_that_an_operation_can_have() {
-        let list = |call: Call, text: &str| call.list(Some(text.parse().unwrap()));
-        assert_eq!(list(Call::Put, "1:4").unwrap(), [1, 2, 4]);
-        assert_eq!(list(Call::Accumulate, "8:32").unwrap(), [8, 16, 32]);
-        assert_eq!(Call::FetchAndOp.list(None).unwrap(), [8]);
-        for (call, text) in
-            [(Call::Accumulate, "4"), (Call::GetAccumulate, "0"), (Call::CompareAndSwap, "16")]
-        {
+        let list = |call: OnesidedCall, text: &str| call.list(Some(text.parse().unwrap()));
+        assert_eq!(list(OnesidedCall::Put, "1:4").unwrap(), [1, 2, 4]);
+        assert_eq!(list(OnesidedCall::Accumulate, "8:32").unwrap(), [8, 16, 32]);
+        assert_eq!(OnesidedCall::FetchAndOp.list(None).unwrap(), [8]);
+        for (call, text) in [
+            (OnesidedCall::Accumulate, "4"),
+            (OnesidedCall::GetAccumulate, "0"),
+            (OnesidedCall::CompareAndSwap, "16"),
+        ] {
             assert!(matches!(list(call, text), Err(Failure::BadOption { .. })), "{text}");
         }
     }

@@ -34,7 +34,7 @@ pub(super) enum Pattern {
 }
 
 /// One rank's end of a pair.
-pub(super) struct End<'w> {
+pub(super) struct PairEnd<'w> {
     world: &'w World,
     /// For what is not measured.
     control: Communicator,
@@ -90,7 +90,7 @@ impl Prepared {
     }
 }
 
-impl<'w> End<'w> {
+impl<'w> PairEnd<'w> {
     /// This rank's end, with arenas of `len` bytes where its messages lie.
     pub(super) fn new(
         world: &'w World,
@@ -98,13 +98,13 @@ impl<'w> End<'w> {
         pattern: Pattern,
         place: (Where, Source),
         (len, seed): (u64, u64),
-    ) -> Result<End<'w>, Failure> {
+    ) -> Result<PairEnd<'w>, Failure> {
         let (rank, half) = (world.rank(), world.size() / 2);
         let first = rank < half;
         let peer = if first { rank + half } else { rank - half };
         let control = world.comm().dup()?;
         let boxes = Boxes::open(world, devices, place, len, seed)?;
-        Ok(End { world, control, pattern, peer, first, boxes, computing: 0.0 })
+        Ok(PairEnd { world, control, pattern, peer, first, boxes, computing: 0.0 })
     }
 
     /// Sends a message each way between the ranks of each pair, and compares every byte of both. All ranks get the same:

@@ -2,8 +2,8 @@
 
 use super::Windowed;
 use super::messages::Series;
-use super::pair::{End, Pattern, Prepared};
-use super::show::{Column, Figure, Output};
+use super::pair::{PairEnd, Pattern, Prepared};
+use super::show::{BenchOutput, Column, Figure};
 use super::timing::Timing;
 use crate::Worlds;
 use crate::failure::Failure;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 /// Which test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PairTest {
     Latency,
     PairLatency,
     Overlap,
@@ -27,37 +27,37 @@ pub(super) enum Kind {
     PairRate,
 }
 
-impl Kind {
+impl PairTest {
     fn name(self) -> &'static str {
         match self {
-            Kind::Latency => "latency",
-            Kind::PairLatency => "pair-latency",
-            Kind::Overlap => "overlap",
-            Kind::Bandwidth => "bw",
-            Kind::BothWays => "bibw",
-            Kind::Rate => "rate",
-            Kind::PairRate => "pair-rate",
+            PairTest::Latency => "latency",
+            PairTest::PairLatency => "pair-latency",
+            PairTest::Overlap => "overlap",
+            PairTest::Bandwidth => "bw",
+            PairTest::BothWays => "bibw",
+            PairTest::Rate => "rate",
+            PairTest::PairRate => "pair-rate",
         }
     }
 
     fn pattern(self) -> Pattern {
         match self {
-            Kind::Latency | Kind::PairLatency => Pattern::PingPong,
-            Kind::BothWays | Kind::Overlap => Pattern::BothWays,
+            PairTest::Latency | PairTest::PairLatency => Pattern::PingPong,
+            PairTest::BothWays | PairTest::Overlap => Pattern::BothWays,
             _ => Pattern::OneWay,
         }
     }
 
     fn has_window(self) -> bool {
-        !matches!(self, Kind::Latency | Kind::PairLatency | Kind::Overlap)
+        !matches!(self, PairTest::Latency | PairTest::PairLatency | PairTest::Overlap)
     }
 
     /// Messages of one iteration, in the time that is shown: of all pairs together.
     fn messages(self, window: u64, pairs: u64) -> u64 {
         match self {
             // Of each pair.
-            Kind::Latency | Kind::PairLatency | Kind::BothWays => 2 * window,
-            Kind::Overlap => 1,
+            PairTest::Latency | PairTest::PairLatency | PairTest::BothWays => 2 * window,
+            PairTest::Overlap => 1,
             _ => window * pairs,
         }
     }
@@ -65,10 +65,10 @@ impl Kind {
     /// What is shown first; and what else in full.
     fn columns(self) -> (Column, Option<Column>) {
         match self {
-            Kind::Latency | Kind::PairLatency => (Column::MICROSECONDS, None),
-            Kind::Overlap => (Column::MICROSECONDS, Some(Column::OVERLAP)),
-            Kind::Bandwidth | Kind::BothWays => (Column::BANDWIDTH, None),
-            Kind::Rate | Kind::PairRate => (Column::RATE, Some(Column::BANDWIDTH)),
+            PairTest::Latency | PairTest::PairLatency => (Column::MICROSECONDS, None),
+            PairTest::Overlap => (Column::MICROSECONDS, Some(Column::OVERLAP)),
+            PairTest::Bandwidth | PairTest::BothWays => (Column::BANDWIDTH, None),
+            PairTest::Rate | PairTest::PairRate => (Column::RATE, Some(Column::BANDWIDTH)),
         }
     }
 }
@@ -76,7 +76,7 @@ impl Kind {
 /// This rank's part.
 pub(super) fn run(
     options: &Windowed,
-    (kind, pairs): (Kind, Option<u32>),
+    (kind, pairs): (PairTest, Option<u32>),
     series: &[Series],
     worlds: Worlds<'_>,
 ) -> Result<ExitCode, Failure> {
@@ -109,7 +109,7 @@ pub(super) fn place_of(ends: Ends, rank: u32, size: u32) -> Where {
 
 fn measure(
     options: &Windowed,
-    kind: Kind,
+    kind: PairTest,
     series: &[Series],
     world: &World,
     devices: &mut Devices,
@@ -132,8 +132,9 @@ fn measure(
     let setting = Setting { force: message.protocol, ..Setting::default() };
     world.set_config(setting.over(world.config()?))?;
     let place = (place_of(message.space, world.rank(), ranks), message.memory.source());
-    let mut output = Output::new(&message.common, world.rank() == 0, kind.name(), kind.columns())
-        .asks_for(message.protocol);
+    let mut output =
+        BenchOutput::new(&message.common, world.rank() == 0, kind.name(), kind.columns())
+            .asks_for(message.protocol);
     let memory = match message.space.0.iter().all(|place| place.is_device()) {
         true => message.space.to_string(),
         false => format!("{} ({})", message.space, message.memory.source().name()),
@@ -144,7 +145,7 @@ fn measure(
     }
     output.begin(&about)?;
     // Filling much memory takes a while.
-    let mut end = End::new(world, devices, kind.pattern(), place, (arena, message.seed))?;
+    let mut end = PairEnd::new(world, devices, kind.pattern(), place, (arena, message.seed))?;
     let plan = message.common.plan();
     for one in series {
         output.series(one.layout.as_deref())?;
@@ -161,14 +162,14 @@ fn measure(
             }
             let timing = end.time(&prepared, &plan)?;
             let hidden = match kind {
-                Kind::Overlap => Some(end.hidden(&prepared, &plan, &timing)?),
+                PairTest::Overlap => Some(end.hidden(&prepared, &plan, &timing)?),
                 _ => None,
             };
             let window = prepared.window();
             let figure = figure(case, kind.messages(window, u64::from(ranks / 2)), &timing);
             output.figure(&Figure {
                 // Of several pairs, the slowest one's time counts.
-                shows_average: matches!(kind, Kind::PairLatency | Kind::PairRate),
+                shows_average: matches!(kind, PairTest::PairLatency | PairTest::PairRate),
                 overlap: hidden,
                 space: message.space.to_string(),
                 protocol: protocol.name().to_owned(),

@@ -98,7 +98,7 @@ impl Figure {
 }
 
 /// Where figures go; ranks but the first show nothing.
-pub(super) struct Output {
+pub(super) struct BenchOutput {
     shows: bool,
     full: bool,
     csv: bool,
@@ -122,17 +122,17 @@ const PERCENTILES: [(&str, &str, f64); 5] = [
     ("max", "max_us", 1.0),
 ];
 
-impl Output {
+impl BenchOutput {
     /// The output of a test, with a column and perhaps another: of rates only in full, of collectives always.
     pub(super) fn new(
         common: &Common,
         shows: bool,
         test: &str,
         (first, second): (Column, Option<Column>),
-    ) -> Output {
+    ) -> BenchOutput {
         let always = [Quantity::Last, Quantity::Overlap, Quantity::Repeated];
         let second = second.filter(|column| common.full || always.contains(&column.quantity));
-        Output {
+        BenchOutput {
             shows,
             full: common.full,
             csv: common.csv,
@@ -145,8 +145,8 @@ impl Output {
     }
 
     /// Says so of messages that did not go by this protocol.
-    pub(super) fn asks_for(self, protocol: Option<Protocol>) -> Output {
-        Output { protocol, ..self }
+    pub(super) fn asks_for(self, protocol: Option<Protocol>) -> BenchOutput {
+        BenchOutput { protocol, ..self }
     }
 
     /// Says what is measured, and where.

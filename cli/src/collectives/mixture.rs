@@ -1,6 +1,6 @@
 //! Different short collectives in turn, as programs call them, beside the same ones each repeated.
 
-use super::{ELEMENT, Work, call};
+use super::{CollectiveWork, ELEMENT, call};
 use gapless::{Communicator, Error, ReduceOp, World};
 use gapless_coll::Operation;
 use std::time::Instant;
@@ -43,7 +43,7 @@ pub struct Mixture {
 #[derive(Debug)]
 struct MixtureCall {
     comm: usize,
-    work: Work,
+    work: CollectiveWork,
     send: Vec<f64>,
     recv: Vec<f64>,
 }
@@ -64,7 +64,7 @@ impl Mixture {
         let comms = [dup()?, dup()?, dup()?];
         let (rank, n) = (world.rank() as usize, world.size() as usize);
         let calls = CALLS.iter().map(|&(comm, operation, bytes)| {
-            let work = Work::new(operation, bytes).expect("a call of whole elements");
+            let work = CollectiveWork::new(operation, bytes).expect("a call of whole elements");
             let (send, recv) = work.lens(rank, n);
             MixtureCall { comm, work, send: vec![0.0; send], recv: vec![0.0; recv] }
         });

@@ -5,13 +5,13 @@ use gapless_coll::Operation;
 
 /// An operation of some length, with rank 0 as its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Work {
+pub struct CollectiveWork {
     operation: Operation,
     /// Elements of the vector, or of one rank's block.
     len: usize,
 }
 
-impl Work {
+impl CollectiveWork {
     /// The operations whose algorithms are compared; all others can be measured, too.
     pub const OPERATIONS: [Operation; 11] = [
         Operation::Barrier,
@@ -138,14 +138,14 @@ mod tests {
 
     #[test]
     fn a_wrong_element_is_found() {
-        let work = Work::new(Operation::Allreduce, 64).unwrap();
+        let work = CollectiveWork::new(Operation::Allreduce, 64).unwrap();
         let mut recv: Vec<f64> = (0..8).map(|at| value(0, at) + value(1, at)).collect();
         assert!(work.is_right(1, 2, &recv));
         recv[5] += 1.0;
         assert!(!work.is_right(1, 2, &recv));
-        assert_eq!(Work::new(Operation::Allreduce, 63), None);
+        assert_eq!(CollectiveWork::new(Operation::Allreduce, 63), None);
         // Three ranks in a ring: 2 and 1 are beside 0.
-        let ring = Work::new(Operation::NeighborAlltoall, 8).unwrap();
+        let ring = CollectiveWork::new(Operation::NeighborAlltoall, 8).unwrap();
         assert!(ring.is_right(0, 3, &[value(2, 1), value(1, 0)]));
         assert!(!ring.is_right(0, 3, &[value(2, 0), value(1, 1)]));
     }

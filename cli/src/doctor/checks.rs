@@ -1,7 +1,7 @@
 //! The checks of processors, memory, limits and what the system forbids.
 
 use super::facts::{Facts, Limit};
-use super::{Finding, State};
+use super::{CheckState, Finding};
 use gapless_report::Bytes;
 
 /// Shared memory of `/dev/shm` below which other libraries run out: what Docker gives by default.
@@ -42,7 +42,7 @@ fn build(facts: &Facts) -> Option<Finding> {
     let kind = if facts.debug_build { "a debug build" } else { "a release build" };
     let finding = Finding::ok("build", why, kind);
     Some(match facts.debug_build {
-        true => finding.but(State::Warn, "cargo build --release"),
+        true => finding.but(CheckState::Warn, "cargo build --release"),
         false => finding,
     })
 }
@@ -54,7 +54,7 @@ fn kernel(facts: &Facts) -> Option<Finding> {
     let why = "older kernels lack calls by which processes notice each other's death";
     let finding = Finding::ok("kernel", why, format!("Linux {release}"));
     Some(match version < (5, 3) {
-        true => finding.but(State::Problem, "a kernel from 5.3 on"),
+        true => finding.but(CheckState::Problem, "a kernel from 5.3 on"),
         false => finding,
     })
 }
@@ -65,10 +65,10 @@ fn meeting(facts: &Facts) -> Option<Finding> {
     Some(match facts.trial.as_ref()? {
         Ok(trial) if trial.met && trial.shared_memory => finding("meet, and share memory"),
         Ok(_) => finding("meet, but cannot map each other's memory").but(
-            State::Problem,
+            CheckState::Problem,
             "allow memfd_create and passing descriptors over Unix sockets (filters of system calls)",
         ),
-        Err(error) => finding(error).but(State::Problem, "gapless -v run -n 2 gapless info --as-rank"),
+        Err(error) => finding(error).but(CheckState::Problem, "gapless -v run -n 2 gapless info --as-rank"),
     })
 }
 
@@ -87,7 +87,7 @@ fn single_copy(facts: &Facts) -> Option<Finding> {
     Some(match works {
         true => finding("process_vm_readv works between processes"),
         false => finding("process_vm_readv is forbidden").but(
-            State::Warn,
+            CheckState::Warn,
             match (scope, &facts.machine.container) {
                 (0, Some(_)) => "docker run --cap-add SYS_PTRACE",
                 (0, None) => "allow process_vm_readv and process_vm_writev in the filter of system calls",
@@ -111,8 +111,10 @@ fn cores(facts: &Facts) -> Option<Finding> {
     );
     let finding = Finding::ok("cores", why, found);
     Some(match (facts.ranks as usize) > cores {
-        true => finding
-            .but(State::Warn, format!("gapless run -n {cores}, or allow more (taskset, cpuset)")),
+        true => finding.but(
+            CheckState::Warn,
+            format!("gapless run -n {cores}, or allow more (taskset, cpuset)"),
+        ),
         false => finding,
     })
 }
@@ -125,7 +127,7 @@ fn load(facts: &Facts) -> Option<Finding> {
     // That there are too few of them is another finding.
     Some(match load.leaves(facts.ranks.min(load.processors)) {
         true => finding,
-        false => finding.but(State::Warn, "top (what it is); end it, or wait"),
+        false => finding.but(CheckState::Warn, "top (what it is); end it, or wait"),
     })
 }
 
@@ -135,7 +137,7 @@ fn time_quota(facts: &Facts) -> Option<Finding> {
     let whole = milli as f64 / 1000.0;
     let finding = Finding::ok("time quota", why, format!("processors' time for {whole} of them"));
     Some(match milli < u64::from(facts.ranks) * 1000 {
-        true => finding.but(State::Warn, format!("docker run --cpus {}", facts.ranks)),
+        true => finding.but(CheckState::Warn, format!("docker run --cpus {}", facts.ranks)),
         false => finding,
     })
 }
@@ -150,24 +152,26 @@ fn governor(facts: &Facts) -> Option<Finding> {
     };
     let found = format!("{first} on {} of {all} processors", slow.len());
     let finding = Finding::ok("governor", why, found);
-    Some(finding.but(State::Warn, "sudo cpupower frequency-set -g performance"))
+    Some(finding.but(CheckState::Warn, "sudo cpupower frequency-set -g performance"))
 }
 
 fn shm(facts: &Facts) -> Option<Finding> {
     let why = "Gapless does not use /dev/shm; NCCL and MPI libraries beside it do, and fail if it is small";
     let Some(folder) = facts.shm else {
         let finding = Finding::ok("/dev/shm", why, "is missing");
-        return Some(finding.but(State::Warn, "sudo mount -t tmpfs -o size=50% tmpfs /dev/shm"));
+        return Some(
+            finding.but(CheckState::Warn, "sudo mount -t tmpfs -o size=50% tmpfs /dev/shm"),
+        );
     };
     let free = Bytes(folder.free);
     let finding = Finding::ok("/dev/shm", why, format!("{}, {free} free", Bytes(folder.bytes)));
     Some(match (folder.writable, folder.bytes <= SHM_SMALL) {
         (false, _) => Finding::ok("/dev/shm", why, "may not be written to")
-            .but(State::Warn, "sudo chmod 1777 /dev/shm"),
+            .but(CheckState::Warn, "sudo chmod 1777 /dev/shm"),
         (true, true) if facts.machine.container.is_some() => {
-            finding.but(State::Warn, "docker run --shm-size=1g (or --ipc=host)")
+            finding.but(CheckState::Warn, "docker run --shm-size=1g (or --ipc=host)")
         }
-        (true, true) => finding.but(State::Warn, "sudo mount -o remount,size=50% /dev/shm"),
+        (true, true) => finding.but(CheckState::Warn, "sudo mount -o remount,size=50% /dev/shm"),
         (true, false) => finding,
     })
 }
@@ -181,7 +185,7 @@ fn memlock(facts: &Facts) -> Option<Finding> {
         None => "* - memlock unlimited (a line of /etc/security/limits.conf), then log in again",
     };
     Some(match small && !facts.devices.rdma.is_empty() {
-        true => finding.but(State::Warn, mend),
+        true => finding.but(CheckState::Warn, mend),
         false => finding,
     })
 }
@@ -198,7 +202,7 @@ fn open_files(facts: &Facts) -> Option<Finding> {
     let finding = Finding::ok("open files", why, found);
     Some(match facts.open_files.is_some_and(|limit| limit < needed) {
         true => finding.but(
-            State::Problem,
+            CheckState::Problem,
             format!("ulimit -Hn {needed} as root (docker run --ulimit nofile={needed})"),
         ),
         false => finding,
@@ -210,8 +214,8 @@ fn file_length(facts: &Facts) -> Option<Finding> {
     let finding = Finding::ok("file length", why, bytes(facts.file_bytes));
     Some(match facts.file_bytes {
         // What the links of two processes take.
-        Some(limit) if limit < 16 << 20 => finding.but(State::Problem, "ulimit -f unlimited"),
-        Some(_) => finding.but(State::Warn, "ulimit -f unlimited"),
+        Some(limit) if limit < 16 << 20 => finding.but(CheckState::Problem, "ulimit -f unlimited"),
+        Some(_) => finding.but(CheckState::Warn, "ulimit -f unlimited"),
         None => finding,
     })
 }
@@ -222,7 +226,7 @@ fn processes(facts: &Facts) -> Option<Finding> {
     let why = "processes and threads beyond the limit of the control group are not started";
     let finding = Finding::ok("processes", why, format!("up to {limit} with their threads"));
     Some(match limit < needed {
-        true => finding.but(State::Problem, format!("docker run --pids-limit {}", needed * 2)),
+        true => finding.but(CheckState::Problem, format!("docker run --pids-limit {}", needed * 2)),
         false => finding,
     })
 }
@@ -238,9 +242,11 @@ fn huge_pages(facts: &Facts) -> Option<Finding> {
     let finding = Finding::ok("huge pages", why, found);
     let file = "/sys/kernel/mm/transparent_hugepage";
     Some(match (chosen, shared) {
-        ("never", _) => finding.but(State::Warn, format!("echo madvise >{file}/enabled (root)")),
+        ("never", _) => {
+            finding.but(CheckState::Warn, format!("echo madvise >{file}/enabled (root)"))
+        }
         (_, Some("never" | "deny")) => {
-            finding.but(State::Warn, format!("echo advise >{file}/shmem_enabled (root)"))
+            finding.but(CheckState::Warn, format!("echo advise >{file}/shmem_enabled (root)"))
         }
         _ => finding,
     })
@@ -254,7 +260,7 @@ fn numa_balancing(facts: &Facts) -> Option<Finding> {
     let finding = Finding::ok("NUMA", why, found);
     Some(match on {
         true => finding.but(
-            State::Warn,
+            CheckState::Warn,
             "sudo sysctl kernel.numa_balancing=0, and gapless run --bind-to core",
         ),
         false => finding,

@@ -1,7 +1,7 @@
 //! GPUs, network adapters and the bridges between them: what there is, and what hinders it.
 
 use super::facts::text;
-use super::{Finding, State};
+use super::{CheckState, Finding};
 use rustix::fs::{Access, access};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -194,14 +194,14 @@ fn driver(devices: &Devices) -> Finding {
             let count = cuda.gpus.len();
             let found = finding(format!("CUDA {major}.{minor}, {count} GPU{}", plural(count)));
             match count > 0 && cuda.version < CUDA_NEEDED {
-                true => found.but(State::Problem, "a driver of series 580 or later"),
+                true => found.but(CheckState::Problem, "a driver of series 580 or later"),
                 false => found,
             }
         }
         Some(Err(error)) if devices.nvidia > 0 => {
             let found = format!("{} GPU{}, but {error}", devices.nvidia, plural(devices.nvidia));
             finding(found).but(
-                State::Problem,
+                CheckState::Problem,
                 "install libcuda.so.1 of the driver's version (docker run --gpus all)",
             )
         }
@@ -216,7 +216,7 @@ fn capability(devices: &Devices) -> Option<Finding> {
     let (major, minor) = old.capability;
     let found = format!("cuda:{number} {} has {major}.{minor}", old.name);
     let mend = "CUDA_VISIBLE_DEVICES without it";
-    Some(Finding::ok("GPU age", why, found).but(State::Problem, mend))
+    Some(Finding::ok("GPU age", why, found).but(CheckState::Problem, mend))
 }
 
 fn sharing(devices: &Devices, ranks: u32) -> Option<Finding> {
@@ -232,7 +232,7 @@ fn sharing(devices: &Devices, ranks: u32) -> Option<Finding> {
     );
     let finding = Finding::ok("MPS", why, found);
     Some(match !first.mps && ranks as usize > gpus.len() {
-        true => finding.but(State::Warn, "nvidia-cuda-mps-control -d"),
+        true => finding.but(CheckState::Warn, "nvidia-cuda-mps-control -d"),
         false => finding,
     })
 }
@@ -247,8 +247,10 @@ fn reach(devices: &Devices) -> Option<Finding> {
         Some(number) => {
             let reached = gpus[number].reaches.len();
             let found = format!("cuda:{number} reaches {reached} of {all} others");
-            Finding::ok("GPU peers", why, found)
-                .but(State::Warn, "nvidia-smi topo -p2p r (says why); one container with all GPUs")
+            Finding::ok("GPU peers", why, found).but(
+                CheckState::Warn,
+                "nvidia-smi topo -p2p r (says why); one container with all GPUs",
+            )
         }
     })
 }
@@ -266,7 +268,7 @@ fn iommu(devices: &Devices) -> Option<Finding> {
     };
     let finding = Finding::ok("IOMMU", why, found);
     Some(match devices.translated > 0 && has_peers(devices) {
-        true => finding.but(State::Warn, "iommu=pt (on the kernel's command line)"),
+        true => finding.but(CheckState::Warn, "iommu=pt (on the kernel's command line)"),
         false => finding,
     })
 }
@@ -282,7 +284,7 @@ fn acs(devices: &Devices) -> Option<Finding> {
             let found = finding(format!("{count} redirect{}", if count == 1 { "s" } else { "" }));
             Some(match has_peers(devices) {
                 true => found.but(
-                    State::Warn,
+                    CheckState::Warn,
                     format!("sudo setpci -s {first} ECAP_ACS+6.w=0000 (each bridge)"),
                 ),
                 false => found,
@@ -301,9 +303,9 @@ fn network(devices: &Devices) -> Option<Finding> {
     let find = |bad: fn(&Adapter) -> bool| devices.rdma.iter().find(|adapter| bad(adapter));
     Some(match (find(|adapter| !adapter.usable), find(|adapter| !adapter.active)) {
         (Some(adapter), _) => finding(&format!("; {} may not be opened", adapter.name))
-            .but(State::Warn, "docker run --device /dev/infiniband, or group rdma"),
+            .but(CheckState::Warn, "docker run --device /dev/infiniband, or group rdma"),
         (None, Some(adapter)) => finding(&format!("; {} has no active port", adapter.name))
-            .but(State::Warn, format!("ibstat {}; rdma link", adapter.name)),
+            .but(CheckState::Warn, format!("ibstat {}; rdma link", adapter.name)),
         (None, None) => finding(""),
     })
 }

@@ -67,9 +67,9 @@ fn lines(layout: &Layout, side: &Side, low: i64) -> Vec<(u64, u64)> {
 }
 
 /// One bit a line.
-struct Taken(Vec<u64>);
+struct TakenLines(Vec<u64>);
 
-impl Taken {
+impl TakenLines {
     fn is_free(&self, from: u64, count: u64, tests: &mut u64) -> bool {
         let mut line = from;
         let end = from + count;
@@ -126,7 +126,7 @@ impl Places {
             touched_bytes,
         };
         let last = (arena_bytes - buffer_bytes) / LINE;
-        let mut taken = Taken(vec![0; index(arena_bytes / LINE / 64 + 2)]);
+        let mut taken = TakenLines(vec![0; index(arena_bytes / LINE / 64 + 2)]);
         let (mut tests, mut reached) = (0, 0);
         // The line that blocked one place often blocks the next.
         let mut blocking = 0;

@@ -105,7 +105,7 @@ pub struct Trial {
 
 /// How far a list of trials has come.
 #[derive(Debug)]
-pub enum Step {
+pub enum TrialStep {
     /// The trial with this index comes next, or, at rank 1, is about to be answered.
     Before(usize),
     /// Its figures; at rank 0 alone.
@@ -169,7 +169,7 @@ impl Party {
         &mut self,
         trials: &[Trial],
         seed: u64,
-        each: &mut dyn FnMut(Step),
+        each: &mut dyn FnMut(TrialStep),
     ) -> Result<(), MeasureError> {
         let mut first = 0;
         let together = |one: &Trial, next: &Trial| {
@@ -196,7 +196,7 @@ impl Party {
         trials: &[Trial],
         seed: u64,
         first: usize,
-        each: &mut dyn FnMut(Step),
+        each: &mut dyn FnMut(TrialStep),
     ) -> Result<(), Failure> {
         let cases: Vec<Case> = trials.iter().map(|trial| trial.case.clone()).collect();
         let settings: Vec<Setting> = trials.iter().map(|trial| trial.setting).collect();
@@ -211,7 +211,7 @@ impl Party {
             seed,
         };
         if self.world.rank() != 0 {
-            let before = &mut |index| each(Step::Before(first + index));
+            let before = &mut |index| each(TrialStep::Before(first + index));
             return rank::follow(&self.world, &mut self.devices, spec, before);
         }
         let sizes = if source.is_to_size() {
@@ -223,7 +223,7 @@ impl Party {
         let launch = bench.launch_and_wait()?;
         let mut known: Vec<((u64, bool), Vec<super::bench::Plain>)> = Vec::new();
         for (index, trial) in trials.iter().enumerate() {
-            each(Step::Before(first + index));
+            each(TrialStep::Before(first + index));
             let payload = trial.case.payload_bytes;
             let prepared = bench.prepare(Subject::Case(index))?;
             let (protocols, verdict) = bench.verify(&prepared)?;
@@ -260,7 +260,7 @@ impl Party {
             if let Some(launch) = launch {
                 row = row.with("launch_and_wait_seconds", launch.median);
             }
-            each(Step::Row(first + index, Box::new(row)));
+            each(TrialStep::Row(first + index, Box::new(row)));
         }
         Ok(bench.dismiss()?)
     }

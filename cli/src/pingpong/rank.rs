@@ -3,7 +3,7 @@
 use super::Pingpong;
 use super::bench::{Bench, Plain, RunSpec, Subject};
 use super::setting::Setting;
-use super::show::{Outcome, Shown};
+use super::show::{PingpongResults, Shown};
 use super::sizes::Sizes;
 use crate::failure::Failure;
 use crate::job;
@@ -114,7 +114,7 @@ fn lead_all<'a>(
     refused: Vec<(String, Failure)>,
     world: &World,
     devices: &mut Devices,
-) -> Result<Outcome<'a>, Failure> {
+) -> Result<PingpongResults<'a>, Failure> {
     // At once: whoever waits for the others may want to call again.
     let say = |(name, why): &(String, Failure)| complain(&format!("{name} is left out: {why}"));
     refused.iter().for_each(say);
@@ -128,7 +128,7 @@ fn lead_all<'a>(
     let names = cases.iter().zip(&possible).filter(|(_, possible)| **possible);
     let count = names.clone().count();
     let names = names.map(|(case, _)| case.name.as_str());
-    let mut outcome = Outcome::new(options, sizes, names, sources(options), left_out);
+    let mut outcome = PingpongResults::new(options, sizes, names, sources(options), left_out);
     let progress = ProgressBar::new((count * sources(options).len()) as u64);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {wide_msg}");
     if let Ok(style) = style {

@@ -2,7 +2,7 @@
 
 use super::bench::Plain;
 use super::sizes::Sizes;
-use super::{Memory, Pingpong};
+use super::{Pingpong, PingpongMemory};
 use crate::failure::Failure;
 use crate::lines::fit;
 use crate::memory::{Ends, Source, Wrong};
@@ -62,7 +62,7 @@ pub(super) struct Shown {
 }
 
 /// Everything that was measured, and what was not. Each row is shown, and written, as soon as it is there.
-pub(super) struct Outcome<'a> {
+pub(super) struct PingpongResults<'a> {
     options: &'a Pingpong,
     machine: Machine,
     sizes: Sizes,
@@ -80,7 +80,7 @@ pub(super) struct Outcome<'a> {
 /// What was done with each layout, in the reports.
 pub(super) const OP: &str = "oneway";
 
-impl<'a> Outcome<'a> {
+impl<'a> PingpongResults<'a> {
     /// Nothing yet; `names` are those of the layouts to come, with memory from each of the `sources` in turn.
     pub(super) fn new<'n>(
         options: &'a Pingpong,
@@ -88,17 +88,17 @@ impl<'a> Outcome<'a> {
         names: impl Iterator<Item = &'n str> + Clone,
         sources: &[Source],
         left_out: Vec<(String, Failure)>,
-    ) -> Outcome<'a> {
+    ) -> PingpongResults<'a> {
         let longest = names.clone().max_by_key(|name| name.chars().count());
         let widest = longest.unwrap_or_default().to_owned();
-        let both = options.memory == Memory::Both;
+        let both = options.memory == PingpongMemory::Both;
         let of = |source: &Source| {
             let source = *source;
             names.clone().map(move |name| row_name(name, both.then_some(source)))
         };
         let to_come = sources.iter().flat_map(of).collect();
         let (machine, shown, table) = (Machine::describe(), Vec::new(), None);
-        Outcome { options, machine, sizes, widest, shown, to_come, table, left_out }
+        PingpongResults { options, machine, sizes, widest, shown, to_come, table, left_out }
     }
 
     /// Shows a row, and writes it with those before it: whoever stops the rest has these.
@@ -129,7 +129,7 @@ impl<'a> Outcome<'a> {
     }
 
     fn both(&self) -> bool {
-        self.options.memory == Memory::Both
+        self.options.memory == PingpongMemory::Both
     }
 
     fn say(&self, text: &str) -> Result<(), Failure> {

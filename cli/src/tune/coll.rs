@@ -6,7 +6,7 @@
 
 use super::clock::settled;
 use super::heading;
-use crate::collectives::{Bench, Effort, Timed, Work, different};
+use crate::collectives::{Bench, CollectiveWork, Effort, Timed, different};
 use crate::failure::Failure;
 use crate::run::start_ours;
 use crate::{Worlds, complain, say};
@@ -164,7 +164,7 @@ pub(super) fn measure(
     let world = builder.init()?;
     let mut bench = Bench::new(&world)?;
     let n = bench.size();
-    let count = Work::OPERATIONS.len() * SIZES.len();
+    let count = CollectiveWork::OPERATIONS.len() * SIZES.len();
     let effort = Effort { seconds: budget / count as f64, least: 8, hopeless: 3.0 };
     let mut rules = Vec::new();
     let mut doubt = None;
@@ -177,10 +177,10 @@ pub(super) fn measure(
         ("÷ built-in", Align::Right),
     ])
     .expendable(["÷ built-in"]);
-    for operation in Work::OPERATIONS {
+    for operation in CollectiveWork::OPERATIONS {
         let mut points = Vec::new();
         let sizes = if operation == Operation::Barrier { &[0][..] } else { &SIZES };
-        for work in sizes.iter().filter_map(|bytes| Work::new(operation, *bytes)) {
+        for work in sizes.iter().filter_map(|bytes| CollectiveWork::new(operation, *bytes)) {
             let algorithms = different(operation, n, work.bytes())?;
             let all = bench.compare(&work, &algorithms, effort)?;
             if let Some(wrong) = all.iter().find(|timed| !timed.right) {

@@ -5,7 +5,7 @@
 //! Everything is tried, and what fails is missed with the reason: a device that cannot do something is no
 //! reason to know nothing of it.
 
-use super::found::Found;
+use super::found::TunedNumbers;
 use super::link::Link;
 use crate::failure::Failure;
 use gapless::World;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const TABLE: &str = "device";
 
 #[cfg(not(feature = "cuda"))]
-pub(super) fn measure(_: &Link<'_>, _: Duration, found: &mut Found) -> Result<(), Failure> {
+pub(super) fn measure(_: &Link<'_>, _: Duration, found: &mut TunedNumbers) -> Result<(), Failure> {
     found.miss_table(TABLE, "this build has no CUDA engine (feature cuda)");
     Ok(())
 }
@@ -31,7 +31,7 @@ pub(super) use on_cuda::{assist, measure};
 #[cfg(feature = "cuda")]
 mod on_cuda {
     use super::super::clock::{copy_seconds, real, repeat, slope_mb_s};
-    use super::{Duration, Failure, Found, Link, TABLE, World};
+    use super::{Duration, Failure, Link, TABLE, TunedNumbers, World};
     use crate::tune::host::scattered_doubles;
     use gapless_dtype::{Datatype, Layout, Primitive};
     use gapless_dtype_cuda::GpuEngine;
@@ -66,15 +66,15 @@ mod on_cuda {
     static OUTSTANDING: AtomicU32 = AtomicU32::new(0);
 
     /// A device's memory, freed when dropped, unless work is outstanding: then it is left to the process's end.
-    struct Memory {
+    struct DeviceMemory {
         device: Arc<CudaDevice>,
         region: Region,
     }
 
-    impl Memory {
-        fn new(device: &Arc<CudaDevice>, len: u64) -> Result<Memory, String> {
+    impl DeviceMemory {
+        fn new(device: &Arc<CudaDevice>, len: u64) -> Result<DeviceMemory, String> {
             let region = device.allocate(len).map_err(text)?;
-            Ok(Memory { device: Arc::clone(device), region })
+            Ok(DeviceMemory { device: Arc::clone(device), region })
         }
 
         fn part(&self, len: u64) -> Result<Region, String> {
@@ -82,7 +82,7 @@ mod on_cuda {
         }
     }
 
-    impl Drop for Memory {
+    impl Drop for DeviceMemory {
         fn drop(&mut self) {
             if OUTSTANDING.load(Ordering::Relaxed) > 0 {
                 return;
@@ -120,8 +120,8 @@ mod on_cuda {
         /// Another device that this one reaches, or why there is none.
         other: Result<Arc<CudaDevice>, String>,
         /// Holds twice the longest payload.
-        typed: Memory,
-        packed: Memory,
+        typed: DeviceMemory,
+        packed: DeviceMemory,
         pinned: Result<PinnedBuffer, String>,
         each: Duration,
     }
@@ -129,7 +129,7 @@ mod on_cuda {
     impl Drop for Bed {
         fn drop(&mut self) {
             if OUTSTANDING.load(Ordering::Relaxed) > 0 {
-                // As for `Memory`.
+                // As for `DeviceMemory`.
                 std::mem::forget(std::mem::replace(&mut self.pinned, Err(String::new())));
             }
         }
@@ -149,8 +149,8 @@ mod on_cuda {
             let (driver, device) = open()?;
             let engine = GpuEngine::cuda(Arc::clone(&device)).map_err(text)?;
             let other = Bed::other(&driver, &device);
-            let typed = Memory::new(&device, 2 * NEAR[1])?;
-            let packed = Memory::new(&device, NEAR[1])?;
+            let typed = DeviceMemory::new(&device, 2 * NEAR[1])?;
+            let packed = DeviceMemory::new(&device, NEAR[1])?;
             let pinned = device.pinned(FAR[1]).map_err(text);
             Ok(Bed { device, engine, other, typed, packed, pinned, each: time.div_f64(40.0) })
         }
@@ -211,7 +211,7 @@ mod on_cuda {
             Ok(slope_mb_s((short, time(short)?), (long, time(long)?)))
         }
 
-        fn launch(&self, found: &mut Found) -> Result<(), String> {
+        fn launch(&self, found: &mut TunedNumbers) -> Result<(), String> {
             let typed = Typed::contiguous(self.typed.part(64)?);
             let packed = self.packed.part(64)?;
             found.set(TABLE, "launch_wait_ns", self.pack(&typed, packed)? * 1e9);
@@ -231,7 +231,7 @@ mod on_cuda {
         }
 
         /// Kernels and copies within the device.
-        fn near(&self, found: &mut Found) -> Result<(), String> {
+        fn near(&self, found: &mut TunedNumbers) -> Result<(), String> {
             let one = |bytes: u64| {
                 let (typed, packed) = (self.strided(bytes)?, self.packed.part(bytes)?);
                 // A message is packed once and unpacked once.
@@ -252,7 +252,7 @@ mod on_cuda {
         }
 
         /// Copies between `to` and `from` one after another, against one of all: the rest between them.
-        fn gap(&self, found: &mut Found, to: Region, from: Region) {
+        fn gap(&self, found: &mut TunedNumbers, to: Region, from: Region) {
             let gap = || {
                 let part = to.len().min(from.len()) / GAPS;
                 let whole = self.copy(
@@ -277,7 +277,7 @@ mod on_cuda {
         }
 
         /// Between the device and page-locked memory.
-        fn host(&self, found: &mut Found) {
+        fn host(&self, found: &mut TunedNumbers) {
             let names = ["to_host_mb_s", "from_host_mb_s", "store_host_mb_s", "load_host_mb_s"];
             let pinned = match &self.pinned {
                 Ok(pinned) => pinned.region(),
@@ -295,9 +295,9 @@ mod on_cuda {
         }
 
         /// Between two devices.
-        fn peer(&self, found: &mut Found) {
+        fn peer(&self, found: &mut TunedNumbers) {
             let names = ["peer_copy_mb_s", "peer_store_mb_s", "peer_load_mb_s"];
-            let there = self.other.clone().and_then(|other| Memory::new(&other, NEAR[1]));
+            let there = self.other.clone().and_then(|other| DeviceMemory::new(&other, NEAR[1]));
             let there = match &there {
                 Ok(there) => there,
                 Err(why) => return names.iter().for_each(|name| found.miss(TABLE, name, why)),
@@ -315,7 +315,7 @@ mod on_cuda {
         }
     }
 
-    fn set(found: &mut Found, name: &str, value: Result<f64, String>) {
+    fn set(found: &mut TunedNumbers, name: &str, value: Result<f64, String>) {
         match value {
             Ok(value) => found.set(TABLE, name, value),
             Err(why) => found.miss(TABLE, name, why),
@@ -326,7 +326,7 @@ mod on_cuda {
     pub(in crate::tune) fn measure(
         link: &Link<'_>,
         time: Duration,
-        found: &mut Found,
+        found: &mut TunedNumbers,
     ) -> Result<(), Failure> {
         let bed = match Bed::new(time) {
             Ok(bed) => bed,
@@ -357,7 +357,7 @@ mod on_cuda {
     }
 
     /// Has rank 1 map memory of ours, with the same device and with another.
-    fn import(link: &Link<'_>, bed: &Bed, found: &mut Found) -> Result<(), Failure> {
+    fn import(link: &Link<'_>, bed: &Bed, found: &mut TunedNumbers) -> Result<(), Failure> {
         let exported = match bed.device.export(bed.typed.region) {
             Ok(Export { bytes, descriptors }) if descriptors.is_empty() => bytes,
             Ok(_) => {
@@ -410,7 +410,7 @@ mod on_cuda {
 
     fn time_import(device: &Arc<CudaDevice>, bytes: &[u8]) -> Option<u64> {
         // The first work of a device in a process makes its context.
-        drop(Memory::new(device, 256).ok()?);
+        drop(DeviceMemory::new(device, 256).ok()?);
         let start = Instant::now();
         let export = Export { bytes: bytes.to_vec(), descriptors: Vec::new() };
         let region = device.import(export).ok()?;

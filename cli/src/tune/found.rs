@@ -25,7 +25,7 @@ const FAR: [(&str, f64); 2] = [("host", 10.0), ("device", 50.0)];
 
 /// Numbers by name.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct TunedNumbers {
     values: BTreeMap<String, Result<f64, String>>,
     /// By how much the middle half of the rounds lies above or below, as a part of what was timed.
     spreads: BTreeMap<String, f64>,
@@ -33,7 +33,7 @@ pub(super) struct Found {
     latency: Option<f64>,
 }
 
-impl Found {
+impl TunedNumbers {
     /// A number was measured. It is brought into its bounds: a clock that stood still measures nothing.
     pub(super) fn set(&mut self, table: &str, name: &str, value: f64) {
         let key = known(table, name);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_was_found_stands_in_the_file_and_the_rest_is_a_comment() {
-        let mut found = Found::default();
+        let mut found = TunedNumbers::default();
         found.set("host", "block_ns", 1.234_56);
         found.set("host", "fragment_bytes", 65_536.0);
         found.set("host", "mapped_mb_s", f64::NAN);
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn rounds_that_do_not_agree_are_written_nowhere() {
-        let mut found = Found::default();
+        let mut found = TunedNumbers::default();
         let steady = vec![10_000.0, 11_000.0, 9_000.0, 99_000.0, 10_500.0, 100.0, 9_500.0];
         assert_eq!(found.settle_rate("pipeline_mb_s", Ok(steady)), Some(10_000.0));
         // Half of the time each.
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_right_is_named() {
-        let mut found = Found::default();
+        let mut found = TunedNumbers::default();
         let usual = Tuning::default();
         found.set("host", "rendezvous_ns", usual.rendezvous_ns * 5.0);
         found.set("host", "map_ns", 0.0);

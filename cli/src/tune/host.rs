@@ -1,7 +1,7 @@
 //! What the host's engine costs: a run of bytes, and a layout that is decoded.
 
 use super::clock::{real, repeat};
-use super::found::Found;
+use super::found::TunedNumbers;
 use crate::failure::Failure;
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive, TypeError};
 use gapless_engine::EngineError;
@@ -26,7 +26,7 @@ pub(super) fn scattered_doubles(runs: u64, doubles: u64) -> Result<Layout, TypeE
 }
 
 /// Measures for so long.
-pub(super) fn measure(time: Duration, found: &mut Found) -> Result<(), Failure> {
+pub(super) fn measure(time: Duration, found: &mut TunedNumbers) -> Result<(), Failure> {
     let each = time.div_f64(3.0);
     let runs = scattered_doubles(RUNS, 1)?;
     let plain = Datatype::contiguous(RUNS, &Primitive::Double.into())?.commit()?;

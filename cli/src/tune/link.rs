@@ -14,7 +14,7 @@
 //! ```
 
 use super::clock::{copy_seconds, median, real, repeats, settled, slope_mb_s};
-use super::found::Found;
+use super::found::TunedNumbers;
 use crate::failure::Failure;
 use gapless::Error;
 use gapless::SharedBuf;
@@ -214,7 +214,7 @@ impl<'w> Link<'w> {
     pub(super) fn measure(
         mut self,
         time: Duration,
-        found: &mut Found,
+        found: &mut TunedNumbers,
     ) -> Result<Link<'w>, Failure> {
         let times = self.times(time)?;
         if let Ok(tiny) = times.median(usual(Protocol::Eager, TINY)) {
@@ -339,7 +339,7 @@ impl Times {
     }
 
     /// The fragment size with which a long message is quickest.
-    fn best_fragment(&self, found: &mut Found) {
+    fn best_fragment(&self, found: &mut TunedNumbers) {
         let default = Tuning::default().fragment_bytes;
         let Ok(usual) = self.median(in_fragments(default)) else { return };
         let mut best = (default, usual);
@@ -353,7 +353,7 @@ impl Times {
     }
 
     /// Up to where eager is quicker than the pipeline.
-    fn eager(&self, found: &mut Found) {
+    fn eager(&self, found: &mut TunedNumbers) {
         let mut most = TINY;
         for bytes in EAGER {
             let one = |protocol| self.median(usual(protocol, bytes));

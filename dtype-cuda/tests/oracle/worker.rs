@@ -20,10 +20,10 @@ use gapless_mem::{Device, Lease, Region, Words};
 use gapless_mem_cuda::{Argument, CudaDevice, Grid, Module};
 use gapless_xtq::Refusal;
 use gapless_xtq::device::{
-    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Failure, Lane, Life, Outcome,
+    Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Failure, Lane, Life, PutOutcome,
     RingShape, Target,
 };
-use gapless_xtq::packet::{Command, ENTRIES, Flags, Launch, Packet, Work};
+use gapless_xtq::packet::{Command, ENTRIES, Flags, Launch, Packet, TaskWork};
 use gapless_xtq::rewrite::{RewriteError, Rewritten};
 use gapless_xtq::sample;
 use gapless_xtq::tables::QueueEntry;
@@ -106,7 +106,7 @@ impl Bench {
         put
     }
 
-    fn outcome(&mut self, lane: usize) -> Outcome {
+    fn outcome(&mut self, lane: usize) -> PutOutcome {
         let start = Instant::now();
         loop {
             if let Some((_, outcome)) = self.lanes[lane].next() {
@@ -130,13 +130,13 @@ impl Bench {
         }
     }
 
-    fn run(&mut self, put: &Put<'_>) -> Outcome {
+    fn run(&mut self, put: &Put<'_>) -> PutOutcome {
         assert!(self.try_put(0, put));
         self.outcome(0)
     }
 
     /// Puts a task that never ends by itself, and aborts the worker some time after it has begun.
-    fn abort_in(&mut self, put: &Put<'_>) -> Outcome {
+    fn abort_in(&mut self, put: &Put<'_>) -> PutOutcome {
         assert!(self.try_put(0, put));
         let begun = Instant::now();
         while !self.target.is_running() {
@@ -168,7 +168,7 @@ impl Put<'_> {
             object: 0,
             signal: 0,
             payload_bytes: u32::try_from(self.payload.len()).unwrap(),
-            work: Work::Kernel(Launch { argument_bytes, ..self.launch }),
+            work: TaskWork::Kernel(Launch { argument_bytes, ..self.launch }),
         };
         Packet::new(&command).unwrap()
     }
@@ -405,7 +405,7 @@ fn tasks_do_what_the_host_does() {
         let sum = |old: &[u8], new: &[u8]| combined_bytes(what, size, old, new);
         set(&accumulated, &before);
         let put = Put { index: 0, queue: 1, launch, words: &[offset, what.word()], payload: &more };
-        assert_eq!(bench.run(&put), Outcome::Ended, "{name}");
+        assert_eq!(bench.run(&put), PutOutcome::Ended, "{name}");
         let mut expected = before.clone();
         expected[from..from + more.len()]
             .copy_from_slice(&sum(&before[from..from + more.len()], &more));
@@ -413,7 +413,7 @@ fn tasks_do_what_the_host_does() {
         set(&copied, &before);
         let odd = &more[..more.len() - 1];
         let put = Put { index: 1, queue: 0, launch, words: &[offset + 3], payload: odd };
-        assert_eq!(bench.run(&put), Outcome::Ended, "{name}");
+        assert_eq!(bench.run(&put), PutOutcome::Ended, "{name}");
         let mut expected = before.clone();
         expected[from + 3..from + 3 + odd.len()].copy_from_slice(odd);
         assert!(bytes_of(&copied) == expected, "copy, {name}");
@@ -422,7 +422,7 @@ fn tasks_do_what_the_host_does() {
         let put = Put { index: 2, queue: 1, launch, words: &words, payload: &[] };
         // They overlap where the offset is large: then elements are combined in any order.
         if from + more.len() <= 32768 && 32768 + more.len() <= 65536 {
-            assert_eq!(bench.run(&put), Outcome::Ended, "{name}");
+            assert_eq!(bench.run(&put), PutOutcome::Ended, "{name}");
             let mut expected = before.clone();
             let new = sum(&before[from..from + more.len()], &before[32768..32768 + more.len()]);
             expected[from..from + more.len()].copy_from_slice(&new);
@@ -441,7 +441,7 @@ fn tasks_do_what_the_host_does() {
         set(&numbered, &[0; 65536]);
         let launch = Launch { grid, group, ..Launch::linear(1, 1, 0) };
         let put = Put { index: 3, queue: 0, launch, words: &[], payload: &[] };
-        assert_eq!(bench.run(&put), Outcome::Ended);
+        assert_eq!(bench.run(&put), PutOutcome::Ended);
         let items: u32 = grid.iter().product();
         let seen = elements_of(&bytes_of(&numbered), 4);
         assert!(
@@ -464,7 +464,7 @@ fn tasks_do_what_the_host_does() {
     for (index, words, why) in fails {
         let payload: &[u8] = if index == 2 { &[] } else { &[1; 16] };
         let put = Put { index, queue: 0, launch: one, words: &words, payload };
-        assert_eq!(bench.run(&put), Outcome::Failed(why), "{index} {words:?}");
+        assert_eq!(bench.run(&put), PutOutcome::Failed(why), "{index} {words:?}");
     }
     let wide = Put {
         index: 3,
@@ -474,14 +474,14 @@ fn tasks_do_what_the_host_does() {
         payload: &[],
     };
     let wide = Put { launch: Launch { group: [1, 1, 1], ..wide.launch }, ..wide };
-    assert_eq!(bench.run(&wide), Outcome::Refused(Refusal::Grid));
+    assert_eq!(bench.run(&wide), PutOutcome::Refused(Refusal::Grid));
     let large =
         Put { index: 1, queue: 0, launch: Launch::linear(1, 513, 0), words: &[0], payload: &[] };
-    assert_eq!(bench.run(&large), Outcome::Refused(Refusal::Group { items_max: 512 }));
+    assert_eq!(bench.run(&large), PutOutcome::Refused(Refusal::Group { items_max: 512 }));
     let long = vec![0; 65537];
     let long = Put { index: 1, queue: 0, launch: one, words: &[0], payload: &long };
-    assert_eq!(bench.run(&long), Outcome::Refused(Refusal::PayloadTooLong { max: 65536 }));
+    assert_eq!(bench.run(&long), PutOutcome::Refused(Refusal::PayloadTooLong { max: 65536 }));
     drop(bench.target.take_posted().unwrap());
     let put = Put { index: 1, queue: 0, launch: one, words: &[0], payload: &[1] };
-    assert_eq!(bench.run(&put), Outcome::Refused(Refusal::NoReceiveBuffer));
+    assert_eq!(bench.run(&put), PutOutcome::Refused(Refusal::NoReceiveBuffer));
 }

@@ -10,7 +10,7 @@
 use btl_udp::Udp;
 use gapless::World;
 use gapless::launch::{self, Job};
-use gapless_halo::Memory;
+use gapless_halo::BlockMemory;
 use gapless_halo::plate::{Plate, Summary, run};
 use std::error::Error;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ fn start(ranks: &str) -> Result<ExitCode, Box<dyn Error>> {
 fn take_part() -> Result<ExitCode, Box<dyn Error>> {
     let world = World::builder().transport(Box::new(Udp::new()?)).only(["udp"]).init()?;
     let plate = Plate { rows: 480, columns: 640, steps: 50 };
-    let Summary { grid, block, sent_bytes, wrong, .. } = run(&world, plate, Memory::Host)?;
+    let Summary { grid, block, sent_bytes, wrong, .. } = run(&world, plate, BlockMemory::Host)?;
     println!(
         "rank {} of {} over udp ({} × {} processes): {} × {} cells, {sent_bytes} bytes sent, \
          {wrong} wrong",

@@ -22,7 +22,7 @@ use crate::receiver::{Arrival, Receiver};
 use crate::sender::Sender;
 use crate::seq::Seq;
 use crate::socket::{Receive, Send, Socket};
-use crate::wire::{HEADER_BYTES, Header, Kind, Sessions};
+use crate::wire::{HEADER_BYTES, Header, PacketKind, Sessions};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{AmTag, Event, LinkError, PeerId, ReserveError, Slot, Token};
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ pub(crate) struct Around<'a> {
     pub(crate) ready: &'a mut VecDeque<Event>,
 }
 
-enum Stage {
+enum LinkStage {
     /// The dialer is connected to the peer's listener.
     Meeting {
         dialer: Socket,
@@ -71,7 +71,7 @@ enum Stage {
 pub(crate) struct Link {
     id: PeerId,
     card: Card,
-    stage: Stage,
+    stage: LinkStage,
     /// `None` once the link has ended.
     channel: Option<Channel>,
     sender: Sender,
@@ -112,7 +112,7 @@ impl Link {
         Ok(Link {
             id,
             card,
-            stage: Stage::Meeting { dialer, hello_at: around.now, pause: meeting::PAUSE_MIN },
+            stage: LinkStage::Meeting { dialer, hello_at: around.now, pause: meeting::PAUSE_MIN },
             channel: Some(Channel::new(own, wire)),
             sender: Sender::new(first, flying_bytes),
             first,
@@ -134,7 +134,7 @@ impl Link {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up { .. })
+        matches!(self.stage, LinkStage::Up { .. })
     }
 
     /// The socket of the pair.
@@ -156,15 +156,15 @@ impl Link {
     pub(crate) fn reserve(&self, len: usize) -> Result<Slot, ReserveError> {
         let max = self.send_pool.buffer_bytes();
         match &self.stage {
-            Stage::Ended(error) => Err(ReserveError::Link(error.clone())),
-            Stage::Meeting { .. } if len <= max => Err(ReserveError::Full),
+            LinkStage::Ended(error) => Err(ReserveError::Link(error.clone())),
+            LinkStage::Meeting { .. } if len <= max => Err(ReserveError::Full),
             _ => self.send_pool.slot(self.id, len),
         }
     }
 
     pub(crate) fn send(&mut self, slot: Slot, tag: AmTag, done: Token, around: &mut Around<'_>) {
         let buffer = self.send_pool.open(slot).expect("a slot of this transport");
-        if let Stage::Ended(error) = &self.stage {
+        if let LinkStage::Ended(error) = &self.stage {
             if done != Token::NONE {
                 let result = Err(error.clone());
                 around.ready.push_back(Event::Sent { token: done, result });
@@ -176,7 +176,7 @@ impl Link {
     }
 
     /// Sends one datagram with what the peer is to know.
-    fn say(&mut self, kind: Kind, around: &Around<'_>) {
+    fn say(&mut self, kind: PacketKind, around: &Around<'_>) {
         let sessions = self.sessions(around);
         let acks = self.receiver.acks();
         let header = Header { kind, tag: 0, sessions, seq: Seq(0), acks, payload_bytes: 0 };
@@ -206,7 +206,7 @@ impl Link {
             && let Some(message) = self.sender.peek()
         {
             let header = Header {
-                kind: Kind::Data,
+                kind: PacketKind::Data,
                 tag: message.tag.0,
                 sessions,
                 seq: message.seq,
@@ -262,13 +262,13 @@ impl Link {
         if self.refusals < REFUSALS {
             self.refusals = 0;
         }
-        if matches!(header.kind, Kind::Hello | Kind::Refuse) {
+        if matches!(header.kind, PacketKind::Hello | PacketKind::Refuse) {
             return Err(format!("a {:?} where messages are expected", header.kind));
         }
         let Around { now, ready, .. } = around;
         self.sender.acknowledged(&header.acks, *now)?;
         match header.kind {
-            Kind::Data => {
+            PacketKind::Data => {
                 let from = self.id;
                 let len = header.payload_bytes as usize;
                 let arrival =
@@ -279,7 +279,7 @@ impl Link {
                 self.unacknowledged += 1;
                 self.ack_now |= arrival != Arrival::New;
             }
-            Kind::Probe => self.ack_now = true,
+            PacketKind::Probe => self.ack_now = true,
             _ => {}
         }
         Ok(())
@@ -291,9 +291,9 @@ impl Link {
     /// is about to sleep, so acknowledgements do not wait for company.
     pub(crate) fn step(&mut self, listener_is_empty: bool, hurry: bool, around: &mut Around<'_>) {
         match self.stage {
-            Stage::Ended(_) => return,
-            Stage::Meeting { .. } => return self.say_hello(listener_is_empty, around),
-            Stage::Up { .. } => {}
+            LinkStage::Ended(_) => return,
+            LinkStage::Meeting { .. } => return self.say_hello(listener_is_empty, around),
+            LinkStage::Up { .. } => {}
         }
         let now = around.now;
         self.receiver.make_room(&self.receive_pool);
@@ -307,13 +307,13 @@ impl Link {
             if at <= now {
                 let pause = (pause * 2).min(PROBE_EVERY);
                 self.ask_at = Some((now + pause, pause));
-                self.say(Kind::Probe, around);
+                self.say(PacketKind::Probe, around);
             }
         } else {
             self.ask_at = None;
         }
         if self.probe_at <= now {
-            self.say(Kind::Probe, around);
+            self.say(PacketKind::Probe, around);
         }
         if self.refusals >= REFUSALS && self.receive(around) {
             self.end(gone("nobody has its port any more"), around);
@@ -333,17 +333,17 @@ impl Link {
             || self.unacknowledged >= window.div_ceil(4)
             || untold > 0 && self.receiver.seems_full()
         {
-            self.say(Kind::Ack, around);
+            self.say(PacketKind::Ack, around);
         }
     }
 
     /// When [`step`](Link::step) has something to do, if nothing comes before.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         match &self.stage {
-            Stage::Ended(_) => None,
-            Stage::Meeting { hello_at, .. } => Some(*hello_at),
-            Stage::Up { .. } if self.refusals >= REFUSALS => Some(now),
-            Stage::Up { .. } => {
+            LinkStage::Ended(_) => None,
+            LinkStage::Meeting { hello_at, .. } => Some(*hello_at),
+            LinkStage::Up { .. } if self.refusals >= REFUSALS => Some(now),
+            LinkStage::Up { .. } => {
                 let ask_at = self.ask_at.map(|(at, _)| at);
                 let others = [self.sender.deadline(), self.ack_at, ask_at, self.retry_at];
                 others.into_iter().flatten().chain([self.probe_at]).min()
@@ -361,7 +361,7 @@ impl Link {
 
     /// Everything pending ends with an error, and the peer is reported lost.
     fn end(&mut self, error: LinkError, around: &mut Around<'_>) {
-        if matches!(self.stage, Stage::Ended(_)) {
+        if matches!(self.stage, LinkStage::Ended(_)) {
             return;
         }
         for token in self.sender.fail() {
@@ -372,7 +372,7 @@ impl Link {
         // Closing the socket tells the peer, if it lives.
         self.channel = None;
         self.receiver = Receiver::new(1);
-        self.stage = Stage::Ended(error);
+        self.stage = LinkStage::Ended(error);
     }
 }
 

@@ -23,7 +23,7 @@ const OVERHEAD_BYTES: usize = 1024;
 
 /// Where a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SendState {
     /// Here; it has never gone out.
     Queued,
     /// In flight since `at`, as the `turn`-th datagram; `first` if it went out once.
@@ -38,7 +38,7 @@ struct Message {
     buffer: Buffer,
     tag: AmTag,
     done: Token,
-    place: Place,
+    place: SendState,
 }
 
 /// All messages that the peer may not have yet, oldest first.
@@ -96,7 +96,7 @@ impl Sender {
     }
 
     pub(crate) fn push(&mut self, buffer: Buffer, tag: AmTag, done: Token) {
-        self.queue.push_back(Message { buffer, tag, done, place: Place::Queued });
+        self.queue.push_back(Message { buffer, tag, done, place: SendState::Queued });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -120,7 +120,7 @@ impl Sender {
         if self.flying >= self.burst {
             return None;
         }
-        let missing = self.queue.iter().take(started).position(|m| m.place == Place::Missing);
+        let missing = self.queue.iter().take(started).position(|m| m.place == SendState::Missing);
         let next = missing.or_else(|| {
             let free =
                 started < self.queue.len() && self.base.plus(self.started).is_before(self.edge);
@@ -144,10 +144,10 @@ impl Sender {
     pub(crate) fn gone(&mut self, now: Instant) -> Token {
         let Some(index) = self.next() else { return Token::NONE };
         let message = &mut self.queue[index];
-        let first = message.place == Place::Queued;
+        let first = message.place == SendState::Queued;
         self.started += u32::from(first);
         self.turns += 1;
-        message.place = Place::Flying { at: now, turn: self.turns, first };
+        message.place = SendState::Flying { at: now, turn: self.turns, first };
         self.flying += 1;
         self.flying_bytes += message.buffer.len() + OVERHEAD_BYTES;
         self.deadline.get_or_insert(now + self.rto.wait());
@@ -156,7 +156,7 @@ impl Sender {
 
     fn landed(&mut self, index: usize, now: Instant) {
         let message = &mut self.queue[index];
-        if let Place::Flying { at, turn, first } = message.place {
+        if let SendState::Flying { at, turn, first } = message.place {
             self.flying -= 1;
             self.flying_bytes -= message.buffer.len() + OVERHEAD_BYTES;
             // Of one that went out twice nobody knows which has arrived (Karn's rule).
@@ -165,7 +165,7 @@ impl Sender {
                 self.arrived_turn = self.arrived_turn.max(turn);
             }
         }
-        message.place = Place::Landed;
+        message.place = SendState::Landed;
     }
 
     /// Takes in what the peer has.
@@ -197,7 +197,7 @@ impl Sender {
         }
         for bit in (0..beyond).filter(|bit| sack >> bit & 1 == 1) {
             let index = (through + 1 + bit) as usize;
-            if self.queue[index].place != Place::Landed {
+            if self.queue[index].place != SendState::Landed {
                 news = true;
                 self.landed(index, now);
             }
@@ -219,10 +219,10 @@ impl Sender {
 
     fn give_up_overtaken(&mut self) {
         for message in self.queue.iter_mut().take(self.started as usize) {
-            if let Place::Flying { turn, .. } = message.place
+            if let SendState::Flying { turn, .. } = message.place
                 && turn + OVERTAKEN_BY <= self.arrived_turn
             {
-                message.place = Place::Missing;
+                message.place = SendState::Missing;
                 self.flying -= 1;
                 self.flying_bytes -= message.buffer.len() + OVERHEAD_BYTES;
             }
@@ -240,8 +240,8 @@ impl Sender {
             return;
         }
         for message in self.queue.iter_mut().take(self.started as usize) {
-            if matches!(message.place, Place::Flying { .. }) {
-                message.place = Place::Missing;
+            if matches!(message.place, SendState::Flying { .. }) {
+                message.place = SendState::Missing;
             }
         }
         (self.flying, self.flying_bytes, self.burst, self.deadline) = (0, 0, 1, None);

@@ -5,7 +5,7 @@ use crate::card::Card;
 use crate::seq::Seq;
 use crate::socket::Socket;
 use crate::udp::LINGER;
-use crate::wire::{Acks, HEADER_BYTES, Header, Kind, Sessions};
+use crate::wire::{Acks, HEADER_BYTES, Header, PacketKind, Sessions};
 use crate::{Config, Faults, Udp};
 use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
 use gapless_btl_testkit::conformance::Fixture;
@@ -44,7 +44,7 @@ fn garbage(from: &Udp, to: PeerId, variant: u32) -> Option<Vec<u8>> {
     let (sent, heard) = (link.numbers().0, link.numbers().1);
     let room = Acks { ack: heard, sack: 0, edge: heard.plus(8) };
     let good = Header {
-        kind: Kind::Data,
+        kind: PacketKind::Data,
         tag: 9,
         sessions: Sessions { to: link.card().session, from: from.card.session },
         seq: sent,
@@ -98,8 +98,8 @@ fn garbage(from: &Udp, to: PeerId, variant: u32) -> Option<Vec<u8>> {
         69 => with(&|h| h.acks.edge = heard.plus(65)),
         70 => with(&|h| h.acks.edge = heard.plus(u32::MAX)),
         // The wrong kind for this socket.
-        71 => with(&|h| h.kind = Kind::Hello),
-        72 => with(&|h| h.kind = Kind::Refuse),
+        71 => with(&|h| h.kind = PacketKind::Hello),
+        72 => with(&|h| h.kind = PacketKind::Refuse),
         // Another session.
         73 => with(&|h| h.sessions.from ^= 1),
         74 => with(&|h| h.sessions.to ^= 1),
@@ -231,7 +231,7 @@ fn strangers_are_not_heard() {
     let stranger = Socket::bind().unwrap();
     let pair_port = b.links[0].socket().unwrap().port();
     let forged = Header {
-        kind: Kind::Data,
+        kind: PacketKind::Data,
         tag: 3,
         sessions: Sessions { to: b.card.session, from: a.card.session },
         seq: a.links[0].numbers().0,
@@ -242,7 +242,7 @@ fn strangers_are_not_heard() {
         // The right words, from the wrong port.
         stranger.send_to(port, &forged.encode(), &[9; 4]);
         stranger.send_to(port, &[0; HEADER_BYTES], &[]);
-        stranger.send_to(port, &Header { kind: Kind::Hello, ..forged }.encode(), &[0xff; 4]);
+        stranger.send_to(port, &Header { kind: PacketKind::Hello, ..forged }.encode(), &[0xff; 4]);
     }
     for _ in 0..100 {
         assert!(poll(&mut b).is_empty() && poll(&mut a).is_empty());

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::link::{Around, Link};
 use crate::seq::Seq;
 use crate::socket::{Receive, Socket, system};
-use crate::wire::{Acks, HEADER_BYTES, Header, Hello, Kind, Sessions};
+use crate::wire::{Acks, HEADER_BYTES, Header, Hello, PacketKind, Sessions};
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Sink, Slot, Token,
     hand_out,
@@ -94,7 +94,8 @@ impl Udp {
         let wakeup =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os("eventfd"))?;
         let add = os("epoll_ctl");
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN).map_err(&add)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)
+            .map_err(&add)?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(&add)?;
         epoll::add(&epoll, &wakeup, EventData::new_u64(WAKEUP), EventFlags::IN).map_err(&add)?;
         Ok(Udp {
@@ -176,7 +177,7 @@ impl Udp {
                 Receive::Refused | Receive::Foreign => {}
                 Receive::Datagram { bytes: len, from_port, .. } => {
                     if let Ok(header) = Header::decode(&bytes[..len.min(HEADER_BYTES)], len)
-                        && header.kind == Kind::Hello
+                        && header.kind == PacketKind::Hello
                     {
                         self.hello(&header, &payload, from_port, now);
                     }
@@ -198,7 +199,7 @@ impl Udp {
             // Whoever is looked for had this port before, and is dead.
             let sessions = Sessions { to: from, from: to };
             let refuse = Header {
-                kind: Kind::Refuse,
+                kind: PacketKind::Refuse,
                 tag: 0,
                 sessions,
                 seq: Seq(0),

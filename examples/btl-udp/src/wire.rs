@@ -30,7 +30,7 @@ const MAGIC: [u8; 2] = *b"GU";
 const VERSION: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PacketKind {
     Hello,
     Refuse,
     Data,
@@ -38,16 +38,22 @@ pub(crate) enum Kind {
     Probe,
 }
 
-impl Kind {
-    const ALL: [Kind; 5] = [Kind::Hello, Kind::Refuse, Kind::Data, Kind::Ack, Kind::Probe];
+impl PacketKind {
+    const ALL: [PacketKind; 5] = [
+        PacketKind::Hello,
+        PacketKind::Refuse,
+        PacketKind::Data,
+        PacketKind::Ack,
+        PacketKind::Probe,
+    ];
 
     fn code(self) -> u8 {
         match self {
-            Kind::Hello => 1,
-            Kind::Refuse => 2,
-            Kind::Data => 3,
-            Kind::Ack => 4,
-            Kind::Probe => 5,
+            PacketKind::Hello => 1,
+            PacketKind::Refuse => 2,
+            PacketKind::Data => 3,
+            PacketKind::Ack => 4,
+            PacketKind::Probe => 5,
         }
     }
 }
@@ -63,7 +69,7 @@ pub(crate) struct Sessions {
 /// Everything before the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) kind: Kind,
+    pub(crate) kind: PacketKind,
     pub(crate) tag: u8,
     pub(crate) sessions: Sessions,
     pub(crate) seq: Seq,
@@ -132,7 +138,7 @@ impl Header {
         if bytes[2] != VERSION {
             return Err(format!("a datagram of version {}", bytes[2]));
         }
-        let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.code() == bytes[3]) else {
+        let Some(kind) = PacketKind::ALL.into_iter().find(|kind| kind.code() == bytes[3]) else {
             return Err(format!("a datagram of unknown kind {}", bytes[3]));
         };
         if bytes[5..8] != [0; 3] {
@@ -144,7 +150,9 @@ impl Header {
                 "{payload_bytes} bytes of payload announced in a datagram of {datagram_bytes}"
             ));
         }
-        if payload_bytes != 0 && matches!(kind, Kind::Refuse | Kind::Ack | Kind::Probe) {
+        if payload_bytes != 0
+            && matches!(kind, PacketKind::Refuse | PacketKind::Ack | PacketKind::Probe)
+        {
             return Err(format!("{payload_bytes} bytes of payload in a {kind:?}"));
         }
         Ok(Header {
@@ -219,7 +227,7 @@ mod tests {
 
     fn header() -> Header {
         Header {
-            kind: Kind::Data,
+            kind: PacketKind::Data,
             tag: 7,
             sessions: Sessions { to: 0x0102_0304_0506_0708, from: u64::MAX },
             seq: Seq(u32::MAX),
@@ -251,7 +259,7 @@ mod tests {
         }
         assert!(Header::decode(&good, HEADER_BYTES + 2).is_err());
         assert!(Header::decode(&good, usize::MAX).is_err());
-        let mut ack = Header { kind: Kind::Ack, ..header() };
+        let mut ack = Header { kind: PacketKind::Ack, ..header() };
         assert!(Header::decode(&ack.encode(), HEADER_BYTES + 3).is_err());
         ack.payload_bytes = 0;
         assert!(Header::decode(&ack.encode(), HEADER_BYTES).is_ok());

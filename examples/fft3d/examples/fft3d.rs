@@ -9,7 +9,7 @@
 //! or several on one under MPS. The library beside says how it is done.
 
 use gapless::{CudaDriver, World};
-use gapless_fft3d::{Memory, run};
+use gapless_fft3d::{TransposeMemory, run};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -32,13 +32,13 @@ fn transform() -> Result<bool, Box<dyn Error>> {
     let mut side = 64;
     let mut arguments = std::env::args().skip(1);
     let world = World::init()?;
-    let mut memory = Memory::Host;
+    let mut memory = TransposeMemory::Host;
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--device" if arguments.next().as_deref() == Some("cuda") => {
                 let devices = CudaDriver::load()?.devices();
                 let device = world.rank().checked_rem(devices).ok_or("there is no CUDA device")?;
-                memory = Memory::Cuda(device);
+                memory = TransposeMemory::Cuda(device);
             }
             number => side = number.parse().map_err(|_| "usage: [SIDE] [--device cuda]")?,
         }

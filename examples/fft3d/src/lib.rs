@@ -22,7 +22,7 @@ use transpose::Transpose;
 
 /// Where the exchange happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum TransposeMemory {
     /// In memory of the host.
     Host,
     /// In memory of a CUDA device, on a stream.
@@ -49,7 +49,7 @@ pub struct Summary {
 pub fn run(
     world: &World,
     side: usize,
-    memory: Memory,
+    memory: TransposeMemory,
 ) -> Result<Summary, Box<dyn std::error::Error>> {
     let comm = world.comm();
     let (ranks, rank) = (comm.size() as usize, comm.rank() as usize);

@@ -3,7 +3,7 @@
 //! A process has planes `[m][n][n]` of the cube, or lines `[n][m][n]`, where `m` is its share of `n`. What it gives to
 //! another is a box `[m][m][n]` of the one, which becomes a box of the other; `alltoallw` takes both as layouts.
 
-use crate::Memory;
+use crate::TransposeMemory;
 use gapless::{
     Blocks, BlocksMut, Communicator, CudaDriver, CudaStream, Datatype, DeviceBuf, Equivalence,
     Error, Layout, Parts, Space, StreamBlock, StreamComm, StreamPlan, Subarray, View, World,
@@ -98,13 +98,13 @@ impl<'w> Transpose<'w> {
     pub fn new(
         world: &'w World,
         side: usize,
-        memory: Memory,
+        memory: TransposeMemory,
     ) -> Result<Transpose<'w>, Box<dyn std::error::Error>> {
         let comm = world.comm();
         let boxes = Boxes::new(side, comm.size() as usize)?;
         let gpu = match memory {
-            Memory::Host => None,
-            Memory::Cuda(device) => Some(Gpu::new(world, device, &boxes)?),
+            TransposeMemory::Host => None,
+            TransposeMemory::Cuda(device) => Some(Gpu::new(world, device, &boxes)?),
         };
         Ok(Transpose { comm, boxes, gpu })
     }

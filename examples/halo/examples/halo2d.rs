@@ -10,7 +10,7 @@
 
 use gapless::World;
 use gapless_halo::plate::{Plate, run};
-use gapless_halo::{Memory, STEPS_PER_RESIDUAL};
+use gapless_halo::{BlockMemory, STEPS_PER_RESIDUAL};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -34,7 +34,8 @@ fn halo() -> Result<usize, Box<dyn Error>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let world = World::init()?;
     let plate = Plate { rows: 480, columns: 640, steps: 50 };
-    let summary = Memory::chosen(&arguments, world.rank(), |memory| run(&world, plate, memory))?;
+    let summary =
+        BlockMemory::chosen(&arguments, world.rank(), |memory| run(&world, plate, memory))?;
     let (grid, block) = (summary.grid, summary.block);
     println!(
         "rank {} of {} ({} × {} processes): {} × {} cells, {} bytes sent, {} wrong",

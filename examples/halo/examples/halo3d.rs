@@ -13,7 +13,7 @@
 
 use gapless::World;
 use gapless_halo::cuboid::{Cuboid, Exchange, run};
-use gapless_halo::{Memory, STEPS_PER_RESIDUAL};
+use gapless_halo::{BlockMemory, STEPS_PER_RESIDUAL};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -40,8 +40,9 @@ fn halo() -> Result<usize, Box<dyn Error>> {
     let exchange = if collective.is_some() { Exchange::Collective } else { Exchange::Messages };
     let world = World::init()?;
     let cuboid = Cuboid { sides: [48, 56, 64], steps: 50 };
-    let summary =
-        Memory::chosen(&arguments, world.rank(), |memory| run(&world, cuboid, memory, exchange))?;
+    let summary = BlockMemory::chosen(&arguments, world.rank(), |memory| {
+        run(&world, cuboid, memory, exchange)
+    })?;
     let (grid, block) = (summary.grid, summary.block);
     println!(
         "rank {} of {} ({} × {} × {} processes): {} × {} × {} cells, {} neighbours, {} bytes sent, {} wrong",

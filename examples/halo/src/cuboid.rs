@@ -8,7 +8,7 @@
 
 use crate::memory::{Exchanged, part};
 use crate::rim::{Neighbour, Rim};
-use crate::{Memory, OUTSIDE, STEPS_PER_RESIDUAL};
+use crate::{BlockMemory, OUTSIDE, STEPS_PER_RESIDUAL};
 use gapless::coll::topologies::dims_create;
 use gapless::{Communicator, Error, InPlace, Plan, ReduceOp, World};
 
@@ -48,7 +48,7 @@ pub enum Exchange {
 }
 
 /// What exchanges them.
-enum Way<'w> {
+enum HaloExchange<'w> {
     Messages(Box<Plan>),
     Collective(Box<Rim<'w>>),
 }
@@ -60,7 +60,7 @@ enum Way<'w> {
 pub fn run(
     world: &World,
     cuboid: Cuboid,
-    memory: Memory,
+    memory: BlockMemory,
     exchange: Exchange,
 ) -> Result<Summary, Error> {
     let grid = dims_create(world.size(), &[0; 3])?;
@@ -72,15 +72,17 @@ pub fn run(
     let sent: u64 = neighbours.iter().map(|neighbour| neighbour.going.size()).sum();
     let mut way = match exchange {
         Exchange::Messages => {
-            Way::Messages(Box::new(messages(&comm, &block, &array, &neighbours)?))
+            HaloExchange::Messages(Box::new(messages(&comm, &block, &array, &neighbours)?))
         }
-        Exchange::Collective => Way::Collective(Box::new(Rim::new(&comm, &array, &neighbours)?)),
+        Exchange::Collective => {
+            HaloExchange::Collective(Box::new(Rim::new(&comm, &array, &neighbours)?))
+        }
     };
     let (mut sent_bytes, mut residuals) = (0, Vec::new());
     for number in 1..=cuboid.steps {
         match &mut way {
-            Way::Messages(plan) => array.exchange(plan, &mut block.cells)?,
-            Way::Collective(rim) => rim.exchange(&mut array, &mut block.cells)?,
+            HaloExchange::Messages(plan) => array.exchange(plan, &mut block.cells)?,
+            HaloExchange::Collective(rim) => rim.exchange(&mut array, &mut block.cells)?,
         }
         sent_bytes += sent;
         let mut change = block.step();

@@ -7,14 +7,14 @@ use gapless::{
 
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum BlockMemory {
     /// In memory of the host.
     Host,
     /// In memory of a device.
     Device(Space),
 }
 
-impl Memory {
+impl BlockMemory {
     /// Finds the memory that a program's arguments ask for (none, or `--device cuda|opencl`), and gives it to `work`. Of
     /// several CUDA devices, ranks take one each in turn.
     ///
@@ -23,19 +23,19 @@ impl Memory {
     pub fn chosen<T>(
         arguments: &[&str],
         rank: u32,
-        work: impl FnOnce(Memory) -> Result<T, Error>,
+        work: impl FnOnce(BlockMemory) -> Result<T, Error>,
     ) -> Result<T, Box<dyn std::error::Error>> {
         match arguments {
-            [] => Ok(work(Memory::Host)?),
+            [] => Ok(work(BlockMemory::Host)?),
             ["--device", "cuda"] => {
                 let devices = CudaDriver::load()?.devices();
                 let device = rank.checked_rem(devices).ok_or("there is no CUDA device")?;
-                Ok(work(Memory::Device(Space::Cuda { device }))?)
+                Ok(work(BlockMemory::Device(Space::Cuda { device }))?)
             }
             ["--device", "opencl"] => {
                 // It stays open while its memory is used.
                 let device = OpenClDevice::open(0)?;
-                Ok(work(Memory::Device(gapless::Device::space(&device)))?)
+                Ok(work(BlockMemory::Device(gapless::Device::space(&device)))?)
             }
             other => Err(format!("usage: [--device cuda|opencl], not {}", other.join(" ")).into()),
         }
@@ -51,10 +51,12 @@ pub(crate) struct Exchanged<'w> {
 
 impl<'w> Exchanged<'w> {
     /// The array of these cells.
-    pub(crate) fn new(world: &'w World, memory: Memory, cells: &[f64]) -> Result<Self, Error> {
+    pub(crate) fn new(world: &'w World, memory: BlockMemory, cells: &[f64]) -> Result<Self, Error> {
         let device = match memory {
-            Memory::Host => None,
-            Memory::Device(space) => Some(world.alloc_device(space, size_of_val(cells) as u64)?),
+            BlockMemory::Host => None,
+            BlockMemory::Device(space) => {
+                Some(world.alloc_device(space, size_of_val(cells) as u64)?)
+            }
         };
         let mut array = Exchanged { device, myself: world.self_comm() };
         array.upload(cells)?;

@@ -5,7 +5,7 @@
 //! contiguous, a column is not, and neither is packed by hand.
 
 use crate::memory::{Exchanged, part};
-use crate::{Memory, OUTSIDE, STEPS_PER_RESIDUAL};
+use crate::{BlockMemory, OUTSIDE, STEPS_PER_RESIDUAL};
 use gapless::{Communicator, Error, InPlace, Plan, ReduceOp, World};
 
 /// The plate, and how long it is watched.
@@ -38,7 +38,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// A neighbour is lost; the plate is too small or too large; there is no such device.
-pub fn run(world: &World, plate: Plate, memory: Memory) -> Result<Summary, Error> {
+pub fn run(world: &World, plate: Plate, memory: BlockMemory) -> Result<Summary, Error> {
     let comm = world.comm();
     let mut block = Block::new(comm, plate)?;
     let mut array = Exchanged::new(world, memory, &block.cells)?;

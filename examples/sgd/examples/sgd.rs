@@ -10,7 +10,7 @@
 
 use gapless::xtq::CudaWorker;
 use gapless::{CudaDriver, InPlace, ReduceOp, World};
-use gapless_sgd::{Options, Summary, Way, Workers, train, train_by};
+use gapless_sgd::{Options, SumMode, Summary, Workers, train, train_by};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn compare() -> Result<bool, Box<dyn Error>> {
             "gradients", "steps", "last loss", "right", "seconds", "reducing"
         );
     }
-    let first = train(&world, Way::Messages, options)?;
+    let first = train(&world, SumMode::Messages, options)?;
     let mut fine = true;
     let mut show = |name: &str, summary: &Summary, exact: bool| {
         let off = compare_losses(&first.losses, &summary.losses);
@@ -66,8 +66,8 @@ fn compare() -> Result<bool, Box<dyn Error>> {
         }
     };
     show("messages", &first, true);
-    show("xtq", &train(&world, Way::Xtq, options)?, true);
-    show("default", &train(&world, Way::Default, options)?, false);
+    show("xtq", &train(&world, SumMode::Xtq, options)?, true);
+    show("default", &train(&world, SumMode::Default, options)?, false);
     let workers = workers(&world)?;
     match &workers {
         Ok(workers) => show("workers", &train_by(&world, workers, options)?, false),

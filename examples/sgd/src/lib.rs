@@ -4,8 +4,8 @@
 //!   network.
 //! - A step: each process computes the gradient of its part of the batch; each tensor of it is all-reduced, in its
 //!   place; all go down the same gradient. So all have the same network, bit for bit.
-//! - The sums come by one of several ways ([`Way`], [`Workers`]). Where two ways add in the same order, all losses are the same to
-//!   the last bit; where they do not, they differ by what rounding adds up to.
+//! - The sums come by one of several ways ([`SumMode`], [`Workers`]). Where two ways add in the same order, all losses
+//!   are the same to the last bit; where they do not, they differ by what rounding adds up to.
 //!
 //! The communicator of a way has a table of its own ([`gapless::World::set_coll_table`]).
 #![deny(unsafe_code)]
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// How gradients are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SumMode {
     /// As the world's table has it: on one host through shared memory.
     Default,
     /// By messages round a ring.
@@ -39,16 +39,16 @@ pub enum Way {
     Xtq,
 }
 
-impl Way {
+impl SumMode {
     /// All there are.
-    pub const ALL: [Way; 3] = [Way::Default, Way::Messages, Way::Xtq];
+    pub const ALL: [SumMode; 3] = [SumMode::Default, SumMode::Messages, SumMode::Xtq];
 
     /// A table of `[shared]` rules that take no all-reduce, and one algorithm for all of them.
     fn table(self) -> Result<Option<Table>, String> {
         let name = match self {
-            Way::Default => return Ok(None),
-            Way::Messages => "ring",
-            Way::Xtq => "xtq",
+            SumMode::Default => return Ok(None),
+            SumMode::Messages => "ring",
+            SumMode::Xtq => "xtq",
         };
         let rule = |name: &str, bytes_max| {
             let algorithm = name.parse().map_err(|error| format!("{error}"))?;
@@ -59,12 +59,12 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for SumMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Way::Default => "default",
-            Way::Messages => "messages",
-            Way::Xtq => "xtq",
+            SumMode::Default => "default",
+            SumMode::Messages => "messages",
+            SumMode::Xtq => "xtq",
         })
     }
 }
@@ -115,7 +115,7 @@ impl Summary {
 ///
 /// # Errors
 /// A process is lost; there is nothing to train.
-pub fn train(world: &World, way: Way, options: Options) -> Result<Summary, Failure> {
+pub fn train(world: &World, way: SumMode, options: Options) -> Result<Summary, Failure> {
     let comm = communicator(world, way)?;
     let sum = |numbers: &mut [f32]| Ok(comm.allreduce(InPlace, numbers, ReduceOp::Sum)?);
     let trained = steps(&comm, &sum, options);
@@ -135,7 +135,7 @@ pub fn train_by(world: &World, workers: &Workers, options: Options) -> Result<Su
 pub type Failure = Box<dyn std::error::Error>;
 
 /// A communicator whose all-reduces go that way.
-fn communicator(world: &World, way: Way) -> Result<Communicator, Failure> {
+fn communicator(world: &World, way: SumMode) -> Result<Communicator, Failure> {
     let before = world.coll_table();
     if let Some(table) = way.table()? {
         world.set_coll_table(table);

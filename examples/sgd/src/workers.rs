@@ -29,18 +29,18 @@ const ARGUMENTS: u16 = 32;
 pub struct Workers {
     comm: Communicator,
     tasks: Tasks,
-    memory: Memory,
+    memory: TensorMemory,
     /// How many blocks its worker has yet to add.
     added: Signal,
 }
 
 /// Memory of an accelerator for the largest tensor.
-struct Memory {
+struct TensorMemory {
     device: Arc<dyn Device>,
     sums: Lease,
 }
 
-impl std::fmt::Debug for Memory {
+impl std::fmt::Debug for TensorMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Memory of {} bytes", self.sums.region().len())
     }
@@ -60,9 +60,9 @@ impl Workers {
         let bytes = (TENSORS.into_iter().max().unwrap_or(0) * size_of::<f32>()) as u64;
         // All memory before the worker, which stays as long as the world: tools that check memory know what there was when
         // a kernel began.
-        let sums = Memory::lease(&device, bytes)?;
+        let sums = TensorMemory::lease(&device, bytes)?;
         let rooms = (0..comm.size())
-            .map(|_| Memory::lease(&device, bytes))
+            .map(|_| TensorMemory::lease(&device, bytes))
             .collect::<Result<Vec<_>, _>>()?;
         tasks.attach_worker(worker, Life { idle: None, longest: Duration::from_secs(600) })?;
         let added = tasks.signal(0);
@@ -77,7 +77,7 @@ impl Workers {
             unsafe { tasks.post_to_worker(room) }?;
         }
         comm.barrier()?;
-        Ok(Workers { comm, tasks, memory: Memory { device, sums }, added })
+        Ok(Workers { comm, tasks, memory: TensorMemory { device, sums }, added })
     }
 
     /// Sums the numbers of all processes, in their place. All call this, with as many numbers as no tensor exceeds.
@@ -162,7 +162,7 @@ fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-impl Memory {
+impl TensorMemory {
     /// Memory of an accelerator, which is never freed.
     fn lease(device: &Arc<dyn Device>, bytes: u64) -> Result<Lease, Box<dyn Error>> {
         let region = device.allocate(bytes)?;

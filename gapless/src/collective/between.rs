@@ -34,7 +34,7 @@ impl From<u32> for Root {
 
 /// What a rank does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum GroupRole {
     /// It is the root.
     Root,
     /// It is in the other group than the root, or there is no root.
@@ -56,17 +56,17 @@ impl Collective<'_> {
     pub(super) fn prepare_between(self, place: &Between) -> Result<Prepared, CollectiveError> {
         let Collective { operation, root, send, recv, counts, op, .. } = self;
         let (root, part) =
-            if is_rooted(operation) { at(root, place)? } else { (None, Part::Member) };
+            if is_rooted(operation) { at(root, place)? } else { (None, GroupRole::Member) };
         let (sends, receives) = significance(operation, part)?;
         // Nothing is in place: a rank's group gets nothing of what the rank gives.
         let (from, into) = (
             settle(&send, SEND, sends.then_some(false))?,
             settle(&recv, RECV, receives.then_some(false))?,
         );
-        if !(operation == Operation::Bcast && part == Part::Root) {
+        if !(operation == Operation::Bcast && part == GroupRole::Root) {
             once_each(into)?;
         }
-        let op = op.filter(|_| part != Part::None);
+        let op = op.filter(|_| part != GroupRole::None);
         let combined = op.as_ref().map(|op| combine(op, from, into)).transpose()?;
         let (combine, as_numbers) = combined.map_or((None, false), |(by, are)| (Some(by), are));
         let of = combine.as_ref().zip(op.as_ref()).map(|(combine, op)| Reduction {
@@ -89,31 +89,31 @@ fn is_rooted(operation: Operation) -> bool {
 }
 
 /// The root among both groups, and what this rank does.
-fn at(root: Root, place: &Between) -> Result<(Option<usize>, Part), CollectiveError> {
+fn at(root: Root, place: &Between) -> Result<(Option<usize>, GroupRole), CollectiveError> {
     match root {
         Root::Rank(rank) => {
             let (rank, remote) = (rank as usize, place.remote());
             if rank >= remote.len() {
                 return Err(BuildError::NoSuchRank { rank, ranks: remote.len() }.into());
             }
-            Ok((Some(remote.start + rank), Part::Member))
+            Ok((Some(remote.start + rank), GroupRole::Member))
         }
-        Root::Here => Ok((Some(place.rank), Part::Root)),
-        Root::Other => Ok((None, Part::None)),
+        Root::Here => Ok((Some(place.rank), GroupRole::Root)),
+        Root::Other => Ok((None, GroupRole::None)),
     }
 }
 
 /// Whether the send buffer and the receive buffer matter at this rank.
-fn significance(operation: Operation, part: Part) -> Result<(bool, bool), CollectiveError> {
+fn significance(operation: Operation, part: GroupRole) -> Result<(bool, bool), CollectiveError> {
     use Operation as O;
     Ok(match operation {
         O::Scan | O::Exscan | O::NeighborAllgather | O::NeighborAlltoall => {
             return Err(CollectiveError::InterComm);
         }
         O::Barrier => (false, false),
-        O::Bcast => (false, part != Part::None),
-        O::Gather | O::Gatherv | O::Reduce => (part == Part::Member, part == Part::Root),
-        O::Scatter | O::Scatterv => (part == Part::Root, part == Part::Member),
+        O::Bcast => (false, part != GroupRole::None),
+        O::Gather | O::Gatherv | O::Reduce => (part == GroupRole::Member, part == GroupRole::Root),
+        O::Scatter | O::Scatterv => (part == GroupRole::Root, part == GroupRole::Member),
         O::Allgather
         | O::Allgatherv
         | O::Alltoall
@@ -126,7 +126,7 @@ fn significance(operation: Operation, part: Part) -> Result<(bool, bool), Collec
 
 /// How long blocks are, if the buffers fit together.
 fn lens(
-    (operation, part): (Operation, Part),
+    (operation, part): (Operation, GroupRole),
     (send, recv): (&Side, &Side),
     counts: &[u64],
     place: &Between,
@@ -135,12 +135,12 @@ fn lens(
     let (own, others) = (place.local().len(), place.remote().len());
     let mut lens = Lens::default();
     match (operation, part) {
-        (_, Part::None) | (O::Barrier, _) => {}
-        (O::Gather, Part::Root) => lens.recv = alike(recv, others, RECV)?,
-        (O::Gatherv, Part::Root) => lens.recvs = each(recv, others, RECV)?,
-        (O::Scatter, Part::Root) => lens.send = alike(send, others, SEND)?,
-        (O::Scatterv, Part::Root) => lens.sends = each(send, others, SEND)?,
-        (O::Bcast | O::Scatter | O::Scatterv, _) | (O::Reduce, Part::Root) => {
+        (_, GroupRole::None) | (O::Barrier, _) => {}
+        (O::Gather, GroupRole::Root) => lens.recv = alike(recv, others, RECV)?,
+        (O::Gatherv, GroupRole::Root) => lens.recvs = each(recv, others, RECV)?,
+        (O::Scatter, GroupRole::Root) => lens.send = alike(send, others, SEND)?,
+        (O::Scatterv, GroupRole::Root) => lens.sends = each(send, others, SEND)?,
+        (O::Bcast | O::Scatter | O::Scatterv, _) | (O::Reduce, GroupRole::Root) => {
             lens.recv = one(recv, RECV)?;
         }
         (O::Gather | O::Gatherv | O::Reduce, _) => lens.send = one(send, SEND)?,

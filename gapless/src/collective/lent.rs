@@ -2,7 +2,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::shared::{Look, State};
+use crate::shared::{Look, WorldState};
 use gapless_coll::Operation;
 use gapless_coll::runtime::{Armed, Borrowed, CollOp, Cx, Modules, Stepped};
 use gapless_pml::Doing;
@@ -36,9 +36,9 @@ impl<'c> Lent<'c> {
     }
 
     /// Goes on as far as it can. What engines do to a short collective is waited for.
-    fn advance(&mut self, state: &mut State) -> Poll<Stepped> {
+    fn advance(&mut self, state: &mut WorldState) -> Poll<Stepped> {
         loop {
-            let State { pml, tools, .. } = &mut *state;
+            let WorldState { pml, tools, .. } = &mut *state;
             let borrowed = self.borrowed();
             let stepped = borrowed.advance(&mut Cx { pml, engines: &**tools });
             if stepped.is_ready() || !borrowed.is_busy() {
@@ -49,9 +49,9 @@ impl<'c> Lent<'c> {
     }
 
     /// Announces sleep, and looks a last time.
-    fn sleepy(&mut self, state: &mut State) -> Look<Stepped> {
+    fn sleepy(&mut self, state: &mut WorldState) -> Look<Stepped> {
         loop {
-            let State { pml, tools, polled, .. } = &mut *state;
+            let WorldState { pml, tools, polled, .. } = &mut *state;
             let armed = self.borrowed().arm(&mut Cx { pml, engines: &**tools });
             let polls = armed == Armed::Poll;
             if polls != std::mem::replace(&mut self.polls, polls) {

@@ -6,7 +6,7 @@ use crate::completion::{Ending, Watched, on_done};
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::several::{InFlight, Pending, sealed, several_owned};
-use crate::shared::State;
+use crate::shared::WorldState;
 use crate::view::{View, ViewMut};
 use gapless_coll::Operation;
 use gapless_coll::runtime::{OpId, Started};
@@ -45,14 +45,14 @@ type Over<S, R> = ((S, R), Result<(), Error>);
 /// ```
 ///
 /// Dropping it frees it; what is in flight goes on, and its buffers are freed after that.
-pub struct PersistentCollective<S: OwnedBuffer, R: OwnedBuffer>(Kept<S, R>);
+pub struct PersistentCollective<S: OwnedBuffer, R: OwnedBuffer>(CollectiveParts<S, R>);
 
 /// A collective in flight that owns its buffers. Dropping it is fine: the collective goes on without it.
 #[must_use = "the buffers come back from `wait`"]
-pub struct OwnedCollective<S: OwnedBuffer, R: OwnedBuffer>(Kept<S, R>);
+pub struct OwnedCollective<S: OwnedBuffer, R: OwnedBuffer>(CollectiveParts<S, R>);
 
 /// A collective, and its buffers.
-struct Kept<S: OwnedBuffer, R: OwnedBuffer> {
+struct CollectiveParts<S: OwnedBuffer, R: OwnedBuffer> {
     comm: Communicator,
     operation: Operation,
     id: OpId,
@@ -162,13 +162,13 @@ impl Communicator {
         &self,
         described: Described<S, R>,
         enter: impl FnOnce(&Communicator, Collective<'_>) -> Result<(OpId, Option<RequestId>), Error>,
-    ) -> Result<Kept<S, R>, Refused<(S, R)>> {
+    ) -> Result<CollectiveParts<S, R>, Refused<(S, R)>> {
         let Described { collective, memory } = described;
         let operation = collective.operation;
         match enter(self, collective) {
             Ok((id, active)) => {
                 let (comm, memory) = (self.clone(), Some(memory));
-                Ok(Kept { comm, operation, id, memory, active })
+                Ok(CollectiveParts { comm, operation, id, memory, active })
             }
             Err(error) => Err(Refused { error, buffer: (memory.0.unpark(), memory.1.unpark()) }),
         }
@@ -226,7 +226,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Described<S, R> {
     }
 }
 
-impl<S: OwnedBuffer, R: OwnedBuffer> Kept<S, R> {
+impl<S: OwnedBuffer, R: OwnedBuffer> CollectiveParts<S, R> {
     fn wait(&mut self) -> Result<(), Error> {
         let fate = self.comm.fate(self.id);
         self.active = None;
@@ -258,13 +258,13 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Kept<S, R> {
     }
 }
 
-impl<S: OwnedBuffer, R: OwnedBuffer> Drop for Kept<S, R> {
+impl<S: OwnedBuffer, R: OwnedBuffer> Drop for CollectiveParts<S, R> {
     fn drop(&mut self) {
         let (active, id) = (self.active.is_some(), self.id);
         // Only if it is active may anybody use the memory.
         let memory = self.memory.take().filter(|_| active);
         let left = self.comm.shared.with_anyway(|state| {
-            let State { pml, torn, collectives, .. } = state;
+            let WorldState { pml, torn, collectives, .. } = state;
             let pml = (!*torn).then_some(pml);
             collectives.let_go(pml, id, memory.map(|memory| Box::new(memory) as _))
         });
@@ -281,10 +281,10 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// not been started then, and is as before.
     pub fn start(&mut self) -> Result<(), Error> {
         self.idle()?;
-        let Kept { comm, operation, id, active, .. } = &mut self.0;
+        let CollectiveParts { comm, operation, id, active, .. } = &mut self.0;
         let started = comm.shared.with(|state| {
             state.open()?;
-            let State { pml, collectives, spent, .. } = &mut *state;
+            let WorldState { pml, collectives, spent, .. } = &mut *state;
             // SAFETY: the memory is this value's own, and is kept as `keep` says.
             let started = unsafe { collectives.start((pml, spent), *id) };
             comm.shared.rouse(state);
@@ -466,7 +466,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> sealed::InFlight for PersistentCollective<S
 
 impl<S: OwnedBuffer, R: OwnedBuffer> fmt::Debug for PersistentCollective<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Kept { operation, active, .. } = &self.0;
+        let CollectiveParts { operation, active, .. } = &self.0;
         write!(f, "PersistentCollective({operation}, active: {})", active.is_some())
     }
 }

@@ -1,14 +1,14 @@
 //! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
 use super::lent::Lent;
-use super::prepare::{self, Place, Prepared, Shares};
+use super::prepare::{self, Prepared, RankPlace, Shares};
 use super::remembered::{Direct, Remembered};
 use super::reserve::Reserved;
 use super::rooms::Rooms;
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
-use crate::shared::{Shared, State};
+use crate::shared::{Shared, WorldState};
 use crate::view::{RecvBuffer, SendBuffer};
 use gapless_bml::LinkError;
 use gapless_boot::places::Places;
@@ -177,7 +177,7 @@ impl Communicator {
             Stepped::Apart(op) => {
                 let mut op = Some((op, operator));
                 let begun = self.shared.with(|state| {
-                    let State { pml, collectives, .. } = &mut *state;
+                    let WorldState { pml, collectives, .. } = &mut *state;
                     let op = op.take().ok_or(Error::Finalized)?;
                     let begun = collectives.adopt(pml, self.queue(), op);
                     self.shared.rouse(state);
@@ -218,10 +218,10 @@ impl Communicator {
         &self,
         queue: &mut QueueState,
         collective: &Collective<'_>,
-        state: &mut State,
+        state: &mut WorldState,
         look: &mut dyn FnMut() -> bool,
     ) -> Fast {
-        let State { pml, tools, .. } = state;
+        let WorldState { pml, tools, .. } = state;
         let Some(AtRest { page, mut before, memo }) = queue.at_rest() else { return Fast::Unknown };
         let known = self.look_up(memo, collective);
         let Some((direct, contiguous)) = known else { return Fast::Unknown };
@@ -280,12 +280,12 @@ impl Communicator {
     /// lock.
     pub(super) fn launch(
         &self,
-        state: &mut State,
+        state: &mut WorldState,
         op: &mut Option<Described>,
     ) -> Result<Result<Started, CollError>, Error> {
         self.shared.now_and_then(state);
         state.open()?;
-        let State { pml, collectives, spent, .. } = &mut *state;
+        let WorldState { pml, collectives, spent, .. } = &mut *state;
         let op = op.take().ok_or(Error::Finalized)?;
         let begun = collectives.begin((pml, spent), self.queue(), op);
         self.shared.rouse(state);
@@ -436,11 +436,11 @@ impl Communicator {
         &'c self,
         neighbors: &'c dyn Fn() -> Result<&'c Arc<Neighborhood>, CollectiveError>,
         shares: Shares,
-    ) -> Place<'c> {
+    ) -> RankPlace<'c> {
         let Common { table, recent, .. } = &*self.common;
         let (rank, locality) =
             (self.comm.rank() as usize, self.common.locality(&self.comm, &self.shared.places));
-        Place { rank, table, locality, recent, shares, neighbors }
+        RankPlace { rank, table, locality, recent, shares, neighbors }
     }
 
     /// Combines elements of this process alone: each element of `inout` becomes `input op inout`

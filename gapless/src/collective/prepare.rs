@@ -19,7 +19,7 @@ pub(super) const RECV: &str = "receive buffer";
 pub(super) const COUNTS: &str = "list of counts";
 
 /// Where a rank is among the others.
-pub(super) struct Place<'c> {
+pub(super) struct RankPlace<'c> {
     pub(super) rank: usize,
     pub(super) table: &'c Table,
     pub(super) locality: &'c Locality,
@@ -90,7 +90,7 @@ impl Uses {
 
 impl Collective<'_> {
     /// Whether buffers, root, lists and operation fit together, as far as this rank can see.
-    pub(super) fn check(&self, place: &Place<'_>) -> Result<Checked, CollectiveError> {
+    pub(super) fn check(&self, place: &RankPlace<'_>) -> Result<Checked, CollectiveError> {
         let Collective { operation, root, send, recv, counts, op, .. } = self;
         let (operation, root) = (*operation, *root);
         let Root::Rank(root) = root else { return Err(CollectiveError::Root { root }) };
@@ -118,7 +118,7 @@ impl Collective<'_> {
     /// `may_share`: it may go through shared memory.
     pub(super) fn prepare(
         self,
-        place: &Place<'_>,
+        place: &RankPlace<'_>,
         may_share: bool,
     ) -> Result<Prepared, CollectiveError> {
         let Checked { call: owned, combine, uses } = self.check(place)?;
@@ -132,7 +132,7 @@ impl Collective<'_> {
     }
 }
 
-impl Place<'_> {
+impl RankPlace<'_> {
     /// The schedules of a call by the algorithm that the table chooses.
     pub(super) fn schedules(&self, call: &Call<'_>) -> Result<Schedules, BuildError> {
         let schedule = self.schedule(call, self.shares != Shares::No)?;
@@ -142,7 +142,7 @@ impl Place<'_> {
     }
 
     fn schedule(&self, call: &Call<'_>, shares: bool) -> Result<Arc<Schedule>, BuildError> {
-        let Place { rank, table, locality, .. } = *self;
+        let RankPlace { rank, table, locality, .. } = *self;
         let build = if shares { build } else { build_apart };
         let algorithm = || choose(table, call, locality);
         self.recent.schedule((call, shares), || build(rank, locality, call, &algorithm()))
@@ -212,7 +212,7 @@ impl Sides<'_> {
     }
 
     /// How long blocks are, if the buffers fit together.
-    fn lens(&self, place: &Place<'_>) -> Result<Lens, CollectiveError> {
+    fn lens(&self, place: &RankPlace<'_>) -> Result<Lens, CollectiveError> {
         use Operation as O;
         let (rank, ranks) = (place.rank, place.locality.ranks());
         let (is_root, both) = (rank == self.root, !self.in_place());
@@ -290,7 +290,7 @@ impl Sides<'_> {
         &self,
         lens: Lens,
         of: Option<Reduction>,
-        place: &Place<'_>,
+        place: &RankPlace<'_>,
     ) -> Result<OwnedCall, CollectiveError> {
         use Operation as O;
         // Every constructor of a reduction gives an operation.

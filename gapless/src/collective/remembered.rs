@@ -2,7 +2,7 @@
 //! of a microsecond; to find that it is like an earlier one takes less, and programs call the same few in turn.
 
 use super::buffers::Side;
-use super::prepare::{Checked, Place, Uses};
+use super::prepare::{Checked, RankPlace, Uses};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
 use gapless_coll::page::Known;
@@ -18,7 +18,7 @@ const KEPT_MAX: usize = 16;
 /// The last calls.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    all: Vec<Entry>,
+    all: Vec<RememberedCall>,
     /// Where the last one was found. The next one is most likely there, or behind it.
     at: usize,
     /// The last one that is not compared.
@@ -26,7 +26,7 @@ pub(super) struct Remembered {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RememberedCall {
     key: Key,
     direct: Direct,
     /// So that no other layouts get their names.
@@ -120,7 +120,7 @@ pub(super) struct Direct {
 
 impl Collective<'_> {
     /// What shared memory of all ranks would do, if all is well, it goes there, and no user's function has a say.
-    pub(super) fn direct(&self, place: &Place<'_>) -> Option<Direct> {
+    pub(super) fn direct(&self, place: &RankPlace<'_>) -> Option<Direct> {
         if matches!(self.op, Some(Op::User(_))) {
             return None;
         }
@@ -165,7 +165,7 @@ impl Remembered {
     fn keep(&mut self, of: &Collective<'_>, key: Key, direct: Direct) -> usize {
         let layout =
             |side: &Side| side.parts().iter().find_map(Typed::own_layout).map(Layout::downgrade);
-        let entry = Entry { key, direct, _layouts: [layout(&of.send), layout(&of.recv)] };
+        let entry = RememberedCall { key, direct, _layouts: [layout(&of.send), layout(&of.recv)] };
         let next =
             if self.all.len() < KEPT_MAX { self.all.len() } else { (self.at + 1) % KEPT_MAX };
         match self.all.get_mut(next) {
@@ -205,7 +205,7 @@ mod tests {
 
     fn direct(len: u64) -> Option<Direct> {
         let locality = Locality::flat(2);
-        let place = Place {
+        let place = RankPlace {
             rank: 0,
             table: &Table::default(),
             locality: &locality,

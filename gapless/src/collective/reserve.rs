@@ -7,7 +7,7 @@ use super::prepare::{Prepared, Shares};
 use super::remembered::Direct;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::shared::State;
+use crate::shared::WorldState;
 use gapless_coll::Operation;
 use gapless_coll::runtime::{AtRest, Blocking, CollOp, Cx, Form, Modules, Queue, Segment, Started};
 use gapless_pml::Comm;
@@ -54,7 +54,7 @@ impl Communicator {
         let Common { queue, sequencer, .. } = &*self.common;
         self.shared.with(|state| {
             state.open()?;
-            let State { pml, tools, .. } = &mut *state;
+            let WorldState { pml, tools, .. } = &mut *state;
             let begun = queue.with(|queue| {
                 let AtRest { page, mut before, memo } = queue.at_rest()?;
                 let (direct, contiguous) = self.look_up(memo, collective)?;
@@ -105,7 +105,7 @@ impl Communicator {
         let Common { queue, sequencer, .. } = &*self.common;
         let (mut reserved, is_first) = self.shared.with(|state| {
             state.open()?;
-            let State { pml, collectives, spent, .. } = &mut *state;
+            let WorldState { pml, collectives, spent, .. } = &mut *state;
             if blocking && self.common.blocking() == Blocking::Here {
                 return Err(Error::CollectiveUnderWay);
             }
@@ -204,7 +204,7 @@ impl<'c> Reserved<'c> {
         // A world that is closed has nobody to tell.
         let _ = shared.with(|state| {
             state.open()?;
-            let State { pml, collectives, spent, .. } = &mut *state;
+            let WorldState { pml, collectives, spent, .. } = &mut *state;
             collectives.refuse((pml, spent), self.comm.queue(), self.number);
             shared.rouse(state);
             Ok(())

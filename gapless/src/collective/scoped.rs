@@ -6,7 +6,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::scope::Scope;
 use crate::several::{Handle, InFlight, Pending, sealed};
-use crate::shared::{Held, Look, State};
+use crate::shared::{Look, StateGuard, WorldState};
 use gapless_coll::Operation;
 use gapless_coll::runtime::{Fate, OpId, Started};
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ impl Communicator {
         self.shared.now_and_then(&mut state);
         if !state.has_left() {
             self.shared.look_held(&mut state, |state, look| {
-                let State { pml, collectives, spent, .. } = state;
+                let WorldState { pml, collectives, spent, .. } = state;
                 collectives.hurry((pml, spent), id, look);
             });
         }
@@ -146,7 +146,7 @@ impl Communicator {
     }
 
     /// As [`fate`](Self::fate), if the caller has the lock already.
-    pub(super) fn fate_held(&self, mut state: Held<'_>, id: OpId) -> Result<Fate, Error> {
+    pub(super) fn fate_held(&self, mut state: StateGuard<'_>, id: OpId) -> Result<Fate, Error> {
         let look = |fate| match fate {
             Fate::Going(request) => Look::Until(request),
             fate => Look::Found(fate),
@@ -184,8 +184,8 @@ impl Communicator {
     }
 }
 
-fn take(state: &mut State, id: OpId) -> Fate {
-    let State { pml, collectives, .. } = state;
+fn take(state: &mut WorldState, id: OpId) -> Fate {
+    let WorldState { pml, collectives, .. } = state;
     collectives.take(pml, id)
 }
 

@@ -23,7 +23,7 @@ use gapless_xtq::{
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use task_kernels::{Taken, TaskKernels};
+use task_kernels::{TakenKernel, TaskKernels};
 
 /// The index of the function, and that of its queue.
 const INDEX: u8 = 0;
@@ -286,7 +286,7 @@ struct Waiting {
     xtq: Xtq,
     pending: Arc<PendingTasks>,
     /// The worker combines it.
-    taken: Option<Taken>,
+    taken: Option<TakenKernel>,
     /// Its initiator may know that.
     told: AtomicBool,
 }
@@ -310,7 +310,7 @@ impl Awaited for Waiting {
     }
 
     fn is_done(&self) -> bool {
-        self.taken.as_ref().is_some_and(Taken::is_done)
+        self.taken.as_ref().is_some_and(TakenKernel::is_done)
     }
 }
 

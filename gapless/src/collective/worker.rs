@@ -12,12 +12,12 @@ use std::sync::Arc;
 const BUFFERS: usize = 2;
 
 /// A receive buffer.
-struct Held {
+struct ReceiveBuffer {
     device: Arc<dyn Device>,
     region: Region,
 }
 
-impl Drop for Held {
+impl Drop for ReceiveBuffer {
     fn drop(&mut self) {
         // SAFETY: `buffer` allocated it, and the last lease of it is gone.
         if let Err(error) = unsafe { self.device.free(self.region) } {
@@ -28,7 +28,7 @@ impl Drop for Held {
 
 fn buffer(device: &Arc<dyn Device>) -> Result<Lease, Error> {
     let region = device.allocate(PAYLOAD_MAX.into())?;
-    let held = Held { device: Arc::clone(device), region };
+    let held = ReceiveBuffer { device: Arc::clone(device), region };
     // SAFETY: the memory is there until the owner is gone.
     Ok(unsafe { Lease::new(region, Arc::new(held)) })
 }

@@ -4,7 +4,7 @@
 
 use super::Communicator;
 use crate::error::Error;
-use crate::shared::{State, stuck};
+use crate::shared::{WorldState, stuck};
 use gapless_coll::runtime::Blocking;
 use gapless_pml::{Call, CommRequest, Comparison, Group, Pml, PmlError};
 
@@ -138,7 +138,7 @@ impl Communicator {
             if let Err(error) = state.open() {
                 return Some(Err(error));
             }
-            let State { pml, collectives, .. } = &mut *state;
+            let WorldState { pml, collectives, .. } = &mut *state;
             match self.common.blocking() {
                 Blocking::Here => Some(Err(Error::CollectiveUnderWay)),
                 Blocking::Elsewhere => None,

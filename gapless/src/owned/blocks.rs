@@ -2,7 +2,7 @@
 
 use super::{OwnedBuffer, Park, Refused};
 use crate::error::Error;
-use crate::parts::Taken;
+use crate::parts::UsedBytes;
 use crate::view::typed_in;
 use gapless_dtype::Layout;
 use gapless_engine::Typed;
@@ -59,7 +59,7 @@ impl<B: OwnedBuffer> OwnedBlocks<B> {
 
     /// Takes the buffer apart, and describes blocks to be received into: no two have a byte in common.
     pub(crate) fn park_received(self) -> Result<(B::Parked, Vec<Typed>), Refused<B>> {
-        let mut taken = Taken::default();
+        let mut taken = UsedBytes::default();
         self.park(|block| taken.write(block))
     }
 

@@ -261,7 +261,7 @@ fn a_failure_names_its_message_and_the_plan_can_be_used_again() {
             assert_eq!(array, [1.0, 2.0, 1.0, 2.0, 7.0, 0.0]);
         }
         // One that cannot be started: the others are, and end.
-        plan.messages[0].what = What::Send { dest: 1, tag: 1 };
+        plan.messages[0].what = PlannedMessage::Send { dest: 1, tag: 1 };
         for while_working in [false, true] {
             let sent = [(vec![5.0, 6.0], 1), (vec![7.0], 2)]
                 .map(|(numbers, tag)| comm.isend_owned(numbers, 0, tag).unwrap());

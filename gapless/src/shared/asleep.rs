@@ -18,7 +18,7 @@
 //! Likewise, a thread that has taken outcomes fences, and then rings if anybody is asleep. A thread that waits for an
 //! outcome counts as asleep, fences, and then looks once more before it sleeps.
 
-use super::{Shared, State};
+use super::{Shared, WorldState};
 use gapless_sync::Sleeper;
 
 impl Shared {
@@ -28,7 +28,7 @@ impl Shared {
     }
 
     /// The caller counts as asleep, unless there is more to do: `None`.
-    pub(super) fn fall_asleep_if_idle(&self, state: &State) -> Option<Sleeper<'_>> {
+    pub(super) fn fall_asleep_if_idle(&self, state: &WorldState) -> Option<Sleeper<'_>> {
         let sleeper = self.fall_asleep();
         (!state.is_busy()).then_some(sleeper)
     }

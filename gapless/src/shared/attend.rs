@@ -1,6 +1,6 @@
 //! The thread that makes progress, if there is one.
 
-use super::{Shared, Stage, State};
+use super::{Shared, WorldStage, WorldState};
 use crate::error::Error;
 use gapless_bml::{Patience, Waiter};
 use gapless_sync::Sleeper;
@@ -54,8 +54,12 @@ impl Shared {
         }
     }
 
-    fn attend_once(&self, state: &mut State, waiter: &mut Waiter) -> Result<Attended<'_>, Error> {
-        if state.stage == Stage::Left {
+    fn attend_once(
+        &self,
+        state: &mut WorldState,
+        waiter: &mut Waiter,
+    ) -> Result<Attended<'_>, Error> {
+        if state.stage == WorldStage::Left {
             return Err(Error::Finalized);
         }
         if self.drive(state) > 0 {

@@ -3,7 +3,7 @@
 //! While a call of ours has granted memory, no panic leaves it: what a user gave us is [contained](contain), and
 //! whatever unwinds with the lock held [gives the world up](give_up) first.
 
-use super::{Stage, State};
+use super::{WorldStage, WorldState};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -38,9 +38,9 @@ pub(super) fn lay_down(spent: Vec<Box<dyn Any + Send>>) {
 
 /// Ends all use of memory by messages, so that it may go back to its owners; nothing moves any more. Gives whoever
 /// waits to be told. Never unwinds: where memory cannot be taken back, the process aborts with one line.
-pub(super) fn give_up(state: &mut State) -> Vec<Waker> {
-    if state.stage != Stage::Left {
-        state.stage = Stage::Left;
+pub(super) fn give_up(state: &mut WorldState) -> Vec<Waker> {
+    if state.stage != WorldStage::Left {
+        state.stage = WorldStage::Left;
         state.pml.take_back();
         state.collectives.give_up(&mut state.spent);
         for tasks in [&state.xtq, &state.carried, &state.window_tasks] {

@@ -2,7 +2,7 @@
 
 use super::guard::{give_up, lay_down, wake};
 use super::prefetch::Prefetch;
-use super::{Shared, State};
+use super::{Shared, WorldState};
 use crate::error::Error;
 use gapless_pml::{RequestId, Status};
 use gapless_sync::Pass;
@@ -15,34 +15,34 @@ pub(crate) enum Started {
     InFlight(RequestId),
 }
 
-/// The lock, held. Letting go of it ([`done`](Held::done)) tells those who are to be told of requests that have
+/// The lock, held. Letting go of it ([`done`](StateGuard::done)) tells those who are to be told of requests that have
 /// ended. Dropping it without that is what a panic does: then the world is given up, and the lock poisoned.
 #[derive(Debug)]
-pub(crate) struct Held<'s> {
+pub(crate) struct StateGuard<'s> {
     /// `None` only while it is let go of.
-    guard: Option<Pass<'s, State>>,
+    guard: Option<Pass<'s, WorldState>>,
 }
 
-impl Deref for Held<'_> {
-    type Target = State;
+impl Deref for StateGuard<'_> {
+    type Target = WorldState;
 
     #[inline]
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &WorldState {
         self.guard.as_ref().expect("it is held until it is let go of")
     }
 }
 
-impl DerefMut for Held<'_> {
+impl DerefMut for StateGuard<'_> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut State {
+    fn deref_mut(&mut self) -> &mut WorldState {
         self.guard.as_mut().expect("it is held until it is let go of")
     }
 }
 
-impl<'s> Held<'s> {
+impl<'s> StateGuard<'s> {
     #[inline]
-    pub(super) fn new(pass: Pass<'s, State>) -> Held<'s> {
-        Held { guard: Some(pass) }
+    pub(super) fn new(pass: Pass<'s, WorldState>) -> StateGuard<'s> {
+        StateGuard { guard: Some(pass) }
     }
 
     /// Lets go of the lock.
@@ -60,14 +60,14 @@ impl<'s> Held<'s> {
 
 /// Lets go of the lock, and does what is left to do then.
 #[cold]
-fn settle(mut pass: Pass<'_, State>) {
+fn settle(mut pass: Pass<'_, WorldState>) {
     let (woken, spent) = (pass.pml.take_woken(), std::mem::take(&mut pass.spent));
     pass.done();
     wake(woken);
     lay_down(spent);
 }
 
-impl Drop for Held<'_> {
+impl Drop for StateGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(pass) = self.guard.take() {
@@ -78,7 +78,7 @@ impl Drop for Held<'_> {
 
 /// A panic leaves the state in disorder: whoever has granted it memory gets that back, and an error, from now on.
 #[cold]
-fn break_off(mut pass: Pass<'_, State>) {
+fn break_off(mut pass: Pass<'_, WorldState>) {
     debug_assert!(std::thread::panicking(), "a lock that was not let go of");
     pass.torn = true;
     let woken = give_up(&mut pass);
@@ -94,7 +94,7 @@ impl Shared {
     #[inline(always)] // what it does stays where it is
     pub(crate) fn with<T>(
         &self,
-        act: impl FnOnce(&mut State) -> Result<T, Error>,
+        act: impl FnOnce(&mut WorldState) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut state = self.lock()?;
         let result = act(&mut state);
@@ -111,7 +111,7 @@ impl Shared {
     pub(crate) fn finish(
         &self,
         prefetch: impl FnOnce() -> Prefetch,
-        begin: impl FnOnce(&mut State) -> Result<Started, Error>,
+        begin: impl FnOnce(&mut WorldState) -> Result<Started, Error>,
     ) -> Result<Status, Error> {
         let mut state = self.lock()?;
         match begin(&mut state) {
@@ -129,8 +129,8 @@ impl Shared {
 
     /// As [`with`](Shared::with), also after a panic. Only for the table of buffers, which a panic cannot damage: the
     /// message layer moves no more bytes, and is not to be asked for anything.
-    pub(crate) fn with_anyway<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = Held::new(self.state.enter());
+    pub(crate) fn with_anyway<T>(&self, act: impl FnOnce(&mut WorldState) -> T) -> T {
+        let mut state = StateGuard::new(self.state.enter());
         let value = act(&mut state);
         state.done();
         value

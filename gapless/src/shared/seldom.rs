@@ -4,7 +4,7 @@
 //! waits polls all the time, so that is soon. A program that probes ten times a second would not see a new peer for
 //! seconds: so a call that finds nothing, and comes long after the last one, polls so often in a row.
 
-use super::{Shared, State};
+use super::{Shared, WorldState};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn coarse() -> Duration {
 
 impl Shared {
     /// As [`drive`](Shared::drive), in a call that does not wait.
-    pub(crate) fn drive_once(&self, state: &mut State) -> usize {
+    pub(crate) fn drive_once(&self, state: &mut WorldState) -> usize {
         let handled = self.drive(state);
         if !state.looked.is_long_ago(handled > 0) || state.has_left() {
             return handled;

@@ -1,6 +1,6 @@
 //! Short cuts for short messages: the lock is held for the whole operation, and nothing is copied in memory.
 
-use super::{Held, Look, Shared, Stage, State};
+use super::{Look, Shared, StateGuard, WorldStage, WorldState};
 use crate::error::Error;
 use gapless_engine::Typed;
 use gapless_pml::{Comm, Doing, Next, Source, Status, TagSel};
@@ -30,8 +30,8 @@ fn drives(found: bool, finds: &mut u32) -> bool {
     many || !found
 }
 
-/// A collective that is none of [`State::collectives`]: whoever leaves the world in good order waits for it. However it
-/// ends, it is counted off. Made before the lock is taken, so that it outlives it if a call unwinds.
+/// A collective that is none of [`WorldState::collectives`]: whoever leaves the world in good order waits for it.
+/// However it ends, it is counted off. Made before the lock is taken, so that it outlives it if a call unwinds.
 #[derive(Debug)]
 pub(crate) struct UnderWay<'s> {
     shared: &'s Shared,
@@ -48,7 +48,7 @@ impl<'s> UnderWay<'s> {
     ///
     /// # Errors
     /// The world was finalized.
-    pub(crate) fn begin(&mut self, state: &mut State) -> Result<(), Error> {
+    pub(crate) fn begin(&mut self, state: &mut WorldState) -> Result<(), Error> {
         state.open()?;
         if !self.counted {
             state.short += 1;
@@ -58,11 +58,11 @@ impl<'s> UnderWay<'s> {
     }
 
     /// It has ended.
-    pub(crate) fn end(&mut self, state: &mut State) {
+    pub(crate) fn end(&mut self, state: &mut WorldState) {
         if self.counted {
             state.short -= 1;
             self.counted = false;
-            if state.stage == Stage::Closed {
+            if state.stage == WorldStage::Closed {
                 // Whoever leaves may sleep until then.
                 self.shared.ring();
             }
@@ -89,7 +89,7 @@ impl Shared {
         &self,
         (call, what): (&dyn Fn() -> Doing, &mut W),
         look: impl Fn(&mut W) -> bool,
-        mut ready: impl FnMut(&mut W, &mut State, bool) -> Look<T>,
+        mut ready: impl FnMut(&mut W, &mut WorldState, bool) -> Look<T>,
     ) -> Result<T, Error> {
         let mut under_way = UnderWay::new(self);
         let mut state = self.lock()?;
@@ -98,7 +98,7 @@ impl Shared {
             state.done();
             return Err(error);
         }
-        let mut find = |what: &mut W, state: &mut State, patient: bool| {
+        let mut find = |what: &mut W, state: &mut WorldState, patient: bool| {
             if state.has_left() {
                 return Look::NotYet;
             }
@@ -147,7 +147,7 @@ impl Shared {
     #[inline]
     pub(crate) fn look_often<T>(
         &self,
-        act: impl FnOnce(&mut State, &mut dyn FnMut() -> bool) -> T,
+        act: impl FnOnce(&mut WorldState, &mut dyn FnMut() -> bool) -> T,
     ) -> Result<T, Error> {
         let mut state = self.lock()?;
         if let Err(error) = state.open() {
@@ -165,8 +165,8 @@ impl Shared {
     #[inline]
     pub(crate) fn look_held<T>(
         &self,
-        state: &mut State,
-        act: impl FnOnce(&mut State, &mut dyn FnMut() -> bool) -> T,
+        state: &mut WorldState,
+        act: impl FnOnce(&mut WorldState, &mut dyn FnMut() -> bool) -> T,
     ) -> T {
         let (mut looks, looks_max) = (0, if self.patience.spins() { LOOKS } else { 1 });
         act(state, &mut || {
@@ -181,13 +181,13 @@ impl Shared {
     /// Does work that neither waits nor ends a request, if the lock is free; `None` if it is not, or if `act` returns
     /// that.
     #[inline(always)] // what holds the lock stays in registers
-    pub(crate) fn briefly<T>(&self, act: impl FnOnce(&mut State) -> Option<T>) -> Option<T> {
+    pub(crate) fn briefly<T>(&self, act: impl FnOnce(&mut WorldState) -> Option<T>) -> Option<T> {
         let state = self.state.try_enter()?;
         if self.state.is_poisoned() {
             state.done();
             return None;
         }
-        let mut state = Held::new(state);
+        let mut state = StateGuard::new(state);
         let done = act(&mut state);
         state.done();
         done
@@ -205,7 +205,7 @@ impl Shared {
     #[inline]
     pub(crate) unsafe fn look_for(
         &self,
-        state: &mut State,
+        state: &mut WorldState,
         comm: &Comm,
         typed: &Typed,
         (source, tag): (Source, TagSel),

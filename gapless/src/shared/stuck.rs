@@ -4,7 +4,7 @@
 //! are told if they ask, and goes on to look at it whenever it wakes, which is at least every 50 ms.
 
 use super::waiting::Wait;
-use super::{Shared, State};
+use super::{Shared, WorldState};
 use crate::communicator::Communicator;
 use gapless_boot::wireup::{WireupError, asked, seconds};
 use gapless_coll::Operation;
@@ -138,14 +138,14 @@ pub(crate) const TASK: Doing = of(Call::Task);
 impl Shared {
     /// A thread that waits for `wait.what` is about to sleep, or to let others run. `true`: it is to look again first.
     #[inline]
-    pub(super) fn linger(&self, state: &mut State, wait: &mut Wait<'_>, now_ns: u64) -> bool {
+    pub(super) fn linger(&self, state: &mut WorldState, wait: &mut Wait<'_>, now_ns: u64) -> bool {
         let since = *wait.long.since.get_or_insert(now_ns);
         let waited = Duration::from_nanos(now_ns.saturating_sub(since));
         waited >= NOTED && self.has_waited(state, wait, waited)
     }
 
     #[cold]
-    fn has_waited(&self, state: &mut State, wait: &mut Wait<'_>, waited: Duration) -> bool {
+    fn has_waited(&self, state: &mut WorldState, wait: &mut Wait<'_>, waited: Duration) -> bool {
         if state.has_left() {
             return false;
         }
@@ -164,13 +164,13 @@ impl Shared {
             wait.long.said = true;
             self.stuck.say(&line(me, &doing, heard));
         }
-        let State { pml, collectives, .. } = state;
+        let WorldState { pml, collectives, .. } = state;
         collectives.differs(pml, &doing)
     }
 }
 
 /// What a thread waits in: a caller says `what`; if it waits for the end of a request, that says more.
-fn describe(state: &State, what: &Doing, until: Option<RequestId>) -> Doing {
+fn describe(state: &WorldState, what: &Doing, until: Option<RequestId>) -> Doing {
     let awaited = until.and_then(|id| state.collectives.doing(id).or_else(|| state.pml.awaits(id)));
     let doing = match (what.call, awaited) {
         (Call::Other, Some(awaited)) => awaited,

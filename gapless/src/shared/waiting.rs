@@ -6,7 +6,7 @@
 //! handled.
 
 use super::stuck::{self, Long};
-use super::{Held, Shared, Stage, State};
+use super::{Shared, StateGuard, WorldStage, WorldState};
 use crate::error::Error;
 use gapless_bml::{Waiter, now_ns, switches};
 use gapless_pml::{Call, Doing, RequestId};
@@ -114,7 +114,7 @@ impl Shared {
     /// A panic in another thread; the world has been left before.
     pub(crate) fn wait_until<T>(
         &self,
-        ready: impl FnMut(&mut State) -> Option<T>,
+        ready: impl FnMut(&mut WorldState) -> Option<T>,
     ) -> Result<T, Error> {
         self.wait_in(&|| stuck::of(Call::Other), ready)
     }
@@ -123,7 +123,7 @@ impl Shared {
     pub(crate) fn wait_in<T>(
         &self,
         what: &dyn Fn() -> Doing,
-        mut ready: impl FnMut(&mut State) -> Option<T>,
+        mut ready: impl FnMut(&mut WorldState) -> Option<T>,
     ) -> Result<T, Error> {
         let state = self.lock()?;
         self.wait_held_in(state, what, |state| ready(state).into())
@@ -133,8 +133,8 @@ impl Shared {
     /// for.
     pub(crate) fn wait_held<'s, T>(
         &'s self,
-        state: Held<'s>,
-        ready: impl FnMut(&mut State) -> Look<T>,
+        state: StateGuard<'s>,
+        ready: impl FnMut(&mut WorldState) -> Look<T>,
     ) -> Result<T, Error> {
         self.wait_held_in(state, &|| stuck::of(Call::Other), ready)
     }
@@ -142,9 +142,9 @@ impl Shared {
     /// As [`wait_held`](Shared::wait_held), in a call that this says.
     pub(crate) fn wait_held_in<'s, T>(
         &'s self,
-        state: Held<'s>,
+        state: StateGuard<'s>,
         what: &dyn Fn() -> Doing,
-        mut ready: impl FnMut(&mut State) -> Look<T>,
+        mut ready: impl FnMut(&mut WorldState) -> Look<T>,
     ) -> Result<T, Error> {
         let waiter = Waiter::with(self.patience);
         let (ticket, long) = Default::default();
@@ -158,9 +158,9 @@ impl Shared {
 
     fn wait_as<'s, T>(
         &'s self,
-        state: Held<'s>,
+        state: StateGuard<'s>,
         wait: &mut Wait<'_>,
-        ready: &mut impl FnMut(&mut State) -> Look<T>,
+        ready: &mut impl FnMut(&mut WorldState) -> Look<T>,
     ) -> Result<T, Error> {
         let _waiting = Waiting::new(self);
         let mut held = Some(state);
@@ -188,7 +188,7 @@ impl Shared {
                 self.retire(state, wait);
                 return Ok(found);
             }
-            if state.stage == Stage::Left {
+            if state.stage == WorldStage::Left {
                 drop(asleep);
                 self.retire(state, wait);
                 return Err(Error::Finalized);
@@ -211,9 +211,9 @@ impl Shared {
     /// One turn of the leader, and the pause after it.
     fn lead<T>(
         &self,
-        mut state: Held<'_>,
+        mut state: StateGuard<'_>,
         wait: &mut Wait<'_>,
-        ready: &mut impl FnMut(&mut State) -> Look<T>,
+        ready: &mut impl FnMut(&mut WorldState) -> Look<T>,
     ) -> Result<Option<T>, Error> {
         let spins = self.patience.spins();
         let alone = state.followers.sleeping() == 0;
@@ -238,7 +238,7 @@ impl Shared {
                     }
                     look => wait.until = look.until(),
                 }
-                if state.stage == Stage::Left {
+                if state.stage == WorldStage::Left {
                     self.retire(state, wait);
                     return Err(Error::Finalized);
                 }
@@ -325,7 +325,7 @@ impl Shared {
     }
 
     /// The leader sleeps until a transport has something, another thread rings, or patience ends.
-    fn sleep(&self, mut state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
+    fn sleep(&self, mut state: StateGuard<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         if !state.arm() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
             state.spin.found();
             self.rouse(&state);
@@ -345,7 +345,7 @@ impl Shared {
     }
 
     /// Sleeps until a thread rings that leads: what the caller waits for is not one request.
-    fn listen(&self, state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
+    fn listen(&self, state: StateGuard<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         if state.owes() || state.polled > 0 {
             state.done();
             std::thread::yield_now();
@@ -356,7 +356,7 @@ impl Shared {
     }
 
     /// Sleeps on the alarm and whatever else is armed.
-    fn block(&self, mut state: Held<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
+    fn block(&self, mut state: StateGuard<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         wait.waiter.watch(self.wakeups.alarm.as_raw_fd());
         state.sleepers += 1;
         state.done();
@@ -370,7 +370,12 @@ impl Shared {
     }
 
     /// Sleeps until the request has ended, or it is this thread's turn to lead.
-    fn follow(&self, mut state: Held<'_>, wait: &mut Wait<'_>, id: RequestId) -> Result<(), Error> {
+    fn follow(
+        &self,
+        mut state: StateGuard<'_>,
+        wait: &mut Wait<'_>,
+        id: RequestId,
+    ) -> Result<(), Error> {
         if state.owes() {
             // Users' code, which may wait itself: not as one who may be asked to lead.
             state.done();
@@ -396,13 +401,13 @@ impl Shared {
     }
 
     /// The leader tells others what has ended. Users' code may take long, and may wait itself: another leads meanwhile.
-    fn tell(&self, state: Held<'_>, wait: &Wait<'_>) {
+    fn tell(&self, state: StateGuard<'_>, wait: &Wait<'_>) {
         if state.owes_users() { self.retire(state, wait) } else { state.done() }
     }
 
     /// The caller stops waiting: if it led, another does from now on.
     #[inline]
-    fn retire(&self, mut state: Held<'_>, wait: &Wait<'_>) {
+    fn retire(&self, mut state: StateGuard<'_>, wait: &Wait<'_>) {
         match state.followers.retire(wait.ticket) {
             Some(next) => next.unpark(),
             // Whoever sleeps on the alarm may lead as well.

@@ -8,7 +8,7 @@
 //! panicked. Such an operation may find the memory taken back; then the link for changes ends, as it would if it failed.
 
 use crate::communicator::Communicator;
-use crate::shared::State;
+use crate::shared::WorldState;
 use gapless_bml::{PeerState, Rank, Registered};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +18,11 @@ const GOODBYE: i32 = 0;
 
 /// What stays registered until the world is left.
 #[derive(Default)]
-pub(crate) struct Kept(Vec<Registered>);
+pub(crate) struct KeptRegistrations(Vec<Registered>);
 
-impl Kept {
+impl KeptRegistrations {
     /// The world has been left: gives the memory back.
-    pub(crate) fn end(state: &mut State) {
+    pub(crate) fn end(state: &mut WorldState) {
         for registered in std::mem::take(&mut state.kept.0) {
             let memory = registered.end(state.pml.bml_mut());
             state.spent.extend(memory.map(|lease| Box::new(lease) as Box<_>));
@@ -30,7 +30,7 @@ impl Kept {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for KeptRegistrations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Kept({})", self.0.len())
     }

@@ -6,7 +6,7 @@ use crate::shared_buf::SharedBuf;
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_mem::Atomics;
-use gapless_osc::{Access, Place, Way, WindowError, check_elements};
+use gapless_osc::{Access, AccessKind, Place, WindowError, check_elements};
 
 impl<T: AnyBits, M> Window<T, M> {
     /// Copies out of this rank's own memory, in any epoch or none; `at` as for [`get`](Window::get).
@@ -16,7 +16,7 @@ impl<T: AnyBits, M> Window<T, M> {
     pub fn read<'v>(&self, into: impl RecvBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (into.into_view(), at.into());
         check_elements::<T>("read", &view.typed, &at)?;
-        let access = self.inner.access_own(&at, &view.typed, Way::Read)?;
+        let access = self.inner.access_own(&at, &view.typed, AccessKind::Read)?;
         self.copy_out(&view, &access)
     }
 
@@ -27,7 +27,7 @@ impl<T: AnyBits, M> Window<T, M> {
     pub fn write<'v>(&self, data: impl SendBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (data.into_view(), at.into());
         check_elements::<T>("write", &view.typed, &at)?;
-        let access = self.inner.access_own(&at, &view.typed, Way::Write)?;
+        let access = self.inner.access_own(&at, &view.typed, AccessKind::Write)?;
         self.copy_in(&view, &access)
     }
 
@@ -71,7 +71,7 @@ impl<T: AnyBits> Window<T> {
     /// There is no such rank; the window is not [shared](crate::WindowBuilder::allocate_shared).
     pub fn part(&self, rank: u32) -> Result<SharedPart<'_, T>, Error> {
         let nothing = View::of::<u8>(&[]);
-        self.inner.access_shared((rank, &Place::at(0)), &nothing.typed, Way::Read)?;
+        self.inner.access_shared((rank, &Place::at(0)), &nothing.typed, AccessKind::Read)?;
         Ok(SharedPart { window: self, rank })
     }
 }
@@ -92,7 +92,7 @@ impl<T: AnyBits> SharedPart<'_, T> {
         let (view, at) = (into.into_view(), at.into());
         check_elements::<T>("read", &view.typed, &at)?;
         let at = (self.rank, &at);
-        let access = self.window.inner.access_shared(at, &view.typed, Way::Read)?;
+        let access = self.window.inner.access_shared(at, &view.typed, AccessKind::Read)?;
         self.window.copy_out(&view, &access)
     }
 
@@ -104,7 +104,7 @@ impl<T: AnyBits> SharedPart<'_, T> {
         let (view, at) = (data.into_view(), at.into());
         check_elements::<T>("write", &view.typed, &at)?;
         let at = (self.rank, &at);
-        let access = self.window.inner.access_shared(at, &view.typed, Way::Write)?;
+        let access = self.window.inner.access_shared(at, &view.typed, AccessKind::Write)?;
         self.window.copy_in(&view, &access)
     }
 

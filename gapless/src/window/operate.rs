@@ -6,8 +6,8 @@ use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_engine::{ReduceOp, Typed};
 use gapless_osc::{
-    Access, Call, Place, Way, WindowError, check_apart, check_elements, contiguous_span,
-    contiguous_span_mut, given, plain_displacement, takes, unpack,
+    Access, AccessKind, Place, WindowCall, WindowError, check_apart, check_elements,
+    contiguous_span, contiguous_span_mut, given, plain_displacement, takes, unpack,
 };
 
 impl<T: AnyBits, M> Window<T, M> {
@@ -16,7 +16,7 @@ impl<T: AnyBits, M> Window<T, M> {
         call: &'static str,
         (rank, at): (u32, &Place),
         typed: &Typed,
-        way: Way,
+        way: AccessKind,
     ) -> Result<Access, Error> {
         check_elements::<T>(call, typed, at)?;
         Ok(self.inner.access(call, (rank, at), typed, way)?)
@@ -42,12 +42,12 @@ impl<T: AnyBits, M> Window<T, M> {
             && let Some(displacement) = at.plain()
             && self.put_bytes(plain.bytes(), (rank, displacement))
         {
-            self.note(Call::Put, plain.bytes().len() as u64, began);
+            self.note(WindowCall::Put, plain.bytes().len() as u64, began);
             return Ok(());
         }
         let view = data.into_view();
         let put = self.put_view(&view, rank, &at);
-        self.note(Call::Put, view.packed_bytes(), began);
+        self.note(WindowCall::Put, view.packed_bytes(), began);
         put
     }
 
@@ -79,7 +79,7 @@ impl<T: AnyBits, M> Window<T, M> {
         typed: &Typed,
         at: (u32, &Place),
     ) -> Result<(), Error> {
-        let access = self.access(call, at, typed, Way::Write)?;
+        let access = self.access(call, at, typed, AccessKind::Write)?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.put_all(self.means(), &access, typed) }
     }
@@ -103,13 +103,13 @@ impl<T: AnyBits, M> Window<T, M> {
         {
             let bytes = plain.into_bytes();
             if self.get_bytes(bytes, (rank, displacement)) {
-                self.note(Call::Get, bytes.len() as u64, began);
+                self.note(WindowCall::Get, bytes.len() as u64, began);
                 return Ok(());
             }
         }
         let mut view = into.into_view();
         let got = self.get_view(&mut view, rank, &at);
-        self.note(Call::Get, view.packed_bytes(), began);
+        self.note(WindowCall::Get, view.packed_bytes(), began);
         got
     }
 
@@ -129,7 +129,7 @@ impl<T: AnyBits, M> Window<T, M> {
         {
             return Ok(());
         }
-        let access = self.access("get", (rank, at), &view.typed, Way::Read)?;
+        let access = self.access("get", (rank, at), &view.typed, AccessKind::Read)?;
         // SAFETY: `view` borrows its memory exclusively until this returns.
         unsafe { self.inner.get_all(self.means(), &access, &view.typed) }
     }
@@ -155,19 +155,19 @@ impl<T: AnyBits, M> Window<T, M> {
         if let Some(plain) = data.as_plain()
             && self.change_number("accumulate", (&plain, op), (rank, &at)).is_some()
         {
-            self.note(Call::Accumulate, plain.bytes().len() as u64, began);
+            self.note(WindowCall::Accumulate, plain.bytes().len() as u64, began);
             return Ok(());
         }
         if let Some(plain) = data.as_plain()
             && self.add_numbers((&plain, op), (rank, &at)).map_err(|error| *error)?
         {
-            self.note(Call::Accumulate, plain.bytes().len() as u64, began);
+            self.note(WindowCall::Accumulate, plain.bytes().len() as u64, began);
             return Ok(());
         }
         let view = data.into_view();
         // SAFETY: `view` borrows its memory for reading until this returns.
         let done = unsafe { self.accumulate_typed(&view.typed, (rank, &at), op) };
-        self.note(Call::Accumulate, view.packed_bytes(), began);
+        self.note(WindowCall::Accumulate, view.packed_bytes(), began);
         done
     }
 
@@ -227,7 +227,7 @@ impl<T: AnyBits, M> Window<T, M> {
         (rank, at): (u32, &Place),
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let access = self.access("accumulate", (rank, at), typed, Way::Change)?;
+        let access = self.access("accumulate", (rank, at), typed, AccessKind::Change)?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.accumulate_all(self.means(), (&access, op), (typed, at)) }
     }
@@ -248,7 +248,7 @@ impl<T: AnyBits, M> Window<T, M> {
         let (view, found, at) = (data.into_view(), found.into_view(), at.into());
         let began = self.began();
         let done = self.get_accumulate_views(&view, &found, (rank, &at), op);
-        self.note(Call::GetAccumulate, view.packed_bytes(), began);
+        self.note(WindowCall::GetAccumulate, view.packed_bytes(), began);
         done
     }
 
@@ -261,7 +261,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let typed = given(op, &view.typed, &found.typed)?;
         check_apart(&found.typed)?;
-        let access = self.access("get_accumulate", (rank, at), typed, Way::Change)?;
+        let access = self.access("get_accumulate", (rank, at), typed, AccessKind::Change)?;
         let (means, what) = (self.means(), (&access, op));
         // SAFETY: `view` borrows its memory for reading until this returns.
         let reading = unsafe { self.inner.start_get_accumulate_all(means, what, (typed, at)) }?;
@@ -288,7 +288,7 @@ impl<T: AnyBits, M> Window<T, M> {
             && let Some(old) = self.change_number("fetch_and_op", (&plain, op), (rank, &at))
         {
             write_number(old, &mut found);
-            self.note(Call::FetchAndOp, plain.bytes().len() as u64, began);
+            self.note(WindowCall::FetchAndOp, plain.bytes().len() as u64, began);
             return Ok(found);
         }
         let given = View::of(std::slice::from_ref(&value));
@@ -302,10 +302,10 @@ impl<T: AnyBits, M> Window<T, M> {
             self.get_accumulate(given, into, rank, at, op)?;
             return Ok(found);
         };
-        let access = self.access("fetch_and_op", (rank, &at), typed, Way::Change)?;
+        let access = self.access("fetch_and_op", (rank, &at), typed, AccessKind::Change)?;
         let what = (&access, op);
         self.inner.fetch_and_op(self.shared(), what, (typed, &at), (bytes, room))?;
-        self.note(Call::FetchAndOp, bytes.len() as u64, began);
+        self.note(WindowCall::FetchAndOp, bytes.len() as u64, began);
         Ok(found)
     }
 
@@ -327,7 +327,7 @@ impl<T: AnyBits, M> Window<T, M> {
             && let Some(old) = self.swap_number((&expected, &new), (rank, &at))
         {
             write_number(old, &mut found);
-            self.note(Call::CompareAndSwap, new.bytes().len() as u64, began);
+            self.note(WindowCall::CompareAndSwap, new.bytes().len() as u64, began);
             return Ok(found);
         }
         let why = || "compare_and_swap takes one integer".to_owned();
@@ -342,9 +342,10 @@ impl<T: AnyBits, M> Window<T, M> {
         let room = unsafe { contiguous_span_mut(&into.typed) };
         let all = compare.zip(swap).zip(room);
         let ((compare, swap), room) = all.ok_or_else(|| WindowError::Mismatch { why: why() })?;
-        let access = self.access("compare_and_swap", (rank, &at), &views[0].typed, Way::Change)?;
+        let access =
+            self.access("compare_and_swap", (rank, &at), &views[0].typed, AccessKind::Change)?;
         self.inner.compare_and_swap(self.shared(), &access, primitive, (compare, swap, room))?;
-        self.note(Call::CompareAndSwap, swap.len() as u64, began);
+        self.note(WindowCall::CompareAndSwap, swap.len() as u64, began);
         Ok(found)
     }
 }

@@ -8,8 +8,8 @@ use crate::view::SendBuffer;
 use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_osc::{
-    Call, Driver, Failed, Place, Reading, Way, WindowError, check_apart, collect, given, room,
-    unpack,
+    AccessKind, Driver, Failed, Place, Reading, WindowCall, WindowError, check_apart, collect,
+    given, room, unpack,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl<T: AnyBits, M> Window<T, M> {
             let began = self.began();
             // SAFETY: the memory is the request's own.
             unsafe { self.put_typed("rput", typed, (rank, &at)) }?;
-            self.note(Call::Put, typed.packed_bytes(), began);
+            self.note(WindowCall::Put, typed.packed_bytes(), began);
             Ok(None)
         })
     }
@@ -113,7 +113,7 @@ impl<T: AnyBits, M> Window<T, M> {
         let at = at.into();
         self.begin(into.into(), |typed| {
             check_apart(typed)?;
-            let access = self.access("rget", (rank, &at), typed, Way::Read)?;
+            let access = self.access("rget", (rank, &at), typed, AccessKind::Read)?;
             let range = 0..access.packed_bytes();
             room(range.end)?;
             Ok(Some(self.inner.start_get(self.shared(), &access, range)?))
@@ -136,7 +136,7 @@ impl<T: AnyBits, M> Window<T, M> {
             let began = self.began();
             // SAFETY: the memory is the request's own.
             unsafe { self.accumulate_typed(typed, (rank, &at), op) }?;
-            self.note(Call::Accumulate, typed.packed_bytes(), began);
+            self.note(WindowCall::Accumulate, typed.packed_bytes(), began);
             Ok(None)
         })
     }
@@ -158,7 +158,7 @@ impl<T: AnyBits, M> Window<T, M> {
         self.begin(found.into(), |typed| {
             let given = given(op, &view.typed, typed)?;
             check_apart(typed)?;
-            let access = self.access("rget_accumulate", (rank, &at), given, Way::Change)?;
+            let access = self.access("rget_accumulate", (rank, &at), given, AccessKind::Change)?;
             let (means, what) = (self.means(), (&access, op));
             // SAFETY: `view` borrows its memory for reading until this returns.
             unsafe { self.inner.start_get_accumulate_all(means, what, (given, &at)) }.map(Some)

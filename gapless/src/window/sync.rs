@@ -5,14 +5,14 @@ use crate::error::Error;
 use crate::shared::Shared;
 use gapless_dtype::AnyBits;
 use gapless_engine::ReduceOp;
-use gapless_osc::{Call, Lock, WindowError};
+use gapless_osc::{Lock, WindowCall, WindowError};
 
 impl<T: AnyBits, M> Window<T, M> {
     /// Does a call that begins or ends an epoch.
     #[inline]
     fn timed(
         &mut self,
-        call: Call,
+        call: WindowCall,
         act: impl FnOnce(&mut gapless_osc::Window, &Shared) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let began = self.began();
@@ -55,7 +55,7 @@ impl<T: AnyBits, M> Window<T, M> {
     fn meet(&mut self, last: bool) -> Result<(), Error> {
         let began = self.began();
         let met = self.meet_all(last);
-        self.note(Call::Fence, 0, began);
+        self.note(WindowCall::Fence, 0, began);
         met
     }
 
@@ -97,7 +97,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// It is exposed already; a fence has opened an epoch; no such rank; a rank is lost.
     pub fn post(&mut self, group: &[u32]) -> Result<(), Error> {
-        self.timed(Call::Post, |inner, shared| inner.post(shared, group))
+        self.timed(WindowCall::Post, |inner, shared| inner.post(shared, group))
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` no message tells the group.
@@ -116,7 +116,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Another epoch is open; no such rank; a rank is lost.
     pub fn start(&mut self, group: &[u32]) -> Result<(), Error> {
-        self.timed(Call::Start, |inner, shared| inner.start(shared, group))
+        self.timed(WindowCall::Start, |inner, shared| inner.start(shared, group))
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK`, which the group's posts have as well, it does not wait.
@@ -136,7 +136,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Nothing was started; a rank is lost, or has refused an operation.
     pub fn complete(&mut self) -> Result<(), Error> {
-        self.timed(Call::Complete, |inner, shared| inner.complete(shared))
+        self.timed(WindowCall::Complete, |inner, shared| inner.complete(shared))
     }
 
     /// Waits until all ranks that the memory was [posted](Window::post) to have completed (`MPI_Win_wait`).
@@ -144,7 +144,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Nothing was posted; a rank is lost.
     pub fn wait(&mut self) -> Result<(), Error> {
-        self.timed(Call::Wait, |inner, shared| inner.wait(shared))
+        self.timed(WindowCall::Wait, |inner, shared| inner.wait(shared))
     }
 
     /// The same without waiting: whether they have (`MPI_Win_test`).
@@ -163,7 +163,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// lock is.
     #[inline]
     pub fn lock(&mut self, rank: u32, kind: Lock) -> Result<(), Error> {
-        self.timed(Call::Lock, |inner, shared| match inner.lock_now(shared, rank, kind) {
+        self.timed(WindowCall::Lock, |inner, shared| match inner.lock_now(shared, rank, kind) {
             true => Ok(()),
             false => inner.lock(shared, rank, kind),
         })
@@ -191,7 +191,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// It is not locked; it is lost, or has refused an operation.
     #[inline]
     pub fn unlock(&mut self, rank: u32) -> Result<(), Error> {
-        self.timed(Call::Unlock, |inner, shared| match inner.unlock_now(shared, rank) {
+        self.timed(WindowCall::Unlock, |inner, shared| match inner.unlock_now(shared, rank) {
             true => Ok(()),
             false => inner.unlock(shared, rank),
         })
@@ -202,7 +202,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`lock`](Window::lock); then none is locked.
     pub fn lock_all(&mut self) -> Result<(), Error> {
-        self.timed(Call::Lock, |inner, shared| inner.lock_all(shared))
+        self.timed(WindowCall::Lock, |inner, shared| inner.lock_all(shared))
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` the locks are not taken.
@@ -221,7 +221,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`unlock`](Window::unlock).
     pub fn unlock_all(&mut self) -> Result<(), Error> {
-        self.timed(Call::Unlock, |inner, shared| inner.unlock_all(shared))
+        self.timed(WindowCall::Unlock, |inner, shared| inner.unlock_all(shared))
     }
 
     /// Ends all operations of this rank on another, here and there, while it is locked (`MPI_Win_flush`, MPI 4.1 §12.5.4).
@@ -232,11 +232,11 @@ impl<T: AnyBits, M> Window<T, M> {
     pub fn flush(&self, rank: u32) -> Result<(), Error> {
         let began = self.began();
         if self.inner.flush_now(self.shared(), rank) {
-            self.note(Call::Flush, 0, began);
+            self.note(WindowCall::Flush, 0, began);
             return Ok(());
         }
         let result = self.inner.flush(self.shared(), rank);
-        self.note(Call::Flush, 0, began);
+        self.note(WindowCall::Flush, 0, began);
         result
     }
 
@@ -247,7 +247,7 @@ impl<T: AnyBits, M> Window<T, M> {
     pub fn flush_all(&self) -> Result<(), Error> {
         let began = self.began();
         let result = self.inner.flush_all(self.shared());
-        self.note(Call::Flush, 0, began);
+        self.note(WindowCall::Flush, 0, began);
         result
     }
 

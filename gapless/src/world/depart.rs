@@ -3,7 +3,7 @@
 use super::World;
 use super::leave::{GOODBYE, casualty};
 use crate::error::Error;
-use crate::shared::State;
+use crate::shared::WorldState;
 use std::time::{Duration, Instant};
 
 /// How long a process that departs serves others that have not received what it has sent, once nothing is on its way.
@@ -27,7 +27,7 @@ impl World {
 
     /// Serves the others until all that was started here has been taken, or for a bounded time.
     fn serve(&self) -> Result<(), Error> {
-        let taken = self.while_matched(State::has_settled)?;
+        let taken = self.while_matched(WorldState::has_settled)?;
         self.shared.with(|state| {
             state.pml.cancel_unmatched_receives();
             state.pml.cancel_unmatched_sends();
@@ -47,7 +47,7 @@ impl World {
     ///
     /// # Errors
     /// A process has died meanwhile, or before.
-    fn while_matched(&self, settled: impl Fn(&State) -> bool) -> Result<bool, Error> {
+    fn while_matched(&self, settled: impl Fn(&WorldState) -> bool) -> Result<bool, Error> {
         let mut idle = None;
         self.shared.wait_until(|state| {
             if let Some(loss) = casualty(state) {

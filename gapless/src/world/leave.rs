@@ -7,7 +7,7 @@
 use super::World;
 use crate::error::Error;
 use crate::shared::guard::caught;
-use crate::shared::{State, Within};
+use crate::shared::{Within, WorldState};
 use gapless_bml::LinkError;
 use gapless_boot::directory::Connection;
 use gapless_boot::wireup::{Questions, Wireup, WireupError};
@@ -40,7 +40,7 @@ impl Late {
         Late { started: Instant::now(), said: false }
     }
 
-    fn look(&mut self, state: &State) {
+    fn look(&mut self, state: &WorldState) {
         if self.said || self.started.elapsed() < LONG {
             return;
         }
@@ -188,7 +188,7 @@ impl World {
     fn wait_unless_lost<T>(
         &self,
         late: &mut Late,
-        mut ready: impl FnMut(&mut State) -> Option<T>,
+        mut ready: impl FnMut(&mut WorldState) -> Option<T>,
     ) -> Result<T, Error> {
         self.shared.wait_until(|state| match casualty(state) {
             Some(loss) => Some(Err(loss.into())),
@@ -214,7 +214,7 @@ impl World {
     }
 
     /// Has a last word said, for which peers have so long to make room. Then waits for memory that a lost peer may write.
-    pub(super) fn say(&self, limit: Duration, word: impl FnOnce(&mut State)) {
+    pub(super) fn say(&self, limit: Duration, word: impl FnOnce(&mut WorldState)) {
         let started = Instant::now();
         let said = self.shared.with(|state| {
             word(state);
@@ -336,13 +336,13 @@ impl World {
 }
 
 /// The process that is to blame for the first loss, if any: whoever left in good order, or departed, is none.
-pub(super) fn casualty(state: &mut State) -> Option<PmlError> {
+pub(super) fn casualty(state: &mut WorldState) -> Option<PmlError> {
     let (rank, error) = state.pml.bml_mut().casualty()?;
     Some(PmlError::PeerLost { rank: rank.0, error })
 }
 
 /// A process that has departed although all were said to leave together: somebody has lied.
-fn deserter(state: &mut State) -> Option<PmlError> {
+fn deserter(state: &mut WorldState) -> Option<PmlError> {
     let (rank, error) = state.pml.bml_mut().deserter()?;
     Some(PmlError::PeerLost { rank: rank.0, error })
 }

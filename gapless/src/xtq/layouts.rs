@@ -7,7 +7,7 @@ use crate::view::{View, region_of, typed_in};
 use gapless_dtype::{ElementType, Equivalence, Layout};
 use gapless_engine::Typed;
 use gapless_mem::DeviceError;
-use gapless_xtq::{Gather, Payload, Place, XtqError};
+use gapless_xtq::{Gather, GatherInto, Payload, XtqError};
 use std::sync::Arc;
 
 /// Bytes that pass the stack at a time.
@@ -26,7 +26,7 @@ impl<M: Send + Sync> Gather for LaidOut<M> {
         usize::try_from(self.typed.packed_bytes()).unwrap_or(usize::MAX)
     }
 
-    fn gather(&self, from: usize, into: &mut Place<'_>) {
+    fn gather(&self, from: usize, into: &mut GatherInto<'_>) {
         // SAFETY: whoever made this vouches that the memory stays what it is, and is not written, until it is dropped.
         unsafe { pack(&self.typed, from as u64, into) }
     }
@@ -36,7 +36,7 @@ impl<M: Send + Sync> Gather for LaidOut<M> {
 ///
 /// # Safety
 /// `typed` describes memory that is valid for reads, and that nothing of this process writes.
-unsafe fn pack(typed: &Typed, from: u64, into: &mut Place<'_>) {
+unsafe fn pack(typed: &Typed, from: u64, into: &mut GatherInto<'_>) {
     let (Some(start), Ok(mut convertor)) = (typed.region().as_ptr(), typed.convertor()) else {
         return;
     };

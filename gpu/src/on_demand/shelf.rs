@@ -15,10 +15,10 @@ const RETRY_MAX: Duration = Duration::from_secs(64);
 
 /// Things of type `E` by what they are for.
 pub(super) struct Shelf<K, E> {
-    known: Mutex<Vec<(K, Known<E>)>>,
+    known: Mutex<Vec<(K, EngineSlot<E>)>>,
 }
 
-enum Known<E> {
+enum EngineSlot<E> {
     Open(E),
     Closed(Arc<Mutex<Attempts<E>>>),
 }
@@ -35,7 +35,7 @@ struct Attempts<E> {
 
 /// The result of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found<E> {
+pub(super) enum EngineAnswer<E> {
     /// It was there.
     Known(E),
     /// It was opened now; true if an attempt had failed before.
@@ -59,42 +59,42 @@ impl<K: Copy + PartialEq, E: Clone> Shelf<K, E> {
         key: K,
         now: impl Fn() -> Instant,
         open: impl FnOnce() -> Result<E, String>,
-    ) -> Found<E> {
+    ) -> EngineAnswer<E> {
         let attempts = {
             let mut known = lock(&self.known);
             match known.iter().find(|(other, _)| *other == key) {
-                Some((_, Known::Open(thing))) => return Found::Known(thing.clone()),
-                Some((_, Known::Closed(attempts))) => Arc::clone(attempts),
+                Some((_, EngineSlot::Open(thing))) => return EngineAnswer::Known(thing.clone()),
+                Some((_, EngineSlot::Closed(attempts))) => Arc::clone(attempts),
                 None => {
                     let none = Attempts { open: None, failures: 0, next: None };
                     let attempts = Arc::new(Mutex::new(none));
-                    known.push((key, Known::Closed(Arc::clone(&attempts))));
+                    known.push((key, EngineSlot::Closed(Arc::clone(&attempts))));
                     attempts
                 }
             }
         };
         let mut attempts = lock(&attempts);
         if let Some(thing) = &attempts.open {
-            return Found::Known(thing.clone());
+            return EngineAnswer::Known(thing.clone());
         }
         if attempts.next.is_some_and(|next| now() < next) {
-            return Found::FailedBefore;
+            return EngineAnswer::FailedBefore;
         }
         match open() {
             Ok(thing) => {
                 attempts.open = Some(thing.clone());
                 let mut known = lock(&self.known);
                 if let Some((_, slot)) = known.iter_mut().find(|(other, _)| *other == key) {
-                    *slot = Known::Open(thing.clone());
+                    *slot = EngineSlot::Open(thing.clone());
                 }
-                Found::Opened(thing, attempts.failures > 0)
+                EngineAnswer::Opened(thing, attempts.failures > 0)
             }
             Err(why) => {
                 let wait = RETRY_MIN.saturating_mul(1 << attempts.failures.min(16)).min(RETRY_MAX);
                 attempts.failures = attempts.failures.saturating_add(1);
                 // Counted from the end of the attempt, which may take longer than the wait.
                 attempts.next = now().checked_add(wait);
-                Found::Failed(why, attempts.failures)
+                EngineAnswer::Failed(why, attempts.failures)
             }
         }
     }
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn what_is_open_is_not_opened_again() {
         let shelf = Shelf::default();
-        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), Found::Opened('a', false));
+        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), EngineAnswer::Opened('a', false));
         let never = || panic!("it is there");
-        assert_eq!(shelf.get(1, Instant::now, never), Found::Known('a'));
-        assert_eq!(shelf.get(2, Instant::now, || Ok('b')), Found::Opened('b', false));
+        assert_eq!(shelf.get(1, Instant::now, never), EngineAnswer::Known('a'));
+        assert_eq!(shelf.get(2, Instant::now, || Ok('b')), EngineAnswer::Opened('b', false));
         assert_eq!(shelf.len(), 2);
     }
 
@@ -134,16 +134,16 @@ mod tests {
         };
         for (failures, seconds) in (1..).zip([1, 2, 4, 8, 16, 32, 64, 64, 64]) {
             let found = shelf.get(1, || clock.get(), fail);
-            assert_eq!(found, Found::Failed("busy".to_owned(), failures));
+            assert_eq!(found, EngineAnswer::Failed("busy".to_owned(), failures));
             let long = Duration::from_secs(seconds);
             let failed = clock.get();
             clock.set(failed + long - Duration::from_nanos(1));
-            assert_eq!(shelf.get(1, || clock.get(), fail), Found::FailedBefore);
+            assert_eq!(shelf.get(1, || clock.get(), fail), EngineAnswer::FailedBefore);
             clock.set(failed + long);
         }
         assert_eq!(tries.get(), 9);
-        assert_eq!(shelf.get(1, || clock.get(), || Ok('a')), Found::Opened('a', true));
-        assert_eq!(shelf.get(1, || clock.get(), fail), Found::Known('a'));
+        assert_eq!(shelf.get(1, || clock.get(), || Ok('a')), EngineAnswer::Opened('a', true));
+        assert_eq!(shelf.get(1, || clock.get(), fail), EngineAnswer::Known('a'));
     }
 
     /// One is opened slowly: another can be had meanwhile, and who wants the same one gets it, opened once.
@@ -162,7 +162,7 @@ mod tests {
                     may_go_on.recv().unwrap();
                     Ok('a')
                 };
-                assert_eq!(shelf.get(1, Instant::now, slowly), Found::Opened('a', false));
+                assert_eq!(shelf.get(1, Instant::now, slowly), EngineAnswer::Opened('a', false));
             });
             has_started.recv().unwrap();
             let same = threads.spawn(|| {
@@ -172,9 +172,9 @@ mod tests {
                 };
                 shelf.get(1, Instant::now, again)
             });
-            assert_eq!(shelf.get(2, Instant::now, || Ok('b')), Found::Opened('b', false));
+            assert_eq!(shelf.get(2, Instant::now, || Ok('b')), EngineAnswer::Opened('b', false));
             go_on.send(()).unwrap();
-            assert_eq!(same.join().unwrap(), Found::Known('a'));
+            assert_eq!(same.join().unwrap(), EngineAnswer::Known('a'));
         });
         assert_eq!(opened.load(Ordering::Relaxed), 1);
     }
@@ -186,6 +186,6 @@ mod tests {
             shelf.get(1, Instant::now, || panic!("in the driver"))
         }));
         assert!(caught.is_err());
-        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), Found::Opened('a', false));
+        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), EngineAnswer::Opened('a', false));
     }
 }

@@ -9,7 +9,7 @@ use gapless_dtype_cuda::{Ask, Holder, LedgerError, Reservation};
 
 /// What became of a rank's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum Reserving {
     Done,
     NoRoom {
         wanted: u32,
@@ -20,35 +20,35 @@ enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl Reserving {
     /// `ours`: blocks that were asked for.
-    fn of<T>(result: &Result<T, LedgerError>, ours: u32) -> Outcome {
+    fn of<T>(result: &Result<T, LedgerError>, ours: u32) -> Reserving {
         match *result {
-            Ok(_) => Outcome::Done,
+            Ok(_) => Reserving::Done,
             Err(LedgerError::NoRoom { wanted, room, .. }) => {
-                Outcome::NoRoom { wanted, room, others: wanted.saturating_sub(ours) }
+                Reserving::NoRoom { wanted, room, others: wanted.saturating_sub(ours) }
             }
-            Err(_) => Outcome::Failed,
+            Err(_) => Reserving::Failed,
         }
     }
 
     fn encode(self) -> [u64; 4] {
         match self {
-            Outcome::Done => [0; 4],
-            Outcome::NoRoom { wanted, room, others } => {
+            Reserving::Done => [0; 4],
+            Reserving::NoRoom { wanted, room, others } => {
                 [1, wanted.into(), room.into(), others.into()]
             }
-            Outcome::Failed => [2, 0, 0, 0],
+            Reserving::Failed => [2, 0, 0, 0],
         }
     }
 
     /// Unknown words count as a failure.
-    fn decode(words: [u64; 4]) -> Outcome {
+    fn decode(words: [u64; 4]) -> Reserving {
         let [_, wanted, room, others] = words.map(|word| u32::try_from(word).unwrap_or(u32::MAX));
         match words[0] {
-            0 => Outcome::Done,
-            1 => Outcome::NoRoom { wanted, room, others },
-            _ => Outcome::Failed,
+            0 => Reserving::Done,
+            1 => Reserving::NoRoom { wanted, room, others },
+            _ => Reserving::Failed,
         }
     }
 }
@@ -56,12 +56,12 @@ impl Outcome {
 /// The first thing that went wrong at any rank.
 fn verdict(outcomes: &[[u64; 4]]) -> Result<(), StreamError> {
     for (rank, words) in (0..).zip(outcomes) {
-        match Outcome::decode(*words) {
-            Outcome::Done => {}
-            Outcome::NoRoom { wanted, room, others } => {
+        match Reserving::decode(*words) {
+            Reserving::Done => {}
+            Reserving::NoRoom { wanted, room, others } => {
                 return Err(StreamError::NoRoom { rank, wanted, room, others });
             }
-            Outcome::Failed => return Err(StreamError::Ledger { rank }),
+            Reserving::Failed => return Err(StreamError::Ledger { rank }),
         }
     }
     Ok(())
@@ -90,16 +90,16 @@ pub(super) fn reserve<R: StreamRanks>(
     let rank = ranks.rank();
     let GpuRecord { uuid, room, .. } = records[rank as usize];
     let (first, count) = neighbours(records, rank);
-    let tell = |outcome: Outcome| -> Result<(), R::Error> {
+    let tell = |outcome: Reserving| -> Result<(), R::Error> {
         Ok(verdict(ranks.allgather_words(&outcome.encode())?.as_chunks().0)?)
     };
     let for_all = blocks.saturating_mul(count);
     let own = Ask { holder: Holder::Stream, blocks, room, together, handed: 0 };
     let all = Ask { blocks: for_all, handed: for_all - blocks, ..own };
     let taken = (first == rank).then(|| Reservation::new(uuid, all));
-    tell(taken.as_ref().map_or(Outcome::Done, |taken| Outcome::of(taken, for_all)))?;
+    tell(taken.as_ref().map_or(Reserving::Done, |taken| Reserving::of(taken, for_all)))?;
     let taken = taken.unwrap_or_else(|| Reservation::take_over(uuid, own));
-    tell(Outcome::of(&taken, blocks))?;
+    tell(Reserving::of(&taken, blocks))?;
     let mut taken = taken.map_err(|_| StreamError::Ledger { rank })?;
     taken.shrink(blocks);
     Ok(taken)
@@ -111,11 +111,11 @@ mod tests {
 
     #[test]
     fn outcomes_come_back_as_they_were_and_the_first_counts() {
-        let full = Outcome::NoRoom { wanted: 133, room: 132, others: 69 };
-        for outcome in [Outcome::Done, full, Outcome::Failed] {
-            assert_eq!(Outcome::decode(outcome.encode()), outcome);
+        let full = Reserving::NoRoom { wanted: 133, room: 132, others: 69 };
+        for outcome in [Reserving::Done, full, Reserving::Failed] {
+            assert_eq!(Reserving::decode(outcome.encode()), outcome);
         }
-        let (done, failed) = (Outcome::Done.encode(), Outcome::Failed.encode());
+        let (done, failed) = (Reserving::Done.encode(), Reserving::Failed.encode());
         assert_eq!(verdict(&[done, done]), Ok(()));
         assert_eq!(verdict(&[done, failed, done]), Err(StreamError::Ledger { rank: 1 }));
         let refused = verdict(&[done, done, full.encode(), failed]).unwrap_err();

@@ -13,10 +13,10 @@ use gapless_mem::{Region, Space};
 
 /// Memory that a call works on: anywhere on the stream's device, or in registered memory, which peers reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamBuffer(pub(super) Place);
+pub struct StreamBuffer(pub(super) BufferPlace);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum BufferPlace {
     Own(Region),
     /// Of which communicator, which registration, and where in it.
     Shared {
@@ -28,7 +28,7 @@ pub(super) enum Place {
 
 impl From<Region> for StreamBuffer {
     fn from(region: Region) -> StreamBuffer {
-        StreamBuffer(Place::Own(region))
+        StreamBuffer(BufferPlace::Own(region))
     }
 }
 
@@ -56,7 +56,7 @@ impl Registered {
     /// What begins so many bytes into it, at every rank.
     #[must_use]
     pub fn at(&self, offset: u64) -> StreamBuffer {
-        StreamBuffer(Place::Shared { owner: self.owner, index: self.index, offset })
+        StreamBuffer(BufferPlace::Shared { owner: self.owner, index: self.index, offset })
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Launch {
 }
 
 /// A buffer of a call.
-struct Found {
+struct CallBuffer {
     /// At this rank.
     here: u64,
     /// At every rank, if peers reach it.
@@ -150,9 +150,9 @@ impl Ground {
         argument: &'static str,
         buffer: StreamBuffer,
         needed: u64,
-    ) -> Result<Found, StreamError> {
+    ) -> Result<CallBuffer, StreamError> {
         match buffer.0 {
-            Place::Own(region) => {
+            BufferPlace::Own(region) => {
                 if region.space() != self.space {
                     let (space, device) = (region.space(), self.space);
                     return Err(StreamError::WrongSpace { argument, space, device });
@@ -160,9 +160,9 @@ impl Ground {
                 if region.len() < needed {
                     return Err(StreamError::TooShort { argument, needed, len: region.len() });
                 }
-                Ok(Found { here: region.start(), everywhere: None, name: [0; 2] })
+                Ok(CallBuffer { here: region.start(), everywhere: None, name: [0; 2] })
             }
-            Place::Shared { owner, index, offset } => {
+            BufferPlace::Shared { owner, index, offset } => {
                 let known = self.registered.get(index).filter(|_| owner == self.owner);
                 let known = known.ok_or(StreamError::Foreign)?;
                 let len = known.len.saturating_sub(offset);
@@ -171,13 +171,13 @@ impl Ground {
                 }
                 let at = known.at.map(|start| start.wrapping_add(offset));
                 let here = at[self.rank as usize];
-                Ok(Found { here, everywhere: Some(at), name: [index as u64 + 1, offset] })
+                Ok(CallBuffer { here, everywhere: Some(at), name: [index as u64 + 1, offset] })
             }
         }
     }
 
     fn registered(
-        found: &Found,
+        found: &CallBuffer,
         operation: &'static str,
         argument: &'static str,
     ) -> Result<[u64; RANKS_MAX], StreamError> {
@@ -327,7 +327,7 @@ impl Ground {
         &self,
         doing: u32,
         bytes: u64,
-        (send, recv): (&Found, [u64; RANKS_MAX]),
+        (send, recv): (&CallBuffer, [u64; RANKS_MAX]),
         src: impl Fn(u32) -> u64,
     ) -> Option<Launch> {
         let source = |rank| send.here.wrapping_add(src(rank));

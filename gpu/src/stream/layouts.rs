@@ -7,7 +7,7 @@ mod agree;
 mod note;
 mod work;
 
-use super::call::{Place, StreamBuffer};
+use super::call::{BufferPlace, StreamBuffer};
 use super::error::StreamError;
 use super::{StreamComm, StreamRanks};
 use agree::Given;
@@ -172,8 +172,8 @@ impl<R: StreamRanks> StreamComm<'_, R> {
     ) -> Result<(usize, u64), StreamError> {
         let operation = "plan";
         match buffer.0 {
-            Place::Own(_) => Err(StreamError::NotRegistered { operation, argument }),
-            Place::Shared { owner, index, offset } => {
+            BufferPlace::Own(_) => Err(StreamError::NotRegistered { operation, argument }),
+            BufferPlace::Shared { owner, index, offset } => {
                 let known = owner == self.ground.owner && index < self.ground.registered.len();
                 if known { Ok((index, offset)) } else { Err(StreamError::Foreign) }
             }

@@ -17,12 +17,12 @@ const BYTES: usize = 128;
 #[derive(Debug)]
 pub(super) struct HostWords {
     region: Region,
-    _memory: Memory,
+    _memory: WordsMemory,
 }
 
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is kept, not used")]
-enum Memory {
+enum WordsMemory {
     Pinned(PinnedBuffer),
     #[cfg(test)]
     Plain(Box<[u64; BYTES / 8]>),
@@ -35,7 +35,7 @@ impl HostWords {
         let region = memory.region();
         // SAFETY: the buffer was given to this value alone, and no kernel knows it yet.
         unsafe { gapless_mem::fill(&region, 0) }.map_err(CudaError::Refused)?;
-        Ok(HostWords { region, _memory: Memory::Pinned(memory) })
+        Ok(HostWords { region, _memory: WordsMemory::Pinned(memory) })
     }
 
     #[cfg(test)]
@@ -43,7 +43,7 @@ impl HostWords {
         let mut memory = Box::new([0u64; BYTES / 8]);
         let start = memory.as_mut_ptr().expose_provenance() as u64;
         let region = Region::new(gapless_mem::Space::Host, start, 0, BYTES as u64);
-        HostWords { region, _memory: Memory::Plain(memory) }
+        HostWords { region, _memory: WordsMemory::Plain(memory) }
     }
 
     /// Where kernels find the word that stops them, and where they leave their state.

@@ -44,7 +44,7 @@ pub struct CudaLauncher {
     /// Threads of a group, and groups of a grid, at most in each dimension.
     threads_max: [u32; 3],
     groups_max: [u32; 3],
-    kernels: RwLock<Vec<Known>>,
+    kernels: RwLock<Vec<LoadedKernel>>,
     streams: Streams,
 }
 
@@ -53,7 +53,7 @@ type Streams = Arc<Mutex<Vec<Stream>>>;
 
 /// A kernel, and what it may be launched with.
 #[derive(Clone)]
-struct Known {
+struct LoadedKernel {
     function: Function,
     /// Words of arguments behind the first two.
     words: usize,
@@ -126,13 +126,13 @@ impl CudaLauncher {
             local_bytes_max: local,
             ..self.limits
         };
-        let known = Known { function, words: parameters.len() - OWN, limits };
+        let known = LoadedKernel { function, words: parameters.len() - OWN, limits };
         let mut kernels = self.kernels.write().unwrap_or_else(PoisonError::into_inner);
         kernels.push(known);
         Ok(kernels.len() as u64)
     }
 
-    fn known(&self, object: u64) -> Option<Known> {
+    fn known(&self, object: u64) -> Option<LoadedKernel> {
         let at = usize::try_from(object).ok()?.checked_sub(1)?;
         let kernels = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
         kernels.get(at).cloned()

@@ -98,7 +98,7 @@ struct Seen {
 
 /// How the last rank ends.
 #[derive(Clone, Copy, PartialEq)]
-enum End {
+enum LastRankEnd {
     Lives,
     DiesWaiting,
     DiesInside,
@@ -120,7 +120,7 @@ fn header(ranks: usize) -> Header {
 fn rank(
     me: u32,
     times: u32,
-    end: End,
+    end: LastRankEnd,
     (header, baton, seen): (&Header, &Baton, &Mutex<Seen>),
 ) -> bool {
     let is_lost = |rank: u32| !baton.is_alive(rank);
@@ -146,7 +146,7 @@ fn rank(
             // Also one that claims the lock still waits.
             let claims = waits && header.gate().holder() == Some(me);
             let dies = if by_claim { claims } else { waits && last && !claims };
-            if dies && end == End::DiesWaiting {
+            if dies && end == LastRankEnd::DiesWaiting {
                 seen.lock().unwrap().died_claiming += u32::from(claims);
                 return false;
             }
@@ -175,7 +175,7 @@ fn rank(
             }
             assert!(seen.alone == 0 || seen.alone == 1 && seen.sharing == 0, "others are inside");
         }
-        if last && end == End::DiesInside {
+        if last && end == LastRankEnd::DiesInside {
             return false;
         }
         for _ in 0..baton.draw(6) {
@@ -194,7 +194,7 @@ fn rank(
 }
 
 /// Gives what was seen, and how many were told of a death.
-fn run(seed: u64, ranks: u32, end: End) -> (Seen, usize) {
+fn run(seed: u64, ranks: u32, end: LastRankEnd) -> (Seen, usize) {
     let turns = Turns {
         random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
         runs: 0,
@@ -207,7 +207,7 @@ fn run(seed: u64, ranks: u32, end: End) -> (Seen, usize) {
     let told = std::thread::scope(|threads| {
         let ranks = (0..ranks).map(|me| {
             let (baton, header, seen) = (Arc::clone(&baton), &header, &seen);
-            let (times, end) = if me == 0 { (12, end) } else { (60, End::Lives) };
+            let (times, end) = if me == 0 { (12, end) } else { (60, LastRankEnd::Lives) };
             threads.spawn(move || {
                 let at = me as usize;
                 RUNNER.set(Some((Arc::clone(&baton), at)));
@@ -240,7 +240,7 @@ fn seeds() -> std::ops::Range<u64> {
 fn whoever_waits_is_passed_three_times_by_each_at_most() {
     for seed in seeds() {
         let (Seen { passed, .. }, told) =
-            run(seed, 2 + u32::try_from(seed % 3).unwrap(), End::Lives);
+            run(seed, 2 + u32::try_from(seed % 3).unwrap(), LastRankEnd::Lives);
         assert!(passed <= 3, "seed {seed}: passed {passed} times");
         assert_eq!(told, 0);
     }
@@ -251,10 +251,10 @@ fn whoever_waits_is_passed_three_times_by_each_at_most() {
 fn deaths_end_no_ones_turn() {
     let (mut all, mut died_claiming) = (0, 0);
     for seed in seeds() {
-        let (seen, told) = run(seed, 3, End::DiesWaiting);
+        let (seen, told) = run(seed, 3, LastRankEnd::DiesWaiting);
         died_claiming += seen.died_claiming;
         assert_eq!(told, 0, "seed {seed}");
-        all += run(seed, 3, End::DiesInside).1;
+        all += run(seed, 3, LastRankEnd::DiesInside).1;
     }
     assert!(all > 6, "told {all} times");
     assert!(died_claiming > 1, "{died_claiming} have died claiming");

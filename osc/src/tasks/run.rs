@@ -36,7 +36,7 @@ type Waits<'w> = (&'w Osc, &'w dyn Fn() -> bool, u32);
 
 /// What is to be done, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct What {
+pub(crate) struct Accumulation {
     pub(crate) window: u32,
     pub(crate) rank: u32,
     pub(crate) op: ReduceOp,
@@ -44,14 +44,14 @@ pub(crate) struct What {
     pub(crate) runs: u32,
 }
 
-impl What {
+impl Accumulation {
     pub(crate) fn words(self) -> [u64; 2] {
         let op = ReduceOp::ALL.iter().position(|op| *op == self.op).unwrap_or(0) as u64;
         let first = u64::from(self.window) | u64::from(self.rank) << 32;
         [first, op | u64::from(self.primitive as u8) << 8 | u64::from(self.runs) << 32]
     }
 
-    fn read([first, second]: [u64; 2]) -> Result<What, Fault> {
+    fn read([first, second]: [u64; 2]) -> Result<Accumulation, Fault> {
         let [w0, w1, w2, w3, r0, r1, r2, r3] = first.to_le_bytes();
         let [op, primitive, zero, nought, n0, n1, n2, n3] = second.to_le_bytes();
         let op = ReduceOp::ALL.get(usize::from(op)).ok_or(Fault::Elements)?;
@@ -59,7 +59,7 @@ impl What {
         if zero != 0 || nought != 0 {
             return Err(Fault::Elements);
         }
-        Ok(What {
+        Ok(Accumulation {
             window: u32::from_le_bytes([w0, w1, w2, w3]),
             rank: u32::from_le_bytes([r0, r1, r2, r3]),
             op: *op,
@@ -108,7 +108,7 @@ fn perform_by(
     words: [u64; 2],
     (payload, part): (&[u8], usize),
 ) -> Result<(), Fault> {
-    let what = What::read(words)?;
+    let what = Accumulation::read(words)?;
     let place = waits.0.core().windows.get(&what.window).ok_or(Fault::NoWindow)?.in_use();
     let place = place.ok_or(Fault::Outside)?;
     if place.processes.get(what.rank as usize) != Some(&initiator) {
@@ -270,11 +270,11 @@ mod tests {
         for (op, primitive) in
             [(ReduceOp::Sum, Primitive::Double), (ReduceOp::Bxor, Primitive::Uint8)]
         {
-            let what = What { window: u32::MAX - 1, rank: 7, op, primitive, runs: 1 << 31 };
-            assert_eq!(What::read(what.words()), Ok(what));
+            let what = Accumulation { window: u32::MAX - 1, rank: 7, op, primitive, runs: 1 << 31 };
+            assert_eq!(Accumulation::read(what.words()), Ok(what));
         }
-        assert_eq!(What::read([0, 1 << 16]), Err(Fault::Elements));
-        assert_eq!(What::read([0, 255]), Err(Fault::Elements));
+        assert_eq!(Accumulation::read([0, 1 << 16]), Err(Fault::Elements));
+        assert_eq!(Accumulation::read([0, 255]), Err(Fault::Elements));
         let holder = Fault::Holder(9);
         for one in [Fault::Outside, Fault::NoWindow, Fault::Misaligned, Fault::Elements, holder] {
             assert_eq!(fault(&said(one).0), Some(one));

@@ -3,7 +3,7 @@
 use super::lease;
 use super::net::Net;
 use crate::window::Flavor;
-use crate::{Lock, Place, Way, WindowError};
+use crate::{AccessKind, Lock, Place, WindowError};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{ReduceOp, Typed};
@@ -43,13 +43,13 @@ fn operations_go_across_pieces_that_meet() {
     };
     let put = |place: &Place, given: &[u64]| {
         let typed = numbers(&uint, given.len() as u64);
-        let access = window.access("put", (0, place), &typed, Way::Write).unwrap();
+        let access = window.access("put", (0, place), &typed, AccessKind::Write).unwrap();
         let given = bytes(given);
         window.put(&driver, &access, 0..given.len() as u64, &given).unwrap();
     };
     let get = |place: &Place, count: u64| {
         let typed = numbers(&uint, count);
-        let access = window.access("get", (0, place), &typed, Way::Read).unwrap();
+        let access = window.access("get", (0, place), &typed, AccessKind::Read).unwrap();
         let mut found = bytes(&vec![0; usize::try_from(count).unwrap()]);
         window.get(&driver, &access, 0..8 * count, &mut found)?;
         let number = |word: &[u8]| u64::from_ne_bytes(word.try_into().unwrap());
@@ -59,7 +59,8 @@ fn operations_go_across_pieces_that_meet() {
     assert_eq!(get(&at(3), 5).unwrap(), [3, 40, 50, 60, 7]);
     let change = |place: &Place, op, given: &[u64], count: u64| {
         let typed = numbers(&uint, count);
-        let access = window.access("get_accumulate", (0, place), &typed, Way::Change).unwrap();
+        let access =
+            window.access("get_accumulate", (0, place), &typed, AccessKind::Change).unwrap();
         let (what, given) = ((&access, op), bytes(given));
         let reading = window.start_get_accumulate(&driver, what, (&typed, place), &given).unwrap();
         window.collect(&driver, reading).unwrap()
@@ -93,7 +94,7 @@ fn nothing_has_no_type() {
         let driver = net.driver(1, 1000, &|| ());
         window.lock(&driver, 0, Lock::Shared).unwrap();
         let (origin, place) = (numbers(&int, 0), Place::typed(8, &double, 0));
-        let access = window.access("accumulate", (0, &place), &origin, Way::Change).unwrap();
+        let access = window.access("accumulate", (0, &place), &origin, AccessKind::Change).unwrap();
         for op in ReduceOp::ALL {
             let (what, where_to) = ((&access, op), (&origin, &place));
             window.accumulate(&driver, what, where_to, &[]).unwrap();

@@ -5,7 +5,7 @@ use crate::core::{AM_TAG, Offered};
 use crate::header::Stripes;
 use crate::layouts::{LAYOUT_BYTES, LAYOUTS};
 use crate::peer::{ANSWERS, CREDIT, SLACK};
-use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
+use crate::wire::{HEADER, Head, OPERANDS, READ_MAX, WindowMessage};
 use crate::{Exposure, Header, Osc, WindowHandle};
 use gapless_bml::{Bml, PeerState, Rank, ReserveError, Token};
 use gapless_btl::loopback::{Config, Hub, Loopback};
@@ -48,7 +48,7 @@ impl Scene {
         Scene { target, osc, handle, header, peer, sequence: 0 }
     }
 
-    fn head(&self, kind: Kind) -> Head {
+    fn head(&self, kind: WindowMessage) -> Head {
         Head::new(kind, self.handle.id(), 1)
     }
 
@@ -108,7 +108,14 @@ fn operand(scene: &Scene) -> Head {
     let sum =
         gapless_engine::ReduceOp::ALL.iter().position(|op| *op == gapless_engine::ReduceOp::Sum);
     let op = u8::try_from(sum.unwrap()).unwrap();
-    Head { op, primitive, flag: OPERANDS, count: 8, length: 8, ..scene.head(Kind::Accumulate) }
+    Head {
+        op,
+        primitive,
+        flag: OPERANDS,
+        count: 8,
+        length: 8,
+        ..scene.head(WindowMessage::Accumulate)
+    }
 }
 
 #[test]
@@ -124,15 +131,18 @@ fn answers_that_nobody_takes() {
     let mut scene = Scene::new();
     let bytes = 8 * LOCK as u64;
     scene.flood(|scene, _| {
-        let head = Head { token: 1, count: bytes, length: bytes, ..scene.head(Kind::Get) };
+        let head = Head { token: 1, count: bytes, length: bytes, ..scene.head(WindowMessage::Get) };
         (head, Vec::new())
     });
     let mut scene = Scene::new();
-    scene
-        .flood(|scene, number| (Head { token: number + 1, ..scene.head(Kind::Flush) }, Vec::new()));
+    scene.flood(|scene, number| {
+        (Head { token: number + 1, ..scene.head(WindowMessage::Flush) }, Vec::new())
+    });
     // Neither for a window that is not there.
     let mut scene = Scene::new();
-    scene.flood(|scene, _| (Head { token: 7, window: 99, ..scene.head(Kind::Flush) }, Vec::new()));
+    scene.flood(|scene, _| {
+        (Head { token: 7, window: 99, ..scene.head(WindowMessage::Flush) }, Vec::new())
+    });
 }
 
 #[test]
@@ -142,7 +152,7 @@ fn layouts_that_nobody_needs() {
         layout: u32::try_from(layout).unwrap(),
         count,
         length,
-        ..scene.head(Kind::Layout)
+        ..scene.head(WindowMessage::Layout)
     };
     let sent = scene.flood(|scene, number| (part(scene, number + 1, 1000, 100), vec![1; 100]));
     assert_eq!(
@@ -163,7 +173,7 @@ fn layouts_that_nobody_needs() {
 fn messages_that_overtake_others() {
     let mut scene = Scene::new();
     scene.sequence = 1;
-    scene.flood(|scene, _| (scene.head(Kind::Put), vec![0; 2000]));
+    scene.flood(|scene, _| (scene.head(WindowMessage::Put), vec![0; 2000]));
 }
 
 /// Who keeps to its credit is not given up, however long the target takes.

@@ -3,8 +3,8 @@
 use super::net::Net;
 use crate::header::Stripes;
 use crate::layouts::LAYOUTS;
-use crate::wire::{Head, Kind};
-use crate::{Lock, Osc, Place, Way, WindowError};
+use crate::wire::{Head, WindowMessage};
+use crate::{AccessKind, Lock, Osc, Place, WindowError};
 use gapless_bml::{Bml, PeerState, Rank};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
@@ -48,7 +48,8 @@ fn all_are_locked_one_after_the_other() {
 
 /// Rank 0's window, which rank 1 locks by messages and rank 2 maps.
 fn ask(osc: &Osc, kind: Lock) {
-    let head = Head { flag: u8::from(kind == Lock::Exclusive), ..Head::new(Kind::Lock, 0, 1) };
+    let head =
+        Head { flag: u8::from(kind == Lock::Exclusive), ..Head::new(WindowMessage::Lock, 0, 1) };
     osc.core().execute(osc, &mut Bml::new(Rank(0), 3), Rank(1), &head.write());
 }
 
@@ -105,7 +106,7 @@ fn the_mutex_of_who_may_live_is_not_taken_over() {
         for osc in &net.oscs {
             osc.departed().set_lost(holder, true);
         }
-        let access = window.access("get", (0, &Place::at(0)), &number, Way::Change).unwrap();
+        let access = window.access("get", (0, &Place::at(0)), &number, AccessKind::Change).unwrap();
         let mut found = [0; 8];
         let all = (&[0; 8][..], &[1; 8][..], &mut found[..]);
         let changed = window.compare_and_swap(&driver, &access, Primitive::Int64, all);
@@ -137,7 +138,7 @@ fn long_fragments_get_credit() {
     window.lock(&driver, 0, Lock::Shared).unwrap();
     let put = |len: usize| {
         let place = Typed::contiguous(Region::new(Space::Host, 0, 0, len as u64));
-        let access = window.access("put", (0, &Place::at(0)), &place, Way::Write).unwrap();
+        let access = window.access("put", (0, &Place::at(0)), &place, AccessKind::Write).unwrap();
         window.put(&driver, &access, 0..len as u64, &vec![9; len])
     };
     // So little that the target does not tell when it is done.
@@ -172,7 +173,7 @@ fn layouts_that_are_being_told_stay() {
     }
     assert!(told.iter().all(|told| *told), "{told:?}");
     assert_eq!(net.bml(0).state(Rank(1)), &PeerState::Up);
-    assert!(Kind::Forget.takes_credit());
+    assert!(WindowMessage::Forget.takes_credit());
 }
 
 /// All who wait by messages have their turn, not only the one that asked first.
@@ -183,7 +184,7 @@ fn who_waits_by_messages_has_a_turn() {
     let (osc, header) = (&net.oscs[0], &net.exposures[0].header);
     assert!(header.try_lock(0, Lock::Exclusive, false, never));
     for rank in [3, 1] {
-        let head = Head { flag: 1, ..Head::new(Kind::Lock, 0, rank) };
+        let head = Head { flag: 1, ..Head::new(WindowMessage::Lock, 0, rank) };
         osc.core().execute(osc, &mut Bml::new(Rank(0), 4), Rank(rank), &head.write());
     }
     assert!(!header.try_lock(2, Lock::Exclusive, true, never));

@@ -2,7 +2,7 @@
 //! that everything that goes another way at the same time is lost.
 
 use super::net::Net;
-use crate::{Access, Flavor, Lock, Place, Way, Window, WindowError};
+use crate::{Access, AccessKind, Flavor, Lock, Place, Window, WindowError};
 use gapless_bml::{Rank, RemoteKey};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
@@ -18,7 +18,7 @@ fn numbers(primitive: Primitive, count: u64) -> Typed {
 
 fn access(window: &Window, rank: u32, at: u64, origin: &Typed) -> (Access, Place) {
     let at = Place::at(at);
-    (window.access("a test", (rank, &at), origin, Way::Change).unwrap(), at)
+    (window.access("a test", (rank, &at), origin, AccessKind::Change).unwrap(), at)
 }
 
 fn word(net: &Net, rank: usize, at: u64) -> u64 {
@@ -202,7 +202,7 @@ fn long_arrays_go_in_parts() {
     let every = Datatype::vector(COUNT, 1, 2, &number).unwrap().commit().unwrap();
     let origin = numbers(Primitive::Uint64, COUNT);
     let at = Place::typed(8, &every, 1);
-    let access = all[2].access("a test", (1, &at), &origin, Way::Change).unwrap();
+    let access = all[2].access("a test", (1, &at), &origin, AccessKind::Change).unwrap();
     (0..COUNT).for_each(|i| set(&net, 1, 8 + 16 * i, i));
     let bytes: Vec<u8> = (0..COUNT).flat_map(|i| (2 * i).to_ne_bytes()).collect();
     let driver = net.driver(2, 100_000, &|| ());

@@ -2,8 +2,8 @@
 
 use super::net::Net;
 use crate::header::Stripes;
-use crate::wire::{Head, Kind, MORE};
-use crate::{Lock, Place, Way, Window};
+use crate::wire::{Head, MORE, WindowMessage};
+use crate::{AccessKind, Lock, Place, Window};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{ReduceOp, Typed};
@@ -66,7 +66,7 @@ fn spinning_on_one_call_makes_progress() {
         (
             "compare_and_swap",
             pace(|window, driver| {
-                let access = access(window, Way::Write);
+                let access = access(window, AccessKind::Write);
                 let all = (&zero[..], &zero[..], &mut [0; 8][..]);
                 window.compare_and_swap(driver, &access, Primitive::Int64, all).unwrap();
             }),
@@ -74,13 +74,13 @@ fn spinning_on_one_call_makes_progress() {
         (
             "long way",
             pace(|window, driver| {
-                window.get(driver, &access(window, Way::Read), 0..8, &mut [0; 8]).unwrap();
+                window.get(driver, &access(window, AccessKind::Read), 0..8, &mut [0; 8]).unwrap();
             }),
         ),
         (
             "request",
             pace(|window, driver| {
-                window.start_get(driver, &access(window, Way::Read), 0..8).unwrap();
+                window.start_get(driver, &access(window, AccessKind::Read), 0..8).unwrap();
             }),
         ),
     ];
@@ -140,7 +140,7 @@ fn answers_that_are_not_due() {
     let mut core = net.oscs[0].core();
     let is_nonsense = |done: Result<(), &str>| done.is_err();
     let token = core.questions.ask(1, 0, 8);
-    let head = Head { token, ..Head::new(Kind::Answer, 0, 0) };
+    let head = Head { token, ..Head::new(WindowMessage::Answer, 0, 0) };
     assert!(is_nonsense(core.questions.answer(1, &head, &[])));
     core.questions.expect(token, 1, true);
     assert!(!is_nonsense(core.questions.answer(1, &Head { op: MORE, ..head }, &[1; 4])));

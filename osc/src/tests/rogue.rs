@@ -6,7 +6,7 @@ use super::{LOCK, LOCK_WORDS, Nobody, Random, WORDS, lease};
 use crate::core::{AM_TAG, Offered};
 use crate::header::Patience;
 use crate::peer::{ANSWERS, CREDIT, SLACK};
-use crate::wire::{HEADER, Head, Kind, OPERANDS, READ_MAX};
+use crate::wire::{HEADER, Head, OPERANDS, READ_MAX, WindowMessage};
 use crate::{Exposure, Fault, Header, Lock, Osc, WindowHandle};
 use gapless_bml::{Bml, LinkError, PeerState, Rank, ReserveError, Token};
 use gapless_btl::loopback::{Config, Hub, Loopback};
@@ -90,7 +90,7 @@ impl Scene {
         core.questions.expect(asked[1], 2, true);
         core.questions.expect(asked[2], 2, false);
         // So much it may have done.
-        core.post(&mut ends[0], 1, Head::new(Kind::Flush, 0, 0), &[]).unwrap();
+        core.post(&mut ends[0], 1, Head::new(WindowMessage::Flush, 0, 0), &[]).unwrap();
         drop(core);
         let handles = [plain, dynamic, others];
         let flat = flat.to_vec();
@@ -128,7 +128,7 @@ impl Scene {
         let narrow = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap();
         let small = |random: &mut Random, bound| u8::try_from(random.below(bound)).unwrap();
         let kind = match careful {
-            false => Kind::ALL[usize::try_from(random.below(13)).unwrap()],
+            false => WindowMessage::ALL[usize::try_from(random.below(13)).unwrap()],
             true => HARMLESS[usize::try_from(random.below(HARMLESS.len() as u64)).unwrap()],
         };
         let which = usize::try_from(random.below(3)).unwrap();
@@ -175,18 +175,22 @@ impl Scene {
         }
         let mut bytes = vec![3; usize::try_from(random.below(70)).unwrap()];
         if random.below(2) == 0 && head.length < 300 {
-            let twice = if head.kind == Kind::Compare { 2 } else { 1 };
+            let twice = if head.kind == WindowMessage::Compare { 2 } else { 1 };
             bytes.resize(twice * usize::try_from(head.length).unwrap(), 5);
         }
         match head.kind {
-            Kind::Layout if random.below(4) > 0 => {
+            WindowMessage::Layout if random.below(4) > 0 => {
                 (head.start, head.count) = (0, self.flat.len() as u64);
                 bytes.clone_from(&self.flat);
                 let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
                 bytes[at] ^= u8::try_from(random.below(2)).unwrap() << random.below(8);
             }
-            Kind::Layout | Kind::Forget if random.below(4) > 0 => head.layout %= 3,
-            Kind::Accumulate | Kind::Compare => head.primitive = Primitive::Int64 as u8,
+            WindowMessage::Layout | WindowMessage::Forget if random.below(4) > 0 => {
+                head.layout %= 3
+            }
+            WindowMessage::Accumulate | WindowMessage::Compare => {
+                head.primitive = Primitive::Int64 as u8
+            }
             _ => {}
         }
         match random.below(40) + if careful { 2 } else { 0 } {
@@ -243,21 +247,27 @@ impl Scene {
             flag: OPERANDS,
             count: 8,
             length: 8,
-            ..Head::new(Kind::Accumulate, self.handles[0].id(), 2)
+            ..Head::new(WindowMessage::Accumulate, self.handles[0].id(), 2)
         };
         let memory = Arc::clone(&self.memory);
         let number = || memory[PLAIN.start].load(Ordering::Relaxed);
         let before = number();
         let offered = self.honest.offer(&mut self.ends[HONEST], 0, add, &5u64.to_ne_bytes());
         assert!(matches!(offered, Offered::Sent));
-        assert_eq!(self.answer(Head { kind: Kind::Flush, ..add }), None);
+        assert_eq!(self.answer(Head { kind: WindowMessage::Flush, ..add }), None);
         assert_eq!(number(), before.wrapping_add(5));
     }
 }
 
 /// What a peer may say in any way: nothing of this ends its link.
-const HARMLESS: [Kind; 6] =
-    [Kind::Put, Kind::Get, Kind::Accumulate, Kind::Compare, Kind::Flush, Kind::Complete];
+const HARMLESS: [WindowMessage; 6] = [
+    WindowMessage::Put,
+    WindowMessage::Get,
+    WindowMessage::Accumulate,
+    WindowMessage::Compare,
+    WindowMessage::Flush,
+    WindowMessage::Complete,
+];
 
 fn lock_of_three() -> Header {
     let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect());
@@ -317,7 +327,7 @@ fn whatever_a_peer_says_others_are_served() {
         }
         scene.serves();
         // A lock that nobody has is given, and one that a lost rank has is refused.
-        let lock = Head { flag: 1, ..Head::new(Kind::Lock, scene.handles[0].id(), 2) };
+        let lock = Head { flag: 1, ..Head::new(WindowMessage::Lock, scene.handles[0].id(), 2) };
         assert!(matches!(scene.answer(lock), None | Some(Fault::Holder(1))));
     }
     println!("{given_up} given up, {stayed} not; windows that were changed: {changed:?}");

@@ -4,7 +4,7 @@ use super::net::{At, Net};
 use super::{LOCK, LOCK_WORDS, Random, WORDS, lease};
 use crate::header::Stripes;
 use crate::tasks::run::perform;
-use crate::{Accumulations, Exposure, Header, Lock, Osc, Place, Way, Window, WindowError};
+use crate::{AccessKind, Accumulations, Exposure, Header, Lock, Osc, Place, Window, WindowError};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
@@ -49,17 +49,19 @@ impl<'n> Origin<'n> {
 
     fn accumulate(&self, at: u64, op: ReduceOp, given: &[i64]) -> Result<(), WindowError> {
         let (place, typed) = (Place::at(8 * at), numbers(given.len()));
-        let access = self.window.access("accumulate", (0, &place), &typed, Way::Change)?;
+        let access = self.window.access("accumulate", (0, &place), &typed, AccessKind::Change)?;
         self.window.accumulate(&self.driver, (&access, op), (&typed, &place), &bytes(given))
     }
 
     fn put(&self, at: u64, given: i64) {
-        let access = self.window.access("put", (0, &Place::at(8 * at)), &numbers(1), Way::Write);
+        let access =
+            self.window.access("put", (0, &Place::at(8 * at)), &numbers(1), AccessKind::Write);
         self.window.put(&self.driver, &access.unwrap(), 0..8, &bytes(&[given])).unwrap();
     }
 
     fn get(&self, at: u64) -> i64 {
-        let access = self.window.access("get", (0, &Place::at(8 * at)), &numbers(1), Way::Read);
+        let access =
+            self.window.access("get", (0, &Place::at(8 * at)), &numbers(1), AccessKind::Read);
         let mut found = [0; 8];
         self.window.get(&self.driver, &access.unwrap(), 0..8, &mut found).unwrap();
         i64::from_ne_bytes(found)
@@ -67,7 +69,8 @@ impl<'n> Origin<'n> {
 
     fn fetch(&self, at: u64, given: i64) -> i64 {
         let (place, typed) = (Place::at(8 * at), numbers(1));
-        let access = self.window.access("fetch_and_op", (0, &place), &typed, Way::Change).unwrap();
+        let access =
+            self.window.access("fetch_and_op", (0, &place), &typed, AccessKind::Change).unwrap();
         let (given, mut found) = (bytes(&[given]), [0; 8]);
         let (what, both) = ((&access, ReduceOp::Sum), (&given[..], &mut found[..]));
         self.window.fetch_and_op(&self.driver, what, (&typed, &place), both).unwrap();

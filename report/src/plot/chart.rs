@@ -28,7 +28,7 @@ pub(super) struct Chart<'a> {
     pub(super) tick: fn(f64) -> String,
     pub(super) y_label: &'a str,
     pub(super) y_axis: YAxis,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<ChartLine>,
 }
 
 /// What the y axis is.
@@ -41,21 +41,21 @@ pub(super) enum YAxis {
     Logarithmic,
 }
 
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: String,
-    pub(super) marks: Vec<Mark>,
+    pub(super) marks: Vec<ChartMark>,
 }
 
 /// A point and how far it spreads.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct ChartMark {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) low: f64,
     pub(super) high: f64,
 }
 
-impl Mark {
+impl ChartMark {
     fn check(&self, name: &str) -> Result<(), PlotError> {
         let off = |value: f64| PlotError::OffAxis { name: name.to_owned(), value };
         if self.x < 1.0 {
@@ -173,11 +173,11 @@ impl Chart<'_> {
     }
 }
 
-impl Line {
+impl ChartLine {
     /// kuva's two plots of it: the line, then its marks with their spread.
     fn drawn(&self, index: usize, across: impl Fn(f64) -> f64, upright: &Upright) -> [Plot; 2] {
-        let at = |mark: &Mark| (across(mark.x), upright.at(mark.y));
-        let arms = |mark: &Mark| {
+        let at = |mark: &ChartMark| (across(mark.x), upright.at(mark.y));
+        let arms = |mark: &ChartMark| {
             let arm = |end: f64| (upright.at(end) - upright.at(mark.y)).abs();
             (arm(mark.low.min(mark.y)), arm(mark.high.max(mark.y)))
         };

@@ -1,7 +1,7 @@
 //! Time by a number: how a cost grows. The number's axis is logarithmic; time's is linear, so that what grows with the
 //! logarithm is a straight line.
 
-use super::chart::{Chart, Line, Mark, YAxis};
+use super::chart::{Chart, ChartLine, ChartMark, YAxis};
 use super::{PlotError, power_of_two, scale};
 use crate::human::Bytes;
 use crate::samples::Summary;
@@ -46,13 +46,13 @@ pub fn curves(title: &str, number: &str, curves: &[Curve]) -> Result<String, Plo
 }
 
 /// A line for each curve, of medians and spreads in units of so many seconds.
-fn in_units(curves: &[Curve], unit: f64) -> Vec<Line> {
+fn in_units(curves: &[Curve], unit: f64) -> Vec<ChartLine> {
     let mark = |(number, seconds): &(u64, Summary)| {
         let (low, high) = spread(seconds);
         let [y, low, high] = [seconds.median, low, high].map(|seconds| seconds / unit);
-        Mark { x: *number as f64, y, low, high }
+        ChartMark { x: *number as f64, y, low, high }
     };
-    let line = |curve: &Curve| Line {
+    let line = |curve: &Curve| ChartLine {
         name: curve.name.clone(),
         marks: curve.points.iter().map(mark).collect(),
     };

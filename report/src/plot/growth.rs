@@ -1,7 +1,7 @@
 //! Any quantity by a number: how something grows. Both axes are logarithmic if one picture would not show all lines
 //! otherwise.
 
-use super::chart::{Chart, Line, Mark, YAxis};
+use super::chart::{Chart, ChartLine, ChartMark, YAxis};
 use super::{PlotError, power_of_two, scale};
 
 /// One line of [`growth`].
@@ -25,13 +25,13 @@ pub fn growth(
 ) -> Result<String, PlotError> {
     let numbers = || lines.iter().flat_map(|line| &line.points).map(|(number, _)| *number as f64);
     let base = scale::base(numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));
-    let mark = |(number, value): &(u64, f64)| Mark {
+    let mark = |(number, value): &(u64, f64)| ChartMark {
         x: *number as f64,
         y: *value,
         low: *value,
         high: *value,
     };
-    let line = |one: &Growth| Line {
+    let line = |one: &Growth| ChartLine {
         name: one.name.clone(),
         marks: one.points.iter().map(mark).collect(),
     };

@@ -1,6 +1,6 @@
 //! GB/s by payload or by another number, one line a series.
 
-use super::chart::{Chart, Line, Mark, YAxis};
+use super::chart::{Chart, ChartLine, ChartMark, YAxis};
 use super::{PlotError, power_of_two};
 use crate::human::Bytes;
 
@@ -48,13 +48,13 @@ pub fn lines(title: &str, series: &[Series]) -> Result<String, PlotError> {
 pub fn lines_by(title: &str, axis: Axis<'_>, series: &[Series]) -> Result<String, PlotError> {
     let mark = |point: &Point| {
         let (low, high) = point.spread.unwrap_or((point.gbps, point.gbps));
-        Mark { x: point.payload_bytes as f64, y: point.gbps, low, high }
+        ChartMark { x: point.payload_bytes as f64, y: point.gbps, low, high }
     };
     let (x_label, tick): (&str, fn(f64) -> String) = match axis {
         Axis::Bytes(label) => (label, |exponent| power_of_two(exponent, |n| Bytes(n).to_string())),
         Axis::Number(label) => (label, |exponent| power_of_two(exponent, |n| n.to_string())),
     };
-    let line = |one: &Series| Line {
+    let line = |one: &Series| ChartLine {
         name: one.name.clone(),
         marks: one.points.iter().map(mark).collect(),
     };

@@ -16,7 +16,7 @@ use gapless::{
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::HostDevice;
-use gapless_sgd::{Options, Way, Workers, train, train_by};
+use gapless_sgd::{Options, SumMode, Workers, train, train_by};
 use gapless_tests::job_of;
 use gapless_xtq::device::mock_worker::MockWorker;
 use std::sync::Arc;
@@ -165,7 +165,7 @@ fn training_gives_the_same_losses_whoever_sums_the_gradients() {
     for size in [2, 3, 4] {
         ranks(size, |world| {
             let [default, messages, tasks] =
-                Way::ALL.map(|way| train(world, way, options).unwrap());
+                SumMode::ALL.map(|way| train(world, way, options).unwrap());
             let bits = |losses: &[f32]| losses.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&messages.losses), bits(&tasks.losses));
             assert_eq!(messages.network, tasks.network);

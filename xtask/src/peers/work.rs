@@ -89,7 +89,7 @@ impl Ratios {
 
 /// What is asked of the ratios.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Mark {
+pub(super) enum PeerMark {
     /// No slower than the best peer; and a fifth faster, or as fast as `memcpy`.
     Pack,
     /// So many times as fast as the best peer.
@@ -102,25 +102,25 @@ pub(super) enum Mark {
     Message,
 }
 
-impl Mark {
+impl PeerMark {
     /// Whether so much over the best peer and over `memcpy` is enough.
     fn met(self, best: f64, memcpy: f64) -> bool {
         match self {
-            Mark::Pack => best >= 1.0 && (best >= 1.2 || memcpy >= 0.98),
-            Mark::Best(times) => best >= times,
-            Mark::Commit => memcpy >= 1.0 / 3.0,
-            Mark::Contiguous => memcpy >= 0.85 && best >= 1.2,
-            Mark::Message => best >= 1.5 || memcpy >= 0.9,
+            PeerMark::Pack => best >= 1.0 && (best >= 1.2 || memcpy >= 0.98),
+            PeerMark::Best(times) => best >= times,
+            PeerMark::Commit => memcpy >= 1.0 / 3.0,
+            PeerMark::Contiguous => memcpy >= 0.85 && best >= 1.2,
+            PeerMark::Message => best >= 1.5 || memcpy >= 0.9,
         }
     }
 
     fn text(self) -> String {
         match self {
-            Mark::Pack => ">= 1 x best, and >= 1.2 x or >= 0.98 memcpy".to_owned(),
-            Mark::Best(times) => format!(">= {times:.2} x best"),
-            Mark::Commit => "<= 3 x copying the list".to_owned(),
-            Mark::Contiguous => ">= 0.85 memcpy and >= 1.2 x both".to_owned(),
-            Mark::Message => ">= 1.5 x best or >= 0.9 memcpy".to_owned(),
+            PeerMark::Pack => ">= 1 x best, and >= 1.2 x or >= 0.98 memcpy".to_owned(),
+            PeerMark::Best(times) => format!(">= {times:.2} x best"),
+            PeerMark::Commit => "<= 3 x copying the list".to_owned(),
+            PeerMark::Contiguous => ">= 0.85 memcpy and >= 1.2 x both".to_owned(),
+            PeerMark::Message => ">= 1.5 x best or >= 0.9 memcpy".to_owned(),
         }
     }
 }
@@ -153,7 +153,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(work: &Work, ratios: Ratios) -> Row {
+    pub(super) fn new(work: &PeerWork, ratios: Ratios) -> Row {
         let (best, memcpy) = (ratios.best().median, ratios.memcpy.median);
         let floor = work.floor(&ratios);
         let met = work.mark.map(|mark| mark.met(best, memcpy));
@@ -164,7 +164,7 @@ impl Row {
             work: work.label(),
             ratios,
             floor,
-            mark: work.mark.map(Mark::text),
+            mark: work.mark.map(PeerMark::text),
             met,
             beyond_floor: met == Some(false) && !floor.is_none_or(possible),
         }
@@ -204,17 +204,17 @@ impl Row {
 
 /// A piece of work.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
+pub(super) struct PeerWork {
     verb: &'static str,
     what: String,
     /// Of a collective: how many take part.
     ranks: Option<usize>,
-    pub(super) mark: Option<Mark>,
+    pub(super) mark: Option<PeerMark>,
 }
 
-impl Work {
-    fn new(verb: &'static str, what: String, mark: Option<Mark>) -> Work {
-        Work { verb, what, ranks: None, mark }
+impl PeerWork {
+    fn new(verb: &'static str, what: String, mark: Option<PeerMark>) -> PeerWork {
+        PeerWork { verb, what, ranks: None, mark }
     }
 
     /// Whether what is made is a type, out of a list.
@@ -265,7 +265,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// Collectives of so many ranks. Their bytes are those of the longer of a rank's two buffers.
-pub(super) fn collectives(ranks: usize, quick: bool) -> Vec<Work> {
+pub(super) fn collectives(ranks: usize, quick: bool) -> Vec<PeerWork> {
     /// Those that are to be much faster from 32 KiB on.
     const LONG: [&str; 5] = ["bcast", "reduce", "allreduce", "reduce_scatter_block", "alltoall"];
     const OTHERS: [&str; 4] = ["gather", "scatter", "allgather", "scan"];
@@ -276,12 +276,18 @@ pub(super) fn collectives(ranks: usize, quick: bool) -> Vec<Work> {
         false => &[8, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB],
     };
     let mut list = Vec::new();
-    for (which, mark) in [("turns", Some(Mark::Best(1.0))), ("repeated", None)] {
-        list.push(Work { ranks: Some(ranks), ..Work::new("mixture", which.to_owned(), mark) });
+    for (which, mark) in [("turns", Some(PeerMark::Best(1.0))), ("repeated", None)] {
+        list.push(PeerWork {
+            ranks: Some(ranks),
+            ..PeerWork::new("mixture", which.to_owned(), mark)
+        });
     }
     let mut add = |verb, operation: &str, layout: &str, bytes: u64, times| {
         let what = format!("{operation} {layout} {bytes}");
-        list.push(Work { ranks: Some(ranks), ..Work::new(verb, what, Some(Mark::Best(times))) });
+        list.push(PeerWork {
+            ranks: Some(ranks),
+            ..PeerWork::new(verb, what, Some(PeerMark::Best(times)))
+        });
     };
     add("coll", "barrier", "contiguous", 8, 1.0);
     for operation in LONG.iter().chain(&OTHERS) {
@@ -305,50 +311,54 @@ pub(super) fn collectives(ranks: usize, quick: bool) -> Vec<Work> {
 }
 
 /// Everything that one process does, or that two do.
-pub(super) fn list(ranks: usize, quick: bool) -> Vec<Work> {
+pub(super) fn list(ranks: usize, quick: bool) -> Vec<PeerWork> {
     let sizes: &[u64] = if quick { &[64 * KIB] } else { &[64 * KIB, MIB, 8 * MIB, 64 * MIB] };
     let mut list = Vec::new();
     if ranks == 1 {
         let both = ["pack", "unpack"];
-        let mut add = |layout: &str, bytes: u64, mark: Option<Mark>| {
-            list.extend(both.map(|verb| Work::new(verb, format!("{layout} {bytes}"), mark)));
+        let mut add = |layout: &str, bytes: u64, mark: Option<PeerMark>| {
+            list.extend(both.map(|verb| PeerWork::new(verb, format!("{layout} {bytes}"), mark)));
         };
         for layout in ["V", "T", "yface", "struct"] {
-            sizes.iter().for_each(|bytes| add(layout, *bytes, Some(Mark::Pack)));
+            sizes.iter().for_each(|bytes| add(layout, *bytes, Some(PeerMark::Pack)));
         }
         for &bytes in sizes {
-            add("X", bytes, (bytes >= 8 * MIB).then_some(Mark::Best(3.0)));
+            add("X", bytes, (bytes >= 8 * MIB).then_some(PeerMark::Best(3.0)));
         }
         for layout in ["list1", "list3", "list3s", "block1", "block3", "block3s"] {
             for &bytes in sizes.iter().filter(|bytes| quick || **bytes >= 8 * MIB) {
                 let marked = bytes == 8 * MIB && matches!(layout, "list1" | "list3");
-                add(layout, bytes, marked.then_some(Mark::Best(2.0)));
+                add(layout, bytes, marked.then_some(PeerMark::Best(2.0)));
             }
         }
         if !quick {
             add("xface", 2 * MIB, None);
-            add("xface", 8 * MIB, Some(Mark::Best(2.0)));
+            add("xface", 8 * MIB, Some(PeerMark::Best(2.0)));
         }
         let blocks = if quick { 1000 } else { 1_000_000 };
-        list.push(Work::new("commit", format!("{blocks}"), Some(Mark::Commit)));
-        list.push(Work::new("create", format!("{blocks}"), None));
+        list.push(PeerWork::new("commit", format!("{blocks}"), Some(PeerMark::Commit)));
+        list.push(PeerWork::new("create", format!("{blocks}"), None));
         return list;
     }
     for bytes in [1, KIB] {
-        let mark = Some(Mark::Best(1.0 / 0.9));
-        list.push(Work::new("message", format!("contiguous {bytes}"), mark));
+        let mark = Some(PeerMark::Best(1.0 / 0.9));
+        list.push(PeerWork::new("message", format!("contiguous {bytes}"), mark));
     }
-    list.push(Work::new("rate", "8 64".to_owned(), Some(Mark::Best(1.5))));
+    list.push(PeerWork::new("rate", "8 64".to_owned(), Some(PeerMark::Best(1.5))));
     windows(quick, &mut list);
     for verb in ["message", "message-alloc"] {
         let allocated = verb == "message-alloc";
         for bytes in sizes {
-            list.push(Work::new(verb, format!("contiguous {bytes}"), Some(Mark::Contiguous)));
+            list.push(PeerWork::new(
+                verb,
+                format!("contiguous {bytes}"),
+                Some(PeerMark::Contiguous),
+            ));
         }
         for layout in ["V", "T", "X", "list1", "list3"] {
             for bytes in sizes.iter().filter(|bytes| quick || **bytes >= MIB) {
-                let mark = if allocated { Mark::Message } else { Mark::Best(1.0) };
-                list.push(Work::new(verb, format!("{layout} {bytes}"), Some(mark)));
+                let mark = if allocated { PeerMark::Message } else { PeerMark::Best(1.0) };
+                list.push(PeerWork::new(verb, format!("{layout} {bytes}"), Some(mark)));
             }
         }
     }
@@ -356,10 +366,10 @@ pub(super) fn list(ranks: usize, quick: bool) -> Vec<Work> {
 }
 
 /// One-sided operations of one process on another's memory.
-fn windows(quick: bool, list: &mut Vec<Work>) {
+fn windows(quick: bool, list: &mut Vec<PeerWork>) {
     let mut add = |operation: &str, layout: &str, bytes: u64| {
         let what = format!("{operation} {layout} {bytes}");
-        list.push(Work::new("window", what, Some(Mark::Best(1.0))));
+        list.push(PeerWork::new("window", what, Some(PeerMark::Best(1.0))));
     };
     for operation in ["fetch", "lock"] {
         add(operation, "contiguous", 8);
@@ -413,20 +423,20 @@ mod tests {
     #[test]
     fn marks_are_what_they_say() {
         for (mark, best, memcpy, met) in [
-            (Mark::Pack, 1.0, 1.0, true),
-            (Mark::Pack, 1.1, 0.97, false),
-            (Mark::Pack, 1.25, 0.5, true),
-            (Mark::Pack, 0.9, 2.0, false),
-            (Mark::Best(3.0), 3.0, 0.1, true),
-            (Mark::Best(3.0), 2.9, 9.0, false),
-            (Mark::Commit, 0.1, 0.34, true),
-            (Mark::Commit, 9.0, 0.33, false),
-            (Mark::Contiguous, 1.2, 0.85, true),
-            (Mark::Contiguous, 1.2, 0.84, false),
-            (Mark::Contiguous, 1.1, 0.9, false),
-            (Mark::Message, 0.5, 0.9, true),
-            (Mark::Message, 1.5, 0.1, true),
-            (Mark::Message, 1.4, 0.8, false),
+            (PeerMark::Pack, 1.0, 1.0, true),
+            (PeerMark::Pack, 1.1, 0.97, false),
+            (PeerMark::Pack, 1.25, 0.5, true),
+            (PeerMark::Pack, 0.9, 2.0, false),
+            (PeerMark::Best(3.0), 3.0, 0.1, true),
+            (PeerMark::Best(3.0), 2.9, 9.0, false),
+            (PeerMark::Commit, 0.1, 0.34, true),
+            (PeerMark::Commit, 9.0, 0.33, false),
+            (PeerMark::Contiguous, 1.2, 0.85, true),
+            (PeerMark::Contiguous, 1.2, 0.84, false),
+            (PeerMark::Contiguous, 1.1, 0.9, false),
+            (PeerMark::Message, 0.5, 0.9, true),
+            (PeerMark::Message, 1.5, 0.1, true),
+            (PeerMark::Message, 1.4, 0.8, false),
         ] {
             assert_eq!(mark.met(best, memcpy), met, "{mark:?} {best} {memcpy}");
         }
@@ -437,9 +447,9 @@ mod tests {
         let row = |verb, what: &str, mark, lines, times: [f64; 3]| {
             let mut rounds = rounds(times[0], times[1], times[2]);
             rounds[0][0].lines = lines;
-            Row::new(&Work::new(verb, what.to_owned(), mark), Ratios::of(&rounds))
+            Row::new(&PeerWork::new(verb, what.to_owned(), mark), Ratios::of(&rounds))
         };
-        let mark = Some(Mark::Best(2.0));
+        let mark = Some(PeerMark::Best(2.0));
         // 64 bytes read for 8, and 8 written: 16 of 72 that a copy moves. The best peer is at 0.2 of memcpy.
         let face = row("pack", "xface 8192", mark, 1024, [5.5, 5.0, 9.0]);
         let floor = face.floor.unwrap();

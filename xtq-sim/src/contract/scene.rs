@@ -8,18 +8,18 @@ use std::cell::RefCell;
 
 /// How tasks come to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TaskRunner {
     Simulated,
 }
 
 /// Those that a seed disturbs.
-pub(super) const WAYS: [Way; 0] = [];
+pub(super) const WAYS: [TaskRunner; 0] = [];
 /// One that needs nothing.
-pub(super) const PLAIN: Way = Way::Simulated;
+pub(super) const PLAIN: TaskRunner = TaskRunner::Simulated;
 /// Whether only what the machine itself does takes time.
 pub(super) const SIMULATED: bool = true;
 
-pub(super) fn all() -> Vec<Way> {
+pub(super) fn all() -> Vec<TaskRunner> {
     vec![PLAIN]
 }
 
@@ -40,7 +40,7 @@ fn as_process<T>(result: Result<T, ClusterError>) -> Result<T, XtqError> {
 }
 
 impl Scene {
-    pub(super) fn new(_: Way, size: u32, _: Option<u64>) -> Scene {
+    pub(super) fn new(_: TaskRunner, size: u32, _: Option<u64>) -> Scene {
         let options = Options { lines: false, ..Options::new(Configuration::Xtq) };
         let sim = RefCell::new(Cluster::new(size, &options).unwrap());
         let scene = Scene { sim, log: Log::default(), target: size as usize - 1 };

@@ -16,9 +16,9 @@ use super::layout::{
 };
 use super::state;
 use crate::error::Refusal;
-use crate::packet::{Command, ENTRIES, Launch, PACKET_BYTES, Packet, Work};
+use crate::packet::{Command, ENTRIES, Launch, PACKET_BYTES, Packet, TaskWork};
 use crate::rewrite::{self, Places};
-use crate::tables::{Entry, QueueEntry, Tables};
+use crate::tables::{QueueEntry, Tables, TaskEntry};
 use gapless_mem::Device as _;
 use gapless_mem::{DeviceError, HostDevice, Lease, Words, Worker, WorkerFunction, WorkerLimits};
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub type Run = dyn Fn(&MockTask) -> Result<(), u32> + Send + Sync;
 const ITEMS_MAX: u32 = 512;
 
 #[derive(Default)]
-struct State {
+struct MockState {
     /// Memory that it was given, by address.
     memory: BTreeMap<u64, Words>,
     thread: Option<JoinHandle<()>>,
@@ -68,7 +68,7 @@ pub const UNFIT: &[u8] = b"does not link";
 /// The mock worker. At most one of its threads runs at a time.
 pub struct MockWorker {
     run: Arc<Run>,
-    state: Mutex<State>,
+    state: Mutex<MockState>,
     over: Arc<AtomicBool>,
     dies: Arc<AtomicBool>,
 }
@@ -102,7 +102,7 @@ impl MockWorker {
         self.state().memory.len()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -304,7 +304,7 @@ impl LifeOf {
         (self.changed, self.rows, self.buffers) = (changed, rows, buffers);
         for ((index, row), queue) in (0u8..).zip(&self.rows).zip(queues) {
             let [low, high] = [row[5] & u64::from(u32::MAX), row[5] >> 32];
-            let entry = Entry {
+            let entry = TaskEntry {
                 object: row[1],
                 buffer: row[2],
                 buffer_bytes: row[3],
@@ -474,7 +474,7 @@ impl LifeOf {
                     return Refusal::of(&error).map_or((STATUS_MALFORMED, 0), Refusal::encode);
                 }
             };
-        let Ok(Command { index, object, payload_bytes, work: Work::Kernel(launch), .. }) =
+        let Ok(Command { index, object, payload_bytes, work: TaskWork::Kernel(launch), .. }) =
             rewritten.packet.command()
         else {
             return (STATUS_MALFORMED, 0);

@@ -7,7 +7,7 @@ use super::layout::{
 use super::short::Short;
 use super::{Failure, state};
 use crate::error::Refusal;
-use crate::gather::{Part, Place};
+use crate::gather::{GatherInto, PayloadBytes};
 use crate::packet::{Packet, PacketWords, body_lengths};
 use gapless_mem::{DeviceError, Lease, Words};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ const UNIT_WORDS: usize = UNIT_BYTES / 8;
 
 /// What became of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PutOutcome {
     /// Its task has ended.
     Ended,
     /// The task has failed.
@@ -55,16 +55,18 @@ pub enum Outcome {
     Malformed,
 }
 
-impl Outcome {
-    fn of(word: u64) -> Outcome {
+impl PutOutcome {
+    fn of(word: u64) -> PutOutcome {
         let [_, _, code, zero, value @ ..] = word.to_le_bytes();
         let value = u32::from_le_bytes(value);
         match (code, zero) {
-            (STATUS_ENDED, 0) => Outcome::Ended,
-            (STATUS_FAILED, 0) => Outcome::Failed(Failure::of(value)),
-            (STATUS_MALFORMED, _) => Outcome::Malformed,
-            (code, 0) => Refusal::decode(code, value).map_or(Outcome::Malformed, Outcome::Refused),
-            _ => Outcome::Malformed,
+            (STATUS_ENDED, 0) => PutOutcome::Ended,
+            (STATUS_FAILED, 0) => PutOutcome::Failed(Failure::of(value)),
+            (STATUS_MALFORMED, _) => PutOutcome::Malformed,
+            (code, 0) => {
+                Refusal::decode(code, value).map_or(PutOutcome::Malformed, PutOutcome::Refused)
+            }
+            _ => PutOutcome::Malformed,
         }
     }
 }
@@ -195,13 +197,14 @@ impl Lane {
     }
 
     /// Writes a packet and its body, given in two parts (arguments, payload), whose lengths the packet says. The worker
-    /// may run it from now on; [`announce`](Lane::announce) sees to it that there is one. Gives the put's number, from 0.
+    /// may run it from now on; [`announce`](Lane::announce) sees to it that there is one. Gives the put's number,
+    /// from 0.
     ///
     /// # Errors
     /// No room now, or never; lengths that are not the packet's.
     #[inline]
     pub fn put(&mut self, packet: &Packet, body: [&[u8]; 2]) -> Result<u64, RingError> {
-        self.put_part(&packet.words(), body[0], Part::One(body[1]))
+        self.put_part(&packet.words(), body[0], PayloadBytes::One(body[1]))
     }
 
     /// The same, with a payload that may lie in several places: it is gathered into the slot, or the arena.
@@ -210,10 +213,10 @@ impl Lane {
         &mut self,
         packet: &PacketWords,
         arguments: &[u8],
-        payload: Part<'_>,
+        payload: PayloadBytes<'_>,
     ) -> Result<u64, RingError> {
         let lengths = [arguments.len(), payload.len()];
-        if let Part::One(payload) = payload
+        if let PayloadBytes::One(payload) = payload
             && let Some(short) = Short::of(arguments, payload)
         {
             return self.put_short(packet, &short);
@@ -223,7 +226,7 @@ impl Lane {
             let mut gathered = [0; INLINE_BYTES];
             let gathered = &mut gathered[..payload.len()];
             // Memory takes all.
-            let _ = payload.write(Place::memory(gathered));
+            let _ = payload.write(GatherInto::memory(gathered));
             if let Some(short) = Short::of(arguments, gathered) {
                 return self.put_short(packet, &short);
             }
@@ -299,12 +302,12 @@ impl Lane {
         position
     }
 
-    fn fill_arena(&self, place: usize, arguments: &[u8], payload: Part<'_>) {
+    fn fill_arena(&self, place: usize, arguments: &[u8], payload: PayloadBytes<'_>) {
         let behind = arguments.len().next_multiple_of(UNIT_BYTES);
-        for (from, part) in [(0, Part::One(arguments)), (behind, payload)] {
+        for (from, part) in [(0, PayloadBytes::One(arguments)), (behind, payload)] {
             let first = (RingShape::ARENA_AT + place + from) / 8;
             // Words take all.
-            let _ = part.write(Place::words(&self.words.all()[first..], part.len()));
+            let _ = part.write(GatherInto::words(&self.words.all()[first..], part.len()));
         }
     }
 
@@ -338,7 +341,7 @@ impl Lane {
     /// The next outcome, in the order of the puts, if it is known. What the task has written can be seen then.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "it is asked again after `None`")]
-    pub fn next(&mut self) -> Option<(u64, Outcome)> {
+    pub fn next(&mut self) -> Option<(u64, PutOutcome)> {
         if self.taken == self.position {
             return None;
         }
@@ -349,7 +352,7 @@ impl Lane {
         }
         self.arena.give_back(position);
         self.taken += 1;
-        Some((position, Outcome::of(word)))
+        Some((position, PutOutcome::of(word)))
     }
 }
 
@@ -419,14 +422,14 @@ mod tests {
     #[test]
     fn outcomes_are_read_as_they_are_written() {
         let word = |code, value| super::super::layout::status_word(9, code, value);
-        assert_eq!(Outcome::of(word(64, 0)), Outcome::Ended);
-        assert_eq!(Outcome::of(word(65, 3)), Outcome::Failed(Failure::Stopped));
+        assert_eq!(PutOutcome::of(word(64, 0)), PutOutcome::Ended);
+        assert_eq!(PutOutcome::of(word(65, 3)), PutOutcome::Failed(Failure::Stopped));
         assert_eq!(
-            Outcome::of(word(8, 77)),
-            Outcome::Refused(Refusal::ReceiveBufferTooSmall { largest: 77 })
+            PutOutcome::of(word(8, 77)),
+            PutOutcome::Refused(Refusal::ReceiveBufferTooSmall { largest: 77 })
         );
         for code in [0, 12, 66, 255] {
-            assert_eq!(Outcome::of(word(code, 0)), Outcome::Malformed);
+            assert_eq!(PutOutcome::of(word(code, 0)), PutOutcome::Malformed);
         }
     }
 }

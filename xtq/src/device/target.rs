@@ -328,7 +328,8 @@ impl Target {
     /// does not leave.
     ///
     /// # Safety
-    /// As long as this lives, the memory belongs to the ring: to this, and to the [`Lane`](super::Lane) of its initiator.
+    /// As long as this lives, the memory belongs to the ring: to this, and to the [`Lane`](super::Lane) of its
+    /// initiator.
     pub unsafe fn add_ring(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
         fits(&memory, shape, self.rings.len(), RINGS_MAX, "rings")?;
         self.send_away()?;

@@ -1,7 +1,7 @@
 //! What a target is told, and what it answers: lives, kernels, places of rings, refusals, errors.
 
 use super::layout::RingShape;
-use super::{DeviceFunction, Outcome};
+use super::{DeviceFunction, PutOutcome};
 use crate::packet::ARGUMENTS_MAX;
 use crate::tables::NoSuchIndex;
 use gapless_mem::{DeviceError, Lease, WorkerCode};
@@ -174,7 +174,7 @@ pub struct RefusedPut {
     /// The queue that it named.
     pub queue: u8,
     /// What its initiator was told.
-    pub outcome: Outcome,
+    pub outcome: PutOutcome,
 }
 
 /// Where the worker finds the parts of a ring: in one memory, or, if initiators are accelerators, in several.

@@ -5,7 +5,7 @@ mod code;
 use super::mock_worker::{MockTask, MockWorker, memory};
 use super::*;
 use crate::Refusal;
-use crate::packet::{Command, Flags, Launch, Packet, Work};
+use crate::packet::{Command, Flags, Launch, Packet, TaskWork};
 use gapless_mem::{DeviceError, Lease, Worker, WorkerLimits};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -70,7 +70,7 @@ fn command(payload: usize) -> Command {
         object: 0,
         signal: 0,
         payload_bytes: u32::try_from(payload).unwrap(),
-        work: Work::Kernel(Launch::linear(1, 32, 24)),
+        work: TaskWork::Kernel(Launch::linear(1, 32, 24)),
     }
 }
 
@@ -93,7 +93,7 @@ fn put_as(
 }
 
 /// The next outcome; `target` starts workers meanwhile.
-fn outcome(lane: &mut Lane, target: &mut Target) -> Outcome {
+fn outcome(lane: &mut Lane, target: &mut Target) -> PutOutcome {
     let start = Instant::now();
     loop {
         if let Some((_, outcome)) = lane.next() {
@@ -121,13 +121,13 @@ fn tasks_come_with_their_bodies_and_their_ends_go_back() {
         let payload: Vec<u8> =
             (0..len).map(|at: usize| (at as u64 * 7 + number).to_le_bytes()[0]).collect();
         while put(&mut lane, number, &payload).is_err() {
-            assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+            assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
             ended += 1;
         }
         expected.push((number, payload));
     }
     while lane.pending() > 0 {
-        assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+        assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
         ended += 1;
     }
     assert_eq!((ended, target.tasks(), target.counted(3)), (700, 700, 700));
@@ -152,10 +152,10 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
-    let kernel = |launch| Work::Kernel(launch);
+    let kernel = |launch| TaskWork::Kernel(launch);
     let mut refused = |target: &mut Target, command: &Command, payload: &[u8]| {
         put_as(&mut lane, command, 0, payload).unwrap();
-        let Outcome::Refused(refusal) = outcome(&mut lane, target) else { panic!() };
+        let PutOutcome::Refused(refusal) = outcome(&mut lane, target) else { panic!() };
         refusal
     };
     let base = command(0);
@@ -182,7 +182,7 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     let (list, forgotten) = target.take_refusals();
     assert_eq!((list.len(), forgotten), (9, 0));
     assert_eq!((list[3].ring, list[3].index, list[3].queue), (0, 7, 2));
-    assert_eq!(list[3].outcome, Outcome::Refused(small));
+    assert_eq!(list[3].outcome, PutOutcome::Refused(small));
     assert!(log.lock().unwrap().is_empty());
     // As many as are kept, and more.
     for _ in 0..100 {
@@ -211,7 +211,7 @@ fn tasks_that_fail_say_so_and_nonsense_hurts_nobody() {
     post(&mut target, 2048);
     target.start().unwrap();
     put(&mut lane, 0, b"fail").unwrap();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Failed(Failure::Outside));
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Failed(Failure::Outside));
     // Whatever an initiator writes over its slots, the worker goes on: whole packets of nonsense, and bodies elsewhere.
     #[allow(unsafe_code, reason = "views memory as words")]
     // SAFETY: the memory is never freed, and touched as words alone.
@@ -263,7 +263,7 @@ fn a_worker_that_left_is_started_by_the_next_burst_once() {
             put(lane, number, &[]).unwrap();
         }
         for lane in &mut lanes {
-            assert_eq!(outcome(lane, &mut target), Outcome::Ended);
+            assert_eq!(outcome(lane, &mut target), PutOutcome::Ended);
         }
         let start = Instant::now();
         while !target.is_gone() {
@@ -282,7 +282,7 @@ fn a_worker_that_left_is_started_by_the_next_burst_once() {
     assert!(!target.advance().unwrap() && lanes[0].next().is_none() && !lanes[0].is_served());
     assert_eq!(target.starts(), before);
     target.resume();
-    assert_eq!(outcome(&mut lanes[0], &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lanes[0], &mut target), PutOutcome::Ended);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn a_life_ends_when_it_is_told_to_and_after_its_time() {
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 1, &[]).unwrap();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     target.leave().unwrap();
     assert_eq!((target.is_running(), target.why_gone()), (false, Some("it was asked to")));
     target.start().unwrap();
@@ -300,7 +300,7 @@ fn a_life_ends_when_it_is_told_to_and_after_its_time() {
     assert_eq!(target.why_gone(), Some("it was aborted"));
     target.set_life(Life { idle: None, longest: Duration::from_micros(1) });
     put(&mut lane, 2, &[]).unwrap();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     let start = Instant::now();
     while target.is_running() || target.why_gone() != Some("its life was over") {
         assert!(start.elapsed() < PATIENCE);
@@ -331,7 +331,7 @@ fn registering_anew_is_old_or_new_and_holds_when_it_returns() {
         for _ in 0..10 {
             let _ = put_as(
                 &mut lane,
-                &Command { work: Work::Kernel(Launch::linear(1, 1, 24)), ..command(0) },
+                &Command { work: TaskWork::Kernel(Launch::linear(1, 1, 24)), ..command(0) },
                 0,
                 &[],
             );
@@ -344,11 +344,11 @@ fn registering_anew_is_old_or_new_and_holds_when_it_returns() {
             outcome(&mut lane, &mut target);
         }
         let bytes = function.argument_bytes();
-        let now = Command { work: Work::Kernel(Launch::linear(1, 1, bytes)), ..command(0) };
+        let now = Command { work: TaskWork::Kernel(Launch::linear(1, 1, bytes)), ..command(0) };
         let packet = Packet::new(&now).unwrap();
         lane.put(&packet, [&vec![0; bytes.into()], &[]]).unwrap();
         lane.announce();
-        assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+        assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
         assert_eq!(seen.load(Ordering::Acquire), len);
     }
 }
@@ -376,7 +376,7 @@ fn a_worker_that_is_busy_is_waited_for_in_bounded_time() {
     target.set_patience(PATIENCE);
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     target.register_queue(5, 1).unwrap();
 }
 
@@ -426,7 +426,7 @@ fn what_a_row_names_is_kept_until_no_worker_uses_it() {
     target.set_patience(PATIENCE);
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     register(&mut target, 10, None).unwrap();
     assert_eq!(dropped(), [1, 0]);
     register(&mut target, 9, None).unwrap();
@@ -478,7 +478,7 @@ fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
     while lane.pending() > 0 {
         target.advance().unwrap();
         if let Some((_, outcome)) = lane.next() {
-            assert_eq!(outcome, Outcome::Ended);
+            assert_eq!(outcome, PutOutcome::Ended);
         }
         assert!(start.elapsed() < PATIENCE, "{} wait: {:?}", lane.pending(), target.why_gone());
         std::thread::yield_now();
@@ -519,7 +519,7 @@ fn who_makes_progress_does_not_wait_for_a_worker_that_has_left_and_not_ended() {
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     slow.1.store(true, Ordering::Release);
     target.set_patience(Duration::from_millis(1));
     target.leave().unwrap_err();
@@ -536,7 +536,7 @@ fn who_makes_progress_does_not_wait_for_a_worker_that_has_left_and_not_ended() {
     }
     assert_eq!((target.starts(), lane.pending()), (1, 1));
     slow.1.store(false, Ordering::Release);
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     assert_eq!(target.starts(), 2);
 }
 
@@ -547,7 +547,7 @@ fn a_worker_that_died_is_noticed_once_and_started_anew() {
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     mock.die();
     let start = Instant::now();
     while mock.is_over() == Ok(false) {
@@ -559,7 +559,7 @@ fn a_worker_that_died_is_noticed_once_and_started_anew() {
     assert!(target.is_running() && lane.is_served());
     assert_eq!(target.advance(), Err(TargetError::Died));
     assert!(!target.is_running() && !lane.is_served());
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     assert_eq!(target.starts(), 2);
 }
 
@@ -595,6 +595,6 @@ fn rings_and_bodies_that_do_not_fit_are_refused() {
     }
     // It is not wedged.
     put(&mut lane, 1, &[]).unwrap();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     assert_eq!(log.lock().unwrap().len(), 1);
 }

@@ -12,7 +12,7 @@ impl Gather for Holes {
         self.0.len() / 2
     }
 
-    fn gather(&self, from: usize, into: &mut Place<'_>) {
+    fn gather(&self, from: usize, into: &mut GatherInto<'_>) {
         let bytes = self.0.chunks_exact(4).flat_map(|four| &four[..2]);
         bytes.skip(from).for_each(|byte| into.write(&[*byte]));
     }
@@ -26,7 +26,7 @@ impl Gather for Short {
         5
     }
 
-    fn gather(&self, _: usize, into: &mut Place<'_>) {
+    fn gather(&self, _: usize, into: &mut GatherInto<'_>) {
         into.write(b"ab");
     }
 }
@@ -50,7 +50,7 @@ fn any_window_of_pieces_has_their_bytes_wherever_it_goes() {
             let part = all.part().sub(from..to);
             assert_eq!(part.to_vec(), expected[from..to]);
             words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
-            part.write(Place::words(&words, to - from)).unwrap();
+            part.write(GatherInto::words(&words, to - from)).unwrap();
             let there = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
             let there: Vec<u8> = there.collect();
             let end = (to - from).next_multiple_of(8);
@@ -107,11 +107,11 @@ fn what_a_source_leaves_out_is_0_and_what_comes_behind_it_stays_in_its_place() {
 fn pieces_without_bytes_and_single_ones_stay_what_they_are() {
     assert!(Payload::pieces([vec![], vec![]]).is_empty());
     let one = Payload::pieces([vec![], vec![7; 100], vec![]]);
-    assert!(matches!(one.part(), Part::One(bytes) if bytes == [7; 100]));
+    assert!(matches!(one.part(), PayloadBytes::One(bytes) if bytes == [7; 100]));
     let borrowed = [&b"ab"[..], b"", b"cde"];
     let slices = borrowed.map(IoSlice::new);
     for copied in [Payload::from(&borrowed[..]), Payload::from(&slices[..])] {
-        assert!(matches!(copied.part(), Part::One(b"abcde")));
+        assert!(matches!(copied.part(), PayloadBytes::One(b"abcde")));
     }
     let long = [&[1; 60][..], &[2; 60]];
     assert_eq!(Payload::from(&long[..]).to_vec(), long.concat());
@@ -132,7 +132,7 @@ fn parts_that_do_not_lie_in_their_slice_are_refused() {
 #[test]
 fn a_place_gives_its_memory_only_where_it_has_an_address() {
     let mut bytes = [0; 8];
-    let mut place = Place::memory(&mut bytes);
+    let mut place = GatherInto::memory(&mut bytes);
     place.write(b"ab");
     let region = place.direct(3).unwrap();
     assert_eq!((region.len(), place.left()), (3, 3));
@@ -140,5 +140,5 @@ fn a_place_gives_its_memory_only_where_it_has_an_address() {
     assert_eq!((place.left(), place.direct(1).unwrap().len()), (0, 0));
     assert_eq!(&bytes, b"ab\0\0\0mor");
     let words = [AtomicU64::new(0)];
-    assert!(Place::words(&words, 8).direct(8).is_none());
+    assert!(GatherInto::words(&words, 8).direct(8).is_none());
 }

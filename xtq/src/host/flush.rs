@@ -1,9 +1,9 @@
 //! Sends what is to be sent, as far as there is room: packet, arguments and payload are gathered straight into the
 //! transport's memory.
 
-use super::initiator::{Item, Outbox, Stage};
-use super::{Blamed, PeerLink, State};
-use crate::gather::{Part, Place};
+use super::initiator::{Outbox, PutStage, QueuedMessage};
+use super::{Blamed, PeerLink, XtqState};
+use crate::gather::{GatherInto, PayloadBytes};
 use crate::wire::{BODY_AT, HEAD_BYTES, Head};
 use gapless_bml::{AmTag, Bml, LinkError, PeerState, Rank, ReserveError, Token};
 use zerocopy::IntoBytes;
@@ -30,7 +30,7 @@ fn send(
     to: Rank,
     head: Head,
     parts: &[&[u8]],
-    last: Part<'_>,
+    last: PayloadBytes<'_>,
 ) -> Sent {
     let before = HEAD_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
     let len = before + last.len();
@@ -51,7 +51,7 @@ fn send(
         }
         at += part.len();
     }
-    if let Err(error) = last.write(Place::message(&mut slot, before, last.len())) {
+    if let Err(error) = last.write(GatherInto::message(&mut slot, before, last.len())) {
         tracing::error!(%to, %error, "a slot that cannot be written");
         return Sent::Gone;
     }
@@ -61,7 +61,12 @@ fn send(
 }
 
 /// What of two parts, one behind the other, lies in `from..to` of both.
-fn window<'p>(first: &'p [u8], second: Part<'p>, from: usize, to: usize) -> (&'p [u8], Part<'p>) {
+fn window<'p>(
+    first: &'p [u8],
+    second: PayloadBytes<'p>,
+    from: usize,
+    to: usize,
+) -> (&'p [u8], PayloadBytes<'p>) {
     let (a, b) = (from.min(first.len()), to.min(first.len()));
     let behind = |at: usize| at.saturating_sub(first.len()).min(second.len());
     (&first[a..b], second.sub(behind(from)..behind(to)))
@@ -70,14 +75,14 @@ fn window<'p>(first: &'p [u8], second: Part<'p>, from: usize, to: usize) -> (&'p
 /// Messages to one peer at a time: one that takes as fast as we send must not hold up all others.
 const MESSAGES_MAX: usize = 64;
 
-impl State {
+impl XtqState {
     /// Sends as much as there is room for, and a limited number of messages. Gives how many have left.
     pub(super) fn flush(&mut self, bml: &mut Bml) -> usize {
         let ranks: Vec<u32> = self.initiator.outbox.keys().copied().collect();
         ranks.into_iter().map(|rank| self.flush_peer(bml, Rank(rank))).sum()
     }
 
-    /// As [`flush`](State::flush), to one peer.
+    /// As [`flush`](XtqState::flush), to one peer.
     pub(super) fn flush_peer(&mut self, bml: &mut Bml, to: Rank) -> usize {
         let Some(mut outbox) = self.initiator.outbox.remove(&to.0) else { return 0 };
         let sent = self.flush_to(bml, to, &mut outbox);
@@ -92,11 +97,11 @@ impl State {
         let mut sent = 0;
         while let Some(item) = outbox.items.front().filter(|_| sent < MESSAGES_MAX) {
             let result = match item {
-                Item::Put(id, number) => self.send_put(bml, to, *id, *number),
-                Item::Data(id) => self.send_data(bml, to, *id),
-                Item::Say(head, text) => {
+                QueuedMessage::Put(id, number) => self.send_put(bml, to, *id, *number),
+                QueuedMessage::Data(id) => self.send_data(bml, to, *id),
+                QueuedMessage::Say(head, text) => {
                     let link = self.links.entry(to.0).or_default();
-                    send(bml, (self.tag, link), to, *head, &[], Part::One(text))
+                    send(bml, (self.tag, link), to, *head, &[], PayloadBytes::One(text))
                 }
             };
             match result {
@@ -123,21 +128,21 @@ impl State {
         let whole = BODY_AT + put.body_bytes() <= longest;
         let (arguments, payload) = match whole {
             true => (put.arguments.bytes(), put.payload.part()),
-            false => (&[][..], Part::One(&[])),
+            false => (&[][..], PayloadBytes::One(&[])),
         };
         let parts = [put.packet.as_bytes(), arguments];
         let link = self.links.entry(to.0).or_default();
         let sent = send(bml, (self.tag, link), to, Head::Put { put: id, number }, &parts, payload);
         if matches!(sent, Sent::Done) {
             put.whole = whole;
-            put.stage = Stage::Asked;
+            put.stage = PutStage::Asked;
         }
         sent
     }
 
     fn send_data(&mut self, bml: &mut Bml, to: Rank, id: u64) -> Sent {
         let Some(put) = self.initiator.puts.get_mut(&id) else { return Sent::Done };
-        let Stage::Streaming { transfer, offset } = put.stage else { return Sent::Done };
+        let PutStage::Streaming { transfer, offset } = put.stage else { return Sent::Done };
         let longest = bml.limits(to).map_or(HEAD_BYTES + 1, |limits| limits.max_fragment_bytes);
         let (len, at) = (put.body_bytes(), usize::try_from(offset).unwrap_or(usize::MAX));
         let end = len.min(at.saturating_add(longest.saturating_sub(HEAD_BYTES).max(1)));
@@ -148,11 +153,11 @@ impl State {
             return sent;
         }
         if end == len {
-            put.stage = Stage::Asked;
+            put.stage = PutStage::Asked;
             put.whole = true;
             return Sent::Done;
         }
-        put.stage = Stage::Streaming { transfer, offset: end as u64 };
+        put.stage = PutStage::Streaming { transfer, offset: end as u64 };
         Sent::More
     }
 }
@@ -167,13 +172,13 @@ fn why_gone(bml: &Bml, rank: Rank) -> Blamed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, window};
+    use super::{PayloadBytes, window};
     use crate::Payload;
 
     #[test]
     fn a_window_of_two_parts_has_the_bytes_of_both() {
         let pieces = Payload::pieces([&b"d"[..], b"ef", b"gh"]);
-        for second in [Part::One(b"defgh"), pieces.part()] {
+        for second in [PayloadBytes::One(b"defgh"), pieces.part()] {
             for from in 0..=8 {
                 for to in from..=8 {
                     let (a, b) = window(b"abc", second, from, to);

@@ -22,18 +22,18 @@ pub(super) mod offers;
 mod room;
 mod swift;
 
-use super::line::{Line, LineKey, WINDOW_MAX};
+use super::line::{LineKey, PutQueue, WINDOW_MAX};
 use super::names::ByName;
 use super::{Blamed, lost_error};
 use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, XtqError};
 use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Order, Put, PutHandle, Retry};
-use crate::signal::{End, Signal};
+use crate::signal::{Signal, SignalEnd};
 use crate::wire::{Head, Verdict};
 pub(super) use direct::SharedRings;
 use gapless_bml::Rank;
-use held::{Pauses, What};
+use held::{Pauses, Resumed};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 pub use swift::Straight;
@@ -52,12 +52,12 @@ pub(super) const VERDICTS_MAX: usize = OPEN_MAX + ENTRIES * WINDOW_MAX;
 /// What is to be sent to one peer, in order.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    pub(super) items: VecDeque<Item>,
+    pub(super) items: VecDeque<QueuedMessage>,
     verdicts: usize,
 }
 
 impl Outbox {
-    fn push(&mut self, item: Item) {
+    fn push(&mut self, item: QueuedMessage) {
         self.verdicts += usize::from(item.is_verdict());
         self.items.push_back(item);
     }
@@ -71,7 +71,7 @@ impl Outbox {
 
 /// One message.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum QueuedMessage {
     /// The packet of a put, with its number in its line.
     Put(u64, Option<u64>),
     /// The next piece of its body.
@@ -80,15 +80,15 @@ pub(super) enum Item {
     Say(Head, Vec<u8>),
 }
 
-impl Item {
+impl QueuedMessage {
     /// The number of the put whose packet this is.
     #[cfg(test)]
     pub(super) fn put(&self) -> Option<u64> {
-        if let Item::Put(id, _) = self { Some(*id) } else { None }
+        if let QueuedMessage::Put(id, _) = self { Some(*id) } else { None }
     }
 
     fn is_verdict(&self) -> bool {
-        matches!(self, Item::Say(Head::Verdict { .. }, _))
+        matches!(self, QueuedMessage::Say(Head::Verdict { .. }, _))
     }
 }
 
@@ -102,7 +102,7 @@ struct Open {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum PutStage {
     /// It waits for a signal, its turn, or the end of a pause.
     Waiting,
     /// Its packet is the outbox's.
@@ -127,7 +127,7 @@ pub(super) struct Outgoing {
     pub(super) packet: Packet,
     pub(super) arguments: Bytes,
     pub(super) payload: Payload,
-    pub(super) stage: Stage,
+    pub(super) stage: PutStage,
     /// Whether its body went with the packet.
     pub(super) whole: bool,
     line: Option<LineKey>,
@@ -157,7 +157,7 @@ impl Outgoing {
             packet,
             arguments,
             payload,
-            stage: Stage::Waiting,
+            stage: PutStage::Waiting,
             whole: false,
             line: (put.retry == Retry::InOrder).then_some((put.target.0, put.command.queue)),
             retry: put.retry,
@@ -186,9 +186,9 @@ fn list(
 ) {
     // One that is over does not go: `Put` of it is skipped.
     if let Some(put) = puts.get_mut(&id) {
-        put.stage = Stage::Listed;
+        put.stage = PutStage::Listed;
     }
-    outbox.entry(to).or_default().push(Item::Put(id, number));
+    outbox.entry(to).or_default().push(QueuedMessage::Put(id, number));
 }
 
 /// Who is to be told of the end of a signal's count, once no lock is held.
@@ -201,14 +201,14 @@ pub(super) struct Initiator {
     next: u64,
     pub(super) outbox: BTreeMap<u32, Outbox>,
     open: HashMap<u32, Open>,
-    lines: HashMap<LineKey, Line>,
+    lines: HashMap<LineKey, PutQueue>,
     pub(super) rings: Arc<SharedRings>,
     /// Whether there has been one.
     has_rings: bool,
     /// Operations that carry rings on other hosts.
     flights: far::Flights,
     pauses: Pauses,
-    held: Vec<(End, u64)>,
+    held: Vec<(SignalEnd, u64)>,
     limits: limit::Limits,
     room: room::Room,
     pub(super) closed: bool,
@@ -244,7 +244,7 @@ impl Initiator {
     }
 
     pub(super) fn say(&mut self, to: Rank, head: Head, text: Vec<u8>) {
-        self.outbox.entry(to.0).or_default().push(Item::Say(head, text));
+        self.outbox.entry(to.0).or_default().push(QueuedMessage::Say(head, text));
     }
 
     /// Verdicts that wait for room to this peer.
@@ -255,7 +255,7 @@ impl Initiator {
     /// Sends a put as soon as that is its turn.
     fn queue(&mut self, id: u64) {
         let Some(put) = self.puts.get_mut(&id) else { return };
-        put.stage = Stage::Waiting;
+        put.stage = PutStage::Waiting;
         self.limits.begin(id, &mut put.limit);
         match put.line {
             None => {
@@ -312,18 +312,19 @@ impl Initiator {
         let nonsense = || Err(format!("{verdict:?} to put {id}, which was not asked for"));
         let out_of_turn = verdict == Verdict::Refused(Refusal::OutOfTurn);
         let Some(put) = self.puts.get_mut(&id) else { return nonsense() };
-        if put.target != from || put.stage != Stage::Asked || (out_of_turn && put.line.is_none()) {
+        if put.target != from || put.stage != PutStage::Asked || (out_of_turn && put.line.is_none())
+        {
             return nonsense();
         }
         match verdict {
             Verdict::Granted { .. } if put.whole => nonsense(),
             Verdict::Granted { transfer } => {
-                put.stage = Stage::Streaming { transfer, offset: 0 };
-                self.outbox.entry(from.0).or_default().push(Item::Data(id));
+                put.stage = PutStage::Streaming { transfer, offset: 0 };
+                self.outbox.entry(from.0).or_default().push(QueuedMessage::Data(id));
                 Ok(())
             }
             Verdict::Accepted => {
-                put.stage = Stage::Running;
+                put.stage = PutStage::Running;
                 self.room.give_back_body(put);
                 put.drop_body();
                 put.handle.accept(!put.acknowledged);
@@ -339,8 +340,8 @@ impl Initiator {
 
     fn refused(&mut self, id: u64, refusal: Refusal) -> Result<(), String> {
         let Some(put) = self.puts.get_mut(&id) else { return Ok(()) };
-        let was_in_ring = put.stage == Stage::InRing;
-        put.stage = Stage::Waiting;
+        let was_in_ring = put.stage == PutStage::InRing;
+        put.stage = PutStage::Waiting;
         let (line, target) = (put.line, put.target);
         put.refusal = Some(refusal);
         if refusal != Refusal::OutOfTurn && refusal.may_pass() {
@@ -352,7 +353,7 @@ impl Initiator {
         if goes_on && !tired {
             let wait_ns = PAUSE_NS << put.attempts.saturating_sub(1).min(DOUBLINGS);
             if line.is_none() {
-                self.pauses.begin(What::Put(id), wait_ns);
+                self.pauses.begin(Resumed::Put(id), wait_ns);
             }
             if was_in_ring {
                 return Ok(());
@@ -396,7 +397,7 @@ impl Initiator {
     fn settle(&mut self, key: LineKey) -> Result<(), String> {
         let Some(line) = self.lines.get_mut(&key) else { return Ok(()) };
         if let Some(wait_ns) = line.settle()? {
-            self.pauses.begin(What::Line(key), wait_ns);
+            self.pauses.begin(Resumed::Line(key), wait_ns);
         }
         self.pump(key);
         Ok(())
@@ -410,7 +411,7 @@ impl Initiator {
         result: Result<(), String>,
     ) -> Result<(), String> {
         let known = self.puts.get(&id).is_some_and(|put| {
-            put.target == from && put.stage == Stage::Running && put.acknowledged
+            put.target == from && put.stage == PutStage::Running && put.acknowledged
         });
         if !known {
             return Err(format!("the end of put {id}, which does not run there"));
@@ -439,8 +440,8 @@ impl Initiator {
         let is_lost = |id: &u64| puts.get(id).is_some_and(|put| put.target == rank);
         self.held.retain(|(_, id)| !is_lost(id));
         self.pauses.retain(|what| match what {
-            What::Put(id) => !is_lost(&id),
-            What::Line(key) => key.0 != rank.0,
+            Resumed::Put(id) => !is_lost(&id),
+            Resumed::Line(key) => key.0 != rank.0,
         });
         let lost: Vec<u64> = puts.keys().copied().filter(is_lost).collect();
         lost.into_iter().for_each(|id| self.end(id, Err(lost_error.clone())));
@@ -466,10 +467,10 @@ impl Initiator {
         }
         for what in self.pauses.take() {
             match what {
-                What::Put(id) => self.end(id, Err(XtqError::Closed)),
-                What::Line(key) => {
+                Resumed::Put(id) => self.end(id, Err(XtqError::Closed)),
+                Resumed::Line(key) => {
                     let line = self.lines.remove(&key);
-                    for id in line.into_iter().flat_map(Line::into_puts) {
+                    for id in line.into_iter().flat_map(PutQueue::into_puts) {
                         self.end(id, Err(XtqError::Closed));
                     }
                 }

@@ -21,7 +21,7 @@ enum Answer {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct PutQueue {
     /// The number of the first put in `puts`.
     first: u64,
     puts: VecDeque<u64>,
@@ -31,14 +31,14 @@ pub(super) struct Line {
     paused: bool,
 }
 
-impl Default for Line {
-    fn default() -> Line {
+impl Default for PutQueue {
+    fn default() -> PutQueue {
         let (puts, answers) = (VecDeque::new(), VecDeque::new());
-        Line { first: 0, puts, answers, window: WINDOW_MAX, paused: false }
+        PutQueue { first: 0, puts, answers, window: WINDOW_MAX, paused: false }
     }
 }
 
-impl Line {
+impl PutQueue {
     pub(super) fn join(&mut self, put: u64) {
         self.puts.push_back(put);
     }
@@ -132,7 +132,7 @@ mod model {
 
     #[derive(Clone)]
     struct World {
-        line: Line,
+        line: PutQueue,
         to_target: VecDeque<(u64, u64)>,
         to_initiator: VecDeque<(u64, Said)>,
         expected: u64,
@@ -225,7 +225,7 @@ mod model {
 
     #[test]
     fn a_line_is_taken_in_order_and_comes_to_its_end() {
-        let mut line = Line::default();
+        let mut line = PutQueue::default();
         (0..PUTS as u64).for_each(|put| line.join(put));
         let mut first = World {
             line,

@@ -3,7 +3,7 @@
 use super::initiator::VERDICTS_MAX;
 use super::queue::work_quickly;
 use super::run::lay_down;
-use super::{Blamed, State, Xtq, lost_error};
+use super::{Blamed, Xtq, XtqState, lost_error};
 use crate::wire::{HEAD_BYTES, Head, Ring, TEXT_MAX};
 use gapless_bml::{Bml, Fragment, Handler, LinkError, Rank, RankEvent};
 
@@ -60,7 +60,7 @@ impl Handler for Nic {
     }
 }
 
-impl State {
+impl XtqState {
     /// A message, and those that came before their turn. An error says how its sender breaks the rules.
     fn arrived(&mut self, xtq: &Xtq, from: Rank, fragment: Fragment) -> Result<(), String> {
         if self.left {

@@ -6,11 +6,11 @@
 use super::queue::{Queue, QueueOptions};
 use super::run::lay_down;
 use super::target::Registered;
-use super::{Inner, State, Xtq};
+use super::{Inner, Xtq, XtqState};
 use crate::error::XtqError;
 use crate::launcher::Kernel;
 use crate::packet::check_arguments;
-use crate::tables::{Entry, NoSuchIndex, QueueEntry};
+use crate::tables::{NoSuchIndex, QueueEntry, TaskEntry};
 use crate::task::Function;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ impl Inner {
     fn register<T>(
         &self,
         (index, mut value): (u8, Option<(u64, Arc<T>)>),
-        place: impl FnOnce(&mut State) -> &mut Registered<T>,
+        place: impl FnOnce(&mut XtqState) -> &mut Registered<T>,
         table: impl FnOnce() -> Result<(), NoSuchIndex>,
     ) -> Result<(), XtqError> {
         let registered = self.with(|state| {
@@ -53,7 +53,7 @@ impl Xtq {
     /// There is no such index.
     pub fn register_function(&self, index: u8, function: Function) -> Result<(), XtqError> {
         let buffer = function.buffer.as_ref().filter(|buffer| !buffer.is_empty());
-        let entry = Entry {
+        let entry = TaskEntry {
             object: name(),
             buffer: buffer.map_or(0, |buffer| buffer.address()),
             buffer_bytes: buffer.map_or(0, |buffer| buffer.len()),
@@ -76,7 +76,7 @@ impl Xtq {
     fn set_function(
         &self,
         value: (u8, Option<(u64, Arc<Function>)>),
-        entry: Option<Entry>,
+        entry: Option<TaskEntry>,
     ) -> Result<(), XtqError> {
         let index = value.0;
         let table = || self.inner.tables.set_function(index, entry);
@@ -131,7 +131,7 @@ impl Xtq {
     fn set_kernel(
         &self,
         value: (u8, Option<(u64, Arc<Kernel>)>),
-        entry: Option<Entry>,
+        entry: Option<TaskEntry>,
         of_worker: bool,
     ) -> Result<(), XtqError> {
         let index = value.0;

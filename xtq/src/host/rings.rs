@@ -17,7 +17,7 @@ use gapless_bml::Rank;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RingStage {
     Asked,
     /// The worker has it.
     Offered,
@@ -45,7 +45,7 @@ pub(super) struct Rings {
     posted: u64,
     /// Bytes of payloads for the worker that came by messages, and whose tasks have not ended: no more than are posted.
     lent: u64,
-    peers: BTreeMap<u32, Stage>,
+    peers: BTreeMap<u32, RingStage>,
     /// By initiator: tasks for the worker that came by messages and in no line, and have not ended.
     tasks: BTreeMap<u32, u32>,
     /// An initiator wants the worker.
@@ -56,7 +56,7 @@ impl Rings {
     /// There is a worker from now on.
     pub(super) fn attach(&mut self) {
         self.has_worker = true;
-        self.peers.retain(|_, stage| *stage != Stage::Asked);
+        self.peers.retain(|_, stage| *stage != RingStage::Asked);
     }
 
     /// The worker's kernels, a bit each.
@@ -73,7 +73,7 @@ impl Rings {
 
     /// Those who know of a ring.
     fn offered(&self) -> Vec<Rank> {
-        let known = |stage: &Stage| !matches!(stage, Stage::Asked | Stage::Without);
+        let known = |stage: &RingStage| !matches!(stage, RingStage::Asked | RingStage::Without);
         self.peers.iter().filter(|(_, stage)| known(stage)).map(|(rank, _)| Rank(*rank)).collect()
     }
 
@@ -114,7 +114,7 @@ impl Rings {
     /// A put for the worker has come by a message.
     pub(super) fn ask(&mut self, from: Rank) {
         if self.has_worker {
-            self.peers.entry(from.0).or_insert(Stage::Asked);
+            self.peers.entry(from.0).or_insert(RingStage::Asked);
         }
     }
 
@@ -125,15 +125,15 @@ impl Rings {
 
     /// Who is to get a ring, and whether the worker is wanted: once.
     pub(super) fn take_wishes(&mut self) -> Wishes {
-        let asked = self.peers.iter().filter(|(_, stage)| **stage == Stage::Asked);
+        let asked = self.peers.iter().filter(|(_, stage)| **stage == RingStage::Asked);
         let asked = asked.map(|(rank, _)| Rank(*rank)).collect();
         Wishes { asked, wanted: std::mem::take(&mut self.wanted) }
     }
 
     /// The worker has one for it, or there is none.
     pub(super) fn offer(&mut self, to: Rank, has: bool) {
-        if let Some(stage) = self.peers.get_mut(&to.0).filter(|stage| **stage == Stage::Asked) {
-            *stage = if has { Stage::Offered } else { Stage::Without };
+        if let Some(stage) = self.peers.get_mut(&to.0).filter(|stage| **stage == RingStage::Asked) {
+            *stage = if has { RingStage::Offered } else { RingStage::Without };
         }
     }
 
@@ -141,11 +141,11 @@ impl Rings {
     pub(super) fn hear(&mut self, from: Rank, what: Ring) -> Result<(), String> {
         let stage = self.peers.get_mut(&from.0);
         match (what, stage) {
-            (Ring::Ready, Some(stage @ Stage::Offered)) => *stage = Stage::Ready,
-            (Ring::Declined, Some(stage @ Stage::Offered)) => *stage = Stage::Without,
-            (Ring::Wanted, Some(Stage::Live)) => self.wanted = true,
+            (Ring::Ready, Some(stage @ RingStage::Offered)) => *stage = RingStage::Ready,
+            (Ring::Declined, Some(stage @ RingStage::Offered)) => *stage = RingStage::Without,
+            (Ring::Wanted, Some(RingStage::Live)) => self.wanted = true,
             // It was said before it heard that there is no worker any more.
-            (Ring::Ready | Ring::Declined | Ring::Wanted, Some(Stage::Without)) => {}
+            (Ring::Ready | Ring::Declined | Ring::Wanted, Some(RingStage::Without)) => {}
             _ => return Err(format!("{what:?} of a ring, which is not the next thing to say")),
         }
         Ok(())
@@ -168,8 +168,8 @@ impl Rings {
         let mut gone = Vec::new();
         for (&rank, stage) in &mut self.peers {
             let rests = self.tasks.get(&rank).is_none_or(|tasks| *tasks == 0);
-            if *stage == Stage::Ready && rests && !comes(Rank(rank)) {
-                *stage = Stage::Live;
+            if *stage == RingStage::Ready && rests && !comes(Rank(rank)) {
+                *stage = RingStage::Live;
                 gone.push(Rank(rank));
             }
         }
@@ -178,14 +178,14 @@ impl Rings {
 
     /// Whether there is something to do that no message tells of.
     pub(super) fn is_busy(&self) -> bool {
-        let begins = |stage: &Stage| matches!(stage, Stage::Asked | Stage::Ready);
+        let begins = |stage: &RingStage| matches!(stage, RingStage::Asked | RingStage::Ready);
         self.wanted || self.peers.values().any(begins)
     }
 
     /// An initiator is gone. Its ring stays: what it has put runs.
     pub(super) fn lose(&mut self, rank: Rank) {
         self.tasks.remove(&rank.0);
-        self.peers.insert(rank.0, Stage::Without);
+        self.peers.insert(rank.0, RingStage::Without);
     }
 
     /// There is no worker any more. Gives who is to be told.
@@ -193,7 +193,7 @@ impl Rings {
         let known = self.offered();
         (self.kernels, self.has_worker) = (0, false);
         self.take_posted();
-        self.peers.values_mut().for_each(|stage| *stage = Stage::Without);
+        self.peers.values_mut().for_each(|stage| *stage = RingStage::Without);
         known
     }
 }

@@ -4,7 +4,7 @@ use super::{Inner, Xtq};
 use crate::buffer::Received;
 use crate::error::TaskError;
 use crate::launcher::Kernel;
-use crate::packet::{Command, Flags, Work};
+use crate::packet::{Command, Flags, TaskWork};
 use crate::signal::Signal;
 use crate::task::{Function, Task};
 use crate::within::Running;
@@ -102,7 +102,7 @@ impl Ready {
 
     /// A function's task, without its buffer.
     fn task(&mut self) -> Result<Task<'_>, TaskError> {
-        let Work::Function { arguments } = self.command.work else {
+        let TaskWork::Function { arguments } = self.command.work else {
             return Err("its packet is a kernel's".into());
         };
         Ok(Task {
@@ -127,7 +127,7 @@ impl Ready {
 
     #[allow(unsafe_code, reason = "launches a kernel that was registered by an unsafe function")]
     fn launch(&mut self, kernel: &Kernel) -> Result<(), TaskError> {
-        let Work::Kernel(launch) = self.command.work else {
+        let TaskWork::Kernel(launch) = self.command.work else {
             return Err("its packet is a function's".into());
         };
         if kernel.is_of_worker() {

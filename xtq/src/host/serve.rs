@@ -12,8 +12,8 @@ use super::heap::heap;
 use super::rings::Wishes;
 use super::run::lay_down;
 use super::target::RefusedTask;
-use super::{Inner, State, Xtq};
-use crate::device::{self, DeviceKernel, Lane, Life, Outcome, RingShape, TargetError};
+use super::{Inner, Xtq, XtqState};
+use crate::device::{self, DeviceKernel, Lane, Life, PutOutcome, RingShape, TargetError};
 use crate::error::{Refusal, XtqError};
 use crate::launcher::Kernel;
 use crate::signal::Signal;
@@ -46,7 +46,7 @@ pub(super) struct Served {
     /// The ring of this process, for tasks that came by messages.
     own: Lane,
     /// What became of those, until their threads look.
-    ended: HashMap<u64, Outcome>,
+    ended: HashMap<u64, PutOutcome>,
     /// By ring, whose it is; the first is this process's own.
     pub(super) initiators: Vec<Option<Rank>>,
     signals: Vec<Counted>,
@@ -184,8 +184,8 @@ impl Served {
             let initiator = self.initiators.get(usize::from(put.ring)).copied().flatten();
             let error = match put.outcome {
                 // Its initiator asks this process, which says it.
-                Outcome::Refused(Refusal::NotRegistered) => continue,
-                Outcome::Refused(refusal) => {
+                PutOutcome::Refused(Refusal::NotRegistered) => continue,
+                PutOutcome::Refused(refusal) => {
                     let task =
                         initiator.map(|initiator| RefusedTask { initiator, index, queue, refusal });
                     heard.refused.extend(task);
@@ -194,8 +194,8 @@ impl Served {
                     }
                     XtqError::Refused { target: me, refusal }
                 }
-                Outcome::Failed(why) => XtqError::Failed { target: me, reason: why.to_string() },
-                Outcome::Ended | Outcome::Malformed => continue,
+                PutOutcome::Failed(why) => XtqError::Failed { target: me, reason: why.to_string() },
+                PutOutcome::Ended | PutOutcome::Malformed => continue,
             };
             let concerned = self.signals.iter().filter(|one| one.index == index);
             heard.failed.extend(concerned.map(|one| (one.signal.clone(), error.clone())));
@@ -374,7 +374,7 @@ impl Inner {
     }
 }
 
-impl State {
+impl XtqState {
     /// Lets the puts of initiators go into their rings that have nothing left that came by messages.
     pub(super) fn let_go(&mut self) {
         for rank in self.target.let_go() {

@@ -12,10 +12,10 @@ use super::{Inner, Xtq};
 use crate::buffer::{Posted, Received};
 use crate::error::{Refusal, XtqError};
 use crate::launcher::Kernel;
-use crate::packet::{Command, ENTRIES, PACKET_BYTES, Packet, Work};
+use crate::packet::{Command, ENTRIES, PACKET_BYTES, Packet, TaskWork};
 use crate::rewrite::{self, Places};
 use crate::signal::Signal;
-use crate::tables::{Entry, QueueEntry};
+use crate::tables::{QueueEntry, TaskEntry};
 use crate::task::Function;
 use crate::wire::{BODY_AT, HEAD_BYTES, Head, Verdict};
 use gapless_bml::{Fragment, Rank};
@@ -109,8 +109,8 @@ impl Default for Target {
 }
 
 /// What a command stands for now.
-struct Found {
-    entries: (Entry, QueueEntry),
+struct ResolvedTask {
+    entries: (TaskEntry, QueueEntry),
     code: Code,
     queue: Arc<Queue>,
 }
@@ -122,8 +122,8 @@ fn known<T>(all: &Registered<T>, index: u8, name: u64) -> Option<Arc<T>> {
 
 fn argument_bytes(command: &Command) -> usize {
     match command.work {
-        Work::Function { .. } => 0,
-        Work::Kernel(launch) => usize::from(launch.argument_bytes),
+        TaskWork::Function { .. } => 0,
+        TaskWork::Kernel(launch) => usize::from(launch.argument_bytes),
     }
 }
 
@@ -160,18 +160,18 @@ impl Target {
         self.refusals.as_mut().map(std::mem::take).unwrap_or_default().into()
     }
 
-    fn find(&self, inner: &Inner, command: &Command) -> Result<Found, Refusal> {
+    fn find(&self, inner: &Inner, command: &Command) -> Result<ResolvedTask, Refusal> {
         let entries = rewrite::look_up(command, &inner.tables)
             .map_err(|error| Refusal::of(&error).unwrap_or(Refusal::NotRegistered))?;
         let (index, name) = (command.index, entries.0.object);
         // Tables and these change under one lock, so what a table names is there.
         let code = match command.work {
-            Work::Function { .. } => known(&self.functions, index, name).map(Code::Function),
-            Work::Kernel(_) => known(&self.kernels, index, name).map(Code::Kernel),
+            TaskWork::Function { .. } => known(&self.functions, index, name).map(Code::Function),
+            TaskWork::Kernel(_) => known(&self.kernels, index, name).map(Code::Kernel),
         };
         let code = code.ok_or(Refusal::NotRegistered)?;
         let queue = known(&self.queues, command.queue, entries.1.base).ok_or(Refusal::NoQueue)?;
-        if let (Code::Kernel(kernel), Work::Kernel(launch)) = (&code, command.work) {
+        if let (Code::Kernel(kernel), TaskWork::Kernel(launch)) = (&code, command.work) {
             kernel.limits.allow(&launch)?;
         }
         if queue.is_full() {
@@ -180,7 +180,7 @@ impl Target {
         if !inner.pool.start(inner.config.threads) {
             return Err(Refusal::NoWorkers);
         }
-        Ok(Found { entries, code, queue })
+        Ok(ResolvedTask { entries, code, queue })
     }
 
     /// A put has come. Gives what is to be said to it. An error says how its initiator breaks the rules.
@@ -298,7 +298,12 @@ impl Target {
     }
 
     /// The task goes into its queue.
-    fn enqueue(&mut self, xtq: &Xtq, transfer: Transfer, found: Found) -> Result<(), String> {
+    fn enqueue(
+        &mut self,
+        xtq: &Xtq,
+        transfer: Transfer,
+        found: ResolvedTask,
+    ) -> Result<(), String> {
         let Transfer { asked, mut arguments, payload, private, .. } = transfer;
         let places = Places {
             arguments: arguments.as_ptr().addr() as u64,
@@ -359,7 +364,7 @@ impl Target {
 
     /// The signal that tasks of the command's kernel count down.
     fn signal(&self, command: &Command) -> Option<Signal> {
-        let Work::Kernel(_) = command.work else { return None };
+        let TaskWork::Kernel(_) = command.work else { return None };
         let (_, kernel) = self.kernels.get(usize::from(command.index))?.as_ref()?;
         kernel.signal.clone()
     }

@@ -23,7 +23,7 @@ use crate::error::{Refusal, XtqError};
 use crate::packet::Launch;
 use crate::put::{Put, PutHandle, Retry};
 use crate::{
-    Function, Gather, GroupLimits, Kernel, KernelTask, Launcher, Payload, Place, RefusedTask,
+    Function, Gather, GatherInto, GroupLimits, Kernel, KernelTask, Launcher, Payload, RefusedTask,
     Signal, TargetBuffer,
 };
 use gapless_bml::{Bml, Handler, Rank, RankEvent};

@@ -8,7 +8,7 @@ fn kernel() -> Command {
         object: 0,
         signal: 0x0123_4567_89AB_CDEF,
         payload_bytes: 0x8000_0001,
-        work: Work::Kernel(Launch {
+        work: TaskWork::Kernel(Launch {
             arguments: 0,
             argument_bytes: 24,
             grid: [1 << 20, 6, 7],
@@ -54,7 +54,8 @@ fn a_part_of_another_packet_is_noticed() {
 /// Every bit of a packet matters, or is refused when it is set.
 #[test]
 fn no_bit_is_ignored() {
-    let function = Command { work: Work::Function { arguments: [1, 2, 3, u64::MAX] }, ..kernel() };
+    let function =
+        Command { work: TaskWork::Function { arguments: [1, 2, 3, u64::MAX] }, ..kernel() };
     for command in [kernel(), function] {
         let packet = Packet::new(&command).unwrap();
         for bit in 0..8 * PACKET_BYTES {
@@ -81,7 +82,7 @@ fn what_only_the_target_may_set_is_refused() {
     let flags = |command: &mut Command| command.flags |= Flags::REGISTERED_SIGNAL;
     assert_eq!(sent(&flags), PacketError::Flags { flags: 0x81 });
     let arguments = |command: &mut Command| {
-        if let Work::Kernel(launch) = &mut command.work {
+        if let TaskWork::Kernel(launch) = &mut command.work {
             launch.arguments = 8;
         }
     };
@@ -94,7 +95,7 @@ fn launches_that_cannot_be_are_refused() {
         let mut launch = Launch::linear(2, 64, 16);
         assert_eq!((launch.groups(), launch.group_items()), ([2, 1, 1], 64));
         change(&mut launch);
-        Packet::new(&Command { work: Work::Kernel(launch), ..kernel() }).unwrap_err()
+        Packet::new(&Command { work: TaskWork::Kernel(launch), ..kernel() }).unwrap_err()
     };
     assert!(matches!(refused(&|l| l.grid[0] = 65), PacketError::Grid { .. }));
     assert!(matches!(refused(&|l| l.grid[2] = 0), PacketError::Grid { .. }));

@@ -4,8 +4,8 @@ use super::Retry;
 use crate::buffer::{Bytes, Payload};
 use crate::device::Short;
 use crate::error::XtqError;
-use crate::gather::{Part, Place};
-use crate::packet::{ARGUMENTS_MAX, Command, Packet, PacketError, PacketWords, Work};
+use crate::gather::{GatherInto, PayloadBytes};
+use crate::packet::{ARGUMENTS_MAX, Command, Packet, PacketError, PacketWords, TaskWork};
 use crate::signal::Signal;
 use gapless_bml::Rank;
 use std::cell::Cell;
@@ -149,7 +149,7 @@ impl Order {
 
     #[cold]
     fn empty() -> Box<Order> {
-        let work = Work::Function { arguments: [0; 4] };
+        let work = TaskWork::Function { arguments: [0; 4] };
         Box::new(Order {
             target: Rank(0),
             command: Command::of(0, 0, work),
@@ -202,9 +202,9 @@ impl Order {
     }
 
     #[inline]
-    pub(crate) fn payload(&self) -> Part<'_> {
+    pub(crate) fn payload(&self) -> PayloadBytes<'_> {
         match self.short() {
-            Some(short) => Part::One(short.payload()),
+            Some(short) => PayloadBytes::One(short.payload()),
             None => self.body.payload.part(),
         }
     }
@@ -221,7 +221,7 @@ impl Order {
     /// Writes the payload into memory of that length.
     pub fn write_payload(&self, memory: &mut [u8]) {
         // Memory takes all.
-        let _ = self.payload().write(Place::memory(memory));
+        let _ = self.payload().write(GatherInto::memory(memory));
     }
 
     /// Takes arguments and payload; short ones are copied.
@@ -312,7 +312,7 @@ mod tests {
             assert!(order.signal().is_none() && order.after.is_none() && order.limit.is_none());
             assert_eq!((order.target, order.retry), (Rank(1), Retry::Never));
             assert_eq!(order.attempts_max, u32::MAX);
-            let work = Work::Function { arguments: [0, 0, 8, 9] };
+            let work = TaskWork::Function { arguments: [0, 0, 8, 9] };
             let sent = order.packet().unwrap().sent();
             assert_eq!(sent, Ok(Command::of(5, 6, work)));
             put.lay_aside();

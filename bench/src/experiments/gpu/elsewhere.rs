@@ -7,7 +7,7 @@ use gapless_kernels::Direction;
 use gapless_report::Row;
 
 use crate::error::Failure;
-use crate::gpu::aims::{Kind, judge};
+use crate::gpu::aims::{AimKind, judge};
 use crate::gpu::lab::Spot;
 use crate::gpu::session::{BOTH, Session, launches, op, race_calls};
 use crate::gpu::subject::{self, Subject};
@@ -19,15 +19,15 @@ const FEW: u32 = 4;
 const PEER_FEW: u32 = 8;
 
 /// A case: its name, how it is judged when staged, and how it is made.
-type Case = (String, Kind, fn(u64) -> Result<Subject, Failure>, u64);
+type Case = (String, AimKind, fn(u64) -> Result<Subject, Failure>, u64);
 
 /// V and T.
 fn subjects(quick: bool) -> Vec<Case> {
     let edges: &[u64] = if quick { &[256] } else { &[2048, 4096, 8192] };
     let mut all: Vec<Case> = Vec::new();
     for &n in edges {
-        all.push((format!("V n={n}"), Kind::StagedV, subject::v, n));
-        all.push((format!("T n={n}"), Kind::StagedT, subject::t, n));
+        all.push((format!("V n={n}"), AimKind::StagedV, subject::v, n));
+        all.push((format!("T n={n}"), AimKind::StagedT, subject::t, n));
     }
     all
 }
@@ -64,7 +64,7 @@ fn space(session: &Session<'_>, direction: Direction, other: &Spot) -> String {
 fn staged(
     session: &mut Session<'_>,
     subject: &Subject,
-    kind: Kind,
+    kind: AimKind,
     direction: Direction,
     host: &Spot,
 ) -> Result<Row, Failure> {
@@ -120,7 +120,7 @@ fn zero_copy(
     let lab = session.lab;
     let host = host.sub(0, subject.payload)?;
     let mut rows = Vec::new();
-    for (budget, kind) in [(NonZeroU32::new(FEW), Kind::ZeroCopy), (None, Kind::General)] {
+    for (budget, kind) in [(NonZeroU32::new(FEW), AimKind::ZeroCopy), (None, AimKind::General)] {
         let engine = lab.engine().with_budget(budget);
         let queue = lab.on(&engine)?;
         match direction {
@@ -232,7 +232,7 @@ fn to_peer(
     ];
     let times = race(lab, session.seconds(), true, &mut operations)?;
     drop(operations);
-    let kinds = [(Kind::Peer, String::new()), (Kind::PeerFew, format!(", {PEER_FEW} blocks"))];
+    let kinds = [(AimKind::Peer, String::new()), (AimKind::PeerFew, format!(", {PEER_FEW} blocks"))];
     let rows = kinds.into_iter().zip(launched).zip(&times).map(|(((kind, blocks), launched), time)| {
         let mut row = session
             .row(subject, direction, *time, &launched)

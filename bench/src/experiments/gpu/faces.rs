@@ -8,7 +8,7 @@ use gapless_report::{Mark, Row};
 
 use super::shapes::one;
 use crate::error::Failure;
-use crate::gpu::aims::{Kind, judge};
+use crate::gpu::aims::{AimKind, judge};
 use crate::gpu::lab::{Lab, Laid, Parts, Spot};
 use crate::gpu::session::{BOTH, Session};
 use crate::gpu::subject::{self, Subject};
@@ -21,7 +21,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<(), Failure> {
         for depth in cube::DEPTHS {
             let layout = format!("face {axis}");
             let case = format!("{layout} n={edge} h={depth}");
-            one(session, Kind::Face, &case, Some((&layout, depth)), || {
+            one(session, AimKind::Face, &case, Some((&layout, depth)), || {
                 let case = cube::face(axis, edge, depth)?;
                 Subject::of(case.name, &case.send)
             });
@@ -29,7 +29,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<(), Failure> {
     }
     for depth in cube::DEPTHS {
         // The same message as one type of the user's: it has no closed form.
-        one(session, Kind::Face, &format!("halo26 n={edge} h={depth}"), None, || {
+        one(session, AimKind::Face, &format!("halo26 n={edge} h={depth}"), None, || {
             let case = cube::halo26(edge, depth)?;
             Subject::of(case.name, &case.send)
         });
@@ -119,7 +119,7 @@ fn fused(
             .with("requests", boxes.len())
             .with("rotation_bytes", places.rotation_bytes)
             .mark(Mark::at_most("launches", 1.0, launched.len() as f64));
-        rows.push(judge(row, Kind::Face, session.cached(&whole)));
+        rows.push(judge(row, AimKind::Face, session.cached(&whole)));
     }
     Ok(rows)
 }

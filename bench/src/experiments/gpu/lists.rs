@@ -8,7 +8,7 @@ use gapless_report::{Mark, Row};
 
 use super::shapes::one;
 use crate::error::Failure;
-use crate::gpu::aims::Kind;
+use crate::gpu::aims::AimKind;
 use crate::gpu::lab::{Laid, Spot};
 use crate::gpu::session::{BOTH, Session, launches};
 use crate::gpu::subject::{self, Listed, Subject};
@@ -41,7 +41,7 @@ fn name(kind: Listed, shuffled: bool) -> String {
 
 pub(super) fn warm(session: &mut Session<'_>) -> Result<(), Failure> {
     for (listed, blocks, shuffled) in all(session.common.quick) {
-        let kind = if shuffled { Kind::Shuffled } else { Kind::Ascending };
+        let kind = if shuffled { AimKind::Shuffled } else { AimKind::Ascending };
         let layout = name(listed, shuffled);
         let case = format!("{layout} blocks={blocks}");
         one(session, kind, &case, Some((&layout, blocks)), || {

@@ -3,8 +3,8 @@
 use gapless_layouts::default_set;
 
 use crate::error::Failure;
-use crate::gpu::aims::Kind;
-use crate::gpu::session::{Session, Work};
+use crate::gpu::aims::AimKind;
+use crate::gpu::session::{Session, SessionWork};
 use crate::gpu::subject::{self, PERTURBED_BLOCKS_MAX, Subject};
 
 /// Edges of the papers' matrices.
@@ -24,14 +24,14 @@ fn edges(session: &Session<'_>, from: u64) -> Vec<u64> {
 /// Makes a subject and measures it; whatever goes wrong is this case's affair.
 pub(super) fn one(
     session: &mut Session<'_>,
-    kind: Kind,
+    kind: AimKind,
     name: &str,
     quoted: Option<(&str, u64)>,
     make: impl FnOnce() -> Result<Subject, Failure>,
 ) {
     session.attempt(name, "pack, unpack", |session| {
         let subject = make()?;
-        let work = Work { quoted, ..Work::new(&subject, kind) };
+        let work = SessionWork { quoted, ..SessionWork::new(&subject, kind) };
         session.measure(&work)
     });
 }
@@ -43,35 +43,35 @@ pub(super) fn contiguous(session: &mut Session<'_>) -> Result<(), Failure> {
     for mib in sizes {
         let bytes = mib << 20;
         let name = format!("contiguous bytes={bytes}");
-        one(session, Kind::Contiguous, &name, None, || Subject::contiguous(bytes));
+        one(session, AimKind::Contiguous, &name, None, || Subject::contiguous(bytes));
     }
     Ok(())
 }
 
 pub(super) fn v(session: &mut Session<'_>) -> Result<(), Failure> {
     for n in edges(session, 512) {
-        one(session, Kind::V, &format!("V n={n}"), Some(("V", n)), || subject::v(n));
+        one(session, AimKind::V, &format!("V n={n}"), Some(("V", n)), || subject::v(n));
         let name = format!("V perturbed n={n}");
-        one(session, Kind::General, &name, None, || subject::v_perturbed(n));
+        one(session, AimKind::General, &name, None, || subject::v_perturbed(n));
     }
     Ok(())
 }
 
 pub(super) fn t(session: &mut Session<'_>) -> Result<(), Failure> {
     for n in edges(session, 1024) {
-        one(session, Kind::T, &format!("T n={n}"), Some(("T", n)), || subject::t(n));
+        one(session, AimKind::T, &format!("T n={n}"), Some(("T", n)), || subject::t(n));
         let name = format!("T perturbed n={n}");
-        one(session, Kind::General, &name, None, || subject::t_perturbed(n));
+        one(session, AimKind::General, &name, None, || subject::t_perturbed(n));
     }
     Ok(())
 }
 
 pub(super) fn x(session: &mut Session<'_>) -> Result<(), Failure> {
     for n in edges(session, 1024) {
-        one(session, Kind::X, &format!("X n={n}"), Some(("X", n)), || subject::x(n, n));
+        one(session, AimKind::X, &format!("X n={n}"), Some(("X", n)), || subject::x(n, n));
         if n <= LISTED_EDGE_MAX {
             let name = format!("X perturbed n={n}");
-            one(session, Kind::General, &name, None, || subject::x_perturbed(n));
+            one(session, AimKind::General, &name, None, || subject::x_perturbed(n));
         }
     }
     let oblong: &[(u64, u64)] = match session.common.quick {
@@ -80,7 +80,7 @@ pub(super) fn x(session: &mut Session<'_>) -> Result<(), Failure> {
     };
     for &(rows, columns) in oblong {
         let name = format!("X {rows}x{columns}");
-        one(session, Kind::X, &name, None, || subject::x(rows, columns));
+        one(session, AimKind::X, &name, None, || subject::x(rows, columns));
     }
     Ok(())
 }
@@ -90,7 +90,7 @@ pub(super) fn blocks(session: &mut Session<'_>) -> Result<(), Failure> {
     for len in [4, 8, 12, 16, 24, 32, 64] {
         // Twice the length, and a stride that is an odd number of elements: floats or doubles.
         let odd = 2 * len + if len % 8 == 0 { 8 } else { 4 };
-        let kind = if len == 64 { Kind::Blocks64 } else { Kind::Short };
+        let kind = if len == 64 { AimKind::Blocks64 } else { AimKind::Short };
         for stride in [2 * len, odd] {
             let name = format!("blocks {len}@{stride}");
             let quoted = (stride == 2 * len).then_some(("blocks", len));
@@ -99,7 +99,7 @@ pub(super) fn blocks(session: &mut Session<'_>) -> Result<(), Failure> {
         // One stride is enough to see what a list costs.
         let payload = payload.min(PERTURBED_BLOCKS_MAX * len);
         let name = format!("blocks perturbed {len}@{}", 2 * len);
-        one(session, Kind::General, &name, None, || {
+        one(session, AimKind::General, &name, None, || {
             subject::blocks_perturbed(len, 2 * len, payload)
         });
     }
@@ -113,12 +113,12 @@ pub(super) fn layouts(session: &mut Session<'_>) -> Result<(), Failure> {
         cases.truncate(3);
     }
     for case in cases {
-        one(session, Kind::Application, &case.name, None, || {
+        one(session, AimKind::Application, &case.name, None, || {
             Subject::of(format!("app {}", case.name), &case.send)
         });
         if !case.send.datatype.same_structure(&case.recv.datatype) {
             let name = format!("{} (received)", case.name);
-            one(session, Kind::Application, &name, None, || {
+            one(session, AimKind::Application, &name, None, || {
                 Subject::of(format!("app {name}"), &case.recv)
             });
         }

@@ -10,7 +10,7 @@ use gapless_pml::{Protocol, Situation, Tuning};
 use super::subjects;
 
 /// Between which buffers, and whether the host's can be mapped.
-struct Place {
+struct BufferPair {
     name: &'static str,
     devices: Option<DeviceEnds>,
     mapped: bool,
@@ -20,12 +20,12 @@ const fn ends(sender: bool, receiver: bool, one_device: bool, sender_keeps: bool
     DeviceEnds { sender, receiver, one_device, turns: one_device, sender_keeps, locked: false }
 }
 
-const fn place(name: &'static str, ends: DeviceEnds, mapped: bool) -> Place {
-    Place { name, devices: Some(ends), mapped }
+const fn place(name: &'static str, ends: DeviceEnds, mapped: bool) -> BufferPair {
+    BufferPair { name, devices: Some(ends), mapped }
 }
 
 /// As the experiment names them, and which way.
-const PLACES: [Place; 7] = [
+const PLACES: [BufferPair; 7] = [
     place("link", ends(true, true, false, false), true),
     place("one", ends(true, true, true, true), true),
     place("one back", ends(true, true, true, false), true),
@@ -36,7 +36,7 @@ const PLACES: [Place; 7] = [
 ];
 
 /// As the shared memory of a host promises it.
-fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &Place) -> Situation {
+fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &BufferPair) -> Situation {
     let blocks = |(layout, count): &(Layout, u64)| layout.blocks_of(*count).unwrap_or(u64::MAX).max(1);
     let bounds = Convertor::new(&from.0, from.1).ok().and_then(|convertor| convertor.bounds());
     let touched = Touched::between((&from.0, from.1), (&to.0, to.1));
@@ -82,14 +82,14 @@ fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &Place) -> Sit
 }
 
 /// Whether the sender, who takes the receiver's buffer for one like its own, sends at once.
-fn eager(from: &(Layout, u64), place: &Place, tuning: &Tuning) -> bool {
+fn eager(from: &(Layout, u64), place: &BufferPair, tuning: &Tuning) -> bool {
     let like_mine = match place.devices {
         Some(ends) if ends.sender => {
             let ends = DeviceEnds { receiver: true, one_device: false, turns: false, ..ends };
             // What a device's memory can be mapped is known later.
-            Place { name: "", devices: Some(ends), mapped: false }
+            BufferPair { name: "", devices: Some(ends), mapped: false }
         }
-        _ => Place { name: "", devices: None, mapped: place.mapped },
+        _ => BufferPair { name: "", devices: None, mapped: place.mapped },
     };
     let s = Situation { grants: false, ..situation((from, from), &like_mine) };
     let s = Situation { staged: s.staged.map(|staging| Staging { direct: false, ..staging }), ..s };
@@ -97,7 +97,7 @@ fn eager(from: &(Layout, u64), place: &Place, tuning: &Tuning) -> bool {
 }
 
 /// How a message goes.
-fn chosen(sides: (&(Layout, u64), &(Layout, u64)), place: &Place, tuning: &Tuning) -> Protocol {
+fn chosen(sides: (&(Layout, u64), &(Layout, u64)), place: &BufferPair, tuning: &Tuning) -> Protocol {
     if eager(sides.0, place, tuning) {
         return Protocol::Eager;
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use gapless::{InPlace, ReduceOp, World};
 use gapless_cli::pingpong::Pinned;
 use gapless_report::{Report, Row, Samples, Time};
-use gapless_sgd::{Options, Way, train};
+use gapless_sgd::{Options, SumMode, train};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -66,7 +66,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
     let wrong = |error: gapless_sgd::Failure| Failure::Job(error.to_string());
     let mut found = Vec::new();
     let mut losses: Option<Vec<f32>> = None;
-    for way in [Way::Messages, Way::Xtq, Way::Default] {
+    for way in [SumMode::Messages, SumMode::Xtq, SumMode::Default] {
         let mut profile = Profile { way: way.to_string(), seconds: Vec::new(), shares: Vec::new(), bytes: Vec::new() };
         for _ in 0..REPETITIONS {
             let trained = train(&world, way, options).map_err(wrong)?;
@@ -76,7 +76,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
             profile.shares.push(both[1] / f64::from(world.size()));
             profile.bytes = trained.sizes;
             // Messages and tasks add in the same order.
-            if way != Way::Default && *losses.get_or_insert_with(|| trained.losses.clone()) != trained.losses {
+            if way != SumMode::Default && *losses.get_or_insert_with(|| trained.losses.clone()) != trained.losses {
                 return Err(Failure::Job(format!("by {way} the losses are others")));
             }
         }

@@ -41,7 +41,7 @@ impl Initiator {
         loop {
             if let Some((_, outcome)) = self.lane.next() {
                 self.tasks += 1;
-                return if outcome == Outcome::Ended { Ok(()) } else { Err(job(format!("{outcome:?}"))) };
+                return if outcome == PutOutcome::Ended { Ok(()) } else { Err(job(format!("{outcome:?}"))) };
             }
             looks += 1;
             if looks.is_multiple_of(1024) {
@@ -81,7 +81,7 @@ impl Initiator {
             put += batch;
             while let Some((_, outcome)) = self.lane.next() {
                 self.tasks += 1;
-                if outcome != Outcome::Ended {
+                if outcome != PutOutcome::Ended {
                     return Err(job(format!("{outcome:?}")));
                 }
             }

@@ -17,7 +17,7 @@ use gapless_xtq::device::mock_worker::{MockWorker, memory};
 use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, SLOTS, Target};
 use rustix::process::getpid;
 
-use super::world::{Found, Putting};
+use super::world::{RunTimes, Putting};
 use super::{NUMBERS, PAYLOAD, SHAPE, XtqHw, arguments, job, packet, payload, summary};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
@@ -176,7 +176,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
 pub(super) fn findings(common: &Common) -> Result<Findings, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let arguments = vec![XtqHw::NAME.into(), "--played".into()];
-    let (lower, found): (Times, Found) =
+    let (lower, found): (Times, RunTimes) =
         processes::found((2, XtqHw::NAME), arguments, common, &folder.path().join("found"))?;
     let names = ["put to signal", "in batches of 16, each", "what a put costs"];
     let mut rows = Vec::new();

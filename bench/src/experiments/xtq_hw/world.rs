@@ -66,7 +66,7 @@ const RING_COMES: Duration = Duration::from_secs(1);
 
 /// What rank 0 measured of a way, in seconds.
 #[derive(serde::Serialize, serde::Deserialize)]
-pub(super) struct Found {
+pub(super) struct RunTimes {
     way: usize,
     /// From a put to its signal.
     pub(super) one: Vec<f64>,
@@ -98,14 +98,14 @@ pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, F
 fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let file = folder.path().join("found");
-    let found: Vec<Found> = processes::found((2, XtqHw::NAME), vec![XtqHw::NAME.into()], common, &file)?;
+    let found: Vec<RunTimes> = processes::found((2, XtqHw::NAME), vec![XtqHw::NAME.into()], common, &file)?;
     let of_way = |way: usize| {
         let found = found.iter().find(|found| found.way == way);
         found.map(|found| summary(found.one.clone())).transpose()
     };
     let (host, function) = (of_way(1)?, of_way(2)?);
     let mut rows = Vec::new();
-    for Found { way, one, rounds, batches, put, target_ms } in found {
+    for RunTimes { way, one, rounds, batches, put, target_ms } in found {
         let row = |what: &str, seconds: Vec<f64>| -> Result<Row, Failure> {
             let case = format!("World::xtq: {what}");
             Ok(Row::new(case, "task", space, WAYS[way], 8 * NUMBERS as u64, summary(seconds)?).verified(true))
@@ -160,7 +160,7 @@ fn kept(device: &CudaDevice) -> Result<Lease, Failure> {
     Ok(unsafe { Lease::kept_by_caller(region) })
 }
 
-fn receive(world: &World) -> Result<Vec<Found>, Failure> {
+fn receive(world: &World) -> Result<Vec<RunTimes>, Failure> {
     let (tasks, comm) = (world.xtq(), world.comm());
     let device = Arc::new(CudaDriver::load()?.device(0)?);
     // SAFETY: the text is the one above.
@@ -279,7 +279,7 @@ impl<'w> Putting<'w> {
     }
 
     /// Measures this way. `ran_ns` says how long the target has run. Also gives how many tasks there were.
-    pub(super) fn measure(mut self, quick: bool, ran_ns: impl Fn() -> Option<u64>) -> Result<(Found, u64), Failure> {
+    pub(super) fn measure(mut self, quick: bool, ran_ns: impl Fn() -> Option<u64>) -> Result<(RunTimes, u64), Failure> {
         let n = |count: usize| if quick { count / 100 + 2 } else { count };
         // A ring comes only now; what comes by messages meanwhile has few receive buffers.
         let begun = Instant::now();
@@ -299,11 +299,11 @@ impl<'w> Putting<'w> {
         let ran = ran_ns().zip(before.0).map_or(0, |(after, before)| after.saturating_sub(before));
         // Nanoseconds a task are milliseconds of 10⁶ tasks.
         let target_ms = ran as f64 / (self.puts - before.1) as f64;
-        Ok((Found { way: self.way.into(), one, rounds, batches, put, target_ms }, self.puts))
+        Ok((RunTimes { way: self.way.into(), one, rounds, batches, put, target_ms }, self.puts))
     }
 }
 
-fn initiate(world: &World, quick: bool) -> Result<Vec<Found>, Failure> {
+fn initiate(world: &World, quick: bool) -> Result<Vec<RunTimes>, Failure> {
     let (tasks, comm) = (world.xtq(), world.comm());
     comm.barrier()?;
     let mut pid = [0i32];

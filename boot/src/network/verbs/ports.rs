@@ -118,7 +118,7 @@ pub(super) fn open_each<T>(
 
 /// A port as its process publishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told<'a> {
+struct PublishedPort<'a> {
     label: &'a str,
     name: &'a str,
     kind: &'a str,
@@ -128,9 +128,9 @@ struct Told<'a> {
     asks: bool,
 }
 
-impl<'a> Told<'a> {
+impl<'a> PublishedPort<'a> {
     /// `None`: it is a transport of another kind.
-    fn read(label: &'a str) -> Option<Told<'a>> {
+    fn read(label: &'a str) -> Option<PublishedPort<'a>> {
         let mut words = label.split('/');
         let (name, kind, network) = (words.next()?, words.next()?, words.next()?);
         let mbit_s = words.next()?.parse().ok()?;
@@ -140,20 +140,24 @@ impl<'a> Told<'a> {
             Some(_) => return None,
         };
         let known = NAMES.contains(&name) && words.next().is_none();
-        known.then_some(Told { label, name, kind, network, mbit_s, asks })
+        known.then_some(PublishedPort { label, name, kind, network, mbit_s, asks })
     }
 }
 
 /// The kind of an adapter's port and its network, as its label says. Ports whose network is not known count as one network
 /// of their kind. `None`: the label is no adapter's port.
 pub fn network(label: &str) -> Option<String> {
-    let Told { kind, network, .. } = Told::read(label)?;
+    let PublishedPort { kind, network, .. } = PublishedPort::read(label)?;
     Some(format!("{kind}/{network}"))
 }
 
 /// By which two of their ports two processes are joined, besides the pairs that were `taken`: of one kind, in one network
 /// rather than not, the quickest that both have, and then those that come first at both. Both ends see that alike.
-fn pair(own: &[Told<'_>], theirs: &[Told<'_>], taken: &[(usize, usize)]) -> Option<(usize, usize)> {
+fn pair(
+    own: &[PublishedPort<'_>],
+    theirs: &[PublishedPort<'_>],
+    taken: &[(usize, usize)],
+) -> Option<(usize, usize)> {
     let pairs = (0..own.len()).flat_map(|here| (0..theirs.len()).map(move |there| (here, there)));
     let fits = |&(here, there): &(usize, usize)| {
         let free = taken.iter().all(|it| it.0 != here && it.1 != there);
@@ -181,10 +185,12 @@ pub(in crate::network) fn joined(
     theirs: Vec<(String, Address)>,
 ) -> (Vec<(String, Address)>, bool) {
     let (ports, mut found): (Vec<_>, Vec<_>) =
-        theirs.into_iter().partition(|(label, _)| Told::read(label).is_some());
-    let ours: Vec<Told<'_>> = own.iter().filter_map(|label| Told::read(label)).collect();
-    let others: Vec<Told<'_>> = ports.iter().filter_map(|(label, _)| Told::read(label)).collect();
-    let all_ask = |ports: &[Told<'_>]| ports.iter().all(|port| port.asks);
+        theirs.into_iter().partition(|(label, _)| PublishedPort::read(label).is_some());
+    let ours: Vec<PublishedPort<'_>> =
+        own.iter().filter_map(|label| PublishedPort::read(label)).collect();
+    let others: Vec<PublishedPort<'_>> =
+        ports.iter().filter_map(|(label, _)| PublishedPort::read(label)).collect();
+    let all_ask = |ports: &[PublishedPort<'_>]| ports.iter().all(|port| port.asks);
     let together = all_ask(&ours) && all_ask(&others);
     let mut pairs = Vec::new();
     while (together || pairs.is_empty())
@@ -306,7 +312,7 @@ mod tests {
             "ib9/a/b/1",
             "ib/a/b/1/rails/x",
         ] {
-            assert_eq!(Told::read(label), None, "{label}");
+            assert_eq!(PublishedPort::read(label), None, "{label}");
         }
     }
 

@@ -98,7 +98,7 @@ const _: () = assert!(size_of::<Handed>() == 128 && offset_of!(Handed, value) ==
 
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum PmixValue {
     Text(String),
     Number(u64),
     /// A value of a type that is not used here.
@@ -253,7 +253,7 @@ impl Library {
     }
 
     /// What the process `rank` of the job of `me` published, or the server says of it.
-    pub(super) fn get(&self, me: &Proc, rank: u32, key: &Key) -> Result<Found, Status> {
+    pub(super) fn get(&self, me: &Proc, rank: u32, key: &Key) -> Result<PmixValue, Status> {
         let of = Proc { rank, ..*me };
         let mut value: *mut Value = null_mut();
         // SAFETY: process and key outlive the call; no directives; a pointer to write to.
@@ -292,7 +292,7 @@ impl Key {
 /// # Safety
 /// `value` points to a `pmix_value_t` from malloc, whose union is as its type says and whose string,
 /// if it is one, is zero-ended and from malloc; neither is used by anybody else, or after.
-unsafe fn take(value: *mut Value) -> Found {
+unsafe fn take(value: *mut Value) -> PmixValue {
     // SAFETY: in bounds of a valid value, whatever its version: the type is its first member, a u16.
     let kind = unsafe { value.cast::<u16>().read() };
     // SAFETY: the union begins at byte 8 of the value in every version (asserted for ours).
@@ -305,18 +305,18 @@ unsafe fn take(value: *mut Value) -> Found {
             let copy = unsafe { owned(text) };
             // SAFETY: from malloc, or null, and not used any more.
             unsafe { libc::free(text.cast_mut().cast()) };
-            Found::Text(copy)
+            PmixValue::Text(copy)
         }
         // SAFETY: the type says that the union holds a u16.
-        UINT16 => Found::Number(u64::from(unsafe { data.cast::<u16>().read() })),
+        UINT16 => PmixValue::Number(u64::from(unsafe { data.cast::<u16>().read() })),
         // SAFETY: the type says that the union holds a u32 (C's unsigned int).
-        UINT | UINT32 => Found::Number(u64::from(unsafe { data.cast::<u32>().read() })),
+        UINT | UINT32 => PmixValue::Number(u64::from(unsafe { data.cast::<u32>().read() })),
         // SAFETY: the type says that the union holds a u64.
-        UINT64 => Found::Number(unsafe { data.cast::<u64>().read() }),
+        UINT64 => PmixValue::Number(unsafe { data.cast::<u64>().read() }),
         // SAFETY: the type says that the union holds a size_t.
-        SIZE => Found::Number(unsafe { data.cast::<usize>().read() } as u64),
+        SIZE => PmixValue::Number(unsafe { data.cast::<usize>().read() } as u64),
         // Anything it points to is lost: it was not asked for.
-        other => Found::Other(other),
+        other => PmixValue::Other(other),
     };
     // SAFETY: from malloc, and not used any more.
     unsafe { libc::free(value.cast()) };
@@ -385,14 +385,14 @@ mod tests {
         // SAFETY: copies a string constant with malloc.
         let text = unsafe { libc::strdup(c"a card".as_ptr()) };
         for (kind, data, expected) in [
-            (STRING, Data { string: text }, Found::Text("a card".to_owned())),
-            (STRING, Data { string: null() }, Found::Text(String::new())),
-            (UINT16, Data { short: 7 }, Found::Number(7)),
-            (UINT, Data { number: 1 << 31 }, Found::Number(1 << 31)),
-            (UINT32, Data { number: 3 }, Found::Number(3)),
-            (UINT64, Data { wide: 1 << 40 }, Found::Number(1 << 40)),
-            (SIZE, Data { size: 9 }, Found::Number(9)),
-            (27, Data { wide: 0 }, Found::Other(27)),
+            (STRING, Data { string: text }, PmixValue::Text("a card".to_owned())),
+            (STRING, Data { string: null() }, PmixValue::Text(String::new())),
+            (UINT16, Data { short: 7 }, PmixValue::Number(7)),
+            (UINT, Data { number: 1 << 31 }, PmixValue::Number(1 << 31)),
+            (UINT32, Data { number: 3 }, PmixValue::Number(3)),
+            (UINT64, Data { wide: 1 << 40 }, PmixValue::Number(1 << 40)),
+            (SIZE, Data { size: 9 }, PmixValue::Number(9)),
+            (27, Data { wide: 0 }, PmixValue::Other(27)),
         ] {
             let made = value(kind, data);
             // SAFETY: made just now, from malloc, and not used after.

@@ -40,7 +40,7 @@ fn check(facts: &Facts, name: &str) -> Finding {
 }
 
 #[track_caller]
-fn says(facts: &Facts, name: &str, state: State, found: &str, mend: &str) {
+fn says(facts: &Facts, name: &str, state: CheckState, found: &str, mend: &str) {
     let finding = check(facts, name);
     assert_eq!(finding.state, state, "{finding:?}");
     assert!(finding.found.contains(found), "{finding:?}");
@@ -52,7 +52,7 @@ fn a_healthy_machine_has_nothing_to_mend() {
     let findings = all(&healthy());
     assert!(findings.len() >= 13, "{findings:?}");
     for finding in findings {
-        assert_eq!((finding.state, &finding.mend), (State::Ok, &None), "{finding:?}");
+        assert_eq!((finding.state, &finding.mend), (CheckState::Ok, &None), "{finding:?}");
         assert!(!finding.why.is_empty() && finding.check.len() <= super::super::CHECK_WIDTH);
     }
 }
@@ -60,23 +60,23 @@ fn a_healthy_machine_has_nothing_to_mend() {
 #[test]
 fn other_work_is_a_warning() {
     let busy = |busy| Facts { load: Some(Load { busy, processors: 8 }), ..healthy() };
-    says(&busy(3.9), "load", State::Ok, "3.9 of 8 processors", "");
-    says(&busy(5.5), "load", State::Warn, "5.5 of 8 processors", "top");
+    says(&busy(3.9), "load", CheckState::Ok, "3.9 of 8 processors", "");
+    says(&busy(5.5), "load", CheckState::Warn, "5.5 of 8 processors", "top");
     // More ranks than processors are no other work.
     let many = Facts { ranks: 64, ..healthy() };
-    says(&many, "load", State::Ok, "0.2 of 8", "");
+    says(&many, "load", CheckState::Ok, "0.2 of 8", "");
 }
 
 #[test]
 fn a_machine_of_which_nothing_is_known_has_no_problem() {
     for finding in all(&Facts { ranks: 4, ..Facts::default() }) {
-        assert!(finding.state < State::Problem, "{finding:?}");
+        assert!(finding.state < CheckState::Problem, "{finding:?}");
     }
 }
 
 #[test]
 fn what_is_not_well_is_told_with_what_mends_it() {
-    use State::{Problem, Warn};
+    use CheckState::{Problem, Warn};
     let with = |change: fn(&mut Facts)| {
         let mut facts = healthy();
         change(&mut facts);
@@ -115,24 +115,24 @@ fn what_is_not_well_is_told_with_what_mends_it() {
 fn locked_memory_matters_where_there_is_a_adapter() {
     let mut facts = healthy();
     facts.memlock = Some(8 << 20);
-    says(&facts, "locked memory", State::Ok, "8 MiB", "");
+    says(&facts, "locked memory", CheckState::Ok, "8 MiB", "");
     facts.devices.rdma = vec![Adapter::default()];
-    says(&facts, "locked memory", State::Warn, "8 MiB", "memlock unlimited");
+    says(&facts, "locked memory", CheckState::Warn, "8 MiB", "memlock unlimited");
 }
 
 #[test]
 fn two_processes_say_what_is_forbidden() {
     let mut facts = healthy();
     facts.trial = Some(Err("the launcher is gone".to_owned()));
-    says(&facts, "two processes", State::Problem, "launcher is gone", "gapless");
+    says(&facts, "two processes", CheckState::Problem, "launcher is gone", "gapless");
     assert!(all(&facts).iter().all(|finding| finding.check != "single copy"));
     let trial = Trial { met: true, single_copy: false, shared_memory: true };
     facts.trial = Some(Ok(trial));
-    says(&facts, "single copy", State::Warn, "forbidden", "filter of system calls");
+    says(&facts, "single copy", CheckState::Warn, "forbidden", "filter of system calls");
     facts.ptrace_scope = Some(1);
-    says(&facts, "single copy", State::Warn, "ptrace_scope is 1", "ptrace_scope=0");
+    says(&facts, "single copy", CheckState::Warn, "ptrace_scope is 1", "ptrace_scope=0");
     facts.machine.container = Some(Container::default());
-    says(&facts, "single copy", State::Warn, "forbidden", "SYS_PTRACE");
+    says(&facts, "single copy", CheckState::Warn, "forbidden", "SYS_PTRACE");
     facts.trial = Some(Ok(Trial { shared_memory: false, ..trial }));
-    says(&facts, "two processes", State::Problem, "cannot map", "memfd_create");
+    says(&facts, "two processes", CheckState::Problem, "cannot map", "memfd_create");
 }

@@ -10,28 +10,28 @@ fn with_gpus(gpus: Vec<Gpu>) -> Devices {
 }
 
 #[track_caller]
-fn says(devices: &Devices, name: &str, state: State, found: &str, mend: &str) {
+fn says(devices: &Devices, name: &str, state: CheckState, found: &str, mend: &str) {
     let all = all(devices, 2);
     let finding =
         all.iter().find(|finding| finding.check == name).expect("the check says something");
     assert_eq!(finding.state, state, "{finding:?}");
     assert!(finding.found.contains(found), "{finding:?}");
     assert!(finding.mend.as_deref().unwrap_or_default().contains(mend), "{finding:?}");
-    assert_eq!(finding.mend.is_some(), state != State::Ok, "{finding:?}");
+    assert_eq!(finding.mend.is_some(), state != CheckState::Ok, "{finding:?}");
 }
 
 #[test]
 fn a_machine_without_devices_is_well() {
     let none = Devices { cuda: Some(Err("no library".into())), ..Devices::default() };
-    assert!(all(&none, 64).iter().all(|finding| finding.state == State::Ok));
-    says(&none, "CUDA driver", State::Ok, "no NVIDIA GPU", "");
+    assert!(all(&none, 64).iter().all(|finding| finding.state == CheckState::Ok));
+    says(&none, "CUDA driver", CheckState::Ok, "no NVIDIA GPU", "");
     let read = Devices::read(Path::new("/nonexistent"));
     assert!(read.rdma.is_empty() && read.nvidia == 0 && !read.bridges_known);
 }
 
 #[test]
 fn what_hinders_gpus_is_told() {
-    use State::{Ok as Fine, Problem, Warn};
+    use CheckState::{Ok as Fine, Problem, Warn};
     let mut one = with_gpus(vec![gpu(&[])]);
     says(&one, "CUDA driver", Fine, "CUDA 13.0, 1 GPU", "");
     says(&one, "MPS", Warn, "off, 1 GPU for 2 ranks", "mps-control -d");
@@ -49,7 +49,7 @@ fn what_hinders_gpus_is_told() {
 
 #[test]
 fn translation_and_redirection_matter_between_devices() {
-    use State::{Ok as Fine, Warn};
+    use CheckState::{Ok as Fine, Warn};
     let mut devices = with_gpus(vec![gpu(&[1]), gpu(&[0])]);
     devices.translated = 3;
     devices.redirecting = vec!["0000:00:01.0".to_owned(), "0000:00:02.0".to_owned()];
@@ -65,18 +65,18 @@ fn translation_and_redirection_matter_between_devices() {
 fn network_adapters_need_a_port_and_access() {
     let adapter = Adapter { name: "mlx5_0".into(), active: true, usable: true };
     let with = |adapter| Devices { rdma: vec![adapter], ..Devices::default() };
-    says(&with(adapter.clone()), "RDMA", State::Ok, "mlx5_0", "");
+    says(&with(adapter.clone()), "RDMA", CheckState::Ok, "mlx5_0", "");
     says(
         &with(Adapter { usable: false, ..adapter.clone() }),
         "RDMA",
-        State::Warn,
+        CheckState::Warn,
         "opened",
         "--device",
     );
     says(
         &with(Adapter { active: false, ..adapter }),
         "RDMA",
-        State::Warn,
+        CheckState::Warn,
         "no active port",
         "ibstat",
     );

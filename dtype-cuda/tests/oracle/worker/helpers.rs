@@ -51,7 +51,7 @@ fn blocks_that_share_a_task_do_what_the_host_does() {
                     words: if copies { &words_of[..1] } else { &words_of },
                     payload: &more[..len],
                 };
-                assert_eq!(bench.run(&put), Outcome::Ended, "{function:?}, {name}");
+                assert_eq!(bench.run(&put), PutOutcome::Ended, "{function:?}, {name}");
                 let mut expected = before.clone();
                 let new =
                     if copies { more[..len].to_vec() } else { sum(&before[at..at + len], &more) };
@@ -64,7 +64,7 @@ fn blocks_that_share_a_task_do_what_the_host_does() {
             let other = usize::try_from(ROOM).unwrap() / 2 + rng.index(40) * size;
             let words_of = [from as u64, other as u64, count as u64, what.word()];
             let put = Put { index: 3, queue: 1, launch, words: &words_of, payload: &[] };
-            assert_eq!(bench.run(&put), Outcome::Ended, "reduce, {name}");
+            assert_eq!(bench.run(&put), PutOutcome::Ended, "reduce, {name}");
             let mut expected = before.clone();
             let new = sum(&before[from..from + more.len()], &before[other..other + more.len()]);
             expected[from..from + more.len()].copy_from_slice(&new);
@@ -91,7 +91,7 @@ fn blocks_that_share_a_grid_run_each_work_item_once() {
             let name = format!("{blocks} blocks, round {round}: {groups} groups of {items}");
             set(&numbered, &vec![0; 1 << 20]);
             let put = Put { index: 0, queue: 1, launch, words: &[], payload: &[] };
-            assert_eq!(bench.run(&put), Outcome::Ended, "{name}");
+            assert_eq!(bench.run(&put), PutOutcome::Ended, "{name}");
             let all = usize::try_from(groups).unwrap() * usize::from(items);
             for (at, found) in elements_of(&bytes_of(&numbered), 4).into_iter().enumerate() {
                 assert_eq!(found, u64::from(at < all), "item {at}, {name}");
@@ -140,7 +140,7 @@ fn lives_of_several_blocks_begin_and_end_and_stop() {
             1 => bench.target.start().unwrap(),
             _ => {}
         }
-        assert_eq!(bench.run(&put), Outcome::Ended, "round {round}");
+        assert_eq!(bench.run(&put), PutOutcome::Ended, "round {round}");
     }
     for (at, found) in (0u64..).zip(sums.all()) {
         assert_eq!(found.load(Ordering::Acquire), at * rounds, "{at}");
@@ -152,8 +152,11 @@ fn lives_of_several_blocks_begin_and_end_and_stop() {
         Put { index: 1, queue: 0, launch: Launch::linear(64, 32, 0), words: &[], payload: &[] };
     for round in 0..cases(10) {
         let outcome = bench.abort_in(&wait);
-        assert!(matches!(outcome, Outcome::Failed(Failure::Said(2))), "round {round}: {outcome:?}");
-        assert_eq!(bench.run(&put), Outcome::Ended, "round {round}");
+        assert!(
+            matches!(outcome, PutOutcome::Failed(Failure::Said(2))),
+            "round {round}: {outcome:?}"
+        );
+        assert_eq!(bench.run(&put), PutOutcome::Ended, "round {round}");
     }
 }
 
@@ -184,7 +187,7 @@ fn groups_of_a_function_of_a_users_run_once_each_in_any_block() {
             let groups = [1, 2, 3, 64, 200][usize::try_from(round % 5).unwrap()];
             let launch = Launch::linear(groups, 1, 0);
             let put = Put { index: 0, queue: 0, launch, words: &[], payload: &[] };
-            assert_eq!(bench.run(&put), Outcome::Ended, "{blocks} blocks, round {round}");
+            assert_eq!(bench.run(&put), PutOutcome::Ended, "{blocks} blocks, round {round}");
             for (at, word) in (0..1024).zip(&found.all()[1..]) {
                 let expected = u64::from(at < groups);
                 assert_eq!(word.load(Ordering::Acquire), expected, "{blocks} blocks, group {at}");

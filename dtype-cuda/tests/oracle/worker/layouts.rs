@@ -70,7 +70,7 @@ fn tasks_pack_and_unpack_what_the_oracle_says() {
         set(&unpacked, &noise);
         let put =
             Put { index: 0, queue: 0, launch, words: &[which.into(), origin], payload: &payload };
-        assert_eq!(bench.run(&put), Outcome::Ended, "{name}");
+        assert_eq!(bench.run(&put), PutOutcome::Ended, "{name}");
         let (mut expected, mut at) = (noise.clone(), 0);
         for run in &runs {
             let place = place(run);
@@ -83,7 +83,7 @@ fn tasks_pack_and_unpack_what_the_oracle_says() {
         set(&both, &noise);
         let put =
             Put { index: 1, queue: 0, launch, words: &[which.into(), origin, end], payload: &[] };
-        assert_eq!(bench.run(&put), Outcome::Ended, "{name}");
+        assert_eq!(bench.run(&put), PutOutcome::Ended, "{name}");
         let packed: Vec<u8> = runs.iter().flat_map(|run| noise[place(run)].to_vec()).collect();
         let mut expected = noise.clone();
         let to = usize::try_from(end).unwrap();
@@ -106,7 +106,7 @@ fn tasks_pack_and_unpack_what_the_oracle_says() {
                 continue;
             }
             let put = Put { index: 0, queue: 0, launch, words: &words, payload };
-            assert_eq!(bench.run(&put), Outcome::Failed(why), "{words:?}, {name}");
+            assert_eq!(bench.run(&put), PutOutcome::Failed(why), "{words:?}, {name}");
         }
     }
     println!("{moved} layouts, {inline} of them in slots");

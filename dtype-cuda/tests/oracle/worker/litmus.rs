@@ -44,8 +44,8 @@ fn rows_that_change_under_puts_are_old_or_new() {
         unsafe { bench.target.register_kernel(0, kernel) }.unwrap();
         while ended + refused < put_so_far {
             match bench.outcome(0) {
-                Outcome::Ended => ended += 1,
-                Outcome::Refused(Refusal::NotRegistered) => refused += 1,
+                PutOutcome::Ended => ended += 1,
+                PutOutcome::Refused(Refusal::NotRegistered) => refused += 1,
                 other => panic!("turn {turn}: {other:?}"),
             }
         }
@@ -108,7 +108,7 @@ fn counts_come_after_what_was_counted() {
             looked = counted;
         }
         while bench.lanes[0].pending() > 0 {
-            assert_eq!(bench.outcome(0), Outcome::Ended);
+            assert_eq!(bench.outcome(0), PutOutcome::Ended);
         }
     }
 }
@@ -169,7 +169,7 @@ fn what_a_chain_has_written_the_next_task_sees() {
                 assert!(start.elapsed() < PATIENCE, "round {round}: {refused:?}");
                 std::hint::spin_loop();
             }
-            assert_eq!([benches[0].outcome(0), benches[0].outcome(0)], [Outcome::Ended; 2]);
+            assert_eq!([benches[0].outcome(0), benches[0].outcome(0)], [PutOutcome::Ended; 2]);
         }
         benches.iter_mut().for_each(|bench| bench.target.leave().unwrap());
         let mut found = [0u8; 16 * WORDS];
@@ -382,7 +382,7 @@ fn a_barrier_in_a_ring_waits_for_all_before_it() {
         // What it has found in the first word.
         expected += put;
         while bench.lanes[0].pending() > 0 {
-            assert_eq!(bench.outcome(0), Outcome::Ended, "round {round}");
+            assert_eq!(bench.outcome(0), PutOutcome::Ended, "round {round}");
         }
         assert_eq!(found.all()[1].load(Ordering::Acquire), expected, "round {round}: {put} before");
     }
@@ -433,7 +433,7 @@ fn combining_does_what_the_host_does() {
             let words = [from as u64, what.word()];
             let put = Put { index: 4, queue: 0, launch, words: &words, payload: &more };
             let name = format!("{what:?} of {count} at {from}, {launch:?}");
-            assert_eq!(bench.run(&put), Outcome::Ended, "{name}");
+            assert_eq!(bench.run(&put), PutOutcome::Ended, "{name}");
             let found = elements_of(&bytes_of(&buffer), size);
             let (old, more) = (elements_of(&before, size), elements_of(&more, size));
             for (at, (&found, &old)) in found.iter().zip(&old).enumerate() {
@@ -456,6 +456,6 @@ fn combining_does_what_the_host_does() {
     {
         let put =
             Put { index: 4, queue: 0, launch: Launch::linear(1, 16, 0), words: &words, payload };
-        assert!(matches!(bench.run(&put), Outcome::Failed(_)), "{words:?}");
+        assert!(matches!(bench.run(&put), PutOutcome::Failed(_)), "{words:?}");
     }
 }

@@ -46,7 +46,7 @@ fn queues_keep_their_order_and_rings_take_turns() {
                 fars += u64::from(std::ptr::eq(which, &far));
             }
             while let Some((number, outcome)) = bench.lanes[lane].next() {
-                assert_eq!((number, outcome), (ended[lane], Outcome::Ended));
+                assert_eq!((number, outcome), (ended[lane], PutOutcome::Ended));
                 if number.is_multiple_of(2) {
                     // This one's, or that of one behind it.
                     let seen = last.all()[lane].load(Ordering::Acquire);
@@ -107,7 +107,7 @@ fn payloads_come_before_packets_and_results_before_statuses() {
                 put += 1;
             }
             let outcome = bench.outcome(0);
-            assert_eq!(outcome, Outcome::Ended);
+            assert_eq!(outcome, PutOutcome::Ended);
             let stamp = ended.wrapping_mul(0x9E37_79B9_7F4A_7C15);
             let at = usize::try_from(ended % 16 * 512).unwrap();
             let all = copied.all()[at..at + len / 8]
@@ -141,7 +141,7 @@ fn puts_that_meet_a_worker_that_leaves_are_not_lost() {
         }
         let lane = usize::try_from(rng.below(2)).unwrap();
         assert!(bench.try_put(lane, &put));
-        assert_eq!(bench.outcome(lane), Outcome::Ended);
+        assert_eq!(bench.outcome(lane), PutOutcome::Ended);
     }
     let starts = bench.target.starts();
     bench.comes_to(Target::tasks, cases(3000));
@@ -161,7 +161,7 @@ fn lives_end_in_time() {
     let long = Put { index: 0, queue: 0, launch: one, words: &long, payload: &[] };
     let short = Put { index: 1, queue: 0, launch: one, words: &[], payload: &[] };
     bench.target.start().unwrap();
-    assert_eq!(bench.run(&short), Outcome::Ended);
+    assert_eq!(bench.run(&short), PutOutcome::Ended);
     let before = Instant::now();
     bench.target.leave().unwrap();
     println!("it left after {:?}", before.elapsed());
@@ -176,14 +176,14 @@ fn lives_end_in_time() {
     println!("it was aborted after {:?}", before.elapsed());
     assert_eq!(
         (bench.outcome(0), bench.target.why_gone()),
-        (Outcome::Failed(Failure::Stopped), Some("it was aborted"))
+        (PutOutcome::Failed(Failure::Stopped), Some("it was aborted"))
     );
     // The longest life ends a task, too; the next one goes on behind it.
     bench.target.set_life(Life { idle: None, longest: Duration::from_millis(50) });
     bench.target.start().unwrap();
     assert!(bench.try_put(0, &long) && bench.try_put(0, &short));
-    assert_eq!(bench.outcome(0), Outcome::Failed(Failure::Stopped));
-    assert_eq!(bench.outcome(0), Outcome::Ended);
+    assert_eq!(bench.outcome(0), PutOutcome::Failed(Failure::Stopped));
+    assert_eq!(bench.outcome(0), PutOutcome::Ended);
     assert_eq!(numbered.all()[0].load(Ordering::Acquire) & 0xFFFF_FFFF, 2);
     bench.target.leave().unwrap();
     // While one that stays has nothing to do, freeing memory waits for the end of its life; while one that leaves by
@@ -193,7 +193,7 @@ fn lives_end_in_time() {
     for _ in 0..20 {
         let region = device.allocate(1 << 20).unwrap();
         bench.target.start().unwrap();
-        assert_eq!(bench.run(&short), Outcome::Ended);
+        assert_eq!(bench.run(&short), PutOutcome::Ended);
         let before = Instant::now();
         // SAFETY: nobody uses it.
         unsafe { device.free(region) }.unwrap();
@@ -234,7 +234,7 @@ fn tasks_put_on_without_the_host() {
     let first = Put { index: 0, queue: 0, launch, words: &[0], payload: &outer };
     for round in 1..=cases(2000) {
         let start = Instant::now();
-        assert_eq!(benches[0].run(&first), Outcome::Ended);
+        assert_eq!(benches[0].run(&first), PutOutcome::Ended);
         // The end of a chain is its last task's signal, which the last target counts.
         while benches[2].target.counted(1) < round {
             assert!(

@@ -123,7 +123,7 @@ fn random(rng: &mut Rng) -> (Packet, Vec<u8>, Vec<u8>) {
         object: 0,
         signal: 0,
         payload_bytes,
-        work: Work::Kernel(launch),
+        work: TaskWork::Kernel(launch),
     };
     let mut packet = Packet::new(&command).unwrap();
     if one_in(rng, 12) {
@@ -201,7 +201,7 @@ impl End {
     }
 
     /// What became of the next `count` puts of a lane.
-    fn outcomes(&mut self, lane: usize, count: usize) -> Vec<Outcome> {
+    fn outcomes(&mut self, lane: usize, count: usize) -> Vec<PutOutcome> {
         let start = Instant::now();
         let mut found = Vec::new();
         while found.len() < count {
@@ -272,8 +272,8 @@ fn compare(device: &Arc<CudaDevice>, rings: usize, packets: u64, rng: &mut Rng) 
         for ((at, packet), (real, model)) in batch.iter().enumerate().zip(real.iter().zip(&model)) {
             assert_eq!(real, model, "put {} of {packets}: {packet:?}", put + at as u64);
             let kind = match real {
-                Outcome::Ended => 0,
-                Outcome::Failed(_) => 1,
+                PutOutcome::Ended => 0,
+                PutOutcome::Failed(_) => 1,
                 _ => 2,
             };
             kinds[kind] += 1;

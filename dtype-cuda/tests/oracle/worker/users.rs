@@ -32,10 +32,10 @@ pub(super) fn counts_each_byte(bench: &mut Bench, counts: &Words, put: &Put<'_>,
     set(counts, &[0; 1024]);
     let (outcome, items) = (bench.run(put), put.launch.group[0]);
     if items > 32 && !items.is_multiple_of(32) {
-        assert_eq!(outcome, Outcome::Failed(Failure::Said(1)), "{name}");
+        assert_eq!(outcome, PutOutcome::Failed(Failure::Said(1)), "{name}");
         return;
     }
-    assert_eq!(outcome, Outcome::Ended, "{name}");
+    assert_eq!(outcome, PutOutcome::Ended, "{name}");
     let found = elements_of(&bytes_of(counts), 4);
     for (byte, found) in (0u8..=255).zip(found) {
         let expected = put.payload.iter().filter(|other| **other == byte).count();
@@ -70,7 +70,7 @@ fn functions_of_users_run_by_the_grid_and_fail_by_their_numbers() {
         let by = 2f32.powi(i32::try_from(round % 5).unwrap());
         let put =
             Put { index: 0, queue: 0, launch, words: &[by.to_bits().into()], payload: &payload };
-        assert_eq!(bench.run(&put), Outcome::Ended, "round {round}");
+        assert_eq!(bench.run(&put), PutOutcome::Ended, "round {round}");
         let found = elements_of(&bytes_of(&floats), 4);
         for (at, found) in (0u32..).zip(found) {
             let scaled = if which.contains(&at) { at as f32 * by } else { at as f32 };
@@ -90,13 +90,13 @@ fn functions_of_users_run_by_the_grid_and_fail_by_their_numbers() {
         words: &[0],
         payload: &1024u32.to_le_bytes(),
     };
-    assert_eq!(bench.run(&put), Outcome::Failed(Failure::Said(7)));
+    assert_eq!(bench.run(&put), PutOutcome::Failed(Failure::Said(7)));
     bench.link(2, kernel("example_wait", 16), 64).unwrap();
     let put =
         Put { index: 2, queue: 0, launch: Launch::linear(1, 512, 0), words: &[], payload: &[] };
     let outcome = bench.abort_in(&put);
-    assert!(matches!(outcome, Outcome::Failed(Failure::Said(2))), "{outcome:?}");
-    assert_eq!(bench.run(&Put { index: 0, words: &[0], ..put }), Outcome::Ended);
+    assert!(matches!(outcome, PutOutcome::Failed(Failure::Said(2))), "{outcome:?}");
+    assert_eq!(bench.run(&Put { index: 0, words: &[0], ..put }), PutOutcome::Ended);
 }
 
 /// Registered anew while others put: old or new, each once; what does not link says why, and changes nothing.
@@ -134,7 +134,7 @@ fn functions_of_users_are_replaced_under_puts_and_the_linker_says_why_not() {
         register(&mut bench, kernel(&codes[usize::from(round % 2 == 0)], "add_some")).unwrap();
         took.push(begun.elapsed());
         while ended < sent {
-            assert_eq!(bench.outcome(0), Outcome::Ended);
+            assert_eq!(bench.outcome(0), PutOutcome::Ended);
             ended += 1;
         }
     }
@@ -152,7 +152,7 @@ fn functions_of_users_are_replaced_under_puts_and_the_linker_says_why_not() {
     let log = why(register(&mut bench, kernel(&code("no PTX .version".to_owned()), "some")));
     println!("the linker: {log}");
     let before = found.all()[0].load(Ordering::Acquire);
-    assert_eq!(bench.run(&put), Outcome::Ended);
+    assert_eq!(bench.run(&put), PutOutcome::Ended);
     assert_ne!(found.all()[0].load(Ordering::Acquire), before);
 }
 
@@ -182,7 +182,7 @@ fn a_function_of_a_users_follows_a_table_of_pointers() {
     let launch = Launch::linear(1, 1, 0);
     for by in 1..=10 {
         let put = Put { index: 0, queue: 0, launch, words: &[by], payload: &[] };
-        assert_eq!(bench.run(&put), Outcome::Ended);
+        assert_eq!(bench.run(&put), PutOutcome::Ended);
     }
     let sums = buffers.each_ref().map(|buffer| words(buffer).all()[0].load(Ordering::Acquire));
     assert_eq!(sums, [55, 55]);
@@ -223,7 +223,7 @@ fn chain(device: &Arc<CudaDevice>, blocks: u32) {
         let launch = Launch::linear(groups, 32, 0);
         let put = Put { index: 0, queue: 0, launch, words: &[hops, 0], payload: &payload };
         let (begun, counted) = (Instant::now(), benches[0].target.counted(0));
-        assert_eq!(benches[0].run(&put), Outcome::Ended);
+        assert_eq!(benches[0].run(&put), PutOutcome::Ended);
         // The last task is the first worker's again: its own count is the first task's, and each round's.
         let own = 1 + hops / 3;
         while benches[0].target.counted(0) < counted + own {

@@ -5,11 +5,11 @@
 //! connected, so what an eager peer sends is kept by the kernel. Hellos go out through a socket
 //! that is connected to the listener (the dialer), so that the kernel tells when nobody is behind it.
 
-use super::{Around, Link, REFUSALS, Stage, gone};
+use super::{Around, Link, LinkStage, REFUSALS, gone};
 use crate::channel::Channel;
 use crate::seq::Seq;
 use crate::socket::{Receive, Send, Socket, system};
-use crate::wire::{Acks, HEADER_BYTES, HELLO_BYTES, Header, Hello, Kind, Sessions};
+use crate::wire::{Acks, HEADER_BYTES, HELLO_BYTES, Header, Hello, PacketKind, Sessions};
 use gapless_btl::LinkError;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Link {
             max_fragment_bytes: u32::try_from(around.config.max_fragment_bytes).unwrap_or(0),
         };
         let header = Header {
-            kind: Kind::Hello,
+            kind: PacketKind::Hello,
             tag: 0,
             sessions: self.sessions(around),
             seq: self.first,
@@ -42,7 +42,7 @@ impl Link {
         let (header, hello) = self.hello(false, around);
         let swallowed = self.channel.as_mut().is_some_and(Channel::swallows);
         let own_sessions = self.sessions(around);
-        let Stage::Meeting { dialer, hello_at, pause } = &mut self.stage else { return };
+        let LinkStage::Meeting { dialer, hello_at, pause } = &mut self.stage else { return };
         if around.now < *hello_at {
             return;
         }
@@ -55,7 +55,7 @@ impl Link {
                 Receive::Refused => self.refusals += 1,
                 Receive::Datagram { bytes: len, .. } => {
                     if let Ok(header) = Header::decode(&bytes, len)
-                        && header.kind == Kind::Refuse
+                        && header.kind == PacketKind::Refuse
                         && header.sessions
                             == (Sessions { to: own_sessions.from, from: own_sessions.to })
                     {
@@ -83,10 +83,10 @@ impl Link {
     /// A Hello of the peer came to our listener.
     pub(crate) fn greeted(&mut self, header: &Header, hello: Hello, around: &mut Around<'_>) {
         match &self.stage {
-            Stage::Ended(_) => return,
-            Stage::Up { port, first } if (*port, *first) != (hello.port, header.seq) => return,
-            Stage::Up { .. } => {}
-            Stage::Meeting { .. } => {
+            LinkStage::Ended(_) => return,
+            LinkStage::Up { port, first } if (*port, *first) != (hello.port, header.seq) => return,
+            LinkStage::Up { .. } => {}
+            LinkStage::Meeting { .. } => {
                 if let Err(error) = self.rise(header.seq, hello, around) {
                     return self.end(error, around);
                 }
@@ -117,7 +117,7 @@ impl Link {
         self.receiver.begin(first);
         self.refusals = 0;
         self.probe_at = around.now;
-        self.stage = Stage::Up { port: hello.port, first };
+        self.stage = LinkStage::Up { port: hello.port, first };
         Ok(())
     }
 }

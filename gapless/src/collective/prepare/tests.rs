@@ -10,7 +10,7 @@ fn the_table_of_the_communicator_decides() {
         let algorithm = method.parse().unwrap();
         let (ranks_max, bytes_max) = (usize::MAX, u64::MAX);
         let rules = vec![Rule { operation: Operation::Bcast, ranks_max, bytes_max, algorithm }];
-        let place = Place {
+        let place = RankPlace {
             rank: 0,
             table: &Table { rules, ..Table::default() },
             locality: &locality,

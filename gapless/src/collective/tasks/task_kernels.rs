@@ -126,7 +126,7 @@ impl TaskKernels {
     }
 
     /// A kernel for a task, if the worker can combine it.
-    pub(super) fn take(self: &Arc<Self>, work: &Work) -> Option<Taken> {
+    pub(super) fn take(self: &Arc<Self>, work: &Work) -> Option<TakenKernel> {
         let (place, op, element) = work.place()?;
         let (room, what) = (self.room.memory.region(), worker_word(op, element)?);
         let at = place.start().checked_sub(room.start())?;
@@ -139,13 +139,13 @@ impl TaskKernels {
         let index = lock(&self.free).pop()?;
         let count = self.counts.get(usize::from(index))?.clone();
         let kernel = TaskKernel { words: [index.into(), at, what], bytes: place.len() };
-        Some(Taken { kernels: Arc::clone(self), kernel, index, before: count.now(), count })
+        Some(TakenKernel { kernels: Arc::clone(self), kernel, index, before: count.now(), count })
     }
 }
 
 /// A kernel that a task has.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenKernel {
     kernels: Arc<TaskKernels>,
     pub(super) kernel: TaskKernel,
     index: u8,
@@ -153,7 +153,7 @@ pub(super) struct Taken {
     before: u64,
 }
 
-impl Taken {
+impl TakenKernel {
     /// Whether its task has ended.
     pub(super) fn is_done(&self) -> bool {
         self.count.now() != self.before

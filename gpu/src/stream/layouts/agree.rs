@@ -1,7 +1,7 @@
 //! How ranks make a plan together. Whoever refuses goes on to take part, so that all get an error.
 
-use super::note::{Note, Terms};
-use super::work::{self, Addresses, Edge, End, Unequal};
+use super::note::{BlockNote, Terms};
+use super::work::{self, Addresses, BlockEnd, Edge, Unequal};
 use super::{Called, Planned, StreamBlock, StreamBuffer, StreamComm, StreamPlan};
 use crate::stream::error::StreamError;
 use crate::stream::{StreamMemory, StreamRanks, exchange};
@@ -97,21 +97,21 @@ impl<R: StreamRanks> StreamComm<'_, R> {
         called: Called,
         (send, sends): Buffer<'_, R::Error>,
         (recv, recvs): Buffer<'_, R::Error>,
-    ) -> Result<Vec<Note>, R::Error> {
+    ) -> Result<Vec<BlockNote>, R::Error> {
         let (sends, recvs) = (sends?, recvs?);
         let places = [self.placed("send", send)?, self.placed("recv", recv)?];
         let registered = places.map(|(index, _)| u32::try_from(index).unwrap_or(u32::MAX));
         let way = self.way.map_or(0, |way| way as u32 + 1);
         let terms = Terms { called: called as u64, registered, way };
-        let note = || Note { terms, sends: Vec::new(), recvs: Vec::new() };
-        let mut notes: Vec<Note> = (0..self.ground.ranks).map(|_| note()).collect();
+        let note = || BlockNote { terms, sends: Vec::new(), recvs: Vec::new() };
+        let mut notes: Vec<BlockNote> = (0..self.ground.ranks).map(|_| note()).collect();
         for (argument, given, (index, offset)) in
             [("send", sends, places[0]), ("recv", recvs, places[1])]
         {
             for Given { rank, lane, block } in given {
                 let at = offset.saturating_add(block.displacement);
-                let end = End::of(lane, at, block.count, &block.layout.flatten());
-                let fits = |end: &End| self.is_inside(end, index, self.ground.rank);
+                let end = BlockEnd::of(lane, at, block.count, &block.layout.flatten());
+                let fits = |end: &BlockEnd| self.is_inside(end, index, self.ground.rank);
                 let end = end.filter(fits).ok_or(StreamError::Outside { argument, rank })?;
                 let Some(note) = notes.get_mut(rank as usize) else { continue };
                 if argument == "send" { note.sends.push(end) } else { note.recvs.push(end) }
@@ -121,7 +121,7 @@ impl<R: StreamRanks> StreamComm<'_, R> {
     }
 
     /// Whether a block lies in what a rank has registered.
-    fn is_inside(&self, end: &End, index: usize, rank: u32) -> bool {
+    fn is_inside(&self, end: &BlockEnd, index: usize, rank: u32) -> bool {
         let Some(known) = self.ground.registered.get(index) else { return false };
         let (start, len) = (known.at[rank as usize], known.lens[rank as usize]);
         let region = Region::new(self.ground.space, start, 0, len);
@@ -129,12 +129,12 @@ impl<R: StreamRanks> StreamComm<'_, R> {
     }
 
     /// Tells each rank its note, and gives theirs; empty ones of those that refuse.
-    fn tell(&self, notes: &[Note]) -> Result<Vec<Vec<u8>>, R::Error> {
+    fn tell(&self, notes: &[BlockNote]) -> Result<Vec<Vec<u8>>, R::Error> {
         let (rank, size) = (self.ground.rank, self.ground.ranks);
         let mut theirs = vec![Vec::new(); size as usize];
         for away in 1..size {
             let (to, from) = ((rank + away) % size, (rank + size - away) % size);
-            let note = notes.get(to as usize).map(Note::encode).unwrap_or_default();
+            let note = notes.get(to as usize).map(BlockNote::encode).unwrap_or_default();
             let mut len = [0u8; 8];
             let long = (note.len() as u64).to_le_bytes();
             self.ranks.sendrecv((&long, to), (&mut len, from))?;
@@ -146,7 +146,7 @@ impl<R: StreamRanks> StreamComm<'_, R> {
     }
 
     /// All blocks that this rank has a part in, matched.
-    fn hear(&self, ours: &[Note], theirs: &[Vec<u8>]) -> Result<Heard, R::Error> {
+    fn hear(&self, ours: &[BlockNote], theirs: &[Vec<u8>]) -> Result<Heard, R::Error> {
         let rank = self.ground.rank;
         let terms = ours[rank as usize].terms;
         let mut edges = Vec::new();
@@ -168,7 +168,7 @@ impl<R: StreamRanks> StreamComm<'_, R> {
             if bytes.is_empty() {
                 return Err(StreamError::Refused { rank: peer }.into());
             }
-            let note = Note::decode(bytes).filter(|note| note.terms == terms);
+            let note = BlockNote::decode(bytes).filter(|note| note.terms == terms);
             let note = note.ok_or(StreamError::Differs { rank: peer })?;
             let [sent, received] = terms.registered.map(|index| index as usize);
             let inside = note.sends.iter().all(|end| self.is_inside(end, sent, peer))

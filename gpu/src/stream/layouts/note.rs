@@ -6,7 +6,7 @@
 //!  then each block, first those sent: lane:4 | unused:4 | displacement 0 in the registration:8 | count:8 | L:8 | layout:L
 //! ```
 
-use super::work::End;
+use super::work::BlockEnd;
 use gapless_dtype::Layout;
 use gapless_dtype_cuda::Described;
 
@@ -23,17 +23,17 @@ pub(super) struct Terms {
 
 /// What one rank tells another.
 #[derive(Clone, Debug)]
-pub(super) struct Note {
+pub(super) struct BlockNote {
     pub(super) terms: Terms,
     /// Its blocks for the other.
-    pub(super) sends: Vec<End>,
+    pub(super) sends: Vec<BlockEnd>,
     /// Its blocks from the other.
-    pub(super) recvs: Vec<End>,
+    pub(super) recvs: Vec<BlockEnd>,
 }
 
 const HEAD: usize = 24;
 
-impl Note {
+impl BlockNote {
     pub(super) fn encode(&self) -> Vec<u8> {
         let Terms { called, registered, way } = self.terms;
         let sends = u32::try_from(self.sends.len()).unwrap_or(u32::MAX);
@@ -51,7 +51,7 @@ impl Note {
     }
 
     /// `None` if they are no note.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Note> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<BlockNote> {
         let mut rest = bytes;
         let way = u32::from_le_bytes(take(&mut rest)?).checked_sub(1)?;
         let sent = u32::from_le_bytes(take(&mut rest)?);
@@ -64,10 +64,10 @@ impl Note {
             let (flat, after) = rest.split_at_checked(usize::try_from(len).ok()?)?;
             rest = after;
             let into = if sends.len() < sent as usize { &mut sends } else { &mut recvs };
-            into.push(End::of(u32::try_from(lane).ok()?, at, count, flat)?);
+            into.push(BlockEnd::of(u32::try_from(lane).ok()?, at, count, flat)?);
         }
         let terms = Terms { called, registered, way };
-        (sends.len() == sent as usize).then_some(Note { terms, sends, recvs })
+        (sends.len() == sent as usize).then_some(BlockNote { terms, sends, recvs })
     }
 }
 
@@ -77,13 +77,13 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*number)
 }
 
-impl End {
+impl BlockEnd {
     /// Both ends find a layout's bytes in what was told of it, so that they come to the same.
-    pub(super) fn of(lane: u32, at: u64, count: u64, flat: &[u8]) -> Option<End> {
+    pub(super) fn of(lane: u32, at: u64, count: u64, flat: &[u8]) -> Option<BlockEnd> {
         let layout = Layout::unflatten(flat).ok()?;
         layout.size().checked_mul(count)?;
         let described = Described::of(&layout, count);
-        Some(End { lane, at, count, layout, described, flat: flat.into() })
+        Some(BlockEnd { lane, at, count, layout, described, flat: flat.into() })
     }
 }
 
@@ -95,24 +95,24 @@ mod tests {
     #[test]
     fn notes_come_back_and_any_bytes_can_be_read() {
         let rows = Datatype::vector(3, 1, 4, &Primitive::Double.into()).unwrap().commit().unwrap();
-        let end = |lane| End::of(lane, 1 << 33, 5, &rows.flatten()).unwrap();
+        let end = |lane| BlockEnd::of(lane, 1 << 33, 5, &rows.flatten()).unwrap();
         let terms = Terms { called: 7 << 40, registered: [1, 9], way: 3 };
-        let note = Note { terms, sends: vec![end(0), end(4)], recvs: vec![end(2)] };
+        let note = BlockNote { terms, sends: vec![end(0), end(4)], recvs: vec![end(2)] };
         let bytes = note.encode();
-        let back = Note::decode(&bytes).unwrap();
+        let back = BlockNote::decode(&bytes).unwrap();
         assert_eq!((back.terms, back.sends.len(), back.recvs.len()), (terms, 2, 1));
-        let told = |end: &End| (end.lane, end.at, end.count, end.layout.clone());
+        let told = |end: &BlockEnd| (end.lane, end.at, end.count, end.layout.clone());
         assert_eq!(told(&back.sends[1]), (4, 1 << 33, 5, rows.clone()));
         assert_eq!(told(&back.recvs[0]), told(&note.recvs[0]));
-        assert!(Note::decode(&[]).is_none());
+        assert!(BlockNote::decode(&[]).is_none());
         for cut in 0..bytes.len() {
-            let _ = Note::decode(&bytes[..cut]);
+            let _ = BlockNote::decode(&bytes[..cut]);
         }
         for at in 0..bytes.len() {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut bytes = bytes.clone();
                 bytes[at] = value;
-                let _ = Note::decode(&bytes);
+                let _ = BlockNote::decode(&bytes);
             }
         }
     }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// One end of a block.
 #[derive(Clone, Debug)]
-pub(super) struct End {
+pub(super) struct BlockEnd {
     /// Tells blocks between the same two ranks apart.
     pub(super) lane: u32,
     /// Bytes from the registration's begin to displacement 0.
@@ -47,8 +47,8 @@ pub(super) struct StreamRoute {
 pub(super) struct Edge {
     pub(super) from: u32,
     pub(super) to: u32,
-    pub(super) source: End,
-    pub(super) target: End,
+    pub(super) source: BlockEnd,
+    pub(super) target: BlockEnd,
     pub(super) route: StreamRoute,
 }
 
@@ -96,8 +96,8 @@ fn near(run: u64, writes: bool) -> f64 {
 
 /// The cheapest route of those that are allowed; within a rank, the order alone counts.
 pub(super) fn route(
-    source: &End,
-    target: &End,
+    source: &BlockEnd,
+    target: &BlockEnd,
     within: bool,
     forced: Option<StreamWay>,
 ) -> StreamRoute {
@@ -131,11 +131,11 @@ pub(super) fn route(
 /// The blocks that `from` sends to `to`, matched by their lanes; those without bytes left out.
 pub(super) fn pair(
     (from, to): (u32, u32),
-    sends: &[End],
-    recvs: &[End],
+    sends: &[BlockEnd],
+    recvs: &[BlockEnd],
     forced: Option<StreamWay>,
 ) -> Result<Vec<Edge>, Unequal> {
-    let by_lane = |ends: &[End]| -> BTreeMap<u32, End> {
+    let by_lane = |ends: &[BlockEnd]| -> BTreeMap<u32, BlockEnd> {
         ends.iter().map(|end| (end.lane, end.clone())).collect()
     };
     let (sends, mut recvs) = (by_lane(sends), by_lane(recvs));
@@ -209,7 +209,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    fn side(&self, end: &End, starts: &[u64; RANKS_MAX], rank: u32) -> (TransferSide, Place) {
+    fn side(&self, end: &BlockEnd, starts: &[u64; RANKS_MAX], rank: u32) -> (TransferSide, Place) {
         let plan = self.plans.get(&end.flat).copied().unwrap_or(0);
         (end.described.side(plan), at(starts[rank as usize].wrapping_add(end.at)))
     }

@@ -5,7 +5,7 @@ use super::super::layout::{
     GONE, ORDER_LEAVE, REFUSED_MAX, RUNNING, SIGNALS_MAX, STARTING, STATUS_FAILED, WHY_ABORTED,
     WHY_IDLE, WHY_OLD, WHY_TOLD,
 };
-use super::super::{Failure, Outcome, RefusedPut, TargetError};
+use super::super::{Failure, PutOutcome, RefusedPut, TargetError};
 use super::Target;
 use crate::error::Refusal;
 use gapless_mem::Words;
@@ -106,9 +106,9 @@ impl Target {
             let [ring, index, queue, code, value @ ..] = word.to_le_bytes();
             let value = u32::from_le_bytes(value);
             let outcome = match Refusal::decode(code, value) {
-                Some(refusal) => Outcome::Refused(refusal),
-                None if code == STATUS_FAILED => Outcome::Failed(Failure::of(value)),
-                None => Outcome::Malformed,
+                Some(refusal) => PutOutcome::Refused(refusal),
+                None if code == STATUS_FAILED => PutOutcome::Failed(Failure::of(value)),
+                None => PutOutcome::Malformed,
             };
             RefusedPut { ring, index, queue, outcome }
         };

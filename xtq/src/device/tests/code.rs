@@ -27,7 +27,7 @@ fn a_function_is_linked_once_and_replaces_another_of_its_name() {
         put_as(&mut lane, &command, 0, &[]).unwrap();
         (outcome(&mut lane, target), names(&log))
     };
-    let ended = |name: &str| (Outcome::Ended, vec![name.to_owned()]);
+    let ended = |name: &str| (PutOutcome::Ended, vec![name.to_owned()]);
     register(&mut target, 8, of(&first, "one")).unwrap();
     register(&mut target, 9, of(&first, "two")).unwrap();
     // It has this one already.
@@ -93,7 +93,7 @@ fn nothing_is_linked_while_a_task_runs_for_long() {
     target.set_patience(PATIENCE);
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
-    assert_eq!(outcome(&mut lane, &mut target), Outcome::Ended);
+    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     register(&mut target, 7, Some(kernel)).unwrap();
     assert_eq!(mock.links(), 1);
 }
@@ -117,12 +117,12 @@ fn layouts_are_named_by_number() {
     let reached = mock.reached();
     let mut found = |target: &mut Target, number: u64| {
         let launch = Launch::linear(1, 32, 32);
-        let command = Command { index: 8, work: Work::Kernel(launch), ..command(0) };
+        let command = Command { index: 8, work: TaskWork::Kernel(launch), ..command(0) };
         let packet = Packet::new(&command).unwrap();
         let arguments = [0, 0, number, 0].map(u64::to_le_bytes).concat();
         lane.put(&packet, [&arguments, &[]]).unwrap();
         lane.announce();
-        assert_eq!(outcome(&mut lane, target), Outcome::Ended);
+        assert_eq!(outcome(&mut lane, target), PutOutcome::Ended);
         log.lock().unwrap().pop().unwrap().layout
     };
     assert_eq!([5, 4, 32, u64::MAX].map(|number| found(&mut target, number)), [address, 0, 0, 0]);

@@ -6,10 +6,10 @@
 //! whoever looks for outcomes, take no other.
 
 use super::far::Far;
-use super::kept::{Kept, Name, Running};
+use super::kept::{Name, Running, SlotRecords};
 use super::offers::Offer;
-use super::{Effects, Initiator, Item, Outgoing, Stage};
-use crate::device::{Lane, Outcome, RingError, RingShape};
+use super::{Effects, Initiator, Outgoing, PutStage, QueuedMessage};
+use crate::device::{Lane, PutOutcome, RingError, RingShape};
 use crate::error::{Refusal, Waited, XtqError};
 use crate::packet::Packet;
 use crate::wire::{Head, Ring, kernel_bit};
@@ -26,14 +26,14 @@ const SELDOM_NS: u64 = 128_000_000;
 const LOSS_NS: u64 = 2_000_000_000;
 
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum PutPath {
     /// The keys have come.
     Offered(Offer),
     /// The ring is being read for the first time.
-    Tried(End),
+    Tried(RingEnd),
     /// The ring is mapped, or reached. What came by messages has not ended at the target.
-    Held(End),
-    Live(End),
+    Held(RingEnd),
+    Live(RingEnd),
     /// It could not be mapped, or its worker is gone.
     Without,
     /// It is not reached any more. The target, which may not know, may say that it lives now.
@@ -42,23 +42,23 @@ pub(super) enum Way {
 
 /// The lane, and what carries it if its ring is on another host.
 #[derive(Debug)]
-pub(super) struct End {
+pub(super) struct RingEnd {
     pub(super) lane: Lane,
     pub(super) far: Option<Box<Far>>,
 }
 
-impl Way {
-    fn end(&mut self) -> Option<&mut End> {
+impl PutPath {
+    fn end(&mut self) -> Option<&mut RingEnd> {
         match self {
-            Way::Tried(end) | Way::Held(end) | Way::Live(end) => Some(end),
-            Way::Offered(..) | Way::Without | Way::Broken => None,
+            PutPath::Tried(end) | PutPath::Held(end) | PutPath::Live(end) => Some(end),
+            PutPath::Offered(..) | PutPath::Without | PutPath::Broken => None,
         }
     }
 
     /// The offer, if there is one. Until something is done about it, there is no way there.
     pub(super) fn take_offer(&mut self) -> Option<Offer> {
-        match std::mem::replace(self, Way::Without) {
-            Way::Offered(offer) => Some(offer),
+        match std::mem::replace(self, PutPath::Without) {
+            PutPath::Offered(offer) => Some(offer),
             way => {
                 *self = way;
                 None
@@ -77,14 +77,14 @@ pub(super) enum Flying {
 /// A ring at one target.
 #[derive(Debug)]
 pub(super) struct Direct {
-    pub(super) way: Way,
+    pub(super) way: PutPath,
     /// The kernels that the worker runs.
     pub(super) kernels: u64,
     /// Puts that are to go into the ring.
     pub(super) waiting: VecDeque<u64>,
     /// Those in it, in order.
     pub(super) running: Running,
-    pub(super) kept: Kept,
+    pub(super) kept: SlotRecords,
     /// When a worker was last asked for, and how long to wait for it.
     pub(super) asked_ns: u64,
     pub(super) again_ns: u64,
@@ -98,7 +98,7 @@ pub(super) struct Rings {
     /// By target.
     pub(super) of: BTreeMap<u32, Direct>,
     /// Outcomes of puts that have not just ended well, until the initiator's turn.
-    pub(super) troubled: Vec<(Outgoing, Outcome)>,
+    pub(super) troubled: Vec<(Outgoing, PutOutcome)>,
     /// Nothing new is put.
     pub(super) closed: bool,
 }
@@ -135,7 +135,7 @@ pub(super) fn bit(packet: &Packet) -> u64 {
 impl Direct {
     /// Whether this put goes by the ring.
     pub(super) fn takes(&self, put: &Outgoing) -> bool {
-        matches!(self.way, Way::Held(_) | Way::Live(_))
+        matches!(self.way, PutPath::Held(_) | PutPath::Live(_))
             && put.line.is_none()
             && self.kernels & bit(&put.packet) != 0
             && RingShape::default().holds(put.arguments.bytes().len(), put.payload.len())
@@ -147,10 +147,10 @@ impl Direct {
 
     /// Whether there is something to do that no message tells of.
     pub(super) fn is_busy(&self) -> bool {
-        let live = matches!(self.way, Way::Live(_)) && !self.waiting.is_empty();
+        let live = matches!(self.way, PutPath::Live(_)) && !self.waiting.is_empty();
         let begins = match &self.way {
-            Way::Offered(_) => true,
-            way => matches!(way, Way::Tried(_)),
+            PutPath::Offered(_) => true,
+            way => matches!(way, PutPath::Tried(_)),
         };
         live || !self.running.is_empty() || begins
     }
@@ -161,9 +161,9 @@ impl Direct {
             return None;
         }
         Some(match &self.way {
-            Way::Live(end) if !end.lane.is_served() => Waited::Worker,
-            Way::Live(_) if is_in => Waited::Task,
-            Way::Live(_) => Waited::Earlier,
+            PutPath::Live(end) if !end.lane.is_served() => Waited::Worker,
+            PutPath::Live(_) if is_in => Waited::Task,
+            PutPath::Live(_) => Waited::Earlier,
             _ => Waited::Progress,
         })
     }
@@ -174,8 +174,8 @@ impl Direct {
     }
 
     /// The next put whose outcome is known.
-    pub(super) fn next(&mut self) -> Option<(Flying, Outcome)> {
-        let Way::Live(end) = &mut self.way else { return None };
+    pub(super) fn next(&mut self) -> Option<(Flying, PutOutcome)> {
+        let PutPath::Live(end) = &mut self.way else { return None };
         let (_, outcome) = end.lane.next()?;
         self.silent_ns = None;
         let name = self.running.pop()?;
@@ -202,7 +202,7 @@ impl Direct {
     /// Puts what waits, as far as there is room.
     fn fill(&mut self, puts: &mut super::Puts, now_ns: u64) -> Filled {
         let mut filled = Filled::default();
-        let Way::Live(End { lane, far }) = &mut self.way else { return filled };
+        let PutPath::Live(RingEnd { lane, far }) = &mut self.way else { return filled };
         if far.as_ref().is_some_and(|far| far.is_broken()) {
             return filled;
         }
@@ -215,7 +215,7 @@ impl Direct {
                             let bytes = [put.arguments.bytes().len(), put.payload.len()];
                             far.add(lane, position, bytes);
                         }
-                        put.stage = Stage::InRing;
+                        put.stage = PutStage::InRing;
                         self.running.push(Name(*id));
                         filled.count += 1;
                     }
@@ -263,7 +263,7 @@ impl Initiator {
     /// Whether puts to this target go by a ring.
     pub(in crate::host) fn has_ring(&self, target: Rank) -> bool {
         let rings = self.rings.lock();
-        rings.of.get(&target.0).is_some_and(|ring| matches!(ring.way, Way::Live(_)))
+        rings.of.get(&target.0).is_some_and(|ring| matches!(ring.way, PutPath::Live(_)))
     }
 
     /// Whether a ring has something to do that no message tells of.
@@ -303,7 +303,7 @@ impl Initiator {
             if rings.of.contains_key(&from.0) {
                 return Err(nonsense());
             }
-            let way = Way::Offered(offer);
+            let way = PutPath::Offered(offer);
             let (waiting, running, kept) = Default::default();
             let (asked_ns, again_ns, silent_ns) = (0, AGAIN_NS, None);
             let ring =
@@ -315,14 +315,14 @@ impl Initiator {
         let ring = rings.of.get_mut(&from.0).ok_or_else(nonsense)?;
         match what {
             Ring::Kernels => ring.kernels = kernels,
-            Ring::Go => match std::mem::replace(&mut ring.way, Way::Without) {
-                Way::Held(end) => ring.way = Way::Live(end),
-                Way::Broken => ring.way = Way::Broken,
+            Ring::Go => match std::mem::replace(&mut ring.way, PutPath::Without) {
+                PutPath::Held(end) => ring.way = PutPath::Live(end),
+                PutPath::Broken => ring.way = PutPath::Broken,
                 _ => return Err(nonsense()),
             },
             Ring::Over => {
                 drop(rings);
-                self.leave_ring(from, "its worker is gone", Way::Without);
+                self.leave_ring(from, "its worker is gone", PutPath::Without);
             }
             _ => return Err(nonsense()),
         }
@@ -330,13 +330,13 @@ impl Initiator {
     }
 
     /// The worker is gone, or its ring is not reached any more. What it had may have run; what it had not goes by messages.
-    fn leave_ring(&mut self, target: Rank, why: &str, way: Way) {
+    fn leave_ring(&mut self, target: Rank, why: &str, way: PutPath) {
         let mut rings = self.rings.lock();
         let Some(ring) = rings.of.get_mut(&target.0) else { return };
         let (mut running, waiting) = (ring.take_running(), std::mem::take(&mut ring.waiting));
         let left = match ring.way.end() {
             // No worker can have found what has not left.
-            Some(End { lane, far: Some(far) }) => {
+            Some(RingEnd { lane, far: Some(far) }) => {
                 let given = far.given().saturating_sub(lane.counts().1);
                 running.split_off(running.len().min(usize::try_from(given).unwrap_or(usize::MAX)))
             }
@@ -391,8 +391,8 @@ impl Initiator {
             return 0;
         }
         for (&rank, ring) in &mut self.rings.lock().of {
-            let was_tried = matches!(ring.way, Way::Tried(_));
-            let Some(End { lane, far: Some(far) }) = ring.way.end() else { continue };
+            let was_tried = matches!(ring.way, PutPath::Tried(_));
+            let Some(RingEnd { lane, far: Some(far) }) = ring.way.end() else { continue };
             if let Some((since_ns, why)) = far.broken(now_ns) {
                 let is_lost = matches!(bml.state(Rank(rank)), PeerState::Lost(_));
                 match was_tried {
@@ -412,7 +412,7 @@ impl Initiator {
         for rank in tried {
             let mut rings = self.rings.lock();
             let Some(ring) = rings.of.get_mut(&rank) else { continue };
-            let Way::Tried(mut end) = std::mem::replace(&mut ring.way, Way::Without) else {
+            let PutPath::Tried(mut end) = std::mem::replace(&mut ring.way, PutPath::Without) else {
                 continue;
             };
             drop(rings);
@@ -421,7 +421,7 @@ impl Initiator {
         }
         for (rank, why) in over {
             let why = format!("the ring of its worker is not reached any more: {why}");
-            self.leave_ring(Rank(rank), &why, Way::Broken);
+            self.leave_ring(Rank(rank), &why, PutPath::Broken);
         }
         begun
     }
@@ -431,7 +431,7 @@ impl Initiator {
         let Some(rank) = self.flights.land(number) else { return };
         let mut rings = self.rings.lock();
         let ring = rings.of.get_mut(&rank);
-        if let Some(End { lane, far: Some(far) }) = ring.and_then(|ring| ring.way.end()) {
+        if let Some(RingEnd { lane, far: Some(far) }) = ring.and_then(|ring| ring.way.end()) {
             far.ended(lane, number, result);
         }
     }
@@ -456,7 +456,7 @@ impl Initiator {
         let done = told.len();
         for (flying, outcome) in told {
             match (flying, outcome) {
-                (Flying::Own(put), Outcome::Ended) => {
+                (Flying::Own(put), PutOutcome::Ended) => {
                     put.end_well(&mut self.effects);
                 }
                 (Flying::Own(put), outcome) => {
@@ -482,7 +482,7 @@ impl Initiator {
             wrong.extend(filled.wrong.into_iter().map(|(id, error)| (Rank(rank), id, error)));
             if filled.asks {
                 let head = Head::Ring { what: Ring::Wanted, kernels: 0 };
-                self.outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
+                self.outbox.entry(rank).or_default().push(QueuedMessage::Say(head, Vec::new()));
             }
         }
         for (target, id, error) in wrong {
@@ -492,15 +492,15 @@ impl Initiator {
     }
 
     /// The worker has said what became of a put.
-    fn told(&mut self, id: u64, outcome: Outcome) {
+    fn told(&mut self, id: u64, outcome: PutOutcome) {
         let Some(put) = self.puts.get_mut(&id) else { return };
         let (target, acknowledged) = (put.target, put.acknowledged);
         let failed = |reason: String| Err(XtqError::Failed { target, reason });
         let result = match outcome {
-            Outcome::Ended => Ok(()),
-            Outcome::Failed(why) => failed(why.to_string()),
-            Outcome::Malformed => failed("its worker has found no packet".to_owned()),
-            Outcome::Refused(Refusal::NotRegistered) => {
+            PutOutcome::Ended => Ok(()),
+            PutOutcome::Failed(why) => failed(why.to_string()),
+            PutOutcome::Malformed => failed("its worker has found no packet".to_owned()),
+            PutOutcome::Refused(Refusal::NotRegistered) => {
                 // The index may be a launched kernel's by now: the target's CPU knows.
                 let bit = bit(&put.packet);
                 if let Some(ring) = self.rings.lock().of.get_mut(&target.0) {
@@ -512,7 +512,7 @@ impl Initiator {
                 }
                 return self.queue(id);
             }
-            Outcome::Refused(refusal) => {
+            PutOutcome::Refused(refusal) => {
                 // Only answers to lines can be wrong.
                 let _ = self.refused(id, refusal);
                 return;

@@ -43,7 +43,7 @@ const LOOK_BYTES: u64 = 4096;
 
 /// What an operation does, and what is so when it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum FarStep {
     /// All but the heads of positions before this one.
     Bodies(u64),
     /// Heads of positions before this one.
@@ -70,7 +70,7 @@ pub(super) struct Far {
     heads: u64,
     /// Bodies in the arena that are not there, by position.
     long: VecDeque<(u64, Extent)>,
-    under_way: Option<(u64, Step)>,
+    under_way: Option<(u64, FarStep)>,
     /// The last look came behind the head of a put that was pending: what it says of the worker counts.
     is_telling: bool,
     /// Heads that an operation has begun to write.
@@ -195,9 +195,9 @@ impl Far {
     }
 
     /// What is to be done next.
-    fn next(&self, lane: &Lane, batch: u64, now_ns: u64) -> Option<Step> {
+    fn next(&self, lane: &Lane, batch: u64, now_ns: u64) -> Option<FarStep> {
         let (position, taken) = lane.counts();
-        let look = Step::Look {
+        let look = FarStep::Look {
             first: taken,
             // No worker has answered what is not there.
             count: self.heads.saturating_sub(taken),
@@ -207,30 +207,30 @@ impl Far {
         if self.under_way.is_some() || self.broken.is_some() {
             None
         } else if self.settled > self.heads {
-            Some(Step::Heads(self.settled.min(self.heads + batch)))
+            Some(FarStep::Heads(self.settled.min(self.heads + batch)))
         } else if self.bodies > self.settled || !self.is_tried {
             Some(look)
         } else if position > self.bodies {
-            Some(Step::Bodies(position.min(self.bodies + batch)))
+            Some(FarStep::Bodies(position.min(self.bodies + batch)))
         } else {
             (position > taken && now_ns >= self.pause_ns).then_some(look)
         }
     }
 
     /// The places in the ring that a step is about.
-    fn places(&self, step: Step) -> Vec<Extent> {
+    fn places(&self, step: FarStep) -> Vec<Extent> {
         match step {
-            Step::Bodies(to) => {
+            FarStep::Bodies(to) => {
                 let slots = (self.bodies..to).map(|position| {
                     extent(RingShape::slot_at(position) + HEAD_BYTES, SLOT_BYTES - HEAD_BYTES)
                 });
                 let long = self.long.iter().take_while(|(position, _)| *position < to);
                 long.map(|(_, body)| *body).chain(slots).collect()
             }
-            Step::Heads(to) => (self.heads..to)
+            FarStep::Heads(to) => (self.heads..to)
                 .map(|position| extent(RingShape::slot_at(position), HEAD_BYTES))
                 .collect(),
-            Step::Look { first, count, .. } => {
+            FarStep::Look { first, count, .. } => {
                 let mut places = vec![extent(RING_STATE, 8)];
                 // Statuses lie in a circle.
                 let start = RingShape::status_at(first);
@@ -265,14 +265,14 @@ impl Far {
         let Some(token) = space.token(number) else { return false };
         let len = places.iter().map(|place| place.len).sum();
         let begun = match step {
-            Step::Look { .. } => {
+            FarStep::Look { .. } => {
                 self.landing.region().sub(0, len).map_err(wrong).and_then(|local| {
                     // SAFETY: until the end is told, `flights` keeps the memory, and nobody else touches it: `under_way`
                     // lets no other operation begin, and only `ended` reads it. Tokens are not used again.
                     unsafe { rdma.get(peer, &[local], &self.key, &places, token) }
                 })
             }
-            Step::Bodies(_) | Step::Heads(_) => {
+            FarStep::Bodies(_) | FarStep::Heads(_) => {
                 let copy = self.copy.region();
                 let locals = places.iter().map(|place| copy.sub(place.offset, place.len));
                 locals.collect::<Result<Vec<Region>, _>>().map_err(wrong).and_then(|local| {
@@ -289,10 +289,10 @@ impl Far {
                 flights.under_way.insert(number, (target.0, memory));
                 self.under_way = Some((number, step));
                 self.pause_ns = now_ns + (PAUSE_NS << self.in_vain.min(DOUBLINGS));
-                if let Step::Heads(to) = step {
+                if let FarStep::Heads(to) = step {
                     self.given = to;
                 }
-                !matches!(step, Step::Look { .. })
+                !matches!(step, FarStep::Look { .. })
             }
             Err(RdmaError::Full) => false,
             Err(error) => {
@@ -312,12 +312,12 @@ impl Far {
             return;
         }
         match step {
-            Step::Bodies(to) => {
+            FarStep::Bodies(to) => {
                 self.bodies = to;
                 while self.long.pop_front_if(|(position, _)| *position < to).is_some() {}
             }
-            Step::Heads(to) => self.heads = to,
-            Step::Look { first, count, bodies, heads } => {
+            FarStep::Heads(to) => self.heads = to,
+            FarStep::Look { first, count, bodies, heads } => {
                 let mut bytes = vec![0; 8 * (usize::try_from(count).unwrap_or(0) + 1)];
                 // SAFETY: the operation has ended, and no other is under way: nobody writes there.
                 let read = unsafe { gapless_mem::read(&self.landing.region(), 0, &mut bytes) };
@@ -344,13 +344,13 @@ fn wrong(error: gapless_mem::OutOfRange) -> RdmaError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{Outcome, status_word};
-    use crate::packet::{Command, Flags, Launch, Packet, Work};
+    use crate::device::{PutOutcome, status_word};
+    use crate::packet::{Command, Flags, Launch, Packet, TaskWork};
     use gapless_btl::loopback::{Hub, Loopback};
 
     fn packet(payload: u32) -> Packet {
         let launch = Launch { argument_bytes: 16, ..Launch::linear(1, 1, 16) };
-        let (flags, work) = (Flags::empty(), Work::Kernel(launch));
+        let (flags, work) = (Flags::empty(), TaskWork::Kernel(launch));
         let (index, queue) = (1, 1);
         let (object, signal, payload_bytes) = (0, 0, payload);
         Packet::new(&Command { index, queue, flags, object, signal, payload_bytes, work }).unwrap()
@@ -382,14 +382,14 @@ mod tests {
     }
 
     /// Does what is next by copying between the lane's memory and a ring, and gives what it was.
-    fn turn(lane: &Lane, far: &mut Far, ring: &Region, batch: u64) -> Option<Step> {
+    fn turn(lane: &Lane, far: &mut Far, ring: &Region, batch: u64) -> Option<FarStep> {
         let step = far.next(lane, batch, 0)?;
         let places = far.places(step);
         let mut at = 0;
         for place in places {
             let there = ring.sub(place.offset, place.len).unwrap();
             let (to, from) = match step {
-                Step::Look { .. } => (far.landing.region().sub(at, place.len).unwrap(), there),
+                FarStep::Look { .. } => (far.landing.region().sub(at, place.len).unwrap(), there),
                 _ => (there, far.copy.region().sub(place.offset, place.len).unwrap()),
             };
             at += place.len;
@@ -413,7 +413,7 @@ mod tests {
         let (mut lane, mut far) = far();
         let memory = heap(RingShape::default().bytes()).unwrap();
         let ring = memory.region();
-        let look = |heads, count, first, bodies| Step::Look { first, count, bodies, heads };
+        let look = |heads, count, first, bodies| FarStep::Look { first, count, bodies, heads };
         // Before anything is put, the ring is read once.
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(look(0, 0, 0, 0)));
         assert!(far.is_tried() && !far.is_telling());
@@ -421,21 +421,21 @@ mod tests {
         for payload in [3, 1000, 5] {
             put(&mut lane, &mut far, payload);
         }
-        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(Step::Bodies(2)));
+        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(FarStep::Bodies(2)));
         let slot = |position| bytes(&ring, RingShape::slot_at(position), SLOT_BYTES);
         assert_eq!((&slot(0)[..8], slot(0)[16] != 0), (&[0; 8][..], true));
         let long = RingShape::ARENA_AT + 16;
         assert_eq!(bytes(&ring, long, 1000), [7; 1000]);
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(look(0, 0, 0, 2)));
         assert!(!far.is_telling());
-        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(Step::Heads(2)));
+        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(FarStep::Heads(2)));
         let copy = far.copy.region();
         let same =
             |position| bytes(&copy, RingShape::slot_at(position), SLOT_BYTES) == slot(position);
         assert!(same(0) && same(1) && !same(2));
-        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(Step::Bodies(3)));
+        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(FarStep::Bodies(3)));
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(look(2, 2, 0, 3)));
-        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(Step::Heads(3)));
+        assert_eq!(turn(&lane, &mut far, &ring, 2), Some(FarStep::Heads(3)));
         assert!(same(2));
         assert_eq!(turn(&lane, &mut far, &ring, 2), Some(look(3, 3, 0, 3)));
         assert!(far.is_telling());
@@ -464,9 +464,9 @@ mod tests {
                 unsafe { gapless_mem::write(&ring, at, &status.to_le_bytes()) }.unwrap();
             }
             let step = turn(&lane, &mut far, &ring, 5).unwrap();
-            assert!(matches!(step, Step::Look { .. }), "{step:?}");
+            assert!(matches!(step, FarStep::Look { .. }), "{step:?}");
             for position in taken..position {
-                assert_eq!(lane.next(), Some((position, Outcome::Ended)));
+                assert_eq!(lane.next(), Some((position, PutOutcome::Ended)));
             }
             assert_eq!(lane.next(), None);
         }

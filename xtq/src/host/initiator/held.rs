@@ -2,12 +2,12 @@
 //! of them wait for looks at them, and pauses lie in the order of their ends.
 
 use super::{Initiator, LineKey};
-use crate::signal::{End, Signal};
+use crate::signal::{Signal, SignalEnd};
 use std::collections::BTreeMap;
 
 /// What begins anew when a pause is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Resumed {
     Put(u64),
     Line(LineKey),
 }
@@ -16,9 +16,9 @@ pub(super) enum What {
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     /// How long, of those that begin when the clock is next read.
-    fresh: Vec<(What, u64)>,
+    fresh: Vec<(Resumed, u64)>,
     /// By the end, and how many came before.
-    due: BTreeMap<(u64, u64), What>,
+    due: BTreeMap<(u64, u64), Resumed>,
     count: u64,
 }
 
@@ -27,12 +27,12 @@ impl Pauses {
         self.fresh.is_empty() && self.due.is_empty()
     }
 
-    pub(super) fn begin(&mut self, what: What, wait_ns: u64) {
+    pub(super) fn begin(&mut self, what: Resumed, wait_ns: u64) {
         self.fresh.push((what, wait_ns));
     }
 
     /// One that is over, the first of them first.
-    fn over(&mut self, now_ns: u64) -> Option<What> {
+    fn over(&mut self, now_ns: u64) -> Option<Resumed> {
         for (what, wait_ns) in self.fresh.drain(..) {
             self.due.insert((now_ns.saturating_add(wait_ns), self.count), what);
             self.count += 1;
@@ -42,13 +42,13 @@ impl Pauses {
     }
 
     /// Takes out those of which this is false.
-    pub(super) fn retain(&mut self, keep: impl Fn(What) -> bool) {
+    pub(super) fn retain(&mut self, keep: impl Fn(Resumed) -> bool) {
         self.fresh.retain(|(what, _)| keep(*what));
         self.due.retain(|_, what| keep(*what));
     }
 
     /// Takes all out.
-    pub(super) fn take(&mut self) -> Vec<What> {
+    pub(super) fn take(&mut self) -> Vec<Resumed> {
         let due = std::mem::take(&mut self.due).into_values();
         due.chain(self.fresh.drain(..).map(|(what, _)| what)).collect()
     }
@@ -73,7 +73,7 @@ impl Initiator {
     }
 
     /// The signal has ended that held the put back.
-    fn release(&mut self, id: u64, end: &End) {
+    fn release(&mut self, id: u64, end: &SignalEnd) {
         match end.get() {
             Some(Err(error)) => self.end(id, Err(error.clone())),
             _ => self.queue(id),
@@ -89,8 +89,8 @@ impl Initiator {
         // Nothing here starts a pause.
         while let Some(what) = self.pauses.over(now_ns) {
             match what {
-                What::Put(id) => self.queue(id),
-                What::Line(key) => {
+                Resumed::Put(id) => self.queue(id),
+                Resumed::Line(key) => {
                     if let Some(line) = self.lines.get_mut(&key) {
                         line.go_on();
                     }
@@ -104,7 +104,7 @@ impl Initiator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::initiator::Item;
+    use crate::host::initiator::QueuedMessage;
     use crate::put::{Put, Retry};
     use gapless_bml::Rank;
     use std::sync::Arc;
@@ -112,14 +112,14 @@ mod tests {
     #[test]
     fn pauses_end_in_their_order_and_once_each() {
         let mut pauses = Pauses::default();
-        let [first, second, third] = [1, 2, 3].map(What::Put);
+        let [first, second, third] = [1, 2, 3].map(Resumed::Put);
         pauses.begin(first, 30);
         pauses.begin(second, 10);
         pauses.begin(third, 10);
         // They begin with the first look.
         assert_eq!(pauses.over(100), None);
-        pauses.begin(What::Line((0, 7)), 0);
-        assert_eq!(pauses.over(109), Some(What::Line((0, 7))));
+        pauses.begin(Resumed::Line((0, 7)), 0);
+        assert_eq!(pauses.over(109), Some(Resumed::Line((0, 7))));
         assert_eq!((pauses.over(109), pauses.over(110)), (None, Some(second)));
         assert_eq!((pauses.over(200), pauses.over(200)), (Some(third), Some(first)));
         assert!(pauses.over(u64::MAX).is_none() && pauses.is_empty());
@@ -164,7 +164,7 @@ mod tests {
         // The signal ends before the second, and nothing advances in between.
         put();
         put();
-        let order: Vec<_> = initiator.outbox[&1].items.iter().map(Item::put).collect();
+        let order: Vec<_> = initiator.outbox[&1].items.iter().map(QueuedMessage::put).collect();
         assert_eq!(order, [Some(0), Some(1)]);
         assert!(initiator.held.is_empty());
     }

@@ -2,7 +2,7 @@
 //! so mostly nothing is allocated, and a body is copied only into the ring. A body that lies in its slot is kept, too: the one in the ring is the
 //! target's to write.
 
-use super::{Outgoing, Stage};
+use super::{Outgoing, PutStage};
 use crate::device::{Lane, SLOTS};
 use crate::packet::Packet;
 use crate::put::{Put, PutHandle};
@@ -10,7 +10,7 @@ use crate::signal::Signal;
 
 /// A place for each slot of a ring.
 #[derive(Debug)]
-pub(super) struct Kept(Box<[Record; SLOTS]>);
+pub(super) struct SlotRecords(Box<[Record; SLOTS]>);
 
 /// A put; what is left of it, if its task has ended.
 #[derive(Debug, Default)]
@@ -20,13 +20,13 @@ pub(super) struct Record {
     put: Option<Put>,
 }
 
-impl Default for Kept {
-    fn default() -> Kept {
-        Kept(Box::new(std::array::from_fn(|_| Record::default())))
+impl Default for SlotRecords {
+    fn default() -> SlotRecords {
+        SlotRecords(Box::new(std::array::from_fn(|_| Record::default())))
     }
 }
 
-impl Kept {
+impl SlotRecords {
     /// The place of a slot.
     #[inline]
     pub(super) fn at(&mut self, slot: u8) -> &mut Record {
@@ -77,7 +77,7 @@ impl Record {
         // It had one when it was put.
         let packet = order.packet().unwrap_or_else(|_| Packet::none());
         let outgoing = Outgoing::of(order, packet, self.handle.clone());
-        Some(Outgoing { stage: Stage::InRing, ..outgoing })
+        Some(Outgoing { stage: PutStage::InRing, ..outgoing })
     }
 }
 

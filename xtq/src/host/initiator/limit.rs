@@ -1,7 +1,7 @@
 //! Puts that have to end in time. One that is still here is taken back: it never runs. One that the target has, or may
 //! have, stays known until the target answers, so that nothing is counted wrongly; nobody hears of that answer.
 
-use super::{Initiator, Item, Stage, What};
+use super::{Initiator, PutStage, QueuedMessage, Resumed};
 use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, Waited, XtqError};
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl Initiator {
         }
         // What the target says from now on is kept in order here, and told to nobody. Its body has left, unless the target
         // may still ask for it.
-        if put.stage == Stage::InRing || put.stage == Stage::Asked && put.whole {
+        if put.stage == PutStage::InRing || put.stage == PutStage::Asked && put.whole {
             self.room.give_back_body(put);
             (put.payload, put.arguments) = (Payload::none(), Bytes::none());
         }
@@ -110,25 +110,27 @@ impl Initiator {
         let rings = self.rings.lock();
         let ring = |is_in| rings.of.get(&put.target.0).and_then(|ring| ring.waits(id, is_in));
         Some(match put.stage {
-            Stage::Waiting => {
+            PutStage::Waiting => {
                 let refused = put.refusal.filter(|refusal| *refusal != Refusal::OutOfTurn);
                 let waited = ring(false).or(refused.map(Waited::Refused));
                 (waited.unwrap_or(Waited::Earlier), false)
             }
-            Stage::Listed => (Waited::Room, false),
-            Stage::Asked | Stage::Streaming { .. } => (Waited::Progress, true),
-            Stage::InRing => (ring(true).unwrap_or(Waited::Task), true),
-            Stage::Running => (Waited::Task, true),
+            PutStage::Listed => (Waited::Room, false),
+            PutStage::Asked | PutStage::Streaming { .. } => (Waited::Progress, true),
+            PutStage::InRing => (ring(true).unwrap_or(Waited::Task), true),
+            PutStage::Running => (Waited::Task, true),
         })
     }
 
     /// Takes a put back that was not given away.
     fn withdraw(&mut self, id: u64) {
         let Some(put) = self.puts.get(&id) else { return };
-        let (to, line, is_listed) = (put.target.0, put.line, put.stage == Stage::Listed);
+        let (to, line, is_listed) = (put.target.0, put.line, put.stage == PutStage::Listed);
         let may_pause = put.refusal.is_some();
         if is_listed && let Some(outbox) = self.outbox.get_mut(&to) {
-            outbox.items.retain(|item| !matches!(item, Item::Put(listed, _) if *listed == id));
+            outbox
+                .items
+                .retain(|item| !matches!(item, QueuedMessage::Put(listed, _) if *listed == id));
             if outbox.items.is_empty() {
                 self.outbox.remove(&to);
             }
@@ -144,7 +146,7 @@ impl Initiator {
             }
             None => {
                 if may_pause {
-                    self.pauses.retain(|what| what != What::Put(id));
+                    self.pauses.retain(|what| what != Resumed::Put(id));
                 }
                 if let Some(ring) = self.rings.lock().of.get_mut(&to) {
                     ring.withdraw(id);

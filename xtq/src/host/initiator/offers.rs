@@ -1,8 +1,8 @@
 //! Rings that targets have offered, until this process has mapped or tried them.
 
-use super::direct::{Direct, End, Rings, Way};
+use super::direct::{Direct, PutPath, RingEnd, Rings};
 use super::far::Far;
-use super::{Initiator, Item};
+use super::{Initiator, QueuedMessage};
 use crate::device::{Lane, RingShape};
 use crate::wire::{Head, Ring};
 use gapless_bml::{Bml, Rank, RemoteKey};
@@ -53,11 +53,13 @@ impl Initiator {
         for (rank, offer) in offers {
             let target = Rank(rank);
             let end = match offer {
-                Offer::Mapped(key) => map(bml, target, &key).map(|lane| End { lane, far: None }),
+                Offer::Mapped(key) => {
+                    map(bml, target, &key).map(|lane| RingEnd { lane, far: None })
+                }
                 Offer::Reached(key) => {
                     if let Some((lane, far)) = Far::new(bml, target, key) {
-                        let end = End { lane, far: Some(Box::new(far)) };
-                        self.rings.lock().set(rank, Way::Tried(end));
+                        let end = RingEnd { lane, far: Some(Box::new(far)) };
+                        self.rings.lock().set(rank, PutPath::Tried(end));
                         continue;
                     }
                     None
@@ -68,11 +70,11 @@ impl Initiator {
     }
 
     /// A ring can be used, or not: its target is told.
-    pub(super) fn hold(&mut self, rank: u32, end: Option<End>) {
+    pub(super) fn hold(&mut self, rank: u32, end: Option<RingEnd>) {
         let mut rings = self.rings.lock();
         let Some(ring) = rings.of.get_mut(&rank) else { return };
         let what = if end.is_some() { Ring::Ready } else { Ring::Declined };
-        ring.way = end.map_or(Way::Without, Way::Held);
+        ring.way = end.map_or(PutPath::Without, PutPath::Held);
         if let Some(open) = self.open.get_mut(&rank) {
             let goes = |id: &u64| self.puts.get(id).is_some_and(|put| ring.takes(put));
             let waiting = std::mem::take(&mut open.waiting).into_iter();
@@ -81,7 +83,7 @@ impl Initiator {
             ring.waiting.extend(gone);
         }
         let head = Head::Ring { what, kernels: 0 };
-        self.outbox.entry(rank).or_default().push(Item::Say(head, Vec::new()));
+        self.outbox.entry(rank).or_default().push(QueuedMessage::Say(head, Vec::new()));
     }
 }
 
@@ -93,7 +95,7 @@ impl Rings {
         self.of.iter_mut().filter_map(offered).collect()
     }
 
-    fn set(&mut self, rank: u32, way: Way) {
+    fn set(&mut self, rank: u32, way: PutPath) {
         if let Some(ring) = self.of.get_mut(&rank) {
             ring.way = way;
         }

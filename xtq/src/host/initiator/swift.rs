@@ -6,10 +6,10 @@
 //! initiator, which sends it again or ends it.
 
 use super::Outgoing;
-use super::direct::{AGAIN_NS, Direct, End, Rings, SharedRings, Way};
+use super::direct::{AGAIN_NS, Direct, PutPath, RingEnd, Rings, SharedRings};
 use super::kept::Name;
-use crate::device::{Outcome, SLOTS};
-use crate::packet::Work;
+use crate::device::{PutOutcome, SLOTS};
+use crate::packet::TaskWork;
 use crate::put::{Order, Put, PutHandle, Retry};
 use crate::signal::Signal;
 use crate::wire::kernel_bit;
@@ -87,8 +87,8 @@ impl Harvest {
 
 impl Direct {
     /// Takes the outcomes of puts that only this ring knows.
-    fn harvest(&mut self, troubled: &mut Vec<(Outgoing, Outcome)>, harvest: &mut Harvest) {
-        let Way::Live(End { lane, .. }) = &mut self.way else { return };
+    fn harvest(&mut self, troubled: &mut Vec<(Outgoing, PutOutcome)>, harvest: &mut Harvest) {
+        let PutPath::Live(RingEnd { lane, .. }) = &mut self.way else { return };
         while let Some(first) = self.running.first() {
             harvest.is_any = true;
             let Some(slot) = first.slot() else {
@@ -102,7 +102,7 @@ impl Direct {
             self.running.pop();
             let record = self.kept.at(slot);
             // A signal that finds no room here is told by the initiator.
-            if outcome != Outcome::Ended || !record.end_well(|signal| harvest.note(signal)) {
+            if outcome != PutOutcome::Ended || !record.end_well(|signal| harvest.note(signal)) {
                 harvest.is_left = true;
                 troubled.extend(record.take().map(|put| (put, outcome)));
             }
@@ -113,7 +113,7 @@ impl Direct {
     #[inline(always)] // in both places
     fn put(&mut self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
         // What is carried takes progress.
-        let Way::Live(End { lane, far: None }) = &mut self.way else { return Err(put) };
+        let PutPath::Live(RingEnd { lane, far: None }) = &mut self.way else { return Err(put) };
         let is_open = self.waiting.is_empty() && self.kernels & put.order.bit() != 0;
         if !is_open || !lane.has_worker() {
             return Err(put);
@@ -160,8 +160,8 @@ impl Order {
     #[inline]
     fn bit(&self) -> u64 {
         match self.command.work {
-            Work::Kernel(_) => kernel_bit(self.command.index),
-            Work::Function { .. } => 0,
+            TaskWork::Kernel(_) => kernel_bit(self.command.index),
+            TaskWork::Function { .. } => 0,
         }
     }
 }

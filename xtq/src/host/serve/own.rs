@@ -1,9 +1,9 @@
 //! Tasks for the worker that came by messages: threads put them into this process's own ring, and wait for their ends.
 
 use super::super::Inner;
-use crate::device::{Outcome, RingError};
+use crate::device::{PutOutcome, RingError};
 use crate::error::TaskError;
-use crate::packet::{Command, Flags, Launch, Packet, Work};
+use crate::packet::{Command, Flags, Launch, Packet, TaskWork};
 use std::time::Duration;
 
 /// How often a thread looks for the end of a task before it sleeps in between, and for how long.
@@ -12,10 +12,10 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// As an initiator would send it.
 fn sent(command: &Command) -> Result<Packet, TaskError> {
-    let Work::Kernel(launch) = command.work else {
+    let TaskWork::Kernel(launch) = command.work else {
         return Err("its packet is a function's".into());
     };
-    let work = Work::Kernel(Launch { arguments: 0, ..launch });
+    let work = TaskWork::Kernel(Launch { arguments: 0, ..launch });
     let flags = command.flags & Flags::SENT;
     let command = Command { object: 0, signal: 0, flags, work, ..*command };
     Packet::new(&command).map_err(|error| TaskError(error.to_string()))
@@ -42,12 +42,12 @@ impl Inner {
             }
             if let Some(outcome) = position.and_then(|(_, put)| served.ended.remove(&put)) {
                 return match outcome {
-                    Outcome::Ended => Ok(()),
-                    Outcome::Failed(why) => Err(TaskError(why.to_string())),
-                    Outcome::Refused(why) => {
+                    PutOutcome::Ended => Ok(()),
+                    PutOutcome::Failed(why) => Err(TaskError(why.to_string())),
+                    PutOutcome::Refused(why) => {
                         Err(TaskError(format!("its worker refused it: {why}")))
                     }
-                    Outcome::Malformed => Err("its worker has found no packet".into()),
+                    PutOutcome::Malformed => Err("its worker has found no packet".into()),
                 };
             }
             if position.is_none() {

@@ -1,7 +1,7 @@
 //! What all back ends share (`xtq-sim` has this file, too): from every initiator each task runs once, however full queues are and however long
 //! payloads are, and all come to the same sums. (That they rewrite alike is in `sample.rs`, and tested by each.)
 
-use super::scene::{SIMULATED, Scene, Way, all};
+use super::scene::{SIMULATED, Scene, TaskRunner, all};
 use super::*;
 
 const INITIATORS: u32 = 8;
@@ -16,7 +16,7 @@ fn add(sum: &mut [u32], more: impl IntoIterator<Item = u32>) {
 }
 
 /// What the target has in the end, and whether something was refused on the way.
-fn by_way(way: Way, bytes: u32, queue: u32) -> (Vec<u32>, bool) {
+fn by_way(way: TaskRunner, bytes: u32, queue: u32) -> (Vec<u32>, bool) {
     let mut scene = Scene::new(way, INITIATORS + 1, None);
     scene.register_queue(2, QueueOptions { capacity: queue, width: 1 }).unwrap();
     scene.post(4096);

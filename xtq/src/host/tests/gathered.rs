@@ -51,7 +51,7 @@ impl Gather for Blocks {
         self.bytes.len() / self.stride * self.block
     }
 
-    fn gather(&self, from: usize, into: &mut Place<'_>) {
+    fn gather(&self, from: usize, into: &mut GatherInto<'_>) {
         self.gathered.fetch_add(1, Ordering::Relaxed);
         let mut skip = from % self.block;
         for chunk in self.bytes.chunks_exact(self.stride).skip(from / self.block) {

@@ -2,7 +2,7 @@
 //! says so and runs without.
 
 use super::launched::PAYLOAD_MAX;
-use super::scene::Way;
+use super::scene::TaskRunner;
 use super::*;
 use crate::host::heap::heap;
 use crate::launcher::Kernel;
@@ -14,7 +14,8 @@ use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Ways by a worker on a GPU.
-pub(super) const WAYS: [Way; 4] = [Way::GpuMessages, Way::GpuRings, Way::GpuFleeting, Way::GpuFar];
+pub(super) const WAYS: [TaskRunner; 4] =
+    [TaskRunner::GpuMessages, TaskRunner::GpuRings, TaskRunner::GpuFleeting, TaskRunner::GpuFar];
 /// Tasks that a buffer has room to note.
 const NOTES: usize = 640;
 /// Bytes of a note, and of what comes before its payload.

@@ -1,7 +1,7 @@
 //! A peer that breaks the rules is given up; nothing here panics, hangs or runs what it should not.
 
 use super::*;
-use crate::packet::{Command, Flags, Packet, Work};
+use crate::packet::{Command, Flags, Packet, TaskWork};
 use crate::wire::{Head, Verdict};
 use gapless_bml::{AmTag, PeerState, Token};
 use zerocopy::IntoBytes;
@@ -29,7 +29,7 @@ fn is_given_up(job: &Job) -> bool {
 }
 
 fn put(payload_bytes: u32, body: usize, change: impl FnOnce(&mut Command)) -> Vec<u8> {
-    let work = Work::Function { arguments: [0; 4] };
+    let work = TaskWork::Function { arguments: [0; 4] };
     let flags = Flags::empty();
     let mut command =
         Command { index: 0, queue: 0, flags, object: 0, signal: 0, payload_bytes, work };

@@ -1,7 +1,7 @@
 //! Puts that have to end in time: what they waited for, and that nothing is lost or done twice when answers come late.
 #![allow(unsafe_code, reason = "gives a worker receive buffers, which nobody touches")]
 
-use super::scene::{Scene, WAYS, Way};
+use super::scene::{Scene, TaskRunner, WAYS};
 use super::*;
 use crate::Waited;
 use std::sync::Mutex;
@@ -144,7 +144,7 @@ fn a_target_that_refuses_or_takes_long() {
 /// With the worker away and the target standing still, a put says so; it runs once when the worker comes.
 #[test]
 fn a_worker_that_is_away() {
-    let mut scene = Scene::new(Way::Rings, 2, None);
+    let mut scene = Scene::new(TaskRunner::Rings, 2, None);
     scene.post(64);
     scene.warm();
     scene.there().keep_worker(false).unwrap();

@@ -76,7 +76,7 @@ fn the_room_of_all_that_has_ended_is_free() {
             _ = scene.outcome(handle);
         }
         scene.settle();
-        let is_free = |state: &mut super::super::State| state.initiator.is_room_free();
+        let is_free = |state: &mut super::super::XtqState| state.initiator.is_room_free();
         assert!(scene.job.xtq(0).inner.with(is_free), "{way:?}");
     }
 }

@@ -8,7 +8,7 @@ use crate::device::{DeviceFunction, Life};
 
 /// How tasks come to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum TaskRunner {
     Launched,
     Messages,
     Rings,
@@ -27,15 +27,21 @@ pub(super) enum Way {
 }
 
 /// Those of processes.
-pub(super) const WAYS: [Way; 6] =
-    [Way::Launched, Way::Messages, Way::Rings, Way::Fleeting, Way::Far, Way::FarFleeting];
+pub(super) const WAYS: [TaskRunner; 6] = [
+    TaskRunner::Launched,
+    TaskRunner::Messages,
+    TaskRunner::Rings,
+    TaskRunner::Fleeting,
+    TaskRunner::Far,
+    TaskRunner::FarFleeting,
+];
 /// One that needs nothing.
-pub(super) const PLAIN: Way = Way::Launched;
+pub(super) const PLAIN: TaskRunner = TaskRunner::Launched;
 /// Whether only what the machine itself does takes time.
 pub(super) const SIMULATED: bool = false;
 
 /// These, and those by a worker on a GPU if there is one.
-pub(super) fn all() -> Vec<Way> {
+pub(super) fn all() -> Vec<TaskRunner> {
     let of_gpus = super::gpu::device().map(|_| super::gpu::WAYS);
     WAYS.into_iter().chain(of_gpus.into_iter().flatten()).collect()
 }
@@ -44,7 +50,7 @@ pub(super) fn all() -> Vec<Way> {
 pub(super) struct Scene {
     pub(super) job: Job,
     pub(super) log: Log,
-    pub(super) way: Way,
+    pub(super) way: TaskRunner,
     /// The target: the last rank.
     pub(super) target: usize,
     pub(super) mock: Option<Arc<MockWorker>>,
@@ -59,24 +65,24 @@ fn heap(bytes: u32) -> gapless_mem::Lease {
 }
 
 impl Scene {
-    pub(super) fn new(way: Way, size: u32, seed: Option<u64>) -> Scene {
+    pub(super) fn new(way: TaskRunner, size: u32, seed: Option<u64>) -> Scene {
         println!("{way:?}, seed {seed:?}");
         let gpu = super::gpu::WAYS.contains(&way).then(super::gpu::Gpu::new);
-        let rings = !matches!(way, Way::Messages | Way::GpuMessages);
+        let rings = !matches!(way, TaskRunner::Messages | TaskRunner::GpuMessages);
         let config = Config { rings, ..Config::default() };
         let (log, target) = (Log::default(), size as usize - 1);
-        let is_far = matches!(way, Way::Far | Way::FarFleeting | Way::GpuFar);
+        let is_far = matches!(way, TaskRunner::Far | TaskRunner::FarFleeting | TaskRunner::GpuFar);
         let job = Job::over(size, seed, None, &config, !is_far);
         let mut scene = Scene { job, log: log.clone(), way, target, mock: None, gpu };
         if let Some(gpu) = &scene.gpu {
-            let idle = (way == Way::GpuFleeting).then_some(Duration::from_micros(1));
+            let idle = (way == TaskRunner::GpuFleeting).then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
             scene.there().attach_worker(Arc::clone(&gpu.worker), life).unwrap();
         } else if !scene.is_launched() {
             let mock = MockWorker::new(move |task| {
                 run(&log, [task.object, task.arguments[0], task.arguments[2]], &task.payload)
             });
-            let leaves = matches!(way, Way::Fleeting | Way::FarFleeting);
+            let leaves = matches!(way, TaskRunner::Fleeting | TaskRunner::FarFleeting);
             let idle = leaves.then_some(Duration::from_micros(1));
             let life = Life { idle, longest: PATIENCE };
             scene.there().attach_worker(mock.clone(), life).unwrap();
@@ -95,7 +101,7 @@ impl Scene {
     }
 
     pub(super) fn is_launched(&self) -> bool {
-        self.way == Way::Launched
+        self.way == TaskRunner::Launched
     }
 
     pub(super) fn kernel(&self) -> Kernel {
@@ -139,7 +145,7 @@ impl Scene {
 
     pub(super) fn post(&self, bytes: u32) {
         match self.way {
-            Way::Launched => self.there().post(vec![0; bytes as usize]),
+            TaskRunner::Launched => self.there().post(vec![0; bytes as usize]),
             _ if self.gpu.is_some() => {
                 // SAFETY: nobody touches it.
                 unsafe { self.there().post_to_worker(heap(bytes)) }.unwrap();
@@ -151,7 +157,7 @@ impl Scene {
 
     pub(super) fn take_posted(&self) -> usize {
         match self.way {
-            Way::Launched => self.there().take_posted().len(),
+            TaskRunner::Launched => self.there().take_posted().len(),
             _ => self.there().take_from_worker().unwrap().len(),
         }
     }
@@ -216,7 +222,7 @@ impl Scene {
     }
 
     fn is_by_rings(&self) -> bool {
-        !matches!(self.way, Way::Launched | Way::Messages | Way::GpuMessages)
+        !matches!(self.way, TaskRunner::Launched | TaskRunner::Messages | TaskRunner::GpuMessages)
     }
 
     /// Until rank 0 has a ring that lives, if it is to get one.
@@ -225,7 +231,7 @@ impl Scene {
         self.outcome(&put).unwrap();
         if self.is_by_rings() {
             let target = rank(self.target);
-            let live = |state: &mut super::super::State| state.initiator.has_ring(target);
+            let live = |state: &mut super::super::XtqState| state.initiator.has_ring(target);
             self.job.until(|job| job.xtq(0).inner.with(live).then_some(()));
         }
         _ = self.ran();

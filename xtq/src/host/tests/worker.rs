@@ -6,7 +6,7 @@ mod code;
 mod grants;
 
 use super::launched::run;
-use super::scene::{Scene, WAYS, Way};
+use super::scene::{Scene, TaskRunner, WAYS};
 use super::*;
 use crate::device::mock_worker::MockWorker;
 use crate::device::{DeviceFunction, Life, TargetError};
@@ -19,10 +19,10 @@ use std::sync::Mutex;
 
 #[test]
 fn while_the_worker_stays_tasks_run_though_their_target_makes_no_progress() {
-    [Way::Rings, Way::Far].into_iter().for_each(target_stands_still);
+    [TaskRunner::Rings, TaskRunner::Far].into_iter().for_each(target_stands_still);
 }
 
-fn target_stands_still(way: Way) {
+fn target_stands_still(way: TaskRunner) {
     let mut scene = Scene::new(way, 2, None);
     scene.post(64);
     scene.warm();
@@ -52,7 +52,7 @@ fn target_stands_still(way: Way) {
 /// Giving back what another worker of the process has may wait for all that runs on the accelerator.
 #[test]
 fn a_worker_is_told_to_leave_before_what_is_left_of_its_end_is_dropped() {
-    let mut scene = Scene::new(Way::Rings, 2, None);
+    let mut scene = Scene::new(TaskRunner::Rings, 2, None);
     scene.post(64);
     let put = scene.put(scene.task(1, b"stays").acknowledged());
     assert_eq!(scene.job.outcome(&put), Ok(()));
@@ -68,7 +68,7 @@ fn a_worker_is_told_to_leave_before_what_is_left_of_its_end_is_dropped() {
 
 #[test]
 fn lines_do_not_hold_up_the_ring_of_their_initiator() {
-    let mut scene = Scene::new(Way::Rings, 2, None);
+    let mut scene = Scene::new(TaskRunner::Rings, 2, None);
     let line = |scene: &Scene, number| {
         let put = scene.task(number, &[]).retry(Retry::InOrder);
         scene.job.xtq(0).put(put.acknowledged()).unwrap()
@@ -119,7 +119,9 @@ fn losses_end_puts_and_what_was_put_runs() {
 #[test]
 fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
     // In the last case nothing at the target looks at its worker, unless an initiator asks.
-    for (way, is_watched) in [(Way::Messages, true), (Way::Rings, true), (Way::Rings, false)] {
+    for (way, is_watched) in
+        [(TaskRunner::Messages, true), (TaskRunner::Rings, true), (TaskRunner::Rings, false)]
+    {
         let mut scene = Scene::new(way, 3, None);
         scene.post(64);
         let there = scene.there().signal(100);
@@ -167,15 +169,16 @@ fn a_worker_that_dies_ends_what_it_had_and_everybody_learns_it() {
 #[test]
 fn a_ring_that_is_not_reached_any_more_is_left() {
     for is_live in [true, false] {
-        let mut scene = Scene::new(Way::Far, 2, None);
+        let mut scene = Scene::new(TaskRunner::Far, 2, None);
         scene.post(64);
         if is_live {
             scene.warm();
             scene.job.until(|job| job.xtq(1).has_resident_worker().then_some(()));
         }
         let first = scene.put(scene.task(1, b"some").acknowledged());
-        let fails =
-            |state: &mut super::super::State| state.initiator.cut_off(Rank(1), u64::from(is_live));
+        let fails = |state: &mut super::super::XtqState| {
+            state.initiator.cut_off(Rank(1), u64::from(is_live))
+        };
         let start = Instant::now();
         while !scene.job.xtq(0).inner.with(fails) {
             if !is_live {

@@ -57,8 +57,8 @@ fn bytes_of(datatype: &Datatype, count: u64) -> Vec<i64> {
     }
 }
 
-fn end(lane: u32, at: u64, count: u64, datatype: &Datatype) -> End {
-    End::of(lane, at, count, &datatype.commit().unwrap().flatten()).unwrap()
+fn end(lane: u32, at: u64, count: u64, datatype: &Datatype) -> BlockEnd {
+    BlockEnd::of(lane, at, count, &datatype.commit().unwrap().flatten()).unwrap()
 }
 
 /// Source, destination, lane; and at both ends displacement, datatype and count.
@@ -122,7 +122,7 @@ fn exchange(
     let mut edges = Vec::new();
     for from in 0..ranks {
         for to in 0..ranks {
-            let of = |side: usize| -> Vec<End> {
+            let of = |side: usize| -> Vec<BlockEnd> {
                 let ours = blocks.iter().filter(|block| (block.0, block.1) == (from, to));
                 ours.map(|(_, _, lane, ends)| {
                     let (at, datatype, count) = ends[side];
@@ -266,7 +266,9 @@ fn what_is_longer_at_one_end_lies_there_across_the_link() {
 fn blocks_that_do_not_fit_together_are_refused() {
     let int = Datatype::from(Primitive::Int);
     let of = |lane, count| end(lane, 0, count, &int);
-    let pair = |sends: &[End], recvs: &[End]| pair((0, 1), sends, recvs, None).map(|all| all.len());
+    let pair = |sends: &[BlockEnd], recvs: &[BlockEnd]| {
+        pair((0, 1), sends, recvs, None).map(|all| all.len())
+    };
     assert_eq!(pair(&[of(0, 3)], &[of(0, 3)]), Ok(1));
     assert_eq!(pair(&[of(0, 0)], &[]), Ok(0));
     assert_eq!(pair(&[of(0, 3)], &[of(0, 4)]), Err(Unequal { sent: 12, received: 16 }));

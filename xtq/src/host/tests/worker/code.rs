@@ -19,9 +19,9 @@ struct Shop {
 }
 
 impl Shop {
-    fn new(way: Way, seed: Option<u64>) -> Shop {
+    fn new(way: TaskRunner, seed: Option<u64>) -> Shop {
         println!("{way:?}, seed {seed:?}");
-        let config = Config { rings: way != Way::Messages, ..Config::default() };
+        let config = Config { rings: way != TaskRunner::Messages, ..Config::default() };
         let job = Job::configured(2, seed, None, &config);
         let ran = Ran::default();
         let theirs = Arc::clone(&ran);
@@ -30,7 +30,7 @@ impl Shop {
             theirs.lock().unwrap().push((name, task.arguments[2]));
             Ok(())
         });
-        let idle = (way == Way::Fleeting).then_some(Duration::from_micros(1));
+        let idle = (way == TaskRunner::Fleeting).then_some(Duration::from_micros(1));
         job.xtq(1).attach_worker(mock.clone(), Life { idle, longest: PATIENCE }).unwrap();
         job.xtq(1).register_queue(2, QueueOptions { capacity: 4096, width: 1 }).unwrap();
         Shop { job, ran, mock }
@@ -51,10 +51,10 @@ impl Shop {
 #[test]
 fn a_function_is_the_old_one_or_the_new_one_and_no_put_is_lost() {
     let ways = [
-        (Way::Messages, None),
-        (Way::Rings, None),
-        (Way::Rings, Some(3)),
-        (Way::Fleeting, Some(4)),
+        (TaskRunner::Messages, None),
+        (TaskRunner::Rings, None),
+        (TaskRunner::Rings, Some(3)),
+        (TaskRunner::Fleeting, Some(4)),
     ];
     for (way, seed) in ways {
         let mut shop = Shop::new(way, seed);
@@ -95,7 +95,7 @@ fn a_function_is_the_old_one_or_the_new_one_and_no_put_is_lost() {
 
 #[test]
 fn what_does_not_link_is_told_with_the_linkers_words_and_the_old_one_stays() {
-    let mut shop = Shop::new(Way::Rings, None);
+    let mut shop = Shop::new(TaskRunner::Rings, None);
     let good = code(b"good");
     shop.register(&good, "good").unwrap();
     let refused = shop.register(&code(UNFIT), "bad");

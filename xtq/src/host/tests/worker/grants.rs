@@ -1,7 +1,7 @@
 //! Rings that a program asks for, for accelerators: a lane of the processor's plays that.
 
 use super::*;
-use crate::device::{Lane, Outcome, RingShape};
+use crate::device::{Lane, PutOutcome, RingShape};
 use crate::host::FarRing;
 use gapless_mem::{Space, Words};
 
@@ -23,7 +23,7 @@ impl Scene {
 
 #[test]
 fn a_granted_ring_takes_tasks_and_its_worker_comes_when_it_is_wanted() {
-    for way in [Way::Rings, Way::Fleeting] {
+    for way in [TaskRunner::Rings, TaskRunner::Fleeting] {
         let mut scene = Scene::new(way, 2, None);
         scene.post(64);
         scene.there().watch_refusals(true);
@@ -45,13 +45,13 @@ fn a_granted_ring_takes_tasks_and_its_worker_comes_when_it_is_wanted() {
             let refused = RefusedTask { initiator: Rank(0), index: 7, queue: 2, refusal: largest };
             match number {
                 20 => {
-                    assert_eq!(outcome, (20, Outcome::Refused(largest)));
+                    assert_eq!(outcome, (20, PutOutcome::Refused(largest)));
                     let told = scene.job.until(|job| {
                         Some(job.xtq(1).take_refusals()).filter(|told| !told.is_empty())
                     });
                     assert_eq!(told, [refused]);
                 }
-                _ => assert_eq!(outcome, (number, Outcome::Ended)),
+                _ => assert_eq!(outcome, (number, PutOutcome::Ended)),
             }
         }
         assert_eq!(scene.ran().len(), 39);
@@ -73,7 +73,7 @@ fn a_granted_ring_takes_tasks_and_its_worker_comes_when_it_is_wanted() {
 
 #[test]
 fn what_is_no_ring_is_not_opened() {
-    let mut scene = Scene::new(Way::Rings, 2, None);
+    let mut scene = Scene::new(TaskRunner::Rings, 2, None);
     let text = scene.granted();
     let is_none = |ring: Result<FarRing, XtqError>| {
         assert!(matches!(ring, Err(XtqError::NoRing { peer: Rank(1), .. })), "{ring:?}");
