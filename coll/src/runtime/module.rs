@@ -64,7 +64,8 @@ pub enum Armed {
 /// A way to carry out collectives: one value for each communicator.
 ///
 /// All ranks have the same modules in the same order, and call the same collectives in the same order. A module carries out
-/// one at a time. Its methods never block.
+/// one at a time. Its methods never block; they are called, and it is dropped, with the lock held that the endpoint is
+/// behind, so that a call to the world from there is refused.
 ///
 /// # Safety
 /// The buffers of an [`CollOp`] are touched only after [`begin`](Module::begin) has given [`Begun::InOrder`], until
@@ -138,7 +139,8 @@ pub type Modules = Vec<Box<dyn Module>>;
 
 /// Makes modules for communicators; for those that are not of this crate. They come before its own.
 pub trait Component: fmt::Debug + Send + Sync {
-    /// A module for a communicator. Called in its first collective; all ranks answer alike. Messages of the module go by
+    /// A module for a communicator. Called in its first collective that is not persistent (persistent ones go by modules of
+    /// this crate alone); all ranks answer alike. Messages of the module go by
     /// the communicator's [collective context](Comm::collective), with [tags of its own](MODULE_TAGS).
     fn module(&self, comm: &Comm) -> Option<Box<dyn Module>>;
 }

@@ -120,8 +120,12 @@ impl CollOp {
     }
 
     /// The same, of which this is known.
+    ///
+    /// # Safety
+    /// `known` was made of a call with this one's lengths and root, by the rank and in a communicator of the size that this
+    /// one has, and its `combine` is for this one's elements: buffers are not compared with it again.
     #[must_use]
-    pub fn known(self, known: Known) -> CollOp {
+    pub unsafe fn known(self, known: Known) -> CollOp {
         CollOp { known: Some(known), ..self }
     }
 

@@ -160,7 +160,9 @@ impl Communicator {
         // SAFETY: the description borrows its memory until this returns: what is received into, exclusively; and
         // `by_modules` does not return before the operation has ended or was given up.
         let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
-        let lent = Lent::new(self, modules, Box::new(op.shared().known(known)));
+        // SAFETY: `at_once` found `known` by all of this description but where its buffers are.
+        let op = unsafe { op.shared().known(known) };
+        let lent = Lent::new(self, modules, Box::new(op));
         // There is no user's function.
         self.carry_out(lent, (what.0, number), None)
     }
@@ -400,7 +402,8 @@ impl Communicator {
             op = op.shared();
         }
         if let Some(known) = known {
-            op = op.known(known);
+            // SAFETY: it was made of this call above.
+            op = unsafe { op.known(known) };
         }
         let tools = &*self.shared.tools;
         let op = op.or_by(schedules, None).persistent(ticket, tools, contiguous, mates);

@@ -167,7 +167,8 @@ impl<'c> Reserved<'c> {
             // SAFETY: the caller's promise.
             let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
             // The others know where its buffers lie.
-            return Ok(Box::new(op.shared().known(known)));
+            // SAFETY: `direct` found `known` by all of the description but where its buffers are.
+            return Ok(Box::new(unsafe { op.shared().known(known) }));
         }
         let may_share = matches!(self.segment, Segment::Unknown | Segment::All);
         let shares = match self.segment {
