@@ -1,4 +1,16 @@
 //! The list of experiments. A file here is one; its line below makes it a subcommand.
+//!
+//! `figures` gives an experiment its options. The experiment makes processes or memory by a driver of this crate, checks
+//! bytes, takes samples, and gives rows; `draw` makes pictures of them.
+//!
+//! - one process: `pack`, `transfer`, `position`, `matching`; `gpu`, `reduce_gpu`, `wu6`, `wu7`, `wu8`, `wu13` on a GPU;
+//! - messages of two processes: `oneway`; `p2p`, `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and
+//!   `rails` between hosts;
+//! - windows: `osc`, `osc_gpu`;
+//! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
+//! - tasks: `xtq7`, `xtq8`, `xtq9`, `xtq10` on the simulated machine, `xtq_hw` on a GPU.
+//!
+//! `wu…` are figures of Wu et al. 2016, `faraji…` of Faraji and Afsahi 2015, `xtq…` of LeBeane et al. 2016.
 
 use crate::experiment::ExperimentEntry;
 

@@ -4,7 +4,18 @@
 //! Called by a user it starts itself as the ranks of a job (`--as-rank`); started by any launcher it is one of them. Rank
 //! 0 decides how often something is done, and shows what it took. Bytes are checked before anything is timed.
 //!
-//! Read first: `pair.rs` (what ranks do), `timing.rs` (how often), `messages.rs` (which messages).
+//! # What is where
+//!
+//! Options choose a test and sizes; the test runs its loop at all ranks; rank 0 decides the counts; a line is shown for
+//! each size.
+//!
+//! - tests: `pairs` (messages, size by size) with `pair` (what the two ranks do), `onesided` (windows), `coll` (collectives)
+//!   with `blocks` (any layout), `reductions` (any elements) and `mixture` (different calls in turn);
+//! - what is moved: `messages` (which), `sizes`;
+//! - how it is measured: `timing` (how often, what is kept), `verdict` (whether the bytes were right);
+//! - what is shown: `show`.
+//!
+//! Read first: `pair.rs`, `timing.rs`, `messages.rs`.
 
 mod blocks;
 mod coll;

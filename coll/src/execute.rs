@@ -4,6 +4,16 @@
 //! ended, collects what has ended, and never blocks. So a blocking collective is a loop of `advance` and
 //! [`Pml::progress`]; a non-blocking one is polled; a persistent one is [started again](Executor::restart).
 //!
+//! # What is where
+//!
+//! A [`Schedule`] and buffers go into `run` (which steps wait, which are under way); a step that may begin goes to `act`
+//! (messages, engines, reducers); what ends comes back to `run`, until all steps have ended.
+//!
+//! - before it begins: `compare` (checked mode) with `elements`; `tickets` (tags); `members` (which ranks take part);
+//! - buffers: `rows` (the user's, by blocks), `memory` and `lender` (intermediate data);
+//! - `tasks`: what runs when a task comes, and who carries it; `error`: how a collective fails;
+//! - without schedules: `page` (shared memory of a host), [`hyperq`] (processes that share a GPU).
+//!
 //! # What moves how
 //! - A place that is plain memory is sent, received and combined where it is, as bytes: these match whatever datatype
 //!   the other end has.

@@ -176,6 +176,16 @@
 //!
 //! Memory is granted to a message for as long as it is in flight, and no promise relies on a `Drop` running: see
 //! [`Communicator::scope`] and [`OwnedRequest`]. [`SharedBuf`] says who is trusted with memory that peers map.
+// What is where, for who reads the code. A call takes a view of the caller's memory, checks it, takes the world's lock
+// (`shared`), and hands the region and layout to `gapless-pml` (messages), `gapless-coll`, `gapless-osc` or `gapless-xtq`;
+// the answer comes back as a request, which gives the memory back when it has ended.
+//
+// - the job: `world` (start-up, progress, leaving), `network`, `accelerators`;
+// - what is sent: `view`, `parts` (several views of one buffer), `device_buf`, `shared_buf`;
+// - messages: `communicator` (blocking), `scope` (borrowed), `owned` (own buffers), `plan` (repeated), `several` and
+//   `completion` (waiting without a thread, for some of many), `ordered` (beside streams);
+// - `collective` and `stream_comm`, `window`, `xtq`: collectives, one-sided memory, tasks;
+// - below all of them: `shared` (the lock, waiting, sleeping), `error`; `fuzzing` exists for fuzz targets alone.
 #![deny(unsafe_code)]
 
 #[cfg(not(any(feature = "cuda", feature = "opencl")))]

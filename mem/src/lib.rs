@@ -14,6 +14,10 @@
 //! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose memory faults when
 //!   the CPU touches it.
 //!
+//! Which way data goes: a [`Device`] allocates a [`Region`], a [`Lease`] keeps it alive, layers above pass regions down to
+//! engines, and those have devices copy and give back a [`Completion`]. Memory is touched in `access.rs`, `words.rs` and
+//! `atomics.rs` alone. `pci.rs` says where a device is; `testkit.rs` has devices for tests.
+//!
 //! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
 //!
 //! ```

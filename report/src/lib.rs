@@ -5,6 +5,10 @@
 //! [`Report::write_json`] and [`Report::write_svg`]. [`Report::read_json`] validates such a file: a ratio that does not
 //! follow from the times beside it is an error, not a figure.
 //!
+//! - what is kept: `schema` (rows and reports), `samples`, `machine`, `build` (the commit); `validate`, `file` (reading);
+//! - what is shown: `table`, `compared` (libraries side by side), `plot` (SVG), `html` (a page of reports), `human` (numbers),
+//!   `terminal` (its width).
+//!
 //! Units, everywhere: bytes are `u64`, times are seconds in `f64`, rates are GB/s of *payload*
 //! (10⁹ bytes a second, each payload byte counted once). A ratio is ours over the reference in
 //! speed: above 1 Gapless is faster, for latencies too.

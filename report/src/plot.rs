@@ -1,7 +1,8 @@
 //! Plots as SVG text: GB/s by payload as lines, or by case as bars; times by payload; ratios by case.
 //!
-//! `report` decides what of a report is drawn, and how. Axes show what is drawn, all of it and little else (`scale`); no
-//! picture is higher than a page.
+//! `report` decides what of a report is drawn, and how. The kind of the picture makes its lines and marks: `lines`,
+//! `curves` and `growth`, which share `chart`; `bars`; `ratios`. Axes show what is drawn, all of it and little else
+//! (`scale`). `text` finds room for labels. No picture is higher than a page.
 
 mod bars;
 mod chart;

@@ -17,6 +17,10 @@
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
+//! What they share: `metadata` (the checkout and its packages), `shell` (other programs), `tools` (what tests need from the
+//! system), `skips` (tests that were skipped, and why), `bundle`, `odd` (the tests as machines differ). `main` reads the
+//! name of a chore and calls its file; a chore runs programs by `shell`, reads what they say, and ends with a status.
+//!
 //! Each chore prints what it does as it goes and ends with a non-zero status if anything is wrong. It
 //! depends on no crate of ours, so that it builds while they do not.
 

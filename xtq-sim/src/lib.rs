@@ -12,6 +12,10 @@
 //! - [`run`]: the simulation;
 //! - [`Cluster`]: the same machine as a back end of the contract: processes that register, post and put.
 //!
+//! Inside, an event goes from `event` (what comes next) to `run`, which hands it to the part of its node: `cpu`, `gpu`, `nic`
+//! or `network`; each part plans later events. `time` has units, `trace` what is kept of events, `contract` the tests of all
+//! back ends.
+//!
 //! Time is in whole picoseconds. The same programs, options and seed give the same events at the same times everywhere.
 //! What is not modelled: contention for memory and for the chip's paths between devices, translation of addresses,
 //! lost packets, and time for posting receives.
