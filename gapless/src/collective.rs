@@ -3,22 +3,22 @@
 //! A [`Collective`] says what a rank does: the operation, its buffers, root and operation on elements. Nothing happens
 //! until a communicator takes it (`perform.rs`, which is also the only place where blocking ones begin): it gets its place in
 //! the order of calls (`reserve.rs`), `prepare.rs` checks it against the communicator and chooses its algorithm, and
-//! `gapless_coll::runtime` carries it out. A blocking one borrows the communicator's modules (`lent.rs`), others are in
-//! flight behind the world's lock, and whoever makes progress advances them.
+//! `gapless_coll::runtime` carries it out. A blocking one borrows the communicator's modules (`borrowed_modules.rs`),
+//! others are in flight behind the world's lock, and whoever makes progress advances them.
 //!
 //! # What is where
 //!
 //! - what ranks give: `buffers`, `error`, `between` (intercommunicators);
 //! - forms: `named` (methods), `perform` (blocking), `scoped` (borrowed memory), `owned` and `each` (own buffers);
-//! - on the way: `reserve`, `prepare`, `lent`, `remembered` (the last calls of a communicator), `rooms` (tags of persistent
-//!   ones);
+//! - on the way: `reserve`, `prepare`, `borrowed_modules`, `remembered` (the last calls of a communicator), `rooms` (tags
+//!   of persistent ones);
 //! - what modules of `gapless_coll` are given: `on_gpu`, `tasks` and `worker` (tasks of reductions).
 
 mod between;
+mod borrowed_modules;
 mod buffers;
 mod each;
 mod error;
-mod lent;
 mod named;
 mod on_gpu;
 mod owned;

@@ -62,7 +62,7 @@ pub enum Error {
     InUse {
         /// The first such byte.
         start: u64,
-        /// The one after the last of its stretch.
+        /// The one after the last of its span.
         end: u64,
     },
     /// An array that a plan was not made for; see [`Plan`](crate::Plan).

@@ -200,13 +200,13 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did;
     /// [`wait`](OwnedRequest::wait) then reports [`PmlError::Cancelled`](gapless_pml::PmlError::Cancelled). A send is
-    /// withdrawn. If it has left for another process, the answer is `false`, and waiting tells whether it was cancelled or
+    /// cancelled. If it has left for another process, the answer is `false`, and waiting tells whether it was cancelled or
     /// received, once its receiver has made progress.
     ///
     /// # Errors
     /// The world was left, or a thread panicked in it.
     pub fn cancel(&mut self) -> Result<bool, Error> {
-        self.shared.with(|state| state.cancel_or_recall(self.id))
+        self.shared.with(|state| state.cancel_request(self.id))
     }
 
     /// Whether the operation has ended; makes progress.

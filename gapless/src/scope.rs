@@ -43,7 +43,7 @@ impl Communicator {
     /// Runs `body`, in which messages can be started on borrowed memory, and waits for all of them before it returns.
     ///
     /// If `body` fails or panics, receives that no message has matched are cancelled, and so are sends that are
-    /// waiting for a receive; the rest is waited for. The receiver is asked before a send is withdrawn. So this lasts
+    /// waiting for a receive; the rest is waited for. The receiver is asked before a send is cancelled. So this lasts
     /// until that process has made progress once (a call that waits, a test, a progress thread), or is lost; not
     /// until it receives. Collectives cannot be cancelled: they are waited for.
     ///

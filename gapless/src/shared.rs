@@ -222,9 +222,8 @@ impl WorldState {
         Ok(self.pml.cancel_recv(id)?)
     }
 
-    /// Cancels a receive that has no message yet, or withdraws a send; whether it was cancelled by the time this
-    /// returns.
-    pub(crate) fn cancel_or_recall(&mut self, id: RequestId) -> Result<bool, Error> {
+    /// Cancels a receive that has no message yet, or a send. Whether it was cancelled by the time this returns.
+    pub(crate) fn cancel_request(&mut self, id: RequestId) -> Result<bool, Error> {
         Ok(self.cancel(id)? || self.pml.cancel_send(id)?)
     }
 

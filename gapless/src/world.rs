@@ -155,7 +155,7 @@ impl World {
     pub fn invalidate(&self, region: Region) -> Result<(), Error> {
         // A release is no event that ends a wait: ask again.
         let mut pause = Duration::from_micros(10);
-        while !self.try_withdraw(region)? {
+        while !self.try_invalidate(region)? {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
         }
@@ -167,7 +167,7 @@ impl World {
     ///
     /// # Errors
     /// As [`invalidate`](World::invalidate).
-    pub fn try_withdraw(&self, region: Region) -> Result<bool, Error> {
+    pub fn try_invalidate(&self, region: Region) -> Result<bool, Error> {
         self.shared.with(|state| {
             self.shared.drive_once(state);
             Ok(!state.pml.bml_mut().invalidate(region))

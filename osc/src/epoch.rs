@@ -221,7 +221,7 @@ impl Epochs {
         self.posted.as_deref().ok_or(WindowError::NotOpen { call: "wait" })
     }
 
-    pub(crate) fn withdrawn(&mut self) {
+    pub(crate) fn close_exposure(&mut self) {
         self.posted = None;
     }
 
@@ -367,7 +367,7 @@ mod tests {
         assert!(epochs.held().eq([(1, Lock::Shared)]), "nobody has taken the other one");
         epochs.post(&[0]);
         assert!(matches!(epochs.may_free(), Err(WindowError::Mixed { .. })));
-        epochs.withdrawn();
+        epochs.close_exposure();
         epochs.unlocked(1);
         epochs.may_flush(2, "flush").unwrap();
         assert!(epochs.may_flush(1, "flush").is_err());

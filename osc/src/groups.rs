@@ -168,7 +168,7 @@ impl Window {
     pub fn wait<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
         let group: Arc<[u32]> = self.epochs.posted()?.into();
         let heard = self.hear(driver, &group, WindowMessage::Complete);
-        self.epochs.withdrawn();
+        self.epochs.close_exposure();
         self.sound(heard)
     }
 
@@ -181,7 +181,7 @@ impl Window {
         driver.progress();
         let Some(heard) = self.heard(&group, WindowMessage::Complete) else { return Ok(false) };
         fence(Ordering::SeqCst);
-        self.epochs.withdrawn();
+        self.epochs.close_exposure();
         self.sound(heard)?;
         Ok(true)
     }

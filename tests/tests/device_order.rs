@@ -146,7 +146,7 @@ fn other_memory_is_withdrawn_before_it_is_freed() {
                 assert!(download(&**device, into) == image(round + u64::from(peer)));
                 for memory in [region, into] {
                     world.invalidate(memory).unwrap();
-                    assert!(world.try_withdraw(memory).unwrap());
+                    assert!(world.try_invalidate(memory).unwrap());
                     // SAFETY: no message uses it, and no peer has it mapped.
                     unsafe { device.free(memory) }.unwrap();
                 }

@@ -34,7 +34,7 @@ impl Arena {
         allocate: impl FnOnce(usize) -> Result<ArenaMemory, Box<dyn Error>>,
     ) -> Result<Arena, Box<dyn Error>> {
         let places = (rotation / laid.payload.max(1) + 2).min(1 << 16);
-        let last = (places - 1) / laid.many * laid.stretch + (laid.many - 1) * laid.step;
+        let last = (places - 1) / laid.many * laid.period + (laid.many - 1) * laid.step;
         let len = index(last + laid.span + LINE);
         let mut memory = allocate(len + PAGE)?;
         let all = memory.bytes_mut();
@@ -47,7 +47,7 @@ impl Arena {
         while places > 1 && greatest_divisor(stride, places) != 1 {
             stride += 1;
         }
-        let (step, many, between) = (index(laid.step), index(laid.many), index(laid.stretch));
+        let (step, many, between) = (index(laid.step), index(laid.many), index(laid.period));
         Ok(Arena { memory, start, step, many, between, places, stride, at: 0 })
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Laid {
     pub(crate) step: u64,
     pub(crate) many: u64,
     /// Bytes from the first place of so many to the next ones' first.
-    pub(crate) stretch: u64,
+    pub(crate) period: u64,
 }
 
 /// Numbers that look random; the same in both programs.
@@ -79,16 +79,16 @@ pub(crate) fn named(name: &str, bytes: u64) -> Result<Laid, Box<dyn Error>> {
             let face = Datatype::subarray(&[n; 3], &[n, depth, n], &[0; 3], Order::C, &double)?;
             let span = 8 * n * n * (n - 1) + 8 * n * depth;
             // The rows behind.
-            let (step, many, stretch) = (8 * n * depth, n / depth, 8 * n * n * n);
-            Laid { step, many, stretch, ..laid(&face, 1, span)? }
+            let (step, many, period) = (8 * n * depth, n / depth, 8 * n * n * n);
+            Laid { step, many, period, ..laid(&face, 1, span)? }
         }
         "xface" => {
             let depth = bytes / (8 * EDGE * EDGE);
             let sub = [EDGE, EDGE, depth];
             let face = Datatype::subarray(&[EDGE; 3], &sub, &[0; 3], Order::C, &double)?;
             let span = 8 * EDGE * EDGE * EDGE - 8 * (EDGE - depth);
-            let stretch = 8 * EDGE * EDGE * EDGE;
-            Laid { step: LINE, many: 56, stretch, ..laid(&face, 1, span)? }
+            let period = 8 * EDGE * EDGE * EDGE;
+            Laid { step: LINE, many: 56, period, ..laid(&face, 1, span)? }
         }
         _ => {
             let (kind, width, shuffled) =
@@ -134,9 +134,9 @@ fn places(blocks: u64, width: u64, shuffled: bool) -> (Vec<i64>, u64) {
 fn laid(datatype: &Datatype, count: u64, span: u64) -> Result<Laid, Box<dyn Error>> {
     let layout = datatype.commit()?;
     let payload = layout.size() * count;
-    let stretch = span.next_multiple_of(LINE) + LINE;
+    let period = span.next_multiple_of(LINE) + LINE;
     let lines = lines(&layout, count, span)?;
-    Ok(Laid { layout, count, payload, span, lines, step: 0, many: 1, stretch })
+    Ok(Laid { layout, count, payload, span, lines, step: 0, many: 1, period })
 }
 
 /// Cache lines that the instances touch in a buffer of `span` bytes that begins one, each counted once.

@@ -266,7 +266,7 @@ impl<'a> Session<'a> {
     /// Not one fits.
     pub fn places_in(&self, subject: &Subject, arena: &Spot) -> Result<Places, Failure> {
         let arenas = self.lab.arenas();
-        let (span, payload) = (stretch(subject.span), stretch(subject.payload));
+        let (span, payload) = (whole_pages(subject.span), whole_pages(subject.payload));
         for (needed, most) in [(span, arena.len()), (payload, arenas.packed.len())] {
             if needed > most {
                 let (needed, most) = (Bytes(needed), Bytes(most));
@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
     /// Not one fits.
     pub fn copies(&self, payload: u64) -> Result<Copies, Failure> {
         let arenas = self.lab.arenas();
-        let (step, most) = (stretch(payload), arenas.from.len().min(arenas.to.len()));
+        let (step, most) = (whole_pages(payload), arenas.from.len().min(arenas.to.len()));
         if step > most {
             let (needed, most) = (Bytes(step), Bytes(most));
             return Err(Failure::TooBig { case: "a plain copy".to_owned(), needed, most });
@@ -456,7 +456,7 @@ impl<'a> Session<'a> {
 /// The operation of a row that says that the device is lost.
 const LOST: &str = "everything from here on";
 
-fn stretch(bytes: u64) -> u64 {
+fn whole_pages(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(PAGE)
 }
 

@@ -5,7 +5,7 @@
 //! with cumulative and selective acknowledgements, retransmission, and credits that the receiver grants message by
 //! message close the gap. One message is one datagram.
 //!
-//! Where things are, from the wire up: `wire` (datagrams), `card` (addresses), `seq` (numbers that
+//! Where things are, from the wire up: `wire` (datagrams), `address` (addresses), `seq` (numbers that
 //! wrap), `rto` (how long to wait), `sender` and `receiver` (the two sides of one direction, without
 //! clock or sockets), `socket`, `channel` and `faults` (the wire, and a bad one for tests), `link`
 //! (one peer: meeting, talking, dying), `udp` (the implementation of [`gapless_btl::Btl`]).
@@ -40,7 +40,7 @@
 //! strange datagrams, the death goes unnoticed.
 #![forbid(unsafe_code)]
 
-mod card;
+mod address;
 mod channel;
 mod config;
 mod faults;

@@ -14,7 +14,7 @@
 
 mod meeting;
 
-use crate::card::Card;
+use crate::address::UdpAddress;
 use crate::channel::Channel;
 use crate::config::Config;
 use crate::faults::Wire;
@@ -45,7 +45,7 @@ const RECEIVE_MAX: u32 = 64;
 /// What a link finds around it.
 pub(crate) struct Around<'a> {
     pub(crate) now: Instant,
-    pub(crate) own: Card,
+    pub(crate) own: UdpAddress,
     pub(crate) config: &'a Config,
     pub(crate) listener: &'a Socket,
     /// Wakes for each link that is up, by its number.
@@ -70,7 +70,7 @@ enum LinkStage {
 
 pub(crate) struct Link {
     id: PeerId,
-    card: Card,
+    address: UdpAddress,
     stage: LinkStage,
     /// `None` once the link has ended.
     channel: Option<Channel>,
@@ -94,24 +94,24 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(
         id: PeerId,
-        card: Card,
+        address: UdpAddress,
         first: Seq,
         around: &Around<'_>,
     ) -> Result<Link, LinkError> {
         let Config { max_fragment_bytes, window, flying_bytes, faults, .. } = *around.config;
         let (dialer, own) = (Socket::bind()?, Socket::bind()?);
-        if [dialer.port(), own.port()].contains(&card.listener) {
+        if [dialer.port(), own.port()].contains(&address.listener) {
             // We were given the peer's port, and would talk to ourselves.
             return Err(gone("nobody has its port any more"));
         }
-        dialer.connect(card.listener)?;
+        dialer.connect(address.listener)?;
         let wire = faults.map(|faults| Wire::new(faults, id.0));
         let receive_pool = HeapPool::new(window as usize, max_fragment_bytes);
         let mut receiver = Receiver::new(window);
         receiver.make_room(&receive_pool);
         Ok(Link {
             id,
-            card,
+            address,
             stage: LinkStage::Meeting { dialer, hello_at: around.now, pause: meeting::PAUSE_MIN },
             channel: Some(Channel::new(own, wire)),
             sender: Sender::new(first, flying_bytes),
@@ -129,8 +129,8 @@ impl Link {
         })
     }
 
-    pub(crate) fn card(&self) -> &Card {
-        &self.card
+    pub(crate) fn address(&self) -> &UdpAddress {
+        &self.address
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -148,7 +148,7 @@ impl Link {
     }
 
     fn sessions(&self, around: &Around<'_>) -> Sessions {
-        Sessions { to: self.card.session, from: around.own.session }
+        Sessions { to: self.address.session, from: around.own.session }
     }
 
     // Talking

@@ -1,7 +1,7 @@
 //! The conformance suite on a clean and on bad wires, and what it does not ask: strangers, slow
 //! peers, ports that change hands, last words.
 
-use crate::card::Card;
+use crate::address::UdpAddress;
 use crate::seq::Seq;
 use crate::socket::Socket;
 use crate::udp::LINGER;
@@ -46,7 +46,7 @@ fn garbage(from: &Udp, to: PeerId, variant: u32) -> Option<Vec<u8>> {
     let good = Header {
         kind: PacketKind::Data,
         tag: 9,
-        sessions: Sessions { to: link.card().session, from: from.card.session },
+        sessions: Sessions { to: link.address().session, from: from.address.session },
         seq: sent,
         acks: room,
         payload_bytes: 0,
@@ -233,12 +233,12 @@ fn strangers_are_not_heard() {
     let forged = Header {
         kind: PacketKind::Data,
         tag: 3,
-        sessions: Sessions { to: b.card.session, from: a.card.session },
+        sessions: Sessions { to: b.address.session, from: a.address.session },
         seq: a.links[0].numbers().0,
         acks: Acks { ack: a.links[0].numbers().1, sack: 0, edge: a.links[0].numbers().1 },
         payload_bytes: 4,
     };
-    for port in [pair_port, b.card.listener] {
+    for port in [pair_port, b.address.listener] {
         // The right words, from the wrong port.
         stranger.send_to(port, &forged.encode(), &[9; 4]);
         stranger.send_to(port, &[0; HEADER_BYTES], &[]);
@@ -261,7 +261,7 @@ fn strangers_are_not_heard() {
 #[test]
 fn a_listener_that_changed_hands_refuses() {
     let (mut a, mut b) = (end(&Config::default()), end(&Config::default()));
-    let stale = Card { session: b.card.session ^ 1, ..b.card }.address();
+    let stale = UdpAddress { session: b.address.session ^ 1, ..b.address }.encode();
     let dead = a.connect(&stale).unwrap();
     let patience = Patience::new();
     loop {
@@ -284,10 +284,10 @@ fn a_listener_that_changed_hands_refuses() {
         poll(&mut b);
         patience.tick();
     }
-    let elsewhere = Card { host: !b.card.host, session: 5, ..b.card }.address();
+    let elsewhere = UdpAddress { host: !b.address.host, session: 5, ..b.address }.encode();
     assert!(matches!(a.connect(&elsewhere), Err(LinkError::Unreachable { .. })));
     // One session has one listener.
-    let moved = Card { listener: b.card.listener ^ 1, ..b.card }.address();
+    let moved = UdpAddress { listener: b.address.listener ^ 1, ..b.address }.encode();
     assert!(matches!(a.connect(&moved), Err(LinkError::BadAddress { .. })));
 }
 

@@ -3,7 +3,7 @@
 //! One epoll descriptor covers everything that can wake the caller: the listener, the socket of each
 //! link that is up, a timer for the next deadline of any link, and an eventfd for what is ready already.
 
-use crate::card::{Card, this_host};
+use crate::address::{UdpAddress, this_host};
 use crate::config::Config;
 use crate::link::{Around, Link};
 use crate::seq::Seq;
@@ -40,7 +40,7 @@ pub(crate) const LINGER: Duration = Duration::from_millis(300);
 
 /// UDP on the loopback interface. See the [crate](crate) for what it promises.
 pub struct Udp {
-    pub(crate) card: Card,
+    pub(crate) address: UdpAddress,
     pub(crate) config: Config,
     limits: Limits,
     listener: Socket,
@@ -99,7 +99,11 @@ impl Udp {
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(&add)?;
         epoll::add(&epoll, &wakeup, EventData::new_u64(WAKEUP), EventFlags::IN).map_err(&add)?;
         Ok(Udp {
-            card: Card { listener: listener.port(), session: random()?, host: this_host() },
+            address: UdpAddress {
+                listener: listener.port(),
+                session: random()?,
+                host: this_host(),
+            },
             limits: Limits {
                 name: "udp",
                 eager_bytes: config.eager_bytes,
@@ -125,8 +129,8 @@ impl Udp {
 
     /// Splits into the links and what they find around them.
     fn split(&mut self, now: Instant) -> (&mut Vec<Link>, Around<'_>) {
-        let Udp { card, config, listener, epoll, ready, links, .. } = self;
-        (links, Around { now, own: *card, config, listener, epoll, ready })
+        let Udp { address, config, listener, epoll, ready, links, .. } = self;
+        (links, Around { now, own: *address, config, listener, epoll, ready })
     }
 
     /// Waits for any descriptor, and gives the names of those that have something.
@@ -195,7 +199,7 @@ impl Udp {
         now: Instant,
     ) {
         let Sessions { to, from } = header.sessions;
-        if to != self.card.session {
+        if to != self.address.session {
             // Whoever is looked for had this port before, and is dead.
             let sessions = Sessions { to: from, from: to };
             let refuse = Header {
@@ -259,17 +263,17 @@ impl Btl for Udp {
     }
 
     fn address(&self) -> Address {
-        self.card.address()
+        self.address.encode()
     }
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        let card = Card::read(peer)?;
-        if card.host != self.card.host {
+        let address = UdpAddress::decode(peer)?;
+        if address.host != self.address.host {
             let reason = "it is on another host, or in another network namespace".to_owned();
             return Err(LinkError::Unreachable { reason });
         }
-        if let Some(&id) = self.by_session.get(&card.session) {
-            if self.link(id)?.card() != &card {
+        if let Some(&id) = self.by_session.get(&address.session) {
+            if self.link(id)?.address() != &address {
                 let what = "another port of a known session".to_owned();
                 return Err(LinkError::BadAddress { what });
             }
@@ -281,10 +285,10 @@ impl Btl for Udp {
         let first =
             Seq(u32::from_ne_bytes(random()?.to_ne_bytes()[..4].try_into().expect("4 of 8")));
         let (links, mut around) = self.split(Instant::now());
-        let mut link = Link::new(PeerId(number), card, first, &around)?;
+        let mut link = Link::new(PeerId(number), address, first, &around)?;
         link.step(false, false, &mut around);
         links.push(link);
-        self.by_session.insert(card.session, PeerId(number));
+        self.by_session.insert(address.session, PeerId(number));
         Ok(PeerId(number))
     }
 
@@ -347,6 +351,6 @@ impl Drop for Udp {
 
 impl std::fmt::Debug for Udp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Udp at port {} with {} peers", self.card.listener, self.links.len())
+        write!(f, "Udp at port {} with {} peers", self.address.listener, self.links.len())
     }
 }

@@ -1,6 +1,6 @@
 //! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
-use super::lent::Lent;
+use super::borrowed_modules::BorrowedModules;
 use super::prepare::{self, Prepared, RankPlace, Shares};
 use super::remembered::{Direct, Remembered};
 use super::reserve::Reserved;
@@ -141,7 +141,7 @@ impl Communicator {
         })?;
         match fast {
             Fast::Over => Ok(()),
-            Fast::Lent(modules, known) => self.perform_known(collective, modules, *known),
+            Fast::Borrowed(modules, known) => self.perform_known(collective, modules, *known),
             Fast::Unknown => self.perform_anew(collective),
         }
     }
@@ -162,19 +162,19 @@ impl Communicator {
         let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
         // SAFETY: `at_once` found `known` by all of this description but where its buffers are.
         let op = unsafe { op.shared().known(known) };
-        let lent = Lent::new(self, modules, Box::new(op));
+        let modules = BorrowedModules::new(self, modules, Box::new(op));
         // There is no user's function.
-        self.carry_out(lent, (what.0, number), None)
+        self.carry_out(modules, (what.0, number), None)
     }
 
     /// Does a collective by modules that were borrowed, or by messages alone if they leave it to that.
     fn carry_out(
         &self,
-        lent: Lent<'_>,
+        modules: BorrowedModules<'_>,
         (operation, number): (Operation, u64),
         operator: Option<Op>,
     ) -> Result<(), Error> {
-        match self.by_modules(lent, (operation, number))? {
+        match self.by_modules(modules, (operation, number))? {
             Stepped::Ended(result) => result.map_err(|error| self.failed(operation, error)),
             Stepped::Apart(op) => {
                 let mut op = Some((op, operator));
@@ -237,7 +237,7 @@ impl Communicator {
         }
         let known = Box::new((number, direct.clone()));
         match queue.lend(None) {
-            Some(modules) => Fast::Lent(modules, known),
+            Some(modules) => Fast::Borrowed(modules, known),
             None => unreachable!("it was at rest"),
         }
     }
@@ -265,9 +265,9 @@ impl Communicator {
                 let _ = Engine::serves(&*self.shared.tools, space);
             }
             if let Some(modules) = reserved.lend() {
-                let lent = Lent::new(self, modules, op);
+                let modules = BorrowedModules::new(self, modules, op);
                 drop(reserved);
-                return self.carry_out(lent, (operation, number), operator);
+                return self.carry_out(modules, (operation, number), operator);
             }
         }
         let mut op = Some((op, operator));
@@ -489,7 +489,7 @@ impl Communicator {
 enum Fast {
     Over,
     /// It waits for others: the modules, its number, and what it is to do.
-    Lent(Modules, Box<(u64, Direct)>),
+    Borrowed(Modules, Box<(u64, Direct)>),
     /// Something else has them, or no memory is shared.
     Unknown,
 }

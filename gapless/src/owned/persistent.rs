@@ -139,14 +139,14 @@ impl<B: OwnedBuffer> Persistent<B> {
     }
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did; waiting then
-    /// reports [`PmlError::Cancelled`]. A send is withdrawn. If it has left for another process, the answer is `false`, and
+    /// reports [`PmlError::Cancelled`]. A send is cancelled. If it has left for another process, the answer is `false`, and
     /// waiting tells whether it was cancelled or received, once its receiver has made progress.
     ///
     /// # Errors
     /// It is inactive.
     pub fn cancel(&mut self) -> Result<bool, Error> {
         let id = self.active.ok_or(Error::Inactive)?;
-        self.shared.with(|state| state.cancel_or_recall(id))
+        self.shared.with(|state| state.cancel_request(id))
     }
 
     /// Whether it was started and not waited for.

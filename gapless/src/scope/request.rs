@@ -58,14 +58,14 @@ impl<'scope> Request<'scope> {
     }
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did; waiting then
-    /// reports [`PmlError::Cancelled`](crate::PmlError::Cancelled). A send is withdrawn. If it has
+    /// reports [`PmlError::Cancelled`](crate::PmlError::Cancelled). A send is cancelled. If it has
     /// left for another process, the answer is `false`, and waiting tells whether it was cancelled or received, once its
     /// receiver has made progress.
     ///
     /// # Errors
     /// The world was left, or a thread panicked in it.
     pub fn cancel(&mut self) -> Result<bool, Error> {
-        self.comm.shared.with(|state| state.cancel_or_recall(self.id))
+        self.comm.shared.with(|state| state.cancel_request(self.id))
     }
 }
 

@@ -95,7 +95,7 @@ impl Link {
         if !hello.heard {
             let (header, hello) = self.hello(true, around);
             if !self.channel.as_mut().is_some_and(Channel::swallows) {
-                around.listener.send_to(self.card.listener, &header.encode(), &hello);
+                around.listener.send_to(self.address.listener, &header.encode(), &hello);
             }
         }
     }

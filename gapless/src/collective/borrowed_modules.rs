@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::task::Poll;
 
 /// Modules that work on memory of a caller. However the call is left, nothing works on it any more, and they are back.
-pub(super) struct Lent<'c> {
+pub(super) struct BorrowedModules<'c> {
     comm: &'c Communicator,
     /// `None` only while this is dropped.
     borrowed: Option<Borrowed>,
@@ -18,10 +18,14 @@ pub(super) struct Lent<'c> {
     polls: bool,
 }
 
-impl<'c> Lent<'c> {
+impl<'c> BorrowedModules<'c> {
     /// Modules that the communicator's queue has lent, for this.
-    pub(super) fn new(comm: &'c Communicator, modules: Modules, op: Box<CollOp>) -> Lent<'c> {
-        Lent { comm, borrowed: Some(Borrowed::new(modules, op)), polls: false }
+    pub(super) fn new(
+        comm: &'c Communicator,
+        modules: Modules,
+        op: Box<CollOp>,
+    ) -> BorrowedModules<'c> {
+        BorrowedModules { comm, borrowed: Some(Borrowed::new(modules, op)), polls: false }
     }
 
     fn borrowed(&mut self) -> &mut Borrowed {
@@ -70,7 +74,7 @@ impl<'c> Lent<'c> {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for BorrowedModules<'_> {
     fn drop(&mut self) {
         let Some(borrowed) = self.borrowed.take() else { return };
         // Gives up what is under way: nothing, if the collective has ended.
@@ -93,18 +97,18 @@ impl Communicator {
     #[inline(never)] // its frame is large
     pub(super) fn by_modules(
         &self,
-        mut lent: Lent<'_>,
+        mut modules: BorrowedModules<'_>,
         (operation, number): (Operation, u64),
     ) -> Result<Stepped, Error> {
         let (call, whom) = (self.in_call(operation, number), Cell::new(None));
         self.shared.wait_looking(
-            (&|| Doing { whom: whom.get(), ..call }, &mut lent),
-            Lent::look,
-            |lent, state, patient| match lent.advance(state) {
+            (&|| Doing { whom: whom.get(), ..call }, &mut modules),
+            BorrowedModules::look,
+            |modules, state, patient| match modules.advance(state) {
                 Poll::Ready(stepped) => Look::Found(stepped),
                 Poll::Pending if patient => {
-                    let look = lent.sleepy(state);
-                    whom.set(lent.borrowed().awaits());
+                    let look = modules.sleepy(state);
+                    whom.set(modules.borrowed().awaits());
                     look
                 }
                 Poll::Pending => Look::NotYet,

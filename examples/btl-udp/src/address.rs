@@ -8,7 +8,7 @@ use gapless_btl::{Address, LinkError};
 
 /// Where to say Hello, and for whom to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct UdpAddress {
     /// The port of the socket that Hellos go to.
     pub(crate) listener: u16,
     /// A random number that says whose it is: another process may take the port later.
@@ -32,8 +32,8 @@ pub(crate) fn this_host() -> u64 {
     })
 }
 
-impl Card {
-    pub(crate) fn address(&self) -> Address {
+impl UdpAddress {
+    pub(crate) fn encode(&self) -> Address {
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&self.listener.to_be_bytes());
@@ -43,7 +43,7 @@ impl Card {
         Address::new(&bytes).expect("the address is short")
     }
 
-    pub(crate) fn read(address: &Address) -> Result<Card, LinkError> {
+    pub(crate) fn decode(address: &Address) -> Result<UdpAddress, LinkError> {
         let bad = |what: String| LinkError::BadAddress { what };
         let bytes = address.as_bytes();
         let bytes: &[u8; BYTES] = bytes
@@ -53,15 +53,15 @@ impl Card {
             return Err(bad(format!("it starts with {:02x?}", &bytes[..4])));
         }
         let number = |at: usize| -> [u8; 8] { bytes[at..at + 8].try_into().expect("eight bytes") };
-        let card = Card {
+        let address = UdpAddress {
             listener: u16::from_be_bytes([bytes[4], bytes[5]]),
             session: u64::from_be_bytes(number(6)),
             host: u64::from_be_bytes(number(22)),
         };
-        if card.listener == 0 || !card.session != u64::from_be_bytes(number(14)) {
+        if address.listener == 0 || !address.session != u64::from_be_bytes(number(14)) {
             return Err(bad("its port or session is damaged".to_owned()));
         }
-        Ok(card)
+        Ok(address)
     }
 }
 
@@ -70,14 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_are_read_back_and_damage_is_noticed() {
-        let card = Card { listener: 513, session: 0x1234_5678_9abc_def0, host: this_host() };
-        assert_eq!(Card::read(&card.address()), Ok(card));
+    fn addresses_are_read_back_and_damage_is_noticed() {
+        let address =
+            UdpAddress { listener: 513, session: 0x1234_5678_9abc_def0, host: this_host() };
+        assert_eq!(UdpAddress::decode(&address.encode()), Ok(address));
         for at in (0..4).chain(6..22) {
-            let mut bytes = card.address().as_bytes().to_vec();
+            let mut bytes = address.encode().as_bytes().to_vec();
             bytes[at] ^= 1;
-            assert!(Card::read(&Address::new(&bytes).unwrap()).is_err(), "byte {at}");
+            assert!(UdpAddress::decode(&Address::new(&bytes).unwrap()).is_err(), "byte {at}");
         }
-        assert!(Card::read(&Card { listener: 0, ..card }.address()).is_err());
+        assert!(UdpAddress::decode(&UdpAddress { listener: 0, ..address }.encode()).is_err());
     }
 }
