@@ -1,4 +1,6 @@
-//! Which algorithms there are, and which operations each does.
+//! Which algorithms there are, by what names, and which operations each does.
+//!
+//! [`TABLE`] is the list from which names, what is tried and what is proved follow.
 use crate::level::Within;
 use crate::operation::Operation;
 use crate::tree::Tree;
@@ -119,9 +121,83 @@ impl Algorithm {
     }
 }
 
+/// A method, or those that differ by a number alone.
+pub(crate) struct Entry {
+    /// Its name, in which `N` stands for the number.
+    pub(crate) name: &'static str,
+    /// The one with this number.
+    pub(crate) make: fn(usize) -> Method,
+    /// The numbers of those that may be [tried](crate::choose::candidates). What has no number is tried if this is `[0]`.
+    pub(crate) tried: &'static [usize],
+    /// The numbers of those that are proved.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests prove"))]
+    pub(crate) proved: &'static [usize],
+}
+
+const fn plain(name: &'static str, make: fn(usize) -> Method) -> Entry {
+    Entry { name, make, tried: &[0], proved: &[0] }
+}
+
+/// All methods.
+pub(crate) const TABLE: [Entry; 15] = {
+    use Method as M;
+    [
+        plain("linear", |_| M::Linear),
+        Entry { name: "pairwise-N", make: M::Pairwise, tried: &[1, 4], proved: &[1, 3] },
+        plain("flat", |_| M::Tree(Tree::Flat)),
+        plain("chain", |_| M::Tree(Tree::Chain)),
+        plain("binomial", |_| M::Tree(Tree::Binomial)),
+        Entry {
+            name: "N-nomial",
+            make: |k| M::Tree(Tree::KNomial(k)),
+            tried: &[4, 8],
+            proved: &[3, 4],
+        },
+        plain("direct", |_| M::Exchange(Exchange::Direct)),
+        plain("ring", |_| M::Exchange(Exchange::Ring)),
+        plain("bruck", |_| M::Exchange(Exchange::Bruck)),
+        plain("blocks", |_| M::Exchange(Exchange::Doubling)),
+        Entry {
+            name: "pat-N",
+            make: |blocks| M::Exchange(Exchange::Pat { blocks }),
+            tried: &[4, 64],
+            proved: &[1, 2, 4, 1000],
+        },
+        plain("doubling", |_| M::Doubling),
+        plain("halving", |_| M::Halving),
+        // Whoever has somebody to carry tasks says so.
+        Entry { tried: &[], ..plain("xtq", |_| M::Xtq) },
+        // It has no schedule.
+        Entry { tried: &[], proved: &[], ..plain("shared", |_| M::Shared) },
+    ]
+};
+
 impl Method {
+    /// Its number; 0 if it has none.
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::Pairwise(number)
+            | Self::Tree(Tree::KNomial(number))
+            | Self::Exchange(Exchange::Pat { blocks: number }) => number,
+            _ => 0,
+        }
+    }
+
+    /// Whether its number has a meaning.
+    pub(crate) fn is_sound(self) -> bool {
+        match self {
+            Self::Tree(tree) => tree.is_sound(),
+            Self::Exchange(how) => how.is_sound(),
+            Self::Pairwise(at_once) => at_once > 0,
+            _ => true,
+        }
+    }
+
     fn does(self, operation: Operation, commutative: bool) -> bool {
         use Operation as O;
+        if !self.is_sound() {
+            return false;
+        }
         match self {
             Self::Linear => matches!(
                 operation,
@@ -142,33 +218,25 @@ impl Method {
                         O::Reduce | O::Allreduce | O::ReduceScatter | O::ReduceScatterBlock
                     )
             }
-            Self::Pairwise(at_once) => {
-                at_once > 0 && matches!(operation, O::Alltoall | O::Alltoallv)
-            }
-            Self::Tree(tree) => {
-                tree.is_sound()
-                    && match operation {
-                        O::Scan | O::Exscan => tree == Tree::Chain,
-                        O::Gatherv
-                        | O::Scatterv
-                        | O::Alltoall
-                        | O::Alltoallv
-                        | O::NeighborAllgather
-                        | O::NeighborAlltoall => false,
-                        _ => true,
-                    }
-            }
-            Self::Exchange(how) => {
-                how.is_sound()
-                    && match operation {
-                        O::Barrier | O::Alltoall => how == Exchange::Bruck,
-                        O::Bcast | O::Allgather | O::Allgatherv => true,
-                        O::Reduce | O::Allreduce | O::ReduceScatter | O::ReduceScatterBlock => {
-                            commutative || how == Exchange::Direct
-                        }
-                        _ => false,
-                    }
-            }
+            Self::Pairwise(_) => matches!(operation, O::Alltoall | O::Alltoallv),
+            Self::Tree(tree) => match operation {
+                O::Scan | O::Exscan => tree == Tree::Chain,
+                O::Gatherv
+                | O::Scatterv
+                | O::Alltoall
+                | O::Alltoallv
+                | O::NeighborAllgather
+                | O::NeighborAlltoall => false,
+                _ => true,
+            },
+            Self::Exchange(how) => match operation {
+                O::Barrier | O::Alltoall => how == Exchange::Bruck,
+                O::Bcast | O::Allgather | O::Allgatherv => true,
+                O::Reduce | O::Allreduce | O::ReduceScatter | O::ReduceScatterBlock => {
+                    commutative || how == Exchange::Direct
+                }
+                _ => false,
+            },
             Self::Doubling => matches!(operation, O::Allreduce | O::Scan | O::Exscan),
             Self::Halving => matches!(
                 operation,

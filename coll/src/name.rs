@@ -15,35 +15,24 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Level;
-use crate::algorithm::{Algorithm, Exchange, Method};
+use crate::algorithm::{Algorithm, Exchange, Method, TABLE};
 use crate::level::Within;
 use crate::operation::Operation;
 use crate::tree::Tree;
 
 /// The names of the methods; `N` stands for a number.
-pub const METHODS: [&str; 15] = [
-    "linear",
-    "pairwise-N",
-    "flat",
-    "chain",
-    "binomial",
-    "N-nomial",
-    "direct",
-    "ring",
-    "bruck",
-    "blocks",
-    "pat-N",
-    "doubling",
-    "halving",
-    "xtq",
-    "shared",
-];
+pub const METHODS: [&str; TABLE.len()] = {
+    let mut names = [""; TABLE.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = TABLE[at].name;
+        at += 1;
+    }
+    names
+};
 
 /// What ranks of a host have in the place of a tree, if they share memory.
 const SHARED: &str = "shared";
-
-/// Those of them that are trees.
-const TREES: [&str; 4] = ["flat", "chain", "binomial", "N-nomial"];
 
 /// A name that is nobody's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +55,7 @@ pub enum NameError {
         near: Option<&'static str>,
     },
     /// What stands behind `over` is no tree.
-    #[error("{given:?} is no tree: groups are joined {}; those of hosts also {SHARED}", TREES.join(", "))]
+    #[error("{given:?} is no tree: groups are joined {}; those of hosts also {SHARED}", trees())]
     Tree {
         /// What was given, shortened.
         given: String,
@@ -91,6 +80,12 @@ pub enum NameError {
         /// What was given, shortened.
         given: String,
     },
+}
+
+/// The names of the methods that are trees.
+fn trees() -> String {
+    let trees = TABLE.iter().filter(|entry| matches!((entry.make)(2), Method::Tree(_)));
+    trees.map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
 fn meant(near: Option<&str>, all: &[&str]) -> String {
@@ -211,26 +206,15 @@ impl FromStr for Method {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let behind = |name: &str| text.strip_prefix(name).and_then(number);
-        let found = match text {
-            "linear" => Some(Self::Linear),
-            "direct" => Some(Self::Exchange(Exchange::Direct)),
-            "ring" => Some(Self::Exchange(Exchange::Ring)),
-            "bruck" => Some(Self::Exchange(Exchange::Bruck)),
-            "blocks" => Some(Self::Exchange(Exchange::Doubling)),
-            "doubling" => Some(Self::Doubling),
-            "halving" => Some(Self::Halving),
-            "xtq" => Some(Self::Xtq),
-            "shared" => Some(Self::Shared),
-            _ => Tree::named(text).map(Self::Tree),
-        };
-        let numbered = || {
-            let pairwise = behind("pairwise-").filter(|at_once| *at_once > 0).map(Self::Pairwise);
-            let pat = || behind("pat-").filter(|blocks| *blocks > 0);
-            pairwise.or_else(|| Some(Self::Exchange(Exchange::Pat { blocks: pat()? })))
-        };
+        let found = TABLE.iter().find_map(|entry| match entry.name.split_once('N') {
+            None => (text == entry.name).then(|| (entry.make)(0)),
+            Some((before, after)) => {
+                let digits = text.strip_prefix(before)?.strip_suffix(after)?;
+                Some((entry.make)(number(digits)?))
+            }
+        });
         found
-            .or_else(numbered)
+            .filter(|method| method.is_sound())
             .ok_or_else(|| NameError::Method { given: shown(text), near: near(text, &METHODS) })
     }
 }
@@ -238,13 +222,10 @@ impl FromStr for Method {
 impl Tree {
     /// The tree of a name.
     fn named(text: &str) -> Option<Self> {
-        let tree = match text {
-            "flat" => Self::Flat,
-            "chain" => Self::Chain,
-            "binomial" => Self::Binomial,
-            _ => Self::KNomial(text.strip_suffix("-nomial").and_then(number)?),
-        };
-        tree.is_sound().then_some(tree)
+        match text.parse() {
+            Ok(Method::Tree(tree)) => Some(tree),
+            _ => None,
+        }
     }
 }
 
@@ -274,39 +255,25 @@ impl fmt::Display for Within {
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Linear => write!(f, "linear"),
-            Self::Pairwise(at_once) => write!(f, "pairwise-{at_once}"),
-            Self::Tree(tree) => write!(f, "{tree}"),
-            Self::Exchange(how) => write!(f, "{how}"),
-            Self::Doubling => write!(f, "doubling"),
-            Self::Halving => write!(f, "halving"),
-            Self::Xtq => write!(f, "xtq"),
-            Self::Shared => write!(f, "shared"),
+        let number = self.number();
+        let entry = TABLE.iter().find(|entry| (entry.make)(number) == *self);
+        let name = entry.map_or("", |entry| entry.name);
+        match name.split_once('N') {
+            None => f.write_str(name),
+            Some((before, after)) => write!(f, "{before}{number}{after}"),
         }
     }
 }
 
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flat => write!(f, "flat"),
-            Self::Chain => write!(f, "chain"),
-            Self::Binomial => write!(f, "binomial"),
-            Self::KNomial(k) => write!(f, "{k}-nomial"),
-        }
+        Method::Tree(*self).fmt(f)
     }
 }
 
 impl fmt::Display for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Direct => write!(f, "direct"),
-            Self::Ring => write!(f, "ring"),
-            Self::Bruck => write!(f, "bruck"),
-            Self::Doubling => write!(f, "blocks"),
-            Self::Pat { blocks } => write!(f, "pat-{blocks}"),
-        }
+        Method::Exchange(*self).fmt(f)
     }
 }
 

@@ -55,15 +55,7 @@ impl Algorithm {
 
 /// Whether its numbers have a meaning.
 fn is_sound(algorithm: &Algorithm) -> bool {
-    algorithm.within.levels().all(|(_, tree)| tree.is_sound())
-        && match algorithm.method {
-            Method::Tree(tree) => tree.is_sound(),
-            Method::Exchange(how) => how.is_sound(),
-            Method::Pairwise(at_once) => at_once > 0,
-            Method::Linear | Method::Doubling | Method::Halving | Method::Xtq | Method::Shared => {
-                true
-            }
-        }
+    algorithm.within.levels().all(|(_, tree)| tree.is_sound()) && algorithm.method.is_sound()
 }
 
 /// Up a tree and down again, the root's messages to its children all wait for those from its children, if these are

@@ -6,40 +6,18 @@ mod movement;
 mod mutants;
 mod reductions;
 
+use crate::algorithm::TABLE;
 use crate::prove::{Definition, Refutation, prove};
 use crate::{
-    Algorithm, Call, Exchange, Level, Locality, Method, Operation, Reduction, Schedule, Tree, build,
+    Algorithm, Call, Level, Locality, Method, Operation, Reduction, Schedule, Tree, build,
 };
 
 /// The largest number of ranks that is proved.
 const RANKS_MAX: usize = 33;
 
-const TREES: [Tree; 5] =
-    [Tree::Flat, Tree::Chain, Tree::Binomial, Tree::KNomial(3), Tree::KNomial(4)];
-
-const EXCHANGES: [Exchange; 8] = [
-    Exchange::Direct,
-    Exchange::Ring,
-    Exchange::Bruck,
-    Exchange::Doubling,
-    Exchange::Pat { blocks: 1 },
-    Exchange::Pat { blocks: 2 },
-    Exchange::Pat { blocks: 4 },
-    Exchange::Pat { blocks: 1000 },
-];
-
 /// All methods, with some parameters.
-fn methods() -> Vec<Method> {
-    let others = [
-        Method::Linear,
-        Method::Pairwise(1),
-        Method::Pairwise(3),
-        Method::Doubling,
-        Method::Halving,
-        Method::Xtq,
-    ];
-    let trees = TREES.into_iter().map(Method::Tree);
-    others.into_iter().chain(trees).chain(EXCHANGES.into_iter().map(Method::Exchange)).collect()
+fn methods() -> impl Iterator<Item = Method> {
+    TABLE.iter().flat_map(|entry| entry.proved.iter().map(|&number| (entry.make)(number)))
 }
 
 /// The algorithms on one level that do an operation among `n`, without segments and with; beyond some ranks by turns, to
@@ -49,7 +27,7 @@ fn algorithms(operation: Operation, commutative: bool, segment: u64, n: usize) -
         ..=12 if segment > 0 => vec![0, segment],
         _ => vec![n as u64 / 2 % 2 * segment],
     };
-    let all = methods().into_iter().map(Algorithm::new);
+    let all = methods().map(Algorithm::new);
     let all =
         all.flat_map(|algorithm| cut.iter().map(move |segment| algorithm.segmented(*segment)));
     all.filter(|algorithm| algorithm.does(operation, commutative)).collect()

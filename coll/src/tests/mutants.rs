@@ -1,5 +1,6 @@
 //! Schedules with one thing wrong are refuted: so the proof can fail, and each of its checks matters.
 use super::*;
+use crate::Exchange;
 use crate::schedule::{Action, Buffer, Place};
 
 /// A collective that is mutated: calls, algorithm, and schedules that are right.
