@@ -6,8 +6,8 @@
 //! its queues, and back. Kernels run when simulated time has come to their end.
 //!
 //! The target's NIC takes a task or refuses it, and says so (§III.B). The library of the initiator puts again what was
-//! refused for now, after a pause; of a line it has one put under way at a time. When a task has ended, the library's
-//! thread of the target tells the initiator (§V.C.1).
+//! refused for now, after a pause; of a sequence it has one put under way at a time. When a task has ended, the
+//! library's thread of the target tells the initiator (§V.C.1).
 //!
 //! What belongs to the processes and not to the machine is left out: functions, limits of time, puts that wait for
 //! signals, and losses.
@@ -78,8 +78,8 @@ impl From<PacketError> for ClusterError {
 pub(crate) struct ClusterState {
     processes: Vec<Process>,
     puts: Vec<Issued>,
-    /// Puts that stand in a line, by initiator, target and queue; the first of each is under way.
-    lines: BTreeMap<(usize, usize, u8), VecDeque<usize>>,
+    /// Sequences of puts, by initiator, target and queue; the first of each is under way.
+    sequences: BTreeMap<(usize, usize, u8), VecDeque<usize>>,
     /// Names of kernels and queues that were given.
     named: u64,
 }
@@ -118,7 +118,7 @@ struct Issued {
 }
 
 impl Issued {
-    fn line(&self) -> Option<(usize, usize, u8)> {
+    fn sequence(&self) -> Option<(usize, usize, u8)> {
         let in_order = self.put.order.retry == Retry::InOrder;
         in_order.then_some((self.from, self.to, self.put.order.command.queue))
     }
@@ -314,12 +314,12 @@ impl Cluster {
         let (handle, cluster) = (PutHandle::default(), &mut self.sim.cluster);
         let issued =
             Issued { put, packet, from, to, handle: handle.clone(), refusals: 0, failed: None };
-        let (line, number) = (issued.line(), cluster.puts.len());
+        let (sequence, number) = (issued.sequence(), cluster.puts.len());
         cluster.puts.push(issued);
-        let waits = line.is_some_and(|line| {
-            let line = cluster.lines.entry(line).or_default();
-            line.push_back(number);
-            line.len() > 1
+        let waits = sequence.is_some_and(|sequence| {
+            let sequence = cluster.sequences.entry(sequence).or_default();
+            sequence.push_back(number);
+            sequence.len() > 1
         });
         if !waits {
             self.sim.give(from, 0, Job::Put { put: number });
@@ -419,7 +419,7 @@ impl Sim<'_> {
                 let issued = &self.cluster.puts[put];
                 let asks = issued.put.order.command.flags.contains(Flags::ACKNOWLEDGE);
                 issued.handle.accept(!asks);
-                self.next_of_line(put);
+                self.next_of_sequence(put);
             }
             NicCommand::Verdict { put, refused: Some(refusal) } => self.was_refused(put, refusal),
             NicCommand::Answer { put } => {
@@ -453,7 +453,7 @@ impl Sim<'_> {
         let is_over = retry == Retry::Never || issued.refusals >= u64::from(attempts_max);
         if is_over || !refusal.may_pass() {
             self.ends(put, Err(XtqError::Refused { target, refusal }));
-            return self.next_of_line(put);
+            return self.next_of_sequence(put);
         }
         let pause = PAUSE * (1 << (issued.refusals - 1).min(u64::from(DOUBLINGS)));
         self.after(pause, Event::Again { put });
@@ -464,13 +464,17 @@ impl Sim<'_> {
         self.give(from, 0, Job::Put { put });
     }
 
-    /// A put of a line is in its queue, or left out: the next one has its turn.
-    fn next_of_line(&mut self, put: usize) {
+    /// A put of a sequence is in its queue, or left out: the next one has its turn.
+    fn next_of_sequence(&mut self, put: usize) {
         let issued = &self.cluster.puts[put];
-        let (from, line) = (issued.from, issued.line());
-        let Some(line) = line.and_then(|line| self.cluster.lines.get_mut(&line)) else { return };
-        line.pop_front();
-        if let Some(&next) = line.front() {
+        let (from, sequence) = (issued.from, issued.sequence());
+        let Some(sequence) =
+            sequence.and_then(|sequence| self.cluster.sequences.get_mut(&sequence))
+        else {
+            return;
+        };
+        sequence.pop_front();
+        if let Some(&next) = sequence.front() {
             self.give(from, 0, Job::Put { put: next });
         }
     }

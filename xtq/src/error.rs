@@ -51,8 +51,8 @@ pub enum Refusal {
         /// The longest that is posted.
         largest: u32,
     },
-    /// An earlier put of the same line was refused, and comes first.
-    #[error("an earlier put of the line comes first")]
+    /// An earlier put of the same sequence was refused, and comes first.
+    #[error("an earlier put of the sequence comes first")]
     OutOfTurn,
     /// The target could not make a thread to run it, now.
     #[error("no thread to run it could be made")]

@@ -3,7 +3,7 @@
 //!
 //! | file | has |
 //! |---|---|
-//! | `initiator.rs`, `line.rs` | puts on their way, retries, order: what to send |
+//! | `initiator.rs`, `sequence.rs` | puts on their way, retries, order: what to send |
 //! | `flush.rs`, `link.rs` | sending it; messages in order and once each |
 //! | `target.rs` | receive buffers, the rewrite, refusals |
 //! | `queue.rs`, `run.rs` | queues of tasks, threads, running one |
@@ -24,7 +24,6 @@ mod grant;
 #[allow(unsafe_code, reason = "frees what it has allocated")]
 mod heap;
 mod initiator;
-mod line;
 mod link;
 mod names;
 mod nic;
@@ -34,6 +33,7 @@ mod queue;
 mod register;
 mod rings;
 mod run;
+mod sequence;
 #[allow(
     unsafe_code,
     reason = "makes rings, and tells a worker of memory for which the caller vouches"
@@ -449,8 +449,8 @@ impl Xtq {
         Ok(handle)
     }
 
-    /// Whether puts of the worker's kernels of this target, in no line, go into its ring: they begin in the order in which
-    /// they were put, and of those none is refused for now but for want of a receive buffer.
+    /// Whether puts of the worker's kernels of this target, in no sequence, go into its ring: they begin in the order
+    /// in which they were put, and of those none is refused for now but for want of a receive buffer.
     #[must_use]
     pub fn has_ring(&self, target: Rank) -> bool {
         self.inner.with(|state| state.initiator.has_ring(target))

@@ -21,8 +21,8 @@ pub enum Retry {
     Never,
     /// It is sent again later, whatever has become of others.
     InAnyOrder,
-    /// Puts of this kind to one queue of one target stand in a line: they enter the queue in the order in which they
-    /// were put. An earlier one that is refused holds the later ones up.
+    /// Puts of this kind to one queue of one target form a sequence: they enter the queue in the order in which
+    /// they were put. An earlier one that is refused holds the later ones up.
     InOrder,
 }
 

@@ -75,7 +75,7 @@ pub(crate) enum Ring {
     Offer = 0,
     /// The target: these are the worker's kernels now.
     Kernels = 1,
-    /// The initiator: it is mapped, and no put of these kernels goes by message any more, but those of lines.
+    /// The initiator: it is mapped, and no put of these kernels goes by message any more, but those of sequences.
     Ready = 2,
     /// The initiator: it cannot be mapped.
     Declined = 3,
@@ -128,7 +128,7 @@ pub(crate) enum Verdict {
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Head {
-    /// A packet follows. `number`: its place in its line, if it has one.
+    /// A packet follows. `number`: its place in its sequence, if it has one.
     Put {
         put: u64,
         number: Option<u64>,

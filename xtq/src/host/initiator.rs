@@ -1,4 +1,4 @@
-//! The initiator's side: puts on their way, lines of puts, retries. It decides; `flush.rs` sends.
+//! The initiator's side: puts on their way, sequences of puts, retries. It decides; `flush.rs` sends.
 //!
 //! ```text
 //! held ──signal──► queued ──sent──► asked ──accepted──► running ──ended──► over
@@ -22,8 +22,8 @@ pub(super) mod offers;
 mod room;
 mod swift;
 
-use super::line::{LineKey, PutQueue, WINDOW_MAX};
 use super::names::ByName;
+use super::sequence::{PutSequence, SequenceKey, WINDOW_MAX};
 use super::{Blamed, lost_error};
 use crate::buffer::{Bytes, Payload};
 use crate::error::{Refusal, XtqError};
@@ -44,7 +44,7 @@ pub const PAUSE_NS: u64 = 10_000;
 #[doc(hidden)]
 pub const DOUBLINGS: u32 = 7;
 
-/// Puts without a line to one peer that are sent, or may be, and not answered.
+/// Puts without a sequence to one peer that are sent, or may be, and not answered.
 const OPEN_MAX: usize = 1024;
 /// Verdicts to one peer that wait for room, at most. Of a peer that keeps to the windows there are no more.
 pub(super) const VERDICTS_MAX: usize = OPEN_MAX + ENTRIES * WINDOW_MAX;
@@ -72,7 +72,7 @@ impl Outbox {
 /// One message.
 #[derive(Debug)]
 pub(super) enum QueuedMessage {
-    /// The packet of a put, with its number in its line.
+    /// The packet of a put, with its number in its sequence.
     Put(u64, Option<u64>),
     /// The next piece of its body.
     Data(u64),
@@ -92,7 +92,7 @@ impl QueuedMessage {
     }
 }
 
-/// The puts without a line to one peer.
+/// The puts without a sequence to one peer.
 #[derive(Debug, Default)]
 struct Open {
     /// How many are in the outbox, or sent and not answered.
@@ -130,7 +130,7 @@ pub(super) struct Outgoing {
     pub(super) stage: PutStage,
     /// Whether its body went with the packet.
     pub(super) whole: bool,
-    line: Option<LineKey>,
+    sequence: Option<SequenceKey>,
     retry: Retry,
     attempts: u32,
     attempts_max: u32,
@@ -159,7 +159,7 @@ impl Outgoing {
             payload,
             stage: PutStage::Waiting,
             whole: false,
-            line: (put.retry == Retry::InOrder).then_some((put.target.0, put.command.queue)),
+            sequence: (put.retry == Retry::InOrder).then_some((put.target.0, put.command.queue)),
             retry: put.retry,
             attempts: 0,
             attempts_max: put.attempts_max,
@@ -201,7 +201,7 @@ pub(super) struct Initiator {
     next: u64,
     pub(super) outbox: BTreeMap<u32, Outbox>,
     open: HashMap<u32, Open>,
-    lines: HashMap<LineKey, PutQueue>,
+    sequences: HashMap<SequenceKey, PutSequence>,
     pub(super) rings: Arc<SharedRings>,
     /// Whether there has been one.
     has_rings: bool,
@@ -257,7 +257,7 @@ impl Initiator {
         let Some(put) = self.puts.get_mut(&id) else { return };
         put.stage = PutStage::Waiting;
         self.limits.begin(id, &mut put.limit);
-        match put.line {
+        match put.sequence {
             None => {
                 let to = put.target.0;
                 if self.puts.get(&id).is_none_or(|put| self.join_ring(id, put)) {
@@ -267,13 +267,13 @@ impl Initiator {
                 self.fill(to);
             }
             Some(key) => {
-                self.lines.entry(key).or_default().join(id);
+                self.sequences.entry(key).or_default().join(id);
                 self.pump(key);
             }
         }
     }
 
-    /// Sends as many puts without a line to this peer as may be on their way.
+    /// Sends as many puts without a sequence to this peer as may be on their way.
     fn fill(&mut self, to: u32) {
         let Some(open) = self.open.get_mut(&to) else { return };
         while open.count < OPEN_MAX {
@@ -283,10 +283,10 @@ impl Initiator {
         }
     }
 
-    /// Sends as many puts of a line as may be on their way.
-    fn pump(&mut self, key: LineKey) {
-        let Some(line) = self.lines.get_mut(&key) else { return };
-        while let Some((id, number)) = line.next_to_send() {
+    /// Sends as many puts of a sequence as may be on their way.
+    fn pump(&mut self, key: SequenceKey) {
+        let Some(sequence) = self.sequences.get_mut(&key) else { return };
+        while let Some((id, number)) = sequence.next_to_send() {
             list(&mut self.puts, &mut self.outbox, key.0, (id, Some(number)));
         }
     }
@@ -312,7 +312,9 @@ impl Initiator {
         let nonsense = || Err(format!("{verdict:?} to put {id}, which was not asked for"));
         let out_of_turn = verdict == Verdict::Refused(Refusal::OutOfTurn);
         let Some(put) = self.puts.get_mut(&id) else { return nonsense() };
-        if put.target != from || put.stage != PutStage::Asked || (out_of_turn && put.line.is_none())
+        if put.target != from
+            || put.stage != PutStage::Asked
+            || (out_of_turn && put.sequence.is_none())
         {
             return nonsense();
         }
@@ -328,11 +330,11 @@ impl Initiator {
                 self.room.give_back_body(put);
                 put.drop_body();
                 put.handle.accept(!put.acknowledged);
-                let (line, acknowledged) = (put.line, put.acknowledged);
+                let (sequence, acknowledged) = (put.sequence, put.acknowledged);
                 if !acknowledged {
                     self.remove(id);
                 }
-                self.answered(from, line, id, None)
+                self.answered(from, sequence, id, None)
             }
             Verdict::Refused(refusal) => self.refused(id, refusal),
         }
@@ -342,7 +344,7 @@ impl Initiator {
         let Some(put) = self.puts.get_mut(&id) else { return Ok(()) };
         let was_in_ring = put.stage == PutStage::InRing;
         put.stage = PutStage::Waiting;
-        let (line, target) = (put.line, put.target);
+        let (sequence, target) = (put.sequence, put.target);
         put.refusal = Some(refusal);
         if refusal != Refusal::OutOfTurn && refusal.may_pass() {
             put.handle.refused();
@@ -352,25 +354,25 @@ impl Initiator {
         let tired = put.attempts >= put.attempts_max || put.limit.is_over();
         if goes_on && !tired {
             let wait_ns = PAUSE_NS << put.attempts.saturating_sub(1).min(DOUBLINGS);
-            if line.is_none() {
+            if sequence.is_none() {
                 self.pauses.begin(Resumed::Put(id), wait_ns);
             }
             if was_in_ring {
                 return Ok(());
             }
-            return self.answered(target, line, id, Some(wait_ns));
+            return self.answered(target, sequence, id, Some(wait_ns));
         }
         self.end(id, Err(XtqError::Refused { target, refusal }));
-        match line {
+        match sequence {
             // The target still expects its number, which goes to the next.
             Some(key) if refusal.may_pass() => {
-                if let Some(line) = self.lines.get_mut(&key) {
-                    line.leave(id);
+                if let Some(sequence) = self.sequences.get_mut(&key) {
+                    sequence.leave(id);
                 }
                 self.settle(key)
             }
             None if was_in_ring => Ok(()),
-            _ => self.answered(target, line, id, None),
+            _ => self.answered(target, sequence, id, None),
         }
     }
 
@@ -378,26 +380,26 @@ impl Initiator {
     fn answered(
         &mut self,
         target: Rank,
-        line: Option<LineKey>,
+        sequence: Option<SequenceKey>,
         id: u64,
         again_ns: Option<u64>,
     ) -> Result<(), String> {
-        let Some(key) = line else {
+        let Some(key) = sequence else {
             if let Some(open) = self.open.get_mut(&target.0) {
                 open.count = open.count.saturating_sub(1);
             }
             self.fill(target.0);
             return Ok(());
         };
-        let Some(line) = self.lines.get_mut(&key) else { return Ok(()) };
-        line.answer(id, again_ns)?;
+        let Some(sequence) = self.sequences.get_mut(&key) else { return Ok(()) };
+        sequence.answer(id, again_ns)?;
         self.settle(key)
     }
 
-    fn settle(&mut self, key: LineKey) -> Result<(), String> {
-        let Some(line) = self.lines.get_mut(&key) else { return Ok(()) };
-        if let Some(wait_ns) = line.settle()? {
-            self.pauses.begin(Resumed::Line(key), wait_ns);
+    fn settle(&mut self, key: SequenceKey) -> Result<(), String> {
+        let Some(sequence) = self.sequences.get_mut(&key) else { return Ok(()) };
+        if let Some(wait_ns) = sequence.settle()? {
+            self.pauses.begin(Resumed::Sequence(key), wait_ns);
         }
         self.pump(key);
         Ok(())
@@ -435,13 +437,13 @@ impl Initiator {
         self.open.remove(&rank.0);
         let lost_error = lost_error(blamed);
         self.drop_rings(Some(rank), &lost_error);
-        self.lines.retain(|key, _| key.0 != rank.0);
+        self.sequences.retain(|key, _| key.0 != rank.0);
         let puts = &self.puts;
         let is_lost = |id: &u64| puts.get(id).is_some_and(|put| put.target == rank);
         self.held.retain(|(_, id)| !is_lost(id));
         self.pauses.retain(|what| match what {
             Resumed::Put(id) => !is_lost(&id),
-            Resumed::Line(key) => key.0 != rank.0,
+            Resumed::Sequence(key) => key.0 != rank.0,
         });
         let lost: Vec<u64> = puts.keys().copied().filter(is_lost).collect();
         lost.into_iter().for_each(|id| self.end(id, Err(lost_error.clone())));
@@ -452,7 +454,7 @@ impl Initiator {
         self.outbox.clear();
         self.open.clear();
         self.drop_rings(None, &XtqError::Closed);
-        self.lines.clear();
+        self.sequences.clear();
         self.limits = limit::Limits::default();
         let left: Vec<u64> = self.puts.keys().copied().collect();
         left.into_iter().for_each(|id| self.end(id, Err(XtqError::Closed)));
@@ -468,9 +470,9 @@ impl Initiator {
         for what in self.pauses.take() {
             match what {
                 Resumed::Put(id) => self.end(id, Err(XtqError::Closed)),
-                Resumed::Line(key) => {
-                    let line = self.lines.remove(&key);
-                    for id in line.into_iter().flat_map(PutQueue::into_puts) {
+                Resumed::Sequence(key) => {
+                    let sequence = self.sequences.remove(&key);
+                    for id in sequence.into_iter().flat_map(PutSequence::into_puts) {
                         self.end(id, Err(XtqError::Closed));
                     }
                 }

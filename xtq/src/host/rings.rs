@@ -7,8 +7,8 @@
 //!                                    └────► without ◄───┘
 //! ```
 //!
-//! An initiator that is ready sends no more such puts by messages, but those of lines. When those that it has sent have
-//! ended, its ring is live. So its tasks begin in the order in which they were put, whichever way they came.
+//! An initiator that is ready sends no more such puts by messages, but those of sequences. When those that it has sent
+//! have ended, its ring is live. So its tasks begin in the order in which they were put, whichever way they came.
 
 use crate::buffer::Received;
 use crate::error::Refusal;
@@ -46,7 +46,7 @@ pub(super) struct Rings {
     /// Bytes of payloads for the worker that came by messages, and whose tasks have not ended: no more than are posted.
     lent: u64,
     peers: BTreeMap<u32, RingStage>,
-    /// By initiator: tasks for the worker that came by messages and in no line, and have not ended.
+    /// By initiator: tasks for the worker that came by messages and in no sequence, and have not ended.
     tasks: BTreeMap<u32, u32>,
     /// An initiator wants the worker.
     wanted: bool,

@@ -386,8 +386,8 @@ impl XtqState {
 impl Xtq {
     /// Gives this process a worker: from now on kernels [of the worker](Kernel::of_worker) can be registered. An initiator
     /// on this host gets a ring of it with its first put of one, and from then on puts them without this process's CPU, as
-    /// long as the worker stays (`life`). What comes otherwise (from other hosts, in a line, while the worker is away)
-    /// takes this process's progress. [Receive buffers](Xtq::post_to_worker) of such kernels are the worker's.
+    /// long as the worker stays (`life`). What comes otherwise (from other hosts, in a sequence, while the worker is
+    /// away) takes this process's progress. [Receive buffers](Xtq::post_to_worker) of such kernels are the worker's.
     ///
     /// # Errors
     /// There is one already; the accelerator refuses; this process has left.

@@ -48,7 +48,7 @@ pub(super) type Registered<T> = [Option<(u64, Arc<T>)>; ENTRIES];
 struct Asked {
     from: Rank,
     put: u64,
-    /// Its number in its line.
+    /// Its number in its sequence.
     number: Option<u64>,
     command: Command,
 }
@@ -76,7 +76,7 @@ pub(super) struct Target {
     pub(super) rings: Rings,
     transfers: HashMap<u64, Transfer>,
     next_transfer: u64,
-    /// The next number of each line.
+    /// The next number of each sequence.
     expected: HashMap<(u32, u8), u64>,
     /// Refusals, if somebody wants to know.
     refusals: Option<VecDeque<RefusedTask>>,
@@ -349,8 +349,8 @@ impl Target {
     }
 
     fn is_in_turn(&self, asked: &Asked) -> bool {
-        let line = (asked.from.0, asked.command.queue);
-        let expected = self.expected.get(&line).copied().unwrap_or(0);
+        let sequence = (asked.from.0, asked.command.queue);
+        let expected = self.expected.get(&sequence).copied().unwrap_or(0);
         asked.number.is_none_or(|number| number == expected)
     }
 

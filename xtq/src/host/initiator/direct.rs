@@ -136,7 +136,7 @@ impl Direct {
     /// Whether this put goes by the ring.
     pub(super) fn takes(&self, put: &Outgoing) -> bool {
         matches!(self.way, PutPath::Held(_) | PutPath::Live(_))
-            && put.line.is_none()
+            && put.sequence.is_none()
             && self.kernels & bit(&put.packet) != 0
             && RingShape::default().holds(put.arguments.bytes().len(), put.payload.len())
     }
@@ -513,7 +513,7 @@ impl Initiator {
                 return self.queue(id);
             }
             PutOutcome::Refused(refusal) => {
-                // Only answers to lines can be wrong.
+                // Only answers to sequences can be wrong.
                 let _ = self.refused(id, refusal);
                 return;
             }

@@ -1,7 +1,7 @@
 //! Puts that are held back: until a signal has ended, or a pause is over. Only a turn after the end of a signal that some
 //! of them wait for looks at them, and pauses lie in the order of their ends.
 
-use super::{Initiator, LineKey};
+use super::{Initiator, SequenceKey};
 use crate::signal::{Signal, SignalEnd};
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resumed {
     Put(u64),
-    Line(LineKey),
+    Sequence(SequenceKey),
 }
 
 /// Pauses before puts that were refused are sent again.
@@ -90,9 +90,9 @@ impl Initiator {
         while let Some(what) = self.pauses.over(now_ns) {
             match what {
                 Resumed::Put(id) => self.queue(id),
-                Resumed::Line(key) => {
-                    if let Some(line) = self.lines.get_mut(&key) {
-                        line.go_on();
+                Resumed::Sequence(key) => {
+                    if let Some(sequence) = self.sequences.get_mut(&key) {
+                        sequence.go_on();
                     }
                     self.pump(key);
                 }
@@ -118,8 +118,8 @@ mod tests {
         pauses.begin(third, 10);
         // They begin with the first look.
         assert_eq!(pauses.over(100), None);
-        pauses.begin(Resumed::Line((0, 7)), 0);
-        assert_eq!(pauses.over(109), Some(Resumed::Line((0, 7))));
+        pauses.begin(Resumed::Sequence((0, 7)), 0);
+        assert_eq!(pauses.over(109), Some(Resumed::Sequence((0, 7))));
         assert_eq!((pauses.over(109), pauses.over(110)), (None, Some(second)));
         assert_eq!((pauses.over(200), pauses.over(200)), (Some(third), Some(first)));
         assert!(pauses.over(u64::MAX).is_none() && pauses.is_empty());

@@ -125,7 +125,7 @@ impl Initiator {
     /// Takes a put back that was not given away.
     fn withdraw(&mut self, id: u64) {
         let Some(put) = self.puts.get(&id) else { return };
-        let (to, line, is_listed) = (put.target.0, put.line, put.stage == PutStage::Listed);
+        let (to, sequence, is_listed) = (put.target.0, put.sequence, put.stage == PutStage::Listed);
         let may_pause = put.refusal.is_some();
         if is_listed && let Some(outbox) = self.outbox.get_mut(&to) {
             outbox
@@ -135,11 +135,11 @@ impl Initiator {
                 self.outbox.remove(&to);
             }
         }
-        match line {
+        match sequence {
             // Those behind it that were sent have numbers that are not their turn now: they come again.
             Some(key) => {
-                if let Some(line) = self.lines.get_mut(&key) {
-                    line.leave(id);
+                if let Some(sequence) = self.sequences.get_mut(&key) {
+                    sequence.leave(id);
                 }
                 // Only answers can be wrong.
                 let _ = self.settle(key);

@@ -70,7 +70,7 @@ fn whoever_breaks_the_rules_is_given_up() {
 }
 
 #[test]
-fn out_of_turn_is_no_answer_to_a_put_without_a_line() {
+fn out_of_turn_is_no_answer_to_a_put_without_a_sequence() {
     let turn = Verdict::Refused(Refusal::OutOfTurn);
     for (retry, given_up) in [(Retry::InAnyOrder, true), (Retry::InOrder, false)] {
         let mut job = victim();

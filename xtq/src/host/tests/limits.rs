@@ -175,8 +175,8 @@ fn a_worker_that_is_away() {
     scene.job.settle();
 }
 
-/// Whatever is late: what ends well has run once, what is taken back never, and what may run at most once; lines keep their
-/// order.
+/// Whatever is late: what ends well has run once, what is taken back never, and what may run at most once; sequences
+/// keep their order.
 #[test]
 fn nothing_is_lost_or_done_twice() {
     let start = std::env::var("GAPLESS_SEED").map_or(1, |seed| seed.parse().unwrap());
@@ -216,8 +216,8 @@ fn nothing_is_lost_or_done_twice() {
         }
         scene.job.settle();
         let ran: Vec<u64> = scene.ran().into_iter().map(|(number, _)| number).collect();
-        let line = |number: &&u64| puts[usize::try_from(**number).unwrap()].1 == Retry::InOrder;
-        assert!(ran.iter().filter(line).is_sorted(), "{ran:?}");
+        let sequence = |number: &&u64| puts[usize::try_from(**number).unwrap()].1 == Retry::InOrder;
+        assert!(ran.iter().filter(sequence).is_sorted(), "{ran:?}");
         for (number, (put, retry)) in (0u64..).zip(&puts) {
             let times = ran.iter().filter(|one| **one == number).count();
             let (kind, right) = match put.outcome() {

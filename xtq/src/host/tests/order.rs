@@ -87,7 +87,7 @@ fn a_full_queue_is_an_event_and_the_receive_buffer_is_free_again() {
     // A put that may be sent three times is, and no more.
     let tired = numbered(4).retry(Retry::InOrder).attempts(3);
     let tired = job.xtq(0).put(tired).unwrap();
-    // The one behind it in the line takes its place.
+    // The one behind it in the sequence takes its place.
     let patient = job.xtq(0).put(numbered(5).retry(Retry::InOrder)).unwrap();
     assert_eq!((job.outcome(&tired), tired.refusals()), (full, 3));
     assert_eq!(patient.outcome(), None);
@@ -100,7 +100,7 @@ fn a_full_queue_is_an_event_and_the_receive_buffer_is_free_again() {
 }
 
 #[test]
-fn a_buffer_that_is_posted_late_lets_a_line_go_on_in_order() {
+fn a_buffer_that_is_posted_late_lets_a_sequence_go_on_in_order() {
     let mut job = Job::new(2, None);
     let (go, begins) = gated(&job, QueueOptions { capacity: 8, width: 1 });
     let put = |number| numbered(number).payload(vec![0; 8]).retry(Retry::InOrder);
@@ -214,7 +214,7 @@ fn a_wide_queue_runs_tasks_at_once_and_a_barrier_waits_for_them() {
 }
 
 #[test]
-fn puts_without_a_line_have_a_window() {
+fn puts_without_a_sequence_have_a_window() {
     const PUTS: usize = 1500;
     let mut job = Job::new(2, None);
     job.xtq(1).register_function(0, Function::new(0, |_| Ok(()))).unwrap();

@@ -128,7 +128,7 @@ fn a_task_that_fails_is_told_to_whoever_waits() {
 }
 
 #[test]
-fn what_is_refused_for_now_is_put_again_and_lines_keep_their_order() {
+fn what_is_refused_for_now_is_put_again_and_sequences_keep_their_order() {
     for way in all() {
         for retry in [Retry::InAnyOrder, Retry::InOrder] {
             let mut scene = Scene::new(way, 2, None);

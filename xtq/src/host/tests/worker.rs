@@ -67,20 +67,20 @@ fn a_worker_is_told_to_leave_before_what_is_left_of_its_end_is_dropped() {
 }
 
 #[test]
-fn lines_do_not_hold_up_the_ring_of_their_initiator() {
+fn sequences_do_not_hold_up_the_ring_of_their_initiator() {
     let mut scene = Scene::new(TaskRunner::Rings, 2, None);
-    let line = |scene: &Scene, number| {
+    let sequence = |scene: &Scene, number| {
         let put = scene.task(number, &[]).retry(Retry::InOrder);
         scene.job.xtq(0).put(put.acknowledged()).unwrap()
     };
     let mut under_way = std::collections::VecDeque::new();
     let first = scene.put(scene.task(0, &[]).acknowledged());
     let start = Instant::now();
-    // There is always a task of the line in the target's queue.
+    // There is always a task of the sequence in the target's queue.
     let mut number = 0;
     while !scene.job.xtq(0).inner.with(|state| state.initiator.has_ring(Rank(1))) {
         number += 1;
-        under_way.push_back(line(&scene, number));
+        under_way.push_back(sequence(&scene, number));
         if under_way.len() > 40 {
             let oldest = under_way.pop_front().unwrap();
             assert_eq!(scene.job.outcome(&oldest), Ok(()));

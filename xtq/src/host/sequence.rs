@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 /// Target and queue.
-pub(super) type LineKey = (u32, u8);
+pub(super) type SequenceKey = (u32, u8);
 
 /// Puts on their way at a time, at most.
 pub(super) const WINDOW_MAX: usize = 64;
@@ -21,7 +21,7 @@ enum Answer {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct PutQueue {
+pub(super) struct PutSequence {
     /// The number of the first put in `puts`.
     first: u64,
     puts: VecDeque<u64>,
@@ -31,14 +31,14 @@ pub(super) struct PutQueue {
     paused: bool,
 }
 
-impl Default for PutQueue {
-    fn default() -> PutQueue {
+impl Default for PutSequence {
+    fn default() -> PutSequence {
         let (puts, answers) = (VecDeque::new(), VecDeque::new());
-        PutQueue { first: 0, puts, answers, window: WINDOW_MAX, paused: false }
+        PutSequence { first: 0, puts, answers, window: WINDOW_MAX, paused: false }
     }
 }
 
-impl PutQueue {
+impl PutSequence {
     pub(super) fn join(&mut self, put: u64) {
         self.puts.push_back(put);
     }
@@ -75,7 +75,7 @@ impl PutQueue {
     }
 
     /// Takes out the puts in front that are done with. If all that were sent are answered and some are to be sent again,
-    /// the line pauses: gives for how long. An error says what is wrong with the answers.
+    /// the sequence pauses: gives for how long. An error says what is wrong with the answers.
     pub(super) fn settle(&mut self) -> Result<Option<u64>, String> {
         while self.answers.front() == Some(&Some(Answer::Final)) {
             self.answers.pop_front();
@@ -110,8 +110,9 @@ impl PutQueue {
 
 #[cfg(test)]
 mod model {
-    //! Every way in which a few puts of a line may go: what the target says to each, how messages overlap, which puts
-    //! give up, and when the time of one is over: it is taken back if its message has not left, or goes with its answer.
+    //! Every way in which a few puts of a sequence may go: what the target says to each, how messages overlap, which
+    //! puts give up, and when the time of one is over: it is taken back if its message has not left, or goes with its
+    //! answer.
 
     use super::*;
 
@@ -132,7 +133,7 @@ mod model {
 
     #[derive(Clone)]
     struct World {
-        line: PutQueue,
+        sequence: PutSequence,
         to_target: VecDeque<(u64, u64)>,
         to_initiator: VecDeque<(u64, Said)>,
         expected: u64,
@@ -147,7 +148,7 @@ mod model {
 
     impl World {
         fn pump(&mut self) {
-            while let Some((put, number)) = self.line.next_to_send() {
+            while let Some((put, number)) = self.sequence.next_to_send() {
                 self.to_target.push_back((put, number));
             }
         }
@@ -182,13 +183,13 @@ mod model {
             let gives_up = said == Said::ForNow { gives_up: true } || self.late == Some(put);
             let again = (passes && !gives_up).then_some(1);
             match passes && gives_up {
-                true => self.line.leave(put),
-                false => self.line.answer(put, again).unwrap(),
+                true => self.sequence.leave(put),
+                false => self.sequence.answer(put, again).unwrap(),
             }
             if again.is_none() {
                 self.over.push(put);
             }
-            self.line.settle().unwrap();
+            self.sequence.settle().unwrap();
             self.pump();
             Some(self)
         }
@@ -196,8 +197,8 @@ mod model {
         /// The time of a put is over.
         fn expire(mut self, has_left: bool) -> Option<World> {
             let put = self.expires.take()?;
-            let at = self.line.puts.iter().position(|&one| one == put)?;
-            let is_sent = self.line.answers.get(at) == Some(&None);
+            let at = self.sequence.puts.iter().position(|&one| one == put)?;
+            let is_sent = self.sequence.answers.get(at) == Some(&None);
             if has_left {
                 self.late = Some(put);
                 return is_sent.then_some(self);
@@ -206,29 +207,29 @@ mod model {
             if is_sent {
                 self.to_target.remove(on_its_way?);
             }
-            self.line.leave(put);
+            self.sequence.leave(put);
             self.over.push(put);
-            self.line.settle().unwrap();
+            self.sequence.settle().unwrap();
             self.pump();
             Some(self)
         }
 
         fn go_on(mut self) -> Option<World> {
-            if !self.line.paused {
+            if !self.sequence.paused {
                 return None;
             }
-            self.line.go_on();
+            self.sequence.go_on();
             self.pump();
             Some(self)
         }
     }
 
     #[test]
-    fn a_line_is_taken_in_order_and_comes_to_its_end() {
-        let mut line = PutQueue::default();
-        (0..PUTS as u64).for_each(|put| line.join(put));
+    fn a_sequence_is_taken_in_order_and_comes_to_its_end() {
+        let mut sequence = PutSequence::default();
+        (0..PUTS as u64).for_each(|put| sequence.join(put));
         let mut first = World {
-            line,
+            sequence,
             to_target: VecDeque::new(),
             to_initiator: VecDeque::new(),
             expected: 0,
@@ -255,7 +256,7 @@ mod model {
             open.extend([true, false].into_iter().filter_map(|left| world.clone().expire(left)));
             if open.len() == before {
                 // Nothing is on its way, so nothing may be left.
-                assert!(world.line.puts.is_empty() && world.line.answers.is_empty());
+                assert!(world.sequence.puts.is_empty() && world.sequence.answers.is_empty());
                 assert_eq!(world.over.len(), PUTS);
                 ends += 1;
             }
