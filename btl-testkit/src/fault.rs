@@ -30,7 +30,7 @@ use gapless_btl::{
     AbilityId, Address, AmTag, Btl, Event, Fragment, LinkError, Mapped, PeerId, Queue, Rdma,
     ReserveError, Sink, Slot, Token, Unacknowledged, delegate, hand_out,
 };
-use kept::Kept;
+use kept::KeptFragments;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
@@ -79,7 +79,7 @@ struct Link {
     cut: Option<LinkError>,
     lost: bool,
     /// What is retained, if messages are.
-    kept: Option<Kept>,
+    kept: Option<KeptFragments>,
 }
 
 /// A transport that misbehaves. See the [module](self).
@@ -372,12 +372,12 @@ impl<B: Btl> Btl for Fault<B> {
     fn unacknowledged(&mut self, peer: PeerId) -> Vec<Unacknowledged> {
         let link = self.link(peer).filter(|link| link.cut.is_some());
         let kept = link.and_then(|link| link.kept.as_mut());
-        kept.map(Kept::take).unwrap_or_default()
+        kept.map(KeptFragments::take).unwrap_or_default()
     }
 
     fn outstanding(&self, peer: PeerId) -> u64 {
         match self.links.get(peer.0 as usize) {
-            Some(Link { cut: Some(_), kept, .. }) => kept.as_ref().map_or(0, Kept::bytes),
+            Some(Link { cut: Some(_), kept, .. }) => kept.as_ref().map_or(0, KeptFragments::bytes),
             _ => self.inner.btl.outstanding(peer),
         }
     }

@@ -28,7 +28,7 @@
 mod abilities;
 mod record;
 
-pub use record::{Outcome, Record, Recorder};
+pub use record::{CallOutcome, Record, Recorder};
 
 use crate::wrapped::Wrapped;
 use gapless_btl::{
@@ -88,7 +88,7 @@ impl<B: Btl> Btl for Trace<B> {
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         let result = self.inner.btl.reserve(to, len);
-        self.record(Record::Reserve { to, len, outcome: Outcome::of(&result) });
+        self.record(Record::Reserve { to, len, outcome: CallOutcome::of(&result) });
         result
     }
 
@@ -122,7 +122,7 @@ impl<B: Btl> Btl for Trace<B> {
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         let result = self.inner.btl.attach(device);
         let device = device.properties().name.clone();
-        self.record(Record::Attach { device, outcome: Outcome::of(&result) });
+        self.record(Record::Attach { device, outcome: CallOutcome::of(&result) });
         result
     }
 
@@ -210,7 +210,7 @@ mod tests {
         end.connect(&own).unwrap();
         let records = recorder.records();
         assert_eq!(records.len(), 2);
-        assert!(matches!(&records[0], Record::Reserve { outcome: Outcome::Refused(_), .. }));
+        assert!(matches!(&records[0], Record::Reserve { outcome: CallOutcome::Refused(_), .. }));
         assert_eq!(records[1], Record::Connect { result: Ok(PeerId(0)) });
     }
 
@@ -264,7 +264,7 @@ mod tests {
             else {
                 panic!("{records:?}")
             };
-            assert_eq!(*outcome == Outcome::Ok, private, "{outcome}");
+            assert_eq!(*outcome == CallOutcome::Ok, private, "{outcome}");
             drop(mapping);
         }
     }

@@ -30,7 +30,7 @@ use crate::{
     ReserveError, Sink, Slot, Token, hand_out,
 };
 use gapless_mem::Device;
-use hub::{End, Note};
+use hub::{HubEnd, Note};
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 use std::os::fd::{AsRawFd, RawFd};
@@ -89,7 +89,7 @@ impl Default for Config {
 
 /// A link to one end of the hub.
 struct Peer {
-    end: Arc<End>,
+    end: Arc<HubEnd>,
     pool: HeapPool,
     lost: bool,
 }
@@ -97,7 +97,7 @@ struct Peer {
 /// One end of a [`Hub`].
 pub struct Loopback {
     hub: Hub,
-    end: Arc<End>,
+    end: Arc<HubEnd>,
     config: Config,
     limits: Limits,
     rdma_limits: RdmaLimits,

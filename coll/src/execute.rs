@@ -83,7 +83,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use gapless_engine::{Engine, Reducer};
-use gapless_pml::{Call, Comm, Doing, Pml};
+use gapless_pml::{Comm, Doing, Pml, WaitingCall};
 
 pub use error::CollError;
 pub use lender::Lender;
@@ -412,7 +412,7 @@ impl Executor {
     #[must_use]
     pub fn doing(&self) -> Doing {
         let (ticket, operation) = (&self.plan.ticket, self.plan.schedule.terms.operation);
-        let call = Call::Collective { operation: operation.code(), number: ticket.name() };
+        let call = WaitingCall::Collective { operation: operation.code(), number: ticket.name() };
         let whom = self.run.waits_for().and_then(|rank| self.plan.process(rank));
         Doing { call, context: Some(ticket.members().context()), whom, millis: 0 }
     }

@@ -6,7 +6,7 @@
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Kernel;
-use gapless_kernels::launch::{Launch, Place, ReduceLaunch, Unfit};
+use gapless_kernels::launch::{KernelAddress, Launch, ReduceLaunch, Unfit};
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ pub(crate) struct Spot {
     /// What the kernel's pointer gets: on CUDA the address, on OpenCL the buffer.
     pub(crate) base: Region,
     /// How the pointer is aligned, and where from it the bytes begin.
-    pub(crate) place: Place,
+    pub(crate) place: KernelAddress,
 }
 
 impl Spot {
     /// The place as counted from address 0, where pointers are numbers.
-    pub(crate) fn absolute(self) -> Place {
+    pub(crate) fn absolute(self) -> KernelAddress {
         let offset = self.base.start().cast_signed().wrapping_add(self.place.offset);
-        Place { address: 0, offset }
+        KernelAddress { address: 0, offset }
     }
 
     /// The same memory, `bytes` further on.

@@ -8,7 +8,7 @@ use crate::accelerator::{Lane, Spot};
 use crate::config::Launched;
 use crate::engine::GpuEngine;
 use crate::form::Form;
-use crate::lanes::Held;
+use crate::lanes::Holds;
 use crate::memory::Block;
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
@@ -16,7 +16,7 @@ use crate::report::told;
 use crate::shared::{Job, Shared, Task, closed, launch_all};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{Launches, Part, TransferSide, fused};
+use gapless_kernels::launch::{Launches, MovePart, TransferSide, fused};
 use gapless_mem::{Completion, Region};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -61,9 +61,9 @@ impl Small<'_> {
         [self.typed.base.address(), self.packed.base.address(), plan]
     }
 
-    fn part(&self, one_address_space: bool) -> Part {
+    fn part(&self, one_address_space: bool) -> MovePart {
         let place = |spot: Spot| if one_address_space { spot.absolute() } else { spot.place };
-        Part {
+        MovePart {
             range: self.job.start..self.job.end,
             side: self.shape.clone(),
             typed: place(self.typed),
@@ -73,7 +73,7 @@ impl Small<'_> {
 }
 
 /// A job as a part of a launch that needs no plan, where pointers are numbers.
-pub(crate) fn closed_part(job: &Job<'_>, typed: Spot, packed: Spot) -> Option<Part> {
+pub(crate) fn closed_part(job: &Job<'_>, typed: Spot, packed: Spot) -> Option<MovePart> {
     let shape = closed(Form::of(job.typed.layout(), job.typed.count()))?;
     let small = Small { job: *job, typed, packed, shape, plan: None, plan_bytes: 0 };
     Some(small.part(true))
@@ -111,7 +111,7 @@ impl Shared {
     /// The launches of a group, if they can be fused.
     fn fuse(&self, group: &[Small<'_>]) -> Option<Launches> {
         let (first, flat) = (group.first()?, self.accelerator.one_address_space());
-        let parts: Vec<Part> = group.iter().map(|small| small.part(flat)).collect();
+        let parts: Vec<MovePart> = group.iter().map(|small| small.part(flat)).collect();
         // One alone has a kernel of its own, and so have shapes that do not fit here.
         (group.len() > 1).then(|| fused(first.job.direction, &parts, first.job.budget).ok())?
     }
@@ -139,7 +139,7 @@ impl Shared {
         lane: &dyn Lane,
         chunk: &mut Option<Arc<Block>>,
         tasks: &[Task<'_>],
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<(), EngineError> {
         let flat = self.accelerator.one_address_space();
         let mut groups = Groups::new();

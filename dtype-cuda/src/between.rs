@@ -11,7 +11,7 @@
 
 use crate::accelerator::{Lane, Spot};
 use crate::form::Form;
-use crate::lanes::Held;
+use crate::lanes::Holds;
 use crate::nest::{Nest, Walk};
 use crate::plan::PlanSpec;
 use crate::recent::Pair;
@@ -182,7 +182,7 @@ impl Shared {
         &self,
         lane: &dyn Lane,
         what: Between<'_>,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<(), EngineError> {
         let (from, to) = (what.from, what.to);
         if let Some(launches) = self.laid_out(&what) {

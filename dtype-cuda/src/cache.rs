@@ -45,7 +45,7 @@ pub(crate) struct Cache<P> {
 }
 
 struct Books<P> {
-    entries: HashMap<LayoutId, Entry<P>>,
+    entries: HashMap<LayoutId, CacheEntry<P>>,
     /// Entries by when they were last used, oldest first.
     by_age: BTreeMap<u64, LayoutId>,
     /// Uses so far.
@@ -54,7 +54,7 @@ struct Books<P> {
     statistics: PlanStatistics,
 }
 
-struct Entry<P> {
+struct CacheEntry<P> {
     plan: Arc<P>,
     bytes: u64,
     used: u64,
@@ -77,7 +77,7 @@ enum Progress<P> {
 }
 
 /// What [`Cache::get_or_begin`] found.
-pub(crate) enum Found<'a, P> {
+pub(crate) enum CacheLookup<'a, P> {
     /// The plan.
     Ready(Arc<P>),
     /// There is none: build it, then [`finish`](Building::finish).
@@ -120,12 +120,12 @@ impl<P> Cache<P> {
 
     /// The plan of `layout`, or the right to build it. Waits while another thread builds it, unless this
     /// thread is building one: then it may build this one for itself.
-    pub(crate) fn get_or_begin(&self, layout: &Layout) -> Found<'_, P> {
+    pub(crate) fn get_or_begin(&self, layout: &Layout) -> CacheLookup<'_, P> {
         let id = layout.id();
         loop {
             let mut books = self.books();
             if let Some(plan) = books.find(id) {
-                return Found::Ready(plan);
+                return CacheLookup::Ready(plan);
             }
             let me = thread::current().id();
             let site = books.building.get(&id).cloned();
@@ -136,12 +136,16 @@ impl<P> Cache<P> {
                 if let Some(mine) = &mine {
                     books.building.insert(id, Arc::clone(mine));
                 }
-                return Found::Begin(Building { cache: self, layout: layout.clone(), site: mine });
+                return CacheLookup::Begin(Building {
+                    cache: self,
+                    layout: layout.clone(),
+                    site: mine,
+                });
             };
             drop(books);
             if let Some(plan) = site.wait() {
                 self.books().statistics.hits += 1;
-                return Found::Ready(plan);
+                return CacheLookup::Ready(plan);
             }
         }
     }
@@ -169,7 +173,7 @@ impl<P> Cache<P> {
         books.clock += 1;
         let used = books.clock;
         books.by_age.insert(used, layout.id());
-        let entry = Entry { plan: Arc::clone(plan), bytes, used, layout: layout.downgrade() };
+        let entry = CacheEntry { plan: Arc::clone(plan), bytes, used, layout: layout.downgrade() };
         books.entries.insert(layout.id(), entry);
         books.statistics.bytes += bytes;
         books.statistics.entries = books.entries.len();

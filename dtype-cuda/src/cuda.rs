@@ -18,7 +18,7 @@ use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::staging::HostMemory;
 use functions::Functions;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::launch::Place;
+use gapless_kernels::launch::KernelAddress;
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use gapless_mem_cuda::{CudaDevice, CudaError, CudaPending};
@@ -47,7 +47,7 @@ fn wrong_space(space: Space) -> EngineError {
 /// Pointers are addresses: the kernel's is where the bytes begin.
 fn at(region: Region, address: u64) -> Spot {
     let base = Region::new(region.space(), address, 0, region.len());
-    Spot { base, place: Place { address, offset: 0 } }
+    Spot { base, place: KernelAddress { address, offset: 0 } }
 }
 
 /// The bytes of its region that a typed buffer touches: first, and how many.

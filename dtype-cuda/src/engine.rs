@@ -6,8 +6,8 @@ use crate::between::LayoutPairs;
 use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
 use crate::gathered::{Gathered, launched};
-use crate::lanes::{Elsewhere, Held, Lanes, Track};
-use crate::memory::Memory;
+use crate::lanes::{Elsewhere, Holds, Lanes, Track};
+use crate::memory::PlanMemory;
 #[cfg(feature = "cuda")]
 use crate::prepare::pieces;
 use crate::recent::Recent;
@@ -108,7 +108,7 @@ impl GpuEngine {
             left_over: Recent::default(),
             rings: StagingRings::new(config.piece_bytes),
             writers: Writers::new(config.writers),
-            memory: Memory::new(accelerator.device(), config.plan_bytes / 2),
+            memory: PlanMemory::new(accelerator.device(), config.plan_bytes / 2),
             config,
             accelerator,
         };
@@ -181,7 +181,7 @@ impl GpuEngine {
     pub(crate) fn on_lane<T>(
         &self,
         after: &[Completion],
-        work: impl FnOnce(&dyn Lane, &mut Track, &mut Held) -> Result<T, EngineError>,
+        work: impl FnOnce(&dyn Lane, &mut Track, &mut Holds) -> Result<T, EngineError>,
     ) -> Result<(T, Completion), EngineError> {
         self.shared.on_lane(after, work)
     }

@@ -12,7 +12,7 @@ use crate::shared::{Shared, Task, launch_all};
 use gapless_engine::EngineError;
 use gapless_kernels::Direction;
 use gapless_kernels::args::PARTS_MAX;
-use gapless_kernels::launch::{Part, fused};
+use gapless_kernels::launch::{MovePart, fused};
 use gapless_mem::{Completion, DeviceError, Pending, Region, Space};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ struct GatherState {
 struct WaitingParts {
     launch: Arc<SharedLaunch>,
     /// To be packed, and to be unpacked.
-    parts: [Vec<Part>; 2],
+    parts: [Vec<MovePart>; 2],
 }
 
 /// Work that is launched together.
@@ -118,7 +118,7 @@ impl Gathered {
         &self,
         shared: &Arc<Shared>,
         direction: Direction,
-        part: Part,
+        part: MovePart,
     ) -> Option<Completion> {
         let mut state = self.lock();
         if state.waiting.is_none() {
@@ -236,7 +236,7 @@ impl Drop for GatheredWork {
 
 impl Shared {
     /// A task as a part of a launch, if it is short and needs no plan.
-    pub(crate) fn short_part(&self, task: &Task<'_>) -> Option<(Direction, Part)> {
+    pub(crate) fn short_part(&self, task: &Task<'_>) -> Option<(Direction, MovePart)> {
         let &Task::Packed { job, typed, direct: Some(packed), .. } = task else { return None };
         let may = self.config.gathers && job.budget.is_none();
         if !may || job.len() > SHORT_MAX || !self.accelerator.one_address_space() {
@@ -274,7 +274,10 @@ impl Shared {
     /// # Safety
     /// The parts' memory stays valid, and free of races, until the completion; no part's destination overlaps another's
     /// memory.
-    unsafe fn launch_together(&self, parts: &[Vec<Part>; 2]) -> Result<Completion, EngineError> {
+    unsafe fn launch_together(
+        &self,
+        parts: &[Vec<MovePart>; 2],
+    ) -> Result<Completion, EngineError> {
         let ((), work) = self.on_lane(&[], |lane, _, _| {
             for (direction, parts) in [Direction::Pack, Direction::Unpack].into_iter().zip(parts) {
                 let launches = fused(direction, parts, None).map_err(|why| self.unfit(why))?;

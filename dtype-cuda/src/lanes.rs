@@ -30,12 +30,12 @@ pub(crate) enum Hold {
 }
 
 /// What one call's work uses.
-pub(crate) type Held = SmallVec<[Hold; 2]>;
+pub(crate) type Holds = SmallVec<[Hold; 2]>;
 
 /// Work that may not have ended, oldest first, with what it uses. Where it is of several streams, what is
 /// over may be kept until what came before is.
 #[derive(Default)]
-pub(crate) struct Retired(VecDeque<(Completion, Held)>);
+pub(crate) struct Retired(VecDeque<(Completion, Holds)>);
 
 /// What belongs to a lane.
 #[derive(Default)]
@@ -56,7 +56,7 @@ pub(crate) struct Lanes {
 
 impl Retired {
     /// Keeps `held` until `work` has ended.
-    pub(crate) fn push(&mut self, work: &Completion, held: Held) {
+    pub(crate) fn push(&mut self, work: &Completion, held: Holds) {
         self.collect();
         if !held.is_empty() && !matches!(work, Completion::Ready) {
             self.0.push_back((work.clone(), held));
@@ -97,7 +97,7 @@ pub(crate) struct Elsewhere(Mutex<Retired>);
 impl Elsewhere {
     /// Keeps `held` until `work` has ended.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "CUDA's callers have streams"))]
-    pub(crate) fn push(&self, work: &Completion, held: Held) {
+    pub(crate) fn push(&self, work: &Completion, held: Holds) {
         self.lock().push(work, held);
     }
 
@@ -188,17 +188,17 @@ impl Lanes {
 /// caller's memory is the caller's again.
 pub(crate) struct InFlight<'a> {
     lane: &'a dyn Lane,
-    held: Held,
+    held: Holds,
     landed: bool,
 }
 
 impl<'a> InFlight<'a> {
     pub(crate) fn new(lane: &'a dyn Lane) -> InFlight<'a> {
-        InFlight { lane, held: Held::new(), landed: false }
+        InFlight { lane, held: Holds::new(), landed: false }
     }
 
     /// Where the call puts what its work uses.
-    pub(crate) fn held(&mut self) -> &mut Held {
+    pub(crate) fn held(&mut self) -> &mut Holds {
         &mut self.held
     }
 

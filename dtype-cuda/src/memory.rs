@@ -21,7 +21,7 @@ struct Idle {
 }
 
 /// A device's blocks.
-pub(crate) struct Memory {
+pub(crate) struct PlanMemory {
     device: Arc<dyn Device>,
     idle: Mutex<Idle>,
     /// Bytes kept for reuse at most.
@@ -30,7 +30,7 @@ pub(crate) struct Memory {
 
 /// Device memory; goes back for reuse when it is dropped.
 pub(crate) struct Block {
-    memory: Arc<Memory>,
+    memory: Arc<PlanMemory>,
     region: Region,
 }
 
@@ -40,9 +40,9 @@ fn rounded(len: u64) -> u64 {
     len.max(1).checked_next_multiple_of(eighth.max(GRAIN)).unwrap_or(len)
 }
 
-impl Memory {
-    pub(crate) fn new(device: Arc<dyn Device>, bound: u64) -> Arc<Memory> {
-        Arc::new(Memory { device, idle: Mutex::default(), bound })
+impl PlanMemory {
+    pub(crate) fn new(device: Arc<dyn Device>, bound: u64) -> Arc<PlanMemory> {
+        Arc::new(PlanMemory { device, idle: Mutex::default(), bound })
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
@@ -109,7 +109,7 @@ impl Idle {
     }
 }
 
-impl Drop for Memory {
+impl Drop for PlanMemory {
     fn drop(&mut self) {
         self.free_idle();
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn blocks_are_used_again_within_a_bound() {
-        let memory = Memory::new(Arc::new(FakeDevice::new(0)), 10_000);
+        let memory = PlanMemory::new(Arc::new(FakeDevice::new(0)), 10_000);
         let first = memory.take(5000).unwrap();
         let (address, len) = (first.region().address(), first.region().len());
         assert!((5000..6000).contains(&len));

@@ -7,7 +7,7 @@ mod programs;
 use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::launch::Place;
+use gapless_kernels::launch::KernelAddress;
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use gapless_mem_opencl::OpenClDevice;
@@ -45,7 +45,10 @@ impl OpenClAccelerator {
         }
         let offset = region.offset().checked_add(offset).and_then(|at| i64::try_from(at).ok());
         let address = self.device.alignment_bits(&region);
-        Ok(Spot { base: region, place: Place { address, offset: offset.ok_or_else(wrong)? } })
+        Ok(Spot {
+            base: region,
+            place: KernelAddress { address, offset: offset.ok_or_else(wrong)? },
+        })
     }
 }
 

@@ -19,14 +19,14 @@ use std::sync::Arc;
 
 /// Memory, and where in it displacement 0 is.
 #[derive(Clone, Copy)]
-pub(crate) struct End {
+pub(crate) struct PeerEnd {
     region: Region,
     origin: u64,
 }
 
-impl End {
-    fn of(typed: &Typed) -> End {
-        End { region: typed.region(), origin: typed.origin() }
+impl PeerEnd {
+    fn of(typed: &Typed) -> PeerEnd {
+        PeerEnd { region: typed.region(), origin: typed.origin() }
     }
 
     /// `len` bytes from a displacement on.
@@ -52,18 +52,19 @@ fn walk(typed: &Typed) -> Option<Walk> {
 
 impl Task<'_> {
     /// Source and destination, and which bytes of the stream.
-    fn ends(&self) -> (End, End, u64, u64) {
+    fn ends(&self) -> (PeerEnd, PeerEnd, u64, u64) {
         match self {
             Task::Packed { job, packed, .. } => {
                 // Displacements of the packed side are counted from its begin.
-                let (typed, packed) = (End::of(job.typed), End { region: *packed, origin: 0 });
+                let (typed, packed) =
+                    (PeerEnd::of(job.typed), PeerEnd { region: *packed, origin: 0 });
                 match job.direction {
                     Direction::Pack => (typed, packed, job.start, job.end),
                     Direction::Unpack => (packed, typed, job.start, job.end),
                 }
             }
             Task::Transfer { from, to, range, .. } => {
-                (End::of(from.0), End::of(to.0), range.start, range.end)
+                (PeerEnd::of(from.0), PeerEnd::of(to.0), range.start, range.end)
             }
         }
     }

@@ -100,7 +100,7 @@ pub(crate) struct MapSpec {
 }
 
 /// What a plan is made of: an instance, or one of the equal parts that any number of instances are.
-struct Part {
+struct PlanPart {
     shape: Shape,
     parts: u64,
     step: i64,
@@ -110,13 +110,13 @@ struct Part {
     true_ub: i64,
 }
 
-impl Part {
-    fn of(layout: &Layout) -> Part {
+impl PlanPart {
+    fn of(layout: &Layout) -> PlanPart {
         let extent = layout.extent();
         if let Some(period) = layout.period()
             && follow(period.count, period.stride, extent)
         {
-            return Part {
+            return PlanPart {
                 shape: period.shape,
                 parts: period.count,
                 step: period.stride,
@@ -126,7 +126,7 @@ impl Part {
                 true_ub: period.true_ub,
             };
         }
-        Part {
+        PlanPart {
             shape: layout.shape().clone(),
             parts: 1,
             step: extent,
@@ -151,7 +151,7 @@ pub(crate) fn follow(count: u64, step: i64, extent: i64) -> bool {
 impl PlanSpec {
     /// The plan of any layout, those with closed forms included; takes constant time.
     pub(crate) fn of(layout: &Layout) -> PlanSpec {
-        let part = Part::of(layout);
+        let part = PlanPart::of(layout);
         let (kind, bytes) = match &part.shape {
             Shape::EqualBlocks { len, displacements, .. } if *len <= LISTED_LEN_MAX => {
                 let list = ListSpec::of(&part, layout.granularity(), *len, displacements.len());
@@ -211,7 +211,7 @@ impl PlanSpec {
 }
 
 impl ListSpec {
-    fn of(part: &Part, granularity: u64, len: u64, count: usize) -> ListSpec {
+    fn of(part: &PlanPart, granularity: u64, len: u64, count: usize) -> ListSpec {
         // A block's length is at most 63 bits, so its largest power of two fits.
         let scale = granularity.max(1).cast_signed();
         let highest = part.span().saturating_sub(len) / granularity.max(1);
@@ -221,7 +221,7 @@ impl ListSpec {
 }
 
 impl MapSpec {
-    fn of(part: &Part, width: Width) -> MapSpec {
+    fn of(part: &PlanPart, width: Width) -> MapSpec {
         let words = part.size >> width.log2();
         // Places are 0 … span - 1 words from the base, and up to the whole stream is taken off.
         let fits = |words: u64| i32::try_from(words).is_ok();

@@ -55,13 +55,13 @@ impl Pair {
 }
 
 /// One answer, and the layouts that it is of.
-struct Entry<V> {
+struct RecentEntry<V> {
     value: V,
     _layouts: [WeakLayout; 2],
 }
 
 /// Answers that are remembered. All are forgotten when they would be too many.
-pub(crate) struct Recent<K, V>(Mutex<HashMap<K, Entry<V>>>);
+pub(crate) struct Recent<K, V>(Mutex<HashMap<K, RecentEntry<V>>>);
 
 impl<K, V> Default for Recent<K, V> {
     fn default() -> Recent<K, V> {
@@ -77,7 +77,7 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
             return known.value.clone();
         }
         let value = make();
-        let entry = Entry { value: value.clone(), _layouts: layouts.map(Layout::downgrade) };
+        let entry = RecentEntry { value: value.clone(), _layouts: layouts.map(Layout::downgrade) };
         let mut entries = lock();
         if entries.len() >= KEPT {
             entries.clear();
@@ -91,7 +91,7 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
 mod tests {
     use super::*;
     use gapless_dtype::{Datatype, Primitive};
-    use gapless_kernels::launch::Place;
+    use gapless_kernels::launch::KernelAddress;
     use gapless_mem::Region;
 
     fn layout(len: u64) -> Layout {
@@ -106,7 +106,7 @@ mod tests {
         let (one, two) = (layout(1), layout(2));
         let typed = |layout, count| Typed::new(region, 0, layout, count).unwrap();
         let base = Region::new(region.space(), 0, 0, 64);
-        let spot = |address, offset| Spot { base, place: Place { address, offset } };
+        let spot = |address, offset| Spot { base, place: KernelAddress { address, offset } };
         let keys = [
             (typed(&one, 1), 0..24, None, spot(0, 0)),
             (typed(&one, 2), 0..24, None, spot(0, 0)),
@@ -128,7 +128,7 @@ mod tests {
                 assert_eq!(found, number);
                 // Whole pages further on.
                 let there = Spot {
-                    place: Place { address: at.place.address + (1 << 20), ..at.place },
+                    place: KernelAddress { address: at.place.address + (1 << 20), ..at.place },
                     ..*at
                 };
                 let key = Pair::new(from, &keys[0].0, range, *budget).placed(there, spot(16, 0));

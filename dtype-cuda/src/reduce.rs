@@ -14,7 +14,7 @@ mod kernel;
 use crate::accelerator::{Lane, Spot};
 use crate::engine::GpuEngine;
 use crate::form::Form;
-use crate::lanes::Held;
+use crate::lanes::Holds;
 use crate::memory::Block;
 use crate::shared::{Shared, Task};
 use gapless_dtype::{Layout, Primitive};
@@ -182,7 +182,7 @@ impl Shared {
         lane: &dyn Lane,
         chunk: &mut Option<Arc<Block>>,
         reducing: &Reducing<'_>,
-        held: &mut Held,
+        held: &mut Holds,
         after: Option<&[Completion]>,
     ) -> Result<(), EngineError> {
         match reducing {

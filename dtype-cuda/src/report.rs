@@ -13,7 +13,7 @@ use crate::triangle::Shares;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{Launches, Place, TransferSide};
+use gapless_kernels::launch::{KernelAddress, Launches, TransferSide};
 use gapless_mem::Region;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -55,7 +55,7 @@ impl Shared {
             return Ok(Vec::new());
         }
         // A chunk is aligned to any word.
-        let aligned = Place { address: 0, offset: (job.start % 512).cast_signed() };
+        let aligned = KernelAddress { address: 0, offset: (job.start % 512).cast_signed() };
         let direct = direct.unwrap_or(Spot { base: *packed, place: aligned });
         if let Some(launches) = self.by_form(job, *typed, direct) {
             return Ok(told(&launches, 0).collect());

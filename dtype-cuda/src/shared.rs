@@ -3,12 +3,12 @@
 
 use crate::accelerator::{Accelerator, Lane, Spot, unfit};
 use crate::between::{Between, LayoutPairs};
-use crate::cache::{Cache, Found};
+use crate::cache::{Cache, CacheLookup};
 use crate::config::Config;
 use crate::form::Form;
 use crate::gathered::Gathered;
-use crate::lanes::{Elsewhere, Held, Hold, InFlight, Lanes, PATIENCE, Track};
-use crate::memory::{Block, Memory};
+use crate::lanes::{Elsewhere, Hold, Holds, InFlight, Lanes, PATIENCE, Track};
+use crate::memory::{Block, PlanMemory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
 use crate::prepare::{OnReady, prepare};
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) left_over: Recent<Placed, Result<Arc<Launches>, Unfit>>,
     pub(crate) rings: StagingRings,
     pub(crate) writers: Writers,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Arc<PlanMemory>,
     pub(crate) config: Config,
     pub(crate) accelerator: Arc<dyn Accelerator>,
 }
@@ -197,7 +197,7 @@ impl Shared {
     pub(crate) fn on_lane<T>(
         &self,
         after: &[Completion],
-        work: impl FnOnce(&dyn Lane, &mut Track, &mut Held) -> Result<T, EngineError>,
+        work: impl FnOnce(&dyn Lane, &mut Track, &mut Holds) -> Result<T, EngineError>,
     ) -> Result<(T, Completion), EngineError> {
         // Not while we hold a lane, which whoever ends that work may need.
         for earlier in after.iter().filter(|work| !self.accelerator.orders(work)) {
@@ -378,7 +378,7 @@ impl Shared {
         lane: &dyn Lane,
         chunk: &mut Option<Arc<Block>>,
         task: &Task<'_>,
-        held: &mut Held,
+        held: &mut Holds,
         after: Option<&[Completion]>,
     ) -> Result<(), EngineError> {
         if task.is_empty() {
@@ -419,7 +419,7 @@ impl Shared {
         job: &Job<'_>,
         typed: Spot,
         packed: Spot,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<(), EngineError> {
         if let Some(launches) = self.by_form(job, typed, packed) {
             let sides = [typed.base, packed.base, typed.base, typed.base];
@@ -485,7 +485,7 @@ impl Shared {
         typed: &Typed,
         spot: Spot,
         planned: bool,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<Side, EngineError> {
         let (layout, count) = (typed.layout(), typed.count());
         if !planned && let Some(shape) = closed(Form::of(layout, count)) {
@@ -503,7 +503,7 @@ impl Shared {
         &self,
         lane: &dyn Lane,
         layout: &Layout,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<Arc<DevicePlan>, EngineError> {
         let before = held.len();
         let found = self.plan(lane, layout, held, &mut |_, _| Ok(true))?;
@@ -520,7 +520,7 @@ impl Shared {
         &self,
         lane: &dyn Lane,
         layout: &Layout,
-        held: &mut Held,
+        held: &mut Holds,
         on_ready: OnReady<'_>,
     ) -> Result<Option<Arc<DevicePlan>>, EngineError> {
         let spec = PlanSpec::of(layout);
@@ -531,7 +531,7 @@ impl Shared {
             return Ok(None);
         }
         match self.cache.get_or_begin(layout) {
-            Found::Ready(plan) => {
+            CacheLookup::Ready(plan) => {
                 held.push(Hold::Plan(Arc::clone(&plan)));
                 if let Err(error) = plan.ready_on(lane) {
                     // Its upload failed: the next call makes it anew.
@@ -540,7 +540,7 @@ impl Shared {
                 }
                 Ok(Some(plan))
             }
-            Found::Begin(building) => {
+            CacheLookup::Begin(building) => {
                 // Others will want what this call does not.
                 let mut all = |plan: &DevicePlan, ready| on_ready(plan, ready).map(|_| true);
                 let plan = Arc::new(prepare(self, lane, layout, spec, &mut all)?);

@@ -5,13 +5,13 @@
 //! that kernels run beside copies; on a caller's stream they do not. Units: bytes.
 
 use crate::accelerator::{Lane, Spot};
-use crate::lanes::{Held, Hold, InFlight};
+use crate::lanes::{Hold, Holds, InFlight};
 use crate::memory::Block;
 use crate::plans::DevicePlan;
 use crate::shared::{Job, Shared};
 use gapless_engine::EngineError;
 use gapless_kernels::Direction;
-use gapless_kernels::launch::Place;
+use gapless_kernels::launch::KernelAddress;
 use gapless_mem::{DeviceError, Region};
 use std::sync::Arc;
 
@@ -30,14 +30,18 @@ struct Route<'a> {
 }
 
 /// A part of the job, and where it is in the packed region.
-struct Part<'a> {
+struct StagedPart<'a> {
     job: Job<'a>,
     packed: Region,
     chunk: Region,
 }
 
 impl Shared {
-    fn chunk(&self, kept: &mut Option<Arc<Block>>, held: &mut Held) -> Result<Region, DeviceError> {
+    fn chunk(
+        &self,
+        kept: &mut Option<Arc<Block>>,
+        held: &mut Holds,
+    ) -> Result<Region, DeviceError> {
         let block = match kept {
             Some(block) => Arc::clone(block),
             None => {
@@ -64,7 +68,7 @@ impl Shared {
         job: &Job<'_>,
         typed: Spot,
         packed: Region,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<(), EngineError> {
         if let Some(span) = job.typed.as_contiguous() {
             let span = span.sub(job.start, job.len())?;
@@ -123,11 +127,11 @@ impl Shared {
         });
         // A part's kernel is enqueued before the copy of the part before: host memory that is not
         // page-locked is copied by this thread, which would hold it up.
-        let mut packing: Option<(&Route<'_>, Part<'_>)> = None;
+        let mut packing: Option<(&Route<'_>, StagedPart<'_>)> = None;
         for (number, begin) in parts {
             let route = &routes[usize::try_from(number).unwrap_or(0) % routes.len()];
             let end = job.end.min(begin + step);
-            let part = Part {
+            let part = StagedPart {
                 job: job.part(begin, end),
                 packed: packed.sub(begin - job.start, end - begin)?,
                 chunk: route.chunk.sub(begin % ALIGNED, end - begin)?,
@@ -175,5 +179,5 @@ fn part_bytes(len: u64, chunk: u64) -> u64 {
 
 /// Where kernels find bytes in a chunk, which the device allocated, aligned to any word.
 fn spot(chunk: Region, skew: u64) -> Spot {
-    Spot { base: chunk, place: Place { address: 0, offset: skew.cast_signed() } }
+    Spot { base: chunk, place: KernelAddress { address: 0, offset: skew.cast_signed() } }
 }

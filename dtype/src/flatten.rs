@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::layout::{Layout, LayoutBounds};
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
-use crate::program::{Op, OpId, Part, Program, ProgramError};
+use crate::program::{Op, OpId, Program, ProgramError, ProgramPart};
 use crate::signature::SignatureDecodeError;
 
 const MAGIC: [u8; 4] = *b"GLAY";
@@ -172,7 +172,7 @@ impl Layout {
         let root = (root != NO_ROOT)
             .then(|| OpId::new(root as usize))
             .flatten()
-            .map(|op| Part { disp: root_disp, op });
+            .map(|op| ProgramPart { disp: root_disp, op });
         let placed = program.set_root(root);
         placed.map_err(|error| FlattenError { offset: bounds_at, reason: error.into() })?;
         let sound = match program.bounds() {

@@ -17,7 +17,7 @@ use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
 use crate::program::{self, Program, ProgramError};
 use crate::shape::{Period, RunTable, Shape};
 use crate::signature::Signature;
-use overlap::Known;
+use overlap::KnownOverlap;
 
 /// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
 ///
@@ -41,7 +41,7 @@ struct Committed {
     bounds: LayoutBounds,
     shape: Shape,
     signature: Signature,
-    overlap: Known,
+    overlap: KnownOverlap,
 }
 
 /// Bounds as MPI has them; what the data touches is `true_lb..true_ub`.
@@ -109,7 +109,13 @@ impl Layout {
         signature: Signature,
     ) -> Layout {
         let shape = Shape::of(&program);
-        Layout(Arc::new(Committed { program, bounds, shape, signature, overlap: Known::default() }))
+        Layout(Arc::new(Committed {
+            program,
+            bounds,
+            shape,
+            signature,
+            overlap: KnownOverlap::default(),
+        }))
     }
 
     /// Packed bytes of one instance.

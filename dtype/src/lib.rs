@@ -113,7 +113,7 @@ pub use flatten::{FlattenError, FlattenFault};
 pub use footprint::Footprint;
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use pack::{pack, unpack};
-pub use primitive::{Part, Primitive, Scalar};
+pub use primitive::{PairPart, Primitive, Scalar};
 pub use run::Run;
 pub use shape::{Dim, Displacements, Period, RunTable, Shape};
 pub use signature::{

@@ -65,14 +65,14 @@ pub enum NaiveError {
 /// MPI's pair types (`MPI_DOUBLE_INT`, …) are two entries, value and index, so every entry is
 /// gapless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Entry {
+pub struct TypemapEntry {
     /// The basic type; never a pair type.
     pub primitive: Primitive,
     /// Bytes from the buffer's origin.
     pub displacement: i64,
 }
 
-impl Entry {
+impl TypemapEntry {
     fn len(&self) -> i64 {
         i64::try_from(self.primitive.size_bytes()).expect("basic types are a few bytes")
     }
@@ -81,7 +81,7 @@ impl Entry {
 /// A datatype's typemap written out, with the bounds MPI derives from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Typemap {
-    entries: Vec<Entry>,
+    entries: Vec<TypemapEntry>,
     /// Least explicit lower-bound marker, if the typemap has one (MPI 4.1 §5.1.6).
     lb_marker: Option<i64>,
     /// Greatest explicit upper-bound marker.
@@ -112,7 +112,7 @@ impl Typemap {
     }
 
     /// The entries in packed order.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[TypemapEntry] {
         &self.entries
     }
 

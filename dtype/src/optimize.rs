@@ -12,13 +12,13 @@ mod summary;
 
 use std::collections::HashMap;
 
-use crate::program::{Op, OpId, Part, Program, ProgramError};
+use crate::program::{Op, OpId, Program, ProgramError, ProgramPart};
 use bulk::{Bulk, Digest};
 use runs::RunList;
 use summary::summary;
 
 /// A piece that may be empty.
-pub(crate) type Piece = Option<Part>;
+pub(crate) type Piece = Option<ProgramPart>;
 
 /// Sequences take over the entries of parts with at most this many runs, so that a part is never copied
 /// more often than a constant.
@@ -56,7 +56,7 @@ impl Builder {
         if len == 0 {
             return Ok(None);
         }
-        Ok(Some(Part { disp, op: self.share(Op::Run { len })? }))
+        Ok(Some(ProgramPart { disp, op: self.share(Op::Run { len })? }))
     }
 
     /// `count` copies of `piece`, `stride` apart.
@@ -80,7 +80,7 @@ impl Builder {
             }
             _ => Op::Loop { count, stride, body: part.op },
         };
-        Ok(Some(Part { disp: part.disp, op: self.share(op)? }))
+        Ok(Some(ProgramPart { disp: part.disp, op: self.share(op)? }))
     }
 
     /// Blocks of copies of `piece` that are `extent` apart within a block; block i begins at
@@ -115,7 +115,7 @@ impl Builder {
                             id
                         }
                     };
-                    return Ok(Some(Part { disp: 0, op }));
+                    return Ok(Some(ProgramPart { disp: 0, op }));
                 }
                 None => {}
             }
@@ -129,7 +129,7 @@ impl Builder {
             return self.runs(runs);
         }
         if let Some(equal) = equal_length(lengths, displacements.len()) {
-            let origin = Some(Part { disp: 0, op: part.op });
+            let origin = Some(ProgramPart { disp: 0, op: part.op });
             let Some(body) = self.repeat(origin, equal, extent)? else { return Ok(None) };
             let disps: Result<Vec<i64>, _> = (0..displacements.len()).map(at).collect();
             return self.each(body.op, disps?);
@@ -139,7 +139,7 @@ impl Builder {
             match lengths.at(i) {
                 0 => {}
                 n => {
-                    let block = Some(Part { disp: at(i)?, op: part.op });
+                    let block = Some(ProgramPart { disp: at(i)?, op: part.op });
                     parts.extend(self.repeat(block, n, extent)?);
                 }
             }
@@ -150,17 +150,17 @@ impl Builder {
     /// The pieces one after the other.
     pub(crate) fn sequence(
         &mut self,
-        pieces: impl IntoIterator<Item = Part>,
+        pieces: impl IntoIterator<Item = ProgramPart>,
     ) -> Result<Piece, ProgramError> {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<ProgramPart> = Vec::new();
         for piece in pieces {
             match self.program.op(piece.op) {
                 Op::Seq { parts: inner, .. } if inner.len() as u64 <= INLINE_RUNS => {
-                    let inner: Vec<Part> = inner.to_vec();
+                    let inner: Vec<ProgramPart> = inner.to_vec();
                     for part in inner {
                         let disp =
                             part.disp.checked_add(piece.disp).ok_or(ProgramError::Overflow)?;
-                        self.append(&mut parts, Part { disp, op: part.op })?;
+                        self.append(&mut parts, ProgramPart { disp, op: part.op })?;
                     }
                 }
                 _ => self.append(&mut parts, piece)?,
@@ -189,7 +189,7 @@ impl Builder {
             starts.push(size);
         }
         let op = self.share(Op::Seq { parts: parts.into(), starts: starts.into() })?;
-        Ok(Some(Part { disp: 0, op }))
+        Ok(Some(ProgramPart { disp: 0, op }))
     }
 
     /// The program of `root`, without what merging left behind.
@@ -199,7 +199,11 @@ impl Builder {
     }
 
     /// Puts `next` after `parts`, or makes the last of them longer.
-    fn append(&mut self, parts: &mut Vec<Part>, next: Part) -> Result<(), ProgramError> {
+    fn append(
+        &mut self,
+        parts: &mut Vec<ProgramPart>,
+        next: ProgramPart,
+    ) -> Result<(), ProgramError> {
         if let Some(last) = parts.last_mut()
             && let Some(op) = self.joined(*last, next)
         {
@@ -211,7 +215,7 @@ impl Builder {
     }
 
     /// One op at `last`'s place for both, where they are runs or loops that continue each other.
-    fn joined(&self, last: Part, next: Part) -> Option<Op> {
+    fn joined(&self, last: ProgramPart, next: ProgramPart) -> Option<Op> {
         let apart = next.disp.checked_sub(last.disp)?;
         match (self.program.op(last.op), self.program.op(next.op)) {
             (Op::Run { len }, Op::Run { len: more }) if len.cast_signed() == apart => {
@@ -249,7 +253,7 @@ impl Builder {
     }
 
     /// Writes out the runs of an op that has few.
-    fn expand(&self, part: Part, runs: &mut RunList) {
+    fn expand(&self, part: ProgramPart, runs: &mut RunList) {
         let size = self.program.facts(part.op).size;
         let mut sink = runs::Expand(runs);
         // The sink never stops a walk.
@@ -269,15 +273,15 @@ impl Builder {
                 let run = self.run(disp, len)?;
                 self.repeat(run, count, stride)
             }
-            runs::Class::Affine { disp, op } => Ok(Some(Part { disp, op: self.share(op)? })),
-            runs::Class::Listed(op) => Ok(Some(Part { disp: 0, op: self.share(op)? })),
+            runs::Class::Affine { disp, op } => Ok(Some(ProgramPart { disp, op: self.share(op)? })),
+            runs::Class::Listed(op) => Ok(Some(ProgramPart { disp: 0, op: self.share(op)? })),
         }
     }
 
     /// `body` at every displacement of a list that is not empty.
     fn each(&mut self, body: OpId, disps: Vec<i64>) -> Result<Piece, ProgramError> {
         let Some(&first) = disps.first() else { return Ok(None) };
-        let origin = Some(Part { disp: first, op: body });
+        let origin = Some(ProgramPart { disp: first, op: body });
         if disps.len() == 1 {
             return Ok(origin);
         }
@@ -290,7 +294,7 @@ impl Builder {
             return self.runs(list);
         }
         let op = self.share(Op::Each { disps: disps.into(), body })?;
-        Ok(Some(Part { disp: 0, op }))
+        Ok(Some(ProgramPart { disp: 0, op }))
     }
 
     fn share(&mut self, op: Op) -> Result<OpId, ProgramError> {

@@ -147,7 +147,7 @@ pub enum Primitive {
 }
 
 /// One basic item of a primitive and its displacement in bytes: the primitive's typemap.
-pub type Part = (Primitive, u64);
+pub type PairPart = (Primitive, u64);
 
 const LONG_DOUBLE_BYTES: u64 = if cfg!(target_arch = "x86") { 12 } else { 16 };
 const LONG_DOUBLE_ALIGNMENT: u64 = if cfg!(target_arch = "x86") { 4 } else { 16 };

@@ -48,7 +48,7 @@ impl OpId {
 
 /// An op placed at a displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Part {
+pub(crate) struct ProgramPart {
     pub(crate) disp: i64,
     pub(crate) op: OpId,
 }
@@ -69,7 +69,7 @@ pub(crate) enum Op {
     /// `body` at each displacement.
     Each { disps: Box<[i64]>, body: OpId },
     /// Part i covers packed bytes `starts[i]..starts[i + 1]`.
-    Seq { parts: Box<[Part]>, starts: Box<[u64]> },
+    Seq { parts: Box<[ProgramPart]>, starts: Box<[u64]> },
 }
 
 /// Why ops could not be put together.
@@ -92,7 +92,7 @@ pub(crate) struct Program {
     facts: Vec<Facts>,
     /// Of each op, once the program is complete: the same list by lines, where that pays.
     lines: Vec<Option<Lines>>,
-    root: Option<Part>,
+    root: Option<ProgramPart>,
 }
 
 impl Program {
@@ -109,7 +109,7 @@ impl Program {
         self.facts.get(id.index())
     }
 
-    pub(crate) fn root(&self) -> Option<Part> {
+    pub(crate) fn root(&self) -> Option<ProgramPart> {
         self.root
     }
 
@@ -181,7 +181,7 @@ impl Program {
     }
 
     /// Places the root; its bounds must fit `i64`.
-    pub(crate) fn set_root(&mut self, root: Option<Part>) -> Result<(), ProgramError> {
+    pub(crate) fn set_root(&mut self, root: Option<ProgramPart>) -> Result<(), ProgramError> {
         if let Some(part) = root {
             let facts = self.facts.get(part.op.index());
             let facts =
@@ -229,7 +229,7 @@ impl Program {
             kept.ops.push(op);
             kept.facts.push(facts);
         }
-        kept.root = Some(Part { disp: root.disp, op: moved[root.op.index()] });
+        kept.root = Some(ProgramPart { disp: root.disp, op: moved[root.op.index()] });
         kept
     }
 }
@@ -275,7 +275,7 @@ mod tests {
         let run = program.push(Op::Run { len: 8 }).unwrap();
         program.push(Op::Run { len: 99 }).unwrap();
         let looped = program.push(Op::Loop { count: 3, stride: 16, body: run }).unwrap();
-        program.set_root(Some(Part { disp: 4, op: looped })).unwrap();
+        program.set_root(Some(ProgramPart { disp: 4, op: looped })).unwrap();
         let program = program.compact();
         assert_eq!(program.ops.len(), 2);
         assert_eq!(program.bounds(), Some((4, 44)));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::program::{Op, Part, Program};
+use crate::program::{Op, Program, ProgramPart};
 
 /// The regular form of one instance of a layout, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Shape {
         }
     }
 
-    pub(crate) fn of_part(program: &Program, root: Part) -> Shape {
+    pub(crate) fn of_part(program: &Program, root: ProgramPart) -> Shape {
         let displacement = root.disp;
         match program.op(root.op) {
             Op::Run { len } => Shape::Contiguous { displacement, len: *len },
@@ -151,7 +151,7 @@ impl Shape {
         }
     }
 
-    fn of_loops(program: &Program, root: Part) -> Shape {
+    fn of_loops(program: &Program, root: ProgramPart) -> Shape {
         let mut dims = SmallVec::new();
         let mut at = root.op;
         loop {
@@ -181,7 +181,7 @@ impl Period {
             blocks: facts.chain.blocks,
             true_lb: root.disp.wrapping_add(facts.lo),
             true_ub: root.disp.wrapping_add(facts.hi),
-            shape: Shape::of_part(program, Part { disp: root.disp, op: body }),
+            shape: Shape::of_part(program, ProgramPart { disp: root.disp, op: body }),
         })
     }
 }

@@ -53,10 +53,10 @@ struct Node {
     total: Measure,
     /// Levels of repeats and sequences above the basic types.
     depth: usize,
-    kind: Kind,
+    kind: NodeKind,
 }
 
-enum Kind {
+enum NodeKind {
     Empty,
     Basic(Primitive),
     /// At least two copies of something that is neither empty nor a repeat.
@@ -165,10 +165,10 @@ impl Signature {
     fn in_turn(&self) -> Option<(Primitive, Option<Primitive>)> {
         // A repeat is of one type if what it repeats is.
         let unit = match &self.0.kind {
-            Kind::Repeat { unit, .. } => unit,
+            NodeKind::Repeat { unit, .. } => unit,
             _ => self,
         };
-        if let Kind::Basic(primitive) = unit.0.kind {
+        if let NodeKind::Basic(primitive) = unit.0.kind {
             return Some((primitive, None));
         }
         let first = unit.basic_at(0)?;
@@ -192,13 +192,13 @@ impl Signature {
                 return None;
             }
             node = match &node.0.kind {
-                Kind::Empty => return None,
-                Kind::Basic(primitive) => return Some(*primitive),
-                Kind::Repeat { unit, .. } => {
+                NodeKind::Empty => return None,
+                NodeKind::Basic(primitive) => return Some(*primitive),
+                NodeKind::Repeat { unit, .. } => {
                     place %= unit.elements();
                     unit
                 }
-                Kind::Sequence { parts, starts } => {
+                NodeKind::Sequence { parts, starts } => {
                     let part = starts.partition_point(|start| start.elements <= place) - 1;
                     place -= starts[part].elements;
                     &parts[part]
@@ -272,9 +272,9 @@ impl Signature {
                 break;
             }
             (copies, node) = match &node.0.kind {
-                Kind::Empty | Kind::Basic(_) => break,
-                Kind::Repeat { count, unit } => (*count, unit),
-                Kind::Sequence { parts, starts } => {
+                NodeKind::Empty | NodeKind::Basic(_) => break,
+                NodeKind::Repeat { count, unit } => (*count, unit),
+                NodeKind::Sequence { parts, starts } => {
                     let part = starts.partition_point(|start| of(start) <= rest) - 1;
                     before = before.then(starts[part]);
                     rest -= of(&starts[part]);
@@ -286,11 +286,11 @@ impl Signature {
     }
 
     fn empty() -> Signature {
-        Signature::node(Measure::EMPTY, 0, Kind::Empty)
+        Signature::node(Measure::EMPTY, 0, NodeKind::Empty)
     }
 
     fn basic(primitive: Primitive) -> Signature {
-        Signature::node(Measure::of(primitive), 0, Kind::Basic(primitive))
+        Signature::node(Measure::of(primitive), 0, NodeKind::Basic(primitive))
     }
 
     /// `count` copies of `unit`; `None` if the total overflows 64 bits.
@@ -298,13 +298,13 @@ impl Signature {
         let (count, unit) = match &unit.0.kind {
             _ if count == 0 => return Some(Signature::empty()),
             _ if count == 1 => return Some(unit),
-            Kind::Empty => return Some(unit),
-            Kind::Repeat { count: n, unit } => (count.checked_mul(*n)?, unit.clone()),
+            NodeKind::Empty => return Some(unit),
+            NodeKind::Repeat { count: n, unit } => (count.checked_mul(*n)?, unit.clone()),
             _ => (count, unit),
         };
         let total = unit.0.total.checked_times(count)?;
         let depth = unit.0.depth + 1;
-        Some(Signature::node(total, depth, Kind::Repeat { count, unit }))
+        Some(Signature::node(total, depth, NodeKind::Repeat { count, unit }))
     }
 
     /// Copies of signatures one after the other; `None` if the total overflows 64 bits.
@@ -314,8 +314,8 @@ impl Signature {
         for (copies, part) in parts {
             let (copies, unit) = match &part.0.kind {
                 _ if copies == 0 => continue,
-                Kind::Empty => continue,
-                Kind::Repeat { count, unit } => (copies.checked_mul(*count)?, unit.clone()),
+                NodeKind::Empty => continue,
+                NodeKind::Repeat { count, unit } => (copies.checked_mul(*count)?, unit.clone()),
                 _ => (copies, part),
             };
             match runs.last_mut() {
@@ -342,10 +342,10 @@ impl Signature {
         }
         let depth = 1 + parts.iter().map(|part| part.0.depth).max().unwrap_or(0);
         let starts = starts.into();
-        Some(Signature::node(total, depth, Kind::Sequence { parts, starts }))
+        Some(Signature::node(total, depth, NodeKind::Sequence { parts, starts }))
     }
 
-    fn node(total: Measure, depth: usize, kind: Kind) -> Signature {
+    fn node(total: Measure, depth: usize, kind: NodeKind) -> Signature {
         Signature(Arc::new(Node { total, depth, kind }))
     }
 }

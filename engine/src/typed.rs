@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub struct Typed {
     region: Region,
     origin: u64,
-    layout: Kept,
+    layout: KeptLayout,
     count: u64,
     packed_bytes: u64,
     /// Where in the region the packed stream lies as one contiguous span, if it does.
@@ -21,7 +21,7 @@ pub struct Typed {
 
 /// A layout. Counting who has one is a locked instruction each time, so those that everybody has are not counted.
 #[derive(Clone, Debug)]
-enum Kept {
+enum KeptLayout {
     Byte,
     Static(&'static Layout),
     Counted(Layout),
@@ -70,7 +70,7 @@ impl Typed {
         count: u64,
     ) -> Result<Typed, EngineError> {
         let bare = Typed { origin, count, ..Typed::contiguous(region) };
-        Ok(Typed { layout: Kept::Counted(layout.clone()), ..bare.placed(layout)? })
+        Ok(Typed { layout: KeptLayout::Counted(layout.clone()), ..bare.placed(layout)? })
     }
 
     /// `count` instances of a layout that lives for ever, such as a basic type's, from the start of `region` on.
@@ -84,7 +84,7 @@ impl Typed {
         count: u64,
     ) -> Result<Typed, EngineError> {
         let bare = Typed { count, ..Typed::contiguous(region) };
-        Ok(Typed { layout: Kept::Static(layout), ..bare.placed(layout)? })
+        Ok(Typed { layout: KeptLayout::Static(layout), ..bare.placed(layout)? })
     }
 
     /// With the places of the instances, which are checked.
@@ -128,7 +128,7 @@ impl Typed {
         Typed {
             region,
             origin: 0,
-            layout: Kept::Byte,
+            layout: KeptLayout::Byte,
             count,
             packed_bytes,
             contiguous_start: Some(0),
@@ -175,9 +175,9 @@ impl Typed {
     #[inline]
     pub fn own_layout(&self) -> Option<&Layout> {
         match &self.layout {
-            Kept::Byte => None,
-            Kept::Static(layout) => Some(layout),
-            Kept::Counted(layout) => Some(layout),
+            KeptLayout::Byte => None,
+            KeptLayout::Static(layout) => Some(layout),
+            KeptLayout::Counted(layout) => Some(layout),
         }
     }
 

@@ -18,7 +18,7 @@ mod transfer;
 mod transposed;
 
 pub use affine::{Runs, affine};
-pub use fused::{Part, fused};
+pub use fused::{MovePart, fused};
 pub use grid::{Grid, GridDim, contiguous, strided};
 pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
@@ -56,7 +56,7 @@ const LANES_MIN: u32 = 24;
 
 /// One side of a move: a pointer and where, from it, the bytes begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct KernelAddress {
     /// What the pointer is a multiple of, in its low bits: the address itself, or 0 for an object that
     /// is aligned to at least 16 bytes.
     pub address: u64,
@@ -65,7 +65,7 @@ pub struct Place {
     pub offset: i64,
 }
 
-impl Place {
+impl KernelAddress {
     /// The low bits of where the bytes begin.
     fn bits(self) -> u64 {
         self.address.wrapping_add(self.offset.cast_unsigned())
@@ -80,9 +80,9 @@ pub struct Move {
     /// Bytes of the packed stream.
     pub range: Range<u64>,
     /// Where displacement 0 of the first instance is.
-    pub typed: Place,
+    pub typed: KernelAddress,
     /// Where byte `range.start` of the stream is.
-    pub packed: Place,
+    pub packed: KernelAddress,
     /// Blocks that the launch may have, if it must leave room for others.
     pub budget: Option<NonZeroU32>,
 }

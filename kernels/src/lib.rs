@@ -35,10 +35,10 @@
 //! Units are bytes unless a name says words; words are of the launch's width.
 //!
 //! ```
-//! use gapless_kernels::launch::{Grid, GridDim, Move, Place, strided};
+//! use gapless_kernels::launch::{Grid, GridDim, KernelAddress, Move, strided};
 //! use gapless_kernels::{Direction, Family};
 //! // Pack the first column of a row-major matrix of 1000 × 1000 doubles.
-//! let place = Place { address: 0, offset: 0 };
+//! let place = KernelAddress { address: 0, offset: 0 };
 //! let what = Move { direction: Direction::Pack, range: 0..8000, typed: place, packed: place, budget: None };
 //! let column = Grid { displacement: 0, len: 8, dims: [GridDim { count: 1000, stride: 8000 }].into_iter().collect() };
 //! let launches = strided(&what, &column)?;

@@ -25,7 +25,7 @@ mod wait;
 pub(crate) use batch::Batch;
 pub(crate) use graph::RawGraph;
 pub(crate) use launch::{RawFunction, RawModule, Shape};
-pub(crate) use link::{LinkFault, Part};
+pub(crate) use link::{LinkFault, LinkPart};
 pub(crate) use memory::Rows;
 pub(crate) use order::{EventUse, RawEvent, RawStream};
 pub(crate) use query::{AllocationKind, Current, RawContext, RawPointer, RawPool};

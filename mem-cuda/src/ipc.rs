@@ -14,7 +14,7 @@
 use crate::context::lock;
 use crate::driver::HANDLE;
 use crate::event::CudaPending;
-use crate::key::{Exported, Identity, Kind, MemoryKey, decode_event, this_process};
+use crate::key::{Exported, Identity, KeyKind, MemoryKey, decode_event, this_process};
 use crate::{CudaDevice, CudaError};
 use gapless_mem::{Completion, DeviceError, Export, OutOfRange, Region, Space};
 use std::collections::HashMap;
@@ -71,10 +71,10 @@ impl CudaDevice {
         let _bound = context.bind()?;
         let fault = |fault| context.fault(fault);
         let (start, size, kind) = match self.vmm().range_of(first) {
-            Some((start, size)) => (start, size, Kind::Descriptor),
+            Some((start, size)) => (start, size, KeyKind::Descriptor),
             None => {
                 let (start, size) = context.driver.address_range(first).map_err(fault)?;
-                (start, size, Kind::Handle)
+                (start, size, KeyKind::Handle)
             }
         };
         let offset = first - start;
@@ -82,11 +82,11 @@ impl CudaDevice {
             return Err(outside(size).into());
         }
         let (handle, descriptors, buffer_id) = match kind {
-            Kind::Handle => {
+            KeyKind::Handle => {
                 let handle = context.driver.ipc_export(start).map_err(fault)?;
                 (handle, Vec::new(), context.driver.buffer_id(start).unwrap_or(0))
             }
-            Kind::Descriptor => {
+            KeyKind::Descriptor => {
                 let (descriptor, id) = self.vmm().export(context, start)?;
                 ([0; HANDLE], vec![descriptor], id)
             }
@@ -143,14 +143,14 @@ impl CudaDevice {
         let gone =
             || CudaError::Malformed { object: "memory key", reason: "its memory has been freed" };
         let space = match key.kind {
-            Kind::Descriptor => {
+            KeyKind::Descriptor => {
                 let (range, id) = self.vmm().identity_of(key.start).ok_or_else(gone)?;
                 if (range, id) != (key.size, key.buffer_id) {
                     return Err(gone());
                 }
                 self.own_space()
             }
-            Kind::Handle => {
+            KeyKind::Handle => {
                 let facts = self.pointer_uncached(key.start).ok_or_else(gone)?;
                 if (facts.start, facts.len, facts.buffer_id) != (key.start, key.size, key.buffer_id)
                 {
@@ -404,7 +404,7 @@ mod tests {
         fake::set(State::default());
         let device = CudaDriver::of(fake::driver()).unwrap().device(0).unwrap();
         let identity = |start, uuid| {
-            let kind = Kind::Handle;
+            let kind = KeyKind::Handle;
             let key = MemoryKey {
                 kind,
                 process: 5,

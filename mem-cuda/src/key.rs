@@ -30,7 +30,7 @@ const _: () = assert!(MEMORY_KEY == 136 && EVENT_KEY == 80);
 
 /// How an allocation travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum KeyKind {
     Handle = 1,
     Descriptor = 2,
 }
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 /// What a memory key says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryKey {
-    pub(crate) kind: Kind,
+    pub(crate) kind: KeyKind,
     pub(crate) process: u64,
     pub(crate) start: u64,
     pub(crate) size: u64,
@@ -85,11 +85,11 @@ impl MemoryKey {
             return Err(malformed("it does not begin as one"));
         }
         let kind = match piece(bytes, 4) {
-            [1, 0, 0, 0] => Kind::Handle,
-            [2, 0, 0, 0] => Kind::Descriptor,
+            [1, 0, 0, 0] => KeyKind::Handle,
+            [2, 0, 0, 0] => KeyKind::Descriptor,
             _ => return Err(malformed("of a kind that does not exist")),
         };
-        if descriptors != usize::from(kind == Kind::Descriptor) {
+        if descriptors != usize::from(kind == KeyKind::Descriptor) {
             return Err(malformed("the number of descriptors is not its kind's"));
         }
         let number = |at| u64::from_le_bytes(piece(bytes, at));
@@ -119,7 +119,7 @@ impl MemoryKey {
 }
 
 /// Which allocation of which process.
-pub(crate) type Identity = (Kind, u64, u64, u64, [u8; HANDLE]);
+pub(crate) type Identity = (KeyKind, u64, u64, u64, [u8; HANDLE]);
 
 /// The bytes by which another process finds an event.
 pub(crate) fn event_key(handle: [u8; HANDLE]) -> Vec<u8> {
@@ -140,7 +140,7 @@ const EXPORTS_MAX: usize = 1 << 16;
 /// A key that names this process came from a peer, and a peer may write what it likes. Only what is in here is
 /// found again: an allocation whose key was given away.
 #[derive(Debug, Default)]
-pub(crate) struct Exported(HashMap<(Kind, u64), MemoryKey>);
+pub(crate) struct Exported(HashMap<(KeyKind, u64), MemoryKey>);
 
 impl Exported {
     pub(crate) fn of_this_process() -> MutexGuard<'static, Exported> {
@@ -182,7 +182,7 @@ mod tests {
 
     fn key() -> MemoryKey {
         MemoryKey {
-            kind: Kind::Handle,
+            kind: KeyKind::Handle,
             process: 5,
             start: 0x7000_0000,
             size: 4096,
@@ -208,11 +208,11 @@ mod tests {
 
     #[test]
     fn keys_survive_the_wire() {
-        for kind in [Kind::Handle, Kind::Descriptor] {
+        for kind in [KeyKind::Handle, KeyKind::Descriptor] {
             let key = MemoryKey { kind, ..key() };
             let bytes = key.encode();
             assert_eq!(bytes.len(), MEMORY_KEY);
-            let descriptors = usize::from(kind == Kind::Descriptor);
+            let descriptors = usize::from(kind == KeyKind::Descriptor);
             assert_eq!(MemoryKey::decode(&bytes, descriptors).unwrap(), key);
             assert!(MemoryKey::decode(&bytes, 1 - descriptors).is_err());
         }

@@ -6,7 +6,7 @@
 mod image;
 
 use crate::context::Context;
-use crate::driver::{LinkFault, Part, RawFunction, RawModule, Shape};
+use crate::driver::{LinkFault, LinkPart, RawFunction, RawModule, Shape};
 use crate::stream::Stream;
 use crate::{CudaDevice, CudaError};
 use std::ffi::{CStr, c_void};
@@ -61,9 +61,9 @@ impl Module {
         let whole: Vec<Vec<u64>> = whole.collect::<Result<_, _>>()?;
         let parts = images.iter().zip(&whole).map(|((name, image), whole)| {
             let (kind, len) = image::kind(image);
-            Part { image: whole, len, kind, name }
+            LinkPart { image: whole, len, kind, name }
         });
-        let parts: Vec<Part<'_>> = parts.collect();
+        let parts: Vec<LinkPart<'_>> = parts.collect();
         let context = device.context();
         let _bound = context.bind()?;
         // SAFETY: `complete` found the ends of all; the caller vouches for the rest.

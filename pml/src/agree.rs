@@ -34,7 +34,7 @@ use gapless_mem::Region;
 use slab::Slab;
 use std::mem::ManuallyDrop;
 use survivors::Survey;
-use table::{ENTRY_BYTES, Entry, NO_ID, PREFACE_BYTES, Preface, Purpose};
+use table::{ENTRY_BYTES, NO_ID, PREFACE_BYTES, Preface, Purpose, TableEntry};
 use zerocopy::IntoBytes;
 
 /// Agreements in flight or concluded. They own the buffers of their messages until these have ended.
@@ -55,11 +55,11 @@ pub(crate) struct Agreements {
 #[derive(Debug)]
 struct Entered {
     number: u64,
-    state: State,
+    state: AgreeState,
 }
 
 #[derive(Debug)]
-enum State {
+enum AgreeState {
     Open(Box<Agreement>),
     Concluded(Result<Option<Comm>, PmlError>),
     /// Being looked at.
@@ -77,8 +77,8 @@ struct Agreement {
     tag: i32,
     /// Where this side's leader reaches the other's, if there is one: and what both say it with.
     bridge: Option<Bridge>,
-    mine: Entry,
-    step: Step,
+    mine: TableEntry,
+    step: AgreeStep,
     requests: Vec<RequestId>,
     preface: Vec<u8>,
     table: Vec<u8>,
@@ -98,7 +98,7 @@ struct Bridge {
 
 /// What an agreement waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum AgreeStep {
     /// Leader: the members' entries.
     Gather,
     /// Leader: whether the other side is fine.
@@ -135,7 +135,7 @@ impl Agreement {
         }
     }
 
-    fn tables(&self) -> Result<(&[Entry], &[Entry]), String> {
+    fn tables(&self) -> Result<(&[TableEntry], &[TableEntry]), String> {
         Ok((table::entries(&self.table)?, table::entries(&self.other_table)?))
     }
 }
@@ -154,18 +154,18 @@ impl Pml {
         let keys: Vec<usize> = self.agreements.all.iter().map(|(key, _)| key).collect();
         for key in keys {
             let Some(entered) = self.agreements.all.get_mut(key) else { continue };
-            let state = std::mem::replace(&mut entered.state, State::Away);
+            let state = std::mem::replace(&mut entered.state, AgreeState::Away);
             let state = match state {
-                State::Open(agreement) => {
+                AgreeState::Open(agreement) => {
                     // A panic leaks it: messages may still be written to its tables.
                     let mut agreement = ManuallyDrop::new(agreement);
                     let result = self.advance(&mut agreement, &mut steps);
                     let agreement = ManuallyDrop::into_inner(agreement);
                     match result {
-                        None => State::Open(agreement),
+                        None => AgreeState::Open(agreement),
                         Some(result) => {
                             self.agreements.open -= 1;
-                            State::Concluded(self.settle(&agreement, result))
+                            AgreeState::Concluded(self.settle(&agreement, result))
                         }
                     }
                 }
@@ -200,7 +200,7 @@ impl Pml {
     /// Forgets a communicator that nothing uses; otherwise answers `false`.
     fn forget(&mut self, comm: &Comm) -> bool {
         let made_of_it = self.agreements.all.iter().any(|(_, entered)| match &entered.state {
-            State::Open(agreement) => agreement.talks_in(comm),
+            AgreeState::Open(agreement) => agreement.talks_in(comm),
             _ => false,
         });
         let in_use = made_of_it || self.agreements.surveys_in(comm);
@@ -225,7 +225,7 @@ impl Pml {
                     Ok(None) => return None,
                     Ok(Some(_)) => {}
                     // A member that dies while it receives the answer has already been heard.
-                    Err(_) if agreement.step == Step::Tell => {}
+                    Err(_) if agreement.step == AgreeStep::Tell => {}
                     Err(failure) => agreement.failure = Some(failure.error),
                 }
                 agreement.requests.pop();
@@ -240,7 +240,7 @@ impl Pml {
     /// All that an agreement was waiting for has ended.
     fn step(&mut self, agreement: &mut Agreement) -> Option<Result<Option<Comm>, PmlError>> {
         match agreement.step {
-            Step::Gather => {
+            AgreeStep::Gather => {
                 if agreement.failure.is_none() {
                     self.check_gathered(agreement);
                 }
@@ -251,19 +251,19 @@ impl Pml {
                 }
                 None
             }
-            Step::Meet => {
+            AgreeStep::Meet => {
                 self.swap(agreement);
                 None
             }
-            Step::Swap => {
+            AgreeStep::Swap => {
                 self.tell(agreement);
                 None
             }
-            Step::Hear => match agreement.failure.take() {
+            AgreeStep::Hear => match agreement.failure.take() {
                 Some(error) => Some(Err(error)),
                 None => self.hear(agreement),
             },
-            Step::Tell | Step::Read => Some(match agreement.failure.take() {
+            AgreeStep::Tell | AgreeStep::Read => Some(match agreement.failure.take() {
                 Some(error) => Err(error),
                 None => self.conclude(agreement),
             }),
@@ -282,7 +282,7 @@ impl Pml {
         let number = self.agreements.next;
         self.agreements.next += 1;
         self.agreements.open += 1;
-        let state = State::Open(ManuallyDrop::into_inner(agreement));
+        let state = AgreeState::Open(ManuallyDrop::into_inner(agreement));
         let index = self.agreements.all.insert(Entered { number, state });
         CommRequest { index, number }
     }
@@ -352,7 +352,7 @@ impl Pml {
     /// Leader: tells the other side's leader how it went here, and asks how it went there.
     fn meet(&mut self, agreement: &mut Agreement) {
         let Some(bridge) = agreement.bridge.clone() else { return };
-        agreement.step = Step::Meet;
+        agreement.step = AgreeStep::Meet;
         let preface = match &agreement.failure {
             None => Preface::fine(agreement.table.len() / ENTRY_BYTES, 0),
             Some(_) => Preface::failed(agreement.culprit().unwrap_or(self.core.me)),
@@ -377,7 +377,7 @@ impl Pml {
 
     /// Leader: swaps tables with the other side's leader, if both are fine.
     fn swap(&mut self, agreement: &mut Agreement) {
-        agreement.step = Step::Swap;
+        agreement.step = AgreeStep::Swap;
         let Some(bridge) = agreement.bridge.clone() else { return };
         if agreement.failure.is_some() {
             return;
@@ -407,7 +407,7 @@ impl Pml {
 
     /// Leader: tells the members.
     fn tell(&mut self, agreement: &mut Agreement) {
-        agreement.step = Step::Tell;
+        agreement.step = AgreeStep::Tell;
         let (local, remote) = (agreement.table.len(), agreement.other_table.len());
         let preface = match &agreement.failure {
             None => Preface::fine(local / ENTRY_BYTES, remote / ENTRY_BYTES),
@@ -446,7 +446,7 @@ impl Pml {
             Ok(Err(rank)) => return Some(Err(PmlError::CommFailed { rank })),
             Err(what) => return Some(Err(self.corrupt(&context, leader, what))),
         };
-        agreement.step = Step::Read;
+        agreement.step = AgreeStep::Read;
         agreement.table = vec![0; local * ENTRY_BYTES];
         agreement.other_table = vec![0; remote * ENTRY_BYTES];
         let (from, tag) = (Source::Rank(leader), TagSel::Is(agreement.tag));

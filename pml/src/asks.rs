@@ -10,7 +10,7 @@
 //! has one question at a time, and one a second at most; so a process has one answer to a peer on its way at most.
 
 use crate::comm::Comm;
-use crate::wire::{Call, Doing};
+use crate::wire::{Doing, WaitingCall};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -153,10 +153,12 @@ impl Asks {
         if let Some(same) = same {
             return *same;
         }
-        if let (Call::Collective { number, .. }, Some(context)) = (theirs.call, theirs.context) {
+        if let (WaitingCall::Collective { number, .. }, Some(context)) =
+            (theirs.call, theirs.context)
+        {
             let is_it = |past: &&(u32, u64, u8)| (past.0, past.1) == (context, number);
             if let Some((_, _, operation)) = self.past.iter().rfind(is_it) {
-                let call = Call::Was { operation: *operation, number };
+                let call = WaitingCall::Was { operation: *operation, number };
                 return Doing { call, context: Some(context), whom: None, millis: 0 };
             }
         }
@@ -172,7 +174,9 @@ fn since(then: u64, now: u64) -> Duration {
 impl Doing {
     fn number(&self) -> Option<u64> {
         match self.call {
-            Call::Collective { number, .. } | Call::Was { number, .. } => Some(number),
+            WaitingCall::Collective { number, .. } | WaitingCall::Was { number, .. } => {
+                Some(number)
+            }
             _ => None,
         }
     }

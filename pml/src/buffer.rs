@@ -17,7 +17,7 @@ pub(crate) use access::{Gets, Listed, Room};
 pub(crate) use cached::CachedBuffers;
 pub(crate) use remote::{Far, Mover, Remote, packed_size};
 pub(crate) use staging_memory::{Packed, StagingMemory, after};
-pub(crate) use transfer::{Held, Transfer};
+pub(crate) use transfer::{HeldMemory, Transfer};
 
 use crate::arrival::Body;
 use crate::error::PmlError;

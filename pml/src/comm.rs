@@ -243,7 +243,7 @@ impl Comm {
 }
 
 #[derive(Debug)]
-enum State {
+enum SlotState {
     Free,
     /// Its members are agreeing; those that are done may use it.
     Reserved,
@@ -253,7 +253,7 @@ enum State {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    state: State,
+    state: SlotState,
 }
 
 /// What the context of a message stands for.
@@ -303,7 +303,7 @@ fn parts(id: u32) -> (u32, u32) {
 impl Comms {
     /// The world and myself, whose identifiers are known without agreeing.
     pub(crate) fn predefined(comms: [Comm; 2]) -> Comms {
-        let known = |comm| Slot { generation: 0, state: State::Known(comm) };
+        let known = |comm| Slot { generation: 0, state: SlotState::Known(comm) };
         Comms { slots: comms.into_iter().map(known).collect(), ..Comms::default() }
     }
 
@@ -311,11 +311,11 @@ impl Comms {
     pub(crate) fn reserve(&mut self) -> Option<u32> {
         if let Some(at) = self.free.pop_front() {
             let slot = &mut self.slots[at as usize];
-            slot.state = State::Reserved;
+            slot.state = SlotState::Reserved;
             return Some(slot.generation * COMMS_MAX + at);
         }
         let at = u32::try_from(self.slots.len()).ok().filter(|at| *at < COMMS_MAX)?;
-        self.slots.push(Slot { generation: 0, state: State::Reserved });
+        self.slots.push(Slot { generation: 0, state: SlotState::Reserved });
         Some(at)
     }
 
@@ -330,7 +330,7 @@ impl Comms {
         let (at, _) = parts(comm.id());
         self.routes = Default::default();
         if let Some(slot) = self.slots.get_mut(at as usize) {
-            slot.state = State::Known(comm.clone());
+            slot.state = SlotState::Known(comm.clone());
         }
     }
 
@@ -341,9 +341,9 @@ impl Comms {
         self.early_revokes.retain(|(early, _)| *early != id);
         if let Some(slot) = self.slots.get_mut(at as usize)
             && slot.generation == generation
-            && !matches!(slot.state, State::Free)
+            && !matches!(slot.state, SlotState::Free)
         {
-            slot.state = State::Free;
+            slot.state = SlotState::Free;
             slot.generation = (generation + 1) % GENERATIONS;
             self.free.push_back(at);
         }
@@ -378,7 +378,7 @@ impl Comms {
     #[inline]
     pub(crate) fn check_known(&self, comm: &Comm) -> Result<(), PmlError> {
         match self.slot(comm.id()) {
-            Some(Slot { state: State::Known(known), .. }) if known.same(comm) => Ok(()),
+            Some(Slot { state: SlotState::Known(known), .. }) if known.same(comm) => Ok(()),
             _ => Err(PmlError::NoSuchComm),
         }
     }
@@ -387,7 +387,7 @@ impl Comms {
     #[inline]
     pub(crate) fn of_context(&self, context: u32) -> Option<&Comm> {
         match self.slot(context / 2)? {
-            Slot { state: State::Known(comm), .. } => Some(comm),
+            Slot { state: SlotState::Known(comm), .. } => Some(comm),
             _ => None,
         }
     }
@@ -404,7 +404,7 @@ impl Comms {
         // How often the place has been freed since, modulo their number.
         let since = (slot.generation + GENERATIONS - generation) % GENERATIONS;
         match (since, &slot.state) {
-            (0, State::Free) => Lookup::Never,
+            (0, SlotState::Free) => Lookup::Never,
             (0, _) => Lookup::Here,
             (since, _) if since <= GENERATIONS / 2 => Lookup::Gone,
             _ => Lookup::Never,
@@ -425,7 +425,9 @@ impl Comms {
     /// The communicator that is known by an identifier, or by that of its side.
     pub(crate) fn whole(&self, part: &Comm) -> Comm {
         let inter = self.slots.iter().find_map(|slot| match &slot.state {
-            State::Known(comm) if comm.is_inter() && comm.side().same(part) => Some(comm.clone()),
+            SlotState::Known(comm) if comm.is_inter() && comm.side().same(part) => {
+                Some(comm.clone())
+            }
             _ => None,
         });
         inter.unwrap_or_else(|| part.clone())

@@ -12,7 +12,7 @@ use std::hash::Hasher;
 const ENTRIES: usize = 64;
 
 #[derive(Debug)]
-struct Entry {
+struct DigestEntry {
     layout: Layout,
     count: u64,
     digest: SignatureDigest,
@@ -22,7 +22,7 @@ struct Entry {
 /// Digests by layout object and count; a new entry replaces the one in its place.
 #[derive(Debug)]
 pub(crate) struct Digests {
-    entries: Box<[Option<Entry>; ENTRIES]>,
+    entries: Box<[Option<DigestEntry>; ENTRIES]>,
     /// The last answer, which is among `entries`.
     last: Last,
 }
@@ -87,7 +87,7 @@ impl Digests {
         let word = wire::hash_word(&digest);
         // Its layout may go with the entry that this takes the place of.
         self.last = Last::default();
-        self.entries[place] = Some(Entry { layout: layout.clone(), count, digest, word });
+        self.entries[place] = Some(DigestEntry { layout: layout.clone(), count, digest, word });
         (digest, word)
     }
 }

@@ -11,7 +11,7 @@ use crate::buffer::Transfer;
 use crate::error::PmlError;
 use crate::links::reorder::Reorder;
 use crate::status::RequestId;
-use crate::wire::{self, What};
+use crate::wire::{self, NoteKind};
 use gapless_bml::{AmTag, Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Space;
 use smallvec::SmallVec;
@@ -261,7 +261,7 @@ pub(crate) enum Outgoing {
     /// An offer.
     Rts(RequestId),
     /// A note about messages before it.
-    Note(What),
+    Note(NoteKind),
     /// A control message.
     Control(SmallVec<[u8; wire::CTS_BYTES]>),
     /// What is left of a flattened layout.

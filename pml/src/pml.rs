@@ -23,7 +23,7 @@ use crate::drive::core::Core;
 use crate::drive::short::Awaited;
 use crate::error::{Failure, PmlError};
 use crate::matching::{MessageId, Source, TagSel};
-use crate::pml::persistent::What;
+use crate::pml::persistent::PersistentCall;
 use crate::protocol::Protocol;
 use crate::status::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
@@ -316,11 +316,13 @@ impl Pml {
         let Persistent { comm, buffer, what, .. } = &*persistent;
         let id = match *what {
             // SAFETY: the caller's promise is passed on.
-            What::Send { dest, tag, mode } => unsafe {
+            PersistentCall::Send { dest, tag, mode } => unsafe {
                 self.isend_mode(comm, buffer, dest, tag, mode)
             },
             // SAFETY: the caller's promise is passed on.
-            What::Recv { source, tag } => unsafe { self.irecv(comm, buffer, source, tag) },
+            PersistentCall::Recv { source, tag } => unsafe {
+                self.irecv(comm, buffer, source, tag)
+            },
         }?;
         persistent.active = Some(id);
         Ok(id)

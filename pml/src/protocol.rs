@@ -1,10 +1,10 @@
-//! The protocols: their names, and sets of them. What each does is its `Kind` (`rndv.rs`).
+//! The protocols: their names, and sets of them. What each does is its `ProtocolKind` (`rndv.rs`).
 
 use std::fmt;
 
 /// The list of all protocols, a line each: its name here, what reports call it, its number on the wire, which never
-/// changes, and its `Kind` in `rndv/`. It gives the lines to another macro: to one below, which needs the names alone,
-/// and to one in `rndv/kinds.rs`, which needs the kinds.
+/// changes, and its `ProtocolKind` in `rndv/`. It gives the lines to another macro: to one below, which needs the names
+/// alone, and to one in `rndv/kinds.rs`, which needs the kinds.
 macro_rules! each_protocol {
     ($give:ident) => {
         $give! {

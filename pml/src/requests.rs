@@ -16,7 +16,7 @@ use crate::status::{RequestId, Settled, Status};
 use woken::{Wakers, Woken};
 
 /// How an operation ended.
-pub type Outcome = Result<Status, Failure>;
+pub type RequestOutcome = Result<Status, Failure>;
 
 /// An eager message that left when it was submitted: it is on its way, or there.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ pub(crate) struct InlineRecv {
 }
 
 #[derive(Debug)]
-struct Entry<O> {
+struct RequestEntry<O> {
     /// The result will not be collected.
     released: bool,
     /// Whom to tell of the end.
@@ -115,7 +115,7 @@ struct Entry<O> {
 pub(crate) struct Requests<O> {
     /// As many as `entries`.
     slots: Vec<Slot>,
-    entries: Vec<Entry<O>>,
+    entries: Vec<RequestEntry<O>>,
     free: Vec<u32>,
     woken: Woken,
     /// Those that peers name in their answers, by these names.
@@ -168,7 +168,7 @@ impl<O> Requests<O> {
     fn grow(&mut self) -> u32 {
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
         let wakers = Wakers::default();
-        self.entries.push(Entry { released: false, wakers, operation: None, failure: None });
+        self.entries.push(RequestEntry { released: false, wakers, operation: None, failure: None });
         self.slots.push(Slot {
             generation: 0,
             phase: Phase::Vacant,
@@ -370,7 +370,7 @@ impl<O> Requests<O> {
         self.end(id, result.map_err(Failure::from));
     }
 
-    fn end(&mut self, id: RequestId, result: Outcome) {
+    fn end(&mut self, id: RequestId, result: RequestOutcome) {
         let Some(slot) = self.slots.get_mut(id.index() as usize) else { return };
         if slot.generation != id.generation() {
             return;

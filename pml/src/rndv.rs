@@ -1,11 +1,11 @@
 //! Rendezvous: long messages are offered by the sender (RTS), and the receiver decides which *protocol* carries them.
 //!
-//! A protocol is one file: a static [`Kind`] with everything that the protocol decides, and for each end a value that
+//! A protocol is one file: a static [`ProtocolKind`] with everything that the protocol decides, and for each end a value that
 //! implements [`RndvEnd`] while a message is in flight. `protocol.rs` lists them, a line each. So a new protocol
 //! is a file and a line.
 //!
 //! The driver (`drive/rendezvous.rs`) takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and
-//! does what its [`Step`] says. [`Rendezvous`] is what all of them share.
+//! does what its [`RndvStep`] says. [`Rendezvous`] is what all of them share.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -53,7 +53,9 @@ pub(crate) mod staged;
 pub(crate) mod staging;
 pub(crate) mod turns;
 
-use crate::buffer::{Buffer, CachedBuffers, Engines, Gets, Held, Room, StagingMemory, Transfer};
+use crate::buffer::{
+    Buffer, CachedBuffers, Engines, Gets, HeldMemory, Room, StagingMemory, Transfer,
+};
 use crate::cost::{Excluded, Model, Situation};
 use crate::counters::Counters;
 use crate::error::PmlError;
@@ -194,16 +196,21 @@ impl Rendezvous {
 
 /// One end of a message in flight by one protocol.
 pub(crate) trait RndvEnd: Debug + Send {
-    /// The other end has sent a message of this rendezvous. [`Step::Broken`]: it must not.
-    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step;
+    /// The other end has sent a message of this rendezvous. [`RndvStep::Broken`]: it must not.
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep;
 
     /// An engine's or the transport's work on `part` has ended; without an error, this is the memory that it touched.
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step;
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep;
 
-    /// Polled at the next steps of progress, after [`Step::Again`]: at each, or in turns if many ask for it.
-    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
+    /// Polled at the next steps of progress, after [`RndvStep::Again`]: at each, or in turns if many ask for it.
+    fn again(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         let _ = cx;
-        Step::Going
+        RndvStep::Going
     }
 
     /// At the receiver: where `len` bytes of data may be read to that belong to the buffer from `offset` on.
@@ -212,9 +219,9 @@ pub(crate) trait RndvEnd: Debug + Send {
         Expected::Not
     }
 
-    /// Data that is [expected](RndvEnd::expects) is there. [`Step::Again`]: it wants to be polled.
-    fn placed(&mut self, offset: u64, len: u64) -> Step {
-        Step::Broken(format!("{len} bytes at {offset} that are not due"))
+    /// Data that is [expected](RndvEnd::expects) is there. [`RndvStep::Again`]: it wants to be polled.
+    fn placed(&mut self, offset: u64, len: u64) -> RndvStep {
+        RndvStep::Broken(format!("{len} bytes at {offset} that are not due"))
     }
 
     /// The transport may have room for a fragment; only after [`Cx::stream`].
@@ -223,10 +230,10 @@ pub(crate) trait RndvEnd: Debug + Send {
         Turn::Over
     }
 
-    /// The peer is gone. [`Step::Going`]: it is not needed any more. Otherwise the request fails. After this call
+    /// The peer is gone. [`RndvStep::Going`]: it is not needed any more. Otherwise the request fails. After this call
     /// only [`landed`](RndvEnd::landed) is called, and its steps are ignored. The request ends when every part has
     /// landed and no peer has [`granted`](RndvEnd::granted) memory any more.
-    fn lost(&mut self, cx: &mut Cx<'_>) -> Step;
+    fn lost(&mut self, cx: &mut Cx<'_>) -> RndvStep;
 
     /// Memory of the request's buffer that the peer may write now, also after it was lost.
     fn granted(&self) -> Option<Region> {
@@ -260,7 +267,7 @@ pub(crate) enum Expected<'a> {
 
 /// The state of a rendezvous after a call.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum RndvStep {
     /// It goes on.
     Going,
     /// It goes on, and wants to be polled.
@@ -303,11 +310,11 @@ pub(crate) enum Opened {
     Going(Box<dyn RndvEnd>),
     /// It goes on, and wants to be polled.
     Again(Box<dyn RndvEnd>),
-    /// It has ended already, as [`Step::Done`].
+    /// It has ended already, as [`RndvStep::Done`].
     Done(Protocol),
-    /// As [`Step::Refused`].
+    /// As [`RndvStep::Refused`].
     Refused(String),
-    /// As [`Step::Broken`].
+    /// As [`RndvStep::Broken`].
     Broken(String),
 }
 
@@ -318,30 +325,30 @@ impl Opened {
     }
 
     /// The state after the value's first step. It is dropped if that ended the rendezvous.
-    pub(crate) fn after(step: Step, value: impl RndvEnd + 'static) -> Opened {
+    pub(crate) fn after(step: RndvStep, value: impl RndvEnd + 'static) -> Opened {
         match step {
-            Step::Going => Opened::Going(Box::new(value)),
-            Step::Again => Opened::Again(Box::new(value)),
-            Step::Done(by) => Opened::Done(by),
-            Step::Refused(why) => Opened::Refused(why),
-            Step::Broken(what) => Opened::Broken(what),
+            RndvStep::Going => Opened::Going(Box::new(value)),
+            RndvStep::Again => Opened::Again(Box::new(value)),
+            RndvStep::Done(by) => Opened::Done(by),
+            RndvStep::Refused(why) => Opened::Refused(why),
+            RndvStep::Broken(what) => Opened::Broken(what),
         }
     }
 
     /// For the driver: what goes on, and the step.
-    pub(crate) fn into_parts(self) -> (Option<Box<dyn RndvEnd>>, Step) {
+    pub(crate) fn into_parts(self) -> (Option<Box<dyn RndvEnd>>, RndvStep) {
         match self {
-            Opened::Going(value) => (Some(value), Step::Going),
-            Opened::Again(value) => (Some(value), Step::Again),
-            Opened::Done(by) => (None, Step::Done(by)),
-            Opened::Refused(why) => (None, Step::Refused(why)),
-            Opened::Broken(what) => (None, Step::Broken(what)),
+            Opened::Going(value) => (Some(value), RndvStep::Going),
+            Opened::Again(value) => (Some(value), RndvStep::Again),
+            Opened::Done(by) => (None, RndvStep::Done(by)),
+            Opened::Refused(why) => (None, RndvStep::Refused(why)),
+            Opened::Broken(what) => (None, RndvStep::Broken(what)),
         }
     }
 }
 
 /// A protocol: everything that depends on which one it is.
-pub(crate) struct Kind {
+pub(crate) struct ProtocolKind {
     /// Whether the receiver must know the sender's layout, if that has gaps.
     pub(crate) wants_layout: bool,
     /// What excludes it.
@@ -359,9 +366,9 @@ pub(crate) struct Kind {
     pub(crate) open_send: fn(&mut Cx<'_>, &Heard<'_>) -> Opened,
 }
 
-impl Kind {
+impl ProtocolKind {
     /// The base of every kind: one that is impossible.
-    pub(crate) const NONE: Kind = Kind {
+    pub(crate) const NONE: ProtocolKind = ProtocolKind {
         wants_layout: false,
         exclude: |_, _| None,
         cost: |_, _| f64::MAX,
@@ -502,7 +509,7 @@ impl Cx<'_> {
 
     /// Makes the driver call [`RndvEnd::landed`] for `part` when `transfer` has ended. Of the parts of a request
     /// only the oldest is checked: asking a device costs a microsecond.
-    pub(crate) fn follow(&mut self, part: u64, transfer: Transfer<impl Into<Held>>) {
+    pub(crate) fn follow(&mut self, part: u64, transfer: Transfer<impl Into<HeldMemory>>) {
         let (id, transfer) = (self.id, transfer.part());
         self.in_flight.push(InFlight::Part { id, part, transfer });
     }
@@ -546,8 +553,8 @@ impl Cx<'_> {
 }
 
 /// An error for a message that a rendezvous does not expect.
-pub(crate) fn unexpected(message: &Message) -> Step {
-    Step::Broken(undue(message))
+pub(crate) fn unexpected(message: &Message) -> RndvStep {
+    RndvStep::Broken(undue(message))
 }
 
 /// Likewise, for [`Opened::Broken`].

@@ -59,14 +59,14 @@ mod verdict;
 
 use asking::AskWire;
 pub(crate) use asking::asking;
-pub use asking::{Call, Doing};
+pub use asking::{Doing, WaitingCall};
 pub(crate) use cts::Cts;
 use envelope::EnvelopeWire;
 pub use envelope::SendMode;
 pub(crate) use envelope::{Envelope, Label};
 use grant::GrantWire;
 pub(crate) use grant::{GRANT_BYTES, Grant};
-pub(crate) use note::{NOTE_BYTES, Note, What, note};
+pub(crate) use note::{NOTE_BYTES, Note, NoteKind, note};
 use rts::RtsWire;
 pub(crate) use rts::{Data, Rts, StagedOffer};
 pub(crate) use staged::{DEPTH_MAX, Open, RingOffer, Why, free, ready, refuse};

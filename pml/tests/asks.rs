@@ -4,13 +4,13 @@ mod common;
 
 use common::rogue::{Pair, VERSION};
 use common::{Buffer, Job, bytes};
-use gapless_pml::{Answer, Call, Doing, PmlError, Protocol, Source, TagSel};
+use gapless_pml::{Answer, Doing, PmlError, Protocol, Source, TagSel, WaitingCall};
 use std::time::Duration;
 
-const BARRIER: Call = Call::Collective { operation: 1, number: 3 };
-const BCAST: Call = Call::Collective { operation: 2, number: 3 };
+const BARRIER: WaitingCall = WaitingCall::Collective { operation: 1, number: 3 };
+const BCAST: WaitingCall = WaitingCall::Collective { operation: 2, number: 3 };
 
-fn on(context: u32, call: Call) -> Doing {
+fn on(context: u32, call: WaitingCall) -> Doing {
     Doing { call, context: Some(context), whom: None, millis: 1500 }
 }
 
@@ -27,7 +27,7 @@ fn told(job: &mut Job, me: u32, doing: &Doing) -> Doing {
 #[test]
 fn a_question_is_answered_in_any_progress() {
     let mut job = Job::new(2);
-    let recv = Doing { whom: Some(1), ..on(0, Call::Receive { tag: Some(7) }) };
+    let recv = Doing { whom: Some(1), ..on(0, WaitingCall::Receive { tag: Some(7) }) };
     // It waits in nothing.
     assert_eq!(told(&mut job, 0, &recv), Doing::NOTHING);
     // And was told what the other waits in.
@@ -37,7 +37,7 @@ fn a_question_is_answered_in_any_progress() {
 
 #[test]
 fn of_several_threads_the_one_in_the_same_collective_is_told_and_then_what_was_done() {
-    let (recv, barrier) = (on(0, Call::Receive { tag: None }), on(1, BARRIER));
+    let (recv, barrier) = (on(0, WaitingCall::Receive { tag: None }), on(1, BARRIER));
     let answer = |seats: &[Doing], past: Option<u8>| {
         let mut job = Job::new(2);
         for doing in seats {
@@ -50,10 +50,10 @@ fn of_several_threads_the_one_in_the_same_collective_is_told_and_then_what_was_d
     };
     assert_eq!(answer(&[recv, barrier], Some(2)), barrier);
     assert_eq!(answer(&[recv], None), recv);
-    let was = Call::Was { operation: 2, number: 3 };
+    let was = WaitingCall::Was { operation: 2, number: 3 };
     assert_eq!(answer(&[recv], Some(2)), Doing { millis: 0, ..on(1, was) });
     // A later one on the same communicator says more than a receive.
-    let later = on(1, Call::Collective { operation: 5, number: 4 });
+    let later = on(1, WaitingCall::Collective { operation: 5, number: 4 });
     assert_eq!(answer(&[recv, later], None), later);
 }
 
@@ -62,7 +62,7 @@ fn a_thread_is_noted_once_until_it_waits_no_more() {
     let mut job = Job::new(2);
     let mut seat = None;
     for millis in [100, 200] {
-        job.pml(1).waits_in(&mut seat, &Doing { millis, ..on(0, Call::Window) });
+        job.pml(1).waits_in(&mut seat, &Doing { millis, ..on(0, WaitingCall::Window) });
     }
     assert_eq!(told(&mut job, 0, &Doing::NOTHING).millis, 200);
     job.pml(1).waits_no_more(seat.unwrap());
@@ -97,9 +97,9 @@ fn requests_say_what_they_wait_for() {
     let send = job.isend(0, &long, 1, 9);
     let pml = job.pml(0);
     let doing = |call, whom| Some(Doing { call, context: Some(0), whom, millis: 0 });
-    assert_eq!(pml.awaits(recv), doing(Call::Receive { tag: Some(7) }, Some(1)));
-    assert_eq!(pml.awaits(any), doing(Call::Receive { tag: None }, None));
-    assert_eq!(pml.awaits(send), doing(Call::Send { tag: 9 }, Some(1)));
+    assert_eq!(pml.awaits(recv), doing(WaitingCall::Receive { tag: Some(7) }, Some(1)));
+    assert_eq!(pml.awaits(any), doing(WaitingCall::Receive { tag: None }, None));
+    assert_eq!(pml.awaits(send), doing(WaitingCall::Send { tag: 9 }, Some(1)));
     for id in [recv, any] {
         assert!(pml.cancel_recv(id).unwrap());
         assert_eq!(pml.test(id).map_err(PmlError::from), Err(PmlError::Cancelled));

@@ -18,7 +18,7 @@ use common::{Buffer, bytes};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::HostEngine;
-use gapless_pml::{Config, Outcome, Pml, PmlError, RequestId, Source, TagSel};
+use gapless_pml::{Config, Pml, PmlError, RequestId, RequestOutcome, Source, TagSel};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,7 +73,7 @@ fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> thread
 }
 
 /// Sends, and makes progress until the receive has ended.
-fn complete(shared: &Mutex<Ends>, receive: RequestId) -> (RequestId, Outcome) {
+fn complete(shared: &Mutex<Ends>, receive: RequestId) -> (RequestId, RequestOutcome) {
     let sent = shared.lock().unwrap().send();
     for _ in 0..TURNS {
         shared.lock().unwrap().receiver.progress();

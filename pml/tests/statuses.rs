@@ -5,18 +5,20 @@ mod common;
 
 use common::lab::{Lab, config, layout};
 use common::{Buffer, Job, bytes, link};
-use gapless_pml::{Config, Outcome, Persistent, PmlError, Protocol, RequestId, Source, TagSel};
+use gapless_pml::{
+    Config, Persistent, PmlError, Protocol, RequestId, RequestOutcome, Source, TagSel,
+};
 
 const ANY: (Source, TagSel) = (Source::Any, TagSel::Any);
 const SIZE: u64 = 60_000;
 
 /// Source, tag and bytes beside an error.
-fn told(outcome: &Outcome) -> Option<(u32, i32, u64)> {
+fn told(outcome: &RequestOutcome) -> Option<(u32, i32, u64)> {
     let status = outcome.as_ref().expect_err("it has failed").status()?;
     Some((status.source, status.tag, status.bytes))
 }
 
-fn lost(outcome: &Outcome) -> bool {
+fn lost(outcome: &RequestOutcome) -> bool {
     matches!(
         outcome.as_ref().map_err(|failure| &failure.error),
         Err(PmlError::PeerLost { rank: 0, .. })
@@ -103,7 +105,7 @@ fn of_several_receives_each_has_its_own() {
     let post = |job: &mut Job| -> Vec<RequestId> {
         (0i32..).zip(&to).map(|(tag, to)| job.irecv(0, to, ANY.0, TagSel::Is(tag))).collect()
     };
-    let check = |tag: usize, outcome: &Outcome| match (i32::try_from(tag), tag) {
+    let check = |tag: usize, outcome: &RequestOutcome| match (i32::try_from(tag), tag) {
         (_, 2) => assert_eq!(outcome.as_ref().map(|status| status.tag), Ok(2)),
         (Ok(own), _) => assert_eq!(told(outcome), Some((0, own, 4)), "{outcome:?}"),
         (Err(error), _) => panic!("{error}"),
@@ -133,7 +135,7 @@ fn blocking_persistent_and_claimed_receives_have_it_too() {
     let (from, to) = (Buffer::source(&bytes(16), 1, 1), Buffer::target(&bytes(4), 1));
     let comm = job.pml(0).world();
     let truncated = PmlError::Truncated { sent: 16, room: 4 };
-    let check = |outcome: Outcome, tag| {
+    let check = |outcome: RequestOutcome, tag| {
         assert_eq!(told(&outcome), Some((0, tag, 4)), "{outcome:?}");
         let failure = outcome.unwrap_err();
         assert_eq!(failure.error, truncated);

@@ -366,7 +366,7 @@ impl Job {
 
 /// What happens in a step.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RailStep {
     Say(usize),
     Poll(usize),
     Deliver(usize, usize),
@@ -374,7 +374,7 @@ enum Step {
 }
 
 /// Steps from a seed (xorshift).
-fn script(seed: u64, rails: usize, count: usize) -> Vec<Step> {
+fn script(seed: u64, rails: usize, count: usize) -> Vec<RailStep> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = |bound: usize| {
         state ^= state << 13;
@@ -383,10 +383,10 @@ fn script(seed: u64, rails: usize, count: usize) -> Vec<Step> {
         usize::try_from(state >> 33).unwrap() % bound
     };
     let mut step = || match below(8) {
-        0..3 => Step::Say(below(2)),
-        3 => Step::Poll(below(2)),
-        4..7 => Step::Deliver(below(rails), below(2)),
-        _ => Step::Confirm(below(rails), below(2)),
+        0..3 => RailStep::Say(below(2)),
+        3 => RailStep::Poll(below(2)),
+        4..7 => RailStep::Deliver(below(rails), below(2)),
+        _ => RailStep::Confirm(below(rails), below(2)),
     };
     (0..count).map(|_| step()).collect()
 }
@@ -398,7 +398,7 @@ fn gone() -> LinkError {
 /// Runs a script during which rails are cut: at which step, which, and how many steps later each end notices. Rank 0
 /// leaves at a step, if one is given, and says nothing more.
 fn run(
-    script: &[Step],
+    script: &[RailStep],
     rails: usize,
     cuts: &[(usize, usize, [usize; 2])],
     leaves: Option<usize>,
@@ -409,7 +409,7 @@ fn run(
 /// The same with a job of the caller's.
 fn run_job(
     mut job: Job,
-    script: &[Step],
+    script: &[RailStep],
     cuts: &[(usize, usize, [usize; 2])],
     leaves: Option<usize>,
 ) -> Job {
@@ -426,15 +426,15 @@ fn run_job(
             }
         }
         match *step {
-            Step::Say(0) if leaves.is_some_and(|step| step <= at) => {}
-            Step::Say(from) => {
+            RailStep::Say(0) if leaves.is_some_and(|step| step <= at) => {}
+            RailStep::Say(from) => {
                 job.say(from);
             }
-            Step::Poll(rank) => job.poll(rank),
-            Step::Deliver(line, to) => {
+            RailStep::Poll(rank) => job.poll(rank),
+            RailStep::Deliver(line, to) => {
                 job.lines[line].deliver(to);
             }
-            Step::Confirm(line, to) => job.lines[line].confirm(to),
+            RailStep::Confirm(line, to) => job.lines[line].confirm(to),
         }
     }
     for (_, line, _) in cuts {

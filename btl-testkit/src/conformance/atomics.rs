@@ -35,11 +35,11 @@ fn changes<T: Btl>(duo: &mut Duo<T>, side: usize, peer: PeerId, key: &RemoteKey)
 }
 
 /// A number of an end's own in which it finds what was there.
-struct Found(Ground);
+struct FoundGround(Ground);
 
-impl Found {
-    fn new() -> Found {
-        Found(Ground::new(8))
+impl FoundGround {
+    fn new() -> FoundGround {
+        FoundGround(Ground::new(8))
     }
 
     fn get(&self) -> u64 {
@@ -57,7 +57,7 @@ fn begin<T: Btl>(
     (side, peer): (usize, PeerId),
     (key, offset): (&RemoteKey, u64),
     change: Change,
-    (found, done): (&Found, Token),
+    (found, done): (&FoundGround, Token),
 ) -> Result<(), RdmaError> {
     let watch = Watch::new("room for a change");
     loop {
@@ -87,7 +87,7 @@ pub fn numbers_change(suite: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);
     let far = Ground::new(64);
     let Some(key) = register(&mut duo, suite, far) else { return };
-    let (peer, found) = (duo.peer[A], Found::new());
+    let (peer, found) = (duo.peer[A], FoundGround::new());
     assert!(changes(&mut duo, A, peer, &key), "the peer has registered it");
     let top = 1 << 63;
     let swap = |compare, swap| Change::CompareSwap { compare, swap };
@@ -147,7 +147,8 @@ pub fn numbers_change_from_both_ends(suite: &Suite, mut fixture: impl Fixture) {
     for side in [A, B] {
         assert!(changes(&mut duo, side, names[side], &key), "end {side}");
     }
-    let places: [Vec<Found>; 2] = [(); 2].map(|()| (0..AT_ONCE).map(|_| Found::new()).collect());
+    let places: [Vec<FoundGround>; 2] =
+        [(); 2].map(|()| (0..AT_ONCE).map(|_| FoundGround::new()).collect());
     let mut free: [Vec<usize>; 2] = [(); 2].map(|()| (0..AT_ONCE).collect());
     let (mut begun, mut seen) = ([0; 2], BTreeSet::new());
     let watch = Watch::new("all changes");
@@ -185,10 +186,10 @@ pub fn atomics_refuse_what_is_wrong(suite: &Suite, mut fixture: impl Fixture) {
     let Some(key) = register(&mut duo, suite, far) else { return };
     far.fill(3);
     plain.fill(3);
-    let (peer, found) = (duo.peer[A], Found::new());
+    let (peer, found) = (duo.peer[A], FoundGround::new());
     assert!(changes(&mut duo, A, peer, &key));
     let change = Change::Add(1);
-    let mut refused = |key: &RemoteKey, offset, found: &Found| {
+    let mut refused = |key: &RemoteKey, offset, found: &FoundGround| {
         begin(&mut duo, (A, peer), (key, offset), change, (found, Token(1)))
             .expect_err("it is wrong")
     };
@@ -201,7 +202,7 @@ pub fn atomics_refuse_what_is_wrong(suite: &Suite, mut fixture: impl Fixture) {
         let named = matches!(error, RdmaError::OutOfRange { .. });
         assert!(named, "{offset}: {error:?}");
     }
-    let error = refused(&key, 0, &Found(Ground::new(4)));
+    let error = refused(&key, 0, &FoundGround(Ground::new(4)));
     assert!(matches!(error, RdmaError::LengthMismatch { .. }), "{error:?}");
     let damaged = RemoteKey::new(&key.as_bytes()[1..]).expect("shorter");
     let error = refused(&damaged, 0, &found);

@@ -55,7 +55,7 @@ fn write(region: &Region, bytes: &[u8]) {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum OneSidedKind {
     Get,
     Put,
     /// As a get, in the call; only where the transport can.
@@ -65,7 +65,7 @@ enum Way {
 /// One operation of `A` on memory of `B`, to its end.
 fn one_sided<T: Btl>(
     duo: &mut Duo<T>,
-    way: Way,
+    way: OneSidedKind,
     local: &[Region],
     key: &RemoteKey,
     remote: &[Extent],
@@ -78,10 +78,10 @@ fn one_sided<T: Btl>(
         let started = match way {
             // SAFETY: `local` is ground, which is never freed and that nothing else touches until
             // this function has seen the end; or the operation is refused.
-            Way::Get => unsafe { rdma.get(peer, local, key, remote, done) },
+            OneSidedKind::Get => unsafe { rdma.get(peer, local, key, remote, done) },
             // SAFETY: as above.
-            Way::Put => unsafe { rdma.put(peer, local, key, remote, done) },
-            Way::SingleCopyRead => {
+            OneSidedKind::Put => unsafe { rdma.put(peer, local, key, remote, done) },
+            OneSidedKind::SingleCopyRead => {
                 // SAFETY: as above; the key is of ground, which nothing writes meanwhile.
                 return unsafe { rdma.single_copy_read(peer, key, remote[0].offset, local[0]) }
                     .map(Ok);
@@ -144,14 +144,15 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     cases.extend((0..256).map(|i| (i / 16, i % 16, 37)));
     cases.extend((0..16).map(|i| (4096 - 8 + i, 4096 - i, 4097)));
     for (i, &(near_at, far_at, len)) in (0u64..).zip(&cases) {
-        for way in [Way::Get, Way::Put, Way::SingleCopyRead] {
-            let Some(key) = (if way == Way::SingleCopyRead { single_copy_key } else { Some(key) })
+        for way in [OneSidedKind::Get, OneSidedKind::Put, OneSidedKind::SingleCopyRead] {
+            let Some(key) =
+                (if way == OneSidedKind::SingleCopyRead { single_copy_key } else { Some(key) })
             else {
                 continue;
             };
             let (from, from_at, to, to_at) = match way {
-                Way::Get | Way::SingleCopyRead => (far, far_at, near, near_at),
-                Way::Put => (near, near_at, far, far_at),
+                OneSidedKind::Get | OneSidedKind::SingleCopyRead => (far, far_at, near, near_at),
+                OneSidedKind::Put => (near, near_at, far, far_at),
             };
             let bytes = message(i, usize::try_from(len).expect("short"));
             to.fill(0xee);
@@ -172,7 +173,8 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
     }
     if let Some(key) = single_copy_key {
         let outside = [Extent { offset: far.0.len() - 3, len: 4 }];
-        let error = one_sided(&mut duo, Way::SingleCopyRead, &[near.region(0, 4)], &key, &outside);
+        let error =
+            one_sided(&mut duo, OneSidedKind::SingleCopyRead, &[near.region(0, 4)], &key, &outside);
         assert!(matches!(error, Err(RdmaError::OutOfRange { .. })), "{error:?}");
     }
     duo.ends[B].rdma().expect("as before").deregister(&key);
@@ -203,7 +205,7 @@ pub fn rdma_in_many_pieces(suite: &Suite, mut fixture: impl Fixture) {
     assert!(most >= 1);
     let most = most.min(2000);
     for round in 0..300 {
-        let way = if round % 2 == 0 { Way::Get } else { Way::Put };
+        let way = if round % 2 == 0 { OneSidedKind::Get } else { OneSidedKind::Put };
         let total = random.below(if round % 10 == 0 { 30_000 } else { 500 }) as u64;
         // Each side's pieces in order, with gaps between them.
         let mut lay = |lens: Vec<u64>| {
@@ -220,8 +222,10 @@ pub fn rdma_in_many_pieces(suite: &Suite, mut fixture: impl Fixture) {
         let near_pieces = lay(cut(&mut cuts, total, most));
         let far_pieces = lay(cut(&mut cuts, total, most));
         let (from, from_pieces, to, to_pieces) = match way {
-            Way::Get | Way::SingleCopyRead => (far, &far_pieces, near, &near_pieces),
-            Way::Put => (near, &near_pieces, far, &far_pieces),
+            OneSidedKind::Get | OneSidedKind::SingleCopyRead => {
+                (far, &far_pieces, near, &near_pieces)
+            }
+            OneSidedKind::Put => (near, &near_pieces, far, &far_pieces),
         };
         let bytes = message(round, usize::try_from(ROOM).expect("short"));
         from.write(0, &bytes);
@@ -257,7 +261,7 @@ pub fn rdma_refuses_what_is_wrong(suite: &Suite, mut fixture: impl Fixture) {
     let key = register(&mut duo, far);
     let all = |len| [near.region(0, len)];
     let at = |offset, len| [Extent { offset, len }];
-    for way in [Way::Get, Way::Put] {
+    for way in [OneSidedKind::Get, OneSidedKind::Put] {
         for (local, remote) in [(8, 9), (9, 8), (0, 1), (1, 0)] {
             let error = one_sided(&mut duo, way, &all(local), &key, &at(0, remote));
             assert_eq!(error, Err(RdmaError::LengthMismatch { local, remote }), "{way:?}");
@@ -292,12 +296,12 @@ pub fn rdma_refuses_what_is_wrong(suite: &Suite, mut fixture: impl Fixture) {
         let nonsense: Vec<u8> =
             key.as_bytes().iter().map(|byte| byte ^ random.next().to_le_bytes()[0]).collect();
         let nonsense = RemoteKey::new(&nonsense).expect("as long as a key");
-        _ = one_sided(&mut duo, Way::Get, &all(8), &nonsense, &at(0, 8));
+        _ = one_sided(&mut duo, OneSidedKind::Get, &all(8), &nonsense, &at(0, 8));
     }
     let owner = duo.ends[B].rdma().expect("both ends are alike");
     // SAFETY: ground is never freed, and nothing writes it while a peer reads.
     let readable = unsafe { owner.register(far.0, Access::Read) }.expect("host memory");
-    let error = one_sided(&mut duo, Way::Put, &all(8), &readable, &at(0, 8));
+    let error = one_sided(&mut duo, OneSidedKind::Put, &all(8), &readable, &at(0, 8));
     assert!(matches!(error, Err(RdmaError::ReadOnly)), "{error:?}");
     let device = FakeDevice::new(0);
     let region = device.allocate(64).expect("fake memory");
@@ -305,7 +309,7 @@ pub fn rdma_refuses_what_is_wrong(suite: &Suite, mut fixture: impl Fixture) {
     // SAFETY: refused; and the device outlives the transport's use of it.
     let refused = unsafe { rdma.register(region, Access::Write) };
     assert!(refused.is_err(), "memory that the CPU cannot touch");
-    let error = one_sided(&mut duo, Way::Get, &[region], &key, &at(0, 64));
+    let error = one_sided(&mut duo, OneSidedKind::Get, &[region], &key, &at(0, 64));
     assert!(error.is_err(), "memory that the CPU cannot touch");
     assert_eq!(far.read(0, 4096), vec![2; 4096]);
     assert_eq!(near.read(100, 100), vec![1; 100]);

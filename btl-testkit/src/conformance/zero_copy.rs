@@ -18,14 +18,14 @@ const GUARD: u8 = 0xA5;
 const GUARD_BYTES: usize = 16;
 
 /// Memory for a message in pieces: what is in order lies in the order of `pieces`, with guards between.
-struct Memory {
+struct MessageMemory {
     all: Vec<u8>,
     pieces: Vec<(usize, usize)>,
 }
 
-impl Memory {
+impl MessageMemory {
     /// For `len` bytes, in up to four pieces.
-    fn new(len: usize, random: &mut Random) -> Memory {
+    fn new(len: usize, random: &mut Random) -> MessageMemory {
         let mut cuts: Vec<usize> = (0..random.below(4)).map(|_| random.below(len + 1)).collect();
         cuts.extend([0, len]);
         cuts.sort_unstable();
@@ -35,7 +35,7 @@ impl Memory {
             pieces.push((at, cut[1] - cut[0]));
             at += cut[1] - cut[0] + GUARD_BYTES;
         }
-        Memory { all: vec![GUARD; at], pieces }
+        MessageMemory { all: vec![GUARD; at], pieces }
     }
 
     fn regions(&mut self) -> Vec<Region> {
@@ -68,7 +68,7 @@ struct Placer {
     random: Random,
     from: PeerId,
     /// Where the message goes that was last asked about: its head, its length.
-    here: Option<(Vec<u8>, usize, Memory, bool)>,
+    here: Option<(Vec<u8>, usize, MessageMemory, bool)>,
     regions: Vec<Region>,
     /// It was not yet asked about the next message, or said that it would say later.
     open: bool,
@@ -125,7 +125,7 @@ impl Sink for Placer {
                 return TargetAnswer::Nowhere;
             }
             let skip = NAME_BYTES + self.random.below(head.len() - NAME_BYTES + 1);
-            let memory = Memory::new(len - skip, &mut self.random);
+            let memory = MessageMemory::new(len - skip, &mut self.random);
             self.here = Some((head.to_vec(), len, memory, self.random.chance(500)));
         }
         let Some((_, _, memory, keeps)) = self.here.as_mut().filter(|it| same(it)) else {
@@ -169,7 +169,7 @@ fn lend<T: Btl>(
     random: &mut Random,
 ) -> ZeroCopyResult {
     let (head, body) = bytes.split_at(random.below(bytes.len().min(100) + 1));
-    let mut memory = Memory::new(body.len(), random);
+    let mut memory = MessageMemory::new(body.len(), random);
     memory.fill(body);
     let regions = memory.regions();
     // SAFETY: the memory lives to the end of the call, and nothing writes it.

@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 
 /// The messages of a link that the other end is not known to have had.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptFragments {
     /// Tokens are stand-ins while the link lives, and the caller's afterwards.
     messages: VecDeque<Unacknowledged>,
     bytes: u64,
 }
 
-impl Kept {
+impl KeptFragments {
     pub(super) fn push(&mut self, tag: AmTag, slot: &Slot, done: Token) {
         let message = slot.to_vec().expect("slots are memory that the CPU may touch");
         self.add(Unacknowledged { tag, message, done });
@@ -42,7 +42,7 @@ impl Kept {
 }
 
 impl<B: Btl> Fault<B> {
-    fn kept(&mut self, peer: PeerId) -> Option<&mut Kept> {
+    fn kept(&mut self, peer: PeerId) -> Option<&mut KeptFragments> {
         self.link(peer)?.kept.as_mut()
     }
 

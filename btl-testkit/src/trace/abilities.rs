@@ -1,6 +1,6 @@
 //! The wrapped transport's abilities, recorded.
 
-use super::{Outcome, Record, Trace};
+use super::{CallOutcome, Record, Trace};
 use gapless_btl::{
     AbilityId, Access, Allocation, Btl, Change, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
     RdmaError, RemoteKey, Token, delegate,
@@ -15,7 +15,7 @@ impl<B: Btl> Trace<B> {
         len: u64,
         result: Result<T, E>,
     ) -> Result<T, E> {
-        let outcome = Outcome::of(&result);
+        let outcome = CallOutcome::of(&result);
         self.record(Record::Ability { call, peer, len, outcome });
         result
     }
@@ -59,7 +59,7 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
 
     fn deregister(&mut self, key: &RemoteKey) {
         self.inner.abilities.deregister(&mut self.inner.btl, key);
-        let outcome = Outcome::Ok;
+        let outcome = CallOutcome::Ok;
         self.record(Record::Ability { call: "deregister", peer: None, len: 0, outcome });
     }
 
@@ -151,7 +151,7 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
 
     fn invalidate(&mut self, region: Region) -> bool {
         let mapped = self.inner.abilities.invalidate(&mut self.inner.btl, region);
-        let outcome = Outcome::Ok;
+        let outcome = CallOutcome::Ok;
         let len = region.len();
         self.record(Record::Ability { call: "invalidate", peer: None, len, outcome });
         mapped
@@ -159,7 +159,7 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
 
     fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
         let used = self.inner.abilities.revoke(&mut self.inner.btl, peer, region);
-        let (len, outcome) = (region.len(), Outcome::Ok);
+        let (len, outcome) = (region.len(), CallOutcome::Ok);
         self.record(Record::Ability { call: "revoke", peer: Some(peer), len, outcome });
         used
     }

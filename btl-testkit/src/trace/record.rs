@@ -8,27 +8,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It worked.
     Ok,
     /// It did not, and this is why.
     Refused(String),
 }
 
-impl Outcome {
-    pub(super) fn of<T, E: fmt::Display>(result: &Result<T, E>) -> Outcome {
+impl CallOutcome {
+    pub(super) fn of<T, E: fmt::Display>(result: &Result<T, E>) -> CallOutcome {
         match result {
-            Ok(_) => Outcome::Ok,
-            Err(error) => Outcome::Refused(error.to_string()),
+            Ok(_) => CallOutcome::Ok,
+            Err(error) => CallOutcome::Refused(error.to_string()),
         }
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CallOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Ok => f.write_str("ok"),
-            Outcome::Refused(why) => f.write_str(why),
+            CallOutcome::Ok => f.write_str("ok"),
+            CallOutcome::Refused(why) => f.write_str(why),
         }
     }
 }
@@ -54,7 +54,7 @@ pub enum Record {
         /// How much.
         len: usize,
         /// Whether there was room.
-        outcome: Outcome,
+        outcome: CallOutcome,
     },
     /// [`Btl::send`](gapless_btl::Btl::send).
     Send {
@@ -74,11 +74,11 @@ pub enum Record {
         /// The device's name.
         device: String,
         /// Whether it worked.
-        outcome: Outcome,
+        outcome: CallOutcome,
     },
     /// A call of an ability: `register`, `deregister` (always 0 bytes), `get`, `put`, `allocate`,
     /// `key`, `map`, `invalidate`, `revoke` or `make_private`. The outcome of `invalidate` and `revoke` is always
-    /// [`Outcome::Ok`], whether a peer still has the memory or not.
+    /// [`CallOutcome::Ok`], whether a peer still has the memory or not.
     Ability {
         /// Which.
         call: &'static str,
@@ -87,7 +87,7 @@ pub enum Record {
         /// How much.
         len: u64,
         /// Whether it worked.
-        outcome: Outcome,
+        outcome: CallOutcome,
     },
     /// [`Event::Arrived`].
     Arrived {
@@ -103,14 +103,14 @@ pub enum Record {
         /// The caller's name for it.
         token: Token,
         /// How it ended.
-        outcome: Outcome,
+        outcome: CallOutcome,
     },
     /// [`Event::Completed`].
     Completed {
         /// The caller's name for it.
         token: Token,
         /// How it ended.
-        outcome: Outcome,
+        outcome: CallOutcome,
     },
     /// [`Event::Lost`].
     Lost {
@@ -128,10 +128,10 @@ impl Record {
                 Record::Arrived { from: *from, len: fragment.len(), tag: *tag }
             }
             Event::Sent { token, result } => {
-                Record::Sent { token: *token, outcome: Outcome::of(result) }
+                Record::Sent { token: *token, outcome: CallOutcome::of(result) }
             }
             Event::Completed(ended) => {
-                Record::Completed { token: ended.token(), outcome: Outcome::of(ended.result()) }
+                Record::Completed { token: ended.token(), outcome: CallOutcome::of(ended.result()) }
             }
             Event::Lost { peer, error } => Record::Lost { peer: *peer, error: error.clone() },
         }

@@ -8,7 +8,7 @@
 
 use super::devices::overlap;
 use super::direct::Reach;
-use super::hub::{End, Granted, SharedMemory, lock};
+use super::hub::{Granted, HubEnd, SharedMemory, lock};
 use super::{Loopback, gone};
 use crate::memory::HeapMemory;
 use crate::{
@@ -53,7 +53,7 @@ fn decode<const N: usize>(key: &RemoteKey, kind: u8, end: u32) -> Result<[u64; N
 
 /// Which way the bytes go.
 #[derive(Clone, Copy)]
-enum Way {
+enum OneSidedKind {
     Get,
     Put,
 }
@@ -88,7 +88,7 @@ impl Loopback {
     /// As [`Rdma::get`] and [`Rdma::put`].
     unsafe fn one_sided(
         &mut self,
-        way: Way,
+        way: OneSidedKind,
         peer: PeerId,
         local: &[Region],
         key: &RemoteKey,
@@ -119,7 +119,7 @@ impl Loopback {
         // Held over the copy: the memory cannot be deregistered in between.
         let shared = lock(&end.shared);
         let (whole, access) = registered(&end, &shared, (number, key_len))?;
-        if matches!(way, Way::Put) && access == Access::Read {
+        if matches!(way, OneSidedKind::Put) && access == Access::Read {
             return Err(RdmaError::ReadOnly);
         }
         let pieces = remote
@@ -128,8 +128,8 @@ impl Loopback {
             .collect::<Result<Vec<_>, _>>()?;
         in_step(&local, &pieces, |ours, theirs| {
             let (to, from) = match way {
-                Way::Get => (ours, theirs),
-                Way::Put => (theirs, ours),
+                OneSidedKind::Get => (ours, theirs),
+                OneSidedKind::Put => (theirs, ours),
             };
             // SAFETY: the local side is the caller's guarantee; the remote side is registered, so
             // whoever registered it guarantees the memory until it is deregistered, which the lock
@@ -137,7 +137,7 @@ impl Loopback {
             unsafe { Reach::copy(&to, &from) }
         })?;
         drop(shared);
-        if matches!(way, Way::Get) {
+        if matches!(way, OneSidedKind::Get) {
             let mut written = local.iter().filter_map(|it| self.reached(it.region.space()));
             written.try_for_each(|device| device.settle_writes())?;
         }
@@ -199,7 +199,7 @@ impl Loopback {
 
 /// What an end has registered under this number, with so many bytes.
 fn registered(
-    end: &End,
+    end: &HubEnd,
     shared: &SharedMemory,
     (number, len): (u64, u64),
 ) -> Result<(Reach, Access), RdmaError> {
@@ -279,7 +279,7 @@ unsafe impl Rdma for Loopback {
         done: Token,
     ) -> Result<(), RdmaError> {
         // SAFETY: the caller's guarantee.
-        unsafe { self.one_sided(Way::Get, peer, local, key, remote, done) }
+        unsafe { self.one_sided(OneSidedKind::Get, peer, local, key, remote, done) }
     }
 
     unsafe fn put(
@@ -291,7 +291,7 @@ unsafe impl Rdma for Loopback {
         done: Token,
     ) -> Result<(), RdmaError> {
         // SAFETY: the caller's guarantee.
-        unsafe { self.one_sided(Way::Put, peer, local, key, remote, done) }
+        unsafe { self.one_sided(OneSidedKind::Put, peer, local, key, remote, done) }
     }
 
     fn has_atomics(&mut self) -> bool {
@@ -384,7 +384,7 @@ impl Loopback {
 }
 
 /// Finds the live allocation of `end` that `region` lies in: its number and the offset.
-fn allocation_of(end: &End, region: &Region) -> Option<(u64, u64)> {
+fn allocation_of(end: &HubEnd, region: &Region) -> Option<(u64, u64)> {
     let shared = lock(&end.shared);
     let (_, (number, memory)) = shared.allocated.range(..=region.start()).next_back()?;
     let whole = memory.upgrade()?.region();

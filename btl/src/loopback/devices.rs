@@ -2,7 +2,7 @@
 //! itself, counted: nothing is exported or imported but numbers.
 
 use super::Loopback;
-use super::hub::{End, lock};
+use super::hub::{HubEnd, lock};
 use crate::{MapError, Mapping};
 use gapless_mem::{Device, Lease, Region, Space};
 use std::collections::BTreeMap;
@@ -103,7 +103,7 @@ impl Loopback {
     /// Maps a buffer of `end`.
     pub(super) fn import(
         &self,
-        end: &End,
+        end: &HubEnd,
         number: u64,
         offset: u64,
         len: u64,

@@ -21,7 +21,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone)]
 pub struct Hub {
     number: u64,
-    ends: Arc<Mutex<Vec<Arc<End>>>>,
+    ends: Arc<Mutex<Vec<Arc<HubEnd>>>>,
 }
 
 /// Address: magic, process, hub, end; big-endian.
@@ -52,17 +52,17 @@ impl Hub {
     #[must_use]
     pub fn remembered(&self) -> usize {
         let ends = lock(&self.ends).clone();
-        let lives = |end: &Arc<End>| {
+        let lives = |end: &Arc<HubEnd>| {
             let shared = lock(&end.shared);
             shared.remembered.iter().filter(|memory| memory.strong_count() > 0).count()
         };
         ends.iter().map(lives).sum()
     }
 
-    pub(super) fn join(&self) -> Arc<End> {
+    pub(super) fn join(&self) -> Arc<HubEnd> {
         let mut ends = lock(&self.ends);
         let number = u32::try_from(ends.len()).expect("fewer than 2³² ends");
-        let end = Arc::new(End {
+        let end = Arc::new(HubEnd {
             number,
             inbox: Mutex::default(),
             stirred: AtomicBool::new(false),
@@ -73,7 +73,7 @@ impl Hub {
         end
     }
 
-    pub(super) fn address_of(&self, end: &End) -> Address {
+    pub(super) fn address_of(&self, end: &HubEnd) -> Address {
         let mut bytes = [0; ADDRESS_BYTES];
         bytes[..4].copy_from_slice(&ADDRESS_MAGIC);
         bytes[4..8].copy_from_slice(&std::process::id().to_be_bytes());
@@ -82,7 +82,7 @@ impl Hub {
         Address::new(&bytes).expect("the address is short")
     }
 
-    pub(super) fn find(&self, address: &Address) -> Result<Arc<End>, LinkError> {
+    pub(super) fn find(&self, address: &Address) -> Result<Arc<HubEnd>, LinkError> {
         let bad = |what: &str| LinkError::BadAddress { what: what.to_owned() };
         let bytes: &[u8; ADDRESS_BYTES] =
             address.as_bytes().try_into().map_err(|_| bad("its length"))?;
@@ -103,7 +103,7 @@ impl Hub {
     }
 
     /// Tells every other end that `end` is gone.
-    pub(super) fn announce_death(&self, end: &End) {
+    pub(super) fn announce_death(&self, end: &HubEnd) {
         let ends = lock(&self.ends).clone();
         for other in ends.iter().filter(|other| other.number != end.number) {
             other.give(Note::Gone { from: end.number });
@@ -183,7 +183,7 @@ pub(super) struct SharedMemory {
 }
 
 /// One end, as the others see it.
-pub(super) struct End {
+pub(super) struct HubEnd {
     number: u32,
     inbox: Mutex<Inbox>,
     /// Whether the inbox has notes: checked before the lock is taken.
@@ -192,7 +192,7 @@ pub(super) struct End {
     pub(super) shared: Mutex<SharedMemory>,
 }
 
-impl End {
+impl HubEnd {
     pub(super) fn number(&self) -> u32 {
         self.number
     }

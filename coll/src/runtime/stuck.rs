@@ -1,6 +1,6 @@
 //! What collectives in flight wait for, and those of them that peers are not in.
 
-use gapless_pml::{Call, Doing, Pml, RequestId};
+use gapless_pml::{Doing, Pml, RequestId, WaitingCall};
 
 use super::InFlight;
 use super::in_flight::{OpEntry, Phase};
@@ -11,7 +11,7 @@ impl OpEntry {
     pub(super) fn tell_past(&self, pml: &mut Pml) {
         let doing = self.op.carried_by().map(Executor::doing);
         if let Some(Doing {
-            call: Call::Collective { operation, number },
+            call: WaitingCall::Collective { operation, number },
             context: Some(context),
             ..
         }) = doing
@@ -31,7 +31,7 @@ impl InFlight {
             return Some(executor.doing());
         }
         // It waits for its turn, or goes through memory, which names what does not fit together.
-        let call = Call::Collective { operation: 0, number: entry.op.number() };
+        let call = WaitingCall::Collective { operation: 0, number: entry.op.number() };
         let context = Some(entry.comm.collective().context());
         let whom = entry.queue.with(|state| state.working().and_then(|module| module.awaits()));
         Some(Doing { call, context, whom, ..Doing::NOTHING })
@@ -40,10 +40,10 @@ impl InFlight {
     /// Peers have said that they are in another operation as a collective that is in flight here: that fails. Whether one
     /// did.
     pub fn differs(&mut self, pml: &mut Pml, doing: &Doing) -> bool {
-        let Call::Collective { operation: ours, number } = doing.call else { return false };
+        let WaitingCall::Collective { operation: ours, number } = doing.call else { return false };
         let theirs = |theirs: &Doing| match theirs.call {
-            Call::Collective { operation, number: same }
-            | Call::Was { operation, number: same }
+            WaitingCall::Collective { operation, number: same }
+            | WaitingCall::Was { operation, number: same }
                 if same == number && theirs.context == doing.context =>
             {
                 Some(operation).filter(|operation| ![0, ours].contains(operation))

@@ -6,7 +6,7 @@ use std::task::Poll;
 use gapless_bml::{Bml, Rank};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{self, Hub, Loopback};
-use gapless_btl_testkit::trace::{Outcome, Record, Trace};
+use gapless_btl_testkit::trace::{CallOutcome, Record, Trace};
 use gapless_coll::execute::between;
 use gapless_coll::{CollError, Executor, Sequencer};
 use gapless_engine::{Engine, HostEngine};
@@ -48,7 +48,7 @@ impl Job {
         Job::built(engines, &Config::default(), |hub| {
             let tell = tell.clone();
             let listener = move |record| {
-                if let Record::Ability { call, outcome: Outcome::Ok, .. } = record {
+                if let Record::Ability { call, outcome: CallOutcome::Ok, .. } = record {
                     tell(call);
                 }
             };

@@ -9,8 +9,8 @@ fn layout() -> Layout {
 
 fn put(cache: &Cache<u64>, layout: &Layout, plan: u64, bytes: u64) {
     match cache.get_or_begin(layout) {
-        Found::Begin(building) => building.finish(Arc::new(plan), bytes),
-        Found::Ready(plan) => panic!("there is {plan} already"),
+        CacheLookup::Begin(building) => building.finish(Arc::new(plan), bytes),
+        CacheLookup::Ready(plan) => panic!("there is {plan} already"),
     }
 }
 
@@ -117,8 +117,8 @@ fn threads_that_want_the_same_plan_build_it_once() {
                     all.wait();
                     waiting.fetch_add(1, Ordering::SeqCst);
                     match cache.get_or_begin(&layout) {
-                        Found::Ready(plan) => assert_eq!(*plan, 3),
-                        Found::Begin(building) => {
+                        CacheLookup::Ready(plan) => assert_eq!(*plan, 3),
+                        CacheLookup::Begin(building) => {
                             // All others have come, or will within what the scheduler allows; those
                             // that come later find the plan only if it is kept.
                             while waiting.load(Ordering::SeqCst) < 8 {
@@ -144,11 +144,11 @@ fn threads_that_want_the_same_plan_build_it_once() {
 fn another_builds_what_one_gave_up() {
     let cache: Cache<u64> = Cache::new(10);
     let layout = layout();
-    let Found::Begin(first) = cache.get_or_begin(&layout) else { panic!("nothing is there") };
+    let CacheLookup::Begin(first) = cache.get_or_begin(&layout) else { panic!("nothing is there") };
     thread::scope(|scope| {
         let second = scope.spawn(|| match cache.get_or_begin(&layout) {
-            Found::Ready(_) => panic!("nobody built it"),
-            Found::Begin(building) => building.finish(Arc::new(9), 1),
+            CacheLookup::Ready(_) => panic!("nobody built it"),
+            CacheLookup::Begin(building) => building.finish(Arc::new(9), 1),
         });
         drop(first);
         second.join().unwrap();
@@ -162,11 +162,13 @@ fn builders_never_wait_for_each_other() {
     let (a, b) = (layout(), layout());
     let met = Barrier::new(2);
     let both = |first: &Layout, second: &Layout, plan: u64| {
-        let Found::Begin(one) = cache.get_or_begin(first) else { panic!("nobody built it") };
+        let CacheLookup::Begin(one) = cache.get_or_begin(first) else { panic!("nobody built it") };
         met.wait();
-        let Found::Begin(two) = cache.get_or_begin(second) else { panic!("it is not built") };
+        let CacheLookup::Begin(two) = cache.get_or_begin(second) else { panic!("it is not built") };
         // The same thread may also ask twice for the same.
-        let Found::Begin(three) = cache.get_or_begin(first) else { panic!("it is not built") };
+        let CacheLookup::Begin(three) = cache.get_or_begin(first) else {
+            panic!("it is not built")
+        };
         met.wait();
         drop(three);
         two.finish(Arc::new(plan + 1), 1);
@@ -179,7 +181,7 @@ fn builders_never_wait_for_each_other() {
     // Whichever came last.
     assert!(matches!(held(&cache, &a), Some(10 | 21)));
     assert!(matches!(held(&cache, &b), Some(20 | 11)));
-    let Found::Ready(_) = cache.get_or_begin(&a) else { panic!("nothing is being built") };
+    let CacheLookup::Ready(_) = cache.get_or_begin(&a) else { panic!("nothing is being built") };
     let statistics = cache.statistics();
     assert_eq!((statistics.entries, statistics.misses), (2, 6));
 }
@@ -197,9 +199,9 @@ fn many_threads_leave_the_books_in_order() {
                     let at = rng.index(layouts.len());
                     let number = at as u64;
                     match cache.get_or_begin(&layouts[at]) {
-                        Found::Ready(plan) => assert_eq!(*plan, number),
-                        Found::Begin(building) if rng.chance(10) => drop(building),
-                        Found::Begin(building) => building.finish(Arc::new(number), number),
+                        CacheLookup::Ready(plan) => assert_eq!(*plan, number),
+                        CacheLookup::Begin(building) if rng.chance(10) => drop(building),
+                        CacheLookup::Begin(building) => building.finish(Arc::new(number), number),
                     }
                     if rng.chance(3) {
                         cache.forget(&layouts[at]);

@@ -5,7 +5,7 @@ use super::lane::StreamLane;
 use crate::accelerator::Lane;
 use crate::batch::BatchItem;
 use crate::engine::GpuEngine;
-use crate::lanes::{Held, Hold};
+use crate::lanes::{Hold, Holds};
 use crate::memory::Block;
 use crate::shared::{Shared, Task};
 use gapless_engine::{EngineError, Op, Typed};
@@ -36,7 +36,7 @@ pub struct OnStream<'a> {
     pub(super) engine: &'a GpuEngine,
     pub(super) lane: StreamLane<'a>,
     /// What work on the stream uses, each once.
-    used: RefCell<Held>,
+    used: RefCell<Holds>,
     /// A chunk between device and host; the stream's order keeps calls from sharing it.
     chunk: RefCell<Option<Arc<Block>>>,
 }
@@ -129,7 +129,7 @@ impl OnStream<'_> {
         range: Range<u64>,
     ) -> Result<(), EngineError> {
         let reducing = self.shared().reduction(op, srcs, dst, &range, self.engine.budget)?;
-        let mut held = Held::new();
+        let mut held = Holds::new();
         let chunk = &mut self.chunk.borrow_mut();
         let shared = self.shared();
         // SAFETY: the caller's own promise.
@@ -151,7 +151,7 @@ impl OnStream<'_> {
         requests: &[BatchItem],
     ) -> Result<(), EngineError> {
         let tasks = self.shared().tasks(direction, requests, self.engine.budget)?;
-        let mut held = Held::new();
+        let mut held = Holds::new();
         let chunk = &mut self.chunk.borrow_mut();
         // SAFETY: the caller's own promise.
         let done = unsafe { self.shared().batch(&self.lane, chunk, &tasks, &mut held) };
@@ -176,7 +176,7 @@ impl OnStream<'_> {
     /// # Safety
     /// The task's memory stays valid, and free of races, until the stream has passed the work.
     unsafe fn run(&self, task: &Task<'_>) -> Result<(), EngineError> {
-        let mut held = Held::new();
+        let mut held = Holds::new();
         let chunk = &mut self.chunk.borrow_mut();
         // SAFETY: the caller's own promise.
         let done = unsafe { self.shared().run(&self.lane, chunk, task, &mut held, None) };
@@ -185,7 +185,7 @@ impl OnStream<'_> {
     }
 
     /// Keeps what a call used, whether it ended well or not.
-    pub(super) fn keep(&self, held: Held) {
+    pub(super) fn keep(&self, held: Holds) {
         if held.is_empty() {
             return;
         }

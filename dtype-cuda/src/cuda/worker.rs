@@ -81,7 +81,7 @@ const TRIAL: Duration = Duration::from_secs(10);
 const CONTROL_BYTES: u64 = 16384;
 
 /// Host memory that is registered for the worker: its lease, and how often it was asked for.
-type Kept = HashMap<(u64, u64), (Lease, u32)>;
+type KeptLeases = HashMap<(u64, u64), (Lease, u32)>;
 
 /// A worker of a CUDA device. [Functions of users](gapless_mem::WorkerCode) are relocatable PTX, cubins or fat binaries;
 /// [`HEADER`](gapless_kernels::worker::HEADER) has their type and their rules.
@@ -97,7 +97,7 @@ pub struct CudaWorker {
     taken: AtomicBool,
     /// That, once it has.
     control: OnceLock<Words>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptLeases>,
     blocks: u32,
     /// How many lives there were, trials included.
     lives: AtomicU64,

@@ -5,7 +5,7 @@ use crate::described::Described;
 use gapless_dtype::{Convertor, Layout};
 use gapless_engine::EngineError;
 use gapless_kernels::args::Args;
-use gapless_kernels::launch::{Launches, Place, TransferSide, Unfit, transfer};
+use gapless_kernels::launch::{KernelAddress, Launches, TransferSide, Unfit, transfer};
 use gapless_kernels::peers::layouts::Piece;
 use gapless_kernels::worker::{STREAM_BEGINS, form, form_bytes};
 use gapless_mem::{Device, Lease, Region};
@@ -48,9 +48,9 @@ pub struct WorkerLayout {
 }
 
 /// Memory of a device, freed when it is dropped.
-struct Held(Arc<CudaDevice>, Region);
+struct HeldRegion(Arc<CudaDevice>, Region);
 
-impl Drop for Held {
+impl Drop for HeldRegion {
     fn drop(&mut self) {
         // SAFETY: it was allocated for this, and leases of it are gone.
         if let Err(error) = unsafe { self.0.free(self.1) } {
@@ -83,7 +83,7 @@ impl WorkerLayout {
         let len = before + form_bytes(count) as u64;
         let device_failed = |error| LayoutError::Engine(EngineError::Device(error));
         let region = device.allocate(len).map_err(device_failed)?;
-        let held = Arc::new(Held(Arc::clone(device), region));
+        let held = Arc::new(HeldRegion(Arc::clone(device), region));
         let pieces = pieces(&described, region.start())?;
         if pieces.len() != count {
             return Err(LayoutError::TooLong);
@@ -124,8 +124,8 @@ fn pieces(described: &Described, plan: u64) -> Result<Vec<Piece>, LayoutError> {
     let stream = (TransferSide::Contiguous(0), STREAM_BEGINS.cast_signed());
     let made: Launches = transfer(
         &(0..described.bytes()),
-        (&described.side(plan), Place { address: 0, offset: 0 }),
-        (&stream.0, Place { address: 0, offset: stream.1 }),
+        (&described.side(plan), KernelAddress { address: 0, offset: 0 }),
+        (&stream.0, KernelAddress { address: 0, offset: stream.1 }),
         None,
     )?;
     let piece = |launch: gapless_kernels::launch::Launch| match launch.args {

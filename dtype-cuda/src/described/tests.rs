@@ -4,7 +4,7 @@ use gapless_dtype::testkit::{Params, Rng, random_datatype};
 use gapless_dtype::{Datatype, Primitive, Subarray};
 use gapless_kernels::Width;
 use gapless_kernels::args::{Args, TransferArgs};
-use gapless_kernels::launch::{Place, transfer};
+use gapless_kernels::launch::{KernelAddress, transfer};
 use gapless_kernels::lookup::side_at;
 
 /// Displacement of every byte of the stream, in its order, by what kernels would compute.
@@ -21,7 +21,7 @@ fn places(described: &Described) -> Vec<i64> {
         }
     };
     let side = described.side(PLAN);
-    let here = Place { address: 0, offset: 0 };
+    let here = KernelAddress { address: 0, offset: 0 };
     let range = 0..described.bytes();
     let launches =
         transfer(&range, (&side, here), (&TransferSide::Contiguous(0), here), None).unwrap();

@@ -18,7 +18,7 @@ const TABLES: usize = 16;
 
 /// What the next command waits for, the call's last command, and tables.
 #[derive(Default)]
-struct State {
+struct LaneState {
     after: Vec<Completion>,
     last: Completion,
     tables: VecDeque<Table>,
@@ -36,7 +36,7 @@ struct Table {
 pub(crate) struct QueueLane {
     device: Arc<OpenClDevice>,
     programs: Programs,
-    state: Mutex<State>,
+    state: Mutex<LaneState>,
 }
 
 impl QueueLane {
@@ -44,7 +44,7 @@ impl QueueLane {
         QueueLane { device, programs, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -38,13 +38,13 @@ pub(crate) struct MapWriter {
     batch: Box<[Run; BATCH]>,
     /// Blocks in `batch` that are not taken yet.
     fetched: std::ops::Range<usize>,
-    state: State,
+    state: MapState,
     finished: bool,
 }
 
 /// Where in the plan the writer is. Copied into registers by the inner loop.
 #[derive(Clone, Copy, Default)]
-struct State {
+struct MapState {
     /// Words of the stream that are in a unit, or in the open one.
     word: u64,
     /// Words of the last block that are not.
@@ -71,7 +71,7 @@ impl MapWriter {
             base: spec.base,
             batch: Box::new([Run::default(); BATCH]),
             fetched: 0..0,
-            state: State::default(),
+            state: MapState::default(),
             // There is no plan with block numbers of more than 32 bits.
             finished: map.units == 0 || spec.bytes == u64::MAX,
         }
@@ -132,7 +132,8 @@ impl MapWriter {
         let mut writer = MapWriter::new(layout, spec, map);
         let bytes = |units: u64| (units * UNIT) << map.width.log2();
         writer.part_size = spec.part_size.min(bytes(range.end));
-        writer.state = State { word: range.start * UNIT, blocks: 1, open: 1, ..State::default() };
+        writer.state =
+            MapState { word: range.start * UNIT, blocks: 1, open: 1, ..MapState::default() };
         if range.start > 0 {
             // From a word earlier, to see whether its block reaches here.
             let width = 1u64 << map.width.log2();
@@ -218,7 +219,7 @@ impl MapWriter {
     }
 }
 
-impl State {
+impl MapState {
     /// Takes the blocks that have at most a unit's words, while there is room; returns how many, and how
     /// many units they ended. Nothing is left of the last block before.
     #[inline]

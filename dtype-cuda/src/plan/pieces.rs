@@ -15,7 +15,7 @@ use gapless_dtype::{Displacements, Layout, Shape};
 use stream::{Aligned, settled, stream};
 use walk::{Walk, settle};
 
-use super::{ListSpec, MapSpec, Part, Patch, Patches, PlanKind, PlanSpec};
+use super::{ListSpec, MapSpec, Patch, Patches, PlanKind, PlanPart, PlanSpec};
 
 /// Entries of a piece come in multiples of this, so that the next part of the stream begins aligned.
 const TOGETHER: usize = 32;
@@ -33,7 +33,7 @@ const REST: u64 = 16;
 /// Writes any piece of a plan.
 pub(crate) struct Pieces {
     layout: Layout,
-    kind: Kind,
+    kind: PieceKind,
     /// Bytes of an instance's stream.
     size: u64,
     /// What to take off a displacement.
@@ -42,7 +42,7 @@ pub(crate) struct Pieces {
     count: usize,
 }
 
-enum Kind {
+enum PieceKind {
     List { displacements: Displacements, list: ListSpec, entries: usize },
     Table { map: MapSpec, step: u64 },
     Walk(Walk),
@@ -68,7 +68,8 @@ impl Pieces {
         assert!(piece_bytes >= super::STAGING_MIN, "{piece_bytes} bytes to stage in");
         let (kind, base, count) = match spec.kind {
             PlanKind::Listed(list) => {
-                let Shape::EqualBlocks { displacement, displacements, .. } = Part::of(layout).shape
+                let Shape::EqualBlocks { displacement, displacements, .. } =
+                    PlanPart::of(layout).shape
                 else {
                     return None;
                 };
@@ -76,7 +77,7 @@ impl Pieces {
                 let entries = room - room % TOGETHER;
                 let count = displacements.len().div_ceil(entries);
                 let base = spec.base.wrapping_sub(displacement);
-                (Kind::List { displacements, list, entries }, base, count)
+                (PieceKind::List { displacements, list, entries }, base, count)
             }
             PlanKind::Mapped(map) => {
                 // There is no plan with block numbers of more than 32 bits.
@@ -90,13 +91,13 @@ impl Pieces {
                 let Some(table) = table else {
                     let (walk, count) = Walk::of(layout, spec, map, piece_bytes)?;
                     let (layout, size, base) = (layout.clone(), spec.size, spec.base);
-                    return Some(Pieces { layout, kind: Kind::Walk(walk), size, base, count });
+                    return Some(Pieces { layout, kind: PieceKind::Walk(walk), size, base, count });
                 };
                 let step = (piece_bytes - SLACK) as u64;
                 let count = spec.bytes.saturating_sub(REST).div_ceil(step).max(1);
                 let count = usize::try_from(count).ok()?;
                 let base = spec.base.wrapping_sub(table.displacement);
-                (Kind::Table { map, step }, base, count)
+                (PieceKind::Table { map, step }, base, count)
             }
         };
         Some(Pieces { layout: layout.clone(), kind, size: spec.size, base, count })
@@ -104,7 +105,7 @@ impl Pieces {
 
     /// Whether they are read from a convertor.
     pub(crate) fn are_walks(&self) -> bool {
-        matches!(self.kind, Kind::Walk(_))
+        matches!(self.kind, PieceKind::Walk(_))
     }
 
     /// How many there are.
@@ -115,7 +116,7 @@ impl Pieces {
     /// Writes a piece into `staging` and appends to `patches` which bytes of it go where.
     pub(crate) fn write(&self, number: usize, staging: &mut [u8], patches: &mut Patches) -> Wrote {
         let mut wrote = match &self.kind {
-            Kind::List { displacements, list, entries } => {
+            PieceKind::List { displacements, list, entries } => {
                 let from = number.saturating_mul(*entries).min(displacements.len());
                 let to = from.saturating_add(*entries).min(displacements.len());
                 self.list(list, &displacements[from..to], staging);
@@ -126,11 +127,11 @@ impl Pieces {
                 }
                 Wrote { ready: to as u64 * list.len, blocks: 0 }
             }
-            Kind::Table { map, step } => {
+            PieceKind::Table { map, step } => {
                 let ready = self.table(map, *step, number, staging, patches);
                 Wrote { ready, blocks: 0 }
             }
-            Kind::Walk(walk) => self.walk(walk, number, staging, patches),
+            PieceKind::Walk(walk) => self.walk(walk, number, staging, patches),
         };
         settled();
         if number + 1 >= self.count {
@@ -148,7 +149,7 @@ impl Pieces {
         staging: &mut [u8],
         patches: &mut Patches,
     ) {
-        if let Kind::Walk(walk) = &self.kind {
+        if let PieceKind::Walk(walk) = &self.kind {
             settle(&walk.map, before, blocks, staging, patches);
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{Combined, Side};
 use crate::accelerator::{Lane, Spot};
-use crate::lanes::{Held, Hold};
+use crate::lanes::{Hold, Holds};
 use crate::shared::{Job, Shared};
 use gapless_engine::EngineError;
 use gapless_kernels::Direction;
@@ -37,7 +37,7 @@ impl Slots {
 }
 
 /// A side of a launch, and its pointer.
-type Told = (ReducedSide, Region);
+type ToldChunk = (ReducedSide, Region);
 
 /// Where a side's bytes are within a word, if kernels take it where it lies.
 fn phase(side: &Side<'_>) -> Option<u64> {
@@ -63,7 +63,7 @@ impl Shared {
         &self,
         lane: &dyn Lane,
         all: &Combined<'_>,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<(), EngineError> {
         let groups = groups(all.sources.len());
         let packed = |group: &Range<usize>| {
@@ -116,7 +116,7 @@ impl Shared {
         group: Range<usize>,
         chunk: &Range<u64>,
         slots: &Slots,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<(), EngineError> {
         let len = chunk.end - chunk.start;
         let result = slots.region(0, len)?;
@@ -126,7 +126,7 @@ impl Shared {
                 self.move_packed(lane, Direction::Pack, all, &all.sources[0], chunk, result, held)
             };
         }
-        let mut sources: SmallVec<[Told; SOURCES_MAX]> = SmallVec::new();
+        let mut sources: SmallVec<[ToldChunk; SOURCES_MAX]> = SmallVec::new();
         if group.start > 0 {
             sources.push(self.slot(result)?);
         }
@@ -161,7 +161,7 @@ impl Shared {
         self.accelerator.packed(region)?.ok_or(DeviceError::Unsupported { what }.into())
     }
 
-    fn slot(&self, region: Region) -> Result<Told, EngineError> {
+    fn slot(&self, region: Region) -> Result<ToldChunk, EngineError> {
         let spot = self.packed_spot(region)?;
         Ok((self.reduced(TransferSide::Contiguous(0), spot, 0), spot.base))
     }
@@ -179,7 +179,7 @@ impl Shared {
         side: &Side<'_>,
         chunk: &Range<u64>,
         packed: Region,
-        held: &mut Held,
+        held: &mut Holds,
     ) -> Result<(), EngineError> {
         let first = side.window.start;
         let range = first + chunk.start..first + chunk.end;
@@ -190,7 +190,7 @@ impl Shared {
 }
 
 /// A side's part of a chunk where it lies, if kernels take it there.
-fn part(side: &Side<'_>, chunk: &Range<u64>) -> Option<Told> {
+fn part(side: &Side<'_>, chunk: &Range<u64>) -> Option<ToldChunk> {
     let direct = side.direct.as_ref()?;
     let start = direct.start + chunk.start;
     Some((ReducedSide { start, ..direct.clone() }, side.spot.base))

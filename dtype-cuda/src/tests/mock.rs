@@ -4,7 +4,7 @@
 use crate::accelerator::{Accelerator, CopyRows, Lane, Spot};
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::launch::{Launch, Place, ReduceLaunch};
+use gapless_kernels::launch::{KernelAddress, Launch, ReduceLaunch};
 use gapless_kernels::reduce::Combine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
@@ -86,7 +86,7 @@ pub(crate) struct Log {
 }
 
 /// Work of a lane.
-pub(crate) struct Work {
+pub(crate) struct MockWork {
     pub(crate) number: usize,
     ended: Arc<AtomicBool>,
     lost: Arc<AtomicBool>,
@@ -128,7 +128,7 @@ impl Log {
 }
 
 // SAFETY: nothing is done but noted, so no memory is touched; it ends once, or fails with the device.
-unsafe impl Pending for Work {
+unsafe impl Pending for MockWork {
     fn poll(&self) -> Result<bool, DeviceError> {
         let ended = self.ended.load(Ordering::SeqCst);
         if !ended && self.lost.load(Ordering::SeqCst) {
@@ -145,7 +145,7 @@ unsafe impl Pending for Work {
 /// The number of a lane's work.
 pub(crate) fn number(work: &Completion) -> usize {
     let Completion::Pending(work) = work else { panic!("nothing is outstanding") };
-    work.as_any().downcast_ref::<Work>().expect("a mock's work").number
+    work.as_any().downcast_ref::<MockWork>().expect("a mock's work").number
 }
 
 impl MockLane {
@@ -223,7 +223,7 @@ impl Lane for MockLane {
         let mut log = self.log();
         log.ends.push((self.number, Arc::clone(&ended)));
         let lost = Arc::clone(&log.lost);
-        Ok(Completion::Pending(Arc::new(Work { number, ended, lost })))
+        Ok(Completion::Pending(Arc::new(MockWork { number, ended, lost })))
     }
 
     fn drain(&self) {
@@ -265,7 +265,7 @@ impl Mock {
 
 fn at(region: Region, address: u64) -> Spot {
     let base = Region::new(region.space(), address, 0, region.len());
-    Spot { base, place: Place { address, offset: 0 } }
+    Spot { base, place: KernelAddress { address, offset: 0 } }
 }
 
 impl Accelerator for Mock {
@@ -299,7 +299,7 @@ impl Accelerator for Mock {
     fn orders(&self, completion: &Completion) -> bool {
         match completion {
             Completion::Ready => true,
-            Completion::Pending(work) => work.as_any().is::<Work>(),
+            Completion::Pending(work) => work.as_any().is::<MockWork>(),
         }
     }
 

@@ -75,18 +75,18 @@ fn layout<A: Equivalence>(axes: &Axes) -> Result<Layout, TypeError> {
 const KEPT_MAX: usize = 32;
 
 thread_local! {
-    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { list: Vec::new(), next: 0 }) };
+    static KEPT: RefCell<KeptArray> = const { RefCell::new(KeptArray { list: Vec::new(), next: 0 }) };
 }
 
 /// The layouts that a thread made last: the type of the elements, the axes without the length of the first, and what
 /// was made of them.
-struct Kept {
+struct KeptArray {
     list: Vec<(TypeId, Axes, Layout)>,
     /// Which is replaced next, once there are enough.
     next: usize,
 }
 
-impl Kept {
+impl KeptArray {
     fn find<A: Equivalence>(&self, axes: &Axes) -> Option<Layout> {
         let like = |(element, theirs, _): &&(TypeId, Axes, Layout)| {
             *element == TypeId::of::<A>() && theirs == axes

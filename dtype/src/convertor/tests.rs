@@ -3,7 +3,7 @@ use crate::datatype::Datatype;
 use crate::layout::LayoutBounds;
 use crate::limits::MAX_PROGRAM_DEPTH;
 use crate::primitive::Primitive;
-use crate::program::{Part, Program, ProgramError};
+use crate::program::{Program, ProgramError, ProgramPart};
 use crate::run::in_memory;
 use crate::transfer::transfer;
 
@@ -343,15 +343,15 @@ fn the_deepest_program_fits_a_thread() {
     let mut levels = 2;
     while levels < MAX_PROGRAM_DEPTH {
         let size = program.facts(below).size;
-        let parts = [Part { disp: 0, op: run }, Part { disp: 2, op: below }];
+        let parts = [ProgramPart { disp: 0, op: run }, ProgramPart { disp: 2, op: below }];
         let op = Op::Seq { parts: parts.into(), starts: [0, 1, 1 + size].into() };
         below = program.push(op).unwrap();
         levels += 1;
     }
-    let parts = [Part { disp: 0, op: run }, Part { disp: 2, op: below }];
+    let parts = [ProgramPart { disp: 0, op: run }, ProgramPart { disp: 2, op: below }];
     let starts = [0, 1, 1 + program.facts(below).size].into();
     assert_eq!(program.push(Op::Seq { parts: parts.into(), starts }), Err(ProgramError::TooDeep));
-    program.set_root(Some(Part { disp: 0, op: below })).unwrap();
+    program.set_root(Some(ProgramPart { disp: 0, op: below })).unwrap();
     let (size, (lo, hi)) = (program.root_facts().unwrap().size, program.bounds().unwrap());
     let bounds = LayoutBounds { lb: lo, ub: hi, true_lb: lo, true_ub: hi };
     let bytes = Datatype::contiguous(size, &byte()).unwrap();

@@ -203,7 +203,7 @@ mod wide {
     /// What is gathered: room for all words of so many windows behind part of a line, and for the rest of a
     /// register.
     #[repr(align(64))]
-    struct Stage(MaybeUninit<[u8; (GATHERED + 2) * LINE]>);
+    struct StagedLines(MaybeUninit<[u8; (GATHERED + 2) * LINE]>);
 
     /// Packs around the cache, words of `WORD` bytes.
     ///
@@ -212,7 +212,7 @@ mod wide {
     /// The processor has the features; as [`Dense::run`] for packing.
     #[target_feature(enable = "avx512f,popcnt")]
     pub(super) unsafe fn gather<const WORD: usize>(dense: &Dense<'_>) {
-        let mut stage = Stage(MaybeUninit::uninit());
+        let mut stage = StagedLines(MaybeUninit::uninit());
         let stage = stage.0.as_mut_ptr().cast::<u8>();
         let (mut from, mut to, mut filled) = (dense.user.cast_const(), dense.packed, 0);
         let mut parts = dense.parts();

@@ -6,7 +6,7 @@ use super::{
     AFFINE, BLOCKS, EACH, FlattenError, FlattenFault, LIST, LOOP, MAGIC, RUN, SEQ, TOTAL_AT,
     VERSION,
 };
-use crate::program::{Op, OpId, Part, Program};
+use crate::program::{Op, OpId, Program, ProgramPart};
 use crate::signature::Signature;
 
 /// Takes numbers off the front of foreign bytes and knows where it is.
@@ -123,7 +123,7 @@ impl Reader<'_> {
                 let mut starts = Starts::default();
                 for _ in 0..n {
                     let at = self.at;
-                    let part = Part { disp: self.i64()?, op: self.op_id()? };
+                    let part = ProgramPart { disp: self.i64()?, op: self.op_id()? };
                     let fault = |reason| FlattenError { offset: at, reason };
                     let size = known.known(part.op).ok_or_else(|| {
                         fault(FlattenFault::Malformed(

@@ -13,30 +13,30 @@ use smallvec::SmallVec;
 use super::Layout;
 use crate::convertor::Convertor;
 use crate::limits::OVERLAP_RUNS_MAX;
-use crate::program::{Op, OpId, Part, Program};
+use crate::program::{Op, OpId, Program, ProgramPart};
 use crate::run::Run;
 
 /// How many instances are known to name no byte twice, and how many are known to do. More instances only name more.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownOverlap {
     apart: AtomicU64,
     twice: AtomicU64,
 }
 
-impl Default for Known {
-    fn default() -> Known {
-        Known { apart: AtomicU64::new(0), twice: AtomicU64::new(u64::MAX) }
+impl Default for KnownOverlap {
+    fn default() -> KnownOverlap {
+        KnownOverlap { apart: AtomicU64::new(0), twice: AtomicU64::new(u64::MAX) }
     }
 }
 
 /// What is known of a layout does not make it another.
-impl PartialEq for Known {
-    fn eq(&self, _: &Known) -> bool {
+impl PartialEq for KnownOverlap {
+    fn eq(&self, _: &KnownOverlap) -> bool {
         true
     }
 }
 
-impl Eq for Known {}
+impl Eq for KnownOverlap {}
 
 impl Layout {
     /// Whether `count` instances name some byte twice, so that nothing may be received into them (MPI 4.1 §5.1.11).
@@ -55,7 +55,7 @@ impl Layout {
 
     #[inline(never)]
     fn find_overlap(&self, count: u64) -> bool {
-        let Known { apart, twice } = &self.0.overlap;
+        let KnownOverlap { apart, twice } = &self.0.overlap;
         let Some(root) = self.committed().root() else { return false };
         let least = twice.load(Ordering::Relaxed);
         if least != u64::MAX && count >= least {
@@ -164,7 +164,7 @@ fn decide(program: &Program, root: OpId, instances: (u64, i64)) -> Option<bool> 
             }
             Op::Seq { parts, .. } => {
                 let mut full = true;
-                let place = |part: &Part| {
+                let place = |part: &ProgramPart| {
                     let (span, is_full) = span_of(program, &known, part.op);
                     full &= is_full;
                     (part.disp.wrapping_add(program.facts(part.op).lo), span)

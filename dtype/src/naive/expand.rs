@@ -2,7 +2,7 @@
 //! typemap at displacements, one after another.
 
 use super::arrays;
-use super::{Entry, NaiveError, Typemap};
+use super::{NaiveError, Typemap, TypemapEntry};
 use crate::{Contents, Datatype, Primitive};
 
 /// What is left of the work one typemap may cost.
@@ -105,7 +105,7 @@ pub(super) fn expand(datatype: &Datatype, steps: &mut Steps) -> Result<Typemap, 
 /// A typemap under construction. Bounds are wide so that only [`Draft::finish`] judges overflow.
 #[derive(Default)]
 pub(super) struct Draft {
-    entries: Vec<Entry>,
+    entries: Vec<TypemapEntry>,
     lb_marker: Option<i128>,
     ub_marker: Option<i128>,
 }
@@ -118,7 +118,7 @@ impl Draft {
         for (part, _) in primitive.parts() {
             let bytes = part.size_bytes().cast_signed();
             let displacement = if end == 0 { 0 } else { (end + bytes - 1) / bytes * bytes };
-            self.entries.push(Entry { primitive: part, displacement });
+            self.entries.push(TypemapEntry { primitive: part, displacement });
             end = displacement + bytes;
         }
     }
@@ -134,7 +134,7 @@ impl Draft {
         for entry in &old.entries {
             let moved = displacement + i128::from(entry.displacement);
             let displacement = i64::try_from(moved).map_err(|_| NaiveError::Overflow)?;
-            self.entries.push(Entry { displacement, ..*entry });
+            self.entries.push(TypemapEntry { displacement, ..*entry });
         }
         if let Some(lb) = old.lb_marker {
             let moved = displacement + i128::from(lb);
@@ -165,8 +165,8 @@ impl Draft {
 
     /// The bounds of MPI 4.1 §5.1.7, from the entries and markers as they stand.
     fn finish(self) -> Result<Typemap, NaiveError> {
-        let ends = |entry: &Entry| i128::from(entry.displacement) + i128::from(entry.len());
-        let starts = |entry: &Entry| i128::from(entry.displacement);
+        let ends = |entry: &TypemapEntry| i128::from(entry.displacement) + i128::from(entry.len());
+        let starts = |entry: &TypemapEntry| i128::from(entry.displacement);
         let true_lb = self.entries.iter().map(starts).min().unwrap_or(0);
         let true_ub = self.entries.iter().map(ends).max().unwrap_or(0);
         let lb = self.lb_marker.unwrap_or(true_lb);

@@ -1,7 +1,7 @@
 //! Pairs of a value and an index, for `MPI_MINLOC` and `MPI_MAXLOC` (MPI 4.1 §6.9.4): MPI's six, whose indices are `int`,
 //! and those of the other numbers of 32 and 64 bits.
 
-use super::{Part, Primitive, kind};
+use super::{PairPart, Primitive, kind};
 use Primitive as P;
 
 impl Primitive {
@@ -20,7 +20,7 @@ impl Primitive {
     }
 
     /// The primitive's typemap: one item, or for a pair type its value and its index.
-    pub fn parts(self) -> impl ExactSizeIterator<Item = Part> + Clone {
+    pub fn parts(self) -> impl ExactSizeIterator<Item = PairPart> + Clone {
         let (value, index) = self.items();
         let items = if self.is_pair() { 2 } else { 1 };
         [(value, 0), (index, self.index_displacement())].into_iter().take(items)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Op, Part, Program};
+use super::{Op, Program, ProgramPart};
 
 /// Entries of a list that are written out before the rest is only counted.
 const SHOWN: usize = 8;
@@ -17,7 +17,7 @@ impl fmt::Display for Program {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ProgramPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "%{} at {}", self.op.index(), self.disp)
     }

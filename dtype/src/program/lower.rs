@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::{Part, Program, ProgramError};
+use super::{Program, ProgramError, ProgramPart};
 use crate::contents::Contents;
 use crate::datatype::Datatype;
 use crate::optimize::{Builder, Lengths, Piece};
@@ -80,7 +80,7 @@ impl Lowering {
                     let piece = self.piece(old)?;
                     if let Some(part) = self.builder.repeat(piece, count, old.extent())? {
                         let disp = part.disp.checked_add(disp).ok_or(ProgramError::Overflow)?;
-                        parts.push(Part { disp, op: part.op });
+                        parts.push(ProgramPart { disp, op: part.op });
                     }
                 }
                 self.builder.sequence(parts)

@@ -6,10 +6,10 @@ use crate::build::tests::random::{self, Rng};
 /// The sequence of basic types, by unfolding the graph.
 fn expanded(signature: &Signature, out: &mut Vec<Primitive>) {
     match &signature.0.kind {
-        Kind::Empty => {}
-        Kind::Basic(primitive) => out.push(*primitive),
-        Kind::Repeat { count, unit } => (0..*count).for_each(|_| expanded(unit, out)),
-        Kind::Sequence { parts, .. } => parts.iter().for_each(|part| expanded(part, out)),
+        NodeKind::Empty => {}
+        NodeKind::Basic(primitive) => out.push(*primitive),
+        NodeKind::Repeat { count, unit } => (0..*count).for_each(|_| expanded(unit, out)),
+        NodeKind::Sequence { parts, .. } => parts.iter().for_each(|part| expanded(part, out)),
     }
 }
 
@@ -168,7 +168,9 @@ fn equal_neighbours_merge() {
     let ints = Datatype::contiguous(4, &int).unwrap();
     let types = [int.clone(), ints, int, double];
     let t = Datatype::structure(&[2, 1, 3, 1], &[0, 8, 24, 40], &types).unwrap();
-    let Kind::Sequence { parts, .. } = &t.signature().0.kind else { panic!("ints, then a double") };
+    let NodeKind::Sequence { parts, .. } = &t.signature().0.kind else {
+        panic!("ints, then a double")
+    };
     assert_eq!(parts.len(), 2);
     assert_eq!(parts[0].elements(), 9);
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::{Kind, Node, Signature};
+use super::{Node, NodeKind, Signature};
 use crate::limits::{MAX_SIGNATURE_DEPTH, MAX_SIGNATURE_NODES, MAX_SIGNATURE_PARTS};
 use crate::primitive::Primitive;
 
@@ -85,14 +85,14 @@ impl Signature {
         write_number(order.len() as u64, out);
         for node in order {
             match &node.kind {
-                Kind::Empty => out.push(EMPTY),
-                Kind::Basic(primitive) => out.extend([BASIC, *primitive as u8]),
-                Kind::Repeat { count, unit } => {
+                NodeKind::Empty => out.push(EMPTY),
+                NodeKind::Basic(primitive) => out.extend([BASIC, *primitive as u8]),
+                NodeKind::Repeat { count, unit } => {
                     out.push(REPEAT);
                     write_number(*count, out);
                     write_number(places[&Arc::as_ptr(&unit.0)], out);
                 }
-                Kind::Sequence { parts, .. } => {
+                NodeKind::Sequence { parts, .. } => {
                     out.push(SEQUENCE);
                     write_number(parts.len() as u64, out);
                     for part in parts {
@@ -110,9 +110,9 @@ impl Signature {
             return;
         }
         match &self.0.kind {
-            Kind::Empty | Kind::Basic(_) => {}
-            Kind::Repeat { unit, .. } => unit.number(order, places),
-            Kind::Sequence { parts, .. } => {
+            NodeKind::Empty | NodeKind::Basic(_) => {}
+            NodeKind::Repeat { unit, .. } => unit.number(order, places),
+            NodeKind::Sequence { parts, .. } => {
                 for part in parts {
                     part.number(order, places);
                 }

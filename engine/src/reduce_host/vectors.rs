@@ -25,7 +25,7 @@ const LINE: usize = 64;
 /// Memory of vectors, as aligned as users are told.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; LINE]);
+struct CacheLine([u8; LINE]);
 
 /// A buffer, from some byte of its packed stream on: a cursor and the origin that it counts from.
 type Side = (Convertor, *mut u8);
@@ -129,14 +129,14 @@ fn too_large(len: u64) -> EngineError {
 }
 
 /// Memory of a vector: of the stack, or of the heap if that is too small.
-struct Memory {
-    stack: [MaybeUninit<Line>; VECTOR_BYTES / LINE],
-    heap: Vec<Line>,
+struct VectorMemory {
+    stack: [MaybeUninit<CacheLine>; VECTOR_BYTES / LINE],
+    heap: Vec<CacheLine>,
 }
 
-impl Memory {
-    const fn new() -> Memory {
-        Memory { stack: [MaybeUninit::uninit(); VECTOR_BYTES / LINE], heap: Vec::new() }
+impl VectorMemory {
+    const fn new() -> VectorMemory {
+        VectorMemory { stack: [MaybeUninit::uninit(); VECTOR_BYTES / LINE], heap: Vec::new() }
     }
 
     /// A vector of zeros.
@@ -145,7 +145,7 @@ impl Memory {
         let lines = match self.stack.get_mut(..lines) {
             Some(lines) => {
                 lines.iter_mut().for_each(|line| {
-                    line.write(Line([0; LINE]));
+                    line.write(CacheLine([0; LINE]));
                 });
                 // SAFETY: all of them were just written.
                 unsafe { lines.assume_init_mut() }
@@ -153,7 +153,7 @@ impl Memory {
             None => {
                 let refused = self.heap.try_reserve_exact(lines);
                 refused.map_err(|_| too_large(bytes as u64))?;
-                self.heap.resize(lines, Line([0; LINE]));
+                self.heap.resize(lines, CacheLine([0; LINE]));
                 &mut self.heap[..]
             }
         };
@@ -182,7 +182,7 @@ pub(super) unsafe fn reduce(
     let mut target = side(dst, range)?;
     let mut elements = (range.end - range.start) / op.bytes();
     let frame = Frame::of(op, elements)?;
-    let (mut one, mut other) = (Memory::new(), Memory::new());
+    let (mut one, mut other) = (VectorMemory::new(), VectorMemory::new());
     let (mut left, mut right) = (one.vector(frame.bytes)?, other.vector(frame.bytes)?);
     let Some((first, others)) = sides.split_first_mut() else { return Ok(()) };
     while elements > 0 {

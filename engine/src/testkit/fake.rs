@@ -47,7 +47,7 @@ pub struct Piece {
 
 type Job = Box<dyn FnOnce() -> Result<(), DeviceError> + Send>;
 
-struct State {
+struct FakeState {
     polls: u32,
     after: Vec<Completion>,
     work: Option<Job>,
@@ -57,7 +57,7 @@ struct State {
 struct Later {
     /// How many the engine was asked for before.
     number: usize,
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
     under_way: Arc<AtomicI64>,
     asked: Arc<AtomicI64>,
 }
@@ -146,7 +146,7 @@ impl FakeEngine {
             }
             work().map(|_| ()).map_err(|_| DeviceError::Unsupported { what: "such a request" })
         };
-        let state = State {
+        let state = FakeState {
             polls: self.polls,
             after: after.to_vec(),
             work: Some(Box::new(work)),

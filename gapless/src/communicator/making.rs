@@ -6,7 +6,7 @@ use super::Communicator;
 use crate::error::Error;
 use crate::shared::{WorldState, stuck};
 use gapless_coll::runtime::Blocking;
-use gapless_pml::{Call, CommRequest, Comparison, Group, Pml, PmlError};
+use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError, WaitingCall};
 
 impl Communicator {
     /// Starts what `start` says, and waits for it.
@@ -20,12 +20,13 @@ impl Communicator {
             Ok(request)
         })?;
         let made =
-            self.shared.wait_in(&|| stuck::on(self, Call::Making), |state| {
-                match state.open() {
+            self.shared.wait_in(
+                &|| stuck::on(self, WaitingCall::Making),
+                |state| match state.open() {
                     Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
                     Err(error) => Some(Err(error)),
-                }
-            })??;
+                },
+            )??;
         Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
     }
 

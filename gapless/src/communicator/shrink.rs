@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::error::Error;
 use crate::shared::stuck;
-use gapless_pml::{Call, Group, Pml, PmlError, Survivors, SurvivorsRequest};
+use gapless_pml::{Group, Pml, PmlError, Survivors, SurvivorsRequest, WaitingCall};
 
 impl Communicator {
     /// Makes all members stop using this communicator (as `MPIX_Comm_revoke`). Not collective: any member calls it, at
@@ -103,9 +103,11 @@ impl Communicator {
             self.shared.rouse(state);
             Ok(request)
         })?;
-        self.shared.wait_in(&|| stuck::on(self, Call::Making), |state| match state.open() {
-            Ok(pml) => pml.collect_survivors(request).map_err(Error::from).transpose(),
-            Err(error) => Some(Err(error)),
+        self.shared.wait_in(&|| stuck::on(self, WaitingCall::Making), |state| {
+            match state.open() {
+                Ok(pml) => pml.collect_survivors(request).map_err(Error::from).transpose(),
+                Err(error) => Some(Err(error)),
+            }
         })?
     }
 }

@@ -8,7 +8,7 @@ use super::{Shared, WorldState};
 use crate::communicator::Communicator;
 use gapless_boot::wireup::{WireupError, asked, seconds};
 use gapless_coll::Operation;
-use gapless_pml::{Answer, Call, Doing, RequestId, Source, TagSel, WaiterId};
+use gapless_pml::{Answer, Doing, RequestId, Source, TagSel, WaiterId, WaitingCall};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 use std::io::Write;
@@ -102,7 +102,7 @@ pub(super) struct Long {
 }
 
 /// A call on a communicator.
-pub(crate) fn on(comm: &Communicator, call: Call) -> Doing {
+pub(crate) fn on(comm: &Communicator, call: WaitingCall) -> Doing {
     Doing { context: Some(comm.comm.context()), ..of(call) }
 }
 
@@ -117,23 +117,23 @@ impl Communicator {
             Source::Rank(rank) => self.comm.process(rank).ok(),
             Source::Any => None,
         };
-        Doing { whom, ..on(self, Call::Probe { tag }) }
+        Doing { whom, ..on(self, WaitingCall::Probe { tag }) }
     }
 
     /// A collective here.
     pub(crate) fn in_call(&self, operation: Operation, number: u64) -> Doing {
-        let call = Call::Collective { operation: operation.code(), number };
+        let call = WaitingCall::Collective { operation: operation.code(), number };
         Doing { context: Some(self.comm.collective().context()), ..of(call) }
     }
 }
 
 /// A call.
-pub(crate) const fn of(call: Call) -> Doing {
+pub(crate) const fn of(call: WaitingCall) -> Doing {
     Doing { call, ..Doing::NOTHING }
 }
 
-pub(crate) const WINDOW: Doing = of(Call::Window);
-pub(crate) const TASK: Doing = of(Call::Task);
+pub(crate) const WINDOW: Doing = of(WaitingCall::Window);
+pub(crate) const TASK: Doing = of(WaitingCall::Task);
 
 impl Shared {
     /// A thread that waits for `wait.what` is about to sleep, or to let others run. `true`: it is to look again first.
@@ -173,12 +173,12 @@ impl Shared {
 fn describe(state: &WorldState, what: &Doing, until: Option<RequestId>) -> Doing {
     let awaited = until.and_then(|id| state.collectives.doing(id).or_else(|| state.pml.awaits(id)));
     let doing = match (what.call, awaited) {
-        (Call::Other, Some(awaited)) => awaited,
+        (WaitingCall::Other, Some(awaited)) => awaited,
         (_, awaited) => Doing { whom: what.whom.or(awaited.and_then(|it| it.whom)), ..*what },
     };
-    if doing.call == Call::Other && state.is_leaving() {
+    if doing.call == WaitingCall::Other && state.is_leaving() {
         let whom = state.pml.not_left().next();
-        return Doing { whom, ..of(Call::Leaving) };
+        return Doing { whom, ..of(WaitingCall::Leaving) };
     }
     doing
 }
@@ -205,8 +205,8 @@ fn line(me: u32, doing: &Doing, heard: Option<Answer>) -> String {
 /// What a peer says.
 fn says(theirs: &Doing) -> String {
     match theirs.call {
-        Call::Nothing => "which says that it waits in no call".to_owned(),
-        Call::Was { .. } => format!("which says that it is past {}", call(theirs)),
+        WaitingCall::Nothing => "which says that it waits in no call".to_owned(),
+        WaitingCall::Was { .. } => format!("which says that it is past {}", call(theirs)),
         _ => {
             let since = seconds_of(theirs.millis);
             let whom = theirs.whom.map(|whom| format!(" for rank {whom}")).unwrap_or_default();
@@ -223,21 +223,21 @@ fn seconds_of(millis: u32) -> String {
 fn call(doing: &Doing) -> String {
     let with = |tag: Option<i32>| tag.map_or("any tag".to_owned(), |tag| format!("tag {tag}"));
     let (name, which) = match doing.call {
-        Call::Nothing => ("no call", None),
-        Call::Other => ("a call", None),
+        WaitingCall::Nothing => ("no call", None),
+        WaitingCall::Other => ("a call", None),
         // Messages of collectives have no tags of users'.
         _ if is_internal(doing) => ("a collective", None),
-        Call::Send { tag } => ("send", Some(with(Some(tag)))),
-        Call::Receive { tag } => ("recv", Some(with(tag))),
-        Call::Probe { tag } => ("probe", Some(with(tag))),
-        Call::Collective { operation, number } | Call::Was { operation, number } => {
+        WaitingCall::Send { tag } => ("send", Some(with(Some(tag)))),
+        WaitingCall::Receive { tag } => ("recv", Some(with(tag))),
+        WaitingCall::Probe { tag } => ("probe", Some(with(tag))),
+        WaitingCall::Collective { operation, number } | WaitingCall::Was { operation, number } => {
             let name = Operation::from_code(operation).map_or("a collective", Operation::name);
             (name, Some(number_of(number)))
         }
-        Call::Window => ("a window's operation", None),
-        Call::Task => ("a wait for a task", None),
-        Call::Making => ("the making of a communicator", None),
-        Call::Leaving => ("finalize", None),
+        WaitingCall::Window => ("a window's operation", None),
+        WaitingCall::Task => ("a wait for a task", None),
+        WaitingCall::Making => ("the making of a communicator", None),
+        WaitingCall::Leaving => ("finalize", None),
     };
     let on = doing.context.map(communicator);
     let details: Vec<String> = which.into_iter().chain(on).collect();
@@ -245,7 +245,7 @@ fn call(doing: &Doing) -> String {
 }
 
 fn is_internal(doing: &Doing) -> bool {
-    let is_message = matches!(doing.call, Call::Send { .. } | Call::Receive { .. });
+    let is_message = matches!(doing.call, WaitingCall::Send { .. } | WaitingCall::Receive { .. });
     is_message && doing.context.is_some_and(|context| context % 2 == 1)
 }
 
@@ -282,14 +282,15 @@ mod tests {
     #[test]
     fn a_line_names_the_call_its_communicator_and_whom_it_waits_for() {
         let recv = Doing {
-            call: Call::Receive { tag: Some(7) },
+            call: WaitingCall::Receive { tag: Some(7) },
             context: Some(0),
             whom: Some(2),
             millis: 10_040,
         };
         let line = |heard| line(1, &recv, Some(heard));
         let begin = "rank 1 has waited 10.0 s in recv (tag 7, the world) for rank 2, ";
-        let allreduce = Call::Collective { operation: Operation::Allreduce.code(), number: 3 };
+        let allreduce =
+            WaitingCall::Collective { operation: Operation::Allreduce.code(), number: 3 };
         let theirs = Doing { call: allreduce, context: Some(1), whom: Some(0), millis: 9000 };
         let said = Answer::Said(theirs, Duration::ZERO);
         let says =

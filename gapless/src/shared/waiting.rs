@@ -9,7 +9,7 @@ use super::stuck::{self, Long};
 use super::{Shared, StateGuard, WorldStage, WorldState};
 use crate::error::Error;
 use gapless_bml::{Waiter, now_ns, switches};
-use gapless_pml::{Call, Doing, RequestId};
+use gapless_pml::{Doing, RequestId, WaitingCall};
 use gapless_sync::{Parker, Ticket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Shared {
         &self,
         ready: impl FnMut(&mut WorldState) -> Option<T>,
     ) -> Result<T, Error> {
-        self.wait_in(&|| stuck::of(Call::Other), ready)
+        self.wait_in(&|| stuck::of(WaitingCall::Other), ready)
     }
 
     /// As [`wait_until`](Shared::wait_until), in a call that this says.
@@ -136,7 +136,7 @@ impl Shared {
         state: StateGuard<'s>,
         ready: impl FnMut(&mut WorldState) -> Look<T>,
     ) -> Result<T, Error> {
-        self.wait_held_in(state, &|| stuck::of(Call::Other), ready)
+        self.wait_held_in(state, &|| stuck::of(WaitingCall::Other), ready)
     }
 
     /// As [`wait_held`](Shared::wait_held), in a call that this says.

@@ -18,7 +18,7 @@ mod small;
 
 use floor::Traffic;
 use gapless_kernels::args::{Args, ONCE};
-use gapless_kernels::launch::{Launch, Move, Place, contiguous, same};
+use gapless_kernels::launch::{KernelAddress, Launch, Move, contiguous, same};
 use gapless_kernels::{Direction, Family, IMAGE};
 use gapless_mem::{Device, Region};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Function, Grid, Module, Stream};
@@ -142,7 +142,7 @@ fn argument(args: &Args) -> Argument<'_> {
 
 /// A whole payload from the pointers on.
 fn whole(direction: Direction, payload: u64, budget: Option<NonZeroU32>) -> Move {
-    let place = Place { address: 0, offset: 0 };
+    let place = KernelAddress { address: 0, offset: 0 };
     Move { direction, range: 0..payload, typed: place, packed: place, budget }
 }
 
@@ -280,7 +280,7 @@ impl Bench {
                 }
             }
             if let Some(side) = row.side.as_ref().filter(|_| !host) {
-                let place = Place { address: 0, offset: 0 };
+                let place = KernelAddress { address: 0, offset: 0 };
                 let launches = same(&(0..row.payload), side, place, place, budget)?;
                 let took = self.best(calls, |bench, number| {
                     let pointers = [far(number), typed(number + 1), plan_at];
@@ -323,7 +323,7 @@ impl Bench {
             if start == moved
                 && let Some(side) = &row.side
             {
-                let place = Place { address: 0, offset: 0 };
+                let place = KernelAddress { address: 0, offset: 0 };
                 for launch in &same(&(0..row.payload), side, place, place, None)? {
                     self.launch(launch, &[typed.start(), moved, plan_at])?;
                 }

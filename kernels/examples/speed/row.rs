@@ -3,8 +3,8 @@
 use crate::floor::Traffic;
 use gapless_kernels::Width;
 use gapless_kernels::launch::{
-    Blocks, Grid, GridDim, Launches, Move, Part, Place, Planned, Runs, TransferSide, affine,
-    contiguous, fused, listed, mapped, strided,
+    Blocks, Grid, GridDim, KernelAddress, Launches, Move, MovePart, Planned, Runs, TransferSide,
+    affine, contiguous, fused, listed, mapped, strided,
 };
 use gapless_kernels::plan::Encoder;
 
@@ -135,11 +135,11 @@ impl Row {
         let mut parts = Vec::new();
         for grid in &grids {
             let len = grid.len * grid.dims.iter().map(|dim| dim.count).product::<u64>();
-            parts.push(Part {
+            parts.push(MovePart {
                 range: 0..len,
                 side: TransferSide::Strided(grid.clone()),
-                typed: Place { address: 0, offset: 0 },
-                packed: Place { address: 0, offset: offset.cast_signed() },
+                typed: KernelAddress { address: 0, offset: 0 },
+                packed: KernelAddress { address: 0, offset: offset.cast_signed() },
             });
             offset += len;
         }

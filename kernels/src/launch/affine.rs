@@ -1,7 +1,7 @@
 //! Runs whose displacements and lengths advance by constants: a triangle is one.
 
 use super::{
-    Grid, GridDim, Launch, Launches, Move, NONE_IDLE, Place, Unfit, WORDS_MAX, Words, bits,
+    Grid, GridDim, KernelAddress, Launch, Launches, Move, NONE_IDLE, Unfit, WORDS_MAX, Words, bits,
     flat_by, strided,
 };
 use crate::args::{Affine, AffineArgs, Args, Divide, ONCE};
@@ -159,8 +159,11 @@ fn cut(
             let part = Runs { count: end - j, displacement, len, instances: 1, ..*runs };
             launches.push(launch(what, &part, &inside, offset, width)?);
         } else {
-            let one =
-                Move { range: inside, packed: Place { offset, ..what.packed }, ..what.clone() };
+            let one = Move {
+                range: inside,
+                packed: KernelAddress { offset, ..what.packed },
+                ..what.clone()
+            };
             let dims = smallvec![GridDim { count: 1, stride: 0 }];
             launches.extend(strided(&one, &Grid { displacement, len, dims })?);
         }

@@ -1,7 +1,8 @@
 //! Many small requests in one launch: a table says what each one moves, and every block finds its part.
 
 use super::{
-    Launch, Launches, NONE_IDLE, Place, TransferSide, Unfit, Words, geometry, grid, skipping,
+    KernelAddress, Launch, Launches, NONE_IDLE, TransferSide, Unfit, Words, geometry, grid,
+    skipping,
 };
 use crate::args::{
     Args, FusedArgs, FusedPart, PARTS_AT_ONCE, PARTS_MAX, Rows, SIDE_LISTED, SIDE_STRIDED,
@@ -21,18 +22,18 @@ const LITTLE: u64 = 256 << 10;
 /// [`Planned::units`](super::Planned::units) and [`shifts`](super::Planned::shifts)) as well; where it is
 /// an object (OpenCL), parts lie in the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MovePart {
     /// Bytes of the packed stream.
     pub range: Range<u64>,
     /// How the typed side lies.
     pub side: TransferSide,
     /// Where displacement 0 of the first instance is.
-    pub typed: Place,
+    pub typed: KernelAddress,
     /// Where byte `range.start` of the stream is.
-    pub packed: Place,
+    pub packed: KernelAddress,
 }
 
-impl Part {
+impl MovePart {
     /// The widest word that it allows.
     fn width(&self) -> Width {
         let packed = self.packed.bits().wrapping_sub(self.range.start);
@@ -95,20 +96,21 @@ impl Piece {
 /// [`Unfit`], of the first part that is unfit.
 pub fn fused(
     direction: Direction,
-    parts: &[Part],
+    parts: &[MovePart],
     budget: Option<NonZeroU32>,
 ) -> Result<Launches, Unfit> {
     let some = || parts.iter().filter(|part| !part.range.is_empty());
     let total =
         some().fold(0u64, |sum, part| sum.saturating_add(part.range.end - part.range.start));
-    let class = |part: &Part| match part.width() {
+    let class = |part: &MovePart| match part.width() {
         _ if total <= LITTLE => Width::W1,
         Width::W16 => Width::W8,
         width => width,
     };
     let mut launches = Launches::new();
     for group in Width::ALL {
-        let Some(width) = some().filter(|part| class(part) == group).map(Part::width).min() else {
+        let Some(width) = some().filter(|part| class(part) == group).map(MovePart::width).min()
+        else {
             continue;
         };
         let mut pieces = Vec::with_capacity(PARTS_MAX);
@@ -125,7 +127,7 @@ pub fn fused(
 /// The pieces of a part; mostly one.
 fn cut(
     direction: Direction,
-    part: &Part,
+    part: &MovePart,
     width: Width,
     pieces: &mut Vec<Piece>,
 ) -> Result<(), Unfit> {

@@ -5,7 +5,9 @@
 //! whole word and after the last are combined one by one; else all are.
 
 use super::grid::{self, Grid};
-use super::{BLOCKS_ENOUGH, Place, THREADS_MIN, TransferSide, Unfit, WORDS_MAX, bits, limited};
+use super::{
+    BLOCKS_ENOUGH, KernelAddress, THREADS_MIN, TransferSide, Unfit, WORDS_MAX, bits, limited,
+};
 use crate::Width;
 use crate::args::{Dim, Divide, ReduceArgs, ReduceFlatArgs, ReduceGridArgs, ReduceSide, Strided};
 use crate::reduce::{Combine, Form, ReduceKernel, SOURCES_MAX};
@@ -28,7 +30,7 @@ pub struct ReducedSide {
     /// How its stream lies: [`TransferSide::Contiguous`] or [`TransferSide::Strided`].
     pub shape: TransferSide,
     /// Where displacement 0 is.
-    pub place: Place,
+    pub place: KernelAddress,
     /// The byte of its stream that the range begins with.
     pub start: u64,
 }
@@ -64,20 +66,20 @@ pub struct ReduceLaunch {
 pub type ReduceLaunches = SmallVec<[ReduceLaunch; 1]>;
 
 /// A part of a side.
-enum Part {
+enum ReducePart {
     /// Without gaps: its first byte, from the pointer.
     Plain { at: i64, bits: u64 },
     /// Blocks; the part begins at byte `start` of the grid's stream.
     Blocks { at: i64, bits: u64, grid: Grid, start: u64 },
 }
 
-impl Part {
-    fn of(side: &ReducedSide, range: &Range<u64>) -> Result<Part, Unfit> {
+impl ReducePart {
+    fn of(side: &ReducedSide, range: &Range<u64>) -> Result<ReducePart, Unfit> {
         let ReducedSide { shape, place, start } = side;
         let range = start + range.start..start + range.end;
         let plain = |displacement: i64, start: u64| {
             let at = place.offset.wrapping_add(displacement).wrapping_add(start.cast_signed());
-            Part::Plain { at, bits: place.address.wrapping_add(bits(at)) }
+            ReducePart::Plain { at, bits: place.address.wrapping_add(bits(at)) }
         };
         match shape {
             TransferSide::Contiguous(displacement) => Ok(plain(*displacement, range.start)),
@@ -93,7 +95,7 @@ impl Part {
                 let at = place.offset.wrapping_add(grid.displacement);
                 let strides = Grid { displacement: 0, ..grid.clone() }.bits();
                 let bits = place.address.wrapping_add(bits(at)) | strides;
-                Ok(Part::Blocks { at, bits, grid, start: inside.start })
+                Ok(ReducePart::Blocks { at, bits, grid, start: inside.start })
             }
             _ => Err(Unfit::Scattered),
         }
@@ -103,8 +105,8 @@ impl Part {
     /// that the part begins at byte `phase` of it.
     fn is_at(&self, phase: u64) -> bool {
         match self {
-            Part::Plain { bits, .. } => bits.wrapping_sub(phase) % WORD == 0,
-            Part::Blocks { bits, start, .. } => bits % WORD == 0 && start % WORD == phase,
+            ReducePart::Plain { bits, .. } => bits.wrapping_sub(phase) % WORD == 0,
+            ReducePart::Blocks { bits, start, .. } => bits % WORD == 0 && start % WORD == phase,
         }
     }
 
@@ -113,14 +115,14 @@ impl Part {
     fn side(&self, width: Width, skip: u64, words: u64) -> Result<ReduceSide, Unfit> {
         let bytes = u64::from(width.bytes());
         let (at, first, shape) = match self {
-            Part::Plain { at, .. } => {
+            ReducePart::Plain { at, .. } => {
                 let len = u32::try_from(WORDS_MAX).map_err(|_| Unfit::Numbers)?;
                 let mut shape =
                     Strided { len, dims: 1, by_len: Divide::by(len), ..Strided::default() };
                 shape.dim[0] = Dim { count: 1, by: Divide::by(1), ..Dim::default() };
                 (at + skip.cast_signed() - bytes.cast_signed(), 1, shape)
             }
-            Part::Blocks { at, grid, start, .. } => {
+            ReducePart::Blocks { at, grid, start, .. } => {
                 if grid.size().is_none_or(|size| size >> width.log2() > WORDS_MAX) {
                     return Err(Unfit::Numbers);
                 }
@@ -142,10 +144,10 @@ impl Part {
 /// numbers that describe no stream, or too large for a launch.
 pub fn reducible(combine: Combine, side: &ReducedSide, len: u64) -> Result<(), Unfit> {
     for range in pieces(len) {
-        let part = Part::of(side, &range)?;
+        let part = ReducePart::of(side, &range)?;
         let (bits, block) = match &part {
-            Part::Plain { bits, .. } => (*bits, 0),
-            Part::Blocks { bits, grid, .. } => (*bits, grid.len),
+            ReducePart::Plain { bits, .. } => (*bits, 0),
+            ReducePart::Blocks { bits, grid, .. } => (*bits, grid.len),
         };
         let element = u64::from(combine.bytes());
         let part_bytes = u64::from(combine.part().bytes());
@@ -179,10 +181,10 @@ pub fn reduce(
     }
     let mut launches = ReduceLaunches::new();
     for range in pieces(what.len) {
-        let parts: Result<SmallVec<[Part; 4]>, Unfit> = [target]
+        let parts: Result<SmallVec<[ReducePart; 4]>, Unfit> = [target]
             .into_iter()
             .chain(sources.iter().copied())
-            .map(|side| Part::of(side, &range))
+            .map(|side| ReducePart::of(side, &range))
             .collect();
         launches.push(launch(what, range.end - range.start, &parts?)?);
     }
@@ -190,14 +192,14 @@ pub fn reduce(
 }
 
 /// The place within 16 bytes at which all parts begin, if that is one and words hold whole elements there.
-fn phase(combine: Combine, parts: &[Part]) -> Option<u64> {
+fn phase(combine: Combine, parts: &[ReducePart]) -> Option<u64> {
     let of_stream = parts.iter().find_map(|part| match part {
-        Part::Blocks { start, .. } => Some(start % WORD),
-        Part::Plain { .. } => None,
+        ReducePart::Blocks { start, .. } => Some(start % WORD),
+        ReducePart::Plain { .. } => None,
     });
     let of_memory = parts.iter().find_map(|part| match part {
-        Part::Plain { bits, .. } => Some(bits % WORD),
-        Part::Blocks { .. } => None,
+        ReducePart::Plain { bits, .. } => Some(bits % WORD),
+        ReducePart::Blocks { .. } => None,
     });
     let phase = of_stream.or(of_memory)?;
     let whole = combine.fills_words() && phase % u64::from(combine.bytes()) == 0;
@@ -205,7 +207,7 @@ fn phase(combine: Combine, parts: &[Part]) -> Option<u64> {
 }
 
 /// The launch for one piece: the target, then the sources.
-fn launch(what: Reduction, len: u64, parts: &[Part]) -> Result<ReduceLaunch, Unfit> {
+fn launch(what: Reduction, len: u64, parts: &[ReducePart]) -> Result<ReduceLaunch, Unfit> {
     let Reduction { combine, mask, budget, .. } = what;
     let number = |n: u64| u32::try_from(n).map_err(|_| Unfit::Numbers);
     let sources = number(parts.len() as u64 - 1)?;
@@ -213,7 +215,7 @@ fn launch(what: Reduction, len: u64, parts: &[Part]) -> Result<ReduceLaunch, Unf
     let head = phase.map_or(0, |phase| (WORD - phase) % WORD);
     // Without a whole word the elements are combined one by one.
     let wide = phase.is_some() && len >= head + WORD;
-    let all_plain = parts.iter().all(|part| matches!(part, Part::Plain { .. }));
+    let all_plain = parts.iter().all(|part| matches!(part, ReducePart::Plain { .. }));
     let (words, edges, form) = match wide {
         true => {
             let words = (len - head) / WORD;
@@ -234,7 +236,7 @@ fn launch(what: Reduction, len: u64, parts: &[Part]) -> Result<ReduceLaunch, Unf
             let mut args =
                 ReduceFlatArgs { mask, words, tiles, sources, edges, ..Default::default() };
             for (to, part) in args.at.iter_mut().zip(parts) {
-                if let Part::Plain { at, .. } = part {
+                if let ReducePart::Plain { at, .. } = part {
                     *to = at.wrapping_add(head.cast_signed());
                 }
             }
@@ -277,7 +279,7 @@ mod tests {
     }
 
     fn at(address: u64) -> ReducedSide {
-        let place = Place { address: 0, offset: address.cast_signed() };
+        let place = KernelAddress { address: 0, offset: address.cast_signed() };
         ReducedSide { shape: TransferSide::Contiguous(0), place, start: 0 }
     }
 

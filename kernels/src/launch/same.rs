@@ -7,8 +7,8 @@
 //! A launch is laid out as an unpack into the destination is, with the source in the packed side's place.
 
 use super::{
-    Blocks, Grid, GridDim, Launch, Launches, Move, Place, Planned, Runs, TransferSide, Unfit,
-    affine, contiguous, listed, mapped, strided,
+    Blocks, Grid, GridDim, KernelAddress, Launch, Launches, Move, Planned, Runs, TransferSide,
+    Unfit, affine, contiguous, listed, mapped, strided,
 };
 use crate::{Direction, Family, Kernel};
 use smallvec::SmallVec;
@@ -33,8 +33,8 @@ type Parts = SmallVec<[(Grid, Range<u64>); 1]>;
 pub fn same(
     range: &Range<u64>,
     shape: &TransferSide,
-    from: Place,
-    to: Place,
+    from: KernelAddress,
+    to: KernelAddress,
     budget: Option<NonZeroU32>,
 ) -> Result<Launches, Unfit> {
     let mut launches = Launches::new();
@@ -43,7 +43,8 @@ pub fn same(
     }
     // Displacements count with their places, so that words are as wide as where the bytes lie allows.
     let moved = |displacement: i64, range: Range<u64>| {
-        let place = |at: Place, by: i64| Place { offset: at.offset.wrapping_add(by), ..at };
+        let place =
+            |at: KernelAddress, by: i64| KernelAddress { offset: at.offset.wrapping_add(by), ..at };
         // The packed side counts from the range's begin.
         let packed = place(from, displacement.wrapping_add(range.start.cast_signed()));
         let typed = place(to, displacement);

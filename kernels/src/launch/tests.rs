@@ -135,8 +135,8 @@ fn check_with(
 fn whole(range: Range<u64>) -> Move {
     Move {
         direction: Direction::Pack,
-        packed: Place { address: 0x7000 + range.start % 16, offset: 32 },
-        typed: Place { address: 0x9000, offset: -64 },
+        packed: KernelAddress { address: 0x7000 + range.start % 16, offset: 32 },
+        typed: KernelAddress { address: 0x9000, offset: -64 },
         budget: NonZeroU32::new(u32::try_from(range.start % 50).unwrap()),
         range,
     }
@@ -341,7 +341,7 @@ fn both_sides_of_a_transfer_number_the_same_words() {
     let a = Grid { displacement: 8, len: 24, dims: smallvec![dim(1 << 31, 40)] };
     let b = Grid { displacement: 0, len: 8, dims: smallvec![dim(3, 1 << 40), dim(1 << 31, -16)] };
     let at = |side: &Side, word: u32| strided_at(&side.strided, word, 8);
-    let place = Place { address: 0, offset: 128 };
+    let place = KernelAddress { address: 0, offset: 128 };
     let (from, to) = (TransferSide::Strided(a.clone()), TransferSide::Strided(b.clone()));
     for _ in 0..20 {
         let start = pseudo(&mut state, 24 << 31);

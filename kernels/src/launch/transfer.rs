@@ -1,8 +1,8 @@
 //! From layout to layout: both sides have gaps, and the stream is only what they are matched by.
 
 use super::{
-    Blocks, Grid, Launch, Launches, NONE_IDLE, Place, Planned, Runs, Unfit, WORDS_MAX, Words, flat,
-    grid, narrowed,
+    Blocks, Grid, KernelAddress, Launch, Launches, NONE_IDLE, Planned, Runs, Unfit, WORDS_MAX,
+    Words, flat, grid, narrowed,
 };
 use crate::args::{Args, SIDE_AFFINE, SIDE_LISTED, SIDE_MAPPED, SIDE_STRIDED, Side, TransferArgs};
 use crate::{Direction, Family, Width};
@@ -115,8 +115,8 @@ impl TransferSide {
 /// instance beyond 2³¹ words need a plan.
 pub fn transfer(
     range: &Range<u64>,
-    from: (&TransferSide, Place),
-    to: (&TransferSide, Place),
+    from: (&TransferSide, KernelAddress),
+    to: (&TransferSide, KernelAddress),
     budget: Option<NonZeroU32>,
 ) -> Result<Launches, Unfit> {
     let mut launches = Launches::new();

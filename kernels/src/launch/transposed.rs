@@ -1,7 +1,7 @@
 //! Single words whose stream runs across the memory's order: a transposed matrix; and moves from layout to
 //! layout of which one side runs along its memory where the other runs across.
 
-use super::{Geometry, Grid, Launch, Launches, Move, Place, WORDS_MAX, Words, limited};
+use super::{Geometry, Grid, KernelAddress, Launch, Launches, Move, WORDS_MAX, Words, limited};
 use crate::args::{Args, BATCH_MAX, Dim, Divide, ONCE, Span, Transposed, TransposedArgs};
 use crate::{Direction, Family, Width};
 use smallvec::SmallVec;
@@ -119,11 +119,11 @@ pub(super) fn transposed(
 /// Both places lead to displacement 0. Each byte of the destination is written once.
 #[must_use]
 pub fn crossed(
-    from: (&Grid, Place),
-    to: (&Grid, Place),
+    from: (&Grid, KernelAddress),
+    to: (&Grid, KernelAddress),
     budget: Option<NonZeroU32>,
 ) -> Option<Launches> {
-    let bits = |(grid, place): (&Grid, Place)| grid.bits() | place.bits();
+    let bits = |(grid, place): (&Grid, KernelAddress)| grid.bits() | place.bits();
     let width = Width::dividing(bits(from) | bits(to));
     let word = u64::from(width.bytes());
     let counts =
@@ -131,7 +131,7 @@ pub fn crossed(
     if from.0.len != word || to.0.len != word || counts(from.0) != counts(to.0) {
         return None;
     }
-    let one = |direction, typed: (&Grid, Place), packed: (&Grid, Place)| {
+    let one = |direction, typed: (&Grid, KernelAddress), packed: (&Grid, KernelAddress)| {
         let mut loops: SmallVec<[Loop; 6]> = SmallVec::new();
         let mut words = 1u64;
         for (across, along) in typed.0.dims.iter().zip(&packed.0.dims) {

@@ -8,7 +8,7 @@
 use super::{BLOCKS_MAX, PeersArgs};
 use crate::Width;
 use crate::args::{Args, TransferArgs, structures};
-use crate::launch::{Place, TransferSide, Unfit, transfer};
+use crate::launch::{KernelAddress, TransferSide, Unfit, transfer};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
@@ -70,7 +70,7 @@ pub fn staged(bytes: u64) -> u64 {
 
 /// Which step of a launch a piece belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LayoutStep {
     /// Everything but unpacking.
     First,
     /// Unpacking of what peers have staged.
@@ -83,16 +83,16 @@ pub struct Moved {
     /// How many.
     pub bytes: u64,
     /// Where they lie; offsets of places and plans are addresses.
-    pub from: (TransferSide, Place),
+    pub from: (TransferSide, KernelAddress),
     /// Where they go, likewise.
-    pub to: (TransferSide, Place),
+    pub to: (TransferSide, KernelAddress),
 }
 
 /// Pieces that are divided together: all of the same kind between two ranks, in an order that both know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// When.
-    pub step: Step,
+    pub step: LayoutStep,
     /// How far the peer is, counted in ranks upwards; 0 is this rank itself. Both ends of a transfer give the same.
     pub distance: u32,
     /// The pieces.
@@ -115,7 +115,7 @@ pub struct Table {
 
 /// A stretch of one of several lengths, and who has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct LayoutPart {
     /// The block.
     pub block: u32,
     /// Which of the lengths.
@@ -126,7 +126,7 @@ pub struct Part {
 
 /// Divides pieces of so many bytes among `blocks` blocks; the first part is that of block `start`. All parts of a block
 /// follow each other, and cuts are at multiples of 512 bytes of a piece.
-pub fn share(lens: &[u64], blocks: u32, start: u32) -> Vec<Part> {
+pub fn share(lens: &[u64], blocks: u32, start: u32) -> Vec<LayoutPart> {
     let blocks = u64::from(blocks.max(1));
     let weight = |len: u64| len.max(LEAST).next_multiple_of(CUT);
     let total: u64 = lens.iter().filter(|&&len| len > 0).map(|&len| weight(len)).sum();
@@ -140,7 +140,7 @@ pub fn share(lens: &[u64], blocks: u32, start: u32) -> Vec<Part> {
             let number = (begin + from) / chunk;
             // What counts for more than it is, is not cut.
             let to = if len <= LEAST { len } else { ((number + 1) * chunk - begin).min(len) };
-            parts.push(Part { block: block(number), of, range: from..to });
+            parts.push(LayoutPart { block: block(number), of, range: from..to });
             from = to;
         }
         begin += weight(len);
@@ -161,7 +161,7 @@ impl Table {
         second: bool,
     ) -> Result<Table, Unfit> {
         let blocks = blocks.clamp(1, BLOCKS_MAX);
-        let second = second || groups.iter().any(|group| group.step == Step::Second);
+        let second = second || groups.iter().any(|group| group.step == LayoutStep::Second);
         let local = |group: &&Group| group.distance == 0;
         let stays: u64 = groups
             .iter()
@@ -190,7 +190,7 @@ impl Table {
             for moved in &group.moved {
                 made.push(table.pieces_of(moved)?);
             }
-            let step = if group.step == Step::Second { all } else { 0 };
+            let step = if group.step == LayoutStep::Second { all } else { 0 };
             for part in share(&lens, among, start) {
                 let list = &mut lists[step + (first + part.block) as usize];
                 for (number, range) in &made[part.of] {
@@ -263,8 +263,8 @@ impl Table {
     }
 
     /// The jobs of a block in a step, and the piece of each.
-    pub fn jobs(&self, step: Step, block: u32) -> impl Iterator<Item = (Job, &Piece)> {
-        let before = if step == Step::Second { self.blocks() } else { 0 };
+    pub fn jobs(&self, step: LayoutStep, block: u32) -> impl Iterator<Item = (Job, &Piece)> {
+        let before = if step == LayoutStep::Second { self.blocks() } else { 0 };
         let list = (before + block) as usize;
         let bounds = self.begins.get(list).zip(self.begins.get(list + 1));
         let jobs = bounds.and_then(|(from, to)| self.jobs.get(*from as usize..*to as usize));

@@ -21,7 +21,7 @@ enum Launch {
 
 /// A step of a launch with meetings.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ModelStep {
     /// A word to a rank: a meeting begins.
     Tell(u8),
     /// A look for the word of a rank.
@@ -96,7 +96,7 @@ struct World {
 }
 
 /// What went wrong.
-type Found = Result<(), &'static str>;
+type ModelResult = Result<(), &'static str>;
 
 struct Model<'a> {
     rules: Rules,
@@ -147,7 +147,7 @@ impl Model<'_> {
     }
 
     /// Nothing can happen any more.
-    fn ended(&self, world: &World) -> Found {
+    fn ended(&self, world: &World) -> ModelResult {
         for (me, rank) in world.ranks.iter().enumerate() {
             let over = usize::from(rank.launch) == self.launches[me].len();
             if !over && !rank.gone {
@@ -185,7 +185,7 @@ impl Model<'_> {
     }
 
     /// What a rank can do next: nothing, or one thing.
-    fn steps(&self, world: &World, me: u8, next: &mut Vec<World>) -> Found {
+    fn steps(&self, world: &World, me: u8, next: &mut Vec<World>) -> ModelResult {
         let mut after = world.clone();
         let rank = &mut after.ranks[usize::from(me)];
         if rank.gone {
@@ -274,33 +274,33 @@ impl Model<'_> {
     }
 
     /// The steps of a launch with meetings.
-    fn program(&self, launch: Launch) -> Vec<Step> {
+    fn program(&self, launch: Launch) -> Vec<ModelStep> {
         let ranks = || 0..self.n();
-        let meet = || ranks().map(Step::Tell).chain(ranks().map(Step::Look));
+        let meet = || ranks().map(ModelStep::Tell).chain(ranks().map(ModelStep::Look));
         let mut all = Vec::new();
         match launch {
             Launch::Flagged => {}
             Launch::Direct(_) => {
-                all.extend(meet().chain([Step::Touch]).chain(meet()));
+                all.extend(meet().chain([ModelStep::Touch]).chain(meet()));
             }
             Launch::Layouts => {
-                all.extend(meet().chain([Step::Touch]).chain(ranks().map(Step::Fill)));
-                all.extend(meet().chain([Step::Out(0)]).chain(meet()));
+                all.extend(meet().chain([ModelStep::Touch]).chain(ranks().map(ModelStep::Fill)));
+                all.extend(meet().chain([ModelStep::Out(0)]).chain(meet()));
             }
             Launch::Staged(pieces) => {
-                all.push(Step::In(0));
+                all.push(ModelStep::In(0));
                 for piece in 0..pieces {
                     all.extend(meet());
-                    all.extend((piece > 0).then(|| Step::Out(piece - 1)));
-                    all.extend(ranks().map(|rank| Step::Combine(rank, piece)));
+                    all.extend((piece > 0).then(|| ModelStep::Out(piece - 1)));
+                    all.extend(ranks().map(|rank| ModelStep::Combine(rank, piece)));
                     match piece + 1 < pieces {
-                        true => all.push(Step::In(piece + 1)),
-                        false => all.extend(meet().chain([Step::Out(piece)])),
+                        true => all.push(ModelStep::In(piece + 1)),
+                        false => all.extend(meet().chain([ModelStep::Out(piece)])),
                     }
                 }
             }
         }
-        all.push(Step::Leave);
+        all.push(ModelStep::Leave);
         all
     }
 
@@ -318,7 +318,7 @@ impl Model<'_> {
         let done = &program[..usize::from(step)];
         let place_of = |number: u8| usize::from(number % self.rules.places);
         // Which meeting this is, if it is one: the words to ranks that were said before begin as many.
-        let before = done.iter().filter(|step| matches!(step, Step::Tell(0))).count();
+        let before = done.iter().filter(|step| matches!(step, ModelStep::Tell(0))).count();
         let meetings = turns + u8::try_from(before).unwrap();
         let doing = match launch {
             Launch::Direct(doing) => doing,
@@ -326,13 +326,13 @@ impl Model<'_> {
         };
         after.ranks[i].step += 1;
         match program[usize::from(step)] {
-            Step::Tell(peer) if peer == me => {}
-            Step::Tell(peer) => {
+            ModelStep::Tell(peer) if peer == me => {}
+            ModelStep::Tell(peer) => {
                 let turn = if peer == 0 { meetings + 1 } else { meetings };
                 after.ranks[usize::from(peer)].met[place_of(turn)][i] = (turn, doing);
             }
-            Step::Look(peer) if peer == me => {}
-            Step::Look(peer) => {
+            ModelStep::Look(peer) if peer == me => {}
+            ModelStep::Look(peer) => {
                 let (seen, theirs) = world.ranks[i].met[place_of(meetings)][usize::from(peer)];
                 if seen != meetings {
                     return Ok(false);
@@ -341,7 +341,7 @@ impl Model<'_> {
                     self.fail(&mut after.ranks[i], me);
                 }
             }
-            Step::Touch => {
+            ModelStep::Touch => {
                 for (peer, other) in world.ranks.iter().enumerate() {
                     let inside = other.launch == number && other.step > 0;
                     if peer != i && !inside && !other.dead && !other.gone {
@@ -349,24 +349,24 @@ impl Model<'_> {
                     }
                 }
             }
-            Step::In(piece) => after.ranks[i].staged_in[place_of(piece)] = (number + 1, piece),
-            Step::Combine(peer, piece) => {
+            ModelStep::In(piece) => after.ranks[i].staged_in[place_of(piece)] = (number + 1, piece),
+            ModelStep::Combine(peer, piece) => {
                 let other = &mut after.ranks[usize::from(peer)];
                 if other.staged_in[place_of(piece)] != (number + 1, piece) && !other.dead {
                     return Err("another piece is read than was meant");
                 }
                 other.staged_out[place_of(piece)][i] = (number + 1, piece);
             }
-            Step::Fill(peer) => {
+            ModelStep::Fill(peer) => {
                 after.ranks[usize::from(peer)].staged_out[0][i] = (number + 1, 0);
             }
-            Step::Out(piece) => {
+            ModelStep::Out(piece) => {
                 let found = &world.ranks[i].staged_out[place_of(piece)][..self.launches.len()];
                 if found.iter().any(|it| *it != (number + 1, piece)) {
                     return Err("another piece is taken out than was meant");
                 }
             }
-            Step::Leave => {
+            ModelStep::Leave => {
                 after.ranks[i].turns = meetings;
                 Self::leave(&mut after.ranks[i]);
             }

@@ -1,8 +1,8 @@
 //! What is moved: shapes, where every byte of their streams lies, and the plans they need.
 
 use gapless_kernels::launch::{
-    Blocks, Grid, Launches, Move, Place, Planned, Runs, TransferSide, affine, contiguous, listed,
-    mapped, strided,
+    Blocks, Grid, KernelAddress, Launches, Move, Planned, Runs, TransferSide, affine, contiguous,
+    listed, mapped, strided,
 };
 use std::ops::Range;
 
@@ -116,8 +116,8 @@ pub(crate) fn instances(one: &[i64], count: u64, extent: i64) -> Vec<i64> {
     (0..count.cast_signed()).flat_map(|i| one.iter().map(move |at| at + i * extent)).collect()
 }
 
-pub(crate) fn place(offset: i64) -> Place {
-    Place { address: 0, offset }
+pub(crate) fn place(offset: i64) -> KernelAddress {
+    KernelAddress { address: 0, offset }
 }
 
 /// Shapes as cases.

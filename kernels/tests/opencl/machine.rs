@@ -5,7 +5,7 @@ use super::cases::{Case, MARGIN, Random, place, strided_case};
 use super::shapes;
 use gapless_kernels::args::{Args, HALF};
 use gapless_kernels::launch::{
-    self, Blocks, Grid, GridDim, Launch, Launches, Move, Part, Planned, TransferSide, fused,
+    self, Blocks, Grid, GridDim, Launch, Launches, Move, MovePart, Planned, TransferSide, fused,
     transfer,
 };
 use gapless_kernels::{Direction, Family, Kernel, Width};
@@ -116,7 +116,7 @@ pub(crate) trait Machine {
                 range.end = range.end.min(range.start + random.between(1, 20));
             }
             let packed_at = packed_len.next_multiple_of(16) + range.start % 16;
-            parts.push(Part {
+            parts.push(MovePart {
                 range: range.clone(),
                 side,
                 typed: place(typed_len + case.origin()),
@@ -496,12 +496,12 @@ pub(crate) fn twins_move_as_if_they_were_alone(bench: &mut impl Machine) {
             let cases: Vec<Case> = sides.into_iter().map(strided_case).collect();
             let typed_len = 3 * (lines + 1) * line + MARGIN;
             let mut packed_len = 0u64;
-            let parts: Vec<Part> = (cases.iter())
+            let parts: Vec<MovePart> = (cases.iter())
                 .map(|case| {
                     let range = 0..case.size();
                     let packed = place(packed_len.cast_signed());
                     packed_len += case.size().next_multiple_of(16);
-                    Part { range, side: case.side.clone(), typed: place(0), packed }
+                    MovePart { range, side: case.side.clone(), typed: place(0), packed }
                 })
                 .collect();
             for (direction, budget) in [Direction::Pack, Direction::Unpack]

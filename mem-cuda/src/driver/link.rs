@@ -15,7 +15,7 @@ const ERROR_LOG: c_uint = 5;
 const ERROR_LOG_BYTES: c_uint = 6;
 
 /// What is linked: an image, complete as for [`Driver::module_load`], and its name for the linker's log.
-pub(crate) struct Part<'a> {
+pub(crate) struct LinkPart<'a> {
     pub(crate) image: &'a [u64],
     /// Bytes of the image; of PTX, with its NUL.
     pub(crate) len: usize,
@@ -52,7 +52,7 @@ impl Driver {
     /// Each image is complete, and CUDA's tools made it.
     pub(crate) unsafe fn link(
         &self,
-        parts: &[Part<'_>],
+        parts: &[LinkPart<'_>],
         registers: u32,
     ) -> Result<RawModule, LinkFault> {
         let _whatever_others_capture = Relaxed::new(self);

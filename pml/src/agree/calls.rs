@@ -1,7 +1,7 @@
 //! The calls that make and free communicators.
 
-use super::table::{Entry, NO_ID, PREFACE_BYTES, Purpose};
-use super::{Agreement, Bridge, State, Step};
+use super::table::{NO_ID, PREFACE_BYTES, Purpose, TableEntry};
+use super::{AgreeState, AgreeStep, Agreement, Bridge};
 use crate::comm::Comm;
 use crate::comm::group::Group;
 use crate::error::PmlError;
@@ -18,14 +18,14 @@ pub struct CommRequest {
 
 impl Pml {
     /// What this process tells, with identifiers reserved.
-    fn entry(&mut self, inter: bool) -> Entry {
+    fn entry(&mut self, inter: bool) -> TableEntry {
         let id = self.core.comms.reserve().unwrap_or(NO_ID);
         let side = if inter { self.core.comms.reserve().unwrap_or(NO_ID) } else { NO_ID };
         let full = inter && side == NO_ID && id != NO_ID;
         if full {
             self.core.comms.remove(id);
         }
-        Entry {
+        TableEntry {
             process: self.core.me.into(),
             id: if full { NO_ID } else { id }.into(),
             side: side.into(),
@@ -46,7 +46,7 @@ impl Pml {
     }
 
     /// Starts an agreement of all members of `parent`, on both its sides.
-    fn begin(&mut self, purpose: Purpose, parent: &Comm, mine: Entry) -> CommRequest {
+    fn begin(&mut self, purpose: Purpose, parent: &Comm, mine: TableEntry) -> CommRequest {
         let tag = Pml::next_tag(parent);
         let bridge = parent.is_inter().then(|| Bridge { comm: parent.collective(), rank: 0, tag });
         let (over, members) = (parent.side().clone(), parent.group());
@@ -59,7 +59,7 @@ impl Pml {
         purpose: Purpose,
         (over, members, leader, tag): (Comm, Group, u32, i32),
         bridge: Option<Bridge>,
-        mine: Entry,
+        mine: TableEntry,
     ) -> CommRequest {
         let leads = leader == self.core.me;
         self.enter(Agreement {
@@ -70,7 +70,7 @@ impl Pml {
             tag,
             bridge: bridge.filter(|_| leads),
             mine,
-            step: if leads { Step::Gather } else { Step::Hear },
+            step: if leads { AgreeStep::Gather } else { AgreeStep::Hear },
             requests: Vec::new(),
             preface: vec![0xEE; PREFACE_BYTES],
             table: Vec::new(),
@@ -110,7 +110,7 @@ impl Pml {
         mine.key = key.into();
         if let Some(color) = color {
             mine.color = color.into();
-            mine.how = Entry::COLORED.into();
+            mine.how = TableEntry::COLORED.into();
         }
         Ok(self.begin(Purpose::Split, parent, mine))
     }
@@ -231,7 +231,7 @@ impl Pml {
             return Err(PmlError::IntraComm);
         }
         let mut mine = self.entry(false);
-        mine.how = if high { Entry::HIGH } else { 0 }.into();
+        mine.how = if high { TableEntry::HIGH } else { 0 }.into();
         Ok(self.begin(Purpose::Merge, inter, mine))
     }
 
@@ -256,13 +256,13 @@ impl Pml {
     pub fn collect_comm(&mut self, request: CommRequest) -> Result<Option<Option<Comm>>, PmlError> {
         match self.agreements.all.get(request.index) {
             Some(entered) if entered.number == request.number => match entered.state {
-                State::Concluded(_) => {}
+                AgreeState::Concluded(_) => {}
                 _ => return Ok(None),
             },
             _ => return Err(PmlError::NoSuchRequest),
         }
         match self.agreements.all.remove(request.index).state {
-            State::Concluded(result) => result.map(Some),
+            AgreeState::Concluded(result) => result.map(Some),
             _ => Err(PmlError::Bug { what: "an agreement that concluded and did not" }),
         }
     }

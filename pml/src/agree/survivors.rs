@@ -18,7 +18,7 @@
 mod steps;
 
 use super::Agreements;
-use super::table::{Entry, NO_ID};
+use super::table::{NO_ID, TableEntry};
 use crate::comm::Comm;
 use crate::comm::group::Group;
 use crate::error::PmlError;
@@ -52,10 +52,10 @@ pub(super) struct Survey {
     /// What members talk in.
     over: Comm,
     tag: i32,
-    mine: Entry,
+    mine: TableEntry,
     flags: u32,
     makes_comm: bool,
-    stage: Stage,
+    stage: SurveyStage,
     /// The rank that leads, as far as this member knows.
     leader: u32,
     /// Leader: receives under way, by rank.
@@ -63,23 +63,23 @@ pub(super) struct Survey {
     /// Room for words, one a rank. A member uses the first.
     words: Vec<u8>,
     /// Leader: who has reported, and with which flags.
-    reported: Vec<(u32, u32, Entry)>,
+    reported: Vec<(u32, u32, TableEntry)>,
     /// Leader: who knows the outcome, and how many entries it has.
     knowing: Vec<(u32, Word)>,
     /// Room for a table.
     table: Vec<u8>,
-    outcome: Option<(u32, Vec<Entry>)>,
+    outcome: Option<(u32, Vec<TableEntry>)>,
     result: Option<Result<Survivors, PmlError>>,
 }
 
 impl Survey {
     fn is_settled(&self) -> bool {
-        matches!(self.stage, Stage::Settled)
+        matches!(self.stage, SurveyStage::Settled)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum SurveyStage {
     /// It is to be found out who leads.
     Elect,
     /// Leader: the others report.
@@ -141,7 +141,7 @@ impl Pml {
         }
         let tag = Pml::next_survey_tag(parent);
         let id = if makes_comm { self.core.comms.reserve().unwrap_or(NO_ID) } else { NO_ID };
-        let mine = Entry::of(self.core.me, id);
+        let mine = TableEntry::of(self.core.me, id);
         let number = self.agreements.next;
         self.agreements.next += 1;
         self.agreements.open += 1;
@@ -152,7 +152,7 @@ impl Pml {
             mine,
             flags,
             makes_comm,
-            stage: Stage::Elect,
+            stage: SurveyStage::Elect,
             leader: parent.rank(),
             waiting: Vec::new(),
             words: vec![0; parent.size() as usize * ENDED_BYTES],
@@ -180,8 +180,8 @@ impl Pml {
         let survey = survey.filter(|survey| survey.number == request.number);
         let survey = survey.ok_or(PmlError::NoSuchRequest)?;
         match (survey.stage, survey.result.take()) {
-            (Stage::Settled, Some(result)) => result.map(Some),
-            (Stage::Settled, None) => Err(PmlError::NoSuchRequest),
+            (SurveyStage::Settled, Some(result)) => result.map(Some),
+            (SurveyStage::Settled, None) => Err(PmlError::NoSuchRequest),
             (_, result) => {
                 survey.result = result;
                 Ok(None)

@@ -23,25 +23,25 @@ pub(super) const NO_ID: u32 = u32::MAX;
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     pub(super) process: U32,
     pub(super) id: U32,
     pub(super) side: U32,
     pub(super) key: I32,
     pub(super) color: U32,
-    /// [`Entry::COLORED`], [`Entry::HIGH`].
+    /// [`TableEntry::COLORED`], [`TableEntry::HIGH`].
     pub(super) how: U32,
 }
 
 /// Length of an entry, in bytes.
 pub(super) const ENTRY_BYTES: usize = 24;
-const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
+const _: () = assert!(size_of::<TableEntry>() == ENTRY_BYTES);
 
-impl Entry {
+impl TableEntry {
     /// Of a process that calls the new communicator `id`.
-    pub(super) fn of(process: u32, id: u32) -> Entry {
+    pub(super) fn of(process: u32, id: u32) -> TableEntry {
         let (color, how) = (0.into(), 0.into());
-        Entry {
+        TableEntry {
             process: process.into(),
             id: id.into(),
             side: NO_ID.into(),
@@ -57,7 +57,7 @@ impl Entry {
     pub(super) const HIGH: u32 = 2;
 
     fn color(&self) -> Option<u32> {
-        (self.how.get() & Entry::COLORED != 0).then_some(self.color.get())
+        (self.how.get() & TableEntry::COLORED != 0).then_some(self.color.get())
     }
 }
 
@@ -108,8 +108,8 @@ impl Preface {
 }
 
 /// The entries in `bytes`.
-pub(super) fn entries(bytes: &[u8]) -> Result<&[Entry], String> {
-    <[Entry]>::ref_from_bytes(bytes).map_err(|_| "half an entry of a table".to_owned())
+pub(super) fn entries(bytes: &[u8]) -> Result<&[TableEntry], String> {
+    <[TableEntry]>::ref_from_bytes(bytes).map_err(|_| "half an entry of a table".to_owned())
 }
 
 /// What is made.
@@ -130,10 +130,10 @@ pub(super) enum Purpose {
 /// Whether a table is what it must be: the members of this side in their order, `mine` as it was
 /// told, and non-members on the other side who are in the job, each once.
 pub(super) fn check(
-    local: &[Entry],
-    remote: &[Entry],
+    local: &[TableEntry],
+    remote: &[TableEntry],
     members: &Group,
-    mine: &Entry,
+    mine: &TableEntry,
     job: u32,
 ) -> Result<(), String> {
     let told = local.iter().map(|entry| entry.process.get());
@@ -154,18 +154,18 @@ pub(super) fn check(
 }
 
 /// Those who asked for `color`, by key, and by rank where keys are equal.
-fn colored(side: &[Entry], color: u32) -> Vec<Entry> {
-    let mut chosen: Vec<Entry> =
+fn colored(side: &[TableEntry], color: u32) -> Vec<TableEntry> {
+    let mut chosen: Vec<TableEntry> =
         side.iter().filter(|entry| entry.color() == Some(color)).copied().collect();
     chosen.sort_by_key(|entry| entry.key.get());
     chosen
 }
 
-fn group(side: &[Entry]) -> Group {
+fn group(side: &[TableEntry]) -> Group {
     Group::listed(side.iter().map(|entry| entry.process.get()))
 }
 
-fn ids(side: &[Entry]) -> Vec<u32> {
+fn ids(side: &[TableEntry]) -> Vec<u32> {
     side.iter().map(|entry| entry.id.get()).collect()
 }
 
@@ -173,24 +173,27 @@ fn ids(side: &[Entry]) -> Vec<u32> {
 pub(super) fn conclude(
     purpose: &Purpose,
     over: &Comm,
-    (local, remote): (&[Entry], &[Entry]),
-    mine: &Entry,
+    (local, remote): (&[TableEntry], &[TableEntry]),
+    mine: &TableEntry,
 ) -> Result<Option<Comm>, PmlError> {
     // Who asks for none needs no identifier.
-    let is_asked = |entry: &Entry| !matches!(purpose, Purpose::Split) || entry.color().is_some();
-    let exhausted = |side: &[Entry]| side.iter().any(|it| it.id.get() == NO_ID && is_asked(it));
+    let is_asked =
+        |entry: &TableEntry| !matches!(purpose, Purpose::Split) || entry.color().is_some();
+    let exhausted =
+        |side: &[TableEntry]| side.iter().any(|it| it.id.get() == NO_ID && is_asked(it));
     if exhausted(local) || exhausted(remote) {
         return Err(PmlError::TooManyComms { max: crate::comm::COMMS_MAX });
     }
-    let (local, remote): (Vec<Entry>, Vec<Entry>) = match purpose {
+    let (local, remote): (Vec<TableEntry>, Vec<TableEntry>) = match purpose {
         Purpose::Split => {
             let Some(color) = mine.color() else { return Ok(None) };
             (colored(local, color), colored(remote, color))
         }
         Purpose::Merge => {
-            let high = |side: &[Entry]| side.iter().any(|e| e.how.get() & Entry::HIGH != 0);
+            let high =
+                |side: &[TableEntry]| side.iter().any(|e| e.how.get() & TableEntry::HIGH != 0);
             // Where both sides want the same, the side of the first process of the job comes first.
-            let first = |side: &[Entry]| side.iter().map(|entry| entry.process.get()).min();
+            let first = |side: &[TableEntry]| side.iter().map(|entry| entry.process.get()).min();
             let last = match (high(local), high(remote)) {
                 (mine, theirs) if mine != theirs => mine,
                 _ => first(local) > first(remote),
@@ -227,25 +230,30 @@ pub(super) fn conclude(
 mod tests {
     use super::*;
 
-    fn entry(process: u32, key: i32, color: Option<u32>) -> Entry {
-        Entry {
+    fn entry(process: u32, key: i32, color: Option<u32>) -> TableEntry {
+        TableEntry {
             process: process.into(),
             id: (100 + process).into(),
             side: NO_ID.into(),
             key: key.into(),
             color: color.unwrap_or(0).into(),
-            how: if color.is_some() { Entry::COLORED } else { 0 }.into(),
+            how: if color.is_some() { TableEntry::COLORED } else { 0 }.into(),
         }
     }
 
-    fn made(purpose: &Purpose, local: &[Entry], remote: &[Entry], at: usize) -> Option<Comm> {
+    fn made(
+        purpose: &Purpose,
+        local: &[TableEntry],
+        remote: &[TableEntry],
+        at: usize,
+    ) -> Option<Comm> {
         conclude(purpose, &Comm::world(0, 9), (local, remote), &local[at]).unwrap()
     }
 
     #[test]
     fn colors_and_keys_decide() {
         let table = [(3, Some(1)), (-1, Some(1)), (0, None), (3, Some(1)), (9, Some(2))];
-        let table: Vec<Entry> = (0..).zip(table).map(|(p, (k, c))| entry(p, k, c)).collect();
+        let table: Vec<TableEntry> = (0..).zip(table).map(|(p, (k, c))| entry(p, k, c)).collect();
         let one = made(&Purpose::Split, &table, &[], 3).unwrap();
         assert_eq!(one.group().processes().collect::<Vec<_>>(), [1, 0, 3]);
         assert_eq!((one.rank(), one.id(), one.context_at(0)), (2, 103, 2 * 101));
@@ -256,7 +264,7 @@ mod tests {
     #[test]
     fn sides_are_merged_as_they_ask() {
         let (mut a, mut b) = ([entry(4, 0, None), entry(1, 0, None)], [entry(2, 0, None)]);
-        let order = |a: &[Entry], b: &[Entry]| {
+        let order = |a: &[TableEntry], b: &[TableEntry]| {
             let (one, two) = (made(&Purpose::Merge, a, b, 0), made(&Purpose::Merge, b, a, 0));
             let list = |comm: Option<Comm>| comm.unwrap().group().processes().collect::<Vec<_>>();
             let one = list(one);
@@ -264,9 +272,9 @@ mod tests {
             one
         };
         assert_eq!(order(&a, &b), [4, 1, 2]);
-        a.iter_mut().for_each(|entry| entry.how = Entry::HIGH.into());
+        a.iter_mut().for_each(|entry| entry.how = TableEntry::HIGH.into());
         assert_eq!(order(&a, &b), [2, 4, 1]);
-        b[0].how = Entry::HIGH.into();
+        b[0].how = TableEntry::HIGH.into();
         assert_eq!(order(&a, &b), [4, 1, 2]);
     }
 
@@ -274,14 +282,15 @@ mod tests {
     fn a_table_that_cannot_be_is_refused() {
         let members = Group::listed([3, 5]);
         let table = [entry(3, 0, None), entry(5, 0, None)];
-        let right =
-            |local: &[Entry], remote: &[Entry]| check(local, remote, &members, &table[1], 8);
+        let right = |local: &[TableEntry], remote: &[TableEntry]| {
+            check(local, remote, &members, &table[1], 8)
+        };
         assert_eq!(right(&table, &[entry(7, 0, None)]), Ok(()));
         assert!(right(&[table[1], table[0]], &[]).is_err());
         assert!(right(&table[..1], &[]).is_err());
         assert!(right(&[table[0], entry(5, 1, None)], &[]).is_err());
         for non_members in [vec![8], vec![5], vec![1, 1]] {
-            let non_members: Vec<Entry> =
+            let non_members: Vec<TableEntry> =
                 non_members.into_iter().map(|p| entry(p, 0, None)).collect();
             assert!(right(&table, &non_members).is_err(), "{non_members:?}");
         }
@@ -293,11 +302,11 @@ mod tests {
         let full = conclude(&Purpose::Inter, &Comm::world(0, 9), (&table, &[wild]), &table[0]);
         assert!(matches!(full, Err(PmlError::TooManyComms { .. })));
         // A split of one who asks for none, and one who asks.
-        let split = |wild: Entry| {
+        let split = |wild: TableEntry| {
             conclude(&Purpose::Split, &Comm::world(0, 9), (&table, &[wild]), &table[0])
         };
         assert!(matches!(split(wild), Ok(None)));
-        wild.how = Entry::COLORED.into();
+        wild.how = TableEntry::COLORED.into();
         assert!(matches!(split(wild), Err(PmlError::TooManyComms { .. })));
         assert_eq!(Preface::read(Preface::fine(2, 1).as_bytes(), 8), Ok(Ok((2, 1))));
         assert_eq!(Preface::read(Preface::failed(7).as_bytes(), 8), Ok(Err(7)));

@@ -80,9 +80,9 @@ impl<M> Transfer<M> {
     }
 }
 
-impl<M: Into<Held>> Transfer<M> {
+impl<M: Into<HeldMemory>> Transfer<M> {
     /// The same work, as a part of a rendezvous.
-    pub(crate) fn part(self) -> Transfer<Held> {
+    pub(crate) fn part(self) -> Transfer<HeldMemory> {
         let Transfer { work, buffer, memory } = self;
         Transfer { work, buffer, memory: memory.into() }
     }
@@ -91,7 +91,7 @@ impl<M: Into<Held>> Transfer<M> {
 /// What a part of a rendezvous touches besides its request's buffer.
 #[derive(Debug)]
 #[expect(dead_code, reason = "most of it is only kept")]
-pub(crate) enum Held {
+pub(crate) enum HeldMemory {
     /// The memory of a one-sided operation is the request's buffer alone.
     Nothing,
     Slot(RailSlot),
@@ -105,9 +105,9 @@ pub(crate) enum Held {
 
 macro_rules! held {
     ($($name:ident($from:ty)),+) => {
-        $(impl From<$from> for Held {
-            fn from(memory: $from) -> Held {
-                Held::$name(memory)
+        $(impl From<$from> for HeldMemory {
+            fn from(memory: $from) -> HeldMemory {
+                HeldMemory::$name(memory)
             }
         })+
     };

@@ -32,7 +32,7 @@ const STEPS: u8 = 2;
 
 /// Work on all bytes of a message at one stage.
 #[derive(Clone, Copy)]
-struct Stage {
+struct CostStage {
     /// Of the device, or of the processor if it does the work itself.
     work: f64,
     /// After each fragment.
@@ -43,24 +43,24 @@ struct Stage {
     launches: f64,
 }
 
-impl Stage {
-    const NONE: Stage = Stage { work: 0.0, gap: 0.0, short_gap: 0.0, launches: 0.0 };
+impl CostStage {
+    const NONE: CostStage = CostStage { work: 0.0, gap: 0.0, short_gap: 0.0, launches: 0.0 };
 
-    fn kernel(work: f64) -> Stage {
-        Stage { work, gap: KERNEL_GAP_NS, short_gap: KERNEL_END_NS, launches: 1.0 }
+    fn kernel(work: f64) -> CostStage {
+        CostStage { work, gap: KERNEL_GAP_NS, short_gap: KERNEL_END_NS, launches: 1.0 }
     }
 
     /// A kernel beside a copier: each fragment waits for the one before.
-    fn kernel_in_turn(work: f64) -> Stage {
-        Stage { gap: KERNEL_END_NS, ..Stage::kernel(work) }
+    fn kernel_in_turn(work: f64) -> CostStage {
+        CostStage { gap: KERNEL_END_NS, ..CostStage::kernel(work) }
     }
 
-    fn copy(work: f64, gap: f64) -> Stage {
-        Stage { work, gap, short_gap: gap, launches: 1.0 }
+    fn copy(work: f64, gap: f64) -> CostStage {
+        CostStage { work, gap, short_gap: gap, launches: 1.0 }
     }
 
-    fn host(work: f64) -> Stage {
-        Stage { work, gap: HOST_GAP_NS, short_gap: HOST_GAP_NS, launches: 0.0 }
+    fn host(work: f64) -> CostStage {
+        CostStage { work, gap: HOST_GAP_NS, short_gap: HOST_GAP_NS, launches: 0.0 }
     }
 
     /// What is lost between fragments.
@@ -73,7 +73,7 @@ impl Stage {
 }
 
 /// A message's stages in their order: two at the sender, two at the receiver.
-struct Chain([Stage; 4]);
+struct Chain([CostStage; 4]);
 
 impl Chain {
     /// Which stage is the slowest.
@@ -85,7 +85,7 @@ impl Chain {
 
     /// The work of the stages before it, and after it.
     fn beside(&self) -> (f64, f64) {
-        let sum = |stages: &[Stage]| stages.iter().map(|stage| stage.work).sum();
+        let sum = |stages: &[CostStage]| stages.iter().map(|stage| stage.work).sum();
         let pace = self.pace();
         (sum(&self.0[..pace]), sum(&self.0[pace + 1..]))
     }
@@ -117,35 +117,36 @@ impl Model<'_> {
         let local = |blocks| self.blocks_ns(blocks) + copy_ns(s.bytes, t.device_mb_s);
         // A kernel reads here and writes there at the same time.
         let across = |blocks, mb_s| {
-            Stage::kernel(copy_ns(s.bytes, near(mb_s, t.device_mb_s)).max(local(blocks)))
+            CostStage::kernel(copy_ns(s.bytes, near(mb_s, t.device_mb_s)).max(local(blocks)))
         };
-        let copy = |mb_s| Stage::copy(copy_ns(s.bytes, mb_s), t.copy_gap_ns);
+        let copy = |mb_s| CostStage::copy(copy_ns(s.bytes, mb_s), t.copy_gap_ns);
         let between = || copy(near(t.peer_copy_mb_s, t.device_copy_mb_s));
         let (from, to) = (s.sender_blocks, s.receiver_blocks);
-        let packed = |blocks| Stage::kernel(local(blocks));
-        let in_turn =
-            |blocks| if blocks > 1 { Stage::kernel_in_turn(local(blocks)) } else { Stage::NONE };
-        let unpacked = if staging.direct { Stage::NONE } else { packed(to) };
+        let packed = |blocks| CostStage::kernel(local(blocks));
+        let in_turn = |blocks| {
+            if blocks > 1 { CostStage::kernel_in_turn(local(blocks)) } else { CostStage::NONE }
+        };
+        let unpacked = if staging.direct { CostStage::NONE } else { packed(to) };
         Some(Chain(match protocol {
             Protocol::StagedPut => {
-                [Stage::NONE, across(from, t.peer_store_mb_s), unpacked, Stage::NONE]
+                [CostStage::NONE, across(from, t.peer_store_mb_s), unpacked, CostStage::NONE]
             }
-            Protocol::StagedPutCopy => [in_turn(from), between(), unpacked, Stage::NONE],
+            Protocol::StagedPutCopy => [in_turn(from), between(), unpacked, CostStage::NONE],
             Protocol::StagedGet => {
-                [packed(from), Stage::NONE, across(to, t.peer_load_mb_s), Stage::NONE]
+                [packed(from), CostStage::NONE, across(to, t.peer_load_mb_s), CostStage::NONE]
             }
-            Protocol::StagedGetCopy => [packed(from), Stage::NONE, between(), in_turn(to)],
+            Protocol::StagedGetCopy => [packed(from), CostStage::NONE, between(), in_turn(to)],
             Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
                 let zero = protocol == Protocol::ZeroCopyInOut;
                 let side = |device, blocks, kernel_mb_s: f64, copy_mb_s| match device {
                     false => {
                         let runs_ns = real(blocks) * t.device_host_block_ns;
                         let work = copy_ns(s.bytes, t.device_host_mb_s) + runs_ns;
-                        (Stage::NONE, Stage::host(work))
+                        (CostStage::NONE, CostStage::host(work))
                     }
                     true if zero => {
                         let work = copy_ns(s.bytes, kernel_mb_s).max(local(blocks));
-                        (Stage::NONE, Stage::kernel(work))
+                        (CostStage::NONE, CostStage::kernel(work))
                     }
                     true => (in_turn(blocks), copy(copy_mb_s)),
                 };

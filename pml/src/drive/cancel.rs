@@ -25,7 +25,7 @@ use crate::links::Outgoing;
 use crate::protocol::Protocol;
 use crate::requests::Submitted;
 use crate::status::{RequestId, Status};
-use crate::wire::{self, Verdict, What};
+use crate::wire::{self, NoteKind, Verdict};
 use gapless_bml::Bml;
 
 impl Core {
@@ -43,7 +43,7 @@ impl Core {
         }
         let serial = self.requests.name(id);
         self.requests.resume(id, Operation::EagerCancel(EagerCancel { status, peer, serial }));
-        self.links.enqueue(peer, Outgoing::Note(What::CancelEager { sequence, serial }));
+        self.links.enqueue(peer, Outgoing::Note(NoteKind::CancelEager { sequence, serial }));
         self.flush_peer(bml, peer);
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Core {
         if self.drop_unsent(bml, peer, id) || serial == 0 {
             return;
         }
-        self.links.enqueue(peer, Outgoing::Note(What::Cancel { serial }));
+        self.links.enqueue(peer, Outgoing::Note(NoteKind::Cancel { serial }));
         self.flush_peer(bml, peer);
     }
 

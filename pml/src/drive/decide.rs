@@ -10,9 +10,9 @@ use crate::drive::operation::RecvStage;
 use crate::error::PmlError;
 use crate::links::{Outgoing, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
-use crate::rndv::Step;
+use crate::rndv::RndvStep;
 use crate::rndv::direct::single_copy_costs;
-use crate::rndv::incoming::{Incoming, Stage};
+use crate::rndv::incoming::{Incoming, IncomingStage};
 use crate::rndv::layouts::Fetch;
 use crate::status::RequestId;
 use crate::wire::LAYOUT_BYTES;
@@ -53,7 +53,7 @@ impl Core {
             layout: None,
             protocol: Protocol::Pipeline,
             protocols: Protocols::ALL.without(Protocol::Eager),
-            stage: Stage::Choosing,
+            stage: IncomingStage::Choosing,
             gets: Gets::default(),
         }));
         if gapless && span != sent {
@@ -128,9 +128,9 @@ impl Core {
                 return Ok(());
             }
             match self.open_recv(bml, id, protocol, &situation) {
-                Step::Refused(why) => self.rule_out(id, protocol, &why),
-                Step::Broken(what) => return Err(what),
-                Step::Going | Step::Again | Step::Done(_) => return Ok(()),
+                RndvStep::Refused(why) => self.rule_out(id, protocol, &why),
+                RndvStep::Broken(what) => return Err(what),
+                RndvStep::Going | RndvStep::Again | RndvStep::Done(_) => return Ok(()),
             }
         }
     }
@@ -140,7 +140,7 @@ impl Core {
         if let Some((incoming, _)) = self.requests.incoming(id) {
             tracing::debug!(peer = incoming.from, %protocol, why, "falling back");
             incoming.protocols = incoming.protocols.without(protocol);
-            incoming.stage = Stage::Choosing;
+            incoming.stage = IncomingStage::Choosing;
         }
     }
 
@@ -240,7 +240,7 @@ impl Core {
         let piece = piece.min(u64::from(incoming.rts.fragment)).max(1);
         let length = incoming.rts.layout_bytes;
         // `choose` has compared the length with the bound.
-        incoming.stage = Stage::Fetching(Fetch::new(length, piece));
+        incoming.stage = IncomingStage::Fetching(Fetch::new(length, piece));
         let message = wire::layout_request(incoming.rts.serial, incoming.reply, piece);
         self.send_control(bml, from, &message);
     }
@@ -275,9 +275,9 @@ impl Core {
     ) -> Result<(), String> {
         let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
         let (from, layout_id) = (incoming.from, incoming.rts.layout_id);
-        let Stage::Fetching(fetch) = &mut incoming.stage else { return Ok(()) };
+        let IncomingStage::Fetching(fetch) = &mut incoming.stage else { return Ok(()) };
         if let Some(flat) = fetch.take(offset, length, fragment)? {
-            incoming.stage = Stage::Choosing;
+            incoming.stage = IncomingStage::Choosing;
             let layouts = &mut self.rndv.facts(from).layouts;
             layouts.unknown.paid(layout_id);
             let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;

@@ -25,9 +25,9 @@ use crate::drive::operation::SendStage;
 use crate::error::PmlError;
 use crate::links::Outgoing;
 use crate::rndv::in_flight::InFlight;
-use crate::rndv::incoming::Stage;
+use crate::rndv::incoming::IncomingStage;
 use crate::status::RequestId;
-use crate::wire::{self, Data, SendMode, Verdict, What};
+use crate::wire::{self, Data, NoteKind, SendMode, Verdict};
 use gapless_bml::Bml;
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Completion;
@@ -90,11 +90,11 @@ impl Core {
         let what = match result {
             Ok(()) => {
                 offered.rts.data = Data::There;
-                What::Go { serial }
+                NoteKind::Go { serial }
             }
             Err(error) => {
                 offered.failed = Some(error.into());
-                What::Fail { serial }
+                NoteKind::Fail { serial }
             }
         };
         self.links.enqueue(peer, Outgoing::Note(what));
@@ -108,7 +108,7 @@ impl Core {
         Ok(match incoming.rts.data {
             Data::There => false,
             Data::Later => {
-                incoming.stage = Stage::Deferred;
+                incoming.stage = IncomingStage::Deferred;
                 let (from, serial) = (incoming.from, incoming.rts.serial);
                 self.rndv.defer(from, serial, id)?;
                 true
@@ -127,11 +127,11 @@ impl Core {
     pub(crate) fn data_told(&mut self, bml: &mut Bml, from: u32, serial: u64, data: Data) {
         if let Some(id) = self.rndv.undefer(from, serial) {
             let Some((incoming, _)) = self.requests.incoming(id) else { return };
-            if incoming.from != from || !matches!(incoming.stage, Stage::Deferred) {
+            if incoming.from != from || !matches!(incoming.stage, IncomingStage::Deferred) {
                 return;
             }
             incoming.rts.data = data;
-            incoming.stage = Stage::Choosing;
+            incoming.stage = IncomingStage::Choosing;
             // It is not deferred again.
             if self.defer(bml, id) == Ok(false)
                 && let Err(what) = self.proceed(bml, id)

@@ -3,7 +3,7 @@
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Recv, RecvStage};
 use crate::links::Outgoing;
-use crate::rndv::incoming::{Incoming, Stage};
+use crate::rndv::incoming::{Incoming, IncomingStage};
 use gapless_bml::{Bml, Handler, RankEvent};
 use gapless_mem::Region;
 
@@ -40,7 +40,7 @@ impl Core {
     /// What peers may still write, and who.
     pub(crate) fn granted(&mut self) -> Vec<(u32, Region)> {
         let granted = self.incoming_all().filter_map(|incoming| match &incoming.stage {
-            Stage::Going(going) => Some((incoming.from, going.granted()?)),
+            IncomingStage::Going(going) => Some((incoming.from, going.granted()?)),
             _ => None,
         });
         granted.collect()

@@ -15,27 +15,27 @@
 use crate::arrival::Arrival;
 use crate::drive::core::Core;
 use crate::links::Outgoing;
-use crate::wire::{self, Data, Label, Verdict, What};
+use crate::wire::{self, Data, Label, NoteKind, Verdict};
 use gapless_bml::{Bml, Rank};
 
 impl Core {
     /// Does what a note of `from` says.
-    pub(crate) fn noted(&mut self, bml: &mut Bml, from: u32, what: What) -> Result<(), String> {
+    pub(crate) fn noted(&mut self, bml: &mut Bml, from: u32, what: NoteKind) -> Result<(), String> {
         match what {
-            What::Cancel { serial } => {
+            NoteKind::Cancel { serial } => {
                 let wanted = |label: Label, arrival: &Arrival| {
                     label.source == from && arrival.serial() == Ok(Some(serial))
                 };
                 // It was taken: the answer is on its way, or will be.
                 self.refuse_held(bml, Verdict::Cancelled, wanted);
             }
-            What::Go { serial } => self.data_told(bml, from, serial, Data::There),
-            What::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
-            What::CancelEager { sequence, serial } => {
+            NoteKind::Go { serial } => self.data_told(bml, from, serial, Data::There),
+            NoteKind::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
+            NoteKind::CancelEager { sequence, serial } => {
                 self.cancel_eager(bml, from, sequence, serial)
             }
-            What::Revoke { id } => self.told_revoked(bml, from, id)?,
-            What::Farewell => {
+            NoteKind::Revoke { id } => self.told_revoked(bml, from, id)?,
+            NoteKind::Farewell => {
                 if std::mem::replace(&mut self.links[from].farewell, true) {
                     return Err("a second farewell".to_owned());
                 }
@@ -99,7 +99,7 @@ impl Core {
         for peer in untold {
             if self.has_met(bml, peer) {
                 self.links[peer].told = true;
-                self.links.enqueue(peer, Outgoing::Note(What::Farewell));
+                self.links.enqueue(peer, Outgoing::Note(NoteKind::Farewell));
                 self.flush_peer(bml, peer);
             }
         }

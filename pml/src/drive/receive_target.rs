@@ -8,8 +8,8 @@
 
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Recv, RecvStage};
-use crate::rndv::incoming::{Incoming, Stage};
-use crate::rndv::{Expected, Step};
+use crate::rndv::incoming::{Incoming, IncomingStage};
+use crate::rndv::{Expected, RndvStep};
 use crate::status::RequestId;
 use crate::wire::{DATA_BYTES, EAGER_BYTES, EAGER_WORDS, Head};
 use gapless_bml::TargetAnswer;
@@ -40,7 +40,7 @@ impl Core {
         else {
             return TargetAnswer::Nowhere;
         };
-        let Stage::Going(going) = &mut incoming.stage else { return TargetAnswer::Nowhere };
+        let IncomingStage::Going(going) = &mut incoming.stage else { return TargetAnswer::Nowhere };
         let place = match going.expects(offset, len) {
             Expected::Not => None,
             Expected::Later => return TargetAnswer::Later,
@@ -73,22 +73,22 @@ impl Core {
     fn data_placed(&mut self, from: u32, reply: u64, offset: u64, len: usize) -> bool {
         let Some((id, _)) = self.incoming_of(from, reply) else { return false };
         let Some((incoming, _)) = self.requests.incoming(id) else { return false };
-        let Stage::Going(going) = &mut incoming.stage else { return false };
+        let IncomingStage::Going(going) = &mut incoming.stage else { return false };
         match going.placed(offset, (len - DATA_BYTES) as u64) {
-            Step::Done(by) => {
+            RndvStep::Done(by) => {
                 self.counters.counts_of(by).fragments += 1;
                 self.end_incoming(id, by);
                 true
             }
-            step @ (Step::Going | Step::Again) => {
+            step @ (RndvStep::Going | RndvStep::Again) => {
                 let by = incoming.protocol;
                 self.counters.counts_of(by).fragments += 1;
-                if matches!(step, Step::Again) {
+                if matches!(step, RndvStep::Again) {
                     self.rndv.again.push(id);
                 }
                 true
             }
-            Step::Refused(_) | Step::Broken(_) => false,
+            RndvStep::Refused(_) | RndvStep::Broken(_) => false,
         }
     }
 

@@ -1,17 +1,17 @@
 //! The driver: the only code that calls a protocol. It takes a rendezvous out of its request, calls it, puts it back,
 //! and carries out its step.
 
-use crate::buffer::{Buffer, Gets, Held};
+use crate::buffer::{Buffer, Gets, HeldMemory};
 use crate::cost::Situation;
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Recv, RecvStage, Send, SendStage};
 use crate::error::{Failure, PmlError};
 use crate::protocol::Protocol;
-use crate::rndv::incoming::{Incoming, Stage};
+use crate::rndv::incoming::{Incoming, IncomingStage};
 use crate::rndv::link::Link;
 use crate::rndv::offered::Offered;
 use crate::rndv::turns::POLLED_MAX;
-use crate::rndv::{AtReceiver, Cx, Effects, Heard, RndvEnd, Step};
+use crate::rndv::{AtReceiver, Cx, Effects, Heard, RndvEnd, RndvStep};
 use crate::rndv::{Rendezvous, Turn};
 use crate::status::RequestId;
 use crate::wire::Message;
@@ -58,8 +58,8 @@ impl Core {
         let what = || format!("{:?}, which is not due", heard.message);
         let (incoming, _) = self.requests.incoming(id).ok_or_else(what)?;
         match (&mut incoming.stage, &heard.message) {
-            (Stage::Going(_), _) => self.call(bml, id, |going, cx| going.heard(cx, heard)),
-            (Stage::Fetching(_), Message::LayoutData { offset, length, .. }) => {
+            (IncomingStage::Going(_), _) => self.call(bml, id, |going, cx| going.heard(cx, heard)),
+            (IncomingStage::Fetching(_), Message::LayoutData { offset, length, .. }) => {
                 self.layout_fetched(bml, id, (*offset, *length), &heard.fragment)
             }
             _ => Err(what()),
@@ -76,7 +76,7 @@ impl Core {
             operation: "get",
             reason: error.to_string(),
         };
-        let result = result.map(|()| Held::Nothing);
+        let result = result.map(|()| HeldMemory::Nothing);
         let result = result.map_err(|error| EngineError::from(failed(error)));
         self.landed(bml, id, 0, result);
     }
@@ -87,7 +87,7 @@ impl Core {
         bml: &mut Bml,
         id: RequestId,
         part: u64,
-        result: Result<Held, EngineError>,
+        result: Result<HeldMemory, EngineError>,
     ) {
         let landed = self.call(bml, id, |going, cx| going.landed(cx, part, result));
         self.blame(bml, id, landed);
@@ -137,18 +137,18 @@ impl Core {
         id: RequestId,
         protocol: Protocol,
         situation: &Situation,
-    ) -> Step {
+    ) -> RndvStep {
         let opened = self.enter(bml, id, |going, cx| {
             let (value, step) = (protocol.kind().open_recv)(cx, protocol, situation).into_parts();
             *going = value;
             step
         });
-        let Some((step, called)) = opened else { return Step::Going };
+        let Some((step, called)) = opened else { return RndvStep::Going };
         match &step {
-            Step::Again => self.rndv.again.push(id),
+            RndvStep::Again => self.rndv.again.push(id),
             // First: what it has sent may find the link gone, and this receive is complete.
-            Step::Done(by) => self.end_incoming(id, *by),
-            Step::Going | Step::Refused(_) | Step::Broken(_) => {}
+            RndvStep::Done(by) => self.end_incoming(id, *by),
+            RndvStep::Going | RndvStep::Refused(_) | RndvStep::Broken(_) => {}
         }
         self.carry_out(bml, called);
         step
@@ -170,11 +170,11 @@ impl Core {
         let Some((step, called)) = opened else { return Ok(()) };
         let mut broken = None;
         match step {
-            Step::Again => self.rndv.again.push(id),
-            Step::Done(by) => self.end_going(bml, id, by),
-            Step::Broken(what) => broken = Some(what),
+            RndvStep::Again => self.rndv.again.push(id),
+            RndvStep::Done(by) => self.end_going(bml, id, by),
+            RndvStep::Broken(what) => broken = Some(what),
             // The receiver was told, and the offer stays valid.
-            Step::Going | Step::Refused(_) => {}
+            RndvStep::Going | RndvStep::Refused(_) => {}
         }
         self.carry_out(bml, called);
         broken.map_or(Ok(()), Err)
@@ -197,7 +197,7 @@ impl Core {
         &mut self,
         bml: &mut Bml,
         id: RequestId,
-        act: impl FnOnce(&mut dyn RndvEnd, &mut Cx<'_>) -> Step,
+        act: impl FnOnce(&mut dyn RndvEnd, &mut Cx<'_>) -> RndvStep,
     ) -> Result<(), String> {
         let Some((Some(step), called)) =
             self.enter(bml, id, |going, cx| going.as_mut().map(|going| act(&mut **going, cx)))
@@ -215,13 +215,13 @@ impl Core {
         done
     }
 
-    fn follow_step(&mut self, bml: &mut Bml, id: RequestId, step: Step) -> Result<(), String> {
+    fn follow_step(&mut self, bml: &mut Bml, id: RequestId, step: RndvStep) -> Result<(), String> {
         match step {
-            Step::Going => {}
-            Step::Again => self.rndv.again.push(id),
-            Step::Done(by) => self.end_going(bml, id, by),
-            Step::Broken(what) => return Err(what),
-            Step::Refused(why) => {
+            RndvStep::Going => {}
+            RndvStep::Again => self.rndv.again.push(id),
+            RndvStep::Done(by) => self.end_going(bml, id, by),
+            RndvStep::Broken(what) => return Err(what),
+            RndvStep::Refused(why) => {
                 let Some((incoming, _)) = self.requests.incoming(id) else {
                     self.forget_going(id);
                     return Ok(());
@@ -290,9 +290,9 @@ impl Core {
     pub(crate) fn lose_rendezvous(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
         let lost = self.enter(bml, id, |going, cx| match going {
             Some(going) => going.lost(cx),
-            None => Step::Refused("undecided".to_owned()),
+            None => RndvStep::Refused("undecided".to_owned()),
         });
-        if let Some((Step::Going, _)) = lost {
+        if let Some((RndvStep::Going, _)) = lost {
             return;
         }
         match self.requests.operation_mut(id) {
@@ -322,7 +322,7 @@ impl Core {
             return;
         }
         let granted = match &incoming.stage {
-            Stage::Going(going) => going.granted(),
+            IncomingStage::Going(going) => going.granted(),
             _ => None,
         };
         if granted.is_none() {
@@ -337,7 +337,7 @@ impl Core {
         let mut done = 0;
         for id in self.rndv.take_unreleased() {
             let Some((incoming, _)) = self.requests.incoming(id) else { continue };
-            let Stage::Going(going) = &incoming.stage else { continue };
+            let IncomingStage::Going(going) = &incoming.stage else { continue };
             match going.granted() {
                 Some(region) if bml.revoke(Rank(incoming.from), region) => {
                     self.rndv.await_release(id);
@@ -413,8 +413,8 @@ impl Core {
             RndvSide::Receiver(incoming) => {
                 let Incoming { rts, reply, room, failure, layout, protocols, stage, gets, .. } =
                     incoming;
-                let going = match std::mem::replace(stage, Stage::Choosing) {
-                    Stage::Going(going) => Some(going),
+                let going = match std::mem::replace(stage, IncomingStage::Choosing) {
+                    IncomingStage::Going(going) => Some(going),
                     other => {
                         *stage = other;
                         None
@@ -470,7 +470,7 @@ enum RndvSide<'a> {
 /// Where what carries a rendezvous is kept.
 enum EndSlot<'a> {
     Sender(&'a mut Option<Box<dyn RndvEnd>>),
-    Receiver(&'a mut Stage),
+    Receiver(&'a mut IncomingStage),
 }
 
 /// What carries a rendezvous while it is called. It is put back also if the call unwinds: it holds what engines still
@@ -484,7 +484,7 @@ impl Drop for TakenEnd<'_> {
     fn drop(&mut self) {
         match (&mut self.place, self.going.take()) {
             (EndSlot::Sender(place), going) => **place = going,
-            (EndSlot::Receiver(place), Some(going)) => **place = Stage::Going(going),
+            (EndSlot::Receiver(place), Some(going)) => **place = IncomingStage::Going(going),
             (EndSlot::Receiver(_), None) => {}
         }
     }

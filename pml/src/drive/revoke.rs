@@ -24,7 +24,7 @@ use crate::error::PmlError;
 use crate::links::Outgoing;
 use crate::matching::PostedPlace;
 use crate::status::RequestId;
-use crate::wire::{Verdict, What};
+use crate::wire::{NoteKind, Verdict};
 use gapless_bml::Bml;
 
 impl Core {
@@ -74,7 +74,7 @@ impl Core {
                     continue;
                 }
                 let id = side.context_at(rank) / 2;
-                self.links.enqueue(process, Outgoing::Note(What::Revoke { id }));
+                self.links.enqueue(process, Outgoing::Note(NoteKind::Revoke { id }));
                 self.flush_peer(bml, process);
             }
         }

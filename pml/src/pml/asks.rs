@@ -4,7 +4,7 @@ use crate::asks::{Answer, WaiterId};
 use crate::drive::operation::{Operation, RecvStage};
 use crate::pml::Pml;
 use crate::status::RequestId;
-use crate::wire::{self, Call, Doing};
+use crate::wire::{self, Doing, WaitingCall};
 use gapless_bml::{Rank, now_ns};
 
 impl Pml {
@@ -50,12 +50,12 @@ impl Pml {
     #[must_use]
     pub fn awaits(&self, id: RequestId) -> Option<Doing> {
         if let Some((peer, context, tag)) = self.core.requests.inline_recv_label(id) {
-            let call = Call::Receive { tag: Some(tag) };
+            let call = WaitingCall::Receive { tag: Some(tag) };
             return Some(Doing { call, context: Some(context), whom: Some(peer), millis: 0 });
         }
         let (call, context, whom) = match self.core.requests.operation(id)? {
             Operation::Send(send) => {
-                let call = Call::Send { tag: send.envelope.tag };
+                let call = WaitingCall::Send { tag: send.envelope.tag };
                 let collective = self.core.comms.of_context(2 * send.to.comm).is_some_and(|comm| {
                     send.envelope.context == comm.collective().context_at(send.to.rank)
                 });
@@ -67,7 +67,7 @@ impl Pml {
                     RecvStage::Incoming(incoming) => Some(incoming.rts.envelope.tag),
                     RecvStage::Unmatched | RecvStage::Unpacking { .. } => None,
                 };
-                (Call::Receive { tag }, recv.context, recv.receiving_from().or(recv.source))
+                (WaitingCall::Receive { tag }, recv.context, recv.receiving_from().or(recv.source))
             }
             _ => return None,
         };

@@ -4,7 +4,7 @@ use crate::comm::Comm;
 use crate::error::PmlError;
 use crate::matching::{Source, TagSel};
 use crate::pml::Pml;
-use crate::requests::Outcome;
+use crate::requests::RequestOutcome;
 use crate::status::RequestId;
 use gapless_engine::Typed;
 
@@ -25,7 +25,7 @@ impl Pml {
         to: (u32, i32),
         into: &Typed,
         from: (Source, TagSel),
-    ) -> Outcome {
+    ) -> RequestOutcome {
         // SAFETY: the caller's promise holds until `exchanged` has seen both end.
         let recv = unsafe { self.irecv(comm, into, from.0, from.1) }?;
         // SAFETY: as above.
@@ -48,7 +48,7 @@ impl Pml {
         buffer: &Typed,
         to: (u32, i32),
         from: (Source, TagSel),
-    ) -> Outcome {
+    ) -> RequestOutcome {
         // SAFETY: the caller's promise holds until `exchanged` has seen both end.
         let (recv, send) = unsafe { self.start_replace(comm, buffer, to, from) }?;
         self.exchanged(recv, Ok(send))
@@ -86,7 +86,7 @@ impl Pml {
     }
 
     /// Sees both ends of an exchange end.
-    fn exchanged(&mut self, recv: RequestId, send: Result<RequestId, PmlError>) -> Outcome {
+    fn exchanged(&mut self, recv: RequestId, send: Result<RequestId, PmlError>) -> RequestOutcome {
         match send {
             Ok(send) => {
                 let received = self.wait(recv);

@@ -17,14 +17,14 @@ use gapless_engine::Typed;
 pub struct Persistent {
     pub(crate) comm: Comm,
     pub(crate) buffer: Typed,
-    pub(crate) what: What,
+    pub(crate) what: PersistentCall,
     /// What it started last.
     pub(crate) active: Option<RequestId>,
 }
 
 /// Which operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum PersistentCall {
     Send { dest: u32, tag: i32, mode: SendMode },
     Recv { source: Source, tag: TagSel },
 }
@@ -34,14 +34,14 @@ impl Persistent {
     /// are checked when it is started.
     #[must_use]
     pub fn send(comm: &Comm, buffer: &Typed, dest: u32, tag: i32, mode: SendMode) -> Persistent {
-        let what = What::Send { dest, tag, mode };
+        let what = PersistentCall::Send { dest, tag, mode };
         Persistent { comm: comm.clone(), buffer: buffer.clone(), what, active: None }
     }
 
     /// A receive (`MPI_Recv_init`).
     #[must_use]
     pub fn recv(comm: &Comm, buffer: &Typed, source: Source, tag: TagSel) -> Persistent {
-        let what = What::Recv { source, tag };
+        let what = PersistentCall::Recv { source, tag };
         Persistent { comm: comm.clone(), buffer: buffer.clone(), what, active: None }
     }
 

@@ -7,7 +7,7 @@ use crate::comm::Comm;
 use crate::error::PmlError;
 use crate::matching::{MessageId, Source, TagSel};
 use crate::pml::Pml;
-use crate::requests::Outcome;
+use crate::requests::RequestOutcome;
 use crate::status::{RequestId, Status};
 
 /// Polls in a row without effect before the processor is yielded, while own work waits for a peer
@@ -46,7 +46,7 @@ impl Pml {
     ///
     /// # Errors
     /// The request's failure, or there is no such request. Either way it is gone.
-    pub fn wait(&mut self, id: RequestId) -> Outcome {
+    pub fn wait(&mut self, id: RequestId) -> RequestOutcome {
         self.wait_for(|pml| pml.core.requests.collect(id))
     }
 
@@ -55,7 +55,7 @@ impl Pml {
     ///
     /// # Errors
     /// `ids` is empty.
-    pub fn wait_any(&mut self, ids: &[RequestId]) -> Result<(usize, Outcome), PmlError> {
+    pub fn wait_any(&mut self, ids: &[RequestId]) -> Result<(usize, RequestOutcome), PmlError> {
         if ids.is_empty() {
             return Err(PmlError::NothingToWaitFor);
         }
@@ -67,24 +67,27 @@ impl Pml {
     ///
     /// # Errors
     /// `ids` is empty.
-    pub fn wait_some(&mut self, ids: &[RequestId]) -> Result<Vec<(usize, Outcome)>, PmlError> {
+    pub fn wait_some(
+        &mut self,
+        ids: &[RequestId],
+    ) -> Result<Vec<(usize, RequestOutcome)>, PmlError> {
         let first = self.wait_any(ids)?;
         Ok(self.all_ended(ids, first))
     }
 
     /// Waits until all of several requests have ended; gives their results in the order of `ids`.
-    pub fn wait_all(&mut self, ids: &[RequestId]) -> Vec<Outcome> {
+    pub fn wait_all(&mut self, ids: &[RequestId]) -> Vec<RequestOutcome> {
         ids.iter().map(|&id| self.wait(id)).collect()
     }
 
     /// One of several requests that has ended, if any; makes progress first.
-    pub fn test_any(&mut self, ids: &[RequestId]) -> Option<(usize, Outcome)> {
+    pub fn test_any(&mut self, ids: &[RequestId]) -> Option<(usize, RequestOutcome)> {
         self.progress();
         self.ended(ids)
     }
 
     /// Those of several requests that have ended; makes progress first.
-    pub fn test_some(&mut self, ids: &[RequestId]) -> Vec<(usize, Outcome)> {
+    pub fn test_some(&mut self, ids: &[RequestId]) -> Vec<(usize, RequestOutcome)> {
         match self.test_any(ids) {
             Some(first) => self.all_ended(ids, first),
             None => Vec::new(),
@@ -92,7 +95,7 @@ impl Pml {
     }
 
     /// The results of several requests, if all have ended; else none is taken. Makes progress first.
-    pub fn test_all(&mut self, ids: &[RequestId]) -> Option<Vec<Outcome>> {
+    pub fn test_all(&mut self, ids: &[RequestId]) -> Option<Vec<RequestOutcome>> {
         self.progress();
         // A request that is not there is over as well.
         if ids.iter().any(|&id| self.core.requests.is_done(id) == Ok(false)) {
@@ -101,16 +104,20 @@ impl Pml {
         Some(self.wait_all(ids))
     }
 
-    fn outcome(&mut self, id: RequestId) -> Option<Outcome> {
+    fn outcome(&mut self, id: RequestId) -> Option<RequestOutcome> {
         self.core.requests.collect(id).transpose()
     }
 
-    fn ended(&mut self, ids: &[RequestId]) -> Option<(usize, Outcome)> {
+    fn ended(&mut self, ids: &[RequestId]) -> Option<(usize, RequestOutcome)> {
         let mut each = ids.iter().enumerate();
         each.find_map(|(at, &id)| self.outcome(id).map(|outcome| (at, outcome)))
     }
 
-    fn all_ended(&mut self, ids: &[RequestId], first: (usize, Outcome)) -> Vec<(usize, Outcome)> {
+    fn all_ended(
+        &mut self,
+        ids: &[RequestId],
+        first: (usize, RequestOutcome),
+    ) -> Vec<(usize, RequestOutcome)> {
         let place = first.0;
         let mut ended = vec![first];
         for (at, &id) in ids.iter().enumerate().filter(|(at, _)| *at != place) {

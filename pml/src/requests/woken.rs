@@ -1,7 +1,7 @@
 //! Who is to be told of requests that have ended. A waker may do anything, so none is called or dropped while the
 //! endpoint is in use: the caller takes them, and calls them later.
 
-use super::{Entry, Requests};
+use super::{RequestEntry, Requests};
 use crate::error::PmlError;
 use crate::status::RequestId;
 use gapless_mem::{Completion, Pending};
@@ -66,7 +66,7 @@ impl Woken {
 
 impl<O> Requests<O> {
     /// The part of a request that is looked at if it is watched, in order.
-    pub(super) fn watch(&mut self, index: u32) -> &mut Entry<O> {
+    pub(super) fn watch(&mut self, index: u32) -> &mut RequestEntry<O> {
         let (slot, entry) = (&mut self.slots[index as usize], &mut self.entries[index as usize]);
         if !slot.watched {
             slot.watched = true;

@@ -6,7 +6,7 @@
 //! when it is over: whatever unwinds, `Pml::take_back` finds all that goes on.
 
 use crate::arrival::{Body, Matched};
-use crate::buffer::{Held, Transfer};
+use crate::buffer::{HeldMemory, Transfer};
 use crate::status::RequestId;
 use gapless_bml::RailSlot;
 use gapless_mem::{Completion, DeviceError};
@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) enum InFlight {
     /// A part of a rendezvous.
-    Part { id: RequestId, part: u64, transfer: Transfer<Held> },
+    Part { id: RequestId, part: u64, transfer: Transfer<HeldMemory> },
     /// An eager message to a lost peer is packed into its slot, without use.
     Wasted { id: RequestId, packing: Transfer<RailSlot> },
     /// The data of an offer that nobody answers is packed into its slot.

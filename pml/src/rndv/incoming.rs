@@ -29,14 +29,14 @@ pub(crate) struct Incoming {
     pub(crate) protocol: Protocol,
     /// Those that have not failed.
     pub(crate) protocols: Protocols,
-    pub(crate) stage: Stage,
+    pub(crate) stage: IncomingStage,
     /// The one-sided operation under way.
     pub(crate) gets: Gets,
 }
 
 /// What a rendezvous waits for at its receiver.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub(crate) enum IncomingStage {
     /// A decision.
     Choosing,
     /// The sender's word that the data is there.

@@ -1,6 +1,6 @@
 //! The table of kinds: what each protocol does. Its lines are those of `protocol.rs`.
 
-use super::{Kind, eager, local, mapped, mapped_put, pipeline, single_copy, staged};
+use super::{ProtocolKind, eager, local, mapped, mapped_put, pipeline, single_copy, staged};
 use crate::cost::{Model, Situation};
 use crate::protocol::{Protocol, each_protocol};
 use crate::tuning::Tuning;
@@ -9,7 +9,7 @@ macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal, $wire:literal, $kind:path;)+) => {
         impl Protocol {
             /// What depends on which one it is.
-            pub(crate) fn kind(self) -> &'static Kind {
+            pub(crate) fn kind(self) -> &'static ProtocolKind {
                 match self {
                     $(Protocol::$name => &$kind,)+
                 }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Layouts of ours, flattened, by object.
 #[derive(Debug)]
 pub(crate) struct Published {
-    entries: FastMap<usize, Entry>,
+    entries: FastMap<usize, LayoutEntry>,
     bytes: u64,
     next_id: u64,
     uses: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Published {
 const TOO_LONG_MAX: usize = 16;
 
 #[derive(Debug)]
-struct Entry {
+struct LayoutEntry {
     id: u64,
     flat: Arc<[u8]>,
     /// Keeps the object, so that its address stays its own.
@@ -84,7 +84,7 @@ impl Published {
         self.next_id += 1;
         self.bytes += flat.len() as u64;
         let (kept, used) = (Arc::clone(&flat), self.uses);
-        self.entries.insert(address, Entry { id, flat: kept, _layout: layout.clone(), used });
+        self.entries.insert(address, LayoutEntry { id, flat: kept, _layout: layout.clone(), used });
         while self.entries.len() > self.entries_max || self.bytes > self.bytes_max {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
             let Some(address) = oldest.map(|(address, _)| *address) else { break };

@@ -5,15 +5,15 @@
 //! ```
 
 use super::mapped::opened;
-use super::{Cx, Kind, Opened};
+use super::{Cx, Opened, ProtocolKind};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ProtocolKind = ProtocolKind {
     exclude: |s, _| (!s.local).then_some(Excluded::OtherProcess),
     cost: |model, _| model.by_ends(Model::local, Model::device_local),
     open_recv,
-    ..Kind::NONE
+    ..ProtocolKind::NONE
 };
 
 /// Moves the data out of another buffer of this process.

@@ -11,21 +11,21 @@
 //! just these before anything is read ([`Remote`]).
 
 use super::staged::lasts;
-use super::{Cx, Heard, Kind, Opened, RndvEnd, Step, unexpected};
-use crate::buffer::{Far, Held, Mover, Remote, Transfer};
+use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, unexpected};
+use crate::buffer::{Far, HeldMemory, Mover, Remote, Transfer};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
 use gapless_engine::EngineError;
 use gapless_mem::Space;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ProtocolKind = ProtocolKind {
     wants_layout: true,
     exclude,
     cost: |model, _| model.by_ends(Model::mapped, Model::direct),
     // Memory of the host can be mapped although that of devices cannot.
     stays_closed: |s| s.devices.is_some(),
     open_recv,
-    ..Kind::NONE
+    ..ProtocolKind::NONE
 };
 
 fn exclude(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
@@ -88,7 +88,7 @@ fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
 }
 
 /// The start of a protocol whose receiver has an engine move the whole message.
-pub(super) fn opened<M: Into<Held>>(
+pub(super) fn opened<M: Into<HeldMemory>>(
     cx: &mut Cx<'_>,
     by: Protocol,
     moved: Result<Transfer<M>, EngineError>,
@@ -111,22 +111,27 @@ pub(super) fn opened<M: Into<Held>>(
 struct Moving(Protocol);
 
 impl RndvEnd for Moving {
-    fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         unexpected(&heard.message)
     }
 
-    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        _: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
         match result {
             Ok(_) => {
                 cx.received(self.0);
-                Step::Done(self.0)
+                RndvStep::Done(self.0)
             }
-            Err(error) => Step::Refused(error.to_string()),
+            Err(error) => RndvStep::Refused(error.to_string()),
         }
     }
 
     /// All the data is at hand.
-    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
-        Step::Going
+    fn lost(&mut self, _: &mut Cx<'_>) -> RndvStep {
+        RndvStep::Going
     }
 }

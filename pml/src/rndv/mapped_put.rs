@@ -24,8 +24,8 @@
 //! ([`Mapped::revoke`](gapless_bml::Mapped::revoke)): a lost peer may live, and write, for long.
 
 use super::staged::lasts;
-use super::{Cx, Heard, Kind, Opened, RndvEnd, Step, mapped, undue, unexpected};
-use crate::buffer::{Far, Held, Remote, Transfer};
+use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, mapped, undue, unexpected};
+use crate::buffer::{Far, HeldMemory, Remote, Transfer};
 use crate::cost::{Excluded, Model, Situation};
 use crate::hash::FastMap;
 use crate::protocol::Protocol;
@@ -40,7 +40,7 @@ use gapless_engine::EngineError;
 use gapless_mem::Region;
 use std::sync::Arc;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ProtocolKind = ProtocolKind {
     exclude,
     cost: |model, _| model.by_ends(Model::mapped_put, Model::direct_put),
     // `consider` has checked that.
@@ -49,7 +49,7 @@ pub(super) const KIND: Kind = Kind {
     open_recv,
     opens: |message| matches!(message, Message::Grant(..)),
     open_send,
-    ..Kind::NONE
+    ..ProtocolKind::NONE
 };
 
 fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
@@ -222,22 +222,22 @@ impl Granted {
 }
 
 impl RndvEnd for Granted {
-    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         match heard.message {
             // The sender has moved everything into the buffer.
             Message::Ready { index: 0, .. } => {
                 let at = usize::from(!cx.buffer.typed().space().cpu_accessible());
                 cx.facts.granting.refused[at] = 0;
                 cx.facts.granting.exhausted[at] = 0;
-                Step::Done(Protocol::MappedPut)
+                RndvStep::Done(Protocol::MappedPut)
             }
             Message::Ready { index, .. } => {
-                Step::Broken(format!("fragment {index} of a message that is moved as one"))
+                RndvStep::Broken(format!("fragment {index} of a message that is moved as one"))
             }
-            Message::Refuse { why, .. } => Step::Refused(not_granted(cx, why)),
+            Message::Refuse { why, .. } => RndvStep::Refused(not_granted(cx, why)),
             Message::LayoutRequest { reply, piece, .. } => {
                 match self.layout_request(cx, reply, piece) {
-                    Some(()) => Step::Going,
+                    Some(()) => RndvStep::Going,
                     None => unexpected(&heard.message),
                 }
             }
@@ -245,12 +245,12 @@ impl RndvEnd for Granted {
         }
     }
 
-    fn landed(&mut self, _: &mut Cx<'_>, _: u64, _: Result<Held, EngineError>) -> Step {
-        Step::Going
+    fn landed(&mut self, _: &mut Cx<'_>, _: u64, _: Result<HeldMemory, EngineError>) -> RndvStep {
+        RndvStep::Going
     }
 
-    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
-        Step::Refused("the sender is lost".to_owned())
+    fn lost(&mut self, _: &mut Cx<'_>) -> RndvStep {
+        RndvStep::Refused("the sender is lost".to_owned())
     }
 
     fn granted(&self) -> Option<Region> {
@@ -281,7 +281,7 @@ fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
 }
 
 impl Putting {
-    fn start(&mut self, cx: &mut Cx<'_>, inline: &[u8]) -> Step {
+    fn start(&mut self, cx: &mut Cx<'_>, inline: &[u8]) -> RndvStep {
         let grant = self.grant;
         if grant.layout_bytes == 0 {
             return self.put(cx, None);
@@ -291,7 +291,7 @@ impl Putting {
             [] => layouts.get(grant.layout_id).map(Some),
             flat => match layouts.insert(grant.layout_id, flat, &cx.config.bounds) {
                 Ok(layout) => Some(layout),
-                Err(what) => return Step::Broken(what),
+                Err(what) => return RndvStep::Broken(what),
             },
         };
         match known {
@@ -306,13 +306,13 @@ impl Putting {
                 let piece = u64::from(grant.piece).min(fits).max(1);
                 self.fetch = Some(Fetch::new(grant.layout_bytes, piece));
                 cx.control(&wire::layout_request(grant.reply, grant.serial, piece));
-                Step::Going
+                RndvStep::Going
             }
         }
     }
 
     /// Moves the data into the receiver's memory.
-    fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> Step {
+    fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> RndvStep {
         let Grant { end, count, low, span, .. } = self.grant;
         let mapping = match cx.link.map(&self.grant.key, cx.worker().1) {
             Ok(mapping) => mapping,
@@ -325,12 +325,12 @@ impl Putting {
         let far = Far { low, span, count, layout: layout.as_ref() };
         let remote = match Remote::new(far, mapping) {
             Ok(remote) => remote,
-            Err(what) => return Step::Broken(what),
+            Err(what) => return RndvStep::Broken(what),
         };
         let packed = remote.typed().packed_bytes();
         if end > packed {
             let what = format!("a GRANT for {end} bytes of a buffer for {packed}");
-            return Step::Broken(what);
+            return RndvStep::Broken(what);
         }
         cx.facts.offering.puts_into_host = remote.typed().space().cpu_accessible();
         let mover = mapped::mover(cx, Protocol::MappedPut, &remote, end);
@@ -339,7 +339,7 @@ impl Putting {
             Ok(Ok(_)) => self.done(cx),
             Ok(Err(moving)) => {
                 cx.follow(0, moving);
-                Step::Going
+                RndvStep::Going
             }
             Err(error) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be written");
@@ -349,21 +349,21 @@ impl Putting {
         }
     }
 
-    fn done(&self, cx: &mut Cx<'_>) -> Step {
+    fn done(&self, cx: &mut Cx<'_>) -> RndvStep {
         cx.take_keys();
         cx.control(&wire::ready(self.grant.reply, 0));
-        Step::Done(Protocol::MappedPut)
+        RndvStep::Done(Protocol::MappedPut)
     }
 
     /// This protocol has failed; no engine works on the receiver's buffer.
-    fn stop_putting(&self, cx: &mut Cx<'_>, why: Why) -> Step {
+    fn stop_putting(&self, cx: &mut Cx<'_>, why: Why) -> RndvStep {
         cx.control(&wire::refuse(self.grant.reply, why));
-        Step::Refused("the receiver's buffer cannot be written".to_owned())
+        RndvStep::Refused("the receiver's buffer cannot be written".to_owned())
     }
 }
 
 impl RndvEnd for Putting {
-    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         let (Message::LayoutData { offset, length, .. }, Some(fetch)) =
             (&heard.message, &mut self.fetch)
         else {
@@ -371,19 +371,24 @@ impl RndvEnd for Putting {
         };
         let flat = match fetch.take(*offset, *length, &heard.fragment) {
             Ok(Some(flat)) => flat,
-            Ok(None) => return Step::Going,
-            Err(what) => return Step::Broken(what),
+            Ok(None) => return RndvStep::Going,
+            Err(what) => return RndvStep::Broken(what),
         };
         self.fetch = None;
         match cx.facts.layouts.insert(self.grant.layout_id, &flat, &cx.config.bounds) {
             Ok(Some(layout)) => self.put(cx, Some(layout)),
             Ok(None) => self.stop_putting(cx, Why::Exhausted),
-            Err(what) => Step::Broken(what),
+            Err(what) => RndvStep::Broken(what),
         }
     }
 
     /// An engine has moved the data, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        _: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
         match result {
             Ok(_) => self.done(cx),
             Err(error) => {
@@ -393,7 +398,7 @@ impl RndvEnd for Putting {
         }
     }
 
-    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
-        Step::Refused("the receiver is lost".to_owned())
+    fn lost(&mut self, _: &mut Cx<'_>) -> RndvStep {
+        RndvStep::Refused("the receiver is lost".to_owned())
     }
 }

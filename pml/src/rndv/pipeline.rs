@@ -16,9 +16,11 @@
 mod gathered;
 mod landing;
 
-use super::{Cx, Expected, Heard, Kind, Opened, RndvEnd, Step, Turn, undue, unexpected};
+use super::{
+    Cx, Expected, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, Turn, undue, unexpected,
+};
 use crate::arrival::Body;
-use crate::buffer::{Held, Transfer};
+use crate::buffer::{HeldMemory, Transfer};
 use crate::cost::{Model, Situation, device_fragment, wished_fragment};
 use crate::error::PmlError;
 use crate::protocol::Protocol;
@@ -31,12 +33,12 @@ use gathered::Gathered;
 use landing::Landing;
 use std::ops::Range;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ProtocolKind = ProtocolKind {
     cost: |model, _| model.by_ends(Model::pipeline, Model::device_pipeline),
     open_recv,
     opens: |message| matches!(message, Message::Cts(_)),
     open_send,
-    ..Kind::NONE
+    ..ProtocolKind::NONE
 };
 
 /// Asks the sender for everything.
@@ -171,7 +173,7 @@ impl Sender {
 }
 
 impl RndvEnd for Sender {
-    fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         unexpected(&heard.message)
     }
 
@@ -223,11 +225,16 @@ impl RndvEnd for Sender {
     }
 
     /// An engine has packed a fragment or a part of a ring, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
         self.packing -= 1;
         match result {
-            Ok(Held::Slot(slot)) if !self.stopped => cx.link.send(slot),
-            Ok(Held::Places(places)) => {
+            Ok(HeldMemory::Slot(slot)) if !self.stopped => cx.link.send(slot),
+            Ok(HeldMemory::Places(places)) => {
                 if let Some(gathered) = &mut self.gathered {
                     gathered.packed(part, places);
                 }
@@ -236,15 +243,15 @@ impl RndvEnd for Sender {
             Err(error) => self.stop(cx, error),
         }
         if self.is_done() {
-            return Step::Done(Protocol::Pipeline);
+            return RndvStep::Done(Protocol::Pipeline);
         }
         cx.activate();
-        Step::Going
+        RndvStep::Going
     }
 
-    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+    fn lost(&mut self, _: &mut Cx<'_>) -> RndvStep {
         self.stopped = true;
-        Step::Refused("the receiver is lost".to_owned())
+        RndvStep::Refused("the receiver is lost".to_owned())
     }
 }
 
@@ -261,11 +268,11 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn step(&self) -> Step {
+    fn step(&self) -> RndvStep {
         let unpacked = self.landing.as_ref().is_none_or(Landing::is_empty);
         match self.unpacking == 0 && (self.over || (self.pieces.complete() && unpacked)) {
-            true => Step::Done(Protocol::Pipeline),
-            false => Step::Going,
+            true => RndvStep::Done(Protocol::Pipeline),
+            false => RndvStep::Going,
         }
     }
 
@@ -283,7 +290,7 @@ impl Receiver {
 }
 
 impl RndvEnd for Receiver {
-    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         let fragment = heard.fragment;
         let offset = match heard.message {
             Message::Data { offset, .. } => offset,
@@ -299,7 +306,7 @@ impl RndvEnd for Receiver {
         };
         let len = (fragment.len() - DATA_BYTES) as u64;
         if let Err(what) = self.pieces.take(offset, len) {
-            return Step::Broken(what);
+            return RndvStep::Broken(what);
         }
         if let Some(landing) = &mut self.landing {
             landing.passed(offset);
@@ -332,26 +339,31 @@ impl RndvEnd for Receiver {
         }
     }
 
-    fn placed(&mut self, offset: u64, len: u64) -> Step {
+    fn placed(&mut self, offset: u64, len: u64) -> RndvStep {
         let landed = self.landing.as_mut().map_or(Ok(()), |landing| landing.landed(offset, len));
         if let Err(what) = landed.and_then(|()| self.pieces.take(offset, len)) {
-            return Step::Broken(what);
+            return RndvStep::Broken(what);
         }
         if let Some(landing) = &self.landing
             && (landing.is_due() || self.pieces.complete())
         {
-            return Step::Again;
+            return RndvStep::Again;
         }
         self.step()
     }
 
-    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn again(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         self.unpack_landed(cx);
         self.step()
     }
 
     /// An engine has unpacked a fragment or a run, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
         self.unpacking -= 1;
         if let Some(landing) = &mut self.landing {
             landing.ended(part);
@@ -364,11 +376,11 @@ impl RndvEnd for Receiver {
         self.step()
     }
 
-    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+    fn lost(&mut self, _: &mut Cx<'_>) -> RndvStep {
         self.over = true;
         if let Some(landing) = &mut self.landing {
             landing.forget();
         }
-        Step::Refused("the sender is lost".to_owned())
+        RndvStep::Refused("the sender is lost".to_owned())
     }
 }

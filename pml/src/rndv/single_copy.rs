@@ -14,8 +14,8 @@
 //! registers its buffer if it expects to be read: what it predicts with the receiver's buffer like its own. The transport
 //! settles what it has written into a device's memory before it tells the end of a read.
 
-use super::{Cx, Heard, Kind, Link, Opened, RndvEnd, Step, unexpected};
-use crate::buffer::{Buffer, Gets, Held, Listed, Room};
+use super::{Cx, Heard, Link, Opened, ProtocolKind, RndvEnd, RndvStep, unexpected};
+use crate::buffer::{Buffer, Gets, HeldMemory, Listed, Room};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
 use crate::wire::Rts;
@@ -23,7 +23,7 @@ use gapless_bml::{Extent, RdmaError, RemoteKey, Token, TokenSpace};
 use gapless_dtype::{Convertor, Layout, Run};
 use gapless_engine::EngineError;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: ProtocolKind = ProtocolKind {
     wants_layout: true,
     exclude: |s, _| match (s.single_copy, s.devices) {
         (None, _) => Some(Excluded::NoSingleCopy),
@@ -32,7 +32,7 @@ pub(super) const KIND: Kind = Kind {
     },
     cost: |model, _| model.by_ends(Model::single_copy, Model::direct_read),
     open_recv,
-    ..Kind::NONE
+    ..ProtocolKind::NONE
 };
 
 /// Pieces of one operation at most, whatever the transport would take.
@@ -140,13 +140,13 @@ fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
 
 impl Getting {
     /// Starts the next operation.
-    fn next(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn next(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         match self.try_get(cx) {
-            Ok(()) => Step::Going,
-            Err(RdmaError::Full) => Step::Again,
+            Ok(()) => RndvStep::Going,
+            Err(RdmaError::Full) => RndvStep::Again,
             Err(error) => {
                 cx.refusals.not_started(cx.buffer.typed().space(), &error);
-                Step::Refused(error.to_string())
+                RndvStep::Refused(error.to_string())
             }
         }
     }
@@ -173,35 +173,42 @@ impl Getting {
 }
 
 impl RndvEnd for Getting {
-    fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         unexpected(&heard.message)
     }
 
     /// The transport has room again, perhaps.
-    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
-        if self.batch_end.is_some() { Step::Going } else { self.next(cx) }
+    fn again(&mut self, cx: &mut Cx<'_>) -> RndvStep {
+        if self.batch_end.is_some() { RndvStep::Going } else { self.next(cx) }
     }
 
     /// An operation has ended.
-    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
-        let Some(end) = self.batch_end.take().filter(|_| !self.lost) else { return Step::Going };
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        _: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
+        let Some(end) = self.batch_end.take().filter(|_| !self.lost) else {
+            return RndvStep::Going;
+        };
         let (_, room) = cx.receipt();
         match result {
             Ok(_) if end == room => {
                 cx.refusals.taken(cx.buffer.typed().space());
                 cx.received(Protocol::SingleCopy);
-                Step::Done(Protocol::SingleCopy)
+                RndvStep::Done(Protocol::SingleCopy)
             }
             Ok(_) => {
                 self.position = end;
                 self.next(cx)
             }
-            Err(error) => Step::Refused(error.to_string()),
+            Err(error) => RndvStep::Refused(error.to_string()),
         }
     }
 
-    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+    fn lost(&mut self, _: &mut Cx<'_>) -> RndvStep {
         self.lost = true;
-        Step::Refused("the sender is lost".to_owned())
+        RndvStep::Refused("the sender is lost".to_owned())
     }
 }

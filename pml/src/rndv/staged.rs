@@ -33,8 +33,8 @@ mod receiver;
 mod sender;
 mod window;
 
-use super::{Cx, Kind};
-use crate::buffer::Held;
+use super::{Cx, ProtocolKind};
+use crate::buffer::HeldMemory;
 use crate::cost::{Excluded, Situation};
 use crate::protocol::Protocol;
 use crate::wire::{self, Message, Why};
@@ -44,22 +44,23 @@ use gapless_mem::Space;
 use pipeline::{StagingPipeline, Started};
 
 /// What all staged protocols have in common.
-const STAGED: Kind = Kind {
+const STAGED: ProtocolKind = ProtocolKind {
     cost: |model, by| model.staged(by),
     open_recv: receiver::open,
     opens: |message| matches!(message, Message::Open(_)),
     open_send: sender::open,
-    ..Kind::NONE
+    ..ProtocolKind::NONE
 };
 
-pub(super) const BETWEEN_DEVICES: Kind = Kind { exclude: between_devices, ..STAGED };
+pub(super) const BETWEEN_DEVICES: ProtocolKind =
+    ProtocolKind { exclude: between_devices, ..STAGED };
 
 // Both puts depend on the same facts, which are checked once.
-pub(super) const PUT: Kind = Kind { consider, ..BETWEEN_DEVICES };
+pub(super) const PUT: ProtocolKind = ProtocolKind { consider, ..BETWEEN_DEVICES };
 
-pub(super) const THROUGH_HOST: Kind = Kind { exclude: through_host, ..STAGED };
+pub(super) const THROUGH_HOST: ProtocolKind = ProtocolKind { exclude: through_host, ..STAGED };
 
-pub(super) const READ: Kind = Kind {
+pub(super) const READ: ProtocolKind = ProtocolKind {
     exclude: |s, _| s.staged_read.is_none().then_some(Excluded::NoStaging),
     cost: |model, _| model.staged_read(),
     open_recv: reader::open,
@@ -198,7 +199,7 @@ fn follow(
 fn outcome(
     failed: &mut Vec<(u64, EngineError)>,
     part: u64,
-    result: Result<Held, EngineError>,
+    result: Result<HeldMemory, EngineError>,
 ) -> Result<(), EngineError> {
     let result = result.map(drop);
     let rest = failed.iter().position(|(index, _)| *index == part);

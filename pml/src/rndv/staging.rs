@@ -57,7 +57,7 @@ impl Drop for DeviceMemory {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlabState {
     Idle,
     Busy,
     /// A peer may still write to it.
@@ -70,7 +70,7 @@ struct Slab {
     place: Option<StagingMemory>,
     /// `None` if it is the host's.
     device: Option<Arc<DeviceMemory>>,
-    state: State,
+    state: SlabState,
     /// The registrations by which peers read it: one for each rail, kept until it is freed.
     keys: Vec<(RdmaRail, RemoteKey)>,
 }
@@ -110,12 +110,12 @@ impl StagingPool {
         self.look_back(bml);
         let idle = (0..self.slabs.len()).filter(|&at| {
             let slab = &self.slabs[at];
-            slab.state == State::Idle && slab.len() >= len && slab.is_of(device)
+            slab.state == SlabState::Idle && slab.len() >= len && slab.is_of(device)
         });
         let best = idle.min_by_key(|&at| self.slabs[at].len());
         let slab = best.or_else(|| self.add(bml, device, len, bound))?;
         let place = self.slabs[slab].place.as_ref()?.sub(0, len).ok()?;
-        self.slabs[slab].state = State::Busy;
+        self.slabs[slab].state = SlabState::Busy;
         Some(Block { slab, place })
     }
 
@@ -158,7 +158,8 @@ impl StagingPool {
     ) -> Option<usize> {
         let whole = len.checked_next_multiple_of(GRAIN).filter(|whole| *whole <= bound)?;
         // Idle slabs that nobody has mapped are freed at once; if that is not enough, all of them stay.
-        let kept = self.slabs.iter().filter(|slab| slab.state != State::Idle && slab.is_of(device));
+        let kept =
+            self.slabs.iter().filter(|slab| slab.state != SlabState::Idle && slab.is_of(device));
         let kept: u64 = kept.map(Slab::len).sum();
         if kept.saturating_add(whole) > bound {
             return None;
@@ -192,7 +193,7 @@ impl StagingPool {
         // SAFETY: a device, or `Allocation::new`, vouches that memory of these leases is valid for reads and writes;
         // it is new, and nobody has made a reference to it.
         let place = unsafe { StagingMemory::new(lease) };
-        let slab = Slab { place: Some(place), device, state: State::Idle, keys: Vec::new() };
+        let slab = Slab { place: Some(place), device, state: SlabState::Idle, keys: Vec::new() };
         let vacant = self.slabs.iter().position(|slab| slab.place.is_none());
         let at = vacant.unwrap_or(self.slabs.len());
         match vacant {
@@ -209,13 +210,13 @@ impl StagingPool {
 
     /// Frees the longest slab that nobody uses; `None` if there is none.
     fn drop_idle(&mut self, bml: &mut Bml, device: Option<&Arc<dyn Device>>) -> Option<()> {
-        let idle = self.slabs.iter_mut().filter(|slab| slab.state == State::Idle);
+        let idle = self.slabs.iter_mut().filter(|slab| slab.state == SlabState::Idle);
         let mut idle: Vec<_> = idle.filter(|slab| slab.is_of(device)).collect();
         idle.sort_by_key(|slab| slab.len());
         let slab = idle.pop()?;
         if slab.is_mapped(bml) {
             // Its peers are asked to release it; until then it counts, and no message gets it.
-            slab.state = State::Leaving;
+            slab.state = SlabState::Leaving;
         } else {
             slab.free(bml);
         }
@@ -224,16 +225,16 @@ impl StagingPool {
 
     /// Checks which slabs peers have released.
     pub(crate) fn look_back(&mut self, bml: &mut Bml) {
-        for slab in self.slabs.iter_mut().filter(|slab| slab.state == State::Leaving) {
+        for slab in self.slabs.iter_mut().filter(|slab| slab.state == SlabState::Leaving) {
             if !slab.is_mapped(bml) {
-                slab.state = State::Idle;
+                slab.state = SlabState::Idle;
             }
         }
     }
 
     /// Takes back memory that no engine and no peer uses any more.
     pub(crate) fn give(&mut self, block: Block) {
-        self.slabs[block.slab].state = State::Idle;
+        self.slabs[block.slab].state = SlabState::Idle;
     }
 
     /// Takes back memory that a peer may still write.
@@ -243,15 +244,15 @@ impl StagingPool {
             slab.device.is_some(),
             "transports say of memory of devices only that peers have let go of it"
         );
-        slab.state = State::Leaving;
+        slab.state = SlabState::Leaving;
     }
 
     /// This process leaves: peers are asked to release memory that no message uses.
     pub(crate) fn leave(&mut self, bml: &mut Bml) {
-        let idle = self.slabs.iter_mut().filter(|slab| slab.state == State::Idle);
+        let idle = self.slabs.iter_mut().filter(|slab| slab.state == SlabState::Idle);
         for slab in idle.filter(|slab| slab.place.is_some()) {
             if slab.is_mapped(bml) {
-                slab.state = State::Leaving;
+                slab.state = SlabState::Leaving;
             }
         }
     }
@@ -274,7 +275,7 @@ impl StagingPool {
         let sum = |pass: fn(&Slab) -> bool| {
             self.slabs.iter().filter(|slab| pass(slab)).map(Slab::len).sum()
         };
-        (sum(|_| true), sum(|slab| slab.state != State::Idle))
+        (sum(|_| true), sum(|slab| slab.state != SlabState::Idle))
     }
 }
 

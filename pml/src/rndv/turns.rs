@@ -1,4 +1,4 @@
-//! RndvEnd that asked to be polled ([`Step::Again`](super::Step::Again)): each once, in turns.
+//! RndvEnd that asked to be polled ([`RndvStep::Again`](super::RndvStep::Again)): each once, in turns.
 //!
 //! Most of them wait for room in the transport, which comes for one at a time. So a step of progress polls a bounded
 //! number of them, whoever comes next in line, and those that go on waiting go to the end of it: what a message costs

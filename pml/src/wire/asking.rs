@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The call that a process waits in. What collectives' operations are called is the business of their layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum WaitingCall {
     /// None that waits.
     Nothing,
     /// A message is sent.
@@ -54,7 +54,7 @@ pub enum Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doing {
     /// The call.
-    pub call: Call,
+    pub call: WaitingCall,
     /// The communicator's context in this process, if there is one.
     pub context: Option<u32>,
     /// The process that it waits for, if it is one.
@@ -65,7 +65,8 @@ pub struct Doing {
 
 impl Doing {
     /// In nothing that waits.
-    pub const NOTHING: Doing = Doing { call: Call::Nothing, context: None, whom: None, millis: 0 };
+    pub const NOTHING: Doing =
+        Doing { call: WaitingCall::Nothing, context: None, whom: None, millis: 0 };
 }
 
 /// Length of either message, in bytes.
@@ -97,17 +98,17 @@ fn tag(tag: Option<i32>) -> u64 {
 /// The bytes of a question, or of an answer.
 pub(crate) fn asking(is_question: bool, doing: &Doing) -> [u8; ASK_BYTES] {
     let (call, operation, number) = match doing.call {
-        Call::Nothing => (0, 0, 0),
-        Call::Send { tag } => (1, 0, tag.cast_unsigned().into()),
-        Call::Receive { tag: wanted } => (2, 0, tag(wanted)),
-        Call::Probe { tag: wanted } => (3, 0, tag(wanted)),
-        Call::Collective { operation, number } => (4, operation, number),
-        Call::Window => (5, 0, 0),
-        Call::Task => (6, 0, 0),
-        Call::Making => (7, 0, 0),
-        Call::Leaving => (8, 0, 0),
-        Call::Other => (9, 0, 0),
-        Call::Was { operation, number } => (10, operation, number),
+        WaitingCall::Nothing => (0, 0, 0),
+        WaitingCall::Send { tag } => (1, 0, tag.cast_unsigned().into()),
+        WaitingCall::Receive { tag: wanted } => (2, 0, tag(wanted)),
+        WaitingCall::Probe { tag: wanted } => (3, 0, tag(wanted)),
+        WaitingCall::Collective { operation, number } => (4, operation, number),
+        WaitingCall::Window => (5, 0, 0),
+        WaitingCall::Task => (6, 0, 0),
+        WaitingCall::Making => (7, 0, 0),
+        WaitingCall::Leaving => (8, 0, 0),
+        WaitingCall::Other => (9, 0, 0),
+        WaitingCall::Was { operation, number } => (10, operation, number),
     };
     zerocopy::transmute!(AskWire {
         kind: if is_question { kind::ASK } else { kind::SAY },
@@ -129,17 +130,17 @@ impl Doing {
         let tag = u32::try_from(number).map(u32::cast_signed);
         let wanted = tag.map(|tag| Some(tag).filter(|_| number != NONE.into()));
         let call = match (call, operation, number) {
-            (0, 0, 0) => Some(Call::Nothing),
-            (1, 0, _) => tag.ok().map(|tag| Call::Send { tag }),
-            (2, 0, _) => wanted.ok().map(|tag| Call::Receive { tag }),
-            (3, 0, _) => wanted.ok().map(|tag| Call::Probe { tag }),
-            (4, operation, number) => Some(Call::Collective { operation, number }),
-            (5, 0, 0) => Some(Call::Window),
-            (6, 0, 0) => Some(Call::Task),
-            (7, 0, 0) => Some(Call::Making),
-            (8, 0, 0) => Some(Call::Leaving),
-            (9, 0, 0) => Some(Call::Other),
-            (10, operation, number) => Some(Call::Was { operation, number }),
+            (0, 0, 0) => Some(WaitingCall::Nothing),
+            (1, 0, _) => tag.ok().map(|tag| WaitingCall::Send { tag }),
+            (2, 0, _) => wanted.ok().map(|tag| WaitingCall::Receive { tag }),
+            (3, 0, _) => wanted.ok().map(|tag| WaitingCall::Probe { tag }),
+            (4, operation, number) => Some(WaitingCall::Collective { operation, number }),
+            (5, 0, 0) => Some(WaitingCall::Window),
+            (6, 0, 0) => Some(WaitingCall::Task),
+            (7, 0, 0) => Some(WaitingCall::Making),
+            (8, 0, 0) => Some(WaitingCall::Leaving),
+            (9, 0, 0) => Some(WaitingCall::Other),
+            (10, operation, number) => Some(WaitingCall::Was { operation, number }),
             _ => None,
         };
         let (context, whom) = (some(wire.context), some(wire.whom));

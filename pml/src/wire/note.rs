@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<NoteWire>() == NOTE_BYTES);
 
 /// What a note says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum NoteKind {
     /// The sender cancels the message with this serial.
     Cancel { serial: u64 },
     /// The sender cancels its eager message of this number, and wants an answer to this serial.
@@ -43,18 +43,18 @@ pub(crate) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) sequence: u32,
-    pub(crate) what: What,
+    pub(crate) what: NoteKind,
 }
 
 /// The bytes of a note.
 pub(crate) fn note(note: Note) -> [u8; NOTE_BYTES] {
     let (what, message, serial) = match note.what {
-        What::Cancel { serial } => (1, 0, serial),
-        What::Farewell => (2, 0, 0),
-        What::CancelEager { sequence, serial } => (3, sequence, serial),
-        What::Go { serial } => (4, 0, serial),
-        What::Fail { serial } => (5, 0, serial),
-        What::Revoke { id } => (6, id, 0),
+        NoteKind::Cancel { serial } => (1, 0, serial),
+        NoteKind::Farewell => (2, 0, 0),
+        NoteKind::CancelEager { sequence, serial } => (3, sequence, serial),
+        NoteKind::Go { serial } => (4, 0, serial),
+        NoteKind::Fail { serial } => (5, 0, serial),
+        NoteKind::Revoke { id } => (6, id, 0),
     };
     zerocopy::transmute!(NoteWire {
         kind: kind::NOTE,
@@ -74,12 +74,12 @@ impl Note {
         reserved(wire.zero2.as_bytes())?;
         let (message, serial) = (wire.message.get(), wire.serial.get());
         let what = match (wire.what, message, serial) {
-            (1, 0, serial) => What::Cancel { serial },
-            (2, 0, 0) => What::Farewell,
-            (3, sequence, serial) => What::CancelEager { sequence, serial },
-            (4, 0, serial) => What::Go { serial },
-            (5, 0, serial) => What::Fail { serial },
-            (6, id, 0) => What::Revoke { id },
+            (1, 0, serial) => NoteKind::Cancel { serial },
+            (2, 0, 0) => NoteKind::Farewell,
+            (3, sequence, serial) => NoteKind::CancelEager { sequence, serial },
+            (4, 0, serial) => NoteKind::Go { serial },
+            (5, 0, serial) => NoteKind::Fail { serial },
+            (6, id, 0) => NoteKind::Revoke { id },
             (what, message, serial) => {
                 return Err(format!(
                     "no note has number {what}, message {message} and serial {serial}"

@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::Protocol;
 use crate::wire::Data;
-use crate::wire::{Call, Doing};
+use crate::wire::{Doing, WaitingCall};
 use gapless_dtype::{Datatype, Primitive};
 
 pub(crate) fn envelope(count: u64) -> Envelope {
@@ -149,24 +149,24 @@ fn other_kinds_say_what_they_were_told() {
         assert_eq!(Message::parse(&fin(8, verdict)), Ok(message));
     }
     assert!(Message::parse(&short(kind::FIN, 14, 8)).is_err());
-    let cancel_eager = What::CancelEager { sequence: 0xFFFF_FFFE, serial: 1 << 40 };
-    for what in [What::Cancel { serial: 9 }, What::Farewell, cancel_eager] {
+    let cancel_eager = NoteKind::CancelEager { sequence: 0xFFFF_FFFE, serial: 1 << 40 };
+    for what in [NoteKind::Cancel { serial: 9 }, NoteKind::Farewell, cancel_eager] {
         let said = Note { sequence: 0xFFFF_FFFF, what };
         assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));
     }
     let calls = [
-        Call::Nothing,
-        Call::Send { tag: -3 },
-        Call::Receive { tag: Some(i32::MAX) },
-        Call::Receive { tag: None },
-        Call::Probe { tag: None },
-        Call::Collective { operation: 18, number: u64::MAX },
-        Call::Window,
-        Call::Task,
-        Call::Making,
-        Call::Leaving,
-        Call::Other,
-        Call::Was { operation: 1, number: 0 },
+        WaitingCall::Nothing,
+        WaitingCall::Send { tag: -3 },
+        WaitingCall::Receive { tag: Some(i32::MAX) },
+        WaitingCall::Receive { tag: None },
+        WaitingCall::Probe { tag: None },
+        WaitingCall::Collective { operation: 18, number: u64::MAX },
+        WaitingCall::Window,
+        WaitingCall::Task,
+        WaitingCall::Making,
+        WaitingCall::Leaving,
+        WaitingCall::Other,
+        WaitingCall::Was { operation: 1, number: 0 },
     ];
     for (at, call) in calls.into_iter().enumerate() {
         let (is_question, some) = (at % 2 == 0, (at % 3 > 0).then_some(5));
@@ -186,7 +186,7 @@ fn other_kinds_say_what_they_were_told() {
 #[test]
 fn reserved_bytes_are_zero_in_every_kind() {
     let cts = Cts { serial: 1, reply: 2, offset: 3, end: 4, fragment: 5, depth: 6 };
-    let farewell = Note { sequence: 0, what: What::Farewell };
+    let farewell = Note { sequence: 0, what: NoteKind::Farewell };
     let honest: [(&[u8], &[usize]); 6] = [
         (&note(farewell), &[3, 7, 11, 16]),
         (&cts.wire(), &[2, 3, 12, 15]),

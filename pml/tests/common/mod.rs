@@ -14,7 +14,7 @@ use gapless_dtype::Layout;
 use gapless_engine::{Engine, HostEngine, Typed};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Lease, Region};
-use gapless_pml::{Config, Outcome, Pml, PmlError, RequestId, Source, Status, TagSel};
+use gapless_pml::{Config, Pml, PmlError, RequestId, RequestOutcome, Source, Status, TagSel};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -119,7 +119,7 @@ impl Job {
     }
 
     /// The outcome of a request of one rank; everybody goes on meanwhile.
-    pub(crate) fn outcome(&mut self, rank: u32, id: RequestId) -> Outcome {
+    pub(crate) fn outcome(&mut self, rank: u32, id: RequestId) -> RequestOutcome {
         self.until("a request", |job| job.pml(rank).test(id).transpose())
     }
 

@@ -3,14 +3,14 @@
 
 use crate::plan::Mode;
 use crate::shapes::Shape;
-use gapless_pml::{Outcome, PmlError};
+use gapless_pml::{PmlError, RequestOutcome};
 use std::rc::Rc;
 
 /// How and when an operation ended.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) tick: u64,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
 }
 
 impl End {

@@ -3,7 +3,7 @@
 use super::bench::{Bench, UPLOADS, launches};
 use crate::BatchItem;
 use crate::engine::*;
-use crate::lanes::Held;
+use crate::lanes::Holds;
 use crate::tests::mock::{Op, allocations, number};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::DeviceError;
@@ -139,7 +139,7 @@ fn long_ways_through_chunks_take_two_lanes_but_none_beside_a_callers_stream() {
     let task = shared.pack(Direction::Pack, &side, &range, wire, None).unwrap();
     let callers = bench.mock.callers();
     // SAFETY: the pretend vendor touches nothing, here and below.
-    unsafe { shared.run(callers, &mut None, &task, &mut Held::new(), None) }.unwrap();
+    unsafe { shared.run(callers, &mut None, &task, &mut Holds::new(), None) }.unwrap();
     let ops = bench.ops();
     assert_eq!(lanes(&ops), BTreeSet::from([UPLOADS + 1]), "{ops:?}");
     assert!(launches(&ops) > 2 && bench.mock.log().started.is_empty());
@@ -302,7 +302,7 @@ fn enqueue(bench: &Bench, layout: &Layout, times: u32) {
     let (range, to) = (0..layout.size(), bench.packed.sub(0, layout.size()).unwrap());
     for _ in 0..times {
         let task = shared.pack(Direction::Pack, &typed, &range, to, None).unwrap();
-        let mut held = Held::new();
+        let mut held = Holds::new();
         // SAFETY: the pretend vendor touches nothing.
         unsafe { shared.run(lane, &mut None, &task, &mut held, None) }.unwrap();
     }

@@ -351,7 +351,8 @@ fn a_triangle_on_a_callers_stream_keeps_off_the_engines_lanes() {
     let task = shared.move_between(&src, &dst, &(0..triangle.size()), None).unwrap();
     let callers = bench.mock.callers();
     // SAFETY: the pretend vendor copies only what lives.
-    unsafe { shared.run(callers, &mut None, &task, &mut crate::lanes::Held::new(), None) }.unwrap();
+    unsafe { shared.run(callers, &mut None, &task, &mut crate::lanes::Holds::new(), None) }
+        .unwrap();
     let ops = std::mem::take(&mut bench.mock.log().ops);
     // Two lanes, the one for uploads, and the caller's.
     assert!(ops.iter().all(|(on, _)| *on == 3), "{ops:?}");

@@ -115,7 +115,7 @@ impl Pieces {
         let (units, shifts) = staging.split_at_mut(split);
         let units = units[..len].as_chunks_mut::<8>().0;
         let scale = Scale { base: self.base, log2: map.width.log2() };
-        let what = What { table, scale, unit: from.unit, blocks: from.block..to.block };
+        let what = TableWork { table, scale, unit: from.unit, blocks: from.block..to.block };
         if map.shift_bytes == 4 {
             fill(&what, units, shifts.as_chunks_mut::<4>().0);
         } else {
@@ -134,7 +134,7 @@ impl Pieces {
 }
 
 /// Writes units and the shifts of blocks `blocks`, which are those that begin in them.
-fn fill<const N: usize>(what: &What<'_>, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
+fn fill<const N: usize>(what: &TableWork<'_>, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
 where
     [u8; N]: Shift,
 {
@@ -153,7 +153,7 @@ where
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,popcnt")]
-fn fill_512<const N: usize>(what: &What<'_>, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
+fn fill_512<const N: usize>(what: &TableWork<'_>, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
 where
     [u8; N]: Shift,
 {
@@ -162,7 +162,7 @@ where
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,popcnt")]
-fn fill_256<const N: usize>(what: &What<'_>, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
+fn fill_256<const N: usize>(what: &TableWork<'_>, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
 where
     [u8; N]: Shift,
 {
@@ -170,7 +170,7 @@ where
 }
 
 /// What is written into a piece.
-struct What<'a> {
+struct TableWork<'a> {
     table: RunTable<'a>,
     scale: Scale,
     /// The first unit.
@@ -180,11 +180,14 @@ struct What<'a> {
 }
 
 #[inline(always)]
-fn fill_by_any<const N: usize>(what: &What<'_>, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
-where
+fn fill_by_any<const N: usize>(
+    what: &TableWork<'_>,
+    units: &mut [UnitBytes],
+    shifts: &mut [[u8; N]],
+) where
     [u8; N]: Shift,
 {
-    let What { table, scale, unit, blocks } = what;
+    let TableWork { table, scale, unit, blocks } = what;
     let displacements = &table.displacements[blocks.clone()];
     let starts = &table.starts[blocks.clone()];
     let shifts = &mut shifts[..displacements.len()];

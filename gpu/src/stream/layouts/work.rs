@@ -14,9 +14,9 @@ use super::StreamWay;
 use gapless_dtype::Layout;
 use gapless_dtype_cuda::{Described, in_one_order, run};
 use gapless_kernels::args::DIMS_MAX;
-use gapless_kernels::launch::{Place, TransferSide};
+use gapless_kernels::launch::{KernelAddress, TransferSide};
 use gapless_kernels::peers::RANKS_MAX;
-use gapless_kernels::peers::layouts::{Group, Moved, Step, staged};
+use gapless_kernels::peers::layouts::{Group, LayoutStep, Moved, staged};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -209,14 +209,19 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    fn side(&self, end: &BlockEnd, starts: &[u64; RANKS_MAX], rank: u32) -> (TransferSide, Place) {
+    fn side(
+        &self,
+        end: &BlockEnd,
+        starts: &[u64; RANKS_MAX],
+        rank: u32,
+    ) -> (TransferSide, KernelAddress) {
         let plan = self.plans.get(&end.flat).copied().unwrap_or(0);
         (end.described.side(plan), at(starts[rank as usize].wrapping_add(end.at)))
     }
 }
 
-fn at(address: u64) -> Place {
-    Place { address: 0, offset: address.cast_signed() }
+fn at(address: u64) -> KernelAddress {
+    KernelAddress { address: 0, offset: address.cast_signed() }
 }
 
 /// What a rank's kernel moves.
@@ -228,7 +233,7 @@ pub(super) fn groups(edges: &[Edge], rank: u32, ranks: u32, addresses: &Addresse
         let bytes = edge.source.described.bytes();
         let mut from = addresses.side(&edge.source, &addresses.send, edge.from);
         let mut to = addresses.side(&edge.target, &addresses.recv, edge.to);
-        let mut step = Step::First;
+        let mut step = LayoutStep::First;
         if edge.route.ordered
             && let Some((one, other)) = in_one_order(&edge.source.described, &edge.target.described)
         {
@@ -248,7 +253,7 @@ pub(super) fn groups(edges: &[Edge], rank: u32, ranks: u32, addresses: &Addresse
                 to = stretch;
             } else {
                 from = stretch;
-                step = Step::Second;
+                step = LayoutStep::Second;
             }
         }
         let distance = (edge.to + ranks - edge.from) % ranks;

@@ -7,13 +7,13 @@ use crate::plan::Encoder;
 use crate::{Family, Width};
 use smallvec::smallvec;
 
-const FROM: Place = Place { address: 0x9000, offset: -64 };
-const TO: Place = Place { address: 0x20_0000, offset: 1 << 40 };
+const FROM: KernelAddress = KernelAddress { address: 0x9000, offset: -64 };
+const TO: KernelAddress = KernelAddress { address: 0x20_0000, offset: 1 << 40 };
 
 /// Displacements of all bytes that the launches move, sorted.
 fn moved(
     launches: &[Launch],
-    (from, to): (Place, Place),
+    (from, to): (KernelAddress, KernelAddress),
     list: Entries<'_>,
     encoder: &Encoder,
 ) -> Vec<i64> {
@@ -49,7 +49,12 @@ fn moved(
     moved
 }
 
-fn check(range: Range<u64>, shape: &TransferSide, truth: &[i64], places: (Place, Place)) {
+fn check(
+    range: Range<u64>,
+    shape: &TransferSide,
+    truth: &[i64],
+    places: (KernelAddress, KernelAddress),
+) {
     let launches = same(&range, shape, places.0, places.1, None).unwrap();
     let got = moved(&launches, places, &|_| 0, &Encoder::new(Width::W1));
     let part = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
@@ -110,7 +115,7 @@ fn every_small_grid_is_moved_whatever_its_order() {
 fn what_covers_a_stretch_is_one_copy_of_wide_words() {
     // The columns of a matrix of 5 by 7 doubles, and its begin somewhere inside a wider word.
     let columns = grid(8, 8, &[(7, 8), (5, 56)]);
-    let odd = |place: Place| Place { offset: place.offset + 8, ..place };
+    let odd = |place: KernelAddress| KernelAddress { offset: place.offset + 8, ..place };
     let launches =
         same(&(0..280), &TransferSide::Strided(columns), odd(FROM), odd(TO), None).unwrap();
     assert_eq!(launches.len(), 1);
@@ -140,7 +145,8 @@ fn words_are_as_wide_as_both_places_allow() {
     for (from, to, width) in
         [(0, 0, 16), (8, 0, 8), (0, 8, 8), (4, 8, 4), (16, 48, 16), (2, 2, 2), (1, 0, 1)]
     {
-        let at = |place: Place, by: i64| Place { offset: place.offset + by, ..place };
+        let at =
+            |place: KernelAddress, by: i64| KernelAddress { offset: place.offset + by, ..place };
         let launches = same(&(0..8 * 4096), &rows, at(FROM, from), at(TO, to), None).unwrap();
         assert_eq!(launches[0].kernel.width.bytes(), width, "{from} and {to}");
         assert_eq!(launches[0].kernel.to_string(), format!("same_rows_w{width}"));

@@ -53,7 +53,7 @@ fn wanted(from: &Grid, to: &Grid) -> BTreeMap<i64, i64> {
     all.into_iter().map(|(a, b)| (b, a)).collect()
 }
 
-const AT: Place = Place { address: 0, offset: 0 };
+const AT: KernelAddress = KernelAddress { address: 0, offset: 0 };
 
 fn check(from: &Grid, to: &Grid, direction: Direction) {
     let launches = crossed((from, AT), (to, AT), None).expect("squares");
@@ -108,7 +108,7 @@ fn what_is_not_crossed_is_left_to_others() {
     none(&grid(0, 8, &[(40, 8000), (40, 160)]), &grid(0, 8, &[(40, 160), (40, 8000)]));
     // More words than a kernel numbers.
     none(&grid(0, 8, &[(40, 1 << 33), (40, 8)]), &grid(0, 8, &[(40, 8), (40, 1 << 33)]));
-    let odd = Place { address: 0, offset: 4 };
+    let odd = KernelAddress { address: 0, offset: 4 };
     assert_eq!(crossed((&rows, odd), (&columns, AT), None), None);
     assert!(crossed((&rows, AT), (&columns, AT), None).is_some());
     let few = crossed((&rows, AT), (&columns, AT), NonZeroU32::new(2)).unwrap();

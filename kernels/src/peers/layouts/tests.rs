@@ -32,7 +32,7 @@ fn every_byte_has_one_block_and_both_ends_agree() {
         }
         assert_eq!(ends, lens, "round {round}");
         // No block has much more than its share, and short pieces are not all one block's.
-        let weight = |part: &Part| (part.range.end - part.range.start).max(LEAST);
+        let weight = |part: &LayoutPart| (part.range.end - part.range.start).max(LEAST);
         let total: u64 = parts.iter().map(weight).sum();
         for block in 0..blocks {
             let has: u64 = parts.iter().filter(|part| part.block == block).map(weight).sum();
@@ -43,7 +43,7 @@ fn every_byte_has_one_block_and_both_ends_agree() {
 }
 
 /// Carries out the jobs of a table as the kernel does, on memory whose addresses are indices.
-fn carry_out(table: &Table, step: Step, memory: &mut [u8]) {
+fn carry_out(table: &Table, step: LayoutStep, memory: &mut [u8]) {
     let none = |_: u64, _: u32| panic!("no plan");
     for block in 0..table.blocks() {
         for (job, piece) in table.jobs(step, block) {
@@ -73,8 +73,8 @@ fn grid(len: u64, dims: &[(u64, i64)]) -> TransferSide {
     TransferSide::Strided(Grid { displacement: 0, len, dims })
 }
 
-fn at(offset: u64) -> Place {
-    Place { address: 0, offset: offset.cast_signed() }
+fn at(offset: u64) -> KernelAddress {
+    KernelAddress { address: 0, offset: offset.cast_signed() }
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn jobs_move_every_byte_of_every_piece_to_its_place() {
                 ),
             ];
             let group = |(distance, bytes, from, to): (u32, u64, _, _)| Group {
-                step: Step::First,
+                step: LayoutStep::First,
                 distance,
                 moved: vec![Moved { bytes, from, to }],
             };
@@ -128,7 +128,7 @@ fn jobs_move_every_byte_of_every_piece_to_its_place() {
             for (n, bytes) in stream.chunks(10).enumerate() {
                 right[90_000 + n * 12..90_010 + n * 12].copy_from_slice(bytes);
             }
-            carry_out(&table, Step::First, &mut memory);
+            carry_out(&table, LayoutStep::First, &mut memory);
             assert!(memory == right, "{blocks} blocks and {further}");
         }
     }
@@ -136,10 +136,13 @@ fn jobs_move_every_byte_of_every_piece_to_its_place() {
 
 #[test]
 fn a_table_as_bytes_is_where_it_says() {
-    let stretch = |at| (TransferSide::Contiguous(0), Place { address: 0, offset: at });
+    let stretch = |at| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
     let moved = vec![Moved { bytes: 100_000, from: stretch(64), to: stretch(1 << 20) }; 3];
-    let groups =
-        [Step::First, Step::Second].map(|step| Group { step, distance: 1, moved: moved.clone() });
+    let groups = [LayoutStep::First, LayoutStep::Second].map(|step| Group {
+        step,
+        distance: 1,
+        moved: moved.clone(),
+    });
     let table = Table::new(&groups, (8, 8), 2, false).unwrap();
     assert_eq!((table.steps(), table.blocks(), table.further), (2, 8, 0));
     let (bytes, [begins, jobs, pieces]) = table.to_bytes();
@@ -148,7 +151,7 @@ fn a_table_as_bytes_is_where_it_says() {
     assert_eq!(&bytes[jobs as usize..][..table.jobs.len() * 16], table.jobs.as_bytes());
     assert_eq!(&bytes[begins as usize..], table.begins.as_bytes());
     assert_eq!((table.begins.len(), table.begins[16] as usize), (17, table.jobs.len()));
-    let (first, second) = (table.jobs(Step::First, 3), table.jobs(Step::Second, 3));
+    let (first, second) = (table.jobs(LayoutStep::First, 3), table.jobs(LayoutStep::Second, 3));
     // What a block packs, it unpacks.
     let words = |(job, _): (Job, &Piece)| (job.piece % 3, job.first, job.words, job.edges);
     assert_eq!(first.map(words).collect::<Vec<_>>(), second.map(words).collect::<Vec<_>>());
@@ -157,16 +160,19 @@ fn a_table_as_bytes_is_where_it_says() {
 /// The kernel looks for a list of each block in each step.
 #[test]
 fn who_has_nothing_in_the_second_step_has_lists_for_it() {
-    let stretch = |at| (TransferSide::Contiguous(0), Place { address: 0, offset: at });
+    let stretch = |at| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
     let moved = vec![Moved { bytes: 100_000, from: stretch(64), to: stretch(1 << 20) }];
     for distance in [0, 1] {
-        for groups in [vec![], vec![Group { step: Step::First, distance, moved: moved.clone() }]] {
+        for groups in
+            [vec![], vec![Group { step: LayoutStep::First, distance, moved: moved.clone() }]]
+        {
             let table = Table::new(&groups, (8, 4), 2, true).unwrap();
             let all = table.blocks() as usize;
             assert_eq!((table.steps(), table.begins.len()), (2, 2 * all + 1));
             let jobs = |step| (0..table.blocks()).map(move |block| (step, block));
-            let second: usize = jobs(Step::Second).map(|(s, b)| table.jobs(s, b).count()).sum();
-            let first: usize = jobs(Step::First).map(|(s, b)| table.jobs(s, b).count()).sum();
+            let second: usize =
+                jobs(LayoutStep::Second).map(|(s, b)| table.jobs(s, b).count()).sum();
+            let first: usize = jobs(LayoutStep::First).map(|(s, b)| table.jobs(s, b).count()).sum();
             assert_eq!((first, second), (table.jobs.len(), 0));
         }
     }
@@ -174,11 +180,11 @@ fn who_has_nothing_in_the_second_step_has_lists_for_it() {
 
 #[test]
 fn what_is_too_long_for_one_numbering_is_several_pieces() {
-    let side = |at: i64| (TransferSide::Contiguous(0), Place { address: 0, offset: at });
+    let side = |at: i64| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
     let moved = Moved { bytes: (5 << 30) + 3, from: side(1), to: side(1 << 40) };
-    let group = Group { step: Step::First, distance: 1, moved: vec![moved] };
+    let group = Group { step: LayoutStep::First, distance: 1, moved: vec![moved] };
     let table = Table::new(&[group], (64, 0), 2, false).unwrap();
     assert!(table.len() > 2);
-    let jobs = |block| table.jobs(Step::First, block).map(|(job, _)| u64::from(job.words));
+    let jobs = |block| table.jobs(LayoutStep::First, block).map(|(job, _)| u64::from(job.words));
     assert_eq!((0..64).flat_map(jobs).sum::<u64>(), (5 << 30) + 3);
 }

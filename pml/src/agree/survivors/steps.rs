@@ -1,7 +1,7 @@
 //! The steps of an agreement among survivors, and what its members tell each other.
 
-use super::super::table::{ENTRY_BYTES, Entry, NO_ID};
-use super::{Stage, Survey, Survivors};
+use super::super::table::{ENTRY_BYTES, NO_ID, TableEntry};
+use super::{Survey, SurveyStage, Survivors};
 use crate::comm::group::Group;
 use crate::comm::{Comm, IDS_END};
 use crate::error::PmlError;
@@ -30,7 +30,7 @@ pub(super) struct Word {
     kind: U32,
     flags: U32,
     count: U32,
-    entry: Entry,
+    entry: TableEntry,
 }
 
 const WORD_BYTES: usize = 36;
@@ -54,26 +54,26 @@ impl Pml {
     pub(super) fn advance_survey(&mut self, survey: &mut Survey) -> bool {
         loop {
             let next = match survey.stage {
-                Stage::Elect => Some(self.elect(survey)),
-                Stage::Gather => self.gather_reports(survey),
-                Stage::Fetch { from, flags, id } => match self.core.requests.collect(id) {
+                SurveyStage::Elect => Some(self.elect(survey)),
+                SurveyStage::Gather => self.gather_reports(survey),
+                SurveyStage::Fetch { from, flags, id } => match self.core.requests.collect(id) {
                     Ok(None) => None,
                     Ok(Some(_)) => Some(self.adopt_table(survey, from, flags)),
                     // It died; somebody else may know.
-                    Err(_) => Some(Stage::Gather),
+                    Err(_) => Some(SurveyStage::Gather),
                 },
-                Stage::Hear { id } => match self.core.requests.collect(id) {
+                SurveyStage::Hear { id } => match self.core.requests.collect(id) {
                     Ok(None) => None,
                     Ok(Some(status)) => Some(self.hear_word(survey, status.bytes)),
                     Err(failure) => Some(self.after(survey, failure.error)),
                 },
-                Stage::Read { flags, id } => match self.core.requests.collect(id) {
+                SurveyStage::Read { flags, id } => match self.core.requests.collect(id) {
                     Ok(None) => None,
                     Ok(Some(_)) => Some(self.adopt_table(survey, survey.leader, flags)),
                     Err(failure) => Some(self.after(survey, failure.error)),
                 },
-                Stage::Drain => self.drain_reports(survey),
-                Stage::Settled => return true,
+                SurveyStage::Drain => self.drain_reports(survey),
+                SurveyStage::Settled => return true,
             };
             match next {
                 None => return false,
@@ -92,7 +92,7 @@ impl Pml {
     }
 
     /// Turns to whoever leads.
-    fn elect(&mut self, survey: &mut Survey) -> Stage {
+    fn elect(&mut self, survey: &mut Survey) -> SurveyStage {
         let own = survey.over.rank();
         survey.leader = self.first_left(&survey.over);
         if survey.leader == own {
@@ -106,13 +106,13 @@ impl Pml {
                     survey.waiting.push((rank, id));
                 }
             }
-            return Stage::Gather;
+            return SurveyStage::Gather;
         }
         let leader = survey.leader;
         match self.hear_from(survey, leader, 0) {
             Ok(id) => {
                 self.say(survey, leader, REPORT);
-                Stage::Hear { id }
+                SurveyStage::Hear { id }
             }
             Err(error) => self.after(survey, error),
         }
@@ -201,9 +201,9 @@ impl Pml {
     }
 
     /// What comes after an error of a request: another leader, if this one is lost.
-    fn after(&mut self, survey: &mut Survey, error: PmlError) -> Stage {
+    fn after(&mut self, survey: &mut Survey, error: PmlError) -> SurveyStage {
         if !self.is_left(&survey.over, survey.leader) {
-            return Stage::Elect;
+            return SurveyStage::Elect;
         }
         self.end(survey, Err(error))
     }
@@ -230,7 +230,7 @@ impl Pml {
     }
 
     /// Leader: hears the others, until all that are left have reported, or one knows the outcome.
-    fn gather_reports(&mut self, survey: &mut Survey) -> Option<Stage> {
+    fn gather_reports(&mut self, survey: &mut Survey) -> Option<SurveyStage> {
         for (rank, id) in std::mem::take(&mut survey.waiting) {
             match self.core.requests.collect(id) {
                 Ok(None) => survey.waiting.push((rank, id)),
@@ -251,7 +251,7 @@ impl Pml {
         }
         while let Some((rank, word)) = survey.knowing.pop() {
             if let Ok(id) = self.table_from(survey, rank, word.count.get() as usize) {
-                return Some(Stage::Fetch { from: rank, flags: word.flags.get(), id });
+                return Some(SurveyStage::Fetch { from: rank, flags: word.flags.get(), id });
             }
         }
         if !survey.waiting.is_empty() {
@@ -268,19 +268,19 @@ impl Pml {
     }
 
     /// Member: what the leader has said.
-    fn hear_word(&mut self, survey: &mut Survey, bytes: u64) -> Stage {
+    fn hear_word(&mut self, survey: &mut Survey, bytes: u64) -> SurveyStage {
         let leader = survey.leader;
         if bytes == CALL_BYTES as u64 {
             // It has been told already.
             return match self.hear_from(survey, leader, 0) {
-                Ok(id) => Stage::Hear { id },
+                Ok(id) => SurveyStage::Hear { id },
                 Err(error) => self.after(survey, error),
             };
         }
         match self.word(survey, leader, 0) {
             Some(word) if word.kind.get() == OUTCOME => {
                 match self.table_from(survey, leader, word.count.get() as usize) {
-                    Ok(id) => Stage::Read { flags: word.flags.get(), id },
+                    Ok(id) => SurveyStage::Read { flags: word.flags.get(), id },
                     Err(error) => self.after(survey, error),
                 }
             }
@@ -293,16 +293,16 @@ impl Pml {
     }
 
     /// A rank has broken the protocol: it is lost, and whoever is left goes on.
-    fn deceived(&mut self, survey: &Survey, by: u32) -> Stage {
+    fn deceived(&mut self, survey: &Survey, by: u32) -> SurveyStage {
         if let Ok(process) = survey.over.process(by) {
             self.distrust(process);
         }
-        if survey.leader == by { Stage::Elect } else { Stage::Gather }
+        if survey.leader == by { SurveyStage::Elect } else { SurveyStage::Gather }
     }
 
     /// A table has come from somebody who knows the outcome.
-    fn adopt_table(&mut self, survey: &mut Survey, from: u32, flags: u32) -> Stage {
-        let entries = <[Entry]>::ref_from_bytes(&survey.table[..]).unwrap_or(&[]).to_vec();
+    fn adopt_table(&mut self, survey: &mut Survey, from: u32, flags: u32) -> SurveyStage {
+        let entries = <[TableEntry]>::ref_from_bytes(&survey.table[..]).unwrap_or(&[]).to_vec();
         let ranks = entries.iter().map(|entry| survey.over.rank_of(entry.process.get()));
         let ranks: Option<Vec<u32>> = ranks.collect();
         let ascending = ranks.is_some_and(|ranks| ranks.is_sorted_by(|one, other| one < other));
@@ -314,7 +314,7 @@ impl Pml {
     }
 
     /// The outcome is known here.
-    fn decided(&mut self, survey: &mut Survey, flags: u32, table: Vec<Entry>) -> Stage {
+    fn decided(&mut self, survey: &mut Survey, flags: u32, table: Vec<TableEntry>) -> SurveyStage {
         let group = Group::listed(table.iter().map(|entry| entry.process.get()));
         let ids: Vec<u32> = table.iter().map(|entry| entry.id.get()).collect();
         // Whoever tells of an entry that this process has not given may have been told so itself.
@@ -351,17 +351,17 @@ impl Pml {
         }
     }
 
-    fn end(&mut self, survey: &mut Survey, result: Result<Survivors, PmlError>) -> Stage {
+    fn end(&mut self, survey: &mut Survey, result: Result<Survivors, PmlError>) -> SurveyStage {
         let id = survey.mine.id.get();
         if result.as_ref().map_or(true, |made| made.comm.is_none()) && id != NO_ID {
             self.core.disown(&mut self.bml, id);
         }
         survey.result = Some(result);
-        Stage::Drain
+        SurveyStage::Drain
     }
 
     /// Receives that nobody needs any more end.
-    fn drain_reports(&mut self, survey: &mut Survey) -> Option<Stage> {
+    fn drain_reports(&mut self, survey: &mut Survey) -> Option<SurveyStage> {
         for (rank, id) in std::mem::take(&mut survey.waiting) {
             // If it is too late, it ends by itself.
             let _ = self.core.cancel(id);
@@ -373,6 +373,6 @@ impl Pml {
             return None;
         }
         self.answer_calls(survey);
-        Some(Stage::Settled)
+        Some(SurveyStage::Settled)
     }
 }

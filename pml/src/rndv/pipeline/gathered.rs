@@ -30,7 +30,7 @@ pub(super) struct Gathered {
     /// Bytes of the message that no engine has begun to pack.
     left: Range<u64>,
     /// Parts that hold bytes, in their order.
-    parts: VecDeque<Part>,
+    parts: VecDeque<GatheredPart>,
     /// How many parts were ever begun.
     begun: u64,
     /// The last launch.
@@ -38,7 +38,7 @@ pub(super) struct Gathered {
 }
 
 #[derive(Debug)]
-struct Part {
+struct GatheredPart {
     range: Range<u64>,
     /// Once the launch is over.
     packed: Option<Packed>,
@@ -76,7 +76,7 @@ impl Gathered {
                     None
                 }
             };
-            self.parts.push_back(Part { range, packed });
+            self.parts.push_back(GatheredPart { range, packed });
         }
         Ok(going)
     }

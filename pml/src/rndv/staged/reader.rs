@@ -24,12 +24,12 @@
 use super::pipeline::StagingPipeline;
 use super::receiver::Over;
 use super::{Obstacle, follow, outcome, receiver, taken_out};
-use crate::buffer::Held;
+use crate::buffer::HeldMemory;
 use crate::cost::{self, Situation};
 use crate::error::PmlError;
 use crate::protocol::Protocol;
 use crate::rndv::direct::is_refusal;
-use crate::rndv::{Cx, Heard, Opened, RndvEnd, Step, unexpected};
+use crate::rndv::{Cx, Heard, Opened, RndvEnd, RndvStep, unexpected};
 use crate::wire::cut::Cut;
 use crate::wire::{self, DEPTH_MAX, Message, RingOffer, Verdict};
 use gapless_bml::{Extent, RdmaError, RemoteKey, Token, TokenSpace};
@@ -106,10 +106,10 @@ pub(super) fn open(cx: &mut Cx<'_>, _: Protocol, s: &Situation) -> Opened {
 
 impl Reader {
     /// The sender has told of its ring.
-    fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> Step {
+    fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> RndvStep {
         if self.ring.is_some() || ring.depth > self.pipeline.window.depth() {
             let what = format!("a ring of {} places that was not requested", ring.depth);
-            return Step::Broken(what);
+            return RndvStep::Broken(what);
         }
         self.pipeline.narrow(ring.depth);
         self.ring = Some(ring.key);
@@ -118,20 +118,20 @@ impl Reader {
     }
 
     /// Starts to read what is due.
-    fn read(&mut self, cx: &mut Cx<'_>) -> Step {
-        let Some(reading) = self.reading else { return Step::Going };
+    fn read(&mut self, cx: &mut Cx<'_>) -> RndvStep {
+        let Some(reading) = self.reading else { return RndvStep::Going };
         match self.try_read(cx, reading) {
             Ok(()) => {
                 self.refused = 0;
-                Step::Going
+                RndvStep::Going
             }
-            Err(RdmaError::Full) => Step::Again,
+            Err(RdmaError::Full) => RndvStep::Again,
             // It went well before: a lack of something, perhaps, that passes.
             Err(error)
                 if is_refusal(&error) && reading != Reading::Probe && self.refused < TRIES =>
             {
                 self.refused += 1;
-                Step::Again
+                RndvStep::Again
             }
             Err(error) => {
                 if reading == Reading::Probe {
@@ -164,7 +164,7 @@ impl Reader {
     }
 
     /// What is due cannot be read.
-    fn not_read(&mut self, cx: &mut Cx<'_>, why: &str) -> Step {
+    fn not_read(&mut self, cx: &mut Cx<'_>, why: &str) -> RndvStep {
         match self.reading.take() {
             Some(Reading::Fragment(index)) => {
                 let failed = DeviceError::Failed {
@@ -181,56 +181,56 @@ impl Reader {
     }
 
     /// Nothing was moved; another protocol is chosen.
-    fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> Step {
+    fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> RndvStep {
         self.pipeline.release(cx.staging, false);
-        Step::Refused(receiver::impossible(cx, self.pipeline.protocol, why, obstacle))
+        RndvStep::Refused(receiver::impossible(cx, self.pipeline.protocol, why, obstacle))
     }
 
     /// A fragment is in the ring.
-    fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
+    fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> RndvStep {
         match self.pipeline.arrives(index) {
             Ok(there) => cx.counters.saw_depth(self.pipeline.protocol, there),
-            Err(what) => return Step::Broken(what),
+            Err(what) => return RndvStep::Broken(what),
         }
         self.waiting.push_back(index);
         self.next(cx)
     }
 
     /// Reads the next fragment, if there is one and nothing else is being read.
-    fn next(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn next(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         while self.reading.is_none()
             && let Some(index) = self.waiting.pop_front()
         {
             // After a failure, fragments are taken as they come, and dropped.
             if cx.is_failed() {
                 match self.taken_out(cx, index, Ok(())) {
-                    Step::Going => continue,
+                    RndvStep::Going => continue,
                     ended => return ended,
                 }
             }
             self.reading = Some(Reading::Fragment(index));
             return self.read(cx);
         }
-        Step::Going
+        RndvStep::Going
     }
 
     /// A fragment was taken out: what waits is read next. After a failure it is dropped instead, by one call of `next`.
-    fn after(&mut self, cx: &mut Cx<'_>, step: Step) -> Step {
+    fn after(&mut self, cx: &mut Cx<'_>, step: RndvStep) -> RndvStep {
         match step {
-            Step::Going => self.next(cx),
+            RndvStep::Going => self.next(cx),
             ended => ended,
         }
     }
 
     /// A read has ended.
-    fn was_read(&mut self, cx: &mut Cx<'_>, result: Result<Held, EngineError>) -> Step {
+    fn was_read(&mut self, cx: &mut Cx<'_>, result: Result<HeldMemory, EngineError>) -> RndvStep {
         let reading = self.reading.take();
         if self.over == Over::Lost {
             if let Some(Reading::Fragment(index)) = reading {
                 self.pipeline.ended(index);
             }
             self.let_go(cx);
-            return Step::Going;
+            return RndvStep::Going;
         }
         let index = match (reading, result) {
             (Some(Reading::Fragment(index)), Err(error)) => {
@@ -244,7 +244,7 @@ impl Reader {
                 self.going = true;
                 self.pipeline.limit = self.pipeline.window.reach();
                 cx.control(&wire::free(cx.rts.serial, self.pipeline.limit));
-                return Step::Going;
+                return RndvStep::Going;
             }
         };
         let is_failed = cx.is_failed();
@@ -260,16 +260,21 @@ impl Reader {
             Some(Ok(()))
         };
         // The next is read while this one is unpacked.
-        let step = unpacked.map_or(Step::Going, |result| self.taken_out(cx, index, result));
+        let step = unpacked.map_or(RndvStep::Going, |result| self.taken_out(cx, index, result));
         self.after(cx, step)
     }
 
     /// A fragment was taken out, or is lost.
-    fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
+    fn taken_out(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: u64,
+        result: Result<(), EngineError>,
+    ) -> RndvStep {
         let reads = self.reading.is_some();
         match taken_out(cx, &mut self.pipeline, self.over, (index, result), reads) {
             true => self.end(cx),
-            false => Step::Going,
+            false => RndvStep::Going,
         }
     }
 
@@ -279,12 +284,12 @@ impl Reader {
     }
 
     /// Nothing more comes.
-    fn end(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn end(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         let protocol = self.pipeline.protocol;
         let verdict = match self.over {
             Over::Lost => {
                 self.let_go(cx);
-                return Step::Going;
+                return RndvStep::Going;
             }
             Over::Aborted => Verdict::Refused,
             Over::No => Verdict::Received(protocol),
@@ -292,7 +297,7 @@ impl Reader {
         cx.facts.unkeyed[protocol.index()] = 0;
         self.pipeline.release(cx.staging, false);
         cx.control(&wire::fin(cx.rts.serial, verdict));
-        Step::Done(protocol)
+        RndvStep::Done(protocol)
     }
 
     /// The sender is lost.
@@ -311,7 +316,7 @@ impl Reader {
 }
 
 impl RndvEnd for Reader {
-    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         match heard.message {
             Message::Ring(ring) => self.ring(cx, &ring),
             Message::Ready { index, .. } => self.ready(cx, index),
@@ -322,18 +327,23 @@ impl RndvEnd for Reader {
                 self.over = Over::Aborted;
                 *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });
                 self.drop_waiting();
-                if self.is_idle() { self.end(cx) } else { Step::Going }
+                if self.is_idle() { self.end(cx) } else { RndvStep::Going }
             }
             message => unexpected(&message),
         }
     }
 
     /// The transport has room again, perhaps.
-    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
-        if cx.gets.is_under_way() { Step::Going } else { self.read(cx) }
+    fn again(&mut self, cx: &mut Cx<'_>) -> RndvStep {
+        if cx.gets.is_under_way() { RndvStep::Going } else { self.read(cx) }
     }
 
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
         if part == READ {
             return self.was_read(cx, result);
         }
@@ -342,7 +352,7 @@ impl RndvEnd for Reader {
         self.after(cx, step)
     }
 
-    fn lost(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn lost(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         self.over = Over::Lost;
         self.drop_waiting();
         // What the transport has not taken yet is not read any more.
@@ -352,6 +362,6 @@ impl RndvEnd for Reader {
             self.pipeline.ended(index);
         }
         self.let_go(cx);
-        Step::Refused("the sender is lost".to_owned())
+        RndvStep::Refused("the sender is lost".to_owned())
     }
 }

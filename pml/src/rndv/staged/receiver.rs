@@ -2,11 +2,11 @@
 
 use super::pipeline::{RingMemory, StagingPipeline, Started};
 use super::{Obstacle, UNKEYED_MAX, follow, lasts, outcome, second_stop, taken_out};
-use crate::buffer::Held;
+use crate::buffer::HeldMemory;
 use crate::cost::{self, Situation};
 use crate::error::PmlError;
 use crate::protocol::Protocol;
-use crate::rndv::{Cx, Heard, Opened, RndvEnd, Step, unexpected};
+use crate::rndv::{Cx, Heard, Opened, RndvEnd, RndvStep, unexpected};
 use crate::wire::cut::Cut;
 use crate::wire::{self, DEPTH_MAX, Message, Open, RingOffer, Verdict, Why};
 use gapless_bml::RemoteKey;
@@ -138,17 +138,17 @@ pub(super) fn impossible(
 }
 
 impl Receiver {
-    fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> Step {
+    fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> RndvStep {
         self.pipeline.release(cx.staging, false);
-        Step::Refused(impossible(cx, self.pipeline.protocol, why, obstacle))
+        RndvStep::Refused(impossible(cx, self.pipeline.protocol, why, obstacle))
     }
 
     /// The sender has told of its ring.
-    fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> Step {
+    fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> RndvStep {
         let pipeline = &mut self.pipeline;
         if self.going || pipeline.protocol.puts() || ring.depth > pipeline.window.depth() {
             let what = format!("a ring of {} places that was not requested", ring.depth);
-            return Step::Broken(what);
+            return RndvStep::Broken(what);
         }
         pipeline.narrow(ring.depth);
         let (needed, host) = (pipeline.ring_bytes(), pipeline.protocol.through_host());
@@ -168,22 +168,22 @@ impl Receiver {
         };
         let there = mapping.region().len();
         if there < needed {
-            return Step::Broken(format!("a ring of {there} bytes instead of {needed}"));
+            return RndvStep::Broken(format!("a ring of {there} bytes instead of {needed}"));
         }
         pipeline.ring = Some(RingMemory::Theirs(mapping));
         pipeline.limit = pipeline.window.reach();
         self.going = true;
         cx.control(&wire::free(cx.rts.serial, pipeline.limit));
-        Step::Going
+        RndvStep::Going
     }
 
     /// A fragment is in its place.
-    fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
+    fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> RndvStep {
         let pipeline = &mut self.pipeline;
         let (protocol, there) = (pipeline.protocol, pipeline.arrives(index));
         match there {
             Ok(there) => cx.counters.saw_depth(protocol, there),
-            Err(what) => return Step::Broken(what),
+            Err(what) => return RndvStep::Broken(what),
         }
         let step = match cx.is_failed() {
             true => Ok(Started::nothing()),
@@ -193,25 +193,30 @@ impl Receiver {
         };
         match follow(cx, index, &mut self.failed, step) {
             Some(result) => self.taken_out(cx, index, result),
-            None => Step::Going,
+            None => RndvStep::Going,
         }
     }
 
     /// A fragment was taken out of its place, or lost there.
-    fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
+    fn taken_out(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: u64,
+        result: Result<(), EngineError>,
+    ) -> RndvStep {
         match taken_out(cx, &mut self.pipeline, self.over, (index, result), false) {
             true => self.end(cx),
-            false => Step::Going,
+            false => RndvStep::Going,
         }
     }
 
     /// No engine works on it any more, and nothing more comes.
-    fn end(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn end(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         let protocol = self.pipeline.protocol;
         let verdict = match self.over {
             Over::Lost => {
                 self.let_go(cx);
-                return Step::Going;
+                return RndvStep::Going;
             }
             Over::Aborted => Some(Verdict::Refused),
             Over::No => (!protocol.puts()).then_some(Verdict::Received(protocol)),
@@ -221,7 +226,7 @@ impl Receiver {
         if let Some(verdict) = verdict {
             cx.control(&wire::fin(cx.rts.serial, verdict));
         }
-        Step::Done(protocol)
+        RndvStep::Done(protocol)
     }
 
     /// The sender is lost, and no engine of ours works any more. Memory that the sender may still write is kept until
@@ -234,10 +239,10 @@ impl Receiver {
     }
 
     /// The sender cannot carry out the decision.
-    fn refused(&mut self, cx: &mut Cx<'_>, why: Why) -> Step {
+    fn refused(&mut self, cx: &mut Cx<'_>, why: Why) -> RndvStep {
         let pipeline = &self.pipeline;
         if !pipeline.window.is_fresh() || (self.going && !pipeline.protocol.puts()) {
-            return Step::Broken("a protocol that was refused after it had started".to_owned());
+            return RndvStep::Broken("a protocol that was refused after it had started".to_owned());
         }
         let text = match why {
             Why::Exhausted => "the sender has no memory for it now",
@@ -248,15 +253,15 @@ impl Receiver {
     }
 
     /// The sender has failed.
-    fn aborted(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn aborted(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         self.over = Over::Aborted;
         *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });
-        if self.pipeline.working == 0 { self.end(cx) } else { Step::Going }
+        if self.pipeline.working == 0 { self.end(cx) } else { RndvStep::Going }
     }
 }
 
 impl RndvEnd for Receiver {
-    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         match heard.message {
             Message::Ring(ring) => self.ring(cx, &ring),
             Message::Ready { index, .. } => self.ready(cx, index),
@@ -266,17 +271,22 @@ impl RndvEnd for Receiver {
         }
     }
 
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
         let result = outcome(&mut self.failed, part, result);
         self.taken_out(cx, part, result)
     }
 
-    fn lost(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn lost(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         self.over = Over::Lost;
         if self.pipeline.working == 0 {
             self.let_go(cx);
         }
-        Step::Refused("the sender is lost".to_owned())
+        RndvStep::Refused("the sender is lost".to_owned())
     }
 
     fn granted(&self) -> Option<Region> {

@@ -2,9 +2,9 @@
 
 use super::pipeline::{RingMemory, StagingPipeline};
 use super::{follow, lasts, outcome, second_stop};
-use crate::buffer::Held;
+use crate::buffer::HeldMemory;
 use crate::protocol::Protocol;
-use crate::rndv::{Cx, Heard, Opened, RndvEnd, Step, undue, unexpected};
+use crate::rndv::{Cx, Heard, Opened, RndvEnd, RndvStep, undue, unexpected};
 use crate::wire::{self, Message, Open, RingOffer, Verdict, Why};
 use gapless_engine::EngineError;
 
@@ -106,10 +106,10 @@ impl Sender {
     ///
     /// It starts no more than that: a launch takes microseconds, in which the first fragment may have ended, and its
     /// receiver waits for READY. The next is launched after the work in flight has been checked.
-    fn advance(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn advance(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         loop {
             if self.stopped {
-                return Step::Going;
+                return RndvStep::Going;
             }
             let pipeline = &mut self.pipeline;
             // The receiver cannot start before it has the first, which is short: nothing delays its READY.
@@ -117,11 +117,11 @@ impl Sender {
                 && pipeline.window.next() == 1
                 && pipeline.window.in_work() == 1
             {
-                return Step::Again;
+                return RndvStep::Again;
             }
             let Some(index) = pipeline.next().filter(|next| pipeline.window.begin(*next).is_ok())
             else {
-                return Step::Going;
+                return RndvStep::Going;
             };
             pipeline.working += 1;
             let protocol = pipeline.protocol;
@@ -135,16 +135,21 @@ impl Sender {
             let step =
                 pipeline.gather(cx.engines, cx.buffer, index, cx.counters.counts_of(protocol));
             let Some(result) = follow(cx, index, &mut self.failed, step) else {
-                return Step::Again;
+                return RndvStep::Again;
             };
-            if let ended @ Step::Done(_) = self.gathered(cx, index, result) {
+            if let ended @ RndvStep::Done(_) = self.gathered(cx, index, result) {
                 return ended;
             }
         }
     }
 
     /// A fragment is in its place, or never will be.
-    fn gathered(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
+    fn gathered(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: u64,
+        result: Result<(), EngineError>,
+    ) -> RndvStep {
         let protocol = self.pipeline.protocol;
         match result {
             Ok(()) => self.pipeline.ended(index),
@@ -158,15 +163,15 @@ impl Sender {
             if self.pipeline.working == 0 {
                 self.stop_all(cx);
             }
-            return Step::Going;
+            return RndvStep::Going;
         }
         cx.control(&wire::ready(self.reply, index));
         // A receiver that takes fragments out of our ring sends FIN at the end.
         if self.pipeline.window.complete() && protocol.puts() {
             self.pipeline.release(cx.staging, false);
-            return Step::Done(protocol);
+            return RndvStep::Done(protocol);
         }
-        Step::Going
+        RndvStep::Going
     }
 
     /// It has failed, and its engines have ended. FIN ends it, unless the peer is lost.
@@ -179,21 +184,21 @@ impl Sender {
     }
 
     /// The receiver's FIN.
-    fn fin(&mut self, cx: &mut Cx<'_>, verdict: Verdict) -> Step {
+    fn fin(&mut self, cx: &mut Cx<'_>, verdict: Verdict) -> RndvStep {
         let protocol = self.pipeline.protocol;
         let received = verdict == Verdict::Received(protocol) && self.pipeline.window.complete();
         if self.pipeline.working > 0 || !(self.stopped || received) {
-            return Step::Broken(format!("{verdict:?} of a staged message in flight"));
+            return RndvStep::Broken(format!("{verdict:?} of a staged message in flight"));
         }
         self.pipeline.release(cx.staging, false);
-        Step::Done(protocol)
+        RndvStep::Done(protocol)
     }
 
     /// More fragments may be put into the ring.
-    fn freed(&mut self, cx: &mut Cx<'_>, limit: u64) -> Step {
+    fn freed(&mut self, cx: &mut Cx<'_>, limit: u64) -> RndvStep {
         let (now, most) = (self.pipeline.limit, self.pipeline.window.reach());
         if limit <= now || limit > most {
-            return Step::Broken(format!("fragments below {limit} freed, of {now} to {most}"));
+            return RndvStep::Broken(format!("fragments below {limit} freed, of {now} to {most}"));
         }
         if std::mem::take(&mut self.tentative) {
             cx.take_keys();
@@ -204,7 +209,7 @@ impl Sender {
 }
 
 impl RndvEnd for Sender {
-    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> RndvStep {
         match heard.message {
             Message::Free { limit, .. } => self.freed(cx, limit),
             Message::Fin { verdict, .. } => self.fin(cx, verdict),
@@ -212,24 +217,29 @@ impl RndvEnd for Sender {
         }
     }
 
-    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn again(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         self.advance(cx)
     }
 
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
+    fn landed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: u64,
+        result: Result<HeldMemory, EngineError>,
+    ) -> RndvStep {
         let result = outcome(&mut self.failed, part, result);
         match self.gathered(cx, part, result) {
-            Step::Going => self.advance(cx),
+            RndvStep::Going => self.advance(cx),
             ended => ended,
         }
     }
 
-    fn lost(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn lost(&mut self, cx: &mut Cx<'_>) -> RndvStep {
         self.stopped = true;
         if self.pipeline.working == 0 {
             self.pipeline.release(cx.staging, false);
         }
-        Step::Refused("the receiver is lost".to_owned())
+        RndvStep::Refused("the receiver is lost".to_owned())
     }
 
     fn is_tentative(&self) -> bool {

@@ -7,7 +7,7 @@ use crate::plan::{How, Mode, Plan};
 use crate::rail::lock;
 use crate::shapes::Shapes;
 use gapless_bml::{PeerState, Rank as Process};
-use gapless_pml::{Comm, Outcome, RequestId, Source, TagSel};
+use gapless_pml::{Comm, RequestId, RequestOutcome, Source, TagSel};
 
 impl Rank {
     pub(super) fn cancel(&mut self, journal: &mut Journal, nth: u32) -> Result<(), Failure> {
@@ -116,7 +116,7 @@ impl Rank {
         lock(&self.wire).heard(|tap| tap.operation(kind, self.rank, &[number.into()]));
     }
 
-    fn try_wait(&mut self, how: How, ids: &[RequestId]) -> Vec<(RequestId, Outcome)> {
+    fn try_wait(&mut self, how: How, ids: &[RequestId]) -> Vec<(RequestId, RequestOutcome)> {
         let known = |id: &&RequestId| self.pending.iter().any(|p| p.id == **id);
         let ids: Vec<RequestId> = ids.iter().filter(known).copied().collect();
         let pml = self.pml();
@@ -194,7 +194,7 @@ impl Rank {
         &mut self,
         journal: &mut Journal,
         id: RequestId,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         tick: u64,
     ) -> Result<(), Failure> {
         let Some(at) = self.pending.iter().position(|p| p.id == id) else {

@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// A step of a rank's kernel.
-    fn carry_out(&mut self, table: &Table, step: Step) {
+    fn carry_out(&mut self, table: &Table, step: LayoutStep) {
         for block in 0..table.blocks() {
             for (job, piece) in table.jobs(step, block) {
                 let (t, w) = (&piece.transfer, 1u32 << piece.width);
@@ -172,7 +172,7 @@ fn exchange(
         let groups = groups(&ours, rank, ranks, &addresses);
         tables.push(Table::new(&groups, (kernel_blocks, 2), ranks, false).unwrap());
     }
-    for step in [Step::First, Step::Second] {
+    for step in [LayoutStep::First, LayoutStep::Second] {
         tables.iter().for_each(|table| machine.carry_out(table, step));
     }
     let until = usize::try_from(STAGE).unwrap();
