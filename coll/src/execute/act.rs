@@ -32,7 +32,7 @@ pub(super) struct Tools<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pending: Vec<Completion>,
-    failure: Option<EngineError>,
+    failure: Option<Box<EngineError>>,
 }
 
 impl Work {
@@ -47,16 +47,16 @@ impl Work {
             Ok(over) => !over,
             // It is over, too.
             Err(error) => {
-                failure.get_or_insert(error.into());
+                failure.get_or_insert_with(|| Box::new(error.into()));
                 false
             }
         });
         let over = self.pending.is_empty();
-        over.then(|| self.failure.take().map_or(Ok(()), Err))
+        over.then(|| self.failure.take().map_or(Ok(()), |error| Err(*error)))
     }
 
     pub(super) fn fail(&mut self, error: EngineError) {
-        self.failure.get_or_insert(error);
+        self.failure.get_or_insert_with(|| Box::new(error));
     }
 
     /// Keeps the error of what could not be started.
@@ -66,13 +66,29 @@ impl Work {
         }
     }
 
+    /// Whether all is over, and well.
+    #[inline]
+    pub(super) fn is_done(&self) -> bool {
+        self.pending.is_empty() && self.failure.is_none()
+    }
+
+    /// Whether nothing has ever begun, or gone wrong: nothing is to be dropped.
+    #[inline]
+    pub(super) fn is_bare(&self) -> bool {
+        self.pending.capacity() == 0 && self.failure.is_none()
+    }
+
+    #[inline]
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
     /// Waits until all is over.
+    #[inline]
     pub(super) fn drain(&mut self) {
-        self.pending.drain(..).for_each(|work| work.drain());
+        if self.is_pending() {
+            self.pending.drain(..).for_each(|work| work.drain());
+        }
     }
 }
 

@@ -38,6 +38,7 @@
     reason = "has pml and engines work on memory that the caller of `Page::begin` grants"
 )]
 mod act;
+mod buffers;
 mod circle;
 mod course;
 #[allow(
@@ -58,11 +59,6 @@ mod outline;
 mod peek;
 mod pieces;
 mod plan;
-#[allow(
-    unsafe_code,
-    reason = "copies and combines memory that the caller of `Page::attempt` grants"
-)]
-mod prompt;
 mod quick;
 mod routes;
 mod short;
@@ -85,14 +81,13 @@ use super::hyperq::{Control, HyperQ};
 use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
+use buffers::UserBuffers;
 use circle::Circle;
 use course::Carried;
-use direct::Offered;
 use exchange::Exchange;
-use long::Long;
+use long::{Kept, Long};
 pub use open::Opening;
 pub use outline::Outline;
-use prompt::Midway;
 use quick::Halfway;
 pub use quick::Known;
 use short::Short;
@@ -177,10 +172,8 @@ pub struct Page {
     identity: Identity,
     /// A short one that [`attempt`](Page::attempt) has begun.
     halfway: Option<Halfway>,
-    /// A long one that it has begun.
-    midway: Option<Box<Midway>>,
-    /// The buffers that the one that begins in this round lends, if it was tried, and lends some.
-    offered: Option<(u64, Offered)>,
+    /// A long one that was tried, and its number.
+    tried: Option<(u64, Box<Long<()>>)>,
     /// What this rank sleeps for, if it said that it does.
     asleep: Option<Awaited>,
     /// What somebody has written over that others wait for.
@@ -201,7 +194,7 @@ struct Area {
 #[derive(Debug)]
 enum Going {
     Short(Short),
-    Long(Box<Long>),
+    Long(Box<Long<Kept>>),
     Exchange(Exchange),
 }
 
@@ -237,8 +230,7 @@ impl Page {
             going: None,
             identity: Identity::default(),
             halfway: None,
-            midway: None,
-            offered: None,
+            tried: None,
             asleep: None,
             spoilt: None,
             bell: None,
@@ -280,7 +272,8 @@ impl Page {
     /// # Safety
     /// Until `advance` gives [`Poll::Ready`], or the page is dropped, the rows describe memory that is valid, those of
     /// the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
-    /// nothing else touches it; the two do not overlap.
+    /// nothing else touches it; the two do not overlap. They are those of an [attempt](Page::attempt) with this number,
+    /// if there was one.
     ///
     /// # Errors
     /// Nothing has begun: [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`];
@@ -291,7 +284,7 @@ impl Page {
     }
 
     fn start(&mut self, number: u64, task: Task) -> Result<(), CollError> {
-        let tried = (self.halfway.take(), self.midway.take(), self.offered.take());
+        let (halfway, tried) = (self.halfway.take(), self.tried.take());
         self.may_begin()?;
         let Task { way, rows, combine, of } = task;
         let (me, ranks) = (self.circle.seat(), self.shared.ranks);
@@ -300,30 +293,28 @@ impl Page {
         }
         self.identity.start();
         self.seat.begin(number);
-        let round = self.seat.round();
-        let (halfway, midway, offered) = tried;
-        let midway = midway.filter(|it| it.began == round);
+        let (round, buffers) = (self.seat.round(), UserBuffers::new(rows));
         self.going = Some(match way {
             Way::Short(plan) => {
-                let mut short = Short::new(plan, rows, combine, round);
+                let mut short = Short::new(plan, buffers, combine, round);
                 if let Some(halfway) = halfway.filter(|it| it.began + it.rounds as u64 == round) {
                     short.go_on(halfway);
                 }
                 Going::Short(short)
             }
             Way::Long(plan) => {
-                let mut long = Long::new(plan, (rows, combine), (ranks, round), &self.slots);
-                if let Some(midway) = midway {
-                    long.go_on(&midway);
-                }
-                if let Some((_, offered)) = offered.filter(|(began, _)| *began == round) {
-                    long.lend(offered);
-                }
-                Going::Long(Box::new(long))
+                let terms = Kept { plan, combine, buffers };
+                Going::Long(Box::new(match tried.filter(|(of, _)| *of == number) {
+                    Some((_, long)) => long.go_on(terms),
+                    None => Long::new(terms, (ranks, round), &self.slots),
+                }))
             }
-            Way::Exchange(plan, is_plain) => {
-                Going::Exchange(Exchange::new(plan, (rows, is_plain), (ranks, round), &self.slots))
-            }
+            Way::Exchange(plan, is_plain) => Going::Exchange(Exchange::new(
+                plan,
+                (buffers, is_plain),
+                (ranks, round),
+                &self.slots,
+            )),
         });
         Ok(())
     }
@@ -410,7 +401,10 @@ impl Page {
         let Page { shared, seat, circle, area, slots, seen, going, .. } = self;
         let (board, ring_tag) = (shared.board(), self.ring_tag);
         let going = going.as_mut().map(Going::get_mut);
-        (going, Place { board, shared, seat, circle, ring_tag, area, slots, seen })
+        (
+            going,
+            Place { board, shared, seat, circle, ring_tag, area, slots, seen, only_looks: false },
+        )
     }
 
     /// Whether work of an engine is waited for, and no rank, so that a waiting caller should poll and not sleep.
@@ -513,6 +507,8 @@ struct Place<'p> {
     area: &'p mut Area,
     slots: &'p mut Slots,
     seen: &'p mut u64,
+    /// Whether who is lost, or has gone on, is found out later.
+    only_looks: bool,
 }
 
 impl Place<'_> {
@@ -522,7 +518,7 @@ impl Place<'_> {
 
     /// How a rank was lost, if it is.
     fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
-        let process = self.circle.process(rank)?;
+        let process = self.circle.process(rank).filter(|_| !self.only_looks)?;
         pml.bml_mut().reach(Rank(process));
         let (culprit, error) = pml.accuse(process)?;
         let rank = self.circle.comm().rank_of(culprit).unwrap_or(self.circle.rank(rank));
@@ -533,12 +529,19 @@ impl Place<'_> {
     ///
     /// # Errors
     /// It will never be.
+    #[inline]
     fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Mark>, CollError> {
         let scribbled = |broken| scribbled(self.circle, broken);
         let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
-        if found.is_some() {
+        if found.is_some() || self.only_looks {
             return Ok(found);
         }
+        self.late_note(pml, rank)
+    }
+
+    /// As `note`, if it was not there.
+    fn late_note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Mark>, CollError> {
+        let scribbled = |broken| scribbled(self.circle, broken);
         let loss = self.loss(pml, rank);
         let past = !self.seat.is_behind(&self.board, rank, self.seat.round());
         if loss.is_none() && !past {

@@ -4,6 +4,9 @@
 //! one stage to the next when the work is over, and the functions that make slices are called when nothing was lent
 //! since: they are for notes, which are published and read between pieces of work.
 //!
+//! What is said below of the caller of `Page::begin`, who grants the user's memory until the collective has ended, holds
+//! for that of `Page::attempt` until that returns: what was tried keeps no region of it that it would touch afterwards.
+//!
 //! Slots are memory of several processes, which is valid for reads and writes as long as it is mapped, and which no
 //! reference of this process covers. A rank fills its own slots only, when all that read them are done; others read
 //! them when it has reported that they are filled, and in scans write the slice there that they combine (`long`). A
@@ -17,6 +20,7 @@ use gapless_mem::Region;
 use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
 use gapless_sync::board::NOTE_BYTES;
 
+use super::buffers::{Described, Lies, UserBuffers};
 use super::circle::Circle;
 use super::pieces::{Piece, SLOTS};
 use super::plan::{Content, Round, Span, Then};
@@ -24,9 +28,9 @@ use super::routes::ENTRY_BYTES;
 use super::slots::LAST_BYTES;
 use super::{Area, Memory, Shared};
 use crate::execute::act::{Tools, Work};
-use crate::execute::rows::{Blocks, Combine, Rows, Spot};
+use crate::execute::rows::Combine;
 use crate::execute::run::nothing;
-use crate::schedule::{Buffer, Place, SCRATCH_ALIGN};
+use crate::schedule::SCRATCH_ALIGN;
 
 /// Where the result of combining lies. What this rank contributes lies at 0.
 const RESULT: usize = NOTE_BYTES;
@@ -130,14 +134,14 @@ impl Area {
     /// Starts to pack bytes of a user's buffer into the note. Lends both until `work` is over.
     pub(super) fn fill_note(
         &self,
-        rows: &Rows,
+        buffers: &UserBuffers<impl Described>,
         piece: &Piece,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
         let into =
             self.region(0, NOTE_BYTES)?.sub(piece.at, piece.range.end - piece.range.start)?;
-        pack(rows, piece, into, tools, work)
+        pack(buffers, piece, into, tools, work)
     }
 
     /// The note, of so many bytes, with this before what was packed.
@@ -183,13 +187,13 @@ impl Area {
     /// Starts to pack what this rank contributes. Lends both until `work` is over.
     pub(super) fn pack(
         &self,
-        rows: &Rows,
+        buffers: &UserBuffers<impl Described>,
         span: &Span,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
         let into = self.region(0, span.range.len())?;
-        match place(rows, span) {
+        match buffers.span(span) {
             Lies::Plain(region) => {
                 // SAFETY: the caller of `Page::begin` grants the user's memory for reading; the private memory is not
                 // lent to anybody else.
@@ -222,14 +226,14 @@ impl Area {
     /// Starts to unpack what was combined, or the blocks. Lends both until `work` is over.
     pub(super) fn unpack(
         &self,
-        rows: &Rows,
+        buffers: &UserBuffers<impl Described>,
         span: &Span,
         combined: bool,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
         let from = self.region(if combined { RESULT } else { BLOCKS }, span.range.len())?;
-        match place(rows, span) {
+        match buffers.span(span) {
             Lies::Plain(region) => {
                 // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches
                 // it.
@@ -251,14 +255,14 @@ impl Shared {
     /// Starts to pack bytes of a user's buffer into a slot. Lends both until `work` is over.
     pub(super) fn fill(
         &self,
-        rows: &Rows,
+        buffers: &UserBuffers<impl Described>,
         piece: &Piece,
         (rank, slot): (usize, usize),
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
         let into = self.slot(rank, slot)?.sub(piece.at, piece.range.end - piece.range.start)?;
-        pack(rows, piece, into, tools, work)
+        pack(buffers, piece, into, tools, work)
     }
 
     /// Says with a fragment of this rank's whether it has slept for one that had begun.
@@ -308,19 +312,18 @@ impl Shared {
 
     /// Starts to unpack a source into a user's buffer. Lends both until `work` is over.
     pub(super) fn take(
-        rows: &Rows,
+        buffers: &UserBuffers<impl Described>,
         piece: &Piece,
         source: &Stretch,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
-        let Range { start, end } = piece.range;
         let from = source.region;
-        match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
+        match buffers.piece(piece) {
             Lies::Plain(region) if region == from => Ok(()),
-            Lies::Plain(_) if let Some(whole) = long(rows) => {
+            Lies::Plain(_) if let Some(whole) = buffers.long() => {
                 // The engine asks whether the target is in the caches, and stores around them if not.
-                tools.unpack(from, &[(whole.clone(), start..end)], work)
+                tools.unpack(from, &[(whole.clone(), piece.range.clone())], work)
             }
             Lies::Plain(region) => {
                 // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches
@@ -332,12 +335,8 @@ impl Shared {
     }
 
     /// Has the cache fetch the first bytes of where a piece goes, `most` at most; how many, if that is plain memory.
-    pub(super) fn warm(rows: &Rows, piece: &Piece, most: u64) -> u64 {
-        let Range { start, end } = piece.range;
-        let Lies::Plain(region) = lies(rows, piece.buffer, (piece.block, piece.start), start..end)
-        else {
-            return 0;
-        };
+    pub(super) fn warm(buffers: &UserBuffers<impl Described>, piece: &Piece, most: u64) -> u64 {
+        let Lies::Plain(region) = buffers.piece(piece) else { return 0 };
         let first = region.sub(0, most.min(region.len())).unwrap_or(region);
         gapless_mem::prefetch_to_write(&first);
         first.len()
@@ -351,20 +350,27 @@ impl Shared {
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
-        let as_long = |source: &Stretch| {
-            let region = source.region;
-            region.as_ptr().filter(|_| region.len() == into.len())
-        };
-        if let Some(fold) = combine.fold()
-            // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory,
-            // which nothing else of this process touches now).
-            && unsafe { self::fold(&fold, sources.iter().map(as_long), into) }
-        {
+        if Shared::fold(combine, sources.iter().copied().map(Ok), into) {
             return Ok(());
         }
         let elements = |source: &Stretch| combine.elements(source.region);
         let sources = sources.iter().map(elements).collect::<Result<Vec<_>, _>>()?;
         tools.reduce(combine, &sources, &combine.elements(into)?, work)
+    }
+
+    /// Combines packed sources, in their order, at once; `false`: nothing was done.
+    pub(super) fn fold(
+        combine: &Combine,
+        sources: impl ExactSizeIterator<Item = Result<Stretch, EngineError>>,
+        into: Region,
+    ) -> bool {
+        let as_long = |source: Result<Stretch, EngineError>| {
+            let region = source.ok()?.region;
+            region.as_ptr().filter(|_| region.len() == into.len())
+        };
+        // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory, which
+        // nothing else of this process touches now).
+        combine.fold().is_some_and(|by| unsafe { fold(&by, sources.map(as_long), into) })
     }
 }
 
@@ -400,30 +406,16 @@ pub(super) unsafe fn fold(
     true
 }
 
-/// What is received, if it is so long that stores around the caches pay.
-///
-/// Among 4 and 16 ranks of a Xeon (2 MiB of second-level cache each), all-gathers and gathers in which a rank receives
-/// 8 MiB and more take 0.43 to 0.73 of the time so; whatever receives 4 MiB, 0.68 to 1.02. Of 2 MiB and less, most take
-/// longer, up to 1.7 times as long (`bench/results/cpu/coll/README.md`). All-reduces, reductions and bcasts were
-/// measured up to 4 MiB only.
-pub(super) fn long(rows: &Rows) -> Option<&Typed> {
-    /// As `PART_OF` in `dtype/src/copy/method.rs`.
-    const LONG: u64 = 4 << 20;
-    let Blocks::Whole(typed) = &rows.recv else { return None };
-    (typed.packed_bytes() >= LONG).then_some(typed)
-}
-
 /// Starts to pack bytes of a user's buffer into a slot of this rank's own, or its note. Lends both until `work` is
 /// over.
 fn pack(
-    rows: &Rows,
+    buffers: &UserBuffers<impl Described>,
     piece: &Piece,
     into: Region,
     tools: &Tools<'_>,
     work: &mut Work,
 ) -> Result<(), EngineError> {
-    let Range { start, end } = piece.range;
-    match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
+    match buffers.piece(piece) {
         Lies::Plain(region) => {
             // SAFETY: the caller of `Page::begin` grants the user's memory for reading. What is packed into is this
             // rank's own, and nothing reads it; it is no user's memory, so the two do not overlap.
@@ -508,49 +500,6 @@ pub(super) unsafe fn bytes_mut<'b>(region: Option<Region>) -> Option<&'b mut [u8
     let start = region.as_ptr()?;
     // SAFETY: as above.
     Some(unsafe { std::slice::from_raw_parts_mut(start, len(&region)) })
-}
-
-/// Where bytes of a user's buffer lie.
-pub(super) enum Lies {
-    /// There, in memory that the CPU may touch.
-    Plain(Region),
-    Pieces(Vec<(Typed, Range<u64>)>),
-}
-
-fn place(rows: &Rows, span: &Span) -> Lies {
-    let range = span.range.start as u64..span.range.end as u64;
-    lies(rows, span.buffer, (span.block, 0), range)
-}
-
-/// Where a range of a buffer's packed stream lies, which begins in a block.
-pub(super) fn lies(
-    rows: &Rows,
-    buffer: Buffer,
-    (block, at): (usize, u64),
-    range: Range<u64>,
-) -> Lies {
-    let len = range.end - range.start;
-    let blocks = match buffer {
-        Buffer::Send => &rows.send,
-        Buffer::Recv | Buffer::Scratch => &rows.recv,
-    };
-    if let Blocks::Whole(typed) = blocks
-        && let Some(region) = typed.as_contiguous().filter(|region| region.as_ptr().is_some())
-        && let Ok(region) = region.sub(range.start, len)
-    {
-        return Lies::Plain(region);
-    }
-    if len == 0 {
-        return Lies::Pieces(Vec::new());
-    }
-    let place = Place { buffer, block, start: at, len };
-    match blocks.spot(&place, range) {
-        Spot::Direct(typed) => {
-            let bytes = typed.packed_bytes();
-            Lies::Pieces(vec![(typed, 0..bytes)])
-        }
-        Spot::Pieces(pieces) => Lies::Pieces(pieces),
-    }
 }
 
 /// The receive of the message that wakes this rank: the one that there is, if it has not ended.

@@ -10,7 +10,6 @@ use gapless_sync::board::{Awaited, Moment, Readers};
 use super::introduction::notice;
 use super::pieces::exposed;
 use super::plan::FAILED;
-use super::prompt::Midway;
 use super::slots::slot;
 use super::{Memory, Place};
 use crate::execute::act::{Tools, Work};
@@ -93,6 +92,11 @@ pub(super) trait Steps {
     /// Whether a rank's first note was read, and then whether it lets others read its buffers where they lie.
     fn met(&self, rank: usize) -> Option<bool>;
 
+    /// Whether one of so many does.
+    fn borrows(&self, ranks: usize) -> bool {
+        (0..ranks).any(|rank| self.met(rank) == Some(true))
+    }
+
     /// Which rank is waited for while slots are gathered or collected, and for which step of it.
     fn source(&self, place: &Place<'_>) -> Option<(usize, u32)>;
 
@@ -105,12 +109,25 @@ pub(super) trait Steps {
     /// its buffers, or takes this one for lost.
     fn torn(&self, place: &Place<'_>) -> Option<CollError> {
         let ranks = || 0..place.shared.ranks;
-        let mut read = ranks().filter(|rank| self.met(*rank) == Some(true)).peekable();
-        let torn = match read.peek() {
-            Some(_) => self.course().torn(read, place),
-            None => None,
+        let torn = match self.borrows(place.shared.ranks) {
+            true => {
+                let read = ranks().filter(|rank| self.met(*rank) == Some(true));
+                self.course().torn(read, place)
+            }
+            false => None,
         };
         torn.or_else(|| place.overwritten(ranks().filter(|rank| self.met(*rank).is_some())))
+    }
+
+    /// What was read is to be used.
+    #[inline]
+    fn intact(&mut self, place: &Place<'_>) -> Result<(), CollError> {
+        self.course_mut().at = 0;
+        let ranks = place.shared.ranks;
+        if !self.borrows(ranks) && place.seat.was_excused(&place.board, 0..ranks).is_none() {
+            return Ok(());
+        }
+        self.torn(place).map_or(Ok(()), Err)
     }
 
     /// The first rank that may still read this one's buffers.
@@ -139,17 +156,13 @@ pub(super) trait Steps {
     ) -> Result<Next, CollError> {
         match stage {
             Stage::Exposing | Stage::Combining | Stage::Unpacking => {
-                match self.course_mut().work.result() {
-                    None => return Ok(None),
-                    Some(Err(error)) => {
-                        return Err(CollError::Engine { rank: place.circle.own(), error });
-                    }
-                    Some(Ok(())) => {}
+                let work = &mut self.course_mut().work;
+                if !work.is_done() {
+                    let Some(result) = work.result() else { return Ok(None) };
+                    let failed = |error| CollError::Engine { rank: place.circle.own(), error };
+                    result.map_err(failed)?;
                 }
-                if let Some(error) = self.torn(place) {
-                    return Err(error);
-                }
-                self.course_mut().at = 0;
+                self.intact(place)?;
                 self.step(stage, place, tools)
             }
             Stage::Failing => {
@@ -157,7 +170,8 @@ pub(super) trait Steps {
                 Ok(told.then_some(Stage::Recalling))
             }
             Stage::Recalling => Ok(self.recall(place, tools).then_some(Stage::Over)),
-            Stage::Over | Stage::Torn => Ok(None),
+            Stage::Over => Ok(Some(Stage::Over)),
+            Stage::Torn => Ok(None),
             _ => self.step(stage, place, tools),
         }
     }
@@ -179,7 +193,7 @@ impl<S: Steps> Carried for S {
             let next = match self.go(stage, place, tools) {
                 Ok(next) => next,
                 Err(error) => {
-                    self.course_mut().failure.get_or_insert(error);
+                    self.course_mut().failure.get_or_insert_with(|| Box::new(error));
                     Some(Stage::Failing)
                 }
             };
@@ -193,7 +207,7 @@ impl<S: Steps> Carried for S {
     }
 
     fn result(&mut self) -> Result<(), CollError> {
-        self.course_mut().failure.take().map_or(Ok(()), Err)
+        self.course_mut().failure.take().map_or(Ok(()), |error| Err(*error))
     }
 
     fn give_up(&mut self, place: &mut Place<'_>) {
@@ -255,7 +269,7 @@ impl<S: Steps> Carried for S {
 /// How far a collective of many steps is, as this rank and others see each other in it.
 #[derive(Debug)]
 pub(super) struct Course {
-    stage: Stage,
+    pub(super) stage: Stage,
     /// The round that it began in.
     pub(super) round: u64,
     pub(super) fragment: u64,
@@ -270,7 +284,7 @@ pub(super) struct Course {
     pub(super) bounce: Option<Memory>,
     /// Whether this rank has slept for one that had begun.
     pub(super) slept: bool,
-    failure: Option<CollError>,
+    pub(super) failure: Option<Box<CollError>>,
     /// Whether others can know what this rank calls.
     introduced: bool,
     /// Whether the round of failures has begun.
@@ -285,6 +299,7 @@ impl Drop for Course {
 
 impl Course {
     /// One that begins in this round, with this slot.
+    #[inline]
     pub(super) fn new(round: u64, first: usize) -> Course {
         Course {
             stage: Stage::Fresh,
@@ -302,17 +317,18 @@ impl Course {
         }
     }
 
-    /// It was begun already, and others know what this rank calls: it goes on in this stage of a fragment.
-    pub(super) fn resume(&mut self, midway: &Midway) {
-        let Midway { first, fragment, stage, at, .. } = *midway;
-        (self.first, self.fragment, self.stage, self.at) = (first, fragment, stage, at);
-        self.introduced = true;
-    }
-
     /// Has it fail from the beginning: it touches no memory but that of the board.
     pub(super) fn doom(&mut self, error: CollError) {
-        self.failure.get_or_insert(error);
-        self.stage = Stage::Failing;
+        self.failure.get_or_insert_with(|| Box::new(error));
+        if self.stage != Stage::Over {
+            self.stage = Stage::Failing;
+        }
+    }
+
+    /// Nothing is to be dropped.
+    #[inline]
+    pub(super) fn is_bare(&self) -> bool {
+        self.work.is_bare() && self.bounce.is_none() && self.failure.is_none()
     }
 
     /// The slot of this fragment, of those of a rank.

@@ -4,18 +4,13 @@
 //! Each rank decides for its own buffers. It writes a key for every reader on its cards, which lie behind the slots, and
 //! then the note that says so. Its collective ends when nobody reads its memory any more.
 
-use std::ops::Range;
-
 use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
-use gapless_engine::Typed;
 use gapless_mem::{Lease, Region};
 
 use super::pieces::Plan;
 use super::slots::among;
 use super::{Place, Shared, peek};
 use crate::execute::error::CollError;
-use crate::execute::rows::{Blocks, Rows};
-use crate::schedule::Buffer;
 
 /// With more ranks there are no cards: to write and to map so many keys takes longer than to fill slots.
 pub(super) const RANKS_MAX: usize = 64;
@@ -76,45 +71,6 @@ impl Shared {
         let first = self.slot_bytes.checked_mul((self.ranks * super::pieces::SLOTS) as u64)?;
         cards.sub(first.checked_add(at as u64)?, CARD_BYTES as u64).ok()
     }
-}
-
-/// The whole of a buffer, if it is plain memory that the CPU may touch.
-pub(super) fn whole(rows: &Rows, buffer: Buffer) -> Option<Region> {
-    let blocks = if buffer == Buffer::Send { &rows.send } else { &rows.recv };
-    let Blocks::Whole(typed) = blocks else { return None };
-    plain(typed)
-}
-
-/// A block of what is sent, if that is plain memory that the CPU may touch; `range`: where it lies in the packed stream.
-pub(super) fn block(rows: &Rows, block: usize, range: Range<u64>) -> Option<Region> {
-    match &rows.send {
-        Blocks::None => None,
-        Blocks::Whole(_) => {
-            whole(rows, Buffer::Send)?.sub(range.start, range.end - range.start).ok()
-        }
-        Blocks::Each(blocks) => plain(blocks.get(block)?),
-    }
-}
-
-fn plain(typed: &Typed) -> Option<Region> {
-    typed.as_contiguous().filter(|region| region.space().cpu_accessible())
-}
-
-/// Whether all that is sent is plain memory, in one piece or in one for each block.
-pub(super) fn sends_plain(rows: &Rows) -> bool {
-    match &rows.send {
-        Blocks::None => false,
-        Blocks::Whole(_) => whole(rows, Buffer::Send).is_some(),
-        Blocks::Each(blocks) => {
-            blocks.iter().all(|block| block.packed_bytes() == 0 || plain(block).is_some())
-        }
-    }
-}
-
-/// What this rank contributes, if that is plain memory and stays as it is while others read it.
-pub(super) fn contributed(plan: &Plan, rows: &Rows) -> Option<Region> {
-    let (buffer, range) = plan.own_input()?;
-    whole(rows, buffer)?.sub(range.start, range.end - range.start).ok()
 }
 
 /// This rank's buffers that others read where they lie.

@@ -21,6 +21,7 @@ use gapless_bml::{Bml, Mapping, RemoteKey};
 use gapless_sync::board::{Moment, Readers};
 
 use super::act::Stretch;
+use super::buffers::UserBuffers;
 use super::course::{Course, Next, Stage, Steps};
 use super::direct::{self, Side};
 use super::pieces::{Piece, done, exposed};
@@ -30,7 +31,6 @@ use super::slots::{Filled, Slots};
 use super::{AT_ONCE_MAX, Place, Shared, peek};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
-use crate::execute::rows::Rows;
 
 /// An exchange that is under way.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Exchange {
     /// The first: with it ends what engines do.
     course: Course,
     plan: Plan,
-    rows: Rows,
+    buffers: UserBuffers,
     /// How many there are for this rank; known when it has met those that send to it.
     fragments: u64,
     /// Where what each rank sends to this one lies, as far as it was met.
@@ -115,14 +115,14 @@ impl Exchange {
     /// no cell.
     pub(super) fn new(
         plan: Plan,
-        (rows, is_plain): (Rows, bool),
+        (buffers, is_plain): (UserBuffers, bool),
         (ranks, round): (usize, u64),
         slots: &Slots,
     ) -> Exchange {
         Exchange {
             course: Course::new(round, slots.next),
             plan,
-            rows,
+            buffers,
             fragments: 0,
             met: (0..ranks).map(|_| None).collect(),
             is_plain,
@@ -143,9 +143,9 @@ impl Exchange {
         if self.is_plain {
             for (block, range, piece) in self.plan.own() {
                 let bytes = 0..range.end - range.start;
-                let Some(region) = direct::block(&self.rows, block, range) else { continue };
+                let Some(region) = self.buffers.block(block, range) else { continue };
                 let moved = Stretch::own(region, bytes).and_then(|from| {
-                    Shared::take(&self.rows, &piece, &from, tools, &mut self.course.work)
+                    Shared::take(&self.buffers, &piece, &from, tools, &mut self.course.work)
                 });
                 self.course.work.started(moved);
             }
@@ -155,7 +155,7 @@ impl Exchange {
             return Some(Stage::Waiting);
         }
         for piece in self.plan.noted() {
-            let packed = place.area.fill_note(&self.rows, &piece, tools, &mut self.course.work);
+            let packed = place.area.fill_note(&self.buffers, &piece, tools, &mut self.course.work);
             self.course.work.started(packed);
         }
         Some(Stage::Exposing)
@@ -172,7 +172,7 @@ impl Exchange {
         };
         let region = |rank: usize| {
             let (block, range) = self.plan.only_block(rank)?;
-            direct::block(&self.rows, block, range)
+            self.buffers.block(block, range)
         };
         let mut is_mapped =
             |rank: usize| direct::write_key(region(rank)?, (Side::Input, rank), place, bml);
@@ -222,7 +222,8 @@ impl Exchange {
             self.course.work.started(place.shared.write_directory(own, entries.as_flattened()));
         }
         for piece in self.plan.input(self.course.fragment).filter(|_| !self.is_direct) {
-            let packed = place.shared.fill(&self.rows, &piece, own, tools, &mut self.course.work);
+            let packed =
+                place.shared.fill(&self.buffers, &piece, own, tools, &mut self.course.work);
             self.course.work.started(packed);
         }
         Ok(Some(Stage::Exposing))
@@ -290,7 +291,13 @@ impl Exchange {
                             false => Stretch::kept(place.area, rank, bytes),
                         };
                         let taken = source.and_then(|source| {
-                            Shared::take(&self.rows, &piece, &source, tools, &mut self.course.work)
+                            Shared::take(
+                                &self.buffers,
+                                &piece,
+                                &source,
+                                tools,
+                                &mut self.course.work,
+                            )
                         });
                         self.course.work.started(taken);
                     }
@@ -307,7 +314,13 @@ impl Exchange {
                     for piece in self.plan.output(rank, window, cell.at) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
                         let taken = Stretch::slot(place.shared, slot, bytes).and_then(|source| {
-                            Shared::take(&self.rows, &piece, &source, tools, &mut self.course.work)
+                            Shared::take(
+                                &self.buffers,
+                                &piece,
+                                &source,
+                                tools,
+                                &mut self.course.work,
+                            )
                         });
                         self.course.work.started(taken);
                     }
@@ -316,7 +329,13 @@ impl Exchange {
                     for piece in self.plan.output(rank, 0..expected, 0) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
                         let taken = Stretch::mapped(&mapping, bytes).and_then(|source| {
-                            Shared::take(&self.rows, &piece, &source, tools, &mut self.course.work)
+                            Shared::take(
+                                &self.buffers,
+                                &piece,
+                                &source,
+                                tools,
+                                &mut self.course.work,
+                            )
                         });
                         self.course.work.started(taken);
                     }
@@ -328,7 +347,7 @@ impl Exchange {
                     let process = place.circle.process(rank).unwrap_or(u32::MAX);
                     let pieces = self.plan.output(rank, 0..expected, 0);
                     let key = (process, &key, |piece: &Piece| piece.at);
-                    match self.course.peek(&self.rows, pieces, key, tools) {
+                    match self.course.peek(&self.buffers, pieces, key, tools) {
                         Ok(true) => {}
                         Ok(false) => return Ok(None),
                         Err(unread) => {

@@ -18,76 +18,57 @@
 //! A slot is filled again when all that read it have reported a later step, or are known to be done with the collective.
 
 mod at_hand;
+mod terms;
 
 use std::ops::Range;
 
-use gapless_bml::Mapping;
 use gapless_engine::EngineError;
 use gapless_mem::Region;
 use gapless_sync::board::{Moment, Readers};
 
-use super::act::{self, Stretch};
-use super::course::{Course, Next, Stage, Steps};
-use super::direct::{self, Both, Direct, Offered};
+use super::act::Stretch;
+use super::course::{Carried, Course, Next, Stage, Steps};
+use super::direct::{self, Both, Direct};
 use super::introduction::{agree, introduction};
 use super::pieces::{Plan, combined, done, exposed};
-use super::plan::LONG;
-use super::prompt::Midway;
+use super::plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
 use super::{AT_ONCE_MAX, Place, Shared};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
-use crate::execute::rows::{Combine, Rows};
-use crate::schedule::Buffer;
+use terms::Terms;
+pub(super) use terms::{Kept, Lent};
 
 /// How many bytes of the user's memory a rank that waits has the cache fetch at a time.
 const WARM_BYTES: u64 = 16 << 10;
 
-/// A long collective that is under way.
+/// A long collective that is under way, or was tried.
 #[derive(Debug)]
-pub(super) struct Long {
+pub(super) struct Long<T> {
     /// The first: with it ends what engines do.
     course: Course,
-    plan: Plan,
-    rows: Rows,
-    combine: Option<Combine>,
+    terms: T,
     /// The first fragment whose place in the user's memory was not fetched into the cache.
     cold: u64,
-    /// The others, as their first notes say; this rank is none of them.
-    met: Box<[Option<Peer>]>,
+    /// Of this fragment, the slice of all slots that this rank combines.
+    slice: Option<Range<u64>>,
+    ranks: usize,
+    /// The others whose first notes were read: a bit for each, and how many these are.
+    met: [u64; RANKS_MAX / 64],
+    others: usize,
+    /// Of those, the ones whose first slot is the second.
+    second: [u64; RANKS_MAX / 64],
+    /// Their buffers, if one of them lets others read some.
+    lent: Vec<Option<Direct>>,
     /// This rank's buffers that others read where they lie.
     own: Both<Region>,
     /// What its note says of them.
     flags: u8,
-    /// What others are offered, if they were told before this began.
-    offered: Option<Offered>,
     /// What this rank contributes, if that is plain memory that stays as it is.
     plain: Option<Region>,
-    /// What it receives into, if that is plain memory: what no other rank needs is combined there.
-    target: Option<Region>,
-    /// Whether it was begun elsewhere, where what goes to this rank itself goes by fragments as well.
-    resumed: bool,
 }
 
-/// What a rank's first note says.
-#[derive(Clone, Debug)]
-struct Peer {
-    first: usize,
-    /// Its buffers, if it lets others read some.
-    direct: Option<Box<Direct>>,
-}
-
-impl Peer {
-    fn input(&self) -> Option<&Mapping> {
-        self.direct.as_ref()?.mapped.input.as_ref()
-    }
-
-    fn output(&self) -> Option<&Mapping> {
-        self.direct.as_ref()?.mapped.output.as_ref()
-    }
-}
-
-impl Steps for Long {
+impl<T: Terms> Steps for Long<T> {
     fn course(&self) -> &Course {
         &self.course
     }
@@ -96,6 +77,7 @@ impl Steps for Long {
         &mut self.course
     }
 
+    #[inline]
     fn step(
         &mut self,
         stage: Stage,
@@ -105,82 +87,118 @@ impl Steps for Long {
         match stage {
             Stage::Fresh => Ok(self.begin(place, tools)),
             Stage::Waiting => self.expose(place, tools),
-            Stage::Exposing => {
-                self.exposed(place, tools);
-                Ok(Some(Stage::Gathering))
-            }
+            Stage::Exposing => Ok(Some(self.exposed(place, tools))),
             Stage::Gathering => self.gather(place, tools),
-            Stage::Combining => {
-                self.course.report(place, tools, combined(self.course.fragment));
-                Ok(Some(Stage::Collecting))
-            }
+            Stage::Combining => Ok(Some(self.combined_all(place, tools))),
             Stage::Collecting => self.collect(place, tools),
             _ => Ok(Some(self.turn(place, tools))),
         }
     }
 
     fn is_user(&self, rank: usize) -> bool {
-        !self.own.is_empty() && among(self.plan.readers(), self.met.len()).contains(&rank)
+        !self.own.is_empty() && among(self.plan().readers(), self.ranks).contains(&rank)
     }
 
     fn met(&self, rank: usize) -> Option<bool> {
-        Some(self.met.get(rank)?.as_ref()?.direct.is_some())
+        self.has_met(rank).then(|| self.direct(rank).is_some())
+    }
+
+    fn borrows(&self, _: usize) -> bool {
+        !self.lent.is_empty()
     }
 
     fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
         let Course { fragment, at, .. } = self.course;
         if self.course.is_gathering() {
-            let ranks = self.met.len();
+            let ranks = self.ranks;
             return (at < ranks).then(|| ((place.rank() + 1 + at) % ranks, exposed(fragment)));
         }
-        let (rank, step, _) = self.plan.output(fragment, at)?;
+        let (rank, step, _) = self.plan().output(fragment, at)?;
         Some((rank, step))
     }
 }
 
-impl Long {
+impl<T> Long<T> {
+    /// Nothing is to be dropped.
+    #[inline]
+    pub(super) fn is_bare(&self) -> bool {
+        self.course.is_bare() && self.lent.capacity() == 0
+    }
+
+    /// How far it has come, without what was granted to try it.
+    pub(super) fn halt(self) -> Long<()> {
+        self.with((), None)
+    }
+
+    fn with<U>(self, terms: U, plain: Option<Region>) -> Long<U> {
+        let Long { course, cold, slice, ranks, met, others, second, lent, own, flags, .. } = self;
+        Long { course, terms, cold, slice, ranks, met, others, second, lent, own, flags, plain }
+    }
+}
+
+impl Long<()> {
+    /// Goes on with what was tried, with memory that is granted until the end.
+    pub(super) fn go_on(self, terms: Kept) -> Long<Kept> {
+        let plain = terms.buffers.contributed(&terms.plan);
+        self.with(terms, plain)
+    }
+}
+
+impl<T: Terms> Long<T> {
     /// A collective that begins in this round.
-    pub(super) fn new(
-        plan: Plan,
-        (rows, combine): (Rows, Option<Combine>),
-        (ranks, round): (usize, u64),
-        slots: &Slots,
-    ) -> Long {
+    #[inline]
+    pub(super) fn new(terms: T, (ranks, round): (usize, u64), slots: &Slots) -> Long<T> {
+        let plain = terms.buffers().contributed(terms.plan());
         Long {
             course: Course::new(round, slots.next),
-            plan,
-            rows,
-            combine,
+            terms,
             cold: 0,
-            met: (0..ranks).map(|_| None).collect(),
+            slice: None,
+            ranks,
+            met: [0; _],
+            others: 0,
+            second: [0; _],
+            lent: Vec::new(),
             own: Both::default(),
             flags: 0,
-            offered: None,
-            plain: None,
-            target: None,
-            resumed: false,
+            plain,
         }
     }
 
-    /// It was begun already. It lends no buffer.
-    pub(super) fn go_on(&mut self, midway: &Midway) {
-        self.see();
-        self.resumed = true;
-        self.course.resume(midway);
-        for (met, first) in self.met.iter_mut().zip(midway.met) {
-            *met = first.map(|first| Peer { first: usize::from(first), direct: None });
+    /// Goes as far as it can while the caller looks; whether it has ended well. If not, [`Long::go_on`] comes next.
+    #[inline]
+    pub(super) fn attempt(
+        &mut self,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+        look: &mut impl FnMut() -> bool,
+    ) -> bool {
+        let Some(stage) = self.begin(place, tools) else { return false };
+        self.course.stage = stage;
+        // Others read lent buffers for longer than they are granted so far.
+        if !self.own.is_empty() {
+            return false;
         }
+        while !self.advance(place, tools) {
+            loop {
+                if !look() {
+                    return false;
+                }
+                if self.look(place) {
+                    break;
+                }
+            }
+        }
+        self.course.failure.is_none()
     }
 
-    /// Others have keys to these buffers of this rank's.
-    pub(super) fn lend(&mut self, offered: Offered) {
-        self.offered = Some(offered);
+    /// What another lets this rank read where it lies.
+    fn direct(&self, rank: usize) -> Option<&Direct> {
+        self.lent.get(rank)?.as_ref()
     }
 
-    /// Finds out where this rank's buffers lie.
-    fn see(&mut self) {
-        self.plain = direct::contributed(&self.plan, &self.rows);
-        self.target = direct::whole(&self.rows, Buffer::Recv);
+    fn plan(&self) -> &Plan {
+        self.terms.plan()
     }
 
     /// Has it fail from the beginning: it touches no memory but that of the board.
@@ -193,42 +211,50 @@ impl Long {
         if !place.has_room(tools.pml) {
             return None;
         }
-        self.see();
-        let input = self.plain.filter(|_| self.plan.exposes());
-        let offered = self.offered.take().unwrap_or_else(|| {
-            direct::offer(&self.plan, (input, self.target), place, tools.pml.bml_mut())
-        });
+        let input = self.plain.filter(|_| self.plan().exposes());
+        let offered = direct::offer(
+            self.plan(),
+            (input, self.terms.buffers().recv),
+            place,
+            tools.pml.bml_mut(),
+        );
         (self.flags, self.own) = (offered.flags(), offered.own);
         Some(Stage::Waiting)
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
+    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
         if self.course.introduce() {
-            return self.course.report(place, tools, exposed(self.course.fragment));
+            self.course.report(place, tools, exposed(self.course.fragment));
+        } else {
+            let note = introduction(self.plan(), place.rank(), self.course.first, self.flags);
+            place.seat.publish(&place.board, LONG, &note, Readers::All);
+            place.ring(tools.pml, Readers::All);
         }
-        let note = introduction(&self.plan, place.rank(), self.course.first, self.flags);
-        place.seat.publish(&place.board, LONG, &note, Readers::All);
-        place.ring(tools.pml, Readers::All);
+        self.next()
+    }
+
+    /// What comes once this fragment's bytes are there.
+    fn next(&self) -> Stage {
+        let gathers = self.slice.is_some() || self.plan().is_scan();
+        if gathers { Stage::Gathering } else { Stage::Collecting }
     }
 
     /// Fills the slot, once it is free, if it is needed.
     fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         self.course.at = 0;
-        if !self.plan.exposes() && !self.keeps() {
-            if self.course.fragment == 0 {
-                self.exposed(place, tools);
-            }
-            return Ok(Some(Stage::Gathering));
+        self.slice = self.plan().combines(self.course.fragment);
+        if !self.plan().exposes() && !self.keeps() {
+            let says = self.course.fragment == 0;
+            return Ok(Some(if says { self.exposed(place, tools) } else { self.next() }));
         }
-        let combines = self.plan.combines(self.course.fragment).is_some();
         let fills = self.own.input.is_none();
-        if fills || (combines && self.own.output.is_none()) {
+        if fills || (self.slice.is_some() && self.own.output.is_none()) {
             let filled = Filled {
-                readers: self.plan.readers(),
+                readers: self.plan().readers(),
                 round: self.course.round,
                 until: Moment::new(self.course.round, done(self.course.fragment)),
-                others_write: self.plan.is_scan(),
+                others_write: self.plan().is_scan(),
             };
             if !place.claim(self.course.slot(self.course.first), filled, tools.pml)? {
                 return Ok(None);
@@ -241,33 +267,29 @@ impl Long {
             let own = (place.rank(), self.course.slot(self.course.first));
             self.course.work.started(place.shared.say_slept(own, self.course.slept));
         }
-        Ok(Some(Stage::Exposing))
+        let is_filled = self.course.work.is_done();
+        Ok(Some(if is_filled { self.exposed(place, tools) } else { Stage::Exposing }))
     }
 
     /// Whether this rank combines in its slot what it alone needs: buffers that are not plain memory.
     fn keeps(&self) -> bool {
-        let is_plain = self.plain.is_some() && self.target.is_some();
-        !is_plain && self.plan.combines(self.course.fragment).is_some()
+        let is_plain = self.plain.is_some() && self.terms.buffers().recv.is_some();
+        !is_plain && self.slice.is_some()
     }
 
     /// Starts to fill this rank's slot.
     fn fill(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
         let own = (place.rank(), self.course.slot(self.course.first));
-        for piece in self.plan.input(self.course.fragment, self.plain.is_none()) {
+        for piece in self.terms.plan().input(self.course.fragment, self.plain.is_none()) {
             let work = &mut self.course.work;
-            let packed = place.shared.fill(&self.rows, &piece, own, tools, work);
+            let packed = place.shared.fill(self.terms.buffers(), &piece, own, tools, work);
             work.started(packed);
         }
     }
 
     /// Waits for all slots, and starts to combine this rank's slice.
     fn gather(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
-        let slice = self.plan.combines(self.course.fragment);
-        if slice.is_none() && !self.plan.is_scan() {
-            self.course.at = 0;
-            return Ok(Some(Stage::Collecting));
-        }
-        let ranks = self.met.len();
+        let ranks = self.ranks;
         if self.course.at == 0 && self.course.fragment == 0 {
             // Fetches all notes at once; each is looked at below.
             let _ = place.seat.all_there(&place.board, 0..ranks);
@@ -280,22 +302,32 @@ impl Long {
             }
             self.course.at += 1;
         }
-        if let Some(slice) = slice {
+        if let Some(slice) = self.slice.clone() {
             let combined = self.combine(slice, place, tools);
             self.course.work.started(combined);
         }
-        Ok(Some(Stage::Combining))
+        if !self.course.work.is_done() {
+            return Ok(Some(Stage::Combining));
+        }
+        self.intact(place)?;
+        Ok(Some(self.combined_all(place, tools)))
+    }
+
+    /// Tells the others that this rank's slice is combined.
+    fn combined_all(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        self.course.report(place, tools, combined(self.course.fragment));
+        Stage::Collecting
     }
 
     /// While it waits: has the cache fetch where this rank will write.
     fn warm(&mut self) {
-        if act::long(&self.rows).is_some() {
+        if self.terms.buffers().long().is_some() {
             return;
         }
         let (mut left, mut fragment) = (WARM_BYTES, self.cold.max(self.course.fragment));
-        while left > 0 && fragment < self.plan.fragments {
-            for (_, _, piece) in (0..).map_while(|index| self.plan.output(fragment, index)) {
-                left = left.saturating_sub(Shared::warm(&self.rows, &piece, left));
+        while left > 0 && fragment < self.plan().fragments {
+            for (_, _, piece) in (0..).map_while(|index| self.plan().output(fragment, index)) {
+                left = left.saturating_sub(Shared::warm(self.terms.buffers(), &piece, left));
             }
             fragment += 1;
         }
@@ -309,25 +341,33 @@ impl Long {
         place: &Place<'_>,
         tools: &Tools<'_>,
     ) -> Result<(), EngineError> {
-        let Some(combine) = &self.combine else { return Ok(()) };
-        if self.plan.is_scan() {
-            for rank in 1..self.met.len() {
+        let Some(combine) = self.terms.combine() else { return Ok(()) };
+        if self.plan().is_scan() {
+            for rank in 1..self.ranks {
                 let before = self.in_slot(rank - 1, slice.clone(), place)?;
                 let own = self.in_slot(rank, slice.clone(), place)?;
-                Shared::reduce(
-                    combine,
-                    &[before, own],
-                    own.region(),
-                    tools,
-                    &mut self.course.work,
-                )?;
+                let (sources, work) = ([before, own], &mut self.course.work);
+                Shared::reduce(combine, &sources, own.region(), tools, work)?;
             }
             return Ok(());
         }
-        let source = |rank| self.contributed(rank, slice.clone(), place);
-        let sources = (0..self.met.len()).map(source).collect::<Result<Vec<_>, _>>()?;
         let into = self.combined(place.rank(), slice.clone(), place)?.region();
+        let sources = (0..self.ranks).map(|rank| self.contributed(rank, slice.clone(), place));
+        if Shared::fold(combine, sources.clone(), into) {
+            return Ok(());
+        }
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
         Shared::reduce(combine, &sources, into, tools, &mut self.course.work)
+    }
+
+    fn has_met(&self, rank: usize) -> bool {
+        self.met[rank / 64] >> (rank % 64) & 1 == 1
+    }
+
+    /// The first slot of a rank that was met, or of this one.
+    fn first(&self, rank: usize) -> usize {
+        let is_second = self.second[rank / 64] >> (rank % 64) & 1 == 1;
+        if self.has_met(rank) { usize::from(is_second) } else { self.course.first }
     }
 
     /// A rank's slot.
@@ -337,9 +377,7 @@ impl Long {
         range: Range<u64>,
         place: &Place<'_>,
     ) -> Result<Stretch, EngineError> {
-        let first =
-            self.met.get(rank).and_then(Option::as_ref).map_or(self.course.first, |it| it.first);
-        Stretch::slot(place.shared, (rank, self.course.slot(first)), range)
+        Stretch::slot(place.shared, (rank, self.course.slot(self.first(rank))), range)
     }
 
     /// What a rank contributes, as it lies in its slot or would lie there.
@@ -349,10 +387,10 @@ impl Long {
         range: Range<u64>,
         place: &Place<'_>,
     ) -> Result<Stretch, EngineError> {
-        let start = self.plan.position(self.course.fragment, range.start);
+        let start = self.plan().position(self.course.fragment, range.start);
         let direct = start..start + (range.end - range.start);
-        let peer = self.met.get(rank).and_then(Option::as_ref);
-        match (peer.and_then(Peer::input), self.plain) {
+        let mapped = self.direct(rank).and_then(|it| it.mapped.input.as_ref());
+        match (mapped, self.plain) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
             (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
             _ => self.in_slot(rank, range, place),
@@ -367,27 +405,35 @@ impl Long {
         place: &Place<'_>,
     ) -> Result<Stretch, EngineError> {
         if rank == place.rank()
-            && let Some((target, own)) = self.target.zip(self.plan.own_result(self.course.fragment))
+            && let Some((target, own)) =
+                self.terms.buffers().recv.zip(self.plan().own_result(self.course.fragment))
         {
             return Stretch::own(target, own);
         }
-        let direct = self.plan.result(self.course.fragment, &slice);
-        let peer = self.met.get(rank).and_then(Option::as_ref);
-        match (peer.and_then(Peer::output), self.own.output) {
+        let direct = self.plan().result(self.course.fragment, &slice);
+        let mapped = self.direct(rank).and_then(|it| it.mapped.output.as_ref());
+        match (mapped, self.own.output) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
             (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
-            _ => self.in_slot(rank, self.plan.in_slot(&slice), place),
+            _ => self.in_slot(rank, self.plan().in_slot(&slice), place),
         }
+    }
+
+    /// Whether what is read is what this rank has combined where it goes.
+    fn is_in_place(&self, rank: usize, is_input: bool, place: &Place<'_>) -> bool {
+        let has_combined = !is_input && rank == place.rank();
+        has_combined && self.terms.buffers().recv.is_some() && self.plan().has_own_result()
     }
 
     /// Reads what this rank gets.
     fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         let mut read_at_once = 0;
-        while let Some((rank, step, piece)) = self.plan.output(self.course.fragment, self.course.at)
+        while let Some((rank, step, piece)) =
+            self.plan().output(self.course.fragment, self.course.at)
         {
             let is_input = step == exposed(self.course.fragment);
             let was_read = self.course.fragment > 0 && is_input && self.is_at_hand(rank, place);
-            if piece.is_empty() || was_read {
+            if piece.is_empty() || was_read || self.is_in_place(rank, is_input, place) {
                 self.course.at += 1;
                 continue;
             }
@@ -409,23 +455,26 @@ impl Long {
             let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
             let source = match is_input {
                 true => self.contributed(rank, bytes, place),
-                false => self.combined(self.plan.holder(rank), bytes, place),
+                false => self.combined(self.plan().holder(rank), bytes, place),
             };
             let read = source.and_then(|source| {
-                Shared::take(&self.rows, &piece, &source, tools, &mut self.course.work)
+                Shared::take(self.terms.buffers(), &piece, &source, tools, &mut self.course.work)
             });
             if let Err(error) = read {
                 self.course.work.fail(error);
             }
             self.course.at += 1;
         }
-        Ok(Some(Stage::Unpacking))
+        if !self.course.work.is_done() {
+            return Ok(Some(Stage::Unpacking));
+        }
+        self.intact(place)?;
+        Ok(Some(self.turn(place, tools)))
     }
 
     /// Whether fragments may get longer. All ranks agree once they have met: it depends on what all know by then.
     fn may_lengthen(&self) -> bool {
-        let lends = |peer: &Option<Peer>| peer.as_ref().is_some_and(|it| it.direct.is_some());
-        self.plan.may_lengthen() && self.own.is_empty() && !self.met.iter().any(lends)
+        T::MAY_LENGTHEN && self.plan().may_lengthen() && self.own.is_empty() && self.lent.is_empty()
     }
 
     /// Has the rest go in longer fragments, if a rank has said with this one that it has slept for one that had begun.
@@ -433,12 +482,10 @@ impl Long {
         if !self.may_lengthen() {
             return;
         }
-        let says = |rank: usize| {
-            let first = self.met.get(rank)?.as_ref().map_or(self.course.first, |it| it.first);
-            place.shared.has_slept((rank, self.course.slot(first))).ok()
-        };
-        if (0..self.met.len()).any(|rank| says(rank) == Some(true)) {
-            self.plan.lengthen(self.course.fragment + 1);
+        let says =
+            |rank: usize| place.shared.has_slept((rank, self.course.slot(self.first(rank)))).ok();
+        if (0..self.ranks).any(|rank| says(rank) == Some(true)) {
+            self.terms.lengthen(self.course.fragment + 1);
         }
     }
 
@@ -446,19 +493,18 @@ impl Long {
     fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
         self.lengthen(place);
         self.course.fragment += 1;
-        if self.course.fragment < self.plan.fragments && !self.is_over_early(place) {
-            if !self.plan.exposes() {
+        if self.course.fragment < self.plan().fragments && !self.is_over_early(place) {
+            if !self.plan().exposes() {
                 // Whoever does says so with the next fragment.
                 self.course.report(place, tools, done(self.course.fragment - 1));
             }
             return Stage::Waiting;
         }
         self.course.end(place, tools);
-        let others = self.met.iter().filter(|it| it.is_some()).count();
-        if self.plan.together() && others + 1 == self.met.len() {
+        if self.plan().together() && self.others + 1 == self.ranks {
             place.seat.all_began(self.course.round);
         }
-        Stage::Recalling
+        if self.own.is_empty() { Stage::Over } else { Stage::Recalling }
     }
 
     /// Whether a rank has come so far.
@@ -472,7 +518,7 @@ impl Long {
         if rank == place.rank() {
             return Ok(true);
         }
-        if self.met.get(rank).is_some_and(Option::is_none) && !self.meet(rank, place, tools)? {
+        if !self.has_met(rank) && !self.meet(rank, place, tools)? {
             return Ok(false);
         }
         self.course.wait((rank, step), place, tools)
@@ -486,17 +532,16 @@ impl Long {
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
         let Some(mark) = place.note(tools.pml, rank)? else { return Ok(false) };
-        let note = agree(&self.plan, rank, mark, place)?;
-        let direct = match note.flags {
-            0 => None,
-            flags => {
-                let bml = tools.pml.bml_mut();
-                Some(Box::new(direct::accept(&self.plan, (rank, flags), place, bml)?))
-            }
-        };
-        if let Some(met) = self.met.get_mut(rank) {
-            *met = Some(Peer { first: note.first, direct });
+        let note = agree(self.plan(), rank, mark, place)?;
+        if note.flags != 0 {
+            let lent = (rank, note.flags);
+            let direct = direct::accept(self.plan(), lent, place, tools.pml.bml_mut())?;
+            self.lent.resize_with(self.ranks, || None);
+            self.lent[rank] = Some(direct);
         }
+        self.met[rank / 64] |= 1 << (rank % 64);
+        self.others += 1;
+        self.second[rank / 64] |= (note.first as u64 & 1) << (rank % 64);
         Ok(true)
     }
 }

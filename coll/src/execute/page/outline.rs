@@ -111,7 +111,7 @@ fn length(piece: &Piece) -> u64 {
 
 /// What a rank puts into its slot: what only it reads stays where it is, unless it might be replaced there.
 fn fills(plan: &pieces::Plan, fragment: u64) -> impl Iterator<Item = Piece> + '_ {
-    let pieces = plan.input(fragment, plan.own_input().is_none());
+    let pieces = plan.input(fragment, plan.own_input.is_none());
     pieces.filter(|_| plan.exposes())
 }
 

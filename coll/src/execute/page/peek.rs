@@ -10,14 +10,13 @@ use gapless_engine::EngineError;
 use gapless_mem::Region;
 use gapless_pml::{Pml, PmlError};
 
-use super::act::{Lies, lies};
+use super::buffers::{Described, Lies, UserBuffers};
 use super::course::Course;
 use super::direct::{self, Side};
 use super::pieces::Piece;
 use super::{AT_ONCE_MAX, Memory, Place};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
-use crate::execute::rows::Rows;
 
 /// From so many bytes on, a block is worth the system call.
 pub(super) const BYTES_MIN: u64 = 64 << 10;
@@ -92,7 +91,7 @@ pub(super) enum Unread {
 /// piece goes, which begins `skipped` bytes behind the piece's start; how many, `most` at most. If these are several
 /// places, by a little memory of the page's own, which an engine may work on until this returns.
 pub(super) fn read_to(
-    rows: &Rows,
+    buffers: &UserBuffers<impl Described>,
     (piece, skipped, most): (&Piece, u64, u64),
     (process, key, at): (u32, &RemoteKey, u64),
     (bounce, work): (&mut Option<Memory>, &mut Work),
@@ -100,8 +99,8 @@ pub(super) fn read_to(
 ) -> Result<u64, Unread> {
     let from = piece.range.start + skipped;
     let bytes = most.min(piece.range.end.saturating_sub(from));
-    let place =
-        |bytes| lies(rows, piece.buffer, (piece.block, piece.start + skipped), from..from + bytes);
+    let start = (piece.block, piece.start + skipped);
+    let place = |bytes| buffers.part(piece.buffer, start, from..from + bytes);
     let bml = tools.pml.bml_mut();
     if let Lies::Plain(region) = place(bytes) {
         // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it.
@@ -139,7 +138,7 @@ impl Course {
     /// Reads what this rank gets of another by the kernel, [so much](AT_ONCE_MAX) at a time; whether that is all.
     pub(super) fn peek(
         &mut self,
-        rows: &Rows,
+        buffers: &UserBuffers<impl Described>,
         pieces: impl Iterator<Item = Piece>,
         (process, key, at): (u32, &RemoteKey, impl Fn(&Piece) -> u64),
         tools: &mut Tools<'_>,
@@ -153,7 +152,7 @@ impl Course {
                 }
                 let from = (process, key, at(&piece));
                 let work = (&mut self.bounce, &mut self.work);
-                let read = read_to(rows, (&piece, self.read - start, left), from, work, tools)?;
+                let read = read_to(buffers, (&piece, self.read - start, left), from, work, tools)?;
                 (self.read, left) = (self.read + read, left - read);
             }
             start = end;

@@ -125,6 +125,11 @@ pub(super) struct Plan {
     slices: (u64, u64),
     /// How many fragments there are.
     pub(super) fragments: u64,
+    /// Where what this rank contributes lies: which buffer, and which range of its packed stream. `None`: it contributes
+    /// nothing, or what it receives may replace what others have not read yet, or it is needed in the slot.
+    pub(super) own_input: Option<(Buffer, Range<u64>)>,
+    /// How many pieces this rank reads in each fragment.
+    outputs: usize,
 }
 
 /// Steps of a fragment, in a round of the board.
@@ -228,17 +233,17 @@ impl Plan {
             since: (0, 0),
             slices: (0, 0),
             fragments,
+            own_input: None,
+            outputs: 0,
         };
         plan.slices = plan.slices_of(len - fragments.saturating_sub(1) * step);
+        plan.own_input = plan.find_own_input();
+        plan.outputs = plan.count_outputs();
         fits.then_some(plan)
     }
 
     pub(super) fn operation(&self) -> Operation {
         self.operation
-    }
-
-    pub(super) fn ranks(&self) -> usize {
-        self.ranks
     }
 
     /// Bytes of all ranks' vectors, or of blocks for all.
@@ -411,9 +416,7 @@ impl Plan {
         }
     }
 
-    /// Where what this rank contributes lies: which buffer, and which range of its packed stream. `None`: it contributes
-    /// nothing, or what it receives may replace what others have not read yet, or it is needed in the slot.
-    pub(super) fn own_input(&self) -> Option<(Buffer, Range<u64>)> {
+    fn find_own_input(&self) -> Option<(Buffer, Range<u64>)> {
         let replaced = match self.shape {
             Shape::Pieces => self.root().is_none(),
             // The other rank reads it while this one writes results.
@@ -449,15 +452,19 @@ impl Plan {
 
     /// Where in the packed stream that is received what this rank combines lies, if no other rank needs it.
     pub(super) fn own_result(&self, fragment: u64) -> Option<Range<u64>> {
+        self.has_own_result().then(|| match self.call {
+            Call::Reduce { .. } => self.result(fragment, &self.slice(fragment, self.me)),
+            _ => self.window(fragment, self.me),
+        })
+    }
+
+    /// Whether there is such.
+    pub(super) fn has_own_result(&self) -> bool {
         match self.call {
-            Call::ReduceScatterBlock { .. } => Some(self.window(fragment, self.me)),
-            Call::Reduce { root, .. } if root == self.me => {
-                Some(self.result(fragment, &self.slice(fragment, self.me)))
-            }
-            Call::Allreduce { .. } if self.shape == Shape::Vectors => {
-                Some(self.window(fragment, self.me))
-            }
-            _ => None,
+            Call::ReduceScatterBlock { .. } => true,
+            Call::Reduce { root, .. } => root == self.me,
+            Call::Allreduce { .. } => self.shape == Shape::Vectors,
+            _ => false,
         }
     }
 
@@ -486,22 +493,23 @@ impl Plan {
         let buffer = if received { Buffer::Recv } else { Buffer::Send };
         let own = matches!(self.call, Call::Gather { .. } | Call::Allgather { .. }) && received;
         let left = if all { 0..0 } else { self.read_by_me(fragment) };
-        (0..blocks).flat_map(move |index| {
+        // Of each block, what lies before that which others do not read, and what lies behind it.
+        (0..2 * blocks).filter_map(move |half| {
+            let index = half / 2;
             let block = if own { self.me } else { index };
             let first = self.blocks.range(block).start;
             let rank = if self.shape == Shape::Pieces { index } else { self.me };
             let (window, at) = (self.window(fragment, rank), index as u64 * self.step);
-            let piece = move |bytes: Range<u64>| Piece {
+            let len = window.end - window.start;
+            let cut = |at_slot: u64| at_slot.saturating_sub(at).min(len);
+            let bytes = if half % 2 == 0 { 0..cut(left.start) } else { cut(left.end)..len };
+            (!bytes.is_empty()).then(|| Piece {
                 buffer,
                 block,
                 start: window.start + bytes.start,
                 range: first + window.start + bytes.start..first + window.start + bytes.end,
                 at: at + bytes.start,
-            };
-            let len = window.end - window.start;
-            let cut = |at_slot: u64| at_slot.saturating_sub(at).min(len);
-            let pieces = [piece(0..cut(left.start)), piece(cut(left.end)..len)];
-            pieces.into_iter().filter(|piece| !piece.is_empty())
+            })
         })
     }
 
@@ -515,85 +523,18 @@ impl Plan {
 
     /// The slice of all slots that this rank combines, in its own.
     pub(super) fn combines(&self, fragment: u64) -> Option<Range<u64>> {
-        if self.shape == Shape::Vectors && self.root().is_some_and(|root| root != self.me) {
+        if !self.reduces()
+            || self.shape == Shape::Vectors && self.root().is_some_and(|root| root != self.me)
+        {
             return None;
         }
         let slice = self.slice(fragment, self.me);
-        (self.reduces() && !slice.is_empty()).then_some(slice)
-    }
-
-    /// The `index`th that this rank reads: whose slot, after which step, and what goes where; `None`: there are fewer. If
-    /// these are no bytes, there is nothing to wait for.
-    pub(super) fn output(&self, fragment: u64, index: usize) -> Option<(usize, u32, Piece)> {
-        let Plan { me, ranks, .. } = *self;
-        let is_root = self.root() == Some(me);
-        // Beginning with its own, so that not all read the same slot at once.
-        let turn = (index < ranks).then(|| (me + index) % ranks);
-        let begun = self.begun(fragment);
-        let piece = |block: usize, skipped: u64, bytes: Range<u64>| {
-            let start = begun + skipped;
-            let first = self.blocks.range(block).start + start;
-            let range = first..first + (bytes.end - bytes.start);
-            Piece { buffer: Buffer::Recv, block, start, range, at: bytes.start }
-        };
-        let all = |rank: usize| {
-            let window = self.window(fragment, rank);
-            0..window.end - window.start
-        };
-        let skips_own = self.in_place() && turn == Some(me);
-        let nothing = || piece(0, 0, 0..0);
-        let exposed = exposed(fragment);
-        match self.call {
-            Call::Bcast { root, .. } => {
-                (index == 0 && !is_root).then(|| (root, exposed, piece(0, 0, all(root))))
-            }
-            Call::Scatter { root, .. } => {
-                let here = index == 0 && !self.in_place();
-                here.then(|| (root, exposed, piece(0, 0, self.slice(fragment, me))))
-            }
-            Call::ReduceScatterBlock { .. } => (index == 0).then(|| {
-                let mut piece = piece(0, 0, self.slice(fragment, me));
-                if self.in_place() && !piece.is_empty() {
-                    // It begins at the first block, and may be longer than that.
-                    (piece.block, piece.start) = self.blocks.locate(piece.range.start);
-                }
-                (me, combined(fragment), piece)
-            }),
-            Call::Gather { .. } if !is_root => None,
-            Call::Gather { .. } | Call::Allgather { .. } | Call::Alltoall { .. } => {
-                let from = turn?;
-                let bytes = match self.shape {
-                    Shape::Pieces => self.slice(fragment, me),
-                    _ => all(from),
-                };
-                // Of an all-to-all, all is read again: it was taken from there.
-                let skipped = skips_own && self.shape == Shape::Whole;
-                Some((from, exposed, if skipped { nothing() } else { piece(from, 0, bytes) }))
-            }
-            Call::Reduce { .. } if !is_root => None,
-            Call::Reduce { .. } | Call::Allreduce { .. } if self.shape == Shape::Vectors => {
-                (index == 0).then(|| (me, combined(fragment), piece(0, 0, all(me))))
-            }
-            Call::Exscan { .. } if me == 0 => None,
-            _ => {
-                let from = turn?;
-                let slice = self.slice(fragment, from);
-                Some((from, combined(fragment), piece(0, slice.start, slice)))
-            }
-        }
-    }
-}
-
-impl Plan {
-    /// All that is read of what a rank contributes: `first` is its part in the first fragment.
-    pub(super) fn whole(&self, rank: usize, first: Piece) -> Piece {
-        let of = if self.shape == Shape::Pieces { self.me } else { rank };
-        let start = first.range.start;
-        Piece { range: start..start + self.block_bytes(of), ..first }
+        (!slice.is_empty()).then_some(slice)
     }
 }
 
 mod lengthen;
+mod output;
 
 #[cfg(test)]
 mod tests;

@@ -1,28 +1,37 @@
 //! Collectives of plain memory at once, if nothing delays them.
 //!
-//! What depends on the call alone is found out without a page ([`Known`]). Then a short call (longer ones:
-//! [`super::prompt`]) stores, waits for a few loads' time, and loads. All that is unusual is left to
+//! What depends on the call alone is found out without a page ([`Known`]). A long call goes through the steps of
+//! [`Long`] until one would wait for longer than a few loads; [`Page::begin_task`] goes on from there. A short one has
+//! a body of its own: it stores, waits for a few loads' time, and loads. All that is unusual is left to
 //! [`Short`](super::short::Short): a rank that is late or lost, a note that says something else, a reader that is
 //! behind. It goes on where this has stopped ([`Halfway`]).
 
 use std::ops::Range;
 
-use gapless_engine::PackedFold;
+use gapless_engine::{HostEngine, PackedFold};
 use gapless_mem::Region;
 use gapless_pml::Pml;
 use gapless_sync::board::{Board, Mark, Readers, Seat};
 
+use super::buffers::UserBuffers;
 use super::circle::Circle;
+use super::long::{Lent, Long};
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
 use super::task::Way;
-use super::{Area, Page, act, pieces, prompt, routes};
+use super::{Area, Page, act, pieces, routes};
+use crate::build::rows as rows_of;
+use crate::execute::act::Tools;
 use crate::execute::rows::Combine;
 use crate::schedule::Buffer;
 use crate::{Call, Reduction};
 
 /// What is read of each note is fetched as soon as that note is there, if these are no more bytes.
 const AHEAD_MAX: usize = 256;
+
+/// The most bytes of all ranks' vectors, or of the blocks of all ranks, that a long call tries: what takes longer lets
+/// others have a turn in between.
+const VOLUME_MAX: u64 = 256 << 10;
 
 /// What one rank does in a call, but for where its buffers lie.
 #[derive(Clone, Debug)]
@@ -31,8 +40,10 @@ pub struct Known {
     pub(super) combine: Option<Combine>,
     /// The rank, and of how many.
     pub(super) of: (usize, usize),
+    /// Bytes of what is sent, and of what is received.
+    bytes: (u64, u64),
     /// Whether it can be tried at once.
-    prompt: bool,
+    is_tried: bool,
 }
 
 impl Known {
@@ -55,7 +66,7 @@ impl Known {
             return None;
         }
         let fold = combine.as_ref().and_then(Combine::fold);
-        let (way, prompt) = if plan::fits(call, ranks) {
+        let (way, is_tried) = if plan::fits(call, ranks) {
             let plan = Plan::new(call, rank, ranks);
             let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
             (Way::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
@@ -63,10 +74,14 @@ impl Known {
             return None;
         } else {
             let plan = pieces::Plan::new(call, rank, ranks)?;
-            let prompt = prompt::takes(&plan, fold.as_ref());
-            (Way::Long(plan), prompt)
+            let folds = call.reduction().is_none() || fold.is_some();
+            let is_tried =
+                folds && !plan.is_scan() && !plan.may_lengthen() && plan.volume() <= VOLUME_MAX;
+            (Way::Long(plan), is_tried)
         };
-        Some(Known { way, combine, of: (rank, ranks), prompt: prompt && plain })
+        let (send, recv) = rows_of(call, rank, ranks);
+        let bytes = (send.len(), recv.len());
+        Some(Known { way, combine, of: (rank, ranks), bytes, is_tried: is_tried && plain })
     }
 
     /// Whether it goes by notes alone.
@@ -102,8 +117,8 @@ fn part(
 
 impl Page {
     /// Does a collective if that takes no longer than a few looks; whether it has ended. If not, the caller goes on
-    /// with [its task](Known::task) by [`begin_task`](Page::begin_task), with the same number. `look`: whether to look
-    /// once more.
+    /// with [its task](Known::task) by [`begin_task`](Page::begin_task), with the same number and memory. `look`: whether
+    /// to look once more.
     ///
     /// `known` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of its
     /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot
@@ -121,17 +136,14 @@ impl Page {
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,
     ) -> bool {
-        if !known.prompt || known.of != (self.circle.seat(), self.shared.ranks) {
+        if !known.is_tried || known.of != (self.circle.seat(), self.shared.ranks) {
             return false;
         }
         let fold = known.combine.as_ref().and_then(Combine::fold);
         let plan = match &known.way {
             Way::Short(plan) => plan,
             Way::Long(plan) => {
-                // SAFETY: the caller's promise.
-                return unsafe {
-                    self.attempt_long(number, (plan, fold.as_ref()), buffers, pml, look)
-                };
+                return self.attempt_long(number, (plan, known), buffers, pml, look);
             }
             Way::Exchange(..) => return false,
         };
@@ -168,6 +180,40 @@ impl Page {
         at.seat.finish(&at.board);
         at.ring(Readers::All);
         true
+    }
+
+    /// As `attempt`, of a long call.
+    #[inline(never)] // its frame is large
+    fn attempt_long(
+        &mut self,
+        number: u64,
+        (plan, known): (&pieces::Plan, &Known),
+        (send, recv): (Option<Region>, Option<Region>),
+        pml: &mut Pml,
+        mut look: impl FnMut() -> bool,
+    ) -> bool {
+        let has = |region: Option<Region>, bytes: u64| {
+            bytes == 0 || region.is_some_and(|it| it.len() >= bytes && it.as_ptr().is_some())
+        };
+        if !has(send, known.bytes.0) || !has(recv, known.bytes.1) || self.may_begin().is_err() {
+            return false;
+        }
+        self.seat.begin(number);
+        let buffers = UserBuffers::plain(send, recv);
+        let terms = Lent { plan, combine: known.combine.as_ref(), buffers };
+        let of = (self.shared.ranks, self.seat.round());
+        let mut long = Long::new(terms, of, &self.slots);
+        let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, page: None };
+        let (_, mut place) = self.parts();
+        place.only_looks = true;
+        let is_over = long.attempt(&mut place, &mut tools, &mut look);
+        if !is_over {
+            self.tried = Some((number, Box::new(long.halt())));
+        } else if long.is_bare() {
+            // To find that out is less than to drop each part of it.
+            std::mem::forget(long);
+        }
+        is_over
     }
 }
 

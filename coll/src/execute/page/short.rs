@@ -13,6 +13,7 @@ use gapless_engine::EngineError;
 use gapless_sync::board::{Awaited, Mark, Readers};
 
 use super::Place;
+use super::buffers::UserBuffers;
 use super::course::Carried;
 use super::introduction::introduced;
 use super::plan::{FAILED, LONG, Plan, Round, Then};
@@ -20,13 +21,13 @@ use super::quick::Halfway;
 use crate::Operation;
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::{CollError, NOTICE_BYTES};
-use crate::execute::rows::{Combine, Rows};
+use crate::execute::rows::Combine;
 
 /// A short collective that is under way.
 #[derive(Debug)]
 pub(super) struct Short {
     plan: Plan,
-    rows: Rows,
+    buffers: UserBuffers,
     combine: Option<Combine>,
     stage: Stage,
     /// Rounds that are over.
@@ -111,10 +112,15 @@ impl Carried for Short {
 
 impl Short {
     /// A collective that begins in this round.
-    pub(super) fn new(plan: Plan, rows: Rows, combine: Option<Combine>, round: u64) -> Short {
+    pub(super) fn new(
+        plan: Plan,
+        buffers: UserBuffers,
+        combine: Option<Combine>,
+        round: u64,
+    ) -> Short {
         Short {
             plan,
-            rows,
+            buffers,
             combine,
             stage: Stage::Fresh,
             rounds: 0,
@@ -172,7 +178,7 @@ impl Short {
             Stage::Fresh => {
                 if self.failure.is_none()
                     && let Some(span) = &self.plan.input
-                    && let Err(error) = place.area.pack(&self.rows, span, tools, &mut self.work)
+                    && let Err(error) = place.area.pack(&self.buffers, span, tools, &mut self.work)
                 {
                     self.work.fail(error);
                 }
@@ -328,7 +334,7 @@ impl Short {
             return;
         };
         let combined = last.then == Then::Combine;
-        let begun = place.area.unpack(&self.rows, span, combined, tools, &mut self.work);
+        let begun = place.area.unpack(&self.buffers, span, combined, tools, &mut self.work);
         if let Err(error) = begun {
             self.work.fail(error);
         }

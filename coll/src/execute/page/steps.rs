@@ -128,7 +128,7 @@ impl Page {
             return;
         }
         // It may have begun, and stopped halfway.
-        self.halfway = None;
+        (self.halfway, self.tried) = (None, None);
         self.seat.begin(number);
         let (_, mut place) = self.parts();
         // It writes no note that would say why: if the others do this collective by messages, nobody would ever have read

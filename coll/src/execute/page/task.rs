@@ -1,7 +1,7 @@
 //! A collective through shared memory as one rank describes it: checked, planned, and ready to begin.
 
 use super::quick::Known;
-use super::{direct, pieces, plan, routes};
+use super::{buffers, pieces, plan, routes};
 use crate::build::rows as rows_of;
 use crate::execute::error::CollError;
 use crate::execute::rows::{Blocks, Combine, Rows};
@@ -34,7 +34,7 @@ impl Way {
         Ok(if plan::fits(call, ranks) {
             Way::Short(plan::Plan::new(call, rank, ranks))
         } else if routes::fits(call, ranks) {
-            let is_plain = direct::sends_plain(rows);
+            let is_plain = buffers::sends_plain(rows);
             let plan = routes::Plan::new(call, rank, ranks, is_plain);
             Way::Exchange(plan.ok_or_else(refused)?, is_plain)
         } else {

@@ -9,8 +9,7 @@ use super::{Plan, Shape, grain, slot_bytes};
 use crate::execute::page::slots::LAST_BYTES;
 use crate::schedule::Row;
 
-/// Blocks or vectors of fewer bytes are over soon. Ranks may have begun such before they say anything
-/// ([`super::super::prompt`]).
+/// Blocks or vectors of fewer bytes are over soon.
 const LEN_MIN: u64 = 1 << 20;
 
 impl Plan {

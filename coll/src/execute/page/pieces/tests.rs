@@ -83,7 +83,7 @@ fn fills(plan: &Plan, fragment: u64, all: bool, bytes: &Range<u64>) -> bool {
 /// `longer`: from this fragment on they are.
 fn check(call: &Call<'_>, me: usize, plans: &[Plan], longer: Option<u64>) {
     // Where what a rank contributes lies is asked before fragments get longer.
-    let own_input = plans[me].own_input();
+    let own_input = plans[me].own_input.clone();
     let (mut plans, ranks) = (plans.to_vec(), plans.len());
     let slot = match longer {
         None => plans[me].slot(),
@@ -191,7 +191,7 @@ fn two_ranks_combine_whole_vectors_each_for_itself() {
             for plan in [plan(0), plan(1)] {
                 assert_eq!(plan.combines(0) == Some(0..len), is_whole, "{len}");
                 assert_eq!(plan.shares_results(), !is_whole);
-                assert_eq!(plan.own_input().is_none(), is_whole && in_place);
+                assert_eq!(plan.own_input.is_none(), is_whole && in_place);
             }
             let plan = |me| Plan::new(&Call::Reduce { root: 1, len, of, in_place }, me, 2).unwrap();
             let (other, root) = (plan(0), plan(1));
@@ -199,7 +199,7 @@ fn two_ranks_combine_whole_vectors_each_for_itself() {
             assert_eq!((other.exposes(), root.exposes()), (true, !is_whole));
             assert_eq!(other.combines(0).is_none(), is_whole);
             assert_eq!(other.readers() == Readers::One(1), is_whole);
-            assert!(root.own_input().is_some(), "nobody else reads it, or a slice at most");
+            assert!(root.own_input.is_some(), "nobody else reads it, or a slice at most");
         }
     }
     let three = Plan::new(&Call::Allreduce { len: 2000, of, in_place: false }, 0, 3).unwrap();
