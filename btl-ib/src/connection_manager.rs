@@ -42,7 +42,7 @@ struct Shared {
     /// Readable while something waits for the thread.
     wake: OwnedFd,
     stop: AtomicBool,
-    /// Datagrams of others.
+    /// Datagrams of unauthenticated processes.
     unauthenticated: AtomicU64,
     /// For tests: the key to send with, if not zero.
     #[cfg(test)]
@@ -61,7 +61,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ConnectionManager {
-    /// Opens it.
+    /// Opens the queue pair and starts the thread.
     ///
     /// # Errors
     /// The device or the system has no more of something.
@@ -120,7 +120,7 @@ impl ConnectionManager {
         Ok(ConnectionManager { shared, thread: Some(thread), number })
     }
 
-    /// The number of its queue pair.
+    /// The number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -146,7 +146,7 @@ impl ConnectionManager {
         next
     }
 
-    /// For tests: how many datagrams of others have come.
+    /// For tests: how many datagrams of unauthenticated processes have come.
     #[cfg(test)]
     pub(crate) fn unauthenticated(&self) -> u64 {
         self.shared.unauthenticated.load(Ordering::Relaxed)

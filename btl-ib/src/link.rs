@@ -41,7 +41,7 @@ pub(crate) struct Link {
     pub(crate) met: bool,
     /// What is sent is retained until the peer's process has it.
     pub(crate) retains: bool,
-    /// Of a link that is lost: what the peer may not have.
+    /// Of a lost link: messages that the peer may not have.
     pub(crate) unacknowledged: Vec<Unacknowledged>,
 }
 
@@ -61,15 +61,15 @@ pub(crate) struct Calling {
     pub(crate) call: HelloCall,
 }
 
-/// Our hellos to a peer.
+/// The hellos of this process to a peer.
 pub(crate) struct HelloCall {
     /// As the peer is to know this end; the flags are set when it is sent.
     pub(crate) hello: Hello,
     /// Where the peer counts our messages.
     pub(crate) ack_word: AckWord,
-    /// When the next is due.
+    /// When the next hello is due.
     pub(crate) due: Instant,
-    /// How many the peer has not answered at all.
+    /// Hellos that the peer has not answered at all.
     pub(crate) unanswered: u32,
     pub(crate) signs: Signs,
 }
@@ -85,9 +85,9 @@ pub(crate) struct Up {
     pub(crate) slots: Slots,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
-    /// If what is sent is retained.
+    /// Messages sent, if the link retains.
     pub(crate) retained: Option<Retained>,
-    /// What has come, of a link that retains.
+    /// Messages that have come, if the link retains.
     pub(crate) had: Had,
     /// What is posted, in order.
     pub(crate) posted: VecDeque<Posted>,
@@ -95,8 +95,8 @@ pub(crate) struct Up {
     position: u32,
     sequence_out: u16,
     pub(crate) sequence_in: u16,
-    /// Messages since the last whose end will be told.
-    untold: u32,
+    /// Unsignaled sends since the last signaled one.
+    unsignaled: u32,
     pub(crate) messages_out: u32,
     pub(crate) grants_out: u32,
     pub(crate) parts_out: u32,
@@ -105,7 +105,7 @@ pub(crate) struct Up {
     /// When the peer's adapter has last answered.
     pub(crate) heard: Instant,
     pub(crate) ending: Option<Ending>,
-    /// Its queue pair takes no more buffers.
+    /// The queue pair takes no more buffers.
     pub(crate) drained: bool,
     /// One-sided operations that are not posted in full.
     pub(crate) operations: VecDeque<u32>,
@@ -119,14 +119,14 @@ pub(crate) struct Ending {
     pub(crate) empty: bool,
 }
 
-/// The queue pair of a link that has ended. It may have taken buffers out of the shared receive queue, which come back
-/// before the device says that it was the last: destroyed before, it would take them along.
+/// The queue pair of a link that has ended. It may still hold buffers of the shared receive queue. The device returns
+/// them, and then reports the last one. A queue pair that is destroyed earlier takes its buffers along.
 pub(crate) struct DrainingQp {
     pub(crate) qp: Qp<ReadyToSend>,
     pub(crate) since: Instant,
-    /// It takes no more buffers.
+    /// The queue pair takes no more buffers.
     pub(crate) drained: bool,
-    /// A complete look at completions has begun since.
+    /// A complete poll of completions has begun since then.
     pub(crate) looked: bool,
 }
 
@@ -201,7 +201,7 @@ impl Up {
             position: 0,
             sequence_out: 0,
             sequence_in: 0,
-            untold: 0,
+            unsignaled: 0,
             messages_out: 0,
             grants_out: 0,
             parts_out: 0,
@@ -267,11 +267,11 @@ impl Up {
 
     /// Whether the end of the next message is to be told: now and then, so that its buffers come back.
     fn tells(&mut self, wanted: bool) -> bool {
-        self.untold += 1;
+        self.unsignaled += 1;
         let quarter = (self.call.hello.buffers / 4).max(1);
-        let told = wanted || self.untold >= quarter || self.slots.free() < 2;
+        let told = wanted || self.unsignaled >= quarter || self.slots.free() < 2;
         if told {
-            self.untold = 0;
+            self.unsignaled = 0;
         }
         told
     }
@@ -319,7 +319,7 @@ impl Up {
     pub(crate) fn write_ack(&mut self, link: u32) -> Result<(), LinkError> {
         let (name, count) = (self.name(link), u64::from(self.had.tell()));
         self.qp.write_inline(name, true, &count.to_le_bytes(), self.peer.ack_word)?;
-        self.untold = 0;
+        self.unsignaled = 0;
         self.note(PostedWork::Ack);
         Ok(())
     }
@@ -355,7 +355,7 @@ impl Up {
     pub(crate) fn say(&mut self, link: u32, kind: MessageKind) -> Result<(), LinkError> {
         let header = self.header(kind, 0, 0).write();
         self.qp.send_inline(self.name(link), true, &header)?;
-        self.untold = 0;
+        self.unsignaled = 0;
         self.note(if kind == MessageKind::Farewell {
             PostedWork::Farewell
         } else {
@@ -372,7 +372,7 @@ impl Up {
         let name = self.name(link);
         // SAFETY: there are no pieces.
         unsafe { self.qp.move_bytes(name, true, RdmaKind::Write, &[], (0, 0)) }?;
-        self.untold = 0;
+        self.unsignaled = 0;
         self.note(PostedWork::Pulse);
         Ok(())
     }
@@ -395,7 +395,7 @@ impl Up {
         let name = self.name(link);
         // SAFETY: the caller's promise.
         unsafe { self.qp.move_bytes(name, true, way, pieces, remote) }?;
-        self.untold = 0;
+        self.unsignaled = 0;
         self.note(PostedWork::OperationPart(part));
         Ok(())
     }

@@ -7,17 +7,17 @@ use crate::proof::Hello;
 use gapless_btl::Callers;
 use std::collections::HashMap;
 
-/// How many there may be. Another one repeats its call until there is room.
+/// The most pending connections. Another caller repeats its call until there is room.
 const PENDING_MAX: usize = 4096;
 
-/// All of them.
+/// All pending connections.
 #[derive(Default)]
 pub(crate) struct PendingConnections {
-    /// What each has said last.
+    /// The last hello of each caller.
     waiting: HashMap<Id, Hello>,
-    /// The ranks of those who are new.
+    /// The ranks of new callers.
     called: Callers,
-    /// Those who were introduced, by number of their links, and are to be answered.
+    /// Callers that were introduced and are to be answered, with the number of their link.
     welcome: Vec<(u32, Hello)>,
 }
 
