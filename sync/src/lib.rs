@@ -6,7 +6,7 @@
 //!   shared memory (`btl-sm`) rely on it.
 //! - [`Fences`] are the two sides of falling asleep without missing what was published.
 //! - [`Asleep`] counts the threads that sleep, for those that publish something without a lock.
-//! - [`board`] is shared memory on which the ranks of a host publish short notes for each other.
+//! - [`mailboxes`] are shared memory in which the ranks of a host publish short notes for each other.
 //! - [`Followers`] decides which of several waiting threads polls; the others sleep, each on its [`Parker`].
 //!
 //! ```
@@ -18,16 +18,16 @@
 //! assert_eq!(gate.enter().len(), 2);
 //! ```
 //!
-//! The first two are for Linux. loom explores the gate, the board, the followers and the count of sleepers (`cargo xtask
-//! test` runs it, and the comments at the end of `gate.rs` and `followers.rs` have the command).
+//! The first two are for Linux. loom explores the gate, the mailboxes, the followers and the count of sleepers (`cargo
+//! xtask test` runs it, and the comments at the end of `gate.rs` and `followers.rs` have the command).
 #![deny(unsafe_code)]
 
 mod asleep;
-pub mod board;
 mod fences;
 mod followers;
 #[allow(unsafe_code, reason = "a lock: hands out what it guards")]
 mod gate;
+pub mod mailboxes;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "membarrier(2)")]
 pub mod membarrier;

@@ -1,13 +1,13 @@
-//! Collectives on one host without messages: by notes on a shared board, and by slots beside it.
+//! Collectives on one host without messages: by notes in shared mailboxes, and by slots beside them.
 //!
-//! The ranks of a communicator that can map each other's memory have one [board](gapless_sync::board) in common, and
-//! slots: a [`Page`] is one rank's place at it, an [`Opening`] makes them. A collective of up to [`SHORT_BYTES`] costs
-//! each rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through slots, a
-//! fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it
-//! gets (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are read where they lie
-//! instead, if peers can map that memory, or if the kernel lets them read it and each block is for one rank only
-//! (`direct`). Where only the sender and the receiver of bytes know how many there are, the sender says so in its note
-//! or beside its slots, and the receiver checks it (`exchange`).
+//! The ranks of a communicator that can map each other's memory have [mailboxes](gapless_sync::mailboxes) in common,
+//! and slots: a [`Page`] is one rank's end of them, an [`Opening`] makes them. A collective of up to [`SHORT_BYTES`]
+//! costs each rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through
+//! slots, a fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks
+//! what it gets (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are read where
+//! they lie instead, if peers can map that memory, or if the kernel lets them read it and each block is for one rank
+//! only (`direct`). Where only the sender and the receiver of bytes know how many there are, the sender says so in its
+//! note or beside its slots, and the receiver checks it (`exchange`).
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
 //! at all ranks and in every run.
@@ -72,7 +72,7 @@ use gapless_bml::Rank;
 use gapless_engine::{Engine, Reducer};
 use gapless_mem::{Lease, Words};
 use gapless_pml::{Pml, PmlError, RequestId};
-use gapless_sync::board::{Awaited, Board, Broken, Mark, NOTE_BYTES, Readers, Seat};
+use gapless_sync::mailboxes::{Awaited, Broken, Flag, LocalRank, Mailboxes, NOTE_BYTES, Readers};
 
 use super::SHARES_MAX;
 use super::act::Tools;
@@ -115,7 +115,7 @@ struct Shared {
 impl Shared {
     /// `None`: it is too short.
     fn new(words: Words, slots: Lease, ranks: usize) -> Option<Shared> {
-        Board::new(words.all(), ranks)?;
+        Mailboxes::new(words.all(), ranks)?;
         let slot_bytes = pieces::slot_bytes(ranks);
         let needed = Shared::bytes(ranks)?.checked_sub(Shared::first_slot(ranks)?)?;
         (slots.region().len() >= needed).then_some(Shared { words, slots, slot_bytes, ranks })
@@ -123,7 +123,7 @@ impl Shared {
 
     /// Where the slots begin: on a page of their own.
     fn first_slot(ranks: usize) -> Option<u64> {
-        let words = Board::words(ranks).checked_mul(size_of::<u64>())?;
+        let words = Mailboxes::words(ranks).checked_mul(size_of::<u64>())?;
         (words as u64).checked_next_multiple_of(4096)
     }
 
@@ -148,8 +148,8 @@ impl Shared {
     }
 
     #[inline]
-    fn board(&self) -> Board<'_> {
-        match Board::new(self.words.all(), self.ranks) {
+    fn board(&self) -> Mailboxes<'_> {
+        match Mailboxes::new(self.words.all(), self.ranks) {
             Some(board) => board,
             None => unreachable!("`new` has found enough words, and they stay"),
         }
@@ -160,7 +160,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Page {
     shared: Shared,
-    seat: Seat,
+    seat: LocalRank,
     circle: Circle,
     /// That of messages that wake sleepers.
     ring_tag: i32,
@@ -217,7 +217,11 @@ impl Going {
 }
 
 impl Page {
-    fn new((shared, area): (Shared, Area), seat: Seat, (circle, ring_tag): (Circle, i32)) -> Page {
+    fn new(
+        (shared, area): (Shared, Area),
+        seat: LocalRank,
+        (circle, ring_tag): (Circle, i32),
+    ) -> Page {
         let slots = Slots::default();
         Page {
             shared,
@@ -499,9 +503,9 @@ impl Page {
 
 /// What a collective works with, but for the endpoint.
 struct Place<'p> {
-    board: Board<'p>,
+    board: Mailboxes<'p>,
     shared: &'p Shared,
-    seat: &'p mut Seat,
+    seat: &'p mut LocalRank,
     circle: &'p Circle,
     ring_tag: i32,
     area: &'p mut Area,
@@ -530,7 +534,7 @@ impl Place<'_> {
     /// # Errors
     /// It will never be.
     #[inline]
-    fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Mark>, CollError> {
+    fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.circle, broken);
         let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
         if found.is_some() || self.only_looks {
@@ -540,7 +544,7 @@ impl Place<'_> {
     }
 
     /// As `note`, if it was not there.
-    fn late_note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Mark>, CollError> {
+    fn late_note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.circle, broken);
         let loss = self.loss(pml, rank);
         let past = !self.seat.is_behind(&self.board, rank, self.seat.round());

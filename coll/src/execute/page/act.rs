@@ -18,7 +18,7 @@ use gapless_bml::Mapping;
 use gapless_engine::{EngineError, PackedFold, Typed};
 use gapless_mem::Region;
 use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
-use gapless_sync::board::NOTE_BYTES;
+use gapless_sync::mailboxes::NOTE_BYTES;
 
 use super::buffers::{Described, Lies, UserBuffers};
 use super::circle::Circle;

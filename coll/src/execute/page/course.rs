@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use gapless_sync::board::{Awaited, Moment, Readers};
+use gapless_sync::mailboxes::{Awaited, Moment, Readers};
 
 use super::introduction::notice;
 use super::pieces::exposed;

@@ -18,7 +18,7 @@
 mod note;
 
 use gapless_bml::{Bml, Mapping, RemoteKey};
-use gapless_sync::board::{Moment, Readers};
+use gapless_sync::mailboxes::{Moment, Readers};
 
 use super::act::Stretch;
 use super::buffers::UserBuffers;

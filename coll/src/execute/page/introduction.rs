@@ -1,6 +1,6 @@
 //! The first note of a rank in a long collective: what it calls, and where others find its bytes.
 
-use gapless_sync::board::Mark;
+use gapless_sync::mailboxes::Flag;
 
 use super::Place;
 use super::pieces::{Plan, SLOTS};
@@ -67,7 +67,7 @@ pub(super) fn notice(source: usize, place: &Place<'_>) -> CollError {
 pub(super) fn agree(
     plan: &Plan,
     source: usize,
-    mark: Mark,
+    mark: Flag,
     place: &Place<'_>,
 ) -> Result<Introduction, CollError> {
     let rank = place.circle.rank(source);

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use gapless_engine::EngineError;
 use gapless_mem::Region;
-use gapless_sync::board::{Moment, Readers};
+use gapless_sync::mailboxes::{Moment, Readers};
 
 use super::act::Stretch;
 use super::course::{Carried, Course, Next, Stage, Steps};

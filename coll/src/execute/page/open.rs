@@ -24,7 +24,7 @@ use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_engine::{Engine, Reducer, Typed};
 use gapless_mem::{Lease, Words};
 use gapless_pml::Pml;
-use gapless_sync::board::Seat;
+use gapless_sync::mailboxes::LocalRank;
 use gapless_sync::{Fences, membarrier};
 
 use super::circle::Circle;
@@ -420,7 +420,7 @@ impl Opening {
             USED_SYMMETRIC => Fences::Symmetric,
             _ => return Some(None),
         };
-        let seat = Seat::new(self.me, self.ranks, fences);
+        let seat = LocalRank::new(self.me, self.ranks, fences);
         let made = self.shared.take().zip(self.circle.clone());
         Some(made.map(|(memory, circle)| Page::new(memory, seat, (circle, self.ring_tag))))
     }

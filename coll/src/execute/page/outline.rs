@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use gapless_sync::board::Readers;
+use gapless_sync::mailboxes::Readers;
 
 use super::pieces::{self, Piece, SLOTS};
 use super::plan::{self, Content, Round, Span, Then};

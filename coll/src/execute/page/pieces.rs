@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use gapless_sync::board::{Readers, STEP_MAX};
+use gapless_sync::mailboxes::{Readers, STEP_MAX};
 
 use crate::schedule::{Buffer, Row, SCRATCH_ALIGN};
 use crate::{Call, Operation};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use gapless_sync::board::{KIND_MAX, NOTE_BYTES, Readers};
+use gapless_sync::mailboxes::{KIND_MAX, NOTE_BYTES, Readers};
 
 use super::pieces::lcm;
 use crate::schedule::Buffer;

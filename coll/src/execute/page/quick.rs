@@ -11,7 +11,7 @@ use std::ops::Range;
 use gapless_engine::{HostEngine, PackedFold};
 use gapless_mem::Region;
 use gapless_pml::Pml;
-use gapless_sync::board::{Board, Mark, Readers, Seat};
+use gapless_sync::mailboxes::{Flag, LocalRank, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
 use super::circle::Circle;
@@ -219,8 +219,8 @@ impl Page {
 
 /// What rounds work with.
 struct At<'p> {
-    board: Board<'p>,
-    seat: &'p mut Seat,
+    board: Mailboxes<'p>,
+    seat: &'p mut LocalRank,
     area: &'p mut Area,
     pml: &'p mut Pml,
     circle: &'p Circle,
@@ -243,9 +243,9 @@ impl At<'_> {
     #[inline]
     fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
         let len = round.note(self.circle.seat());
-        let mark = Mark { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
+        let mark = Flag { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
         let part = round.part(self.circle.seat());
-        let ahead = if part.len() <= AHEAD_MAX { Seat::ahead(len, &part) } else { 0..0 };
+        let ahead = if part.len() <= AHEAD_MAX { LocalRank::ahead(len, &part) } else { 0..0 };
         loop {
             match self.seat.all_like(&self.board, round.sources.clone(), mark, ahead.clone()) {
                 Some(like) => return like,

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use gapless_sync::board::{NOTE_BYTES, Readers, STEP_MAX};
+use gapless_sync::mailboxes::{NOTE_BYTES, Readers, STEP_MAX};
 
 use crate::schedule::{Buffer, Row};
 use crate::topologies::Edge;

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use gapless_engine::EngineError;
-use gapless_sync::board::{Awaited, Mark, Readers};
+use gapless_sync::mailboxes::{Awaited, Flag, Readers};
 
 use super::Place;
 use super::buffers::UserBuffers;
@@ -278,9 +278,9 @@ impl Short {
     }
 
     /// What is wrong with another rank's note.
-    fn refuses(&self, mark: Mark, source: usize, place: &Place<'_>) -> Option<CollError> {
+    fn refuses(&self, mark: Flag, source: usize, place: &Place<'_>) -> Option<CollError> {
         let rank = place.circle.rank(source);
-        let Mark { kind, len } = mark;
+        let Flag { kind, len } = mark;
         if kind == FAILED {
             let mut notice = [0; NOTICE_BYTES];
             place.seat.read(&place.board, source, 0, &mut notice);

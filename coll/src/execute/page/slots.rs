@@ -1,7 +1,7 @@
 //! A rank's own slots: what is in them, and when they may be filled again.
 
 use gapless_pml::Pml;
-use gapless_sync::board::{Moment, Readers, Seat};
+use gapless_sync::mailboxes::{LocalRank, Moment, Readers};
 
 use super::Place;
 use super::pieces::SLOTS;
@@ -48,7 +48,7 @@ impl Place<'_> {
         let Filled { readers, round, until, .. } = self.slots.filled[slot]?;
         let (me, ranks) = (self.rank(), self.circle.size());
         let (seat, board) = (&mut *self.seat, &self.board);
-        let over = |rank: usize, seat: &mut Seat| {
+        let over = |rank: usize, seat: &mut LocalRank| {
             seat.has_passed(rank, round)
                 || seat.reached(board, rank, until)
                 || !seat.is_behind(board, rank, round)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use gapless_engine::{Engine, Reducer};
 use gapless_pml::Pml;
-use gapless_sync::board::Readers;
+use gapless_sync::mailboxes::Readers;
 
 use super::{Going, Page, Task};
 use crate::Call;

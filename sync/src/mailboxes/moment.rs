@@ -42,7 +42,7 @@ impl Moment {
         Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 3))
     }
 
-    /// As it is written on the board.
+    /// As it is written into the mailboxes.
     #[inline]
     pub(super) fn word(self) -> u64 {
         self.0

@@ -2,37 +2,39 @@
 
 use super::primitive::AtomicU64;
 use super::primitive::Ordering;
-use super::{BESIDE_MARK, Board, FIRST_LONG, LINE_WORDS, Mark, ROUND_SHIFT, Seat, split, words};
+use super::{
+    BESIDE_FLAG, FIRST_LONG, Flag, LINE_WORDS, LocalRank, Mailboxes, ROUND_SHIFT, split, words,
+};
 use std::ops::Range;
 
-impl Seat {
+impl LocalRank {
     /// Whether all of these ranks have written notes of this round; not this rank itself. The loads do not wait for
     /// each other, so it takes no longer than the slowest.
     #[inline]
     #[must_use]
-    pub fn all_there(&self, board: &Board<'_>, ranks: Range<usize>) -> bool {
+    pub fn all_there(&self, mailboxes: &Mailboxes<'_>, ranks: Range<usize>) -> bool {
         let there = |rank: usize| {
-            let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
+            let word = mailboxes.note(rank, self.round)[0].load(Ordering::Acquire);
             word >> ROUND_SHIFT >= self.round || rank == self.rank
         };
         ranks.fold(true, |all, rank| all & there(rank))
     }
 
-    /// Whether the notes of this round of all of these ranks have this mark; `None`: not all are there. This rank's own
-    /// is not looked at. `ahead`: words of a longer note's payload that will be [read](Seat::read); of each note that
-    /// is there they are fetched, while others are awaited.
+    /// Whether the notes of this round of all of these ranks have this flag; `None`: not all are there. This rank's own
+    /// is not looked at. `ahead`: words of a longer note's payload that will be [read](LocalRank::read); of each note
+    /// that is there they are fetched, while others are awaited.
     #[inline]
     pub fn all_like(
         &mut self,
-        board: &Board<'_>,
+        mailboxes: &Mailboxes<'_>,
         ranks: Range<usize>,
-        mark: Mark,
+        flag: Flag,
         ahead: Range<usize>,
     ) -> Option<bool> {
-        let expected = mark.word(self.round);
+        let expected = flag.word(self.round);
         let (mut there, mut like, mut fetched) = (true, true, 0);
         for rank in ranks.clone().filter(|rank| *rank != self.rank) {
-            let note = board.note(rank, self.round);
+            let note = mailboxes.note(rank, self.round);
             let word = note[0].load(Ordering::Acquire);
             there &= word >> ROUND_SHIFT >= self.round;
             like &= word == expected;
@@ -57,39 +59,39 @@ impl Seat {
     }
 
     /// The words of a payload of `len` bytes in which these bytes lie, to have them fetched
-    /// [ahead](Seat::all_like); none if they lie in the line of the mark.
+    /// [ahead](LocalRank::all_like); none if they lie in the line of the flag.
     #[inline]
     #[must_use]
     pub fn ahead(len: usize, bytes: &Range<usize>) -> Range<usize> {
         let first = bytes.start / (8 * LINE_WORDS) * LINE_WORDS;
-        if len <= BESIDE_MARK { 0..0 } else { first..bytes.end.div_ceil(8) }
+        if len <= BESIDE_FLAG { 0..0 } else { first..bytes.end.div_ceil(8) }
     }
 
-    /// The words in which `len` bytes lie, from byte `at` on, of the note that [`look`](Seat::look) or
-    /// [`all_like`](Seat::all_like) has seen: to use them where they are. `None`: they do not begin with a word, or no
-    /// note has them.
+    /// The words in which `len` bytes lie, from byte `at` on, of the note that [`look`](LocalRank::look) or
+    /// [`all_like`](LocalRank::all_like) has seen: to use them where they are. `None`: they do not begin with a word,
+    /// or no note has them.
     #[inline]
     #[must_use]
     pub fn payload<'w>(
         &self,
-        board: &Board<'w>,
+        mailboxes: &Mailboxes<'w>,
         rank: usize,
         at: usize,
         len: usize,
     ) -> Option<&'w [AtomicU64]> {
-        let note = board.note(rank, self.round);
-        let marked = Mark::of(note[0].load(Ordering::Relaxed)).len;
+        let note = mailboxes.note(rank, self.round);
+        let marked = Flag::of(note[0].load(Ordering::Relaxed)).len;
         let (_, payload) = split(note, usize::from(marked));
         let end = at.checked_add(len)?.div_ceil(8);
         if at.is_multiple_of(8) { payload.get(at / 8..end) } else { None }
     }
 
-    /// Copies bytes of the note that [`look`](Seat::look) or [`all_like`](Seat::all_like) has seen, from byte `at` on,
-    /// into private memory; what no note can have is left as it is.
+    /// Copies bytes of the note that [`look`](LocalRank::look) or [`all_like`](LocalRank::all_like) has seen, from byte
+    /// `at` on, into private memory; what no note can have is left as it is.
     #[inline]
-    pub fn read(&self, board: &Board<'_>, rank: usize, at: usize, into: &mut [u8]) {
-        let note = board.note(rank, self.round);
-        let len = Mark::of(note[0].load(Ordering::Relaxed)).len;
+    pub fn read(&self, mailboxes: &Mailboxes<'_>, rank: usize, at: usize, into: &mut [u8]) {
+        let note = mailboxes.note(rank, self.round);
+        let len = Flag::of(note[0].load(Ordering::Relaxed)).len;
         let (_, payload) = split(note, usize::from(len));
         let (skipped, mut within) = (at / 8, at % 8);
         let places = payload.get(skipped..).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Every interleaving, and every reordering that the memory model allows, of what ranks do on a board:
+//! Every interleaving, and every reordering that the memory model allows, of what ranks do with mailboxes:
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test -p gapless-sync --lib --release --target-dir target/loom board
+//! RUSTFLAGS="--cfg loom" cargo test -p gapless-sync --lib --release --target-dir target/loom mailboxes
 //! ```
 //!
 //! Under loom a note has one word of payload, and a rank two notes. What uses a note's payload also uses a cell beside
@@ -12,7 +12,7 @@
 //!
 //! | weakened | fails |
 //! |---|---|
-//! | a note's mark stored relaxed; read relaxed by `look` | `…_of_one_writer_…`, `…_of_all_…`, `…_no_sleeper_…` |
+//! | a note's flag stored relaxed; read relaxed by `look` | `…_of_one_writer_…`, `…_of_all_…`, `…_no_sleeper_…` |
 //! | `done` stored relaxed; read relaxed | `…_of_one_writer_…` |
 //! | `blocked_by`: a round too early by one | `…_of_one_writer_…` |
 //! | a report stored relaxed; read relaxed by `reached` | `…_what_was_done_before_a_report_…` |
@@ -38,14 +38,14 @@ struct Shared {
 impl Shared {
     fn new() -> Arc<Shared> {
         Arc::new(Shared {
-            words: (0..Board::words(RANKS)).map(|_| AtomicU64::new(0)).collect(),
+            words: (0..Mailboxes::words(RANKS)).map(|_| AtomicU64::new(0)).collect(),
             users: (0..RANKS * DEPTH).map(|_| Cell::new(())).collect(),
             wakeup: AtomicBool::new(false),
         })
     }
 
-    fn board(&self) -> Board<'_> {
-        Board::new(&self.words, RANKS).unwrap()
+    fn mailboxes(&self) -> Mailboxes<'_> {
+        Mailboxes::new(&self.words, RANKS).unwrap()
     }
 
     /// To loom, a plain store might come before what the swap that did not see it has written.
@@ -53,51 +53,51 @@ impl Shared {
         self.wakeup.swap(true, Ordering::AcqRel);
     }
 
-    fn publish(&self, seat: &mut Seat, value: u64, readers: Readers) {
-        while seat.blocked_by(&self.board()).is_some() {
+    fn publish(&self, local: &mut LocalRank, value: u64, readers: Readers) {
+        while local.blocked_by(&self.mailboxes()).is_some() {
             thread::yield_now();
         }
-        self.users[seat.rank * DEPTH + place(seat.round)].set(());
-        seat.publish(&self.board(), 1, &value.to_ne_bytes(), readers);
+        self.users[local.rank * DEPTH + place(local.round)].set(());
+        local.publish(&self.mailboxes(), 1, &value.to_ne_bytes(), readers);
     }
 
-    fn read(&self, seat: &Seat, rank: usize) -> u64 {
-        self.users[rank * DEPTH + place(seat.round)].get();
+    fn read(&self, local: &LocalRank, rank: usize) -> u64 {
+        self.users[rank * DEPTH + place(local.round)].get();
         let mut bytes = [0; 8];
-        seat.read(&self.board(), rank, 0, &mut bytes);
+        local.read(&self.mailboxes(), rank, 0, &mut bytes);
         u64::from_ne_bytes(bytes)
     }
 
-    fn take(&self, seat: &mut Seat, rank: usize) -> u64 {
-        while seat.look(&self.board(), rank).unwrap().is_none() {
+    fn take(&self, local: &mut LocalRank, rank: usize) -> u64 {
+        while local.look(&self.mailboxes(), rank).unwrap().is_none() {
             thread::yield_now();
         }
-        self.read(seat, rank)
+        self.read(local, rank)
     }
 }
 
-fn seat(rank: usize) -> Seat {
-    Seat::new(rank, RANKS, Fences::Symmetric)
+fn local(rank: usize) -> LocalRank {
+    LocalRank::new(rank, RANKS, Fences::Symmetric)
 }
 
 /// One rank publishes in each of three rounds, which is one more than it has places; the other reads, and says so.
 #[test]
-fn board_notes_of_one_writer_are_read_before_they_are_overwritten() {
+fn mailboxes_notes_of_one_writer_are_read_before_they_are_overwritten() {
     loom::model(|| {
         let shared = Shared::new();
         let other = shared.clone();
         let writer = thread::spawn(move || {
-            let mut seat = seat(0);
+            let mut local = local(0);
             for value in 1..=3 {
-                other.publish(&mut seat, value, Readers::One(1));
-                seat.begin(value);
+                other.publish(&mut local, value, Readers::One(1));
+                local.begin(value);
             }
         });
-        let mut seat = seat(1);
+        let mut local = local(1);
         for value in 1..=3 {
-            assert_eq!(shared.take(&mut seat, 0), value);
-            seat.begin(value);
-            seat.finish(&shared.board());
+            assert_eq!(shared.take(&mut local, 0), value);
+            local.begin(value);
+            local.finish(&shared.mailboxes());
         }
         writer.join().unwrap();
     });
@@ -105,14 +105,14 @@ fn board_notes_of_one_writer_are_read_before_they_are_overwritten() {
 
 /// Both publish in three rounds and read the other's note: nobody says that it is done, for its next note does.
 #[test]
-fn board_notes_of_all_say_that_those_before_were_read() {
+fn mailboxes_notes_of_all_say_that_those_before_were_read() {
     fn play(shared: &Shared, me: usize) {
-        let mut seat = seat(me);
+        let mut local = local(me);
         for round in 1..=3 {
-            shared.publish(&mut seat, 10 * round + me as u64, Readers::All);
-            assert_eq!(shared.take(&mut seat, 1 - me), 10 * round + 1 - me as u64);
-            seat.all_began(seat.round());
-            seat.begin(round);
+            shared.publish(&mut local, 10 * round + me as u64, Readers::All);
+            assert_eq!(shared.take(&mut local, 1 - me), 10 * round + 1 - me as u64);
+            local.all_began(local.round());
+            local.begin(round);
         }
     }
     let mut explored = loom::model::Builder::new();
@@ -129,26 +129,26 @@ fn board_notes_of_all_say_that_those_before_were_read() {
 /// Rank 1 falls asleep for each of two notes, so that a wake-up of the first sleep may come late. If nothing wakes it,
 /// the note was there when it looked a last time.
 #[test]
-fn board_no_sleeper_misses_a_note() {
+fn mailboxes_no_sleeper_misses_a_note() {
     loom::model(|| {
         let shared = Shared::new();
         let other = shared.clone();
         let mut writer = Some(thread::spawn(move || {
-            let mut seat = seat(0);
+            let mut local = local(0);
             for value in 1..=2 {
-                other.publish(&mut seat, value, Readers::One(1));
-                seat.ring(&other.board(), Readers::One(1), |rank| {
+                other.publish(&mut local, value, Readers::One(1));
+                local.ring(&other.mailboxes(), Readers::One(1), |rank| {
                     assert_eq!(rank, 1);
                     other.ring();
                 });
-                seat.begin(value);
+                local.begin(value);
             }
         }));
-        let mut seat = seat(1);
+        let mut local = local(1);
         for value in 1..=2 {
             loop {
-                assert!(seat.lie_down(&shared.board(), Awaited::Note(0)));
-                if seat.look(&shared.board(), 0).unwrap().is_some() {
+                assert!(local.lie_down(&shared.mailboxes(), Awaited::Note(0)));
+                if local.look(&shared.mailboxes(), 0).unwrap().is_some() {
                     break;
                 }
                 if shared.wakeup.swap(false, Ordering::AcqRel) {
@@ -158,9 +158,9 @@ fn board_no_sleeper_misses_a_note() {
                 writer.join().unwrap();
                 assert!(shared.wakeup.swap(false, Ordering::AcqRel), "slept through note {value}");
             }
-            seat.get_up(&shared.board());
-            assert_eq!(shared.read(&seat, 0), value);
-            seat.begin(value);
+            local.get_up(&shared.mailboxes());
+            assert_eq!(shared.read(&local, 0), value);
+            local.begin(value);
         }
         writer.into_iter().for_each(|writer| writer.join().unwrap());
     });
@@ -168,78 +168,78 @@ fn board_no_sleeper_misses_a_note() {
 
 /// Rank 0 has no place left and falls asleep until rank 1 has read.
 #[test]
-fn board_no_writer_misses_that_it_was_read() {
+fn mailboxes_no_writer_misses_that_it_was_read() {
     loom::model(|| {
         let shared = Shared::new();
-        let mut writer = seat(0);
+        let mut writer = local(0);
         for value in 1..=2 {
             shared.publish(&mut writer, value, Readers::One(1));
             writer.begin(value);
         }
         let other = shared.clone();
         let reader = thread::spawn(move || {
-            let mut seat = seat(1);
-            assert_eq!(other.take(&mut seat, 0), 1);
-            seat.begin(1);
-            seat.finish(&other.board());
-            seat.ring(&other.board(), Readers::All, |_| other.ring());
+            let mut local = local(1);
+            assert_eq!(other.take(&mut local, 0), 1);
+            local.begin(1);
+            local.finish(&other.mailboxes());
+            local.ring(&other.mailboxes(), Readers::All, |_| other.ring());
         });
-        assert!(writer.lie_down(&shared.board(), Awaited::Reader(1)));
-        let room = writer.blocked_by(&shared.board()).is_none();
+        assert!(writer.lie_down(&shared.mailboxes(), Awaited::Reader(1)));
+        let room = writer.blocked_by(&shared.mailboxes()).is_none();
         reader.join().unwrap();
         assert!(room || shared.wakeup.load(Ordering::Acquire), "slept although it was read");
-        assert_eq!(writer.blocked_by(&shared.board()), None);
-        writer.get_up(&shared.board());
+        assert_eq!(writer.blocked_by(&shared.mailboxes()), None);
+        writer.get_up(&shared.mailboxes());
         shared.publish(&mut writer, 3, Readers::One(1));
     });
 }
 
 /// Rank 0 fills memory and reports; rank 1 reads it, reports, and rank 0 fills it again.
 #[test]
-fn board_what_was_done_before_a_report_is_seen_after_it() {
+fn mailboxes_what_was_done_before_a_report_is_seen_after_it() {
     loom::model(|| {
         let shared = Shared::new();
         let other = shared.clone();
-        let wait = |seat: &mut Seat, shared: &Shared, rank: usize, moment: Moment| {
-            while !seat.reached(&shared.board(), rank, moment) {
+        let wait = |local: &mut LocalRank, shared: &Shared, rank: usize, moment: Moment| {
+            while !local.reached(&shared.mailboxes(), rank, moment) {
                 thread::yield_now();
             }
         };
         let writer = thread::spawn(move || {
-            let mut seat = seat(0);
+            let mut local = local(0);
             other.users[0].set(());
-            seat.report(&other.board(), Moment::new(2, 1));
-            wait(&mut seat, &other, 1, Moment::new(2, 3));
+            local.report(&other.mailboxes(), Moment::new(2, 1));
+            wait(&mut local, &other, 1, Moment::new(2, 3));
             other.users[0].set(());
         });
-        let mut seat = seat(1);
-        wait(&mut seat, &shared, 0, Moment::new(2, 1));
+        let mut local = local(1);
+        wait(&mut local, &shared, 0, Moment::new(2, 1));
         shared.users[0].get();
-        seat.report(&shared.board(), Moment::last(2));
+        local.report(&shared.mailboxes(), Moment::last(2));
         writer.join().unwrap();
     });
 }
 
 /// Rank 0 has given up rank 1, which lives, and publishes in the place of a note that rank 1 reads.
 #[test]
-fn board_who_reads_what_is_overwritten_finds_out() {
+fn mailboxes_who_reads_what_is_overwritten_finds_out() {
     loom::model(|| {
         let shared = Shared::new();
-        let mut writer = seat(0);
-        writer.publish(&shared.board(), 1, &1u64.to_ne_bytes(), Readers::One(1));
+        let mut writer = local(0);
+        writer.publish(&shared.mailboxes(), 1, &1u64.to_ne_bytes(), Readers::One(1));
         let other = shared.clone();
         let writer = thread::spawn(move || {
             writer.begin(DEPTH as u64);
-            assert_eq!(writer.blocked_by(&other.board()), Some(1));
-            writer.excuse(&other.board(), 1);
-            writer.publish(&other.board(), 1, &2u64.to_ne_bytes(), Readers::One(1));
+            assert_eq!(writer.blocked_by(&other.mailboxes()), Some(1));
+            writer.excuse(&other.mailboxes(), 1);
+            writer.publish(&other.mailboxes(), 1, &2u64.to_ne_bytes(), Readers::One(1));
         });
-        let mut seat = seat(1);
-        if seat.look(&shared.board(), 0).unwrap().is_some() {
+        let mut local = local(1);
+        if local.look(&shared.mailboxes(), 0).unwrap().is_some() {
             let mut bytes = [0; 8];
-            seat.read(&shared.board(), 0, 0, &mut bytes);
+            local.read(&shared.mailboxes(), 0, 0, &mut bytes);
             let found = u64::from_ne_bytes(bytes);
-            assert!(found == 1 || seat.was_excused(&shared.board(), 0..1) == Some(0));
+            assert!(found == 1 || local.was_excused(&shared.mailboxes(), 0..1) == Some(0));
         }
         writer.join().unwrap();
     });

@@ -7,11 +7,11 @@ use std::thread;
 const KIND: u8 = 3;
 
 fn memory(ranks: usize) -> Vec<AtomicU64> {
-    (0..Board::words(ranks)).map(|_| AtomicU64::new(0)).collect()
+    (0..Mailboxes::words(ranks)).map(|_| AtomicU64::new(0)).collect()
 }
 
-fn seats(ranks: usize) -> Vec<Seat> {
-    (0..ranks).map(|rank| Seat::new(rank, ranks, Fences::Symmetric)).collect()
+fn locals(ranks: usize) -> Vec<LocalRank> {
+    (0..ranks).map(|rank| LocalRank::new(rank, ranks, Fences::Symmetric)).collect()
 }
 
 /// A note's bytes, different for every rank, round and length.
@@ -20,22 +20,22 @@ fn note(rank: usize, round: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| ((seed + at * 3) % 251) as u8).collect()
 }
 
-fn room(seat: &mut Seat, board: &Board<'_>) {
-    while seat.blocked_by(board).is_some() {
+fn room(local: &mut LocalRank, mailboxes: &Mailboxes<'_>) {
+    while local.blocked_by(mailboxes).is_some() {
         thread::yield_now();
     }
 }
 
-fn take(seat: &mut Seat, board: &Board<'_>, rank: usize, len: usize) -> Vec<u8> {
-    let mark = loop {
-        match seat.look(board, rank).unwrap() {
-            Some(mark) => break mark,
+fn take(local: &mut LocalRank, mailboxes: &Mailboxes<'_>, rank: usize, len: usize) -> Vec<u8> {
+    let flag = loop {
+        match local.look(mailboxes, rank).unwrap() {
+            Some(flag) => break flag,
             None => thread::yield_now(),
         }
     };
-    assert_eq!(mark, Mark { kind: KIND, len: len as u16 });
+    assert_eq!(flag, Flag { kind: KIND, len: len as u16 });
     let mut bytes = vec![0; len];
-    seat.read(board, rank, 0, &mut bytes);
+    local.read(mailboxes, rank, 0, &mut bytes);
     bytes
 }
 
@@ -51,15 +51,15 @@ fn notes_arrive_whole_whoever_writes_and_reads() {
     const ROUNDS: u64 = if cfg!(miri) { 12 } else { 3000 };
     for ranks in [1, 2, 3, 5] {
         let memory = memory(ranks);
-        let board = Board::new(&memory, ranks).unwrap();
+        let mailboxes = Mailboxes::new(&memory, ranks).unwrap();
         thread::scope(|threads| {
-            for (rank, mut seat) in seats(ranks).into_iter().enumerate() {
+            for (rank, mut local) in locals(ranks).into_iter().enumerate() {
                 threads.spawn(move || {
                     for round in 1..=ROUNDS {
                         // Numbers are left out, and the second of two rounds is used now and then.
                         match round % 3 {
-                            1 => seat.begin(2 * round),
-                            2 => seat.begin(2 * round + 1),
+                            1 => local.begin(2 * round),
+                            2 => local.begin(2 * round + 1),
                             _ => {}
                         }
                         let (len, one) = (len_of(round), (round % ranks as u64) as usize);
@@ -79,11 +79,11 @@ fn notes_arrive_whole_whoever_writes_and_reads() {
                             ),
                         };
                         if writes {
-                            room(&mut seat, &board);
-                            seat.publish(&board, KIND, &note(rank, round, len), readers);
+                            room(&mut local, &mailboxes);
+                            local.publish(&mailboxes, KIND, &note(rank, round, len), readers);
                         }
                         for source in from.filter(|source| *source != rank) {
-                            let found = take(&mut seat, &board, source, len);
+                            let found = take(&mut local, &mailboxes, source, len);
                             assert_eq!(
                                 found,
                                 note(source, round, len),
@@ -92,11 +92,11 @@ fn notes_arrive_whole_whoever_writes_and_reads() {
                         }
                         let together = round / 5 % 4 == 0;
                         if together {
-                            seat.all_began(seat.round());
+                            local.all_began(local.round());
                         }
-                        seat.turn();
+                        local.turn();
                         if !together {
-                            seat.finish(&board);
+                            local.finish(&mailboxes);
                         }
                     }
                 });
@@ -108,40 +108,40 @@ fn notes_arrive_whole_whoever_writes_and_reads() {
 #[test]
 fn a_place_is_free_when_its_readers_are_done_or_lost() {
     let memory = memory(3);
-    let board = Board::new(&memory, 3).unwrap();
-    let [mut a, mut b, mut c]: [Seat; 3] = seats(3).try_into().unwrap();
+    let mailboxes = Mailboxes::new(&memory, 3).unwrap();
+    let [mut a, mut b, mut c]: [LocalRank; 3] = locals(3).try_into().unwrap();
     for number in 0..DEPTH as u64 {
         a.begin(number);
-        assert_eq!(a.blocked_by(&board), None);
-        a.publish(&board, KIND, &[], Readers::All);
+        assert_eq!(a.blocked_by(&mailboxes), None);
+        a.publish(&mailboxes, KIND, &[], Readers::All);
     }
     let mut number = DEPTH as u64;
     a.begin(number);
-    assert_eq!(a.blocked_by(&board), Some(1));
+    assert_eq!(a.blocked_by(&mailboxes), Some(1));
     b.turn();
-    b.finish(&board);
-    assert_eq!(a.blocked_by(&board), Some(2));
+    b.finish(&mailboxes);
+    assert_eq!(a.blocked_by(&mailboxes), Some(2));
     // Who writes a note has read those before.
     c.turn();
-    c.publish(&board, KIND, &[], Readers::One(1));
-    assert_eq!(a.blocked_by(&board), None);
-    a.publish(&board, KIND, &[], Readers::One(2));
+    c.publish(&mailboxes, KIND, &[], Readers::One(1));
+    assert_eq!(a.blocked_by(&mailboxes), None);
+    a.publish(&mailboxes, KIND, &[], Readers::One(2));
     number += 1;
     a.begin(number);
-    assert_eq!(a.blocked_by(&board), Some(1));
-    assert_eq!(b.was_excused(&board, 0..3), None);
-    a.excuse(&board, 1);
-    assert_eq!([b.was_excused(&board, 0..3), b.was_excused(&board, 2..3)], [Some(0), None]);
-    assert_eq!([&a, &c].map(|seat| seat.was_excused(&board, 0..3)), [None, None]);
-    assert_eq!(a.blocked_by(&board), Some(2));
+    assert_eq!(a.blocked_by(&mailboxes), Some(1));
+    assert_eq!(b.was_excused(&mailboxes, 0..3), None);
+    a.excuse(&mailboxes, 1);
+    assert_eq!([b.was_excused(&mailboxes, 0..3), b.was_excused(&mailboxes, 2..3)], [Some(0), None]);
+    assert_eq!([&a, &c].map(|local| local.was_excused(&mailboxes, 0..3)), [None, None]);
+    assert_eq!(a.blocked_by(&mailboxes), Some(2));
     c.begin(2);
-    c.finish(&board);
-    assert_eq!(a.blocked_by(&board), None);
+    c.finish(&mailboxes);
+    assert_eq!(a.blocked_by(&mailboxes), None);
     // Only one reads that one, or all have begun a later round.
     a.begin(2 * DEPTH as u64);
-    assert_eq!(a.blocked_by(&board), Some(2));
+    assert_eq!(a.blocked_by(&mailboxes), Some(2));
     a.all_began(a.round());
-    assert_eq!(a.blocked_by(&board), None);
+    assert_eq!(a.blocked_by(&mailboxes), None);
     a.begin(0);
     assert_eq!(a.round(), 4 * DEPTH as u64 + 2, "it never goes back");
 }
@@ -149,40 +149,40 @@ fn a_place_is_free_when_its_readers_are_done_or_lost() {
 #[test]
 fn any_bytes_of_a_note_are_read() {
     let memory = memory(2);
-    let board = Board::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    let mailboxes = Mailboxes::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
     let bytes = note(0, 1, NOTE_BYTES);
-    a.publish(&board, 31, &bytes, Readers::All);
-    assert_eq!(b.look(&board, 0), Ok(Some(Mark { kind: 31, len: NOTE_BYTES as u16 })));
+    a.publish(&mailboxes, 31, &bytes, Readers::All);
+    assert_eq!(b.look(&mailboxes, 0), Ok(Some(Flag { kind: 31, len: NOTE_BYTES as u16 })));
     for at in [0, 1, 7, 8, 9, 63, 1000] {
         for len in [0, 1, 5, 8, 9, 16, 24] {
             let mut found = vec![0; len];
-            b.read(&board, 0, at, &mut found);
+            b.read(&mailboxes, 0, at, &mut found);
             assert_eq!(found, bytes[at..at + len], "{len} bytes at {at}");
         }
     }
     // What lies behind every note stays as it was.
     for at in [NOTE_BYTES * 2, NOTE_BYTES * 2 + 1, usize::MAX] {
         let mut found = [9; 3];
-        b.read(&board, 0, at, &mut found);
+        b.read(&mailboxes, 0, at, &mut found);
         assert_eq!(found, [9; 3]);
     }
-    assert_eq!(Board::new(&memory[1..], 2).map(|board| board.ranks), None);
+    assert_eq!(Mailboxes::new(&memory[1..], 2).map(|mailboxes| mailboxes.ranks), None);
 }
 
 #[test]
 fn longer_notes_are_cut() {
     let memory = memory(2);
-    let board = Board::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
-    a.publish(&board, KIND, &[1; NOTE_BYTES + 9], Readers::All);
-    assert_eq!(b.look(&board, 0).unwrap().unwrap().len, NOTE_BYTES as u16);
+    let mailboxes = Mailboxes::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
+    a.publish(&mailboxes, KIND, &[1; NOTE_BYTES + 9], Readers::All);
+    assert_eq!(b.look(&mailboxes, 0).unwrap().unwrap().len, NOTE_BYTES as u16);
 }
 
 /// Random words everywhere: whatever is asked has an answer, and a note of a later round is an error that names who
 /// has written it.
 #[test]
-fn a_board_full_of_rubbish_hurts_nobody() {
+fn a_mailboxes_full_of_rubbish_hurts_nobody() {
     let mut state = 88172645463325252u64;
     let mut random = move || {
         state ^= state << 13;
@@ -191,30 +191,30 @@ fn a_board_full_of_rubbish_hurts_nobody() {
         state
     };
     let memory = memory(3);
-    let board = Board::new(&memory, 3).unwrap();
+    let mailboxes = Mailboxes::new(&memory, 3).unwrap();
     let mut broken = 0;
     for _ in 0..if cfg!(miri) { 5 } else { 500 } {
-        let mut seat = Seat::new(1, 3, Fences::Symmetric);
+        let mut local = LocalRank::new(1, 3, Fences::Symmetric);
         for _ in 0..6 {
             // Rounds of all sizes, small ones often.
             memory
                 .iter()
                 .for_each(|word| word.store(random() >> (random() % 64), Ordering::Relaxed));
-            let _ = seat.blocked_by(&board);
-            let _ = seat.lie_down(&board, Awaited::Note(2));
-            seat.publish(&board, KIND, &[7; 100], Readers::All);
-            seat.ring(&board, Readers::All, |rank| assert!(rank < 3));
+            let _ = local.blocked_by(&mailboxes);
+            let _ = local.lie_down(&mailboxes, Awaited::Note(2));
+            local.publish(&mailboxes, KIND, &[7; 100], Readers::All);
+            local.ring(&mailboxes, Readers::All, |rank| assert!(rank < 3));
             for rank in [0, 2] {
-                match seat.look(&board, rank) {
-                    Ok(_) => seat.read(&board, rank, 3, &mut [0; 64]),
+                match local.look(&mailboxes, rank) {
+                    Ok(_) => local.read(&mailboxes, rank, 3, &mut [0; 64]),
                     Err(error) => {
                         assert!(error.rank == rank && error.found > error.expected, "{error}");
                         broken += 1;
                     }
                 }
             }
-            seat.turn();
-            seat.finish(&board);
+            local.turn();
+            local.finish(&mailboxes);
         }
     }
     assert!(broken > 0);
@@ -224,8 +224,8 @@ fn a_board_full_of_rubbish_hurts_nobody() {
 #[test]
 fn any_part_of_a_note_of_any_length_can_be_read() {
     let memory = memory(2);
-    let board = Board::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    let mailboxes = Mailboxes::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
     let lens = (0..=200).chain([255, 256, 257, 511, 640, 1000, 1023, NOTE_BYTES]);
     for (number, len) in (1..).zip(lens) {
         a.begin(number);
@@ -234,15 +234,15 @@ fn any_part_of_a_note_of_any_length_can_be_read() {
         let sent = note(0, round, len);
         // It lies anywhere.
         let shifted: Vec<u8> = [vec![0; len % 9], sent.clone()].concat();
-        a.publish(&board, KIND, &shifted[len % 9..], Readers::All);
-        assert!(b.look(&board, 0).unwrap().is_some());
+        a.publish(&mailboxes, KIND, &shifted[len % 9..], Readers::All);
+        assert!(b.look(&mailboxes, 0).unwrap().is_some());
         for at in [0, 1, 8, 64, 72, 100, 128].into_iter().filter(|at| *at <= len) {
             for bytes in [len - at, (len - at) / 2, (len - at).min(130)] {
                 let mut into = vec![0xAA; bytes + 2];
-                b.read(&board, 0, at, &mut into[1..=bytes]);
+                b.read(&mailboxes, 0, at, &mut into[1..=bytes]);
                 assert_eq!(into[1..=bytes], sent[at..at + bytes], "{len} bytes, from {at}");
                 assert_eq!((into[0], into[bytes + 1]), (0xAA, 0xAA), "{len} bytes, from {at}");
-                let there = b.payload(&board, 0, at, bytes);
+                let there = b.payload(&mailboxes, 0, at, bytes);
                 assert_eq!(there.is_some(), at % 8 == 0, "{len} bytes, from {at}");
                 let there = there.unwrap_or_default().iter();
                 let there: Vec<u8> =
@@ -251,32 +251,32 @@ fn any_part_of_a_note_of_any_length_can_be_read() {
             }
         }
     }
-    assert!(b.payload(&board, 0, 0, 1 << 20).is_none(), "no note is so long");
-    assert!(b.payload(&board, 0, usize::MAX - 7, 8).is_none());
+    assert!(b.payload(&mailboxes, 0, 0, 1 << 20).is_none(), "no note is so long");
+    assert!(b.payload(&mailboxes, 0, usize::MAX - 7, 8).is_none());
 }
 
 #[test]
 fn who_is_awaited_wakes_the_sleeper_once_and_nobody_else_does() {
     let memory = memory(3);
-    let board = Board::new(&memory, 3).unwrap();
-    let [a, b, c]: [Seat; 3] = seats(3).try_into().unwrap();
-    let woken = |seat: &Seat, readers| {
+    let mailboxes = Mailboxes::new(&memory, 3).unwrap();
+    let [a, b, c]: [LocalRank; 3] = locals(3).try_into().unwrap();
+    let woken = |local: &LocalRank, readers| {
         let mut woken = Vec::new();
-        seat.ring(&board, readers, |rank| woken.push(rank));
+        local.ring(&mailboxes, readers, |rank| woken.push(rank));
         woken
     };
     assert_eq!(woken(&a, Readers::All), []);
-    assert!(c.lie_down(&board, Awaited::Note(0)));
+    assert!(c.lie_down(&mailboxes, Awaited::Note(0)));
     assert_eq!(woken(&b, Readers::All), []);
     assert_eq!(woken(&a, Readers::One(1)), []);
     assert_eq!(woken(&a, Readers::One(9)), []);
     assert_eq!(woken(&a, Readers::All), [2]);
     assert_eq!(woken(&a, Readers::All), [], "the same sleep");
-    assert!(c.lie_down(&board, Awaited::Reader(1)));
+    assert!(c.lie_down(&mailboxes, Awaited::Reader(1)));
     assert_eq!(woken(&a, Readers::All), []);
     assert_eq!(woken(&b, Readers::One(2)), [2]);
-    assert!(c.lie_down(&board, Awaited::Note(0)));
-    c.get_up(&board);
+    assert!(c.lie_down(&mailboxes, Awaited::Note(0)));
+    c.get_up(&mailboxes);
     assert_eq!(woken(&a, Readers::All), []);
 }
 
@@ -303,66 +303,66 @@ fn moments_follow_each_other() {
 #[test]
 fn who_has_ended_its_steps_has_not_left_unless_it_failed() {
     let memory = memory(2);
-    let board = Board::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    let mailboxes = Mailboxes::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
     a.begin(3);
     b.begin(3);
-    let left = |a: &mut Seat, b: &Seat, moment| {
-        b.report(&board, moment);
-        assert!(a.reached(&board, 1, moment));
+    let left = |a: &mut LocalRank, b: &LocalRank, moment| {
+        b.report(&mailboxes, moment);
+        assert!(a.reached(&mailboxes, 1, moment));
         a.has_left(1)
     };
     let round = a.round();
     assert!(!left(&mut a, &b, Moment::new(round, 0)));
     assert!(!left(&mut a, &b, Moment::last(round)));
-    assert!(!a.has_given_up(&board, 1, round));
+    assert!(!a.has_given_up(&mailboxes, 1, round));
     assert!(left(&mut a, &b, Moment::failed(round)));
     assert!(left(&mut a, &b, Moment::given_up(round)));
-    assert!(a.has_given_up(&board, 1, round) && !a.has_given_up(&board, 1, round + 1));
+    assert!(a.has_given_up(&mailboxes, 1, round) && !a.has_given_up(&mailboxes, 1, round + 1));
 }
 
 #[test]
 fn all_are_there_when_the_last_has_written() {
     let memory = memory(3);
-    let board = Board::new(&memory, 3).unwrap();
-    let [mut a, mut b, mut c]: [Seat; 3] = seats(3).try_into().unwrap();
+    let mailboxes = Mailboxes::new(&memory, 3).unwrap();
+    let [mut a, mut b, mut c]: [LocalRank; 3] = locals(3).try_into().unwrap();
     for number in [1, 2] {
-        for seat in [&mut a, &mut b, &mut c] {
-            seat.begin(number);
+        for local in [&mut a, &mut b, &mut c] {
+            local.begin(number);
         }
-        assert!(a.all_there(&board, 0..1) && !a.all_there(&board, 0..3));
-        b.publish(&board, KIND, &[1], Readers::All);
-        assert!(a.all_there(&board, 0..2) && !a.all_there(&board, 0..3));
-        c.publish(&board, KIND, &[1], Readers::All);
-        assert!(a.all_there(&board, 0..3));
+        assert!(a.all_there(&mailboxes, 0..1) && !a.all_there(&mailboxes, 0..3));
+        b.publish(&mailboxes, KIND, &[1], Readers::All);
+        assert!(a.all_there(&mailboxes, 0..2) && !a.all_there(&mailboxes, 0..3));
+        c.publish(&mailboxes, KIND, &[1], Readers::All);
+        assert!(a.all_there(&mailboxes, 0..3));
     }
     // Who is further has been there.
     b.begin(3);
-    b.publish(&board, KIND, &[1], Readers::All);
-    assert!(a.all_there(&board, 0..3) && !b.all_there(&board, 0..3));
+    b.publish(&mailboxes, KIND, &[1], Readers::All);
+    assert!(a.all_there(&mailboxes, 0..3) && !b.all_there(&mailboxes, 0..3));
 }
 
 /// What is fetched ahead changes nothing, whatever it is asked for.
 #[test]
-fn notes_are_alike_if_all_have_the_mark_and_some_bytes_are_fetched_ahead() {
+fn notes_are_alike_if_all_have_the_flag_and_some_bytes_are_fetched_ahead() {
     let memory = memory(3);
-    let board = Board::new(&memory, 3).unwrap();
-    let [mut a, mut b, mut c]: [Seat; 3] = seats(3).try_into().unwrap();
+    let mailboxes = Mailboxes::new(&memory, 3).unwrap();
+    let [mut a, mut b, mut c]: [LocalRank; 3] = locals(3).try_into().unwrap();
     let long = |byte: u8| vec![byte; 200];
-    let mark = Mark { kind: KIND, len: 200 };
-    assert_eq!(Seat::ahead(56, &(0..56)), 0..0);
-    let ahead = [Seat::ahead(200, &(72..136)), 0..0, 140..2000, 1..usize::MAX];
+    let flag = Flag { kind: KIND, len: 200 };
+    assert_eq!(LocalRank::ahead(56, &(0..56)), 0..0);
+    let ahead = [LocalRank::ahead(200, &(72..136)), 0..0, 140..2000, 1..usize::MAX];
     assert_eq!(ahead[0], 8..17);
-    b.publish(&board, KIND, &long(2), Readers::All);
+    b.publish(&mailboxes, KIND, &long(2), Readers::All);
     for ahead in &ahead {
-        assert_eq!(a.all_like(&board, 0..3, mark, ahead.clone()), None);
+        assert_eq!(a.all_like(&mailboxes, 0..3, flag, ahead.clone()), None);
     }
-    c.publish(&board, KIND, &long(3), Readers::All);
+    c.publish(&mailboxes, KIND, &long(3), Readers::All);
     for ahead in ahead {
-        let other = Mark { len: 199, ..mark };
-        assert_eq!(a.all_like(&board, 0..3, other, ahead.clone()), Some(false));
-        assert_eq!(a.all_like(&board, 0..3, mark, ahead), Some(true));
-        assert_eq!(take(&mut a, &board, 2, 200), long(3));
+        let other = Flag { len: 199, ..flag };
+        assert_eq!(a.all_like(&mailboxes, 0..3, other, ahead.clone()), Some(false));
+        assert_eq!(a.all_like(&mailboxes, 0..3, flag, ahead), Some(true));
+        assert_eq!(take(&mut a, &mailboxes, 2, 200), long(3));
     }
 }
 
@@ -371,16 +371,18 @@ fn notes_are_alike_if_all_have_the_mark_and_some_bytes_are_fetched_ahead() {
 fn many_ranks_are_excused_one_by_one() {
     for ranks in [896, 897, 1000] {
         let words = memory(ranks);
-        let board = Board::new(&words, ranks).unwrap();
-        let mut seats = seats(ranks);
+        let mailboxes = Mailboxes::new(&words, ranks).unwrap();
+        let mut locals = locals(ranks);
         let last = ranks - 1;
-        seats[1].publish(&board, KIND, &[5; 9], Readers::All);
-        seats[0].excuse(&board, last);
-        let excused = |seats: &[Seat], rank: usize| seats[rank].was_excused(&board, 0..1).is_some();
-        assert!(excused(&seats, last) && (1..last).all(|rank| !excused(&seats, rank)), "{ranks}");
-        seats[0].excuse(&board, 894);
-        assert!((1..ranks).all(|rank| excused(&seats, rank) == (rank == 894 || rank == last)));
-        assert_eq!(take(&mut seats[0], &board, 1, 9), [5; 9]);
+        locals[1].publish(&mailboxes, KIND, &[5; 9], Readers::All);
+        locals[0].excuse(&mailboxes, last);
+        let excused = |locals: &[LocalRank], rank: usize| {
+            locals[rank].was_excused(&mailboxes, 0..1).is_some()
+        };
+        assert!(excused(&locals, last) && (1..last).all(|rank| !excused(&locals, rank)), "{ranks}");
+        locals[0].excuse(&mailboxes, 894);
+        assert!((1..ranks).all(|rank| excused(&locals, rank) == (rank == 894 || rank == last)));
+        assert_eq!(take(&mut locals[0], &mailboxes, 1, 9), [5; 9]);
     }
 }
 
@@ -388,28 +390,28 @@ fn many_ranks_are_excused_one_by_one() {
 #[test]
 fn a_rank_finds_what_somebody_has_written_over() {
     let memory = memory(2);
-    let board = Board::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    let mailboxes = Mailboxes::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
     for number in 0..2 * DEPTH as u64 {
-        for seat in [&mut a, &mut b] {
-            seat.begin(number);
-            room(seat, &board);
-            seat.publish(&board, KIND, &[], Readers::All);
-            seat.turn();
-            assert_eq!(seat.overwritten(&board), None);
+        for local in [&mut a, &mut b] {
+            local.begin(number);
+            room(local, &mailboxes);
+            local.publish(&mailboxes, KIND, &[], Readers::All);
+            local.turn();
+            assert_eq!(local.overwritten(&mailboxes), None);
         }
-        a.report(&board, Moment::new(a.round(), 1));
-        [&a, &b].into_iter().for_each(|seat| seat.finish(&board));
+        a.report(&mailboxes, Moment::new(a.round(), 1));
+        [&a, &b].into_iter().for_each(|local| local.finish(&mailboxes));
     }
-    let words = Board::words(2);
+    let words = Mailboxes::words(2);
     let spoilt = (0..words).filter(|at| {
         let before = memory[*at].swap(0xDEAD_0000_0000, Ordering::Relaxed);
-        let found = [&a, &b].map(|seat| seat.overwritten(&board).map(|broken| broken.rank));
+        let found = [&a, &b].map(|local| local.overwritten(&mailboxes).map(|broken| broken.rank));
         memory[*at].store(before, Ordering::Relaxed);
         assert!(found[0].is_none_or(|rank| rank == 0) && found[1].is_none_or(|rank| rank == 1));
         found != [None; 2]
     });
-    // What is done, what is reported, and the marks of notes.
+    // What is done, what is reported, and the flags of notes.
     assert_eq!(spoilt.count(), 2 * (2 + DEPTH));
-    assert_eq!([&a, &b].map(|seat| seat.overwritten(&board)), [None; 2]);
+    assert_eq!([&a, &b].map(|local| local.overwritten(&mailboxes)), [None; 2]);
 }

@@ -58,7 +58,7 @@ mod wide {
             return 0;
         }
         // SAFETY: both are so long. The words are atomics, behind a shared reference, so they may be written. Who reads them
-        // has acquired a mark that is stored later, or throws away what it has read (`Seat::was_excused`).
+        // has acquired a flag that is stored later, or throws away what it has read (`LocalRank::was_excused`).
         unsafe { move_strides(bytes.as_ptr(), words.as_ptr().cast_mut().cast(), count) };
         count * STRIDE
     }
@@ -70,7 +70,7 @@ mod wide {
         if count < 2 || !std::arch::is_x86_feature_detected!("avx") {
             return 0;
         }
-        // SAFETY: both are so long, and `into` is borrowed exclusively. The words were stored before a mark that was
+        // SAFETY: both are so long, and `into` is borrowed exclusively. The words were stored before a flag that was
         // acquired, or what is read is thrown away.
         unsafe { move_strides(words.as_ptr().cast(), into.as_mut_ptr(), count) };
         count * STRIDE

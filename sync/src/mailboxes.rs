@@ -1,4 +1,4 @@
-//! A board in memory that the ranks of one host share: each writes short notes on places of its own, which all
+//! Mailboxes in memory that the ranks of one host share: each writes short notes in places of its own, which all
 //! others read. Loads and stores only; no rank waits for another unless it needs what that one writes.
 //!
 //! Time goes in *rounds*, which all ranks count alike: two for each thing that they do together, and they may leave out
@@ -19,12 +19,12 @@
 //!
 //! Word 0 is stored last, with release: a note of up to 56 bytes costs one cache line's journey, and a reader knows by
 //! the round that it is the note it awaits. Longer ones begin with a line, so that a part of one is as few lines as can
-//! be. Rounds begin at 2, so a fresh board, full of zeros, has no notes.
+//! be. Rounds begin at 2, so fresh mailboxes, full of zeros, have no notes.
 //!
 //! # When a note may be overwritten
-//! When all that were to read it have. A rank that publishes in a round, or says that it is [done](Seat::finish), has
-//! read what it wanted of all rounds before. So ranks that hear of each other in every round never ask, and others look
-//! at `done`, once in a few rounds. [`Seat::blocked_by`] says for whom a rank has to wait.
+//! When all that were to read it have. A rank that publishes in a round, or says that it is [done](LocalRank::finish),
+//! has read what it wanted of all rounds before. So ranks that hear of each other in every round never ask, and others
+//! look at `done`, once in a few rounds. [`LocalRank::blocked_by`] says for whom a rank has to wait.
 //!
 //! # Reports
 //! What the ranks do together may take many steps, with data that lies elsewhere. Then each reports how far it is: a
@@ -32,20 +32,20 @@
 //! later one. Whoever reports a round's [last](Moment::last) step is done with that round's notes, too.
 //!
 //! # Who is lost
-//! A rank waits no more for the reading of one that is lost to it ([`Seat::excuse`]). That one may live all the same,
-//! and read what is overwritten now. So it is named in `excused` first, a bit for each rank, and asks after it has read
-//! whether it is ([`Seat::was_excused`]): what it has read is not to be used then. The second word of the head says
-//! whether any bit is set.
+//! A rank waits no more for the reading of one that is lost to it ([`LocalRank::excuse`]). That one may live all the
+//! same, and read what is overwritten now. So it is named in `excused` first, a bit for each rank, and asks after it
+//! has read whether it is ([`LocalRank::was_excused`]): what it has read is not to be used then. The second word of the
+//! head says whether any bit is set.
 //!
 //! # Sleep
 //! A rank that falls asleep writes into its word of `sleep` whose note it awaits, or who is to be done reading.
-//! That one takes the word back to 0, and is told by [`Seat::ring`] to wake it by other means. [`Fences`] has the
+//! That one takes the word back to 0, and is told by [`LocalRank::ring`] to wake it by other means. [`Fences`] has the
 //! handshake.
 //!
 //! # Who is trusted
-//! The ranks may be processes that need not trust each other. Whatever is on the board, nothing here panics, hangs, or
-//! touches other memory: a reader gets wrong bytes, or [`Broken`], of whoever broke the rules. One that waits for what
-//! somebody has written over may wait for ever; whoever wrote it [finds that out](Seat::overwritten).
+//! The ranks may be processes that need not trust each other. Whatever is in the mailboxes, nothing here panics, hangs,
+//! or touches other memory: a reader gets wrong bytes, or [`Broken`], of whoever broke the rules. One that waits for
+//! what somebody has written over may wait for ever; whoever wrote it [finds that out](LocalRank::overwritten).
 
 use crate::Fences;
 use moment::STEP_BITS;
@@ -87,8 +87,8 @@ const EXCUSED: usize = 2;
 /// The most payload bytes of a note.
 pub const NOTE_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
 
-/// The longest payload that lies in the cache line of its mark. Longer ones begin with the next.
-const BESIDE_MARK: usize = (LINE_WORDS - 1) * 8;
+/// The longest payload that lies in the cache line of its flag. Longer ones begin with the next.
+const BESIDE_FLAG: usize = (LINE_WORDS - 1) * 8;
 /// The word that they begin with.
 const FIRST_LONG: usize = if cfg!(loom) { 1 } else { LINE_WORDS };
 
@@ -103,22 +103,22 @@ const _: () = assert!(KIND_MAX as u64 == (1 << (ROUND_SHIFT - LEN_BITS)) - 1);
 
 /// What a note is, beside its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct Flag {
     /// The caller's own, up to [`KIND_MAX`].
     pub kind: u8,
-    /// Payload bytes. A mark that was read may claim more than there can be.
+    /// Payload bytes. A flag that was read may claim more than there can be.
     pub len: u16,
 }
 
-impl Mark {
+impl Flag {
     fn word(self, round: u64) -> u64 {
         round << ROUND_SHIFT | u64::from(self.kind & KIND_MAX) << LEN_BITS | u64::from(self.len)
     }
 
-    fn of(word: u64) -> Mark {
+    fn of(word: u64) -> Flag {
         let [low, high, ..] = word.to_le_bytes();
         let [len_low, len_high] = [low, high & 0b111];
-        Mark { kind: high >> 3, len: u16::from_le_bytes([len_low, len_high]) }
+        Flag { kind: high >> 3, len: u16::from_le_bytes([len_low, len_high]) }
     }
 }
 
@@ -150,7 +150,7 @@ impl Awaited {
     }
 }
 
-/// A rank has written on the board what no rank writes.
+/// A rank has written into the mailboxes what no rank writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// The rank.
@@ -173,15 +173,15 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Shared memory as a board for so many ranks.
+/// Shared memory as mailboxes for so many ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Board<'w> {
+pub struct Mailboxes<'w> {
     words: &'w [AtomicU64],
     ranks: usize,
     own_words: usize,
 }
 
-impl<'w> Board<'w> {
+impl<'w> Mailboxes<'w> {
     /// How many words it takes, zero at first.
     #[must_use]
     #[inline]
@@ -190,11 +190,11 @@ impl<'w> Board<'w> {
         ranks.saturating_mul(each).saturating_add(Self::first(ranks))
     }
 
-    /// `None`: there are fewer words than [`words`](Board::words) asks for.
+    /// `None`: there are fewer words than [`words`](Mailboxes::words) asks for.
     #[must_use]
-    pub fn new(words: &'w [AtomicU64], ranks: usize) -> Option<Board<'w>> {
-        let board = Board { words, ranks, own_words: Self::own_words(ranks) };
-        (words.len() >= Self::words(ranks)).then_some(board)
+    pub fn new(words: &'w [AtomicU64], ranks: usize) -> Option<Mailboxes<'w>> {
+        let mailboxes = Mailboxes { words, ranks, own_words: Self::own_words(ranks) };
+        (words.len() >= Self::words(ranks)).then_some(mailboxes)
     }
 
     /// Words of a rank before its notes: a bit for each rank is among them.
@@ -267,9 +267,9 @@ fn place(round: u64) -> usize {
     usize::try_from((round / 2 + round % 2 * half) % DEPTH as u64).unwrap_or(0)
 }
 
-/// One rank's place at the board: what it alone knows.
+/// One rank's end of the mailboxes: what it alone knows.
 #[derive(Debug)]
-pub struct Seat {
+pub struct LocalRank {
     rank: usize,
     fences: Fences,
     /// This round.
@@ -286,10 +286,10 @@ pub struct Seat {
     floor: u64,
 }
 
-impl Seat {
-    /// The place of rank `rank` of `ranks`, on a fresh board. All ranks have the same fences.
+impl LocalRank {
+    /// The end of rank `rank` of `ranks`, at fresh mailboxes. All ranks have the same fences.
     #[must_use]
-    pub fn new(rank: usize, ranks: usize, fences: Fences) -> Seat {
+    pub fn new(rank: usize, ranks: usize, fences: Fences) -> LocalRank {
         let mut done = vec![1; ranks];
         if let Some(own) = done.get_mut(rank) {
             *own = u64::MAX;
@@ -297,7 +297,7 @@ impl Seat {
         let written = [(0, None); DEPTH];
         let reported = vec![Moment::NEVER; ranks].into();
         let said = Cell::new([0; 2]);
-        Seat { rank, fences, round: 2, written, said, done: done.into(), reported, floor: 1 }
+        LocalRank { rank, fences, round: 2, written, said, done: done.into(), reported, floor: 1 }
     }
 
     /// This round.
@@ -307,16 +307,17 @@ impl Seat {
         self.round
     }
 
-    /// The rank whose reading has to be waited for before this rank can [publish](Seat::publish) in this round.
+    /// The rank whose reading has to be waited for before this rank can [publish](LocalRank::publish) in this round.
     #[inline]
-    pub fn blocked_by(&mut self, board: &Board<'_>) -> Option<usize> {
+    pub fn blocked_by(&mut self, mailboxes: &Mailboxes<'_>) -> Option<usize> {
         let (round, readers) = self.written[place(self.round)];
         match readers {
             None => None,
             Some(_) if round < self.floor => None,
-            Some(Readers::One(rank)) => self.is_behind(board, rank, round).then_some(rank),
+            Some(Readers::One(rank)) => self.is_behind(mailboxes, rank, round).then_some(rank),
             Some(Readers::All) => {
-                let behind = (0..self.done.len()).find(|rank| self.is_behind(board, *rank, round));
+                let behind =
+                    (0..self.done.len()).find(|rank| self.is_behind(mailboxes, *rank, round));
                 if behind.is_none() {
                     self.floor = round + 1;
                 }
@@ -327,18 +328,19 @@ impl Seat {
 
     /// Whether a rank is not known to be done with `round`: to have read what it wanted of it.
     #[inline]
-    pub fn is_behind(&mut self, board: &Board<'_>, rank: usize, round: u64) -> bool {
+    pub fn is_behind(&mut self, mailboxes: &Mailboxes<'_>, rank: usize, round: u64) -> bool {
         let Some(known) = self.done.get_mut(rank) else { return false };
         if *known <= round {
             // Acquire: it has read before what is stored next.
-            let reported = Moment::of(board.report(rank).load(Ordering::Acquire)).done();
-            let said = board.done(rank).load(Ordering::Acquire);
+            let reported = Moment::of(mailboxes.report(rank).load(Ordering::Acquire)).done();
+            let said = mailboxes.done(rank).load(Ordering::Acquire);
             *known = (*known).max(said).max(reported);
         }
         if *known <= round {
             // Whoever has written a note is done with earlier rounds.
-            let notes = (0..DEPTH as u64)
-                .map(|each| board.note(rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT);
+            let notes = (0..DEPTH as u64).map(|each| {
+                mailboxes.note(rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT
+            });
             *known = notes.fold(*known, u64::max);
         }
         *known <= round
@@ -351,26 +353,26 @@ impl Seat {
         self.done.get(rank).is_some_and(|done| *done > round)
     }
 
-    /// Reports that this rank has come so far; it [rings](Seat::ring) afterwards.
+    /// Reports that this rank has come so far; it [rings](LocalRank::ring) afterwards.
     #[inline]
-    pub fn report(&self, board: &Board<'_>, moment: Moment) {
+    pub fn report(&self, mailboxes: &Mailboxes<'_>, moment: Moment) {
         // Release: what it has written and read until now, wherever that is.
-        board.report(self.rank).store(moment.word(), Ordering::Release);
+        mailboxes.report(self.rank).store(moment.word(), Ordering::Release);
         self.said.set([self.said.get()[0], moment.word()]);
     }
 
     /// Whether a rank has reported this moment, or a later one. What it did before, it has done.
     #[inline]
-    pub fn reached(&mut self, board: &Board<'_>, rank: usize, moment: Moment) -> bool {
+    pub fn reached(&mut self, mailboxes: &Mailboxes<'_>, rank: usize, moment: Moment) -> bool {
         let Some(known) = self.reported.get_mut(rank) else { return false };
         if *known < moment {
-            *known = Moment::of(board.report(rank).load(Ordering::Acquire));
+            *known = Moment::of(mailboxes.report(rank).load(Ordering::Acquire));
         }
         *known >= moment
     }
 
-    /// Whether the steps of this round have ended for a rank that has [reached](Seat::reached) one of them, as far as is
-    /// known: it has failed, or is beyond the round.
+    /// Whether the steps of this round have ended for a rank that has [reached](LocalRank::reached) one of them, as far
+    /// as is known: it has failed, or is beyond the round.
     #[inline]
     #[must_use]
     pub fn has_left(&self, rank: usize) -> bool {
@@ -379,26 +381,26 @@ impl Seat {
 
     /// Whether a rank has reported that it has given up in `round`.
     #[must_use]
-    pub fn has_given_up(&self, board: &Board<'_>, rank: usize, round: u64) -> bool {
-        Moment::of(board.report(rank).load(Ordering::Acquire)) == Moment::given_up(round)
+    pub fn has_given_up(&self, mailboxes: &Mailboxes<'_>, rank: usize, round: u64) -> bool {
+        Moment::of(mailboxes.report(rank).load(Ordering::Acquire)) == Moment::given_up(round)
     }
 
     /// Whether a rank's note of the round after `round` is there, and of this kind.
     #[must_use]
-    pub fn foretells(&self, board: &Board<'_>, rank: usize, round: u64, kind: u8) -> bool {
-        let word = board.note(rank, round + 1)[0].load(Ordering::Acquire);
-        word >> ROUND_SHIFT == round + 1 && Mark::of(word).kind == kind
+    pub fn foretells(&self, mailboxes: &Mailboxes<'_>, rank: usize, round: u64, kind: u8) -> bool {
+        let word = mailboxes.note(rank, round + 1)[0].load(Ordering::Acquire);
+        word >> ROUND_SHIFT == round + 1 && Flag::of(word).kind == kind
     }
 
     /// Publishes this rank's note of this round: the first [`NOTE_BYTES`] of `data`. The caller has asked
-    /// [`blocked_by`](Seat::blocked_by), and [rings](Seat::ring) afterwards.
+    /// [`blocked_by`](LocalRank::blocked_by), and [rings](LocalRank::ring) afterwards.
     #[inline]
-    pub fn publish(&mut self, board: &Board<'_>, kind: u8, data: &[u8], readers: Readers) {
+    pub fn publish(&mut self, mailboxes: &Mailboxes<'_>, kind: u8, data: &[u8], readers: Readers) {
         let data = &data[..data.len().min(NOTE_BYTES)];
-        let (mark, payload) = split(board.note(self.rank, self.round), data.len());
-        words::store(payload, data, board.ranks == 2);
+        let (flag, payload) = split(mailboxes.note(self.rank, self.round), data.len());
+        words::store(payload, data, mailboxes.ranks == 2);
         let len = u16::try_from(data.len()).unwrap_or(0);
-        mark.store(Mark { kind, len }.word(self.round), Ordering::Release);
+        flag.store(Flag { kind, len }.word(self.round), Ordering::Release);
         self.written[place(self.round)] = (self.round, Some(readers));
     }
 
@@ -408,14 +410,14 @@ impl Seat {
     /// # Errors
     /// There is one that has another place.
     #[inline]
-    pub fn look(&mut self, board: &Board<'_>, rank: usize) -> Result<Option<Mark>, Broken> {
-        let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
+    pub fn look(&mut self, mailboxes: &Mailboxes<'_>, rank: usize) -> Result<Option<Flag>, Broken> {
+        let word = mailboxes.note(rank, self.round)[0].load(Ordering::Acquire);
         let found = word >> ROUND_SHIFT;
         if found == self.round {
             if let Some(done) = self.done.get_mut(rank) {
                 *done = found.max(*done);
             }
-            return Ok(Some(Mark::of(word)));
+            return Ok(Some(Flag::of(word)));
         }
         match found > self.round && place(found) != place(self.round) {
             true => Err(Broken { rank, expected: self.round, found }),
@@ -443,22 +445,22 @@ impl Seat {
         self.floor = self.floor.max(round);
     }
 
-    /// Tells the others that this rank is done with all rounds before this one. It [rings](Seat::ring) afterwards.
+    /// Tells the others that this rank is done with all rounds before this one. It [rings](LocalRank::ring) afterwards.
     #[inline]
-    pub fn finish(&self, board: &Board<'_>) {
-        board.done(self.rank).store(self.round, Ordering::Release);
+    pub fn finish(&self, mailboxes: &Mailboxes<'_>) {
+        mailboxes.done(self.rank).store(self.round, Ordering::Release);
         self.said.set([self.round, self.said.get()[1]]);
     }
 
     /// What somebody else has written over that this rank wrote, and others may wait for.
     #[must_use]
-    pub fn overwritten(&self, board: &Board<'_>) -> Option<Broken> {
+    pub fn overwritten(&self, mailboxes: &Mailboxes<'_>) -> Option<Broken> {
         let [done, report] = self.said.get();
-        let words = [(board.done(self.rank), done), (board.report(self.rank), report)];
+        let words = [(mailboxes.done(self.rank), done), (mailboxes.report(self.rank), report)];
         let words = words.map(|(word, said)| (word.load(Ordering::Relaxed), said));
         let notes = self.written.iter().filter(|(_, readers)| readers.is_some());
         let notes = notes.map(|(round, _)| {
-            (board.note(self.rank, *round)[0].load(Ordering::Relaxed) >> ROUND_SHIFT, *round)
+            (mailboxes.note(self.rank, *round)[0].load(Ordering::Relaxed) >> ROUND_SHIFT, *round)
         });
         let (found, expected) =
             words.into_iter().chain(notes).find(|(found, said)| found != said)?;
@@ -466,34 +468,34 @@ impl Seat {
     }
 
     /// A rank is lost: nobody waits here for its reading any more. Should it still read, it [finds
-    /// out](Seat::was_excused).
-    pub fn excuse(&mut self, board: &Board<'_>, rank: usize) {
+    /// out](LocalRank::was_excused).
+    pub fn excuse(&mut self, mailboxes: &Mailboxes<'_>, rank: usize) {
         let Some(done) = self.done.get_mut(rank) else { return };
         *done = u64::MAX;
-        let (word, bit) = board.excused(self.rank, rank);
+        let (word, bit) = mailboxes.excused(self.rank, rank);
         // Nobody else writes it.
         word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
-        board.any_excused().store(1, Ordering::Relaxed);
+        mailboxes.any_excused().store(1, Ordering::Relaxed);
         // Whoever sees what is written from now on, here or elsewhere, sees both.
         fence(Ordering::SeqCst);
     }
 
-    /// The first of these ranks that has [excused](Seat::excuse) this one: what was read of it until now may be
-    /// anything, on the board and elsewhere. Costs a load of a line that nobody writes, while nobody is lost.
+    /// The first of these ranks that has [excused](LocalRank::excuse) this one: what was read of it until now may be
+    /// anything, in the mailboxes and elsewhere. Costs a load of a line that nobody writes, while nobody is lost.
     #[inline]
     #[must_use]
     pub fn was_excused(
         &self,
-        board: &Board<'_>,
+        mailboxes: &Mailboxes<'_>,
         mut by: impl Iterator<Item = usize>,
     ) -> Option<usize> {
         // What was read was read before.
         fence(Ordering::Acquire);
-        if board.any_excused().load(Ordering::Relaxed) == 0 {
+        if mailboxes.any_excused().load(Ordering::Relaxed) == 0 {
             return None;
         }
         by.find(|rank| {
-            let (word, bit) = board.excused(*rank, self.rank);
+            let (word, bit) = mailboxes.excused(*rank, self.rank);
             *rank != self.rank && word.load(Ordering::Relaxed) & bit != 0
         })
     }
@@ -501,10 +503,10 @@ impl Seat {
     /// After a note was published, or this rank is done reading: gives the ranks to be woken, and takes their words
     /// back. Costs a load a rank, of lines that nobody writes, while all are awake.
     #[inline]
-    pub fn ring(&self, board: &Board<'_>, readers: Readers, mut wake: impl FnMut(usize)) {
+    pub fn ring(&self, mailboxes: &Mailboxes<'_>, readers: Readers, mut wake: impl FnMut(usize)) {
         self.fences.hurried();
         let mut look = |rank: usize| {
-            let word = board.sleep(rank);
+            let word = mailboxes.sleep(rank);
             let asleep = word.load(Ordering::Relaxed);
             if asleep != 0 && self.rouses(asleep, word) {
                 wake(rank);
@@ -528,21 +530,21 @@ impl Seat {
     /// Announces sleep. Afterwards this rank looks a last time for what it awaits, and sleeps until it is woken.
     /// `false`: it must not sleep.
     #[must_use]
-    pub fn lie_down(&self, board: &Board<'_>, awaited: Awaited) -> bool {
-        board.sleep(self.rank).store(awaited.word(), Ordering::Relaxed);
+    pub fn lie_down(&self, mailboxes: &Mailboxes<'_>, awaited: Awaited) -> bool {
+        mailboxes.sleep(self.rank).store(awaited.word(), Ordering::Relaxed);
         self.fences.patient()
     }
 
     /// Takes the announcement back. A wake-up may be on its way all the same.
-    pub fn get_up(&self, board: &Board<'_>) {
-        board.sleep(self.rank).store(0, Ordering::Relaxed);
+    pub fn get_up(&self, mailboxes: &Mailboxes<'_>) {
+        mailboxes.sleep(self.rank).store(0, Ordering::Relaxed);
     }
 }
 
-/// A note's mark, and the words of a payload of so many bytes.
+/// A note's flag, and the words of a payload of so many bytes.
 #[inline]
 fn split(note: &[AtomicU64], len: usize) -> (&AtomicU64, &[AtomicU64]) {
-    (&note[0], if len <= BESIDE_MARK { &note[1..] } else { &note[FIRST_LONG..] })
+    (&note[0], if len <= BESIDE_FLAG { &note[1..] } else { &note[FIRST_LONG..] })
 }
 
 #[cfg(all(test, loom))]
