@@ -39,7 +39,6 @@
 )]
 mod act;
 mod buffers;
-mod circle;
 mod course;
 #[allow(
     unsafe_code,
@@ -47,6 +46,7 @@ mod course;
 )]
 mod direct;
 mod exchange;
+mod fast_path;
 mod introduction;
 mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
@@ -59,11 +59,11 @@ mod outline;
 mod peek;
 mod pieces;
 mod plan;
-mod quick;
 mod routes;
 mod short;
 mod slots;
 mod steps;
+mod subgroup;
 mod task;
 
 use std::task::Poll;
@@ -82,18 +82,18 @@ use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
 use buffers::UserBuffers;
-use circle::Circle;
 use course::Carried;
 use exchange::Exchange;
+use fast_path::Halfway;
+pub use fast_path::Known;
 use long::{Kept, Long};
 pub use open::Opening;
 pub use outline::Outline;
-use quick::Halfway;
-pub use quick::Known;
 use short::Short;
 use slots::Slots;
 pub(super) use steps::Begun;
 use steps::Identity;
+use subgroup::Subgroup;
 pub use task::Task;
 use task::Way;
 
@@ -161,7 +161,7 @@ impl Shared {
 pub struct Page {
     shared: Shared,
     seat: LocalRank,
-    circle: Circle,
+    subgroup: Subgroup,
     /// That of messages that wake sleepers.
     ring_tag: i32,
     area: Area,
@@ -220,13 +220,13 @@ impl Page {
     fn new(
         (shared, area): (Shared, Area),
         seat: LocalRank,
-        (circle, ring_tag): (Circle, i32),
+        (subgroup, ring_tag): (Subgroup, i32),
     ) -> Page {
         let slots = Slots::default();
         Page {
             shared,
             seat,
-            circle,
+            subgroup,
             ring_tag,
             area,
             slots,
@@ -264,7 +264,7 @@ impl Page {
         rows: Rows,
         combine: Option<Combine>,
     ) -> Result<(), CollError> {
-        let of = (self.circle.seat(), self.shared.ranks);
+        let of = (self.subgroup.local_rank(), self.shared.ranks);
         let task = Task::new(call, of, rows, combine)?;
         // SAFETY: the caller's promise.
         unsafe { self.begin_task(number, task) }
@@ -291,7 +291,7 @@ impl Page {
         let (halfway, tried) = (self.halfway.take(), self.tried.take());
         self.may_begin()?;
         let Task { way, rows, combine, of } = task;
-        let (me, ranks) = (self.circle.seat(), self.shared.ranks);
+        let (me, ranks) = (self.subgroup.local_rank(), self.shared.ranks);
         if of != (me, ranks) {
             return Err(CollError::NotShared { operation: way.operation() });
         }
@@ -325,13 +325,13 @@ impl Page {
 
     /// This rank, and of how many.
     pub(crate) fn place(&self) -> (usize, usize) {
-        (self.circle.seat(), self.shared.ranks)
+        (self.subgroup.local_rank(), self.shared.ranks)
     }
 
     /// Whether it is that of all ranks of the communicator, and not of those of one host.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.circle.is_whole()
+        self.subgroup.is_whole()
     }
 
     /// Whether something is under way.
@@ -341,7 +341,7 @@ impl Page {
     }
 
     fn is_revoked(&self) -> bool {
-        self.circle.comm().is_revoked()
+        self.subgroup.comm().is_revoked()
     }
 
     fn may_begin(&self) -> Result<(), CollError> {
@@ -402,12 +402,12 @@ impl Page {
     /// What is under way, and what it works with.
     #[inline]
     fn parts(&mut self) -> (Option<&mut dyn Carried>, Place<'_>) {
-        let Page { shared, seat, circle, area, slots, seen, going, .. } = self;
+        let Page { shared, seat, subgroup, area, slots, seen, going, .. } = self;
         let (board, ring_tag) = (shared.board(), self.ring_tag);
         let going = going.as_mut().map(Going::get_mut);
         (
             going,
-            Place { board, shared, seat, circle, ring_tag, area, slots, seen, only_looks: false },
+            Place { board, shared, seat, subgroup, ring_tag, area, slots, seen, only_looks: false },
         )
     }
 
@@ -449,7 +449,7 @@ impl Page {
         let going = going?;
         let awaited = going.awaited(&mut place)?;
         going.sleeps(&place);
-        let bell = act::bell(pml, (self.circle.comm(), self.ring_tag), self.bell)?;
+        let bell = act::bell(pml, (self.subgroup.comm(), self.ring_tag), self.bell)?;
         let rung = self.bell.replace(bell) != Some(bell);
         if rung || self.asleep != Some(awaited) {
             self.asleep = self.seat.lie_down(&self.shared.board(), awaited).then_some(awaited);
@@ -462,7 +462,7 @@ impl Page {
     #[must_use]
     pub fn awaits(&self) -> Option<u32> {
         let (Awaited::Note(seat) | Awaited::Reader(seat)) = self.asleep?;
-        self.circle.process(seat)
+        self.subgroup.process(seat)
     }
 
     /// Whether what this rank has announced is still what it waits for: else it is not woken.
@@ -487,7 +487,7 @@ impl Page {
     /// used; `None`: there are too many ranks, or the page is that of one host of several.
     #[must_use]
     pub fn hyperq(&self, settings: crate::hyperq::Settings) -> Option<HyperQ> {
-        let comm = self.is_whole().then(|| self.circle.comm().clone())?;
+        let comm = self.is_whole().then(|| self.subgroup.comm().clone())?;
         Some(HyperQ::new(self.shared.control()?, comm, settings))
     }
 
@@ -506,7 +506,7 @@ struct Place<'p> {
     board: Mailboxes<'p>,
     shared: &'p Shared,
     seat: &'p mut LocalRank,
-    circle: &'p Circle,
+    subgroup: &'p Subgroup,
     ring_tag: i32,
     area: &'p mut Area,
     slots: &'p mut Slots,
@@ -517,15 +517,15 @@ struct Place<'p> {
 
 impl Place<'_> {
     fn rank(&self) -> usize {
-        self.circle.seat()
+        self.subgroup.local_rank()
     }
 
     /// How a rank was lost, if it is.
     fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
-        let process = self.circle.process(rank).filter(|_| !self.only_looks)?;
+        let process = self.subgroup.process(rank).filter(|_| !self.only_looks)?;
         pml.bml_mut().reach(Rank(process));
         let (culprit, error) = pml.accuse(process)?;
-        let rank = self.circle.comm().rank_of(culprit).unwrap_or(self.circle.rank(rank));
+        let rank = self.subgroup.comm().rank_of(culprit).unwrap_or(self.subgroup.rank(rank));
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
     }
 
@@ -535,7 +535,7 @@ impl Place<'_> {
     /// It will never be.
     #[inline]
     fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
-        let scribbled = |broken| scribbled(self.circle, broken);
+        let scribbled = |broken| scribbled(self.subgroup, broken);
         let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
         if found.is_some() || self.only_looks {
             return Ok(found);
@@ -545,7 +545,7 @@ impl Place<'_> {
 
     /// As `note`, if it was not there.
     fn late_note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
-        let scribbled = |broken| scribbled(self.circle, broken);
+        let scribbled = |broken| scribbled(self.subgroup, broken);
         let loss = self.loss(pml, rank);
         let past = !self.seat.is_behind(&self.board, rank, self.seat.round());
         if loss.is_none() && !past {
@@ -556,7 +556,7 @@ impl Place<'_> {
         if found.is_some() {
             return Ok(found);
         }
-        let went_on = || CollError::WentOn { rank: self.circle.rank(rank) };
+        let went_on = || CollError::WentOn { rank: self.subgroup.rank(rank) };
         Err(loss.unwrap_or_else(went_on))
     }
 
@@ -564,7 +564,7 @@ impl Place<'_> {
     /// it takes this one for lost.
     fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
         let rank = self.seat.was_excused(&self.board, read)?;
-        Some(CollError::GaveUp { rank: self.circle.rank(rank) })
+        Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
     }
 
     /// Whether this rank can publish a note in this round; `false`: a reader of an earlier one is behind.
@@ -580,14 +580,14 @@ impl Place<'_> {
 
     /// Wakes ranks that sleep for something of this one's.
     fn ring(&mut self, pml: &mut Pml, readers: Readers) {
-        let by = (self.circle, self.ring_tag);
+        let by = (self.subgroup, self.ring_tag);
         self.seat.ring(&self.board, readers, |rank| act::ring(pml, by, rank));
     }
 }
 
-fn scribbled(circle: &Circle, broken: Broken) -> CollError {
+fn scribbled(subgroup: &Subgroup, broken: Broken) -> CollError {
     // On the board, ranks are seats.
-    let rank = circle.rank(broken.rank);
+    let rank = subgroup.rank(broken.rank);
     let broken = Broken { rank: rank as usize, ..broken };
     CollError::Scribbled { rank, what: broken.to_string() }
 }

@@ -21,11 +21,11 @@ use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
 use gapless_sync::mailboxes::NOTE_BYTES;
 
 use super::buffers::{Described, Lies, UserBuffers};
-use super::circle::Circle;
 use super::pieces::{Piece, SLOTS};
 use super::plan::{Content, Round, Span, Then};
 use super::routes::ENTRY_BYTES;
 use super::slots::LAST_BYTES;
+use super::subgroup::Subgroup;
 use super::{Area, Memory, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::rows::Combine;
@@ -518,8 +518,8 @@ pub(super) fn bell(
 }
 
 /// Sends the message that wakes the rank of a seat. If it is lost there is nobody to be woken.
-pub(super) fn ring(pml: &mut Pml, (circle, tag): (&Circle, i32), seat: usize) {
-    let (comm, rank) = (circle.comm(), circle.rank(seat));
+pub(super) fn ring(pml: &mut Pml, (subgroup, tag): (&Subgroup, i32), seat: usize) {
+    let (comm, rank) = (subgroup.comm(), subgroup.rank(seat));
     // SAFETY: no bytes.
     let sent = unsafe { pml.isend_copy(comm, &nothing(), rank, tag) };
     if let Ok(id) = sent {

@@ -159,7 +159,7 @@ pub(super) trait Steps {
                 let work = &mut self.course_mut().work;
                 if !work.is_done() {
                     let Some(result) = work.result() else { return Ok(None) };
-                    let failed = |error| CollError::Engine { rank: place.circle.own(), error };
+                    let failed = |error| CollError::Engine { rank: place.subgroup.own(), error };
                     result.map_err(failed)?;
                 }
                 self.intact(place)?;
@@ -408,7 +408,7 @@ impl Course {
         fence(Ordering::Acquire);
         // Who fails in good order lets others read until they are done.
         let rank = read.find(|rank| place.seat.has_given_up(&place.board, *rank, self.round))?;
-        Some(CollError::GaveUp { rank: place.circle.rank(rank) })
+        Some(CollError::GaveUp { rank: place.subgroup.rank(rank) })
     }
 
     /// The first of these ranks that may still read this rank's buffers.
@@ -442,7 +442,7 @@ impl Course {
             return false;
         }
         if let Some(failure) = &self.failure {
-            let notice = failure.notice(place.circle.own());
+            let notice = failure.notice(place.subgroup.own());
             place.seat.publish(&place.board, FAILED, &notice, Readers::All);
         }
         place.seat.report(&place.board, Moment::failed(self.round));

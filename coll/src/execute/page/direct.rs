@@ -143,7 +143,7 @@ pub(super) fn write_key(
     place: &Place<'_>,
     bml: &mut Bml,
 ) -> Option<()> {
-    let process = place.circle.process(reader)?;
+    let process = place.subgroup.process(reader)?;
     let (peer, mapped) = bml.mapped(Rank(process))?;
     // SAFETY: the region is of a buffer that the caller of `Page::begin` grants until the collective has ended; nothing
     // keeps a clone of the lease after the call (rule 2 of `Mapped`).
@@ -195,7 +195,7 @@ pub(super) fn accept(
 
 /// The key by which what a rank contributes is read by the kernel.
 pub(super) fn card_of(rank: usize, place: &Place<'_>) -> Result<RemoteKey, CollError> {
-    let refused = |reason| CollError::NotMapped { rank: place.circle.rank(rank), reason };
+    let refused = |reason| CollError::NotMapped { rank: place.subgroup.rank(rank), reason };
     read_card(rank, Side::Input, place).map_err(refused)
 }
 
@@ -207,7 +207,7 @@ pub(super) fn map(
     place: &Place<'_>,
     bml: &mut Bml,
 ) -> Result<Mapping, CollError> {
-    let refused = |reason| CollError::NotMapped { rank: place.circle.rank(rank), reason };
+    let refused = |reason| CollError::NotMapped { rank: place.subgroup.rank(rank), reason };
     let mapping = read_key(rank, side, place, bml).map_err(refused)?;
     let region = mapping.region();
     match region.len() {
@@ -219,7 +219,7 @@ pub(super) fn map(
 
 fn read_key(rank: usize, side: Side, place: &Place<'_>, bml: &mut Bml) -> Result<Mapping, String> {
     let key = read_card(rank, side, place)?;
-    let process = place.circle.process(rank);
+    let process = place.subgroup.process(rank);
     let (peer, mapped) =
         process.and_then(|process| bml.mapped(Rank(process))).ok_or_else(no_key)?;
     mapped.map(peer, &key).map_err(|error| error.to_string())

@@ -344,7 +344,7 @@ impl Exchange {
                     if read_at_once > AT_ONCE_MAX {
                         return Ok(None);
                     }
-                    let process = place.circle.process(rank).unwrap_or(u32::MAX);
+                    let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
                     let pieces = self.plan.output(rank, 0..expected, 0);
                     let key = (process, &key, |piece: &Piece| piece.at);
                     match self.course.peek(&self.buffers, pieces, key, tools) {

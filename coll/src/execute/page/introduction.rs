@@ -57,10 +57,10 @@ pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
 
 /// Why a rank has failed, as its note of this round says.
 pub(super) fn notice(source: usize, place: &Place<'_>) -> CollError {
-    let rank = place.circle.rank(source);
+    let rank = place.subgroup.rank(source);
     let mut notice = [0; NOTICE_BYTES];
     place.seat.read(&place.board, source, 0, &mut notice);
-    CollError::told(notice, rank, place.circle.comm().size())
+    CollError::told(notice, rank, place.subgroup.comm().size())
 }
 
 /// What a rank's first note says, if it calls what this one calls.
@@ -70,7 +70,7 @@ pub(super) fn agree(
     mark: Flag,
     place: &Place<'_>,
 ) -> Result<Introduction, CollError> {
-    let rank = place.circle.rank(source);
+    let rank = place.subgroup.rank(source);
     let (ours, expected) = (plan.operation(), plan.told_bytes(source));
     if mark.kind == FAILED {
         return Err(notice(source, place));
@@ -87,15 +87,15 @@ pub(super) fn agree(
         return Err(CollError::Length { rank, sent: note.len, expected });
     }
     if note.root != root(plan) {
-        let named = |root: u32| place.circle.rank(root as usize).to_string();
+        let named = |root: u32| place.subgroup.rank(root as usize).to_string();
         let (given, expected) = (named(note.root), named(root(plan)));
-        let (argument, other) = ("root", place.circle.own());
+        let (argument, other) = ("root", place.subgroup.own());
         return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     if note.digest != plan.digest() {
         let list = |digest: u64| format!("a list with digest {digest:x}");
         let (given, expected) = (list(note.digest), list(plan.digest()));
-        let (argument, other) = ("lengths of blocks", place.circle.own());
+        let (argument, other) = ("lengths of blocks", place.subgroup.own());
         return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     Ok(note)

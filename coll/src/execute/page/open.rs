@@ -27,8 +27,8 @@ use gapless_pml::Pml;
 use gapless_sync::mailboxes::LocalRank;
 use gapless_sync::{Fences, membarrier};
 
-use super::circle::Circle;
 use super::plan::{LEADER, RANKS_MAX};
+use super::subgroup::Subgroup;
 use super::{Area, Page, Shared};
 use crate::execute::memory::Memory;
 use crate::execute::rows::{Blocks, Rows};
@@ -53,7 +53,7 @@ pub struct Opening {
     me: usize,
     ranks: usize,
     /// `None`: it has no page.
-    circle: Option<Circle>,
+    subgroup: Option<Subgroup>,
     /// That of messages that wake sleepers.
     ring_tag: i32,
     /// Of the exchanges, the next one last.
@@ -94,16 +94,16 @@ impl Opening {
     /// communicator has two groups, or its ranks [compare their calls](Sequencer::checked), it has no page.
     #[must_use]
     pub fn new(sequencer: &Sequencer) -> Opening {
-        let circle = sequencer.plain().cloned().map(Circle::all);
-        Opening::of((circle, RING_TAG), Opening::tickets(sequencer), true)
+        let subgroup = sequencer.plain().cloned().map(Subgroup::all);
+        Opening::of((subgroup, RING_TAG), Opening::tickets(sequencer), true)
     }
 
     /// For the ranks of this rank's host, which ascend. All ranks of the communicator call this, each with those of its
     /// host. What comes of it is for the host alone to know.
     #[must_use]
     pub fn of_host(sequencer: &Sequencer, ranks: &[usize]) -> Opening {
-        let circle = sequencer.plain().and_then(|comm| Circle::of(comm.clone(), ranks));
-        Opening::of((circle, RING_TAG), Opening::tickets(sequencer), true)
+        let subgroup = sequencer.plain().and_then(|comm| Subgroup::of(comm.clone(), ranks));
+        Opening::of((subgroup, RING_TAG), Opening::tickets(sequencer), true)
     }
 
     /// The same, and another one if no page comes of it.
@@ -126,8 +126,8 @@ impl Opening {
     pub fn of_persistent(executor: &Executor) -> Opening {
         let ticket = &executor.plan.ticket;
         let tickets = (0..EXCHANGES).map(|_| Arc::clone(ticket)).collect();
-        let circle = ticket.members().only_group().cloned().map(Circle::all);
-        Opening::of((circle, ticket.ring_tag()), tickets, executor.is_agreed())
+        let subgroup = ticket.members().only_group().cloned().map(Subgroup::all);
+        Opening::of((subgroup, ticket.ring_tag()), tickets, executor.is_agreed())
     }
 
     /// As [`of_host`](Opening::of_host), for a persistent collective.
@@ -136,22 +136,22 @@ impl Opening {
         let ticket = &executor.plan.ticket;
         let tickets = (0..EXCHANGES).map(|_| Arc::clone(ticket)).collect();
         let comm = ticket.members().only_group();
-        let circle = comm.and_then(|comm| Circle::of(comm.clone(), ranks));
-        Opening::of((circle, ticket.ring_tag()), tickets, executor.is_agreed())
+        let subgroup = comm.and_then(|comm| Subgroup::of(comm.clone(), ranks));
+        Opening::of((subgroup, ticket.ring_tag()), tickets, executor.is_agreed())
     }
 
     fn of(
-        (circle, ring_tag): (Option<Circle>, i32),
+        (subgroup, ring_tag): (Option<Subgroup>, i32),
         tickets: Vec<Arc<Ticket>>,
         willing: bool,
     ) -> Opening {
-        let size = |circle: &Circle| (circle.seat(), circle.size());
-        let (me, ranks) = circle.as_ref().map_or((0, 0), size);
+        let size = |subgroup: &Subgroup| (subgroup.local_rank(), subgroup.size());
+        let (me, ranks) = subgroup.as_ref().map_or((0, 0), size);
         let fits = (2..=RANKS_MAX).contains(&ranks);
         Opening {
             me,
             ranks,
-            circle,
+            subgroup,
             ring_tag,
             tickets,
             willing,
@@ -306,7 +306,7 @@ impl Opening {
     }
 
     fn process(&self, rank: usize) -> Option<Rank> {
-        self.circle.as_ref()?.process(rank).map(Rank)
+        self.subgroup.as_ref()?.process(rank).map(Rank)
     }
 
     /// The page's memory, and its lease.
@@ -358,9 +358,9 @@ impl Opening {
         let algorithm = Algorithm::new(Method::Tree(Tree::Flat));
         let schedule = build(self.me, &Locality::flat(self.ranks), call, &algorithm);
         let mut schedule = schedule.map_err(|error: BuildError| CollError::Call { error })?;
-        if let Some(circle) = &self.circle {
-            let rank = |seat: usize| circle.rank(seat) as usize;
-            schedule = schedule.renumbered(rank, circle.comm().size() as usize);
+        if let Some(subgroup) = &self.subgroup {
+            let rank = |seat: usize| subgroup.rank(seat) as usize;
+            schedule = schedule.renumbered(rank, subgroup.comm().size() as usize);
         }
         let memory = self.memory(data).and_then(|send| {
             let recv = room.map(|bytes| self.room(bytes)).transpose()?;
@@ -394,7 +394,7 @@ impl Opening {
     }
 
     fn room(&self, bytes: usize) -> Result<Memory, CollError> {
-        let rank = self.circle.as_ref().map_or(u32::MAX, Circle::own);
+        let rank = self.subgroup.as_ref().map_or(u32::MAX, Subgroup::own);
         let bytes = bytes as u64;
         Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })
     }
@@ -405,7 +405,7 @@ impl Opening {
         let read = || shared.board().head().load(Ordering::Acquire);
         let mut word = read();
         if word == 0 {
-            if self.circle.as_ref().is_some_and(|circle| circle.comm().is_revoked()) {
+            if self.subgroup.as_ref().is_some_and(|subgroup| subgroup.comm().is_revoked()) {
                 return Some(None);
             }
             let leader = self.process(LEADER)?;
@@ -421,8 +421,8 @@ impl Opening {
             _ => return Some(None),
         };
         let seat = LocalRank::new(self.me, self.ranks, fences);
-        let made = self.shared.take().zip(self.circle.clone());
-        Some(made.map(|(memory, circle)| Page::new(memory, seat, (circle, self.ring_tag))))
+        let made = self.shared.take().zip(self.subgroup.clone());
+        Some(made.map(|(memory, subgroup)| Page::new(memory, seat, (subgroup, self.ring_tag))))
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn tell_what_is_seen(place: &mut Place<'_>, bml: &mut Bml) {
         if *place.seen & bit != 0 {
             continue;
         }
-        let process = place.circle.process(rank);
+        let process = place.subgroup.process(rank);
         let sees = process
             .and_then(|process| bml.rdma(Rank(process)))
             .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
@@ -71,7 +71,7 @@ pub(super) fn write_key(
     place: &Place<'_>,
     bml: &mut Bml,
 ) -> Option<()> {
-    let (peer, rdma) = bml.rdma(Rank(place.circle.process(reader)?))?;
+    let (peer, rdma) = bml.rdma(Rank(place.subgroup.process(reader)?))?;
     let key = rdma.single_copy_key(peer, region)?;
     direct::write_card(&key, (Side::Input, reader), place)
 }
@@ -194,7 +194,7 @@ impl Place<'_> {
         torn: Option<CollError>,
         pml: &mut Pml,
     ) -> CollError {
-        let (own, other) = (self.circle.own(), self.circle.rank(rank));
+        let (own, other) = (self.subgroup.own(), self.subgroup.rank(rank));
         let error = match unread {
             Unread::NoMemory { bytes } => return CollError::NoMemory { rank: own, bytes },
             Unread::Engine(error) => return CollError::Engine { rank: own, error },
@@ -204,7 +204,7 @@ impl Place<'_> {
         if let Some(known) = torn.or_else(|| self.loss(pml, rank)) {
             return known;
         }
-        match (error, self.circle.process(rank)) {
+        match (error, self.subgroup.process(rank)) {
             (RdmaError::Link(error @ LinkError::PeerGone { .. }), Some(process)) => {
                 let error = PmlError::PeerLost { rank: process, error };
                 CollError::Lost { rank: other, error }

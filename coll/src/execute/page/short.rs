@@ -15,9 +15,9 @@ use gapless_sync::mailboxes::{Awaited, Flag, Readers};
 use super::Place;
 use super::buffers::UserBuffers;
 use super::course::Carried;
+use super::fast_path::Halfway;
 use super::introduction::introduced;
 use super::plan::{FAILED, LONG, Plan, Round, Then};
-use super::quick::Halfway;
 use crate::Operation;
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::{CollError, NOTICE_BYTES};
@@ -99,7 +99,7 @@ impl Carried for Short {
     }
 
     fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
-        let ranks = place.circle.size();
+        let ranks = place.subgroup.size();
         match self.stage {
             Stage::Publishing => place.seat.blocked_by(&place.board).map(Awaited::Reader),
             Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Note),
@@ -157,7 +157,7 @@ impl Short {
     }
 
     fn fail_engine(&mut self, place: &Place<'_>, error: EngineError) {
-        self.fail(CollError::Engine { rank: place.circle.own(), error });
+        self.fail(CollError::Engine { rank: place.subgroup.own(), error });
     }
 
     /// The source whose note is read next.
@@ -239,7 +239,7 @@ impl Short {
                 place.seat.publish(&place.board, self.plan.operation.code(), data, readers);
             }
             Some(failure) => {
-                let notice = failure.notice(place.circle.own());
+                let notice = failure.notice(place.subgroup.own());
                 place.seat.publish(&place.board, FAILED, &notice, readers);
             }
         }
@@ -279,12 +279,12 @@ impl Short {
 
     /// What is wrong with another rank's note.
     fn refuses(&self, mark: Flag, source: usize, place: &Place<'_>) -> Option<CollError> {
-        let rank = place.circle.rank(source);
+        let rank = place.subgroup.rank(source);
         let Flag { kind, len } = mark;
         if kind == FAILED {
             let mut notice = [0; NOTICE_BYTES];
             place.seat.read(&place.board, source, 0, &mut notice);
-            return Some(CollError::told(notice, rank, place.circle.comm().size()));
+            return Some(CollError::told(notice, rank, place.subgroup.comm().size()));
         }
         let ours = self.plan.operation;
         let (kind, sent) = match kind {

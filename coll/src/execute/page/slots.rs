@@ -46,7 +46,7 @@ impl Place<'_> {
     /// The rank that still reads what is in a slot of this rank's.
     pub(super) fn slot_reader(&mut self, slot: usize) -> Option<usize> {
         let Filled { readers, round, until, .. } = self.slots.filled[slot]?;
-        let (me, ranks) = (self.rank(), self.circle.size());
+        let (me, ranks) = (self.rank(), self.subgroup.size());
         let (seat, board) = (&mut *self.seat, &self.board);
         let over = |rank: usize, seat: &mut LocalRank| {
             seat.has_passed(rank, round)

@@ -1,6 +1,6 @@
 //! A collective through shared memory as one rank describes it: checked, planned, and ready to begin.
 
-use super::quick::Known;
+use super::fast_path::Known;
 use super::{buffers, pieces, plan, routes};
 use crate::build::rows as rows_of;
 use crate::execute::error::CollError;

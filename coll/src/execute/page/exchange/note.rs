@@ -43,7 +43,7 @@ impl Exchange {
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Lies, CollError> {
-        let source = place.circle.rank(rank);
+        let source = place.subgroup.rank(rank);
         let spoilt = || CollError::Scribbled {
             rank: source,
             what: format!("rank {source} has written a directory that cannot be"),
@@ -62,7 +62,7 @@ impl Exchange {
         let root = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         if root != self.plan.root() {
             let (given, expected) = (root.to_string(), self.plan.root().to_string());
-            let (argument, other) = ("root", place.circle.own());
+            let (argument, other) = ("root", place.subgroup.own());
             return Err(CollError::Differs { rank: source, argument, given, other, expected });
         }
         let (ranks, me, expected) = (self.met.len(), place.rank(), self.plan.into.bytes(rank));
@@ -107,9 +107,9 @@ impl Exchange {
         if self.plan.keeps_up(step.min(expected)) {
             return Ok(());
         }
-        let rank = place.circle.rank(rank);
+        let rank = place.subgroup.rank(rank);
         let (given, expected) = ("a send buffer".to_owned(), "none".to_owned());
-        let (argument, other) = ("buffers", place.circle.own());
+        let (argument, other) = ("buffers", place.subgroup.own());
         Err(CollError::Differs { rank, argument, given, other, expected })
     }
 }

@@ -39,7 +39,7 @@ impl<T: Terms> Long<T> {
         let (at, len) = (piece.at, piece.range.end - piece.range.start);
         if let Some(key) = self.peeked(rank) {
             let from = self.plan().position(0, at);
-            let process = place.circle.process(rank).unwrap_or(u32::MAX);
+            let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
             let key = (process, &key, |_: &Piece| from);
             let read = self.course.peek(self.terms.buffers(), std::iter::once(piece), key, tools);
             return match read {

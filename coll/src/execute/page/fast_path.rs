@@ -2,9 +2,11 @@
 //!
 //! What depends on the call alone is found out without a page ([`Known`]). A long call goes through the steps of
 //! [`Long`] until one would wait for longer than a few loads; [`Page::begin_task`] goes on from there. A short one has
-//! a body of its own: it stores, waits for a few loads' time, and loads. All that is unusual is left to
-//! [`Short`](super::short::Short): a rank that is late or lost, a note that says something else, a reader that is
-//! behind. It goes on where this has stopped ([`Halfway`]).
+//! a body of its own: it stores, waits for a few loads' time, and loads. Its bytes go from the user's memory into the
+//! note, and out of notes into the user's memory. [`Short`](super::short::Short) keeps them in private memory in
+//! between, so that it can stop at each step: these copies are spared here. All that is unusual is left to it: a rank
+//! that is late or lost, a note that says something else, a reader that is behind. It goes on where this has stopped
+//! ([`Halfway`]).
 
 use std::ops::Range;
 
@@ -14,10 +16,10 @@ use gapless_pml::Pml;
 use gapless_sync::mailboxes::{Flag, LocalRank, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
-use super::circle::Circle;
 use super::long::{Lent, Long};
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
+use super::subgroup::Subgroup;
 use super::task::Way;
 use super::{Area, Page, act, pieces, routes};
 use crate::build::rows as rows_of;
@@ -136,7 +138,7 @@ impl Page {
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,
     ) -> bool {
-        if !known.is_tried || known.of != (self.circle.seat(), self.shared.ranks) {
+        if !known.is_tried || known.of != (self.subgroup.local_rank(), self.shared.ranks) {
             return false;
         }
         let fold = known.combine.as_ref().and_then(Combine::fold);
@@ -155,14 +157,14 @@ impl Page {
         if self.may_begin().is_err() {
             return false;
         }
-        let Page { shared, seat, circle, area, halfway, .. } = self;
+        let Page { shared, seat, subgroup, area, halfway, .. } = self;
         let (board, ring_tag) = (shared.board(), self.ring_tag);
         seat.begin(number);
         if seat.blocked_by(&board).is_some() {
             return false;
         }
         let (kind, fold) = (plan.operation.code(), fold.as_ref());
-        let mut at = At { board, seat, area, pml, circle, ring_tag, kind, fold };
+        let mut at = At { board, seat, area, pml, subgroup, ring_tag, kind, fold };
         let began = at.seat.round();
         let stopped = match &plan.rounds {
             // SAFETY: the caller's promise.
@@ -223,7 +225,7 @@ struct At<'p> {
     seat: &'p mut LocalRank,
     area: &'p mut Area,
     pml: &'p mut Pml,
-    circle: &'p Circle,
+    subgroup: &'p Subgroup,
     ring_tag: i32,
     kind: u8,
     fold: Option<&'p PackedFold>,
@@ -235,16 +237,16 @@ type Stopped = (usize, Stage);
 impl At<'_> {
     #[inline]
     fn ring(&mut self, readers: Readers) {
-        let by = (self.circle, self.ring_tag);
+        let by = (self.subgroup, self.ring_tag);
         self.seat.ring(&self.board, readers, |rank| act::ring(self.pml, by, rank));
     }
 
     /// Waits for the notes of a round.
     #[inline]
     fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
-        let len = round.note(self.circle.seat());
+        let len = round.note(self.subgroup.local_rank());
         let mark = Flag { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
-        let part = round.part(self.circle.seat());
+        let part = round.part(self.subgroup.local_rank());
         let ahead = if part.len() <= AHEAD_MAX { LocalRank::ahead(len, &part) } else { 0..0 };
         loop {
             match self.seat.all_like(&self.board, round.sources.clone(), mark, ahead.clone()) {
@@ -283,7 +285,7 @@ impl At<'_> {
             debug_assert!(kept, "plain memory of this rank");
             return Err((0, Stage::Reading));
         }
-        if !round.part(self.circle.seat()).is_empty() && !round.sources.is_empty() {
+        if !round.part(self.subgroup.local_rank()).is_empty() && !round.sources.is_empty() {
             // SAFETY: the caller's promise.
             let taken = unsafe { self.take(round, input, output) };
             // The plan is one of this rank among as many ranks, so it has the buffers that its rounds use, and `part`
@@ -317,7 +319,7 @@ impl At<'_> {
         output: Option<Region>,
     ) -> Option<()> {
         let Round { sources, then, .. } = round;
-        let me = self.circle.seat();
+        let me = self.subgroup.local_rank();
         let (part, len) = (round.part(me), round.part(me).len());
         let combines = *then == Then::Combine;
         // SAFETY: the caller's promise.
@@ -360,7 +362,7 @@ impl At<'_> {
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     #[inline]
     unsafe fn combine_there(&self, round: &Round, input: Region, output: Region) -> bool {
-        let me = self.circle.seat();
+        let me = self.subgroup.local_rank();
         let part = round.part(me);
         let source = |source: usize| {
             if source == me {
@@ -395,7 +397,7 @@ impl At<'_> {
         if input.is_some_and(|input| unsafe { self.area.fill(&input) }.is_err()) {
             return Err((0, Stage::Fresh));
         }
-        let me = self.circle.seat();
+        let me = self.subgroup.local_rank();
         for (number, round) in rounds.iter().flatten().enumerate() {
             let Round { publish, sources, .. } = round;
             if let Some((content, readers)) = *publish {
