@@ -4,8 +4,8 @@
 
 use crate::input::Input;
 use gapless_kernels::launch::{
-    Blocks, Grid, GridDim, Launch, Move, Part, Place, Planned, Runs, TransferSide, affine,
-    contiguous, fused, listed, mapped, same, strided, transfer,
+    Blocks, Grid, GridDim, KernelAddress, Launch, Move, MovePart, Planned, Runs, TransferSide,
+    affine, contiguous, fused, listed, mapped, same, strided, transfer,
 };
 use gapless_kernels::plan::Encoder;
 use gapless_kernels::{Direction, Width};
@@ -27,9 +27,9 @@ fn within(displacement: i64, steps: &[(u64, i64)], len: u64) -> bool {
     far.and_then(|far| far.checked_add(i128::from(len))).is_some_and(|far| far < REACH)
 }
 
-fn place(input: &mut Input<'_>) -> Place {
+fn place(input: &mut Input<'_>) -> KernelAddress {
     let offset = input.signed() >> 15;
-    Place { address: u64::from(input.byte()), offset }
+    KernelAddress { address: u64::from(input.byte()), offset }
 }
 
 fn range(input: &mut Input<'_>) -> Range<u64> {
@@ -181,9 +181,9 @@ pub(crate) fn run(bytes: &[u8]) {
         let direction = direction(input);
         let parts = (0..1 + input.byte() % 40).map_while(|_| {
             let (range, typed, packed) = (range(input), place(input), place(input));
-            Some(Part { range, side: side(input)?, typed, packed })
+            Some(MovePart { range, side: side(input)?, typed, packed })
         });
-        let parts: Vec<Part> = parts.collect();
+        let parts: Vec<MovePart> = parts.collect();
         // Whether sums are those of the parts is for the crate's own tests.
         let _ = fused(direction, &parts, budget);
         return;
