@@ -10,7 +10,8 @@ use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Atomics, Lease, Region, Space, Words};
 use gapless_osc::{
-    AM_TAG, Driver, Exposure, Flavor, Header, Lock, Member, Osc, Place, Way, Window, WindowError,
+    AM_TAG, AccessKind, Driver, Exposure, Flavor, Header, Lock, Member, Osc, Place, Window,
+    WindowError,
 };
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,7 +222,7 @@ fn act(pair: &Pair<'_>, window: &mut Window, what: u8) {
     let region = Region::new(Space::Host, 0, 0, 32);
     let origin = Typed::new(region, 0, numbers, 4).expect("as long as it says");
     let at = Place::at(0);
-    let Ok(access) = window.access("fuzz", (1, &at), &origin, Way::Change) else { return };
+    let Ok(access) = window.access("fuzz", (1, &at), &origin, AccessKind::Change) else { return };
     let mut found = [0; 32];
     let _ = match what % 4 {
         0 => window.put(&pair, &access, 0..32, &found),
