@@ -14,7 +14,7 @@ pub(crate) fn run(bytes: &[u8]) {
     match who % 4 {
         0 => launcher(said, false),
         1 => launcher(said, true),
-        2 => cards(said),
+        2 => records(said),
         _ => children(said),
     }
 }
@@ -38,7 +38,7 @@ fn launcher(said: &[u8], introduce: bool) {
         let _ = pmi.fence();
         for rank in 0..3 {
             if let Ok(value) = pmi.get(rank, "card") {
-                cards(value.as_bytes());
+                records(value.as_bytes());
             }
         }
     }
@@ -49,10 +49,10 @@ fn launcher(said: &[u8], introduce: bool) {
 }
 
 /// What processes publish of themselves, a line each.
-fn cards(said: &[u8]) {
+fn records(said: &[u8]) {
     for line in String::from_utf8_lossy(said).lines() {
         #[cfg(fuzzing)]
-        gapless::fuzzing::address(line);
+        gapless::fuzzing::record(line);
         #[cfg(not(fuzzing))]
         let _ = line;
     }
@@ -87,7 +87,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let introduced =
         format!("cmd=initack rc=0\ncmd=set size=3\ncmd=set rank=1\ncmd=set debug=0\n{rest}");
     #[cfg(fuzzing)]
-    let own = gapless::fuzzing::own_card();
+    let own = gapless::fuzzing::own_record();
     #[cfg(not(fuzzing))]
     let own = String::new();
     let asked = "0cmd=init pmi_version=1\n1cmd=get_maxes\n2cmd=put kvsname=j key=a value=b\n\

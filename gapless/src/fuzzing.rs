@@ -6,7 +6,7 @@ pub use gapless_boot::launch::Requests;
 use gapless_boot::process_record;
 
 /// Reads a card and a transport's address; the result is ignored.
-pub fn card(text: &str) {
+pub fn record(text: &str) {
     let _ = process_record::check(1, text);
     let _ = process_record::shares_processors(text);
     let _ = gapless_bml::Level::INSIDE.map(|level| process_record::group(text, level));
@@ -18,6 +18,6 @@ pub fn card(text: &str) {
 
 /// The card of a process like this one.
 #[must_use]
-pub fn own_card() -> String {
+pub fn own_record() -> String {
     process_record::write("0a", process_record::Network::Able, false)
 }

@@ -56,7 +56,7 @@ const DECIDING: &[&str] = &[
     "coll/src/execute/page/pieces.rs",
     "coll/src/execute/page/plan.rs",
     "coll/src/suits.rs",
-    "xtq/src/host/line.rs",
+    "xtq/src/host/sequence.rs",
     "xtq/src/packet.rs",
     "xtq/src/rewrite.rs",
     "xtq/src/wire.rs",
