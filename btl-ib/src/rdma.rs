@@ -1,10 +1,9 @@
 //! One-sided operations: RDMA reads and writes.
 //!
-//! Remote memory is what the peer has registered ([`Rdma::register`]: one registration of exactly these bytes, with
-//! exactly these rights). Local memory is reached in one of these ways, which the adapter cannot tell apart:
-//!
-//! - it lies in what this end has registered;
-//! - it lives long, as the memory of `World::alloc` does: it is registered once (`lasting`);
+//! Remote memory is what the peer has registered ([`Rdma::register`]: exactly these bytes, with exactly these rights). Local
+//! memory is reached in one of these ways, which the adapter cannot tell apart:
+//! - it lies in what this end has registered, or lives long, as the memory of `World::alloc` does, which is registered once
+//!   (`lasting`);
 //! - it is a device's: its allocation is registered by dma-buf (`direct`), or the operation refused;
 //! - it is long: it is registered for the operation ([`IbConfig::register_from_bytes`]);
 //! - else, or if the system refuses, its bytes go through a ring of staging buffers that are registered for good.
@@ -12,10 +11,9 @@
 //! Of other memory nothing is remembered that callers have back, so no stale registration can be used.
 //!
 //! Numbers of 64 bits are changed by fetch-and-add and compare-and-swap, at registered memory of peers or, over a queue pair
-//! that is connected with itself, of this process: adapters are atomic against themselves alone.
-//!
-//! Registered regions of 64 KiB and more may be written in any order (relaxed ordering): who is told that an
-//! operation has ended, or receives a message that was sent after it over the same link, sees all of it. Buffers of messages never are.
+//! that is connected with itself, of this process: adapters are atomic against themselves alone. Registered regions of 64 KiB
+//! and more, but no buffers of messages, may be written in any order (relaxed ordering): who is told that an operation has
+//! ended, or receives a message that was sent after it over the same link, sees all of it.
 
 #[allow(unsafe_code, reason = "registers memory that callers lend")]
 mod direct;
