@@ -9,7 +9,6 @@
 //! - else, or if the system refuses, its bytes go through a ring of staging buffers that are registered for good.
 //!
 //! Of other memory nothing is remembered that callers have back, so no stale registration can be used.
-//!
 //! Numbers of 64 bits are changed by fetch-and-add and compare-and-swap, at registered memory of peers or, over a queue pair
 //! that is connected with itself, of this process: adapters are atomic against themselves alone. Registered regions of 64 KiB
 //! and more, but no buffers of messages, may be written in any order (relaxed ordering): who is told that an operation has
