@@ -1,7 +1,7 @@
 //! Links that retain what they send ([`crate::retain`]): how many of its messages a peer is told to have come, and what it
 //! says of ours.
 //!
-//! The count rides on every header. If there is none for a while, or too few, the peer's adapter writes it into a **ack
+//! The count rides on every header. If there is none for a while, or too few, the peer's adapter writes it into an **ack
 //! word** (a cumulative acknowledgement), a word of memory of the other end that both hellos name: so it needs no
 //! receive buffer, for which nobody vouches. Polls look at the ack words of links that wait for counts. Nobody sleeps
 //! for them: what gives room is a grant, which has the count, too.

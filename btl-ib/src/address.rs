@@ -42,7 +42,7 @@ fn bad(what: impl Into<String>) -> LinkError {
     LinkError::BadAddress { what: what.into() }
 }
 
-/// By which addresses of other jobs are told.
+/// By this, addresses of other jobs are told apart.
 pub(crate) fn job_digest(job: &str) -> [u8; 16] {
     let whole = blake3::hash(job.as_bytes());
     <[u8; 16]>::try_from(&whole.as_bytes()[..16]).expect("half of it")

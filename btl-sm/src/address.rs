@@ -69,7 +69,7 @@ fn bad(what: impl Into<String>) -> LinkError {
 }
 
 impl SmAddress {
-    /// The own address.
+    /// This process's address.
     ///
     /// # Errors
     /// A job or name that is too long; no randomness to be had.

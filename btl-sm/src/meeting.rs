@@ -4,13 +4,13 @@
 //! looked at about once a millisecond while messages flow, at every poll while blocked, and often
 //! while greetings are outstanding.
 //!
-//! **Seats.** Whoever greets as a process of the job, before the link is called from here, is a pending connection.
+//! **Pending connections.** Whoever greets as a process of the job, before the link is called from here, is a pending connection.
 //! These are kept by the name that they give (a nonce) and by the number of their process, which the kernel tells. An
-//! impostor, a process that greets in another's name, so has a seat of its own: it does not take the one of the process
+//! impostor, a process that greets in another's name, so has an entry of its own: it does not take the one of the process
 //! that it plays, and never becomes the link, because a link welcomes only the process that answered its own call. At
 //! most [`pending_max`](unauthenticated::pending_max) processes greet in names that are not known here yet. Known names
-//! have no such bound: an impostor that knows one, which takes a secret of the job, has one seat for each such name and
-//! process of its own. Those seats are free again when the link is up or lost, and it is called as soon as anybody
+//! have no such bound: an impostor that knows one, which takes a secret of the job, has one entry for each such name and
+//! process of its own. Those entries are free again when the link is up or lost, and it is called as soon as anybody
 //! greets in its name.
 
 use crate::address::{Hello, Nonce, SmAddress};
@@ -428,7 +428,7 @@ impl Sm {
                         // While it waits for us to learn of it, its end must not keep the epoll descriptor
                         // readable.
                         self.cm.forget(&socket);
-                        self.seat(PendingConnection { socket, pid, hello, lane });
+                        self.hold_pending(PendingConnection { socket, pid, hello, lane });
                         return;
                     }
                     Ok(_) => {
@@ -453,8 +453,8 @@ impl Sm {
 
     /// A pending connection becomes a link's other half, or waits until it has been named and we have called it: until
     /// then nobody knows which process it should be. The call of a peer that is known is answered with one: it leaves
-    /// the table with that, so it has a seat however many unauthenticated processes wait.
-    fn seat(&mut self, caller: PendingConnection) {
+    /// the table with that, so it has an entry however many unauthenticated processes wait.
+    fn hold_pending(&mut self, caller: PendingConnection) {
         let name = (caller.hello.from, caller.pid);
         let link = self.by_nonce.get(&name.0).map(|peer| (peer.0, &self.links[peer.0 as usize]));
         match link {

@@ -24,7 +24,7 @@ mod states;
 mod suspects;
 mod unauthenticated;
 
-/// A job per test, so that tests that run at the same time are unauthenticated to each other.
+/// A job per test, so that tests that run at the same time do not take each other for one job.
 fn job() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -42,7 +42,7 @@ fn bad(what: impl Into<String>) -> LinkError {
 }
 
 impl TcpAddress {
-    /// The own address, listening there.
+    /// This process's address, listening there.
     ///
     /// # Errors
     /// No randomness to be had.
@@ -78,7 +78,7 @@ impl TcpAddress {
         Address::new(&bytes).expect("as many places as it has fit an address")
     }
 
-    /// The hash of the whole address, by which proofs are bound to its addresses.
+    /// The hash of the whole address, places included: proofs are bound to it.
     pub(crate) fn digest(&self) -> Digest {
         proof::digest(self.to_bytes().as_bytes())
     }

@@ -41,7 +41,7 @@ impl Pieces {
     /// that was all.
     fn push_all(&mut self, body: &[gapless_mem::Region], skip: usize, len: usize) -> bool {
         for part in parts(body, skip, len) {
-            let start = part.as_ptr().expect("what is lent is for the CPU");
+            let start = part.as_ptr().expect("the CPU may touch a message's body");
             let len = usize::try_from(part.len()).expect("it was counted");
             if self.count + 1 == PIECES || !self.push(start, len) {
                 return false;

@@ -54,7 +54,7 @@ pub(crate) fn digest(bytes: &[u8]) -> Digest {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// By which addresses of other jobs are told.
+/// By this, addresses of other jobs are told apart.
 pub(crate) fn job_digest(job: &str) -> [u8; 16] {
     let whole = digest(job.as_bytes());
     <[u8; 16]>::try_from(&whole[..16]).expect("half of it")

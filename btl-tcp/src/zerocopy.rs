@@ -3,7 +3,7 @@
 //! It may read it again until the peer's host has acknowledged it, so the buffer belongs to nobody else until the system
 //! says that it has done with it: a *notice*, in the socket's error queue, which epoll tells of. [`Zerocopy`] owns such
 //! buffers, counts sends and notices (`ledger`), and makes the calls (`calls`). Only buffers of this transport are
-//! sent so: what is lent is lent for one call.
+//! sent so: a zero-copy send borrows memory for one call only.
 //!
 //! A link does without, and copies, as soon as the system says that it has copied after all, as it always does between
 //! processes of one machine; and it never begins on systems that cannot, on encrypted links, or if nobody wants it. A

@@ -28,7 +28,7 @@ pub trait Sink {
     /// transport may put it there itself, instead of into a fragment. Only messages that may be offered now are asked for;
     /// asking changes nothing, and may be for nothing.
     ///
-    /// When the message is there in full, the transport says so ([`placed`](Sink::target_filled)) in a poll in which it
+    /// When the message is there in full, the transport says so ([`target_filled`](Sink::target_filled)) in a poll in which it
     /// may be offered. Until then it asks again in each poll that puts something there. If a sink has given a place
     /// that [keeps](crate::ReceiveTarget::keeps) and gives none later, the message comes as a fragment, and what was
     /// put there is unknown: zeros. By default nowhere.

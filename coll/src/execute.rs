@@ -102,8 +102,8 @@ use memory::Room;
 use rows::Spot;
 use run::Run;
 
-/// How many steps of several ranks a schedule may have: so many numbers of the page a collective takes. It is odd: a board
-/// has room for an even number of notes of each rank, and so collectives with one such step use all of it by turns.
+/// How many steps of several ranks a schedule may have: so many numbers of the page a collective takes. It is odd:
+/// mailboxes have room for an even number of notes of each rank, and so collectives with one such step use all of it by turns.
 const SHARES_MAX: u64 = 3;
 
 /// What does not change while a collective runs.

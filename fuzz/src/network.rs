@@ -140,7 +140,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Without the doors there is nothing to enter.
+/// Without the entry points there is nothing to enter.
 #[cfg(not(fuzzing))]
 pub(crate) fn run(_: &[u8]) {}
 

@@ -1,11 +1,11 @@
-//! Doors for fuzzing, which only exist with `--cfg fuzzing`: what other processes publish, read as at
+//! Entry points for fuzzing, which only exist with `--cfg fuzzing`: what other processes publish, read as at
 //! start-up, and what they ask the launcher.
 
 #[cfg(feature = "launch")]
 pub use gapless_boot::launch::Requests;
 use gapless_boot::process_record;
 
-/// Reads a card and a transport's address; the result is ignored.
+/// Reads a record and a transport's address; the result is ignored.
 pub fn record(text: &str) {
     let _ = process_record::check(1, text);
     let _ = process_record::shares_processors(text);
@@ -16,7 +16,7 @@ pub fn record(text: &str) {
     }
 }
 
-/// The card of a process like this one.
+/// The record of a process like this one.
 #[must_use]
 pub fn own_record() -> String {
     process_record::write("0a", process_record::Network::Able, false)

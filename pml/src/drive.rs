@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `core.rs` | the states; dispatches what arrives |
 //! | `send.rs`, `recv.rs`, `buffered.rs`, `deferred.rs`, `cancel.rs` | start and end operations, whose states are in `operation.rs` |
-//! | `eager.rs`, `short.rs`, `place.rs`, `unmet.rs`, `unanswered.rs` | messages without a rendezvous |
+//! | `eager.rs`, `short.rs`, `receive_target.rs`, `unmet.rs`, `unanswered.rs` | messages without a rendezvous |
 //! | `offer.rs`, `decide.rs`, `devices.rs` | both sides of an offer, and the choice of a protocol |
 //! | `rendezvous.rs` | calls the protocols: the only code that does |
 //! | `flush.rs`, `in_flight.rs` | what waits for room in a transport, and for engines |

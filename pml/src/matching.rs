@@ -153,7 +153,7 @@ impl Posted {
         self.classes[0].front(key_of(label, 0)).map(|(_, request, _)| request)
     }
 
-    /// Takes out the receive that [`straight`](Posted::find_direct) has just found.
+    /// Takes out the receive that [`find_direct`](Posted::find_direct) has just found.
     #[inline]
     pub(crate) fn take_direct(&mut self, label: Label) {
         self.classes[0].pop(key_of(label, 0));

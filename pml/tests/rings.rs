@@ -143,7 +143,7 @@ struct Setting {
     protocol: Protocol,
     /// Bytes of rings.
     bound: u64,
-    /// The transport sends so many without a copy messages, and then no more.
+    /// The transport sends so many messages without a copy, and then none.
     has_zero_copy: usize,
 }
 
@@ -210,10 +210,10 @@ fn all_bytes_come_whatever_the_transport_refuses() {
     }
 }
 
-/// Without rings, messages go through the transport's buffers; a transport that has zero-copy sends no more gets the
-/// rest in slots.
+/// Without rings, messages go through the transport's buffers; once a transport has no more zero-copy sends, the
+/// rest goes in slots.
 #[test]
-fn messages_go_on_where_there_are_no_rings_or_no_lending() {
+fn messages_go_on_where_there_are_no_rings_or_no_zero_copy() {
     let seed = seed();
     for (setting, has_zero_copy) in [
         (Setting { bound: 0, ..USUAL }, 0),

@@ -12,7 +12,7 @@ use std::process::Command;
 use crate::metadata::Checkout;
 use crate::{Failure, shell, tools};
 
-/// What opens the doors for fuzzing in our crates.
+/// What opens the entry points for fuzzing in our crates.
 pub(crate) const FLAGS: &str = "--cfg fuzzing";
 
 /// LLVM's coverage, as libFuzzer reads it.

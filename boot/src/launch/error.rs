@@ -4,7 +4,7 @@ use super::RANKS_MAX;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why a job could not be run. A job that ran and failed is a [`Outcome`](super::Outcome).
+/// Why a job could not be run. A job that ran and failed is an [`Outcome`](super::Outcome).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LaunchError {

@@ -103,7 +103,7 @@ pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
 /// How many bytes of others are read where they lie before others of this process have a turn.
 const AT_ONCE_MAX: u64 = 4 << 20;
 
-/// Shared memory with a board in it, behind that slots, and then cards.
+/// Shared memory: mailboxes, behind them slots, and then cards.
 #[derive(Debug)]
 struct Shared {
     words: Words,
@@ -156,7 +156,7 @@ impl Shared {
     }
 }
 
-/// One rank's place at the board that a communicator's ranks share.
+/// One rank's end of the memory that a communicator's ranks share.
 #[derive(Debug)]
 pub struct Page {
     shared: Shared,
@@ -529,7 +529,7 @@ impl Place<'_> {
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
     }
 
-    /// The mark of a rank's note of this round, if it is there.
+    /// The flag of a rank's note of this round, if it is there.
     ///
     /// # Errors
     /// It will never be.
@@ -586,7 +586,7 @@ impl Place<'_> {
 }
 
 fn scribbled(subgroup: &Subgroup, broken: Broken) -> CollError {
-    // On the board, ranks are seats.
+    // In the mailboxes, ranks are local ranks.
     let rank = subgroup.rank(broken.rank);
     let broken = Broken { rank: rank as usize, ..broken };
     CollError::Scribbled { rank, what: broken.to_string() }

@@ -1,9 +1,9 @@
 //! Messages that the transport puts where they go: it asks when it has the beginning of a long one
 //! ([`Handler::receive_target`](gapless_bml::Handler::receive_target)), and says when all of it is there.
 //!
-//! An eager message has a place if its receive is known for sure: it is the next of its source, no receive has a
+//! An eager message has a target if its receive is known for sure: it is the next of its source, no receive has a
 //! wildcard, and the buffer has no gaps and exactly its length. Until it is there in full nobody has taken it, and its
-//! receive may be cancelled, so nothing is put there before all of it has come. A fragment of the pipeline has a place if
+//! receive may be cancelled, so nothing is put there before all of it has come. A fragment of the pipeline has a target if
 //! it was asked for, and the receive's buffer consists of few runs; parts of it stay.
 
 use crate::drive::core::Core;

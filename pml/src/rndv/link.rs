@@ -42,7 +42,7 @@ impl<'a> Link<'a> {
         self.bml.send(slot, AM_TAG, Token::NONE);
     }
 
-    /// Sends `head` and `range` of a buffer, as [`Buffer::lend`] does.
+    /// Sends `head` and `range` of a buffer, as [`Buffer::send_zero_copy`] does.
     pub(crate) fn send_zero_copy(
         &mut self,
         buffer: &Buffer,
@@ -53,7 +53,7 @@ impl<'a> Link<'a> {
         buffer.send_zero_copy(self.bml, (Rank(self.peer), AM_TAG), room, head, range)
     }
 
-    /// Sends `head` and a part of what is packed, as [`Packed::lend`] does.
+    /// Sends `head` and a part of what is packed, as [`Packed::send_zero_copy`] does.
     pub(crate) fn send_packed_zero_copy(
         &mut self,
         packed: &Packed,

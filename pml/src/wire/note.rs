@@ -14,7 +14,7 @@ pub(super) struct NoteWire {
     version: u8,
     what: u8,
     zero: u8,
-    /// RECALL: the number of the message; REVOKE: the communicator.
+    /// CancelEager: the number of the message; Revoke: the communicator.
     message: U32,
     zero2: U32,
     sequence: U32,

@@ -90,7 +90,7 @@ impl PutSequence {
             return Ok(None);
         }
         if self.answers.contains(&Some(Answer::Final)) {
-            return Err("a put was taken before an earlier one of its line".to_owned());
+            return Err("a put was taken before an earlier one of its sequence".to_owned());
         }
         self.answers.clear();
         self.window = 1;

@@ -228,7 +228,7 @@ impl Control {
         value(self.pair(leader, rank, 1).load(Ordering::Acquire), number)
     }
 
-    /// `pieces`: of [`MIRROR_UNIT`](super::MIRROR_UNIT) bytes.
+    /// `pieces`: of `mirror_chunk` bytes ([`Staging::mirrored`](crate::hyperq::Staging::mirrored)).
     pub(super) fn report_mirrored(&self, leader: usize, rank: usize, number: u64, pieces: u32) {
         self.pair(leader, rank, 2).store(tagged(number, pieces), Ordering::Release);
     }

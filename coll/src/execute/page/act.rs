@@ -517,7 +517,7 @@ pub(super) fn bell(
     unsafe { pml.irecv(comm, &nothing(), Source::Any, TagSel::Is(tag)) }.ok()
 }
 
-/// Sends the message that wakes the rank of a seat. If it is lost there is nobody to be woken.
+/// Sends the message that wakes the rank that has a local rank. If it is lost there is nobody to be woken.
 pub(super) fn ring(pml: &mut Pml, (subgroup, tag): (&Subgroup, i32), seat: usize) {
     let (comm, rank) = (subgroup.comm(), subgroup.rank(seat));
     // SAFETY: no bytes.

@@ -245,7 +245,7 @@ impl<S: Steps> Carried for S {
             }
             Stage::Waiting => place.slot_reader(course.slot(course.first)).map(Awaited::Reader),
             Stage::Recalling => self.user(place).map(Awaited::Reader),
-            // If it has come there is work left, of which no bell tells.
+            // If it has come there is work left, of which no wake-up tells.
             Stage::Gathering | Stage::Collecting if self.look(place) => None,
             Stage::Gathering | Stage::Collecting => {
                 self.source(place).map(|(rank, _)| Awaited::Note(rank))
@@ -317,7 +317,7 @@ impl Course {
         }
     }
 
-    /// Has it fail from the beginning: it touches no memory but that of the board.
+    /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
     pub(super) fn doom(&mut self, error: CollError) {
         self.failure.get_or_insert_with(|| Box::new(error));
         if self.stage != Stage::Over {

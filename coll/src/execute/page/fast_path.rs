@@ -375,7 +375,7 @@ impl At<'_> {
             return false;
         };
         // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is
-        // there. They were written before the mark that was read, and their rank writes them again when this one has
+        // there. They were written before the flag that was read, and their rank writes them again when this one has
         // read, or is lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds it
         // out).
         unsafe { act::fold(fold, round.sources.clone().map(source), output) }

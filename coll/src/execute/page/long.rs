@@ -9,8 +9,8 @@
 //! ```
 //!
 //! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::pieces`]). A rank
-//! reports each step that others wait for ([`Moment`]). In the place of the first report it publishes a note of what it calls: others need one cache
-//! line to know both. What only a rank itself reads stays in its buffer, if that is plain memory.
+//! reports each step that others wait for ([`Moment`]). In the place of the first report it publishes a note of what it calls:
+//! others need one cache line to know both. What only a rank itself reads stays in its buffer, if that is plain memory.
 //!
 //! Who has a buffer in memory that peers can map, or read by the kernel, fills no slot: others read it there
 //! ([`super::direct`]). What need not be combined is read all at once then.
@@ -201,7 +201,7 @@ impl<T: Terms> Long<T> {
         self.terms.plan()
     }
 
-    /// Has it fail from the beginning: it touches no memory but that of the board.
+    /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
     pub(super) fn doom(&mut self, error: CollError) {
         self.course.doom(error);
     }

@@ -132,7 +132,7 @@ pub(super) struct Plan {
     outputs: usize,
 }
 
-/// Steps of a fragment, in a round of the board.
+/// Steps of a fragment, in a round of the mailboxes.
 pub(super) fn exposed(fragment: u64) -> u32 {
     step(3 * fragment + 1)
 }

@@ -147,7 +147,7 @@ impl Short {
         self.plan.rounds.get(self.rounds)?.as_ref()
     }
 
-    /// Has it fail from the beginning: it touches no memory but that of the board.
+    /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
     pub(super) fn doom(&mut self, error: CollError) {
         self.fail(error);
     }

@@ -30,7 +30,7 @@ use crate::together::Together;
 #[derive(Clone, Copy, Debug)]
 struct Share<'s> {
     what: Together,
-    /// The leader's seat, and this rank's.
+    /// The leader's local rank, and this rank's.
     lead: usize,
     seat: usize,
     ranks: usize,

@@ -166,7 +166,7 @@ impl TakenKernel {
         } else {
             tracing::debug!(
                 kernel = self.index,
-                "a task that may still come keeps its seat for ever"
+                "a task that may still come keeps its kernel for ever"
             );
         }
     }
