@@ -122,7 +122,7 @@ impl Algorithm {
 }
 
 /// A method, or those that differ by a number alone.
-pub(crate) struct Entry {
+pub(crate) struct MethodEntry {
     /// Its name, in which `N` stands for the number.
     pub(crate) name: &'static str,
     /// The one with this number.
@@ -134,20 +134,22 @@ pub(crate) struct Entry {
     pub(crate) proved: &'static [usize],
 }
 
-const fn plain(name: &'static str, make: fn(usize) -> Method) -> Entry {
-    Entry { name, make, tried: &[0], proved: &[0] }
+const fn plain(name: &'static str, make: fn(usize) -> Method) -> MethodEntry {
+    MethodEntry { name, make, tried: &[0], proved: &[0] }
 }
 
-/// All methods.
-pub(crate) const TABLE: [Entry; 15] = {
+/// All methods, in the order in which they are tried.
+pub(crate) const TABLE: [MethodEntry; 15] = {
     use Method as M;
     [
         plain("linear", |_| M::Linear),
-        Entry { name: "pairwise-N", make: M::Pairwise, tried: &[1, 4], proved: &[1, 3] },
+        MethodEntry { name: "pairwise-N", make: M::Pairwise, tried: &[1, 4], proved: &[1, 3] },
+        plain("doubling", |_| M::Doubling),
+        plain("halving", |_| M::Halving),
         plain("flat", |_| M::Tree(Tree::Flat)),
         plain("chain", |_| M::Tree(Tree::Chain)),
         plain("binomial", |_| M::Tree(Tree::Binomial)),
-        Entry {
+        MethodEntry {
             name: "N-nomial",
             make: |k| M::Tree(Tree::KNomial(k)),
             tried: &[4, 8],
@@ -157,18 +159,16 @@ pub(crate) const TABLE: [Entry; 15] = {
         plain("ring", |_| M::Exchange(Exchange::Ring)),
         plain("bruck", |_| M::Exchange(Exchange::Bruck)),
         plain("blocks", |_| M::Exchange(Exchange::Doubling)),
-        Entry {
+        MethodEntry {
             name: "pat-N",
             make: |blocks| M::Exchange(Exchange::Pat { blocks }),
             tried: &[4, 64],
             proved: &[1, 2, 4, 1000],
         },
-        plain("doubling", |_| M::Doubling),
-        plain("halving", |_| M::Halving),
         // Whoever has somebody to carry tasks says so.
-        Entry { tried: &[], ..plain("xtq", |_| M::Xtq) },
+        MethodEntry { tried: &[], ..plain("xtq", |_| M::Xtq) },
         // It has no schedule.
-        Entry { tried: &[], proved: &[], ..plain("shared", |_| M::Shared) },
+        MethodEntry { tried: &[], proved: &[], ..plain("shared", |_| M::Shared) },
     ]
 };
 

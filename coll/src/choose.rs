@@ -4,7 +4,7 @@
 //! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies
 //! and what its layout is, one rank knows alone: that never matters here.
 use crate::Level;
-use crate::algorithm::{Algorithm, Entry, Exchange, Method, TABLE};
+use crate::algorithm::{Algorithm, Exchange, Method, MethodEntry, TABLE};
 use crate::call::Call;
 use crate::cost::{Cost, predict};
 use crate::error::BuildError;
@@ -267,7 +267,8 @@ fn covers(rule: &Rule, call: &Call<'_>, ranks: usize) -> bool {
 /// out by which a rank would take more than four times the memory of the largest rank's buffers, and a MiB.
 #[must_use]
 pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
-    let tried = |entry: &'static Entry| entry.tried.iter().map(|&number| (entry.make)(number));
+    let tried =
+        |entry: &'static MethodEntry| entry.tried.iter().map(|&number| (entry.make)(number));
     let methods = TABLE.iter().flat_map(tried);
     use Operation::{Allreduce, Bcast, Exscan, Reduce, Scan};
     let is_vector = matches!(call.operation(), Bcast | Reduce | Allreduce | Scan | Exscan)

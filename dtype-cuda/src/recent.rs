@@ -79,10 +79,11 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
         let value = make();
         let entry = RecentEntry { value: value.clone(), _layouts: layouts.map(Layout::downgrade) };
         let mut entries = lock();
-        if entries.len() >= KEPT {
-            entries.clear();
-        }
+        let is_full = entries.len() >= KEPT && !entries.contains_key(&key);
+        // They are dropped when the lock is free again.
+        let _forgotten = if is_full { std::mem::take(&mut *entries) } else { HashMap::new() };
         entries.insert(key, entry);
+        drop(entries);
         value
     }
 }

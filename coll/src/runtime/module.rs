@@ -68,7 +68,7 @@ pub enum Armed {
 /// behind, so that a call to the world from there is refused.
 ///
 /// # Safety
-/// The buffers of an [`CollOp`] are touched only after [`begin`](Module::begin) has given [`Begun::InOrder`], until
+/// The buffers of a [`CollOp`] are touched only after [`begin`](Module::begin) has given [`Begun::InOrder`], until
 /// [`advance`](Module::advance) gives [`Poll::Ready`], or [`abandon`](Module::abandon) returns, or a method unwinds and
 /// `abandon` returns after that. Within that time, the send buffer is only read. With [`Outcome::Elsewhere`] nothing has been
 /// written to any.

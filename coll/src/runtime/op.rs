@@ -122,8 +122,9 @@ impl CollOp {
     /// The same, of which this is known.
     ///
     /// # Safety
-    /// `known` was made of a call with this one's lengths and root, by the rank and in a communicator of the size that this
-    /// one has, and its `combine` is for this one's elements: buffers are not compared with it again.
+    /// `known` was made of this one's call, by this rank, in a communicator of this size, and its `combine` is for this one's
+    /// elements: buffers are not compared with it again. If the page has [tried](crate::page::Page::attempt) a collective with
+    /// this one's number, that was this one, with these buffers.
     #[must_use]
     pub unsafe fn known(self, known: Known) -> CollOp {
         CollOp { known: Some(known), ..self }

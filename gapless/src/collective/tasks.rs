@@ -267,7 +267,8 @@ impl Tasks for Carrier {
         payload: Vec<u8>,
     ) -> Result<Box<dyn Leaving>, TaskFault> {
         let put = task_kernels::put(Rank(to), kernel, payload);
-        let put = put.ok_or_else(|| TaskFault::Other(format!("no kernel has {:?}", kernel.words)))?;
+        let put =
+            put.ok_or_else(|| TaskFault::Other(format!("no kernel has {:?}", kernel.words)))?;
         let put = put.retry(Retry::InAnyOrder).attempts(ATTEMPTS);
         Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
     }

@@ -28,7 +28,8 @@ struct Choice {
 /// The last choices.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    sets: Vec<[Option<Choice>; WAYS]>,
+    /// None before the first choice.
+    sets: Vec<Vec<Choice>>,
     /// Counts choices: its last bits say which of a full set the next one replaces.
     next: usize,
 }
@@ -43,17 +44,20 @@ impl Recent {
         protocols: Protocols,
     ) -> Protocol {
         if self.sets.is_empty() {
-            self.sets.resize_with(KEPT / WAYS, Default::default);
+            self.sets.resize_with(KEPT / WAYS, Vec::new);
         }
         let set = &mut self.sets[place(situation, protocols)];
         let same =
             |choice: &&Choice| choice.protocols == protocols && choice.situation == *situation;
-        if let Some(known) = set.iter().flatten().find(same) {
+        if let Some(known) = set.iter().find(same) {
             return known.protocol;
         }
         let protocol = choose(situation, tuning, force, |protocol| protocols.has(protocol));
-        let free = set.iter().position(Option::is_none).unwrap_or(self.next % WAYS);
-        set[free] = Some(Choice { situation: *situation, protocols, protocol });
+        let choice = Choice { situation: *situation, protocols, protocol };
+        match set.len() {
+            ..WAYS => set.push(choice),
+            _ => set[self.next % WAYS] = choice,
+        }
         self.next = self.next.wrapping_add(1);
         protocol
     }
@@ -71,7 +75,10 @@ fn place(s: &Situation, protocols: Protocols) -> usize {
         s.mapped,
         s.grants,
         s.cached,
-        s.devices.is_some(),
+        s.devices.is_some_and(|ends| ends.sender),
+        s.devices.is_some_and(|ends| ends.receiver),
+        s.devices.is_some_and(|ends| ends.one_device),
+        s.devices.is_some_and(|ends| ends.locked),
         s.single_copy.is_some(),
         s.staged_read.is_some(),
         s.touched.is_some(),
@@ -82,7 +89,14 @@ fn place(s: &Situation, protocols: Protocols) -> usize {
     let layouts =
         [s.layout_fetch_bytes, s.layout_uses, s.granted_layout_bytes, s.granted_layout_uses];
     let mut hasher = WordHasher::default();
-    for word in lengths.into_iter().chain(layouts).chain([s.link_eager_bytes, flags]) {
+    let others = [
+        s.link_eager_bytes,
+        s.latency_ns.to_bits(),
+        s.layout_fetch_max,
+        s.touched.map_or(0, |touched| touched.read_sectors),
+        flags,
+    ];
+    for word in lengths.into_iter().chain(layouts).chain(others) {
         hasher.write_u64(word);
     }
     protocols.hash(&mut hasher);

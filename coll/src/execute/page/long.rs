@@ -140,7 +140,11 @@ impl Long<()> {
     /// Goes on with what was tried, with memory that is granted until the end.
     pub(super) fn go_on(self, terms: Kept) -> Long<Kept> {
         let plain = terms.buffers.contributed(&terms.plan);
-        self.with(terms, plain)
+        let mut next = self.with(terms, plain);
+        // What was tried lay in memory that was granted for that time alone.
+        next.own.input = next.own.input.and(plain);
+        next.own.output = next.own.output.and(next.terms.buffers.recv);
+        next
     }
 }
 

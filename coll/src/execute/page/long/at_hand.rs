@@ -44,6 +44,8 @@ impl<T: Terms> Long<T> {
             let read = self.course.peek(self.terms.buffers(), std::iter::once(piece), key, tools);
             return match read {
                 Ok(is_all) => Ok(is_all.then_some(len)),
+                // Why, and whether the rank is lost, is found out when it is read again.
+                Err(_) if place.only_looks => Ok(None),
                 Err(unread) => Err(place.unread(rank, unread, self.torn(place), tools.pml)),
             };
         }
