@@ -9,8 +9,8 @@
 //! | `state.rs` | who starts it again, and when |
 //! | `mock_worker.rs` | a thread that does what the kernel does, for tests (feature `testkit`) |
 //!
-//! The worker is a [`gapless_mem::Worker`]; that of CUDA devices is in `gapless-dtype-cuda`. `docs/xtq.md` has the
-//! contract, and what is seen when. Tasks are [`DeviceFunction`]s, by the packets of [`packet`](crate::packet), with the
+//! The worker is a [`gapless_mem::Worker`]; that of CUDA devices is in `gapless-dtype-cuda`. `docs/worker.md`
+//! says what is seen when. Tasks are [`DeviceFunction`]s, by the packets of [`packet`](crate::packet), with the
 //! [rewrite](crate::rewrite) of all back ends.
 //!
 //! A ring lies in memory that the initiator shares with the target (page-locked there) or in the accelerator's own, and

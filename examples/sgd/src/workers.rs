@@ -1,5 +1,5 @@
 //! Sums by workers: kernels that stay on the processes' accelerators, and take tasks out of memory that others write
-//! (`docs/xtq.md`).
+//! (`docs/worker.md`).
 //!
 //! The sums lie in memory of each process's accelerator. They go round the ring that messages go, block by block: a rank
 //! puts what it has of a block at the rank before it, whose worker adds that to its own; when it has, that rank puts the

@@ -1,4 +1,4 @@
-//! The code of `docs/xtq.md`, and of `docs/internals.md`.
+//! The code of `docs/xtq.md`, and of `docs/worker.md`.
 
 use super::Outcome;
 use gapless::xtq::{

@@ -1,5 +1,5 @@
-//! Arguments of docs/xtq.md, "What is seen when", that no other test here shows on hardware: counts (4), tables (6), chains
-//! (7), what a GPU writes before it puts; barriers; and `Combine` against the host.
+//! Arguments of docs/worker.md, "What is seen when", that no other test here shows on hardware: counts (4), tables (6), chains
+//! (8), what a GPU writes before it puts; barriers; and `Combine` against the host.
 
 use super::users::Caller;
 use super::*;

@@ -73,7 +73,7 @@ fn queues_keep_their_order_and_rings_take_turns() {
     assert_eq!((sum(near), sum(far)), (counts, 30 * fars), "each once");
 }
 
-/// The arguments of docs/xtq.md on hardware: a payload is there when its packet is, and what a task wrote when its status
+/// The arguments of docs/worker.md on hardware: a payload is there when its packet is, and what a task wrote when its status
 /// is; in the slot and through the arena; a packet is whole.
 #[test]
 fn payloads_come_before_packets_and_results_before_statuses() {
