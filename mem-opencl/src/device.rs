@@ -2,6 +2,7 @@
 
 use crate::apart::Number;
 use crate::detect::{DeviceInfo, detect};
+use crate::foreign;
 use crate::known::{self, Handles};
 use crate::launch::Programs;
 use crate::sys::{self, Context, Queue};
@@ -62,7 +63,8 @@ impl OpenClDevice {
     /// The handles in `space` are live; the device keeps references of its own.
     ///
     /// # Errors
-    /// [`OpenClError::NotOpenCl`], or what the driver answers.
+    /// [`OpenClError::NotOpenCl`]; [`OpenClError::WrongDevice`], [`OpenClError::WrongQueue`] for handles that do not
+    /// belong together, and for a queue that is out of order; what the driver answers.
     pub unsafe fn adopt(space: Space) -> Result<OpenClDevice, OpenClError> {
         let Space::OpenCl { context, device, queue } = space else {
             return Err(OpenClError::NotOpenCl { space });
@@ -70,12 +72,9 @@ impl OpenClDevice {
         let info = DeviceInfo::of(0, String::new(), sys::pointer(device))?;
         // SAFETY: the caller guarantees a live context.
         let context = unsafe { Context::retain(sys::pointer(context)) }?;
-        let own = match queue {
-            // SAFETY: the caller guarantees a live queue.
-            Some(queue) => unsafe { Queue::retain(sys::pointer(queue)) }?,
-            None => Queue::create(&context, info.raw())?,
-        };
-        Ok(OpenClDevice::with(info, context, own, queue))
+        // SAFETY: the caller guarantees a live queue.
+        let own = queue.map(|queue| unsafe { Queue::retain(sys::pointer(queue)) }).transpose()?;
+        OpenClDevice::of_handles(info, context, own)
     }
 
     /// As [`adopt`](OpenClDevice::adopt), of handles that are known to be live, because another device of
@@ -85,12 +84,26 @@ impl OpenClDevice {
     /// As [`adopt`](OpenClDevice::adopt); [`OpenClError::Unknown`] for all other handles.
     pub fn known(space: Space) -> Result<OpenClDevice, OpenClError> {
         let (context, own) = known::retain(space)?;
-        let Space::OpenCl { device, queue, .. } = space else {
+        let Space::OpenCl { device, .. } = space else {
             return Err(OpenClError::NotOpenCl { space });
         };
         let info = DeviceInfo::of(0, String::new(), sys::pointer(device))?;
-        let own = own.map_or_else(|| Queue::create(&context, info.raw()), Ok)?;
-        Ok(OpenClDevice::with(info, context, own, queue))
+        OpenClDevice::of_handles(info, context, own)
+    }
+
+    /// Works with a program's context, and on its queue if there is one, once they are known to belong together.
+    fn of_handles(
+        info: DeviceInfo,
+        context: Context,
+        queue: Option<Queue>,
+    ) -> Result<OpenClDevice, OpenClError> {
+        foreign::check_device(&context, info.raw())?;
+        let user = queue.as_ref().map(|queue| sys::number(queue.raw()));
+        let queue = match queue {
+            Some(queue) => foreign::check_queue(&queue, &context, info.raw()).map(|()| queue)?,
+            None => Queue::create(&context, info.raw())?,
+        };
+        Ok(OpenClDevice::with(info, context, queue, user))
     }
 
     fn with(info: DeviceInfo, context: Context, queue: Queue, user: Option<u64>) -> OpenClDevice {
@@ -191,7 +204,7 @@ impl OpenClDevice {
         DeviceError::WrongSpace { device: self.properties.name.clone(), space }
     }
 
-    /// Refuses buffers of other contexts, and parts that leave a buffer of ours.
+    /// Refuses buffers of other contexts, and parts that leave a buffer.
     pub(crate) fn check(&self, region: &Region) -> Result<(), DeviceError> {
         if !self.reaches(region.space()) {
             return Err(self.wrong_space(region.space()));
@@ -199,13 +212,18 @@ impl OpenClDevice {
         if region.space().cpu_accessible() {
             return Ok(());
         }
-        let Some(&buffer) = self.buffers().live.get(&region.address()) else { return Ok(()) };
+        let ours = self.buffers().live.get(&region.address()).map(|buffer| buffer.len);
+        let len = match ours {
+            Some(len) => len,
+            None => foreign::buffer_len(region, &self.context)
+                .map_err(|error| error.on(&self.name, region.len()))?,
+        };
         match region.offset().checked_add(region.len()) {
-            Some(end) if end <= buffer.len => Ok(()),
+            Some(end) if end <= len => Ok(()),
             _ => Err(DeviceError::OutOfRange(OutOfRange {
                 offset: region.offset(),
                 len: region.len(),
-                region_len: buffer.len,
+                region_len: len,
                 space: region.space(),
             })),
         }

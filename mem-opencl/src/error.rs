@@ -46,6 +46,30 @@ pub enum OpenClError {
         /// The space.
         space: gapless_mem::Space,
     },
+    /// The device is none of the context's.
+    #[error("OpenCL device {device:#x} is none of context {context:#x}")]
+    WrongDevice {
+        /// The `cl_device_id`.
+        device: u64,
+        /// The `cl_context`.
+        context: u64,
+    },
+    /// The queue cannot be worked on.
+    #[error("OpenCL queue {queue:#x} cannot be used: {reason}")]
+    WrongQueue {
+        /// The `cl_command_queue`.
+        queue: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The buffer cannot be worked on.
+    #[error("OpenCL buffer {buffer:#x} cannot be used: {reason}")]
+    WrongBuffer {
+        /// The `cl_mem`.
+        buffer: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// A call was refused.
     #[error("OpenCL: {operation} failed: {reason} ({code})")]
     Refused {

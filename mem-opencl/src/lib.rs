@@ -36,6 +36,7 @@ mod detect;
 mod device;
 mod error;
 mod event;
+mod foreign;
 mod known;
 mod launch;
 pub mod sys;
