@@ -39,6 +39,16 @@ impl Space {
     pub fn cpu_accessible(self) -> bool {
         matches!(self, Space::Host | Space::Pinned | Space::Managed)
     }
+
+    /// Whether both are memory of one device in one context: a queue is a wish for one buffer, and does not count.
+    #[must_use]
+    pub fn is_of_same_device(self, other: Space) -> bool {
+        let without_queue = |space| match space {
+            Space::OpenCl { context, device, .. } => Space::OpenCl { context, device, queue: None },
+            other => other,
+        };
+        without_queue(self) == without_queue(other)
+    }
 }
 
 impl fmt::Display for Space {
@@ -65,5 +75,13 @@ mod tests {
         assert!(!Space::Cuda { device: 0 }.cpu_accessible());
         assert!(!Space::Fake { device: 0 }.cpu_accessible());
         assert_eq!(Space::Cuda { device: 3 }.to_string(), "cuda:3");
+    }
+
+    #[test]
+    fn a_queue_is_no_part_of_a_device() {
+        let of = |context, queue| Space::OpenCl { context, device: 7, queue };
+        assert!(of(1, Some(2)).is_of_same_device(of(1, None)));
+        assert!(!of(1, None).is_of_same_device(of(2, None)));
+        assert!(!Space::Cuda { device: 0 }.is_of_same_device(Space::Cuda { device: 1 }));
     }
 }

@@ -86,15 +86,7 @@ pub(crate) fn device_of(bml: &Bml, space: Space) -> Option<Arc<dyn Device>> {
     if space.cpu_accessible() {
         return None;
     }
-    let same = |own: Space| match (own, space) {
-        // Queues are the user's wish for one buffer.
-        (
-            Space::OpenCl { context: a, device: b, .. },
-            Space::OpenCl { context: c, device: d, .. },
-        ) => (a, b) == (c, d),
-        (own, space) => own == space,
-    };
-    bml.devices().iter().find(|device| same(device.space())).cloned()
+    bml.devices().iter().find(|device| device.space().is_of_same_device(space)).cloned()
 }
 
 impl StagingPool {
