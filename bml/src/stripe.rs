@@ -10,6 +10,7 @@
 //!
 //! Whether a rail is slow can be seen only while both ends poll. If this end did not look for a while, or if no rail
 //! confirmed anything for long, that time does not count, and neither do the bytes that were under way then.
+//! A rail whose limit allows bursts after a rest seems quicker than it is to programs that compute between messages.
 
 /// From so many bytes under way on, a rail is busy. Confirmations lag behind by less than that.
 const LAG_BYTES: u64 = gapless_btl::LAG_BYTES as u64;
