@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use gapless_report::{Absent, PlotError, Point, Report, Row, Series};
+use gapless_report::{Absent, Curve, Growth, PlotError, Point, Report, Row, Series, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::Failure;
+use crate::processes::RankOf;
 use crate::rotation::Rotation;
 
 /// Options that all experiments share.
@@ -24,6 +25,9 @@ pub struct Common {
     /// Tiny sizes, hardly any samples and no rotation: shows that everything works, and nothing else
     #[arg(long, global = true)]
     pub quick: bool,
+    /// Be one of an experiment's processes
+    #[arg(long, hide = true, global = true, value_name = "JSON")]
+    pub as_rank: Option<RankOf>,
 }
 
 impl Common {
@@ -57,7 +61,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// What an experiment found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// The figures, each of them checked.
     pub rows: Vec<Row>,
@@ -85,6 +89,14 @@ pub struct Drawing {
 }
 
 impl Drawing {
+    /// The only picture.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn alone(svg: Result<String, PlotError>) -> Result<Vec<Drawing>, PlotError> {
+        Ok(vec![Drawing { suffix: String::new(), svg: svg? }])
+    }
+
     /// The pages of one picture: several get a number behind the suffix.
     #[must_use]
     pub fn pages(suffix: &str, svgs: Vec<String>) -> Vec<Drawing> {
@@ -95,16 +107,66 @@ impl Drawing {
     }
 }
 
-/// Lines of these points, each with its line's name, in the order in which they come.
-pub(crate) fn gathered(points: impl IntoIterator<Item = (String, Point)>) -> Vec<Series> {
-    let mut all: Vec<Series> = Vec::new();
-    for (name, point) in points {
-        match all.iter_mut().find(|one| one.name == name) {
-            Some(one) => one.points.push(point),
-            None => all.push(Series { name, points: vec![point] }),
+/// What has the same key, together, in the order in which keys come.
+pub(crate) fn grouped<K: PartialEq, T>(all: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for (key, one) in all {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, group)) => group.push(one),
+            None => groups.push((key, vec![one])),
         }
     }
-    all
+    groups
+}
+
+/// A line of a picture: a name and points.
+pub(crate) trait PlotLine {
+    /// What it goes through.
+    type Point;
+    /// A line of this name.
+    fn through(name: String, points: Vec<Self::Point>) -> Self;
+}
+
+impl PlotLine for Series {
+    type Point = Point;
+    fn through(name: String, points: Vec<Point>) -> Series {
+        Series { name, points }
+    }
+}
+
+impl PlotLine for Curve {
+    type Point = (u64, Summary);
+    fn through(name: String, points: Vec<(u64, Summary)>) -> Curve {
+        Curve { name, points }
+    }
+}
+
+impl PlotLine for Growth {
+    type Point = (u64, f64);
+    fn through(name: String, points: Vec<(u64, f64)>) -> Growth {
+        Growth { name, points }
+    }
+}
+
+/// Lines of these points, each with its line's name, in the order in which they come.
+pub(crate) fn gathered<L: PlotLine>(
+    points: impl IntoIterator<Item = (String, L::Point)>,
+) -> Vec<L> {
+    grouped(points).into_iter().map(|(name, points)| L::through(name, points)).collect()
+}
+
+/// Times by a number of each row, a line for each kind, which begins the case's name, and operation.
+pub(crate) fn by_kind(report: &Report, number: impl Fn(&Row) -> u64) -> Vec<Curve> {
+    let kind = |row: &Row| row.case.split(' ').next().unwrap_or_default().to_owned();
+    let line = |row: &Row| (format!("{}, {}", kind(row), row.op), (number(row), row.seconds));
+    gathered(report.rows.iter().map(line))
+}
+
+/// A row's rate at a place of a plot, with its quartiles.
+pub(crate) fn rate_at(row: &Row, at: u64) -> Point {
+    let rate = |seconds: f64| row.payload_bytes as f64 / seconds / 1e9;
+    let spread = row.seconds.q1.zip(row.seconds.q3).map(|(q1, q3)| (rate(q3), rate(q1)));
+    Point { payload_bytes: at, gbps: row.gbps, spread }
 }
 
 /// The GPU's name, for titles.
@@ -127,6 +189,17 @@ pub trait Experiment {
     /// # Errors
     /// Whatever makes the figures impossible or worthless; a wrong byte among them.
     fn run(options: &Self::Options, common: &Common) -> Result<Findings, Failure>;
+
+    /// What one of its processes does, if it has some: rank 0 leaves what it found.
+    ///
+    /// # Errors
+    /// As of [`run`](Experiment::run).
+    fn rank(_: &Self::Options, _: &Common, _: &RankOf) -> Result<(), Failure> {
+        Err(Failure::Option {
+            option: "--as-rank",
+            why: format!("{} has no processes", Self::NAME),
+        })
+    }
 
     /// Draws what was measured; the schema's own plot unless the experiment knows better.
     ///
@@ -175,5 +248,9 @@ impl ExperimentEntry {
 fn run<E: Experiment>(matches: &ArgMatches, common: &Common) -> Result<Findings, Failure> {
     let options = E::Options::from_arg_matches(matches)
         .map_err(|error| Failure::Option { option: E::NAME, why: error.to_string() })?;
-    E::run(&options, common)
+    match &common.as_rank {
+        None => E::run(&options, common),
+        // Whoever started it shows what it found.
+        Some(rank) => E::rank(&options, common, rank).map(|()| Findings::default()),
+    }
 }

@@ -37,6 +37,14 @@ macro_rules! messages {
                 Ok(findings)
             }
 
+            fn rank(
+                options: &Self::Options,
+                common: &crate::experiment::Common,
+                rank: &crate::processes::RankOf,
+            ) -> Result<(), crate::error::Failure> {
+                $driver::rank(options, common, rank, $plan)
+            }
+
             fn draw(
                 report: &gapless_report::Report,
             ) -> Result<Vec<crate::experiment::Drawing>, gapless_report::PlotError> {

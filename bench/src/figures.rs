@@ -75,7 +75,7 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
             }
             Ok(())
         }
-        "all" => ALL.iter().try_for_each(|entry| {
+        "all" => ALL.iter().filter(|entry| is_asked(&common, entry)).try_for_each(|entry| {
             let none = entry.command().no_binary_name(true).get_matches_from([""; 0]);
             match measure(entry, &none, &common) {
                 Err(Failure::NoGpu { why }) => {
@@ -96,6 +96,11 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
             measure(entry.expect("clap knows no others"), own, &common)
         }
     }
+}
+
+/// Whether a process is one of this experiment's, if it is one of any.
+fn is_asked(common: &Common, entry: &ExperimentEntry) -> bool {
+    common.as_rank.as_ref().is_none_or(|rank| rank.experiment == entry.name)
 }
 
 fn measure(entry: &ExperimentEntry, matches: &ArgMatches, common: &Common) -> Result<(), Failure> {

@@ -53,7 +53,7 @@ pub mod nccl;
 pub mod one_gpu;
 pub mod p2p;
 pub mod page;
-mod processes;
+pub mod processes;
 pub mod random;
 pub mod rotation;
 pub mod sim;

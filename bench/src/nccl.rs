@@ -10,6 +10,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 type Comm = *mut c_void;
 type Stream = *mut c_void;
 
+/// The variable that keeps it from using NVLink SHARP.
+pub const NO_SHARP: [(&str, &str); 1] = [("NCCL_NVLS_ENABLE", "0")];
+
 /// Bytes of what ranks find each other by.
 pub const ID_BYTES: usize = 128;
 

@@ -2,6 +2,7 @@
 //! one; each measures what it is told and leaves its rows in a file.
 
 pub mod allreduce;
+mod bench;
 #[allow(unsafe_code, reason = "queues collectives on memory that its caller keeps")]
 pub mod mapped;
 #[allow(unsafe_code, reason = "copies between memory that it owns")]
@@ -11,18 +12,17 @@ pub mod pairs;
 pub mod short;
 pub mod timing;
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use gapless::launch::{self, Job};
 use gapless::tuning::coll::Table;
 use gapless::{Tuning, World};
 use gapless_mem_cuda::CudaDriver;
-use gapless_report::{Absent, Curve, PlotError, Report, Row, curves};
+use gapless_report::{Absent, PlotError, Report, Row, curves};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Findings};
+use crate::experiment::{Common, Drawing, Findings, gathered, grouped};
 use crate::p2p::mps::{self, Service};
+use crate::processes::{Processes, RankOf};
 
 /// Options of experiments with many processes on one GPU.
 #[derive(Clone, Debug, clap::Args)]
@@ -53,9 +53,6 @@ pub struct Options {
     /// if on another, to compare an untuned dynamic one with
     #[arg(long, value_name = "FILE")]
     pub table: Option<PathBuf>,
-    /// Be one of the processes; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub as_rank: Option<PathBuf>,
 }
 
 /// Where buffers lie.
@@ -83,6 +80,15 @@ impl Options {
         CudaDriver::load().map_err(no_gpu)?;
         Ok(Gpu::Cuda(number))
     }
+
+    /// Bytes that are measured: those asked for, if any.
+    fn sizes(&self, common: &Common, quick: &[u64], usual: &[u64]) -> Vec<u64> {
+        match &self.sizes[..] {
+            [] if common.quick => quick.to_vec(),
+            [] => usual.to_vec(),
+            some => some.to_vec(),
+        }
+    }
 }
 
 /// What a rank does: the rows of rank 0, so far, go to `save`.
@@ -90,38 +96,29 @@ pub type Measure = fn(&Options, &Common, &World, Gpu, &mut Save<'_>) -> Result<(
 
 /// Where rank 0 leaves its rows.
 pub struct Save<'f> {
-    file: &'f Path,
+    rank: &'f RankOf,
+    here: bool,
     rows: Vec<Row>,
 }
 
 impl Save<'_> {
-    /// Some rows more, which are written down at once.
+    /// Some rows more, which are written down at once; those of other ranks are not.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn rows(&mut self, rows: Vec<Row>) -> Result<(), Failure> {
         self.rows.extend(rows);
-        let text = serde_json::to_string(&self.rows)?;
-        std::fs::write(self.file, text).map_err(Failure::io("write", self.file))
+        if self.here { self.rank.leave(&self.rows) } else { Ok(()) }
     }
 }
 
-/// Runs an experiment: as the program that the user has started, or as one of the processes. All rows have the number of
-/// processes as `processes`, that of GPUs as `gpus`, and whether there was a service as `mps`.
+/// Runs an experiment. All rows have the number of processes as `processes`, that of GPUs as `gpus`, and whether there was
+/// a service as `mps`.
 ///
 /// # Errors
 /// No GPU, or what makes every figure impossible.
-pub fn run(
-    name: &'static str,
-    (options, common): (&Options, &Common),
-    processes: &[u32],
-    measure: Measure,
-) -> Result<Findings, Failure> {
-    let gpu = options.gpu()?;
-    if let Some(file) = &options.as_rank {
-        be_rank(options, common, gpu, measure, file)?;
-        return Ok(Findings::new(Vec::new(), String::new()));
-    }
+pub fn run(name: &'static str, options: &Options, processes: &[u32]) -> Result<Findings, Failure> {
+    options.gpu()?;
     let processes = match &options.processes[..] {
         [] => processes,
         some => some,
@@ -131,7 +128,7 @@ pub fn run(
         some => some,
     };
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-    let mut findings = Findings::new(Vec::new(), String::new());
+    let mut findings = Findings::default();
     for mps in [false, true] {
         if options.mps.as_ref().is_some_and(|only| (only == "on") != mps) {
             continue;
@@ -152,22 +149,22 @@ pub fn run(
             }
             let op = format!("MPS {}", on_off(mps));
             let failed = why.is_none();
-            let file = folder.path().join(format!("{n}-{gpus}-{mps}"));
-            let ended = match &why {
-                Some(why) => Err(why.clone()),
-                None => start(name, (options, common), (n, gpus), &environment, &file),
+            let (rows, ended) = match &why {
+                Some(why) => (Vec::<Row>::new(), Err(why.clone())),
+                None => {
+                    let environment = environment.clone();
+                    let processes = Processes { environment, ..Processes::new(name, n) };
+                    let (rows, ended) = processes.found_so_far(&case, gpus)?;
+                    (rows, ended.map_err(|failure| failure.to_string()))
+                }
             };
+            let rows = rows.into_iter();
+            findings.rows.extend(
+                rows.map(|row| row.with("processes", n).with("gpus", gpus).with("mps", mps)),
+            );
             if let Err(why) = ended {
                 eprintln!("{name}: {case}, {op}: {why}");
                 findings.absent.push(Absent { case, op, why, failed });
-            }
-            if file.exists() {
-                let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
-                let rows: Vec<Row> = serde_json::from_str(&text)?;
-                let rows = rows
-                    .into_iter()
-                    .map(|row| row.with("processes", n).with("gpus", gpus).with("mps", mps));
-                findings.rows.extend(rows);
             }
         }
     }
@@ -180,28 +177,51 @@ pub fn run(
 /// # Errors
 /// Figures that have no place on a plot.
 pub fn draw(report: &Report, op: &str) -> Result<Vec<Drawing>, PlotError> {
-    let mut all: Vec<((u64, bool), Vec<Curve>)> = Vec::new();
-    for row in report.rows.iter().filter(|row| row.op == op) {
-        let processes = row.extra.get("processes").and_then(serde_json::Value::as_u64);
-        let mps = row.extra.get("mps").and_then(serde_json::Value::as_bool).unwrap_or(false);
-        let key = (processes.unwrap_or(0), mps);
-        let at = all.iter().position(|known| known.0 == key).unwrap_or_else(|| {
-            all.push((key, Vec::new()));
-            all.len() - 1
-        });
-        let (lines, point) = (&mut all[at].1, (row.payload_bytes, row.seconds));
-        match lines.iter_mut().find(|line| line.name == row.protocol) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Curve { name: row.protocol.clone(), points: vec![point] }),
-        }
-    }
-    let drawing = |((processes, mps), lines): ((u64, bool), Vec<Curve>)| {
+    let rows = report.rows.iter().filter(|row| row.op == op);
+    let all = grouped(rows.map(|row| {
+        let key = (number(row, "processes"), has_mps(row));
+        (key, (row.protocol.clone(), (row.payload_bytes, row.seconds)))
+    }));
+    let drawing = |((processes, mps), points)| {
         let state = on_off(mps);
         let title = format!("{op}, {processes} processes, MPS {state}");
-        let svg = curves(&title, "bytes", &lines)?;
+        let svg = curves(&title, "bytes", &gathered(points))?;
         Ok(Drawing { suffix: format!("-{processes}-{state}"), svg })
     };
     all.into_iter().map(drawing).collect()
+}
+
+/// A number that a row has, 0 if it has none.
+#[must_use]
+pub fn number(row: &Row, key: &str) -> u64 {
+    row.extra.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
+/// Whether there was a service.
+#[must_use]
+pub fn has_mps(row: &Row) -> bool {
+    row.extra.get("mps").and_then(serde_json::Value::as_bool).unwrap_or(false)
+}
+
+/// How many marks are met, and which are not.
+#[must_use]
+pub fn told_marks(rows: &[Row], of: &str) -> String {
+    let marks = rows.iter().flat_map(|row| row.marks.iter().map(move |mark| (row, mark)));
+    let (met, missed): (Vec<_>, Vec<_>) = marks.partition(|(_, mark)| mark.met);
+    let mut told = format!("{} of {} marks{of} met\n", met.len(), met.len() + missed.len());
+    for (row, mark) in missed {
+        told += &format!(
+            "- {}, {}, {}, MPS {}: {} {:.2} (asked: {:.2})\n",
+            row.op,
+            row.case,
+            row.protocol,
+            on_off(has_mps(row)),
+            mark.what,
+            mark.value,
+            mark.bound,
+        );
+    }
+    told
 }
 
 /// How a service is told of.
@@ -210,48 +230,18 @@ pub fn on_off(mps: bool) -> &'static str {
     if mps { "on" } else { "off" }
 }
 
-fn start(
-    name: &str,
-    (options, common): (&Options, &Common),
-    (ranks, gpus): (u32, u32),
-    environment: &[mps::Variable],
-    file: &Path,
-) -> Result<(), String> {
-    let mut arguments = vec![
-        name.to_owned(),
-        format!("--space={}", options.space),
-        format!("--time={}", common.time),
-        format!("--seed={}", common.seed),
-        format!("--gpus={gpus}"),
-    ];
-    if !options.sizes.is_empty() {
-        let sizes: Vec<String> = options.sizes.iter().map(u64::to_string).collect();
-        arguments.push(format!("--sizes={}", sizes.join(",")));
-    }
-    arguments.extend(options.ways.iter().map(|way| format!("--ways={way}")));
-    arguments.extend(common.quick.then(|| "--quick".to_owned()));
-    let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    arguments.extend(["--as-rank".into(), file.into()]);
-    if let Some(table) = &options.table {
-        arguments.extend(["--table".into(), table.into()]);
-    }
-    let program = std::env::current_exe().map_err(|error| error.to_string())?.into_os_string();
-    let job = Job { ranks, program, arguments, environment: environment.to_vec(), prefix: false };
-    let outcome = launch::run(&job).map_err(|error| error.to_string())?;
-    match (outcome.failed, outcome.signalled) {
-        (Some((rank, end)), _) => Err(format!("rank {rank} {end}")),
-        (None, Some(signal)) => Err(format!("signal {signal} ended it")),
-        (None, None) => Ok(()),
-    }
-}
-
-fn be_rank(
+/// What one of the processes does.
+///
+/// # Errors
+/// Those of `measure`; no GPU.
+pub fn rank(
     options: &Options,
     common: &Common,
-    gpu: Gpu,
+    rank: &RankOf,
     measure: Measure,
-    file: &Path,
 ) -> Result<(), Failure> {
+    let gpu = options.gpu()?;
+    let options = &Options { gpus: vec![rank.part()?], ..options.clone() };
     let builder = World::builder().tuning(Tuning::default()).coll_table(Table::default());
     let builder = match gpu {
         Gpu::Fake => {
@@ -270,8 +260,7 @@ fn be_rank(
         }
         Gpu::Fake => Gpu::Fake,
     };
-    let mut save = Save { file, rows: Vec::new() };
+    let mut save = Save { rank, here: world.rank() == 0, rows: Vec::new() };
     measure(options, common, &world, gpu, &mut save)?;
-    world.finalize()?;
-    Ok(())
+    Ok(world.finalize()?)
 }

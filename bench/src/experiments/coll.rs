@@ -1,21 +1,19 @@
 //! `coll`: the algorithms of collectives between processes of this host, by operation and length.
 //!
-//! A job of its own measures: each call from a moment that all ranks wait for to the end of the last rank, on buffers
+//! Processes of their own measure: each call from a moment that all ranks wait for to the end of the last rank, on buffers
 //! that are written between calls and rotate ([`gapless_cli::collectives`]). The algorithms have their turns one after
 //! the other, a few calls each; those with equal schedules are measured once. All are compared with what the built-in
 //! table chooses.
 
-use std::path::PathBuf;
-
-use gapless::launch::{self, Job};
 use gapless::tuning::coll::Table;
 use gapless::{Tuning, World};
 use gapless_cli::collectives::{Bench, Effort, Timed, CollectiveWork, different};
 use gapless_coll::Operation;
-use gapless_report::{Bytes, Curve, PlotError, Report, Row, Samples, curves};
+use gapless_report::{Bytes, PlotError, Report, Row, Samples, curves};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, grouped};
+use crate::processes::{Processes, RankOf};
 
 /// The experiment.
 pub struct Coll;
@@ -34,9 +32,6 @@ pub struct Options {
     /// Only these operations; repeatable, or separated by commas
     #[arg(long, value_name = "OPERATION", value_delimiter = ',')]
     operations: Vec<Operation>,
-    /// Be one of the processes; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// What the built-in table chooses, as a reference.
@@ -49,42 +44,45 @@ impl Experiment for Coll {
     const ABOUT: &'static str = "algorithms of collectives between processes, by length";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let works = works(options, common)?;
-        if let Some(file) = &options.as_rank {
-            let rows = measure(&works, common)?;
-            if let Some(rows) = rows {
-                let text = serde_json::to_string(&rows)?;
-                std::fs::write(file, text).map_err(Failure::io("write", file))?;
-            }
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-        let file = folder.path().join("rows");
-        start(options, common, &file)?;
-        let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
-        let rows: Vec<Row> = serde_json::from_str(&text)?;
+        works(options, common)?;
+        let rows = Processes::new(Self::NAME, options.ranks).found(Self::NAME, ())?;
         let notes = "time: of one call, from a moment that all ranks wait for to the end of the last rank; buffers are \
                      written between calls and rotate; \nthe first row of a length is what the built-in table chooses, \
                      ÷: speed relative to it\n";
         Ok(Findings::new(rows, notes.to_owned()))
     }
 
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let works = works(options, common)?;
+        let world = World::builder().tuning(Tuning::default()).coll_table(Table::default()).init()?;
+        let mut bench = Bench::new(&world)?;
+        let (n, is_first) = (bench.size(), bench.rank() == 0);
+        let progress = common.progress(works.len());
+        let mut rows = Vec::new();
+        for work in &works {
+            let algorithms = different(work.operation(), n, work.bytes())?;
+            let least = if common.quick { 4 } else { 16 };
+            let seconds = common.seconds() * algorithms.len() as f64;
+            let effort = Effort { seconds, least, hopeless: f64::INFINITY };
+            let all = bench.compare(work, &algorithms, effort)?;
+            if is_first {
+                progress.set_message(format!("{} of {}", work.operation(), Bytes(work.bytes())));
+                progress.inc(1);
+                rows.extend(compared(work, n, &all)?);
+            }
+        }
+        progress.finish_and_clear();
+        drop(bench);
+        rank.finalize(world, &rows)
+    }
+
     /// By length, a picture an operation.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
-        for operation in CollectiveWork::OPERATIONS {
-            let mut lines: Vec<Curve> = Vec::new();
-            let rows = report.rows.iter().filter(|row| operation_of(row) == operation.name());
-            for row in rows.filter(|row| row.payload_bytes > 0) {
-                let point = (row.payload_bytes, row.seconds);
-                match lines.iter_mut().find(|line| line.name == row.protocol) {
-                    Some(line) => line.points.push(point),
-                    None => lines.push(Curve { name: row.protocol.clone(), points: vec![point] }),
-                }
-            }
-            if lines.is_empty() {
-                continue;
-            }
+        let rows = report.rows.iter().filter(|row| row.payload_bytes > 0);
+        for (operation, rows) in grouped(rows.map(|row| (operation_of(row), row))) {
+            let lines = rows.into_iter().map(|row| (row.protocol.clone(), (row.payload_bytes, row.seconds)));
+            let lines = gathered(lines);
             let title = format!("{operation} ({})", report.machine.cpu);
             let svg = curves(&title, "bytes", &lines)?;
             drawings.push(Drawing { suffix: format!("-{operation}"), svg });
@@ -120,60 +118,6 @@ fn works(options: &Options, common: &Common) -> Result<Vec<CollectiveWork>, Fail
         }
     }
     Ok(works)
-}
-
-/// Starts the processes, and waits for their end.
-fn start(options: &Options, common: &Common, file: &std::path::Path) -> Result<(), Failure> {
-    let list = |all: &mut dyn Iterator<Item = String>| all.collect::<Vec<_>>().join(",");
-    let mut arguments = vec![
-        Coll::NAME.to_owned(),
-        format!("--sizes={}", list(&mut options.sizes.iter().map(u64::to_string))),
-        format!("--time={}", common.time),
-    ];
-    if !options.operations.is_empty() {
-        let names = list(&mut options.operations.iter().map(ToString::to_string));
-        arguments.push(format!("--operations={names}"));
-    }
-    arguments.extend(common.quick.then(|| "--quick".to_owned()));
-    let mut arguments: Vec<std::ffi::OsString> = arguments.into_iter().map(Into::into).collect();
-    arguments.extend(["--as-rank".into(), file.into()]);
-    let program = std::env::current_exe().map_err(|error| Failure::Job(error.to_string()))?;
-    let program = program.into_os_string();
-    let job =
-        Job { ranks: options.ranks, program, arguments, environment: Vec::new(), prefix: false };
-    let outcome = launch::run(&job).map_err(|error| Failure::Job(error.to_string()))?;
-    match (outcome.failed, outcome.signalled) {
-        (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),
-        (None, Some(signal)) => Err(Failure::Job(format!("signal {signal}"))),
-        (None, None) => Ok(()),
-    }
-}
-
-/// What a rank of that job does; rank 0 has the rows.
-fn measure(works: &[CollectiveWork], common: &Common) -> Result<Option<Vec<Row>>, Failure> {
-    let failed = |error: gapless::Error| Failure::Job(error.to_string());
-    let builder = World::builder().tuning(Tuning::default()).coll_table(Table::default());
-    let world = builder.init().map_err(failed)?;
-    let mut bench = Bench::new(&world).map_err(failed)?;
-    let (n, is_first) = (bench.size(), bench.rank() == 0);
-    let progress = common.progress(works.len());
-    let mut rows = Vec::new();
-    for work in works {
-        let algorithms = different(work.operation(), n, work.bytes())?;
-        let least = if common.quick { 4 } else { 16 };
-        let seconds = common.seconds() * algorithms.len() as f64;
-        let effort = Effort { seconds, least, hopeless: f64::INFINITY };
-        let all = bench.compare(work, &algorithms, effort).map_err(failed)?;
-        if is_first {
-            progress.set_message(format!("{} of {}", work.operation(), Bytes(work.bytes())));
-            progress.inc(1);
-            rows.extend(compared(work, n, &all)?);
-        }
-    }
-    progress.finish_and_clear();
-    drop(bench);
-    world.finalize().map_err(failed)?;
-    Ok(is_first.then_some(rows))
 }
 
 /// A row an algorithm; the first is what the built-in table chooses.

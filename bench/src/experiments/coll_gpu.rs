@@ -1,21 +1,19 @@
 //! `coll-gpu`: collectives between GPUs, queued on a stream: ours beside NCCL's, each in memory that is registered and in
 //! memory that is not; captured in a graph, queued, and called and awaited.
 //!
-//! A job of its own measures, one process a GPU ([`gpu::collectives`](crate::gpu::collectives)). NVLink SHARP is used by
+//! Processes of their own measure, one process a GPU ([`gpu::collectives`](crate::gpu::collectives)). NVLink SHARP is used by
 //! nobody (NCCL_NVLS_ENABLE=0).
 
-use std::path::{Path, PathBuf};
-
 use gapless::World;
-use gapless::launch::{self, Job};
 use gapless_kernels::peers::{flagged_max, words_max};
 use gapless_mem_cuda::{CudaDriver, Mps};
-use gapless_report::{Absent, Bytes, Curve, Mark, PlotError, Report, Row, Samples, Summary, curves};
+use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, Samples, Summary, curves};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
 use crate::gpu::collectives::{Rank, CallMode, Who};
-use crate::nccl::NcclCall;
+use crate::nccl::{NO_SHARP, NcclCall};
+use crate::processes::{Processes, RankOf};
 
 /// The experiment.
 pub struct CollGpu;
@@ -40,9 +38,6 @@ pub struct Options {
     /// Only this operation
     #[arg(long, value_name = "OPERATION", value_parser = OPERATIONS.map(|(name, _)| name))]
     only: Option<String>,
-    /// Be one of the processes; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// Bytes from which the bandwidth counts.
@@ -70,29 +65,23 @@ impl Experiment for CollGpu {
     const NAME: &'static str = "coll-gpu";
     const ABOUT: &'static str = "collectives between GPUs, queued on a stream, beside NCCL's";
 
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            measure(options, common, file)?;
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
+    fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
         let driver = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?;
         let devices = driver.devices();
         if devices < options.ranks && driver.device(0)?.mps() == Mps::Off {
             let why = format!("{devices} devices for {} processes, and no MPS", options.ranks);
             return Err(Failure::NoGpu { why });
         }
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
+        let processes = Processes::new(Self::NAME, options.ranks).with(NO_SHARP);
         let (mut rows, mut absent) = (Vec::new(), Vec::new());
         let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
         for (name, _) in OPERATIONS.into_iter().filter(|(name, _)| wanted(name)) {
-            let file = folder.path().join(name);
-            if let Err(why) = start(options, common, name, &file) {
+            // Left when all was measured, so what went wrong later changes nothing about it.
+            let (found, ended) = processes.found_so_far::<Vec<Row>>(name, name)?;
+            rows.extend(found);
+            if let Err(why) = ended {
                 let (case, op, why) = (name.to_owned(), "all".to_owned(), why.to_string());
                 absent.push(Absent { case, op, why, failed: true });
-            }
-            // Written when all was measured, so what went wrong later changes nothing about it.
-            if let Ok(text) = std::fs::read_to_string(&file) {
-                rows.extend(serde_json::from_str::<Vec<Row>>(&text)?);
             }
         }
         let notes = "time: of one call, the slowest rank's. graph, queued: 50 calls back to back (5 from 8 MiB on), by the \
@@ -102,24 +91,80 @@ impl Experiment for CollGpu {
         Ok(Findings { rows, notes: notes.to_owned(), absent })
     }
 
+    /// Of one operation.
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let world = World::init()?;
+        let driver = CudaDriver::load()?;
+        let device = driver.device(world.rank() % driver.devices())?;
+        let stream = device.stream()?;
+        let sizes: &[u64] = if common.quick { &[8, 2 << 20] } else { &options.sizes };
+        let blocks: &[u64] = if common.quick { &[SHORT, 1 << 20] } else { &BLOCKS };
+        let most = sizes.iter().chain(blocks).copied().max().unwrap_or(8).max(1 << 20);
+        let nccl = (!options.alone).then_some(options.nccl.as_str());
+        let only: String = rank.part()?;
+        let ours = Rank::new(&world, &stream, most, nccl)?;
+        let mut rows = Vec::new();
+        let samples = |bytes: u64, way| match way {
+            _ if common.quick => 2,
+            CallMode::Awaited if bytes < 1 << 20 => 200,
+            _ if bytes >= LONG => 7,
+            _ => 25,
+        };
+        for way in CallMode::ALL.into_iter().filter(|_| only == "allreduce") {
+            let all = ours.race(&[Who::Empty], NcclCall::Allreduce, way, 0, samples(0, way))?;
+            let took = summary("an empty kernel", &all[0])?;
+            rows.push(Row::new("empty kernel", way.name(), space(world.size()), "none", 0, took).verified(true));
+        }
+        let works = OPERATIONS.into_iter().filter(|(name, _)| *name == only).flat_map(|(_, call)| {
+            let sizes = if call == NcclCall::Allreduce { sizes } else { blocks };
+            let left_out = move |bytes: u64| call == NcclCall::ReduceScatter && bytes < 1 << 20;
+            sizes.iter().filter(move |bytes| !left_out(**bytes)).map(move |bytes| (call, *bytes))
+        });
+        for (call, bytes) in works {
+            let mut all = if call == NcclCall::Allreduce && bytes > flagged_max(world.size()) {
+                vec![Who::OursRegistered, Who::Ours]
+            } else {
+                vec![Who::OursRegistered]
+            };
+            let own = all.len();
+            if nccl.is_some() {
+                all.push(Who::Nccl);
+                // Sends and receives gain nothing by windows.
+                all.extend((call != NcclCall::Alltoall).then_some(Who::NcclWindows));
+            }
+            let mut right = true;
+            for who in &all {
+                right &= ours.is_right(*who, call, bytes)?;
+            }
+            for way in CallMode::ALL {
+                let seconds = ours.race(&all, call, way, bytes, samples(bytes, way))?;
+                let summaries = seconds.iter().map(|it| summary(&format!("{call:?} of {}", Bytes(bytes)), it));
+                let summaries: Vec<Summary> = summaries.collect::<Result<_, _>>()?;
+                for (who, took) in all.iter().zip(&summaries).take(own) {
+                    rows.push(row(call, way, bytes, world.size(), *who, *took, &summaries[own..]).verified(right));
+                }
+            }
+        }
+        let version = ours.nccl_version().unwrap_or(0);
+        rows.iter_mut().for_each(|row| *row = row.clone().with("nccl", version));
+        if world.rank() == 0 {
+            rank.leave(&rows)?;
+        }
+        drop(ours);
+        Ok(world.finalize()?)
+    }
+
     /// By length, a picture a way.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
         for way in CallMode::ALL {
-            let mut lines: Vec<Curve> = Vec::new();
-            let mut add = |name: &str, bytes, seconds: Summary| {
-                let point = (bytes, seconds);
-                match lines.iter_mut().find(|line| line.name == name) {
-                    Some(line) => line.points.push(point),
-                    None => lines.push(Curve { name: name.to_owned(), points: vec![point] }),
-                }
-            };
             let rows = report.rows.iter().filter(|row| row.op == way.name() && row.payload_bytes > 0);
-            for row in rows.filter(|row| row.case.starts_with("allreduce")) {
-                add(&row.protocol, row.payload_bytes, row.seconds);
+            let points = rows.filter(|row| row.case.starts_with("allreduce")).flat_map(|row| {
                 let plain = row.reference_seconds.filter(|_| row.reference.as_deref() == Some(PLAIN));
-                plain.into_iter().for_each(|seconds| add(PLAIN, row.payload_bytes, seconds));
-            }
+                let both = [(&*row.protocol, Some(row.seconds)), (PLAIN, plain)];
+                both.map(|(name, seconds)| Some((name.to_owned(), (row.payload_bytes, seconds?))))
+            });
+            let lines = gathered(points.flatten());
             if !lines.is_empty() {
                 let title = format!("all-reduce, {}", way.name());
                 let svg = curves(&title, "bytes", &lines)?;
@@ -127,33 +172,6 @@ impl Experiment for CollGpu {
             }
         }
         Ok(drawings)
-    }
-}
-
-/// Starts the processes, and waits for their end.
-fn start(options: &Options, common: &Common, only: &str, file: &Path) -> Result<(), Failure> {
-    let sizes: Vec<String> = options.sizes.iter().map(u64::to_string).collect();
-    let mut arguments = vec![
-        CollGpu::NAME.to_owned(),
-        format!("--sizes={}", sizes.join(",")),
-        format!("--ranks={}", options.ranks),
-        format!("--time={}", common.time),
-        format!("--nccl={}", options.nccl),
-        format!("--only={only}"),
-    ];
-    arguments.extend(options.alone.then(|| "--alone".to_owned()));
-    arguments.extend(common.quick.then(|| "--quick".to_owned()));
-    let mut arguments: Vec<std::ffi::OsString> = arguments.into_iter().map(Into::into).collect();
-    arguments.extend(["--as-rank".into(), file.into()]);
-    let program = std::env::current_exe().map_err(|error| Failure::Job(error.to_string()))?;
-    let program = program.into_os_string();
-    let environment = vec![("NCCL_NVLS_ENABLE".into(), "0".into())];
-    let job = Job { ranks: options.ranks, program, arguments, environment, prefix: false };
-    let outcome = launch::run(&job).map_err(|error| Failure::Job(error.to_string()))?;
-    match (outcome.failed, outcome.signalled) {
-        (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),
-        (None, Some(signal)) => Err(Failure::Job(format!("signal {signal}"))),
-        (None, None) => Ok(()),
     }
 }
 
@@ -167,71 +185,6 @@ fn protocol(call: NcclCall, who: Who, bytes: u64, ranks: u32) -> &'static str {
         }
         _ => "direct",
     }
-}
-
-/// What a rank of that job does; rank 0 writes the rows.
-fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
-    let world = World::init()?;
-    let driver = CudaDriver::load()?;
-    let device = driver.device(world.rank() % driver.devices())?;
-    let stream = device.stream()?;
-    let sizes: &[u64] = if common.quick { &[8, 2 << 20] } else { &options.sizes };
-    let blocks: &[u64] = if common.quick { &[SHORT, 1 << 20] } else { &BLOCKS };
-    let most = sizes.iter().chain(blocks).copied().max().unwrap_or(8).max(1 << 20);
-    let nccl = (!options.alone).then_some(options.nccl.as_str());
-    let rank = Rank::new(&world, &stream, most, nccl)?;
-    let mut rows = Vec::new();
-    let samples = |bytes: u64, way| match way {
-        _ if common.quick => 2,
-        CallMode::Awaited if bytes < 1 << 20 => 200,
-        _ if bytes >= LONG => 7,
-        _ => 25,
-    };
-    let only = |name: &str| options.only.as_deref() == Some(name);
-    for way in CallMode::ALL.into_iter().filter(|_| only("allreduce")) {
-        let all = rank.race(&[Who::Empty], NcclCall::Allreduce, way, 0, samples(0, way))?;
-        let took = summary("an empty kernel", &all[0])?;
-        rows.push(Row::new("empty kernel", way.name(), space(world.size()), "none", 0, took).verified(true));
-    }
-    let works = OPERATIONS.into_iter().filter(|(name, _)| only(name)).flat_map(|(_, call)| {
-        let sizes = if call == NcclCall::Allreduce { sizes } else { blocks };
-        let left_out = move |bytes: u64| call == NcclCall::ReduceScatter && bytes < 1 << 20;
-        sizes.iter().filter(move |bytes| !left_out(**bytes)).map(move |bytes| (call, *bytes))
-    });
-    for (call, bytes) in works {
-        let mut all = if call == NcclCall::Allreduce && bytes > flagged_max(world.size()) {
-            vec![Who::OursRegistered, Who::Ours]
-        } else {
-            vec![Who::OursRegistered]
-        };
-        let ours = all.len();
-        if nccl.is_some() {
-            all.push(Who::Nccl);
-            // Sends and receives gain nothing by windows.
-            all.extend((call != NcclCall::Alltoall).then_some(Who::NcclWindows));
-        }
-        let mut right = true;
-        for who in &all {
-            right &= rank.is_right(*who, call, bytes)?;
-        }
-        for way in CallMode::ALL {
-            let seconds = rank.race(&all, call, way, bytes, samples(bytes, way))?;
-            let summaries = seconds.iter().map(|it| summary(&format!("{call:?} of {}", Bytes(bytes)), it));
-            let summaries: Vec<Summary> = summaries.collect::<Result<_, _>>()?;
-            for (who, took) in all.iter().zip(&summaries).take(ours) {
-                rows.push(row(call, way, bytes, world.size(), *who, *took, &summaries[ours..]).verified(right));
-            }
-        }
-    }
-    let version = rank.nccl_version().unwrap_or(0);
-    rows.iter_mut().for_each(|row| *row = row.clone().with("nccl", version));
-    if world.rank() == 0 {
-        let text = serde_json::to_string(&rows)?;
-        std::fs::write(file, text).map_err(Failure::io("write", file))?;
-    }
-    drop(rank);
-    world.finalize()?;
-    Ok(())
 }
 
 fn summary(what: &str, seconds: &[f64]) -> Result<Summary, Failure> {

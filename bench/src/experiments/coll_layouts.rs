@@ -1,11 +1,8 @@
 //! `coll-layouts`: collectives with layouts between GPUs, one kernel a rank, beside what users do without them.
 //!
-//! A job of its own measures, one process a GPU ([`gpu::layouts`](crate::gpu::layouts)). The link's speed is that of both
+//! Processes of their own measure, one process a GPU ([`gpu::layouts`](crate::gpu::layouts)). The link's speed is that of both
 //! GPUs' copy engines at once, on as many bytes as a rank sends, in the same run.
 
-use std::path::{Path, PathBuf};
-
-use gapless::launch::{self, Job};
 use gapless::{StreamWay, World};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Mark, Row, Samples, Summary};
@@ -13,6 +10,8 @@ use gapless_report::{Absent, Mark, Row, Samples, Summary};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
 use crate::gpu::layouts::{Cut, Exchange, Rank};
+use crate::nccl::NO_SHARP;
+use crate::processes::{Processes, RankOf};
 
 /// The experiment.
 pub struct CollLayouts;
@@ -36,9 +35,6 @@ pub struct Options {
     /// All ways that blocks can go, not only the one that is chosen
     #[arg(long)]
     ways: bool,
-    /// Be one of the processes; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// Cells along each side of the halo's grid.
@@ -53,61 +49,57 @@ impl Experiment for CollLayouts {
     const NAME: &'static str = "coll-layouts";
     const ABOUT: &'static str = "FFT transposes and halos between GPUs, each one collective with layouts";
 
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            measure(options, common, file)?;
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
+    fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
         let devices = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?.devices();
         let ranks = options.ranks;
         if devices < ranks {
             return Err(Failure::NoGpu { why: format!("{devices} devices for {ranks} processes") });
         }
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-        let file = folder.path().join("rows");
+        let processes = Processes::new(Self::NAME, ranks).with(NO_SHARP);
+        let (rows, ended) = processes.found_so_far(Self::NAME, ())?;
         let mut absent = Vec::new();
-        if let Err(why) = start(options, common, &file) {
+        if let Err(why) = ended {
             let (case, op, why) = (Self::NAME.to_owned(), "all".to_owned(), why.to_string());
             absent.push(Absent { case, op, why, failed: true });
         }
-        // Written as far as all went well.
-        let rows = match std::fs::read_to_string(&file) {
-            Ok(text) => serde_json::from_str::<Vec<Row>>(&text)?,
-            Err(_) => Vec::new(),
-        };
         let notes = "time: of one call, the slowest rank's. graph, queued: back to back, by the device's clock; awaited: one \
                      call and its wait, by the host's.\npayload: what a rank sends to the others over its link, each way at \
                      once. transpose: of n³ complex numbers of two floats (planes, rows, pencils, turned: how it is cut \
                      before and after). halo: of 512³ doubles, all dimensions rings, cut along the first or the last\n";
         Ok(Findings { rows, notes: notes.to_owned(), absent })
     }
-}
 
-/// Starts the processes, and waits for their end.
-fn start(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
-    let sides: Vec<String> = options.sides.iter().map(u64::to_string).collect();
-    let mut arguments = vec![
-        CollLayouts::NAME.to_owned(),
-        format!("--ranks={}", options.ranks),
-        format!("--sides={}", sides.join(",")),
-        format!("--time={}", common.time),
-        format!("--nccl={}", options.nccl),
-    ];
-    arguments.extend(options.alone.then(|| "--alone".to_owned()));
-    arguments.extend(options.ways.then(|| "--ways".to_owned()));
-    arguments.extend(common.quick.then(|| "--quick".to_owned()));
-    let mut arguments: Vec<std::ffi::OsString> = arguments.into_iter().map(Into::into).collect();
-    arguments.extend(["--as-rank".into(), file.into()]);
-    let program = std::env::current_exe().map_err(|error| Failure::Job(error.to_string()))?;
-    let program = program.into_os_string();
-    let environment = vec![("NCCL_NVLS_ENABLE".into(), "0".into())];
-    let ranks = options.ranks;
-    let job = Job { ranks, program, arguments, environment, prefix: false };
-    let outcome = launch::run(&job).map_err(|error| Failure::Job(error.to_string()))?;
-    match (outcome.failed, outcome.signalled) {
-        (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),
-        (None, Some(signal)) => Err(Failure::Job(format!("signal {signal}"))),
-        (None, None) => Ok(()),
+    /// Leaves the rows after every exchange.
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let world = World::init()?;
+        let stream = CudaDriver::load()?.device(world.rank())?.stream()?;
+        let nccl = (!options.alone).then_some(options.nccl.as_str());
+        let ours = Rank::new(&world, &stream, nccl)?;
+        let mut rows = Vec::new();
+        let sides: &[u64] = if common.quick { &[16] } else { &options.sides };
+        let samples = if common.quick { 2 } else { 9 };
+        let mut keep = |more: Vec<Row>| -> Result<(), Failure> {
+            rows.extend(more);
+            if world.rank() == 0 { rank.leave(&rows) } else { Ok(()) }
+        };
+        for &n in sides {
+            // Each of `ranks` has a part of the cube, and keeps as much of that.
+            let ranks = u64::from(options.ranks);
+            let bytes = n * n * n * 8 / (ranks * ranks) * (ranks - 1);
+            let link = summary("the link", &ours.link(bytes, samples)?)?;
+            for cut in Cut::ALL.into_iter().filter(|cut| *cut != Cut::Turned || n <= 512) {
+                let exchange = Exchange::transpose(n, cut, options.ranks)?;
+                keep(transposes(options, &ours, &exchange, (n, cut), (bytes, link, samples))?)?;
+            }
+        }
+        let side = if common.quick { 8 } else { HALO };
+        for (along, name) in [(0, "planes"), (2, "columns")] {
+            for (way, protocol) in ways(options) {
+                keep(halos(&ours, side, (along, name), (way, protocol), samples)?)?;
+            }
+        }
+        drop(ours);
+        Ok(world.finalize()?)
     }
 }
 
@@ -121,44 +113,6 @@ fn ways(options: &Options) -> Vec<(Option<StreamWay>, &'static str)> {
     let mut ways = vec![(None, "one kernel")];
     ways.extend(forced.into_iter().filter(|_| options.ways));
     ways
-}
-
-/// What a rank of that job does; rank 0 writes the rows, after every exchange.
-fn measure(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
-    let world = World::init()?;
-    let stream = CudaDriver::load()?.device(world.rank())?.stream()?;
-    let nccl = (!options.alone).then_some(options.nccl.as_str());
-    let rank = Rank::new(&world, &stream, nccl)?;
-    let mut rows = Vec::new();
-    let sides: &[u64] = if common.quick { &[16] } else { &options.sides };
-    let samples = if common.quick { 2 } else { 9 };
-    let mut keep = |more: Vec<Row>| -> Result<(), Failure> {
-        rows.extend(more);
-        if world.rank() == 0 {
-            let text = serde_json::to_string(&rows)?;
-            std::fs::write(file, text).map_err(Failure::io("write", file))?;
-        }
-        Ok(())
-    };
-    for &n in sides {
-        // Each of `ranks` has a part of the cube, and keeps as much of that.
-        let ranks = u64::from(options.ranks);
-        let bytes = n * n * n * 8 / (ranks * ranks) * (ranks - 1);
-        let link = summary("the link", &rank.link(bytes, samples)?)?;
-        for cut in Cut::ALL.into_iter().filter(|cut| *cut != Cut::Turned || n <= 512) {
-            let exchange = Exchange::transpose(n, cut, options.ranks)?;
-            keep(transposes(options, &rank, &exchange, (n, cut), (bytes, link, samples))?)?;
-        }
-    }
-    let side = if common.quick { 8 } else { HALO };
-    for (along, name) in [(0, "planes"), (2, "columns")] {
-        for (way, protocol) in ways(options) {
-            keep(halos(&rank, side, (along, name), (way, protocol), samples)?)?;
-        }
-    }
-    drop(rank);
-    world.finalize()?;
-    Ok(())
 }
 
 fn transposes(

@@ -7,7 +7,8 @@ use gapless_report::{PlotError, Report, Row};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::one_gpu::pairs::{self, PROCESSES, mix};
-use crate::one_gpu::{self, Gpu, Options, Save, short};
+use crate::one_gpu::{self, Gpu, Options, Save, has_mps, short};
+use crate::processes::RankOf;
 use gapless::World;
 
 /// The experiment.
@@ -19,10 +20,14 @@ impl Experiment for Faraji1 {
     const NAME: &'static str = "faraji1";
     const ABOUT: &'static str = "four pairs of processes on one GPU, by IPC and through the host";
 
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let mut findings = one_gpu::run(Self::NAME, (options, common), &[PROCESSES], both)?;
+    fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
+        let mut findings = one_gpu::run(Self::NAME, options, &[PROCESSES])?;
         findings.notes = observations(&findings.rows);
         Ok(findings)
+    }
+
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        one_gpu::rank(options, common, rank, both)
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
@@ -47,7 +52,7 @@ fn time(rows: &[Row], mps: bool, bytes: u64, ipc: u32) -> Option<f64> {
         row.op == "4 pairs"
             && row.payload_bytes == bytes
             && row.protocol == mix(ipc)
-            && row.extra.get("mps").and_then(serde_json::Value::as_bool) == Some(mps)
+            && has_mps(row) == mps
     };
     rows.iter().find(like).map(|row| row.seconds.median)
 }

@@ -8,7 +8,8 @@ use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::one_gpu::allreduce::{
     self, BEST, DEFAULT, DYNAMIC, FOREIGN, HOST, IPC, LEARNED, MAPPED, PAPER, REMEMBERING, STAGED, TUNED,
 };
-use crate::one_gpu::{self, Options, on_off};
+use crate::one_gpu::{self, Options, has_mps, number, on_off};
+use crate::processes::RankOf;
 
 /// The experiment.
 pub struct Faraji2;
@@ -23,13 +24,16 @@ impl Experiment for Faraji2 {
     const NAME: &'static str = "faraji2";
     const ABOUT: &'static str = "all-reduces of many processes on one GPU, static and dynamic";
 
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+    fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
         allreduce::check(options)?;
-        let work = (options, common);
-        let mut findings = one_gpu::run(Self::NAME, work, &PROCESSES, allreduce::measure)?;
+        let mut findings = one_gpu::run(Self::NAME, options, &PROCESSES)?;
         judge(&mut findings.rows);
         findings.notes = notes(&findings.rows);
         Ok(findings)
+    }
+
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        one_gpu::rank(options, common, rank, allreduce::measure)
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
@@ -71,17 +75,14 @@ impl Times<'_> {
 }
 
 fn is(row: &Row, processes: u64, mps: bool) -> bool {
-    let extra = |key: &str| row.extra.get(key);
-    extra("processes").and_then(serde_json::Value::as_u64) == Some(processes)
-        && extra("mps").and_then(serde_json::Value::as_bool) == Some(mps)
+    number(row, "processes") == processes && has_mps(row) == mps
 }
 
 /// Puts the marks of single rows there.
 fn judge(rows: &mut [Row]) {
     let all = rows.to_vec();
     for row in rows {
-        let processes = row.extra.get("processes").and_then(serde_json::Value::as_u64).unwrap_or(0);
-        let mps = row.extra.get("mps").and_then(serde_json::Value::as_bool).unwrap_or(false);
+        let (processes, mps) = (number(row, "processes"), has_mps(row));
         let (times, bytes, own) = (Times { rows: &all, processes, mps }, row.payload_bytes, row.seconds.median);
         if let (DYNAMIC | REMEMBERING, Some(foreign)) = (&*row.protocol, times.of(FOREIGN, bytes)) {
             let mark = Mark::at_most("(f) × static with another GPU's table", 1.0, own / foreign);
@@ -137,10 +138,7 @@ fn notes(rows: &[Row]) -> String {
         "time: of one call, from when all ranks are ready to the end of the last; ÷: speed relative to the static \
          algorithm with the mix that was best in this run, which no table knows before (marks (a), (c))\n",
     );
-    let mut numbers: Vec<u64> = rows
-        .iter()
-        .filter_map(|row| row.extra.get("processes").and_then(serde_json::Value::as_u64))
-        .collect();
+    let mut numbers: Vec<u64> = rows.iter().map(|row| number(row, "processes")).collect();
     numbers.sort_unstable();
     numbers.dedup();
     for &processes in &numbers {
@@ -200,16 +198,7 @@ fn notes(rows: &[Row]) -> String {
     }
     notes += "the paper's means over MVAPICH2-GDR: 2.66 (up to 14.28) static, 2.79 (up to 15.23) dynamic; that library was \
               not run\n";
-    let marks = rows.iter().flat_map(|row| row.marks.iter().map(move |mark| (row, mark)));
-    let (met, missed): (Vec<_>, Vec<_>) = marks.partition(|(_, mark)| mark.met);
-    notes += &format!("{} of {} marks of single rows met\n", met.len(), met.len() + missed.len());
-    for (row, mark) in missed {
-        let mps = row.extra.get("mps").and_then(serde_json::Value::as_bool).unwrap_or(false);
-        notes += &format!(
-            "- {}, {}, MPS {}: {} {:.2} (asked: {:.2})\n",
-            row.case, row.protocol, on_off(mps), mark.what, mark.value, mark.bound,
-        );
-    }
+    notes += &one_gpu::told_marks(rows, " of single rows");
     notes
 }
 

@@ -15,7 +15,7 @@ mod transfers;
 use gapless_report::{BarGroup, Machine, PlotError, Report, bars};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, grouped};
 use crate::gpu::aims::tally;
 use crate::gpu::lab::Lab;
 use crate::gpu::session::Session;
@@ -94,30 +94,20 @@ impl Experiment for Gpu {
             row.map_or(0.0, |row| row.gbps)
         };
         let gpu = crate::experiment::gpu(report);
-        let mut drawings: Vec<(String, Vec<BarGroup>)> = Vec::new();
-        for row in report.rows.iter().filter(|row| row.op == "pack" || row.op == "copy") {
+        // Baselines have rows of the same names, beside their own bound.
+        let rows = report.rows.iter().filter(|row| !row.extra.contains_key("baseline"));
+        let packs = rows.filter(|row| row.op == "pack" || row.op == "copy").map(|row| {
             let theirs = |name| row.ratio_to(name).map_or(0.0, |ratio| row.gbps / ratio);
-            let ours = [row.gbps, rate(&row.case, "unpack")];
-            let bar = BarGroup {
-                label: row.case.clone(),
-                gbps: ours.into_iter().chain([theirs("memcpy"), theirs("floor")]).collect(),
-            };
-            // Baselines have rows of the same names, beside their own bound.
-            if row.extra.contains_key("baseline") {
-                continue;
-            }
-            let suffix = format!("-{}", row.case.split(' ').next().unwrap_or("other").to_lowercase());
-            match drawings.iter_mut().find(|(known, _)| *known == suffix) {
-                Some((_, bars)) => bars.push(bar),
-                None => drawings.push((suffix, vec![bar])),
-            }
-        }
+            let gbps = vec![row.gbps, rate(&row.case, "unpack"), theirs("memcpy"), theirs("floor")];
+            let bar = BarGroup { label: row.case.clone(), gbps };
+            (format!("-{}", row.case.split(' ').next().unwrap_or("other").to_lowercase()), bar)
+        });
         let draw = |(suffix, groups): (String, Vec<BarGroup>)| {
             let title = format!("pack and unpack ({gpu})");
             let pages = bars(&title, &["pack", "unpack", "cudaMemcpy", "floor"], &groups)?;
             Ok(Drawing::pages(&suffix, pages))
         };
-        let drawn: Vec<Vec<Drawing>> = drawings.into_iter().map(draw).collect::<Result<_, _>>()?;
+        let drawn: Vec<Vec<Drawing>> = grouped(packs).into_iter().map(draw).collect::<Result<_, _>>()?;
         Ok(drawn.concat())
     }
 }

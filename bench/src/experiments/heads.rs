@@ -7,7 +7,8 @@ use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::one_gpu::allreduce::{BEST, HOST, IPC, MAPPED, STAGED};
 use crate::one_gpu::operations::{self, BUSY, LED};
-use crate::one_gpu::{self, Options, on_off};
+use crate::one_gpu::{self, Options, has_mps, number};
+use crate::processes::RankOf;
 
 /// The experiment.
 pub struct Heads;
@@ -21,25 +22,20 @@ impl Experiment for Heads {
     const NAME: &'static str = "heads";
     const ABOUT: &'static str = "all operations of processes on one GPU or several: by heads, by copies";
 
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let work = (options, common);
-        let mut findings = one_gpu::run(Self::NAME, work, &PROCESSES, operations::measure)?;
+    fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
+        let mut findings = one_gpu::run(Self::NAME, options, &PROCESSES)?;
         judge(&mut findings.rows);
         findings.notes = notes(&findings.rows);
         Ok(findings)
     }
 
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        one_gpu::rank(options, common, rank, operations::measure)
+    }
+
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         one_gpu::draw(report, "allreduce")
     }
-}
-
-fn number(row: &Row, key: &str) -> u64 {
-    row.extra.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0)
-}
-
-fn has_mps(row: &Row) -> bool {
-    row.extra.get("mps").and_then(serde_json::Value::as_bool).unwrap_or(false)
 }
 
 /// The time of another way of the same operation, with these processes on these GPUs.
@@ -91,15 +87,7 @@ fn notes(rows: &[Row]) -> String {
         "time: of one call, from when all ranks are ready to the end of the last. «static, best of this run»: the best of five mixes, \
          measured again. flat: the better of through the host's page and all-mapped\n",
     );
-    let marks = rows.iter().flat_map(|row| row.marks.iter().map(move |mark| (row, mark)));
-    let (met, missed): (Vec<_>, Vec<_>) = marks.partition(|(_, mark)| mark.met);
-    notes += &format!("{} of {} marks met\n", met.len(), met.len() + missed.len());
-    for (row, mark) in missed {
-        notes += &format!(
-            "- {}, {}, {}, MPS {}: {} {:.2} (asked: {:.2})\n",
-            row.op, row.case, row.protocol, on_off(has_mps(row)), mark.what, mark.value, mark.bound,
-        );
-    }
+    notes += &one_gpu::told_marks(rows, "");
     notes
 }
 

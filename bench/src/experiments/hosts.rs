@@ -14,11 +14,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use gapless::launch::{self, Job};
 use gapless::{Communicator, World};
 use gapless_report::{Absent, Row, Samples};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -26,6 +24,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
 use crate::namespaces::Namespaces;
+use crate::processes::{Processes, RankOf};
 
 /// The experiment.
 pub struct Hosts;
@@ -36,9 +35,6 @@ pub struct Options {
     /// A library, and the command that measures it: two hosts and seconds are added to it; repeatable
     #[arg(long, value_name = "NAME=COMMAND")]
     mpi: Vec<String>,
-    /// Be one of the two processes; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// Where rank 1 is called.
@@ -214,25 +210,6 @@ fn settle() -> Result<(), Failure> {
     sched_setaffinity(None, &one).map_err(failed)
 }
 
-/// What both processes do; rank 0 has the rows.
-fn measure(common: &Common) -> Result<Option<Vec<Row>>, Failure> {
-    settle()?;
-    let world = World::init().map_err(failed)?;
-    let (comm, is_first) = (world.comm(), world.rank() == 0);
-    let peer = 1 - world.rank();
-    let [waits, polls] = [connection(&world)?, connection(&world)?].map(Bare);
-    polls.0.set_nonblocking(true).map_err(failed)?;
-    let mut ways: [Box<dyn HostLink + '_>; 3] =
-        [Box::new(Ours { comm, peer }), Box::new(waits), Box::new(polls)];
-    let mut rows = Vec::new();
-    for work in WORKS {
-        rows.push(compare(work, &world, &mut ways, common)?);
-    }
-    drop(ways);
-    world.finalize().map_err(failed)?;
-    Ok(is_first.then_some(rows))
-}
-
 /// The three ways, one after the other, in turns.
 fn compare(
     work: HostWork,
@@ -302,29 +279,6 @@ pub(super) fn absent(why: String) -> Absent {
     Absent { case: "two hosts".to_owned(), op: OPERATION.to_owned(), why, failed: false }
 }
 
-/// Starts a process of an experiment in each namespace, and waits for their end.
-pub(super) fn start(
-    (hosts, experiment): (&Namespaces, &[&str]),
-    environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
-    common: &Common,
-    file: &Path,
-) -> Result<(), Failure> {
-    let program = std::env::current_exe().map_err(failed)?;
-    let mut arguments = hosts.arguments();
-    arguments.push(program.into_os_string());
-    arguments.extend(experiment.iter().map(Into::into));
-    arguments.push(format!("--time={}", common.time).into());
-    arguments.extend(common.quick.then(|| "--quick".into()));
-    arguments.extend(["--as-rank".into(), file.into()]);
-    let job = Job { ranks: 2, program: Namespaces::PROGRAM.into(), arguments, environment, prefix: false };
-    let outcome = launch::run(&job).map_err(failed)?;
-    match (outcome.failed, outcome.signalled) {
-        (Some((rank, end)), _) => Err(Failure::Job(format!("rank {rank} {end}"))),
-        (None, Some(signal)) => Err(Failure::Job(format!("signal {signal}"))),
-        (None, None) => Ok(()),
-    }
-}
-
 /// What an MPI library takes: messages, their length, and a median a run.
 struct Mpi {
     name: String,
@@ -387,13 +341,6 @@ impl Experiment for Hosts {
     const ABOUT: &'static str = "messages between two hosts by TCP, beside bare sockets";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            if let Some(rows) = measure(common)? {
-                let text = serde_json::to_string(&rows)?;
-                std::fs::write(file, text).map_err(Failure::io("write", file))?;
-            }
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
         let notes = "time: half a round trip, or a window of messages until its answer of one byte, between processes \
                      in two network\nnamespaces joined by a veth pair; ÷: speed relative to bare sockets that carry \
                      as many bytes between the same processes\n";
@@ -405,20 +352,33 @@ impl Experiment for Hosts {
                 return Ok(findings);
             }
         };
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-        let file = folder.path().join("rows");
         let mut others = Vec::new();
         for mpi in &options.mpi {
             others.push(Mpi::measure(mpi, &hosts, common)?);
         }
-        start((&hosts, &[Hosts::NAME]), Vec::new(), common, &file)?;
+        let processes = Processes { hosts: Some(&hosts), ..Processes::new(Self::NAME, 2) };
+        let rows: Vec<Row> = processes.found(Self::NAME, ())?;
         for (mpi, known) in options.mpi.iter().zip(&mut others) {
             known.again(Mpi::measure(mpi, &hosts, common)?);
         }
-        let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
-        let rows: Vec<Row> = serde_json::from_str(&text)?;
         let beside = |row| others.iter().try_fold(row, |row, mpi| mpi.beside(row));
         let rows = rows.into_iter().map(beside).collect::<Result<_, _>>()?;
         Ok(Findings::new(rows, notes.to_owned()))
+    }
+
+    fn rank(_: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        settle()?;
+        let world = World::init().map_err(failed)?;
+        let (comm, peer) = (world.comm(), 1 - world.rank());
+        let [waits, polls] = [connection(&world)?, connection(&world)?].map(Bare);
+        polls.0.set_nonblocking(true).map_err(failed)?;
+        let mut ways: [Box<dyn HostLink + '_>; 3] =
+            [Box::new(Ours { comm, peer }), Box::new(waits), Box::new(polls)];
+        let mut rows = Vec::new();
+        for work in WORKS {
+            rows.push(compare(work, &world, &mut ways, common)?);
+        }
+        drop(ways);
+        rank.finalize(world, &rows)
     }
 }

@@ -10,13 +10,13 @@
 
 use gapless_cli::pingpong::Pinned;
 use gapless_pml::RequestId;
-use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
+use gapless_report::{PlotError, Report, Row, Summary, curves};
 
 use crate::check::same;
 use crate::clock::alone;
 use crate::duo::{Duo, SLOT};
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, by_kind};
 use crate::random::Random;
 
 /// The experiment.
@@ -79,20 +79,10 @@ impl Experiment for Matching {
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut lines: Vec<Curve> = Vec::new();
-        for row in &report.rows {
-            let kind = row.case.split(' ').next().unwrap_or_default();
-            let name = format!("{kind}, {}", row.op);
-            let count = row.extra.get("outstanding").and_then(serde_json::Value::as_u64);
-            let point = (count.unwrap_or(1), row.seconds);
-            match lines.iter_mut().find(|curve| curve.name == name) {
-                Some(curve) => curve.points.push(point),
-                None => lines.push(Curve { name, points: vec![point] }),
-            }
-        }
+        let count = |row: &Row| row.extra.get("outstanding").and_then(serde_json::Value::as_u64);
+        let lines = by_kind(report, |row| count(row).unwrap_or(1));
         let title = format!("a message, by what is outstanding ({})", report.machine.cpu);
-        let svg = curves(&title, "outstanding", &lines)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        Drawing::alone(curves(&title, "outstanding", &lines))
     }
 }
 

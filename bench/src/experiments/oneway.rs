@@ -1,22 +1,18 @@
 //! `oneway`: messages of 1 B to 64 MiB between two processes through the whole stack, by layout and
 //! by protocol.
 //!
-//! The loop is `gapless pingpong`'s ([`gapless_cli::pingpong`]). For each protocol this program starts two
-//! processes of itself, which agree on nothing but their command line; rank 0 leaves its rows in a
-//! file.
-
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+//! The loop is `gapless pingpong`'s ([`gapless_cli::pingpong`]). For each protocol two processes
+//! of this program measure, which agree on nothing but their command line.
 
 use clap::ValueEnum;
 use gapless_cli::pingpong::{Measuring, Pinned, figures};
 use gapless::{Config, Protocol, World};
 use gapless_layouts::Case;
-use gapless_report::{PlotError, Point, Report, Row, Series, lines};
+use gapless_report::{PlotError, Report, Row, Series, lines};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::processes;
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at};
+use crate::processes::{Processes, RankOf};
 use crate::subjects::{contiguous_case, list, named};
 
 /// The experiment.
@@ -35,9 +31,6 @@ pub struct Options {
     #[arg(long = "payload", value_name = "BYTES", value_delimiter = ',',
         value_parser = clap::value_parser!(u64).range(1..=256 << 20))]
     payloads: Vec<u64>,
-    /// Be one of the two processes, on one protocol; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// What is sent.
@@ -149,17 +142,13 @@ impl Experiment for OneWay {
     const ABOUT: &'static str = "messages of 1 B to 64 MiB between two processes, by protocol";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            rank(options, common, file)?;
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
         let ways = chosen(&options.protocols, OnewayMode::value_variants());
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
+        let processes = Processes::new(Self::NAME, 2);
         let progress = common.progress(ways.len());
         let mut rows = Vec::new();
         for way in ways {
             progress.set_message(way.name());
-            rows.extend(job(options, common, way, &folder.path().join(way.name()))?);
+            rows.extend(processes.found::<Vec<Row>>(way.name(), way.name())?);
             progress.inc(1);
         }
         progress.finish_and_clear();
@@ -175,6 +164,32 @@ impl Experiment for OneWay {
              {SINGLE_COPY_BLOCKS_MAX} blocks, since the kernel\ntakes about 350 ns for each.\n",
         );
         Ok(Findings::new(rows, notes))
+    }
+
+    /// On one protocol.
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let way: String = rank.part()?;
+        let way = OnewayMode::from_str(&way, false).map_err(Failure::Job)?;
+        let cases = cases(options, common, way)?;
+        let measuring = Measuring {
+            allocated: way.allocated(),
+            seconds: common.seconds(),
+            iterations: common.quick.then_some(3),
+            seed: common.seed,
+        };
+        // The world's threads, if it starts any, go where the system likes; this one does the work.
+        let config = Config { force: way.forced(), ..Config::default() };
+        let world = World::builder().config(config).init()?;
+        let pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
+        let rows = figures(&world, &cases, &measuring)?;
+        let carried = |row: &Row| way.forced().is_none_or(|protocol| protocol.name() == row.protocol);
+        let rows: Vec<Row> = rows
+            .into_iter()
+            .filter(carried)
+            .map(|row| Row { case: format!("{} ({})", row.case, way.name()), ..row })
+            .map(|row| row.with("asked", way.name()).with("processor", pinned.processor()))
+            .collect();
+        rank.finalize(world, &rows)
     }
 
     /// One picture of what is chosen by itself, and one for each layout of all protocols.
@@ -205,21 +220,7 @@ impl Experiment for OneWay {
 
 /// Points by the name of their line.
 fn series<'a>(named: impl Iterator<Item = (String, &'a Row)>) -> Vec<Series> {
-    let mut all: Vec<Series> = Vec::new();
-    for (name, row) in named {
-        let rate = |seconds: f64| row.payload_bytes as f64 / seconds / 1e9;
-        let (q1, q3) = (row.seconds.q1, row.seconds.q3);
-        let point = Point {
-            payload_bytes: row.payload_bytes,
-            gbps: row.gbps,
-            spread: q1.zip(q3).map(|(q1, q3)| (rate(q3), rate(q1))),
-        };
-        match all.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push(point),
-            None => all.push(Series { name, points: vec![point] }),
-        }
-    }
-    all
+    gathered(named.map(|(name, row)| (name, rate_at(row, row.payload_bytes))))
 }
 
 /// What was named, or all there is.
@@ -249,51 +250,3 @@ fn cases(options: &Options, common: &Common, way: OnewayMode) -> Result<Vec<Case
     Ok(all)
 }
 
-/// Has two processes measure one protocol, and reads what they found.
-fn job(options: &Options, common: &Common, way: OnewayMode, file: &Path) -> Result<Vec<Row>, Failure> {
-    let mut arguments: Vec<OsString> = vec![OneWay::NAME.into()];
-    let mut option = |name: &str, value: &dyn std::fmt::Display| {
-        arguments.push(format!("--{name}={value}").into());
-    };
-    option("protocol", &way.name());
-    option("time", &common.time);
-    option("seed", &common.seed);
-    for kind in &options.layouts {
-        option("layout", &kind.name().to_ascii_lowercase());
-    }
-    for bytes in &options.payloads {
-        option("payload", bytes);
-    }
-    processes::found((2, way.name()), arguments, common, file)
-}
-
-/// One of the two processes.
-fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
-    let way = *options.protocols.first().unwrap_or(&OnewayMode::Auto);
-    let cases = cases(options, common, way)?;
-    let measuring = Measuring {
-        allocated: way.allocated(),
-        seconds: common.seconds(),
-        iterations: common.quick.then_some(3),
-        seed: common.seed,
-    };
-    // The world's threads, if it starts any, go where the system likes; this one does the work.
-    let config = Config { force: way.forced(), ..Config::default() };
-    let world = World::builder().config(config).init()?;
-    let pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
-    let rows = figures(&world, &cases, &measuring)?;
-    let here = world.rank() == 0;
-    world.finalize()?;
-    if !here {
-        return Ok(());
-    }
-    let carried = |row: &Row| way.forced().is_none_or(|protocol| protocol.name() == row.protocol);
-    let rows: Vec<Row> = rows
-        .into_iter()
-        .filter(carried)
-        .map(|row| Row { case: format!("{} ({})", row.case, way.name()), ..row })
-        .map(|row| row.with("asked", way.name()).with("processor", pinned.processor()))
-        .collect();
-    let text = serde_json::to_string(&rows)?;
-    std::fs::write(file, text).map_err(Failure::io("write", file))
-}

@@ -1,11 +1,8 @@
 //! `osc`: one-sided operations of one process on memory of another, which waits in a barrier: by memory that the origin
 //! maps, and by messages that the target's progress engine carries out.
 //!
-//! Each operation has ended at the target before the next begins: a flush follows it, or it has an epoch of its own. This
-//! program starts two processes of itself; rank 0 leaves its rows in a file. `cargo xtask peers --only window` has the same
-//! work beside that of MPI libraries.
-
-use std::path::{Path, PathBuf};
+//! Each operation has ended at the target before the next begins: a flush follows it, or it has an epoch of its own. Two
+//! processes of this program measure. `cargo xtask peers --only window` has the same work beside that of MPI libraries.
 
 use gapless::{Communicator, Lock, ReduceOp, Window, World};
 use gapless_cli::pingpong::Pinned;
@@ -14,8 +11,8 @@ use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
 use crate::check::same;
 use crate::clock::alone;
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::processes;
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
+use crate::processes::{Processes, RankOf};
 
 /// The experiment.
 pub struct Osc;
@@ -27,9 +24,6 @@ pub struct Options {
     #[arg(long = "payload", value_name = "BYTES", value_delimiter = ',', default_value = "8,512,8192,131072",
         value_parser = clap::value_parser!(u64).range(8..=64 << 20))]
     payloads: Vec<u64>,
-    /// Be one of the two processes; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// What is done.
@@ -73,70 +67,48 @@ impl Experiment for Osc {
     const NAME: &'static str = "osc";
     const ABOUT: &'static str = "one-sided operations on a passive target, by mapped memory and by messages";
 
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            rank(options, common, file)?;
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-        let rows = job(options, common, &folder.path().join("rows"))?;
+    fn run(_: &Options, _: &Common) -> Result<Findings, Failure> {
+        let rows = Processes::new(Self::NAME, 2).found(Self::NAME, ())?;
         let notes = "time: an operation of 64-bit numbers that has ended at the target, which waits in a barrier; \
                      both processes have a processor\nof their own if there are two; ÷: speed relative to the other \
                      way.\n";
         Ok(Findings::new(rows, notes.to_owned()))
     }
 
-    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut lines: Vec<Curve> = Vec::new();
-        for row in report.rows.iter().filter(|row| row.op != WindowCallKind::Fetch.name()) {
-            let name = format!("{}, {}", row.op, row.protocol);
-            let point = (row.payload_bytes, row.seconds);
-            match lines.iter_mut().find(|curve| curve.name == name) {
-                Some(curve) => curve.points.push(point),
-                None => lines.push(Curve { name, points: vec![point] }),
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let world = World::init()?;
+        let pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
+        let comm = world.comm();
+        let mut rows = Vec::new();
+        for &bytes in &options.payloads {
+            for kind in WindowCallKind::ALL.into_iter().filter(|kind| bytes == 8 || !kind.is_single()) {
+                let mapped = measure(comm, common, (kind, bytes), false)?;
+                let messages = measure(comm, common, (kind, bytes), true)?;
+                let Some((mapped, messages)) = mapped.zip(messages) else { continue };
+                let row = |way, time| {
+                    let case = format!("{} {bytes} B ({way})", kind.name());
+                    Row::new(case, kind.name(), "host", way, bytes, time)
+                        .verified(true)
+                        .with("processor", pinned.processor())
+                };
+                rows.push(row("mapped", mapped).against("messages", messages));
+                rows.push(row("messages", messages).against("mapped", mapped));
             }
         }
+        rank.finalize(world, &rows)
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let lines = by_way(report.rows.iter().filter(|row| row.op != WindowCallKind::Fetch.name()));
         let title = format!("one-sided operations between two processes ({})", report.machine.cpu);
-        let svg = curves(&title, "bytes", &lines)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        Drawing::alone(curves(&title, "bytes", &lines))
     }
 }
 
-/// Has two processes measure, and reads what they found.
-fn job(options: &Options, common: &Common, file: &Path) -> Result<Vec<Row>, Failure> {
-    let mut arguments = vec![Osc::NAME.into(), format!("--time={}", common.time).into()];
-    arguments.extend(options.payloads.iter().map(|bytes| format!("--payload={bytes}").into()));
-    processes::found((2, Osc::NAME), arguments, common, file)
-}
-
-/// One of the two processes.
-fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
-    let world = World::init()?;
-    let pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
-    let comm = world.comm();
-    let mut rows = Vec::new();
-    for &bytes in &options.payloads {
-        for kind in WindowCallKind::ALL.into_iter().filter(|kind| bytes == 8 || !kind.is_single()) {
-            let mapped = measure(comm, common, (kind, bytes), false)?;
-            let messages = measure(comm, common, (kind, bytes), true)?;
-            let Some((mapped, messages)) = mapped.zip(messages) else { continue };
-            let row = |way, time| {
-                let case = format!("{} {bytes} B ({way})", kind.name());
-                Row::new(case, kind.name(), "host", way, bytes, time)
-                    .verified(true)
-                    .with("processor", pinned.processor())
-            };
-            rows.push(row("mapped", mapped).against("messages", messages));
-            rows.push(row("messages", messages).against("mapped", mapped));
-        }
-    }
-    let here = world.rank() == 0;
-    world.finalize()?;
-    if !here {
-        return Ok(());
-    }
-    let text = serde_json::to_string(&rows)?;
-    std::fs::write(file, text).map_err(Failure::io("write", file))
+/// Times by length, a line for each operation and way.
+pub(super) fn by_way<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Curve> {
+    let name = |row: &Row| format!("{}, {}", row.op, row.protocol);
+    gathered(rows.map(|row| (name(row), (row.payload_bytes, row.seconds))))
 }
 
 /// One operation, again and again; a time at rank 0 alone.

@@ -1,23 +1,22 @@
 //! `osc-gpu`: one-sided operations on memory of a GPU of another process, which waits in a barrier: by the origin's GPU,
 //! which maps that memory, and by messages that the target's progress engine carries out; beside the driver's own copies.
 //!
-//! Each operation has ended at the target before the next begins: a flush follows it. This program starts two processes
-//! of itself; rank 0 leaves its rows in a file. What the target has then is compared byte by byte.
-
-use std::path::{Path, PathBuf};
+//! Each operation has ended at the target before the next begins: a flush follows it. Two processes of this program
+//! measure. What the target has then is compared byte by byte.
 
 use gapless::{
     Communicator, CudaDriver, Datatype, DeviceBuf, Layout, Lock, Primitive, ReduceOp, Space, View, ViewMut, Window,
     World,
 };
-use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
+use gapless_report::{PlotError, Report, Row, Summary, curves};
 
+use super::osc::by_way;
 use crate::check::same;
 use crate::clock::race;
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::gpu::copied::{self, Rows};
-use crate::processes;
+use crate::processes::{Processes, RankOf};
 
 /// The experiment.
 pub struct OscGpu;
@@ -32,9 +31,6 @@ pub struct Options {
     /// GPUs: of the origin, and of the target
     #[arg(long, value_name = "ORDINALS", value_delimiter = ',', num_args = 1.., default_value = "0,0")]
     gpus: Vec<u32>,
-    /// Be one of the two processes; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// Bytes of a row, and from one to the next.
@@ -98,73 +94,44 @@ impl Experiment for OscGpu {
     const NAME: &'static str = "osc-gpu";
     const ABOUT: &'static str = "one-sided operations on memory of a GPU of another process, beside the driver's copies";
 
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            rank(options, common, file)?;
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
+    fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
         let devices = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?.devices();
         if options.gpus.len() != 2 || options.gpus.iter().any(|gpu| *gpu >= devices) {
             let why = format!("{devices} devices; two ordinals are asked for: {:?}", options.gpus);
             return Err(Failure::NoGpu { why });
         }
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-        let rows = job(options, common, &folder.path().join("rows"))?;
+        let rows = Processes::new(Self::NAME, 2).found(Self::NAME, ())?;
         let notes = "time: an operation that has ended at the target, which waits in a barrier; ÷: speed relative to a \
                      copy of as many bytes by the driver\nwithin the origin's GPU (of an accumulation or a fetch, too), \
                      or between it and the host, that is waited for.\n";
         Ok(Findings::new(rows, notes.to_owned()))
     }
 
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let world = World::init()?;
+        let me = usize::try_from(world.rank()).unwrap_or(0);
+        let device = options.gpus.get(me).copied().unwrap_or(0);
+        let spaces = format!("{:?}", options.gpus);
+        let mut rows = Vec::new();
+        for &bytes in &options.payloads {
+            for kind in GpuWindowCallKind::ALL.into_iter().filter(|kind| kind.is_there(bytes)) {
+                for by_messages in [false, true] {
+                    let found = measure(&world, common, (kind, bytes), (device, by_messages))?;
+                    let Some([time, copy]) = found else { continue };
+                    let way = if by_messages { "messages" } else { "mapped" };
+                    let case = format!("{} {bytes} B ({way})", kind.name());
+                    let row = Row::new(case, kind.name(), format!("cuda {spaces}"), way, bytes, time);
+                    rows.push(row.verified(true).against("cudaMemcpy", copy));
+                }
+            }
+        }
+        rank.finalize(world, &rows)
+    }
+
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut lines: Vec<Curve> = Vec::new();
-        for row in report.rows.iter().filter(|row| row.op != GpuWindowCallKind::Fetch.name()) {
-            let name = format!("{}, {}", row.op, row.protocol);
-            let point = (row.payload_bytes, row.seconds);
-            match lines.iter_mut().find(|curve| curve.name == name) {
-                Some(curve) => curve.points.push(point),
-                None => lines.push(Curve { name, points: vec![point] }),
-            }
-        }
-        let svg = curves("one-sided operations on memory of a GPU", "bytes", &lines)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        let lines = by_way(report.rows.iter().filter(|row| row.op != GpuWindowCallKind::Fetch.name()));
+        Drawing::alone(curves("one-sided operations on memory of a GPU", "bytes", &lines))
     }
-}
-
-/// Has two processes measure, and reads what they found.
-fn job(options: &Options, common: &Common, file: &Path) -> Result<Vec<Row>, Failure> {
-    let mut arguments = vec![OscGpu::NAME.into(), format!("--time={}", common.time).into()];
-    arguments.extend(options.payloads.iter().map(|bytes| format!("--payload={bytes}").into()));
-    arguments.extend(options.gpus.iter().map(|gpu| format!("--gpus={gpu}").into()));
-    processes::found((2, OscGpu::NAME), arguments, common, file)
-}
-
-/// One of the two processes.
-fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
-    let world = World::init()?;
-    let me = usize::try_from(world.rank()).unwrap_or(0);
-    let device = options.gpus.get(me).copied().unwrap_or(0);
-    let spaces = format!("{:?}", options.gpus);
-    let mut rows = Vec::new();
-    for &bytes in &options.payloads {
-        for kind in GpuWindowCallKind::ALL.into_iter().filter(|kind| kind.is_there(bytes)) {
-            for by_messages in [false, true] {
-                let found = measure(&world, common, (kind, bytes), (device, by_messages))?;
-                let Some([time, copy]) = found else { continue };
-                let way = if by_messages { "messages" } else { "mapped" };
-                let case = format!("{} {bytes} B ({way})", kind.name());
-                let row = Row::new(case, kind.name(), format!("cuda {spaces}"), way, bytes, time);
-                rows.push(row.verified(true).against("cudaMemcpy", copy));
-            }
-        }
-    }
-    let here = world.rank() == 0;
-    world.finalize()?;
-    if !here {
-        return Ok(());
-    }
-    let text = serde_json::to_string(&rows)?;
-    std::fs::write(file, text).map_err(Failure::io("write", file))
 }
 
 /// What an operation is done with.

@@ -8,18 +8,11 @@
 use std::num::NonZeroU32;
 
 use gapless_cli::pingpong::{Budget, Ends, Where};
-use gapless_report::{PlotError, Report};
 
-use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::p2p::draw::by_payload;
 use crate::p2p::item::{MessageItem, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
 use crate::p2p::marks::MarkKind;
-
-use crate::p2p::draw::by_payload;
-
-/// The experiment.
-pub struct P2p;
 
 const MIB: u64 = 1 << 20;
 /// Payloads with a mark of their own, the most important first.
@@ -40,25 +33,16 @@ const FEW: Budget = Budget { blocks: NonZeroU32::new(8), kernels_only: false };
 const APPLICATIONS: [&str; 6] =
     ["halo26", "face-x", "wrf-y-vec", "milc", "nas-mg-y", "lammps-full"];
 
-impl Experiment for P2p {
-    type Options = Options;
+messages! {
+    P2p "p2p" "messages between GPUs, work by work, with the mark of each":
+        job(plan, NOTES), by_payload("one way between two processes");
+}
 
-    const NAME: &'static str = "p2p";
-    const ABOUT: &'static str = "messages between GPUs, work by work, with the mark of each";
-
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let notes = "time: median of half a round trip between two processes, buffers rotating over more \
+const NOTES: &str = "time: median of half a round trip between two processes, buffers rotating over more \
                      than four times the GPU's cache;\nmemcpy: cudaMemcpy of the payload between the two \
                      GPUs, or on the one; pinned copy: the slower direction to and from\npage-locked \
                      memory; both as whole calls. A row that another protocol carried than its mark means \
                      is void\n";
-        job::run(Self::NAME, options, common, plan, notes)
-    }
-
-    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        by_payload("one way between two processes", report)
-    }
-}
 
 fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     vec![

@@ -2,19 +2,14 @@
 //! model's numbers are chosen by. Nothing is asked of its rows.
 
 use gapless::Protocol;
-use gapless_report::{PlotError, Report};
 
-use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::p2p::draw::by_payload;
 use crate::p2p::item::{MessageItem, Shape, Sites, Size};
 use crate::p2p::job::{self, Options, Pair};
 
-use crate::p2p::draw::by_payload;
-
-/// The experiment.
-pub struct P2pMatrix;
-
 const MIB: u64 = 1 << 20;
+/// The part of `--time` for each message: there are hundreds.
+const SHARE: f64 = 0.05;
 const PAYLOADS: [u64; 5] = [MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
 const PAYLOADS_BRIEF: [u64; 3] = [MIB, 16 * MIB, 256 * MIB];
 const SHAPES: [Shape; 3] = [Shape::Contiguous, Shape::V, Shape::T];
@@ -31,23 +26,13 @@ const FRAGMENTS: [u32; 5] = [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
 /// … and that depth, and others of the middle fragment.
 const DEPTHS: [u32; 3] = [4, 2, 8];
 
-impl Experiment for P2pMatrix {
-    type Options = Options;
-
-    const NAME: &'static str = "p2p-matrix";
-    const ABOUT: &'static str = "messages between GPUs by protocol, size, fragment and depth";
-
-    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let common = Common { time: common.time / 4.0, ..common.clone() };
-        let notes = "op: what was asked for, if anything; protocol: what carried the message. Reference: \
-                     cudaMemcpy of the payload\n";
-        job::run(Self::NAME, options, &common, plan, notes)
-    }
-
-    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        by_payload("one way, by protocol", report)
-    }
+messages! {
+    P2pMatrix "p2p-matrix" "messages between GPUs by protocol, size, fragment and depth":
+        job(plan, NOTES), by_payload("one way, by protocol");
 }
+
+const NOTES: &str = "op: what was asked for, if anything; protocol: what carried the message. Reference: cudaMemcpy of the \
+                     payload\n";
 
 /// The protocols that move device memory between processes in large messages.
 fn protocols() -> impl Iterator<Item = Protocol> {
@@ -100,7 +85,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     }
     [("grid", grid), ("lists", looked_up), ("bus", bus), ("fragments", fragments)]
         .into_iter()
-        .map(|(name, items)| Pair::new(name, items))
+        .map(|(name, items)| Pair { share: SHARE, ..Pair::new(name, items) })
         .filter(|pair| !pair.items.is_empty())
         .collect()
 }

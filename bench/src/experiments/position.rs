@@ -7,12 +7,12 @@
 
 use gapless_cli::pingpong::Pinned;
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive, Run};
-use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
+use gapless_report::{PlotError, Report, Row, Summary, curves};
 
 use crate::check::{Wrong, same};
 use crate::clock::race;
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, by_kind};
 use crate::random::Random;
 
 /// The experiment.
@@ -75,19 +75,9 @@ impl Experiment for Position {
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut lines: Vec<Curve> = Vec::new();
-        for row in &report.rows {
-            let family = row.case.split(' ').next().unwrap_or_default();
-            let name = format!("{family}, {}", row.op);
-            let point = (row.blocks.unwrap_or(1), row.seconds);
-            match lines.iter_mut().find(|curve| curve.name == name) {
-                Some(curve) => curve.points.push(point),
-                None => lines.push(Curve { name, points: vec![point] }),
-            }
-        }
+        let lines = by_kind(report, |row| row.blocks.unwrap_or(1));
         let title = format!("positioning at random ({})", report.machine.cpu);
-        let svg = curves(&title, "blocks", &lines)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        Drawing::alone(curves(&title, "blocks", &lines))
     }
 }
 

@@ -3,16 +3,16 @@
 //! The hosts are network namespaces joined by two pairs of virtual interfaces, whose rates are set by `tc` (the queueing
 //! discipline `tbf`); making them needs root, `ip` and `tc` (iproute2). Jobs over one rail and over two take turns.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use gapless::World;
 use gapless_report::{Row, Samples};
 
-use super::hosts::{Ours, HostWork, absent, failed, messages, start, turn};
+use super::hosts::{HostWork, Ours, absent, failed, messages, turn};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
 use crate::namespaces::{Namespaces, tool};
+use crate::processes::{Processes, RankOf};
 
 /// The experiment.
 pub struct Rails;
@@ -26,9 +26,6 @@ pub struct Options {
     /// Only windows of two messages of 64 MiB, and what each rail carried of them; the first turn counts, too
     #[arg(long)]
     stream: bool,
-    /// Be one of the two processes; rank 0 writes its seconds here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
 }
 
 /// Jobs of each kind.
@@ -48,47 +45,6 @@ const NAMES: [&str; 2] = ["rail0", "rail1"];
 /// What is measured.
 fn works(is_stream: bool) -> &'static [HostWork] {
     if is_stream { &STREAM } else { &WORKS }
-}
-
-/// What both processes do; rank 0 has the seconds of each piece of work.
-fn measure(is_stream: bool, common: &Common) -> Result<Option<Vec<Vec<f64>>>, Failure> {
-    let world = World::init().map_err(failed)?;
-    let (comm, is_first) = (world.comm(), world.rank() == 0);
-    let mut way = Ours { comm, peer: 1 - world.rank() };
-    let mut all = Vec::new();
-    for &work in works(is_stream) {
-        let (count, len) = work.messages();
-        let value = |at: usize| (at / 7 % 251).to_le_bytes()[0];
-        let mut bytes: Vec<u8> =
-            (0..count * len).map(|at| if is_first { value(at) } else { 0 }).collect();
-        // Rates are measured, and the buffers of the rails fill; and this says how often to repeat.
-        let warm = if is_stream { 1 } else { 4 };
-        let first = turn(&mut way, is_first, work, warm, &mut bytes)?;
-        let right = bytes.iter().enumerate().all(|(at, byte)| *byte == value(at));
-        let each = common.seconds() / ROUNDS as f64;
-        let mut times = [(1..16)
-            .map(|power| 1u32 << power)
-            .find(|&times| f64::from(times) * first > each)
-            .unwrap_or(1 << 16)];
-        if is_stream {
-            times[0] = 1;
-        }
-        comm.bcast(&mut times, 0).map_err(failed)?;
-        let mut all_right = [0u8];
-        comm.allreduce(&[u8::from(right)], &mut all_right, gapless::ReduceOp::Min)
-            .map_err(failed)?;
-        if all_right != [1] {
-            return Err(failed("bytes that are not those that were sent"));
-        }
-        let mut seconds: Vec<f64> = is_stream.then_some(first).into_iter().collect();
-        for _ in 0..if common.quick { 1 } else { ROUNDS } {
-            comm.barrier().map_err(failed)?;
-            seconds.push(turn(&mut way, is_first, work, times[0], &mut bytes)?);
-        }
-        all.push(seconds);
-    }
-    world.finalize().map_err(failed)?;
-    Ok(is_first.then_some(all))
 }
 
 /// A second cable, and the rates of both.
@@ -135,13 +91,6 @@ impl Experiment for Rails {
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         let works = works(options.stream);
-        if let Some(file) = &options.as_rank {
-            if let Some(seconds) = measure(options.stream, common)? {
-                let text = serde_json::to_string(&seconds)?;
-                std::fs::write(file, text).map_err(Failure::io("write", file))?;
-            }
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
         let rates: Vec<String> = options.mbit.iter().map(|rate| format!("{rate} Mbit/s")).collect();
         let mut notes = format!(
             "time: half a round trip, or a window of messages until its answer of one byte, over two rails ({}, set by tc \
@@ -157,23 +106,19 @@ impl Experiment for Rails {
                 return Ok(findings);
             }
         };
-        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-        let file = folder.path().join("seconds");
         let mut samples: Vec<[Samples; 2]> = works.iter().map(|_| Default::default()).collect();
         let mut shares = Vec::new();
         for _ in 0..if common.quick { 1 } else { JOBS } {
             for (kind, list) in [NAMES[0].to_owned(), NAMES.join(",")].into_iter().enumerate() {
-                let environment = vec![("GAPLESS_TCP_INTERFACES".into(), list.into())];
+                let processes = Processes { hosts: Some(&hosts), ..Processes::new(Self::NAME, 2) };
+                let processes = processes.with([("GAPLESS_TCP_INTERFACES", &*list)]);
                 let before = carried(&hosts)?;
-                let name: &[&str] = if options.stream { &[Rails::NAME, "--stream"] } else { &[Rails::NAME] };
-                start((&hosts, name), environment, common, &file)?;
+                let seconds: Vec<Vec<f64>> = processes.found(Self::NAME, ())?;
                 let [first, second] = carried(&hosts)?;
                 let bytes = [first - before[0], second - before[1]];
                 if kind == 1 {
                     shares.push(100.0 * bytes[1] as f64 / (bytes[0] + bytes[1]) as f64);
                 }
-                let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
-                let seconds: Vec<Vec<f64>> = serde_json::from_str(&text)?;
                 for (samples, seconds) in samples.iter_mut().zip(seconds) {
                     seconds.into_iter().for_each(|it| samples[kind].push(it));
                 }
@@ -192,5 +137,46 @@ impl Experiment for Rails {
         let shares: Vec<String> = shares.iter().map(|it| format!("{it:.2} %")).collect();
         notes += &format!("the second rail carried {} of the bytes of a job over both\n", shares.join(", "));
         Ok(Findings::new(rows, notes))
+    }
+
+    /// Leaves the seconds of each piece of work.
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let is_stream = options.stream;
+        let world = World::init().map_err(failed)?;
+        let (comm, is_first) = (world.comm(), world.rank() == 0);
+        let mut way = Ours { comm, peer: 1 - world.rank() };
+        let mut all = Vec::new();
+        for &work in works(is_stream) {
+            let (count, len) = work.messages();
+            let value = |at: usize| (at / 7 % 251).to_le_bytes()[0];
+            let mut bytes: Vec<u8> =
+                (0..count * len).map(|at| if is_first { value(at) } else { 0 }).collect();
+            // Rates are measured, and the buffers of the rails fill; and this says how often to repeat.
+            let warm = if is_stream { 1 } else { 4 };
+            let first = turn(&mut way, is_first, work, warm, &mut bytes)?;
+            let right = bytes.iter().enumerate().all(|(at, byte)| *byte == value(at));
+            let each = common.seconds() / ROUNDS as f64;
+            let mut times = [(1..16)
+                .map(|power| 1u32 << power)
+                .find(|&times| f64::from(times) * first > each)
+                .unwrap_or(1 << 16)];
+            if is_stream {
+                times[0] = 1;
+            }
+            comm.bcast(&mut times, 0).map_err(failed)?;
+            let mut all_right = [0u8];
+            comm.allreduce(&[u8::from(right)], &mut all_right, gapless::ReduceOp::Min)
+                .map_err(failed)?;
+            if all_right != [1] {
+                return Err(failed("bytes that are not those that were sent"));
+            }
+            let mut seconds: Vec<f64> = is_stream.then_some(first).into_iter().collect();
+            for _ in 0..if common.quick { 1 } else { ROUNDS } {
+                comm.barrier().map_err(failed)?;
+                seconds.push(turn(&mut way, is_first, work, times[0], &mut bytes)?);
+            }
+            all.push(seconds);
+        }
+        rank.finalize(world, &all)
     }
 }

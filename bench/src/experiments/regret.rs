@@ -13,9 +13,10 @@ use gapless_report::{Mark, PlotError, Point, Report, Row, Series, lines};
 use serde_json::json;
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, grouped};
 use crate::p2p::item::{MessageItem, Shape, Sites, Size, catalogue};
-use crate::p2p::job::{self, Options, Pair};
+use crate::p2p::job::{self, Between, Options, Pair};
+use crate::processes::RankOf;
 
 /// The experiment.
 pub struct Regret;
@@ -47,11 +48,15 @@ impl Experiment for Regret {
                      buffers; ÷ best protocol: the same by the best of all\nprotocols, each forced in turn. The \
                      mark takes the first quartile of the time by choice over the third of the best: less than \
                      the spread is not seen\n";
-        let findings = job::run_at(sites, Self::NAME, options, common, plan, "")?;
+        let findings = job::run_between(&Between::Processes, sites, Self::NAME, (options, common), plan, "")?;
         let rows = regrets(findings.rows);
         let mut notes = notes.to_owned();
         notes.extend(summary(&rows));
         Ok(Findings { rows, notes, absent: findings.absent })
+    }
+
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        job::rank(options, common, rank, plan)
     }
 
     /// By payload, a line a place.
@@ -69,8 +74,7 @@ impl Experiment for Regret {
             })
             .collect();
         let title = format!("as the cost model chooses ({})", report.machine.cpu);
-        let svg = lines(&title, &series)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        Drawing::alone(lines(&title, &series))
     }
 }
 
@@ -144,15 +148,8 @@ fn subjects(brief: bool) -> Vec<(Shape, Size)> {
 
 /// One row for each message and place: the faster by choice, with what every protocol took.
 fn regrets(rows: Vec<Row>) -> Vec<Row> {
-    let mut messages: Vec<Vec<Row>> = Vec::new();
-    for row in rows {
-        let of_it = |rows: &&mut Vec<Row>| (pair(&rows[0]), &rows[0].case) == (pair(&row), &row.case);
-        match messages.iter_mut().find(of_it) {
-            Some(rows) => rows.push(row),
-            None => messages.push(vec![row]),
-        }
-    }
-    messages.into_iter().filter_map(regret).collect()
+    let messages = rows.into_iter().map(|row| ((pair(&row).to_owned(), row.case.clone()), row));
+    grouped(messages).into_iter().filter_map(|(_, rows)| regret(rows)).collect()
 }
 
 /// The row of one message, of all that were measured of it.

@@ -15,7 +15,7 @@ use gapless_report::{Bytes, Growth, Mark, PlotError, Report, Row, Samples, Time,
 use serde_json::Value;
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
 use crate::summary::{head, line};
 
 /// The experiment.
@@ -230,16 +230,12 @@ fn operation(row: &Row) -> &str {
 
 /// A line an operation: how a figure of the chosen algorithm grows with the ranks.
 fn by_operation(report: &Report, size: u64, key: &str) -> Vec<Growth> {
-    let mut lines: Vec<Growth> = Vec::new();
-    for row in chosen(report).filter(|row| row.payload_bytes == size || row.payload_bytes == 0) {
+    let rows = chosen(report).filter(|row| row.payload_bytes == size || row.payload_bytes == 0);
+    gathered(rows.map(|row| {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
         let point = (number(row, RANKS) as u64, number(row, key));
-        match lines.iter_mut().find(|line| line.name == operation(row)) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Growth { name: operation(row).to_owned(), points: vec![point] }),
-        }
-    }
-    lines
+        (operation(row).to_owned(), point)
+    }))
 }
 
 /// What was slow, and what was too large to be played.

@@ -80,8 +80,7 @@ fn by_part(what: &str, report: &Report) -> Result<Vec<Drawing>, PlotError> {
     });
     let all = gathered(placed);
     let title = format!("{what} beside a busy kernel ({})", gpu(report));
-    let svg = lines_by(&title, Axis::Number("% of the GPU busy, and 1"), &all)?;
-    Ok(vec![Drawing { suffix: String::new(), svg }])
+    Drawing::alone(lines_by(&title, Axis::Number("% of the GPU busy, and 1"), &all))
 }
 
 fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {

@@ -87,7 +87,7 @@ impl Experiment for Wu6 {
         }
         series.retain(|one| !one.points.is_empty());
         let title = format!("packing by size ({})", gpu(report));
-        Ok(vec![Drawing { suffix: String::new(), svg: lines(&title, &series)? }])
+        Drawing::alone(lines(&title, &series))
     }
 }
 

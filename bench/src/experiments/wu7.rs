@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use gapless_dtype_cuda::GpuEngine;
 use gapless_kernels::Direction;
-use gapless_report::{Curve, PlotError, Report, Row, curves};
+use gapless_report::{PlotError, Report, Row, curves};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
 use crate::gpu::lab::{Lab, Laid, Spot};
 use crate::gpu::session::{Session, launches};
 use crate::gpu::subject::{self, Subject};
@@ -126,21 +126,12 @@ impl Experiment for Wu7 {
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
         for (layout, route) in ["V", "T"].into_iter().flat_map(|it| Route::ALL.map(|route| (it, route))) {
-            let mut all: Vec<Curve> = Vec::new();
-            for row in report.rows.iter().filter(|row| row.op == route.name()) {
-                let Some((name, n)) = row.case.split_once(" n=") else { continue };
-                let Ok(n) = n.parse::<u64>() else { continue };
-                if !name.starts_with(layout) {
-                    continue;
-                }
-                match all.iter_mut().find(|curve| curve.name == row.protocol) {
-                    Some(curve) => curve.points.push((n, row.seconds)),
-                    None => all.push(Curve {
-                        name: row.protocol.clone(),
-                        points: vec![(n, row.seconds)],
-                    }),
-                }
-            }
+            let all = report.rows.iter().filter(|row| row.op == route.name()).filter_map(|row| {
+                let (name, n) = row.case.split_once(" n=")?;
+                let n = n.parse().ok().filter(|_| name.starts_with(layout))?;
+                Some((row.protocol.clone(), (n, row.seconds)))
+            });
+            let all = gathered(all);
             if all.is_empty() {
                 continue;
             }

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::processes::RankOf;
 use crate::sim::{allreduce, gain, judged, row, simulate, summary};
 use crate::summary::{head, line};
 
@@ -34,9 +35,6 @@ pub struct Options10 {
     /// Processes of that; as many as there are processors, from 2 to 8, by default
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=16))]
     ranks: Option<u32>,
-    /// Be one of the processes; rank 0 writes what it found here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<std::path::PathBuf>,
 }
 
 const NODES: usize = 8;
@@ -162,12 +160,8 @@ impl Experiment for Xtq10 {
     const ABOUT: &'static str = "what faster all-reduces save of training on eight nodes, projected from simulated ones";
 
     fn run(options: &Options10, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            profile::rank(common, file)?;
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
         if options.profile {
-            return profile::profile(options.ranks, common);
+            return profile::profile(options.ranks);
         }
         let mut all = AllReduces { seed: common.seed, known: HashMap::new() };
         let mut rows = Vec::new();
@@ -225,6 +219,10 @@ impl Experiment for Xtq10 {
         Ok(Findings { rows, notes, absent: vec![absent] })
     }
 
+    fn rank(_: &Options10, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        profile::rank(common, rank)
+    }
+
     /// What XTQ saves of HSA's time by the share: a curve a length, and each network; and what the paper says beside that.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut lines = Vec::new();
@@ -260,8 +258,7 @@ impl Experiment for Xtq10 {
             level("HSA of CPU, mean", ours[0]),
         ]);
         let title = "What XTQ saves of HSA's time to train, 8 nodes, projected";
-        let svg = growth(title, "share of CPU's time in all-reduces, %", "saved, %", &lines)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        Drawing::alone(growth(title, "share of CPU's time in all-reduces, %", "saved, %", &lines))
     }
 }
 

@@ -111,8 +111,7 @@ impl Experiment for Xtq7 {
             Bar { label: row.case.clone(), parts: names.iter().map(part).collect() }
         };
         let bars: Vec<Bar> = report.rows.iter().map(bar).collect();
-        let svg = stacked("A task on a remote GPU, simulated", &names, "ns", &bars);
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        Drawing::alone(Ok(stacked("A task on a remote GPU, simulated", &names, "ns", &bars)))
     }
 }
 

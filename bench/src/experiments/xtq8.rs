@@ -7,16 +7,14 @@
 //! gets, is found by trial so that the shares of the first way, *messages*, are the paper's. All other ways then do the
 //! same.
 //!
-//! Each way is a job of its own: processes of this program, of which rank 0 leaves in a file what the profiles of the
-//! windows say ([`gapless::Window::profile`]). Beside them are the accumulates of the mix on the simulated machine.
+//! Each way has processes of its own, of which rank 0 leaves what the profiles of the windows say
+//! ([`gapless::Window::profile`]). Beside them are the accumulates of the mix on the simulated machine.
 
 mod mix;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gapless::launch::{self, Job};
 use gapless::xtq::Life;
 use gapless::{Communicator, Lock, ReduceOp, Window, WindowBuilder, World};
 use gapless_cli::pingpong::Pinned;
@@ -30,6 +28,7 @@ use serde_json::Value;
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::processes::{Processes, RankOf};
 use crate::random::Random;
 use crate::sim::{Bar, gain, judged, simulate, stacked};
 use crate::summary::{head, line};
@@ -50,16 +49,6 @@ pub struct Options8 {
     /// Lengths of accumulates, in bytes, and how many have each, as a window's profile has them; a mix of our own by default
     #[arg(long, value_name = "BYTES:COUNT,…", default_value_t)]
     mix: Mix,
-    /// Be one of the processes, of this way; rank 0 writes what it found here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<PathBuf>,
-    #[arg(long, hide = true, default_value_t = 0)]
-    way: usize,
-    /// Nanoseconds of computing between accumulates, and gets for each; 0: to be found
-    #[arg(long, hide = true, default_value_t = 0.0)]
-    compute: f64,
-    #[arg(long, hide = true, default_value_t = 0.0)]
-    gets: f64,
 }
 
 /// Elements of a rank's part of the window: the longest.
@@ -162,10 +151,6 @@ impl Experiment for Xtq8 {
     const ABOUT: &'static str = "an application that mostly accumulates, as a replay: by messages, tasks, and simulated";
 
     fn run(options: &Options8, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            rank(options, common, file)?;
-            return Ok(Findings::new(Vec::new(), String::new()));
-        }
         if options.simulated {
             let rows = simulated(&options.mix, common.seed)?;
             let notes = format!("the mix on the machine of Table I, between two nodes\n{}", judged(&rows));
@@ -183,7 +168,10 @@ impl Experiment for Xtq8 {
                 continue;
             }
             let first = found.first().map_or((0.0, 0.0), |(_, first)| (first.compute, first.gets));
-            found.push((way, job(common, &options.mix, ranks, number, first)?));
+            // Nanoseconds of computing between accumulates, and gets for each; 0: to be found.
+            let (compute, gets) = first;
+            let what = format!("{}, {}", Self::NAME, way.name);
+            found.push((way, Processes::new(Self::NAME, ranks).found(&what, (number, compute, gets))?));
         }
         let mut rows = measured(&options.mix, &found, ranks)?;
         let simulated = simulated(&options.mix, common.seed)?;
@@ -196,6 +184,36 @@ impl Experiment for Xtq8 {
             judged(&rows)
         );
         Ok(Findings { absent, ..Findings::new(rows, notes) })
+    }
+
+    /// By one way.
+    fn rank(options: &Options8, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        let (way, mut compute, mut gets): (usize, f64, f64) = rank.part()?;
+        let way = &WAYS[way.min(WAYS.len() - 1)];
+        let world = World::builder().progress_thread(way.thread).init()?;
+        let _pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
+        if way.name == DEVICE.name {
+            let device = CudaDriver::load()?.device(world.rank())?;
+            let life = Life { idle: None, ..Life::default() };
+            let worker = CudaWorker::new(device.into()).map_err(|error| Failure::Job(error.to_string()))?;
+            world.attach_window_worker(Arc::new(worker), life)?;
+        }
+        let comm = world.comm();
+        let trial = if common.quick { 20 } else { TRIAL };
+        if compute == 0.0 {
+            (compute, gets) = found_by_trial(comm, way, (&options.mix, common.seed), trial)?;
+        }
+        // As many as take the time that there is, the same at all ranks.
+        let once = replay(comm, way, (&options.mix, common.seed), (trial, compute, gets))?;
+        let wanted = common.seconds() / (once.elapsed / f64::from(trial)).max(1e-9);
+        let count = wanted.clamp(f64::from(trial), 1e6).round();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped, and whole")]
+        let count = count as u32;
+        let replayed: Result<Vec<_>, Failure> = (0..REPETITIONS)
+            .map(|repetition| replay(comm, way, (&options.mix, common.seed + repetition as u64), (count, compute, gets)))
+            .collect();
+        let found = JobFigures { compute, gets, replayed: replayed? };
+        rank.finalize(world, &found)
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
@@ -213,8 +231,7 @@ impl Experiment for Xtq8 {
             .collect();
         let parts = ["accumulates", "the rest of MPI", "computing"];
         let title = "a replay that mostly accumulates (stands in for NWChem's tce_ozone)";
-        let svg = stacked(title, &parts, "% of the time by messages, or by CPU", &bars);
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        Drawing::alone(Ok(stacked(title, &parts, "% of the time by messages, or by CPU", &bars)))
     }
 }
 
@@ -225,66 +242,6 @@ fn has_gpus(ranks: u32) -> Result<(), String> {
         few if few < ranks => Err(format!("{few} GPUs for {ranks} processes, which need one each")),
         _ => Ok(()),
     }
-}
-
-/// Has processes replay, and reads what they found.
-fn job(common: &Common, mix: &Mix, ranks: u32, way: usize, (compute, gets): (f64, f64)) -> Result<JobFigures, Failure> {
-    let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-    let file = folder.path().join("found");
-    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
-    let mut arguments = vec![Xtq8::NAME.into(), format!("--time={}", common.time).into()];
-    arguments.push(format!("--seed={}", common.seed).into());
-    if common.quick {
-        arguments.push("--quick".into());
-    }
-    let more = [format!("--way={way}"), format!("--compute={compute}"), format!("--gets={gets}"), format!("--mix={mix}")];
-    arguments.extend(more.map(Into::into));
-    arguments.extend(["--as-rank".into(), file.clone().into()]);
-    let program = program.into_os_string();
-    let outcome = launch::run(&Job { ranks, program, arguments, environment: Vec::new(), prefix: false })?;
-    if let Some((rank, end)) = outcome.failed {
-        return Err(Failure::Rank { rank, end, what: format!("{}, {}", Xtq8::NAME, WAYS[way].name) });
-    }
-    if let Some(signal) = outcome.signalled {
-        return Err(Failure::Signal(signal));
-    }
-    let text = std::fs::read_to_string(&file).map_err(Failure::io("read", &file))?;
-    Ok(serde_json::from_str(&text)?)
-}
-
-/// One of the processes.
-fn rank(options: &Options8, common: &Common, file: &Path) -> Result<(), Failure> {
-    let way = &WAYS[options.way.min(WAYS.len() - 1)];
-    let world = World::builder().progress_thread(way.thread).init()?;
-    let _pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
-    if way.name == DEVICE.name {
-        let device = CudaDriver::load()?.device(world.rank())?;
-        let life = Life { idle: None, ..Life::default() };
-        let worker = CudaWorker::new(device.into()).map_err(|error| Failure::Job(error.to_string()))?;
-        world.attach_window_worker(Arc::new(worker), life)?;
-    }
-    let comm = world.comm();
-    let (mut compute, mut gets) = (options.compute, options.gets);
-    let trial = if common.quick { 20 } else { TRIAL };
-    if compute == 0.0 {
-        (compute, gets) = found_by_trial(comm, way, (&options.mix, common.seed), trial)?;
-    }
-    // As many as take the time that there is, the same at all ranks.
-    let once = replay(comm, way, (&options.mix, common.seed), (trial, compute, gets))?;
-    let wanted = common.seconds() / (once.elapsed / f64::from(trial)).max(1e-9);
-    let count = wanted.clamp(f64::from(trial), 1e6).round();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped, and whole")]
-    let count = count as u32;
-    let replayed: Result<Vec<_>, Failure> = (0..REPETITIONS)
-        .map(|repetition| replay(comm, way, (&options.mix, common.seed + repetition as u64), (count, compute, gets)))
-        .collect();
-    let found = JobFigures { compute, gets, replayed: replayed? };
-    let here = world.rank() == 0;
-    world.finalize()?;
-    if !here {
-        return Ok(());
-    }
-    std::fs::write(file, serde_json::to_string(&found)?).map_err(Failure::io("write", file))
 }
 
 /// How long to compute, and how often to get, so that the shares of time are the paper's.

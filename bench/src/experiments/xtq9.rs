@@ -5,13 +5,13 @@
 //! only so is there a number of nodes at which more messages outweigh less computation. Beside it, not judged: recursive
 //! halving and doubling, and vectors of 4 MiB in each node.
 
-use gapless_report::{Bytes, Growth, Mark, PlotError, Report, Row, Time, growth};
+use gapless_report::{Bytes, Mark, PlotError, Report, Row, Time, growth};
 use gapless_xtq_sim::experiments::{accumulate, is_sum, reduce};
 use gapless_xtq_sim::{Configuration, Options, SimOutcome, Program, Ps, Ready, initial};
 use serde_json::Value;
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
 use crate::sim::{allreduce, gain, judged, median, programs, row, simulate, summary, within};
 use crate::summary::{head, line};
 
@@ -276,15 +276,11 @@ impl Experiment for Xtq9 {
             ("-b-ahead", "reduce, ready ahead", "bytes"),
             ("-c", "all-reduce, 4 MiB in all", "nodes"),
         ] {
-            let mut lines: Vec<Growth> = Vec::new();
-            for row in report.rows.iter().filter(|row| row.op == op) {
+            let lines = gathered(report.rows.iter().filter(|row| row.op == op).map(|row| {
                 let nodes = row.extra.get(NODES_KEY).and_then(Value::as_u64);
-                let point = (nodes.unwrap_or(row.payload_bytes), row.seconds.median * 1e6);
-                match lines.iter_mut().find(|line| line.name == row.protocol) {
-                    Some(line) => line.points.push(point),
-                    None => lines.push(Growth { name: row.protocol.clone(), points: vec![point] }),
-                }
-            }
+                let at = nodes.unwrap_or(row.payload_bytes);
+                (row.protocol.clone(), (at, row.seconds.median * 1e6))
+            }));
             if !lines.is_empty() {
                 let svg = growth(&format!("{op}, simulated"), number, "time, µs", &lines)?;
                 drawings.push(Drawing { suffix: suffix.to_owned(), svg });

@@ -36,6 +36,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
+use crate::processes::RankOf;
 
 /// The experiment.
 pub struct XtqHw;
@@ -52,9 +53,6 @@ pub struct Options {
     /// Without a GPU: a thread plays the worker. Shows what `World::xtq` adds to the lower interface
     #[arg(long)]
     played: bool,
-    /// Be one of the two processes that use `World::xtq`; rank 0 writes what it found here
-    #[arg(long, hide = true, value_name = "FILE")]
-    as_rank: Option<std::path::PathBuf>,
 }
 
 const SHAPE: RingShape = RingShape { arena_bytes: 1 << 16 };
@@ -223,20 +221,18 @@ impl Experiment for XtqHw {
     const ABOUT: &'static str = "tasks on a GPU whose worker takes them itself, put by another process";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        if let Some(file) = &options.as_rank {
-            let done = match options.played {
-                true => played::rank(common, file),
-                false => world::rank(common, file),
-            };
-            return done.map(|()| Findings::new(Vec::new(), String::new()));
-        }
         if options.played {
-            return played::findings(common);
+            return played::findings();
         }
         match options.initiator {
-            Some(fd) => initiator::initiate(fd, common.quick).map(|()| Findings::new(Vec::new(), String::new())),
-            None => receive(&options.cublas, common).and_then(|found| world::add(found, common)),
+            Some(fd) => initiator::initiate(fd, common.quick).map(|()| Findings::default()),
+            None => receive(&options.cublas, common).and_then(world::add),
         }
+    }
+
+    /// One of the two processes that use `World::xtq`.
+    fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+        if options.played { played::rank(common, rank) } else { world::rank(common, rank) }
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use gapless::coll::choose::Table;
-use gapless::tuning::coll::{self, Entry, Gpu as Known, Mode, Settings, Step};
-use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, World};
+use gapless::tuning::coll::{self, Mode, Settings};
+use gapless::{Communicator, ReduceOp, World};
 use gapless_report::{Bytes, Row, Summary};
 
+use super::bench::{Bench, Operation, settings};
 use super::mapped::{self, Mapped};
-use super::memory::{Pinned, on_gpu, view, view_mut};
+use super::memory::Pinned;
 use super::timing::{from_the_first, together};
 use super::{Gpu, Options, Save};
 use crate::error::Failure;
@@ -70,16 +70,6 @@ const CALLS: usize = 1000;
 /// Shorter ones are not asked about.
 const LEARNED_BYTES: u64 = 64 << 10;
 
-struct Bench<'w> {
-    world: &'w World,
-    control: Communicator,
-    layout: Layout,
-    send: DeviceBuf,
-    recv: DeviceBuf,
-    host: [Pinned; 2],
-    seconds: f64,
-}
-
 /// Whether the options make sense: the ways are known, and the table can be read.
 ///
 /// # Errors
@@ -112,27 +102,12 @@ pub fn measure(
     gpu: Gpu,
     save: &mut Save<'_>,
 ) -> Result<(), Failure> {
-    let sizes: Vec<u64> = match (&options.sizes[..], common.quick) {
-        ([], true) => vec![4, 4096, 300_000],
-        ([], false) => SIZES.to_vec(),
-        (some, _) => some.to_vec(),
-    };
+    let sizes = options.sizes(common, &[4, 4096, 300_000], &SIZES);
     let most = sizes.iter().copied().max().unwrap_or(4);
-    let (send, recv) = (on_gpu(world, gpu, most)?, on_gpu(world, gpu, most)?);
-    let elements = usize::try_from(most / 4).unwrap_or(0);
-    let host = [(); 2].map(|()| Pinned::new(send.device(), elements));
-    let control = world.comm().dup()?;
-    let layout = f32::layout().clone();
-    let mut bench = Bench { world, control, layout, send, recv, host, seconds: common.seconds() };
-    let device = bench.send.device();
-    let (model, mps) = (device.properties().name.clone(), !device.takes_turns());
+    let mut bench = Bench::new(world, gpu, most, common.seconds())?;
+    let mut spare = Pinned::new(bench.send.device(), usize::try_from(most / 4).unwrap_or(0));
+    let (model, mps) = bench.device();
     let processes = world.size() as usize;
-    let fixed = |staged: [usize; 2], bytes| {
-        let entry = |step, staged| Entry { step, processes, bytes, staged };
-        let entries = vec![entry(Step::Gather, staged[0]), entry(Step::Scatter, staged[1])];
-        let table = Known { model: model.clone(), mps, entries };
-        settings(Mode::Static, vec![table])
-    };
     let wants = |way: &str| options.ways.is_empty() || options.ways.iter().any(|it| it == way);
     let counts: Vec<usize> = match (wants(BEST), common.quick) {
         (false, _) => Vec::new(),
@@ -141,14 +116,14 @@ pub fn measure(
     };
     let tries: Vec<(usize, Communicator)> = counts
         .iter()
-        .map(|&staged| Ok((staged, bench.comm(fixed([staged; 2], 1))?)))
+        .map(|&staged| Ok((staged, bench.comm(bench.fixed([staged; 2], 1))?)))
         .collect::<Result<_, Failure>>()?;
     let by = |mode| settings(mode, Vec::new());
     let modes = [
         (DYNAMIC, by(Mode::Dynamic)),
         (REMEMBERING, by(Mode::Remembering)),
-        (STAGED, fixed([processes - 1; 2], 1)),
-        (IPC, fixed([0; 2], 1)),
+        (STAGED, bench.fixed([processes - 1; 2], 1)),
+        (IPC, bench.fixed([0; 2], 1)),
         (HOST, by(Mode::Off)),
         (DEFAULT, by(Mode::Static)),
     ];
@@ -172,11 +147,12 @@ pub fn measure(
         .map(|stream| Mapped::new(world, stream, buffers, sharing));
     let mut all_mapped = all_mapped.transpose()?;
     for bytes in sizes {
+        let call = (Operation::Allreduce, bytes);
         // By the number of host-staged copies: the times of both steps.
         let mut steps: Vec<(usize, [f64; 2], Summary)> = Vec::new();
         for (staged, comm) in &tries {
             let mut went = Vec::new();
-            let summary = bench.time(comm, bytes, 3, |comm| went.extend(comm.last_on_gpu()))?;
+            let summary = bench.time(comm, call, 3, |comm| went.extend(comm.last_on_gpu()))?;
             steps.push((*staged, medians(&went), summary));
         }
         let best = [0, 1].map(|step| {
@@ -190,38 +166,36 @@ pub fn measure(
         let calls = if common.quick { 20 } else { CALLS };
         let (mut told, mut means, mut rows) = (String::new(), [0.0; 2], Vec::new());
         if wants(BEST) {
-            let comm = bench.comm(fixed(chosen, bytes))?;
-            rows.push((BEST, bench.time(&comm, bytes, 3, |_| ())?));
+            let comm = bench.comm(bench.fixed(chosen, bytes))?;
+            rows.push((BEST, bench.time(&comm, call, 3, |_| ())?));
             if bytes >= LEARNED_BYTES {
-                means[0] = bench.many(&comm, bytes, calls)?.1;
+                means[0] = many(&mut bench, &comm, bytes, calls)?.1;
             }
             comm.free()?;
         }
         for (name, comm) in &comms {
             let warm = if *name == REMEMBERING { LEARNING } else { 3 };
-            rows.push((name, bench.time(comm, bytes, warm, |_| ())?));
+            rows.push((name, bench.time(comm, call, warm, |_| ())?));
             if *name == DYNAMIC {
                 told = comm.told_on_gpu().unwrap_or_default();
             }
         }
         if bytes >= LEARNED_BYTES && wants(LEARNED) {
             let comm = bench.comm(by(Mode::Remembering))?;
-            let (summary, mean) = bench.many(&comm, bytes, calls)?;
+            let (summary, mean) = many(&mut bench, &comm, bytes, calls)?;
             rows.push((LEARNED, summary));
             means[1] = mean;
             comm.free()?;
         }
         if wants(PAPER) {
-            rows.push((PAPER, bench.on_the_host(bytes)?));
+            rows.push((PAPER, on_the_host(&mut bench, &mut spare, bytes)?));
         }
         if let Some(mapped) = &mut all_mapped {
             rows.push((MAPPED, bench.all_mapped(mapped, bytes)?));
         }
-        if world.rank() == 0 {
-            let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
-            let found = LengthFigures { chosen, swept: &swept, told: &told, means };
-            save.rows(made(bytes, processes, &options.space, &rows, &found))?;
-        }
+        let swept: Vec<(usize, f64)> = steps.iter().map(|it| (it.0, it.2.median)).collect();
+        let found = LengthFigures { chosen, swept: &swept, told: &told, means };
+        save.rows(made(bytes, processes, &options.space, &rows, &found))?;
     }
     drop(all_mapped);
     for (_, comm) in comms {
@@ -249,13 +223,6 @@ struct LengthFigures<'f> {
     swept: &'f [(usize, f64)],
     told: &'f str,
     means: [f64; 2],
-}
-
-/// Settings for all lengths.
-fn settings(mode: Mode, gpus: Vec<Known>) -> Settings {
-    let mut settings = Settings { mode, bytes_min: 0, ..Settings::default() };
-    settings.table.gpus = gpus;
-    settings
 }
 
 fn made(
@@ -295,115 +262,32 @@ fn made(
     rows.iter().map(row).collect()
 }
 
-impl Bench<'_> {
-    /// A communicator with these settings; all ranks call this.
-    fn comm(&self, hyperq: Settings) -> Result<Communicator, Failure> {
-        let before = self.world.coll_table();
-        self.world.set_coll_table(Table { hyperq, ..(*before).clone() });
-        let made = self.world.comm().dup();
-        self.world.set_coll_table((*before).clone());
-        Ok(made?)
-    }
-
-    /// Times one way; `after`: looks at each call that counts.
-    fn time(
-        &mut self,
-        comm: &Communicator,
-        bytes: u64,
-        warm: usize,
-        mut after: impl FnMut(&Communicator),
-    ) -> Result<Summary, Failure> {
-        let count = bytes / 4;
-        self.fill(bytes)?;
-        let Bench { control, layout, send, recv, .. } = self;
-        let mut calls = 0;
-        let summary = together(control, (self.seconds, warm), || {
-            let (from, into) = (view(send, layout, count)?, view_mut(recv, layout, count)?);
-            comm.allreduce(from, into, ReduceOp::Sum)?;
-            calls += 1;
-            if calls > warm {
-                after(comm);
-            }
-            Ok(())
-        })?;
-        self.check(bytes)?;
-        Ok(summary)
-    }
-
-    /// What a rank contributes; what it receives is overwritten.
-    fn fill(&mut self, bytes: u64) -> Result<(), Failure> {
-        let (count, rank) = (usize::try_from(bytes / 4).unwrap_or(0), self.world.rank());
-        let Bench { host: [numbers, _], send, recv, .. } = self;
-        numbers.first(count).fill(-1.0);
-        numbers.store(recv, bytes)?;
-        let first = numbers.first(count);
-        first.iter_mut().enumerate().for_each(|(at, number)| *number = value(rank, at));
-        numbers.store(send, bytes)
-    }
-
-    /// Whether the sums are right, at all ranks.
-    fn check(&mut self, bytes: u64) -> Result<(), Failure> {
-        let count = usize::try_from(bytes / 4).unwrap_or(0);
-        let Bench { host: [numbers, _], recv, .. } = self;
-        numbers.fetch(recv, bytes)?;
-        let ranks = self.world.size();
-        let sum = |at: usize| (0..ranks).map(|rank| value(rank, at)).sum::<f32>();
-        let wrong = numbers.first(count).iter().enumerate().find(|(at, found)| **found != sum(*at));
-        match wrong {
-            None => Ok(()),
-            Some((at, found)) => {
-                let what = format!("{bytes} B: number {at} is {found} and not {}", sum(at));
-                Err(Failure::Job(what))
-            }
-        }
-    }
-
-    /// As the paper's §2 has it: all stage, the host combines, all copy back.
-    fn on_the_host(&mut self, bytes: u64) -> Result<Summary, Failure> {
-        let count = usize::try_from(bytes / 4).unwrap_or(0);
-        self.fill(bytes)?;
-        let Bench { control, host: [one, other], send, recv, world, .. } = self;
-        let comm = world.comm();
-        let summary = together(control, (self.seconds, 3), || {
-            one.fetch(send, bytes)?;
-            comm.allreduce(&*one.first(count), other.first(count), ReduceOp::Sum)?;
-            other.store(recv, bytes)
-        })?;
-        self.check(bytes)?;
-        Ok(summary)
-    }
+/// As the paper's §2 has it: all stage, the host combines, all copy back.
+fn on_the_host(bench: &mut Bench<'_>, other: &mut Pinned, bytes: u64) -> Result<Summary, Failure> {
+    let count = usize::try_from(bytes / 4).unwrap_or(0);
+    bench.fill(Operation::Allreduce, bytes)?;
+    let Bench { control, host: one, send, recv, world, seconds, .. } = bench;
+    let comm = world.comm();
+    let summary = together(control, (*seconds, 3), || {
+        one.fetch(send, bytes)?;
+        comm.allreduce(&*one.first(count), other.first(count), ReduceOp::Sum)?;
+        other.store(recv, bytes)
+    })?;
+    bench.check(Operation::Allreduce, bytes)?;
+    Ok(summary)
 }
 
-impl Bench<'_> {
-    /// Many calls.
-    fn many(
-        &mut self,
-        comm: &Communicator,
-        bytes: u64,
-        calls: usize,
-    ) -> Result<(Summary, f64), Failure> {
-        self.fill(bytes)?;
-        let Bench { control, layout, send, recv, .. } = self;
-        let learned = from_the_first(control, calls, || {
-            let from = view(send, layout, bytes / 4)?;
-            comm.allreduce(from, view_mut(recv, layout, bytes / 4)?, ReduceOp::Sum)?;
-            Ok(())
-        })?;
-        self.check(bytes)?;
-        Ok(learned)
-    }
-
-    /// By a kernel of each process, which is waited for.
-    fn all_mapped(&mut self, mapped: &mut Mapped<'_>, bytes: u64) -> Result<Summary, Failure> {
-        self.fill(bytes)?;
-        let work = || mapped.allreduce(bytes / 4);
-        let summary = together(&self.control, (self.seconds, 3), work)?;
-        self.check(bytes)?;
-        Ok(summary)
-    }
-}
-
-/// Small and whole, so that sums are exact.
-pub(super) fn value(rank: u32, at: usize) -> f32 {
-    f32::from(u16::try_from((at * 7 + rank as usize * 13) % 1021).unwrap_or(0))
+/// Many calls.
+fn many(
+    bench: &mut Bench<'_>,
+    comm: &Communicator,
+    bytes: u64,
+    calls: usize,
+) -> Result<(Summary, f64), Failure> {
+    bench.fill(Operation::Allreduce, bytes)?;
+    let control = bench.control.clone();
+    let call = || bench.call(comm, Operation::Allreduce, bytes);
+    let learned = from_the_first(&control, calls, call)?;
+    bench.check(Operation::Allreduce, bytes)?;
+    Ok(learned)
 }

@@ -47,11 +47,7 @@ pub fn measure(
     gpu: Gpu,
     save: &mut Save<'_>,
 ) -> Result<(), Failure> {
-    let sizes: Vec<u64> = match (&options.sizes[..], common.quick) {
-        ([], true) => vec![16 << 10, 300_000],
-        ([], false) => SIZES.to_vec(),
-        (some, _) => some.to_vec(),
-    };
+    let sizes = options.sizes(common, &[16 << 10, 300_000], &SIZES);
     let most = sizes.iter().copied().max().unwrap_or(4);
     let mut memory = on_gpu(world, gpu, most)?;
     let mut host = Pinned::new(memory.device(), usize::try_from(most / 4).unwrap_or(0));
@@ -89,9 +85,7 @@ pub fn measure(
             let row = Row::new(case, "4 pairs", &options.space, mix(ipc), bytes, summary);
             rows.push(row.verified(right).with("ipc", ipc));
         }
-        if me == 0 {
-            save.rows(rows)?;
-        }
+        save.rows(rows)?;
     }
     Ok(())
 }

@@ -60,9 +60,7 @@ pub fn measure(
             let row = Row::new(case, "copy", &options.space, kind, bytes, summary);
             rows.push(row.verified(right));
         }
-        if world.rank() == 0 {
-            save.rows(rows)?;
-        }
+        save.rows(rows)?;
     }
     Ok(())
 }

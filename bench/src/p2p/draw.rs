@@ -1,8 +1,8 @@
 //! Pictures of messages between two processes.
 
-use gapless_report::{Axis, PlotError, Point, Report, Row, Series, lines, lines_by};
+use gapless_report::{Axis, PlotError, Report, Row, Series, lines, lines_by};
 
-use crate::experiment::{Drawing, gathered, gpu};
+use crate::experiment::{Drawing, gathered, gpu, rate_at};
 
 /// The matrix's edge of a row; that of a contiguous one is V's of the same payload.
 fn edge(row: &Row) -> Option<u64> {
@@ -10,12 +10,6 @@ fn edge(row: &Row) -> Option<u64> {
         Some((_, n)) => n.split(' ').next()?.parse().ok(),
         None => Some((row.payload_bytes / 8).isqrt()),
     }
-}
-
-fn point(row: &Row, at: u64) -> Point {
-    let rate = |seconds: f64| row.payload_bytes as f64 / seconds / 1e9;
-    let spread = row.seconds.q1.zip(row.seconds.q3).map(|(q1, q3)| (rate(q3), rate(q1)));
-    Point { payload_bytes: at, gbps: row.gbps, spread }
 }
 
 /// A line for each layout, place and protocol that was asked for.
@@ -26,7 +20,7 @@ fn name(row: &Row) -> String {
 }
 
 fn series(report: &Report, at: impl Fn(&Row) -> Option<u64>) -> Vec<Series> {
-    let placed = |row| Some((name(row), point(row, at(row).filter(|at| *at > 0)?)));
+    let placed = |row| Some((name(row), rate_at(row, at(row).filter(|at| *at > 0)?)));
     gathered(report.rows.iter().filter_map(placed))
 }
 
@@ -39,8 +33,7 @@ const LINES_MAX: usize = 12;
 /// Figures that have no place on a plot.
 pub fn by_edge(title: &str, report: &Report) -> Result<Vec<Drawing>, PlotError> {
     let title = format!("{title} ({})", gpu(report));
-    let svg = lines_by(&title, Axis::Number("matrix edge"), &series(report, edge))?;
-    Ok(vec![Drawing { suffix: String::new(), svg }])
+    Drawing::alone(lines_by(&title, Axis::Number("matrix edge"), &series(report, edge)))
 }
 
 /// Pictures by payload: one of each layout, if all do not fit one.
@@ -51,7 +44,7 @@ pub fn by_payload(title: &str, report: &Report) -> Result<Vec<Drawing>, PlotErro
     let title = format!("{title} ({})", gpu(report));
     let all = series(report, |row| Some(row.payload_bytes));
     if all.len() <= LINES_MAX {
-        return Ok(vec![Drawing { suffix: String::new(), svg: lines(&title, &all)? }]);
+        return Drawing::alone(lines(&title, &all));
     }
     let layout = |one: &Series| one.name.split(' ').next().unwrap_or_default().to_owned();
     let mut layouts: Vec<String> = all.iter().map(layout).collect();

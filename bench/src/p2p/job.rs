@@ -1,11 +1,9 @@
 //! Pairs of processes: started by the launcher, one pair after another, and started again for what is left
 //! when a row ends one.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gapless::launch::{self, Job};
 use gapless_cli::pingpong::{Budget, Ends, Setting, Where};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Row, Summary};
@@ -13,10 +11,11 @@ use gapless_report::{Absent, Row, Summary};
 use super::item::{MessageItem, Shape, Sites, Size};
 use super::marks::{self, HOST_LINE, HOST_MESSAGE, IDLE, MarkKind, UNRESTRICTED, judge};
 use super::mps::{self, Service};
-use super::process::{self, ProgressLine};
+use super::process::{self, PairPart, ProgressLine};
 use crate::error::Failure;
 use crate::experiment::{Common, Findings};
 use crate::namespaces::Namespaces;
+use crate::processes::{Processes, RankOf, Variable};
 
 /// Options of experiments with pairs of processes.
 #[derive(Clone, Debug, clap::Args)]
@@ -37,15 +36,6 @@ pub struct Options {
     /// Start a Multi-Process Service of our own, where none runs, for the pair that needs one
     #[arg(long)]
     pub start_mps: bool,
-    /// Be one of the two processes of a pair; rank 0 writes its rows here
-    #[arg(long, hide = true, value_name = "FILE")]
-    pub as_rank: Option<PathBuf>,
-    /// Which pair that is
-    #[arg(long, hide = true, value_name = "NAME", default_value = "")]
-    pub pair: String,
-    /// The item to begin with
-    #[arg(long, hide = true, value_name = "INDEX", default_value_t = 0)]
-    pub from: usize,
 }
 
 /// Two processes and what they are to measure, in order.
@@ -63,13 +53,16 @@ pub struct Pair {
     pub mps: bool,
     /// Whether they reach each other by TCP alone.
     pub tcp: bool,
+    /// The part of `--time` that each item is measured for.
+    pub share: f64,
 }
 
 impl Pair {
     /// Processes without restrictions.
     #[must_use]
     pub fn new(name: &'static str, items: Vec<MessageItem>) -> Pair {
-        Pair { name, suffix: "", items, budget: Budget::default(), mps: false, tcp: false }
+        let budget = Budget::default();
+        Pair { name, suffix: "", items, budget, mps: false, tcp: false, share: 0.8 }
     }
 
     /// Whether its engines may use what they like.
@@ -86,12 +79,6 @@ struct PairRow {
     row: Row,
 }
 
-/// Seconds of messages of one item.
-#[must_use]
-pub fn seconds(common: &Common) -> f64 {
-    common.seconds() * 0.8
-}
-
 /// A pair is started so often at most: something is badly wrong if several items fail.
 const STARTS_MAX: u32 = 6;
 
@@ -101,7 +88,7 @@ const NO_TIME: &str = "no time was left";
 /// Lists the pairs of an experiment.
 pub type Plan = fn(&Options, &Sites) -> Vec<Pair>;
 
-/// Runs an experiment: as the program that the user has started, or as one of the processes.
+/// Runs an experiment on the devices that there are, or that the user names.
 ///
 /// # Errors
 /// No GPU, or what makes every figure impossible.
@@ -112,22 +99,19 @@ pub fn run(
     plan: Plan,
     notes: &str,
 ) -> Result<Findings, Failure> {
-    run_at(sites(options)?, name, options, common, plan, notes)
+    run_between(&Between::Processes, sites(options)?, name, (options, common), plan, notes)
 }
 
-/// The same, at places that need not be devices.
+/// Measures a pair's items, as one of its processes.
 ///
 /// # Errors
-/// What makes every figure impossible.
-pub fn run_at(
-    sites: Sites,
-    name: &'static str,
-    options: &Options,
-    common: &Common,
-    plan: Plan,
-    notes: &str,
-) -> Result<Findings, Failure> {
-    run_between(&Between::Processes, sites, name, options, common, plan, notes)
+/// Whatever makes it impossible to go on.
+pub fn rank(options: &Options, common: &Common, rank: &RankOf, plan: Plan) -> Result<(), Failure> {
+    let part: PairPart = rank.part()?;
+    let pairs = pairs(options, common, &part.sites()?, plan)?;
+    let pair = pairs.iter().find(|pair| pair.name == part.pair);
+    let nothing = || Failure::Option { option: "--as-rank", why: format!("no {}", part.pair) };
+    process::run(&part, common, pair.ok_or_else(nothing)?, &rank.file)
 }
 
 /// What is between the two processes.
@@ -140,38 +124,14 @@ pub(crate) enum Between {
     Hosts(Namespaces),
 }
 
-impl Between {
-    /// What a job starts, and the arguments before the program's own name; variables that it adds.
-    fn start(&self) -> Result<(OsString, Vec<OsString>, Vec<mps::Variable>), String> {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?.into_os_string();
-        Ok(match self {
-            Between::Processes => (program, Vec::new(), Vec::new()),
-            Between::Loopback => {
-                (program, Vec::new(), vec![("GAPLESS_TCP_INTERFACES".into(), "lo".into())])
-            }
-            Between::Hosts(hosts) => {
-                let mut arguments = hosts.arguments();
-                arguments.push(program);
-                (Namespaces::PROGRAM.into(), arguments, Vec::new())
-            }
-        })
-    }
-}
-
-/// The same, with this between the processes.
-///
-/// # Errors
-/// What makes every figure impossible.
-pub(crate) fn run_between(
-    between: &Between,
-    sites: Sites,
-    name: &'static str,
+/// The pairs of a plan that were asked for.
+fn pairs(
     options: &Options,
     common: &Common,
+    sites: &Sites,
     plan: Plan,
-    notes: &str,
-) -> Result<Findings, Failure> {
-    let mut pairs = plan(options, &sites);
+) -> Result<Vec<Pair>, Failure> {
+    let mut pairs = plan(options, sites);
     if common.quick {
         pairs.iter_mut().flat_map(|pair| &mut pair.items).for_each(shrink);
     }
@@ -182,17 +142,26 @@ pub(crate) fn run_between(
         return Err(Failure::Option { option: "--only", why });
     }
     narrow(&mut pairs, &options.only);
-    if let Some(file) = &options.as_rank {
-        let pair = pairs.iter().find(|pair| pair.name == options.pair);
-        let nothing = || Failure::Option { option: "--pair", why: "there is none".to_owned() };
-        process::run(options, common, pair.ok_or_else(nothing)?, file)?;
-        return Ok(Findings::new(Vec::new(), String::new()));
-    }
+    Ok(pairs)
+}
+
+/// Runs an experiment at these places, which need not be devices, with this between the processes.
+///
+/// # Errors
+/// What makes every figure impossible.
+pub(crate) fn run_between(
+    between: &Between,
+    sites: Sites,
+    name: &'static str,
+    (options, common): (&Options, &Common),
+    plan: Plan,
+    notes: &str,
+) -> Result<Findings, Failure> {
+    let pairs = pairs(options, common, &sites, plan)?;
     let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
     let mut runner = Runner {
         name,
-        options,
-        common,
+        start_mps: options.start_mps,
         between,
         sites,
         until: Instant::now() + Duration::from_secs(options.limit),
@@ -270,8 +239,7 @@ fn shrink(item: &mut MessageItem) {
 /// What runs the pairs.
 struct Runner<'a> {
     name: &'static str,
-    options: &'a Options,
-    common: &'a Common,
+    start_mps: bool,
     between: &'a Between,
     sites: Sites,
     until: Instant,
@@ -283,7 +251,7 @@ struct Runner<'a> {
 impl Runner<'_> {
     /// One pair, again and again until every item was tried.
     fn pair(&mut self, at: usize, pair: &Pair) -> Result<(), Failure> {
-        let service = match pair.mps.then(|| Service::find(self.options.start_mps)).transpose() {
+        let service = match pair.mps.then(|| Service::find(self.start_mps)).transpose() {
             Ok(service) => service,
             Err(why) => {
                 self.miss(pair, &pair.items, &why, false);
@@ -304,7 +272,7 @@ impl Runner<'_> {
                 return Ok(());
             }
             let file = self.folder.join(format!("{at}-{start}"));
-            let ended = self.start(pair, next, &environment, &file);
+            let ended = self.start(pair, next, environment.clone(), &file);
             let lines = read(&file)?;
             let finished = matches!(lines.last(), Some(ProgressLine::Ended));
             let started = lines.iter().filter_map(|line| match line {
@@ -356,35 +324,21 @@ impl Runner<'_> {
         &self,
         pair: &Pair,
         from: usize,
-        environment: &[mps::Variable],
+        environment: Vec<Variable>,
         file: &Path,
     ) -> Result<(), String> {
-        let (program, mut arguments, variables) = self.between.start()?;
-        arguments.push(self.name.into());
-        let mut option = |name: &str, value: String| {
-            arguments.push(format!("--{name}={value}").into());
+        let processes = Processes { environment, ..Processes::new(self.name, 2) };
+        let processes = match self.between {
+            Between::Processes => processes,
+            Between::Loopback => processes.with([("GAPLESS_TCP_INTERFACES", "lo")]),
+            Between::Hosts(hosts) => Processes { hosts: Some(hosts), ..processes },
         };
-        let [first, second] = self.sites.two.0;
-        option("space", format!("{first},{second}"));
-        option("time", self.common.time.to_string());
-        option("seed", self.common.seed.to_string());
-        option("pair", pair.name.to_owned());
-        option("from", from.to_string());
         // Rounded up: who is killed for it was killed in time.
-        let left = self.until.saturating_duration_since(Instant::now()).as_secs() + 1;
-        option("limit", left.to_string());
-        arguments.extend(self.options.only.iter().map(|name| format!("--only={name}").into()));
-        arguments.extend(self.options.brief.then(|| "--brief".into()));
-        arguments.extend(self.common.quick.then(|| "--quick".into()));
-        arguments.extend(["--as-rank".into(), file.into()]);
-        let environment = environment.iter().cloned().chain(variables).collect();
-        let job = Job { ranks: 2, program, arguments, environment, prefix: false };
-        let outcome = launch::run(&job).map_err(|error| error.to_string())?;
-        match (outcome.failed, outcome.signalled) {
-            (Some((rank, end)), _) => Err(format!("rank {rank} {end}")),
-            (None, Some(signal)) => Err(format!("signal {signal} ended it")),
-            (None, None) => Ok(()),
-        }
+        let limit = self.until.saturating_duration_since(Instant::now()).as_secs() + 1;
+        let [first, second] = self.sites.two.0;
+        let space = format!("{first},{second}");
+        let part = PairPart { pair: pair.name.to_owned(), from, limit, space };
+        processes.run(pair.name, part, file).map_err(|failure| failure.to_string())
     }
 
     /// Items that are not there, and why.

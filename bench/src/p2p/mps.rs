@@ -3,12 +3,12 @@
 //! A process is a client of the service if the service's pipe is where `CUDA_MPS_PIPE_DIRECTORY` says, by
 //! default `/tmp/nvidia-mps`; so each pair of processes is told where to look.
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::Failure;
+use crate::processes::Variable;
 
 /// The service's control program.
 const CONTROL: &str = "nvidia-cuda-mps-control";
@@ -18,9 +18,6 @@ const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// Where clients look if nothing else is said.
 const USUAL: &str = "/tmp/nvidia-mps";
-
-/// A variable of a pair's environment.
-pub type Variable = (OsString, OsString);
 
 /// The service, if there is one.
 pub struct Service {

@@ -13,6 +13,7 @@ use super::marks::MarkKind;
 use crate::error::Failure;
 use crate::experiment::{Common, Findings};
 use crate::namespaces::Namespaces;
+use crate::processes::RankOf;
 
 /// Options of experiments over a network.
 #[derive(Clone, Debug, clap::Args)]
@@ -88,19 +89,23 @@ pub fn run(
         Some(ends) => Sites::of(ends),
         None => job::sites(options)?,
     };
-    let (between, told) = if options.as_rank.is_some() {
-        (Between::Processes, String::new())
-    } else {
-        match (!loopback).then(Namespaces::new) {
-            None => (Between::Loopback, "the loopback interface".to_owned()),
-            Some(Ok(hosts)) => (Between::Hosts(hosts), "two network namespaces".to_owned()),
-            Some(Err(why)) => (Between::Loopback, format!("the loopback interface ({why})")),
-        }
+    let (between, told) = match (!loopback).then(Namespaces::new) {
+        None => (Between::Loopback, "the loopback interface".to_owned()),
+        Some(Ok(hosts)) => (Between::Hosts(hosts), "two network namespaces".to_owned()),
+        Some(Err(why)) => (Between::Loopback, format!("the loopback interface ({why})")),
     };
     let notes = format!(
         "time: half a round trip, by TCP over {told}; contiguous in the host: a message of as many bytes without gaps\n\
          between page-locked memory of the hosts, over the same wire: the better of two measurements, one before and one\n\
          after all others. memcpy: a plain copy of the payload between the same places\n{notes}"
     );
-    job::run_between(&between, sites, name, options, common, plan, &notes)
+    job::run_between(&between, sites, name, (options, common), plan, &notes)
+}
+
+/// Measures a pair's items, as one of its hosts.
+///
+/// # Errors
+/// As of [`job::rank`].
+pub fn rank(options: &Options, common: &Common, rank: &RankOf, plan: Plan) -> Result<(), Failure> {
+    job::rank(&options.job, common, rank, plan)
 }

@@ -13,12 +13,32 @@ use gapless_cli::pingpong::{Ends, Party, Trial, TrialStep, Where};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::item::MessageItem;
-use super::job::{Options, Pair};
+use super::item::{MessageItem, Sites};
+use super::job::Pair;
 use super::occupier::Occupier;
 use crate::error::Failure;
 use crate::experiment::Common;
 use gapless_report::Row;
+
+/// What two processes measure.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PairPart {
+    /// The pair's name.
+    pub(crate) pair: String,
+    /// The item to begin with.
+    pub(crate) from: usize,
+    /// Seconds in all.
+    pub(crate) limit: u64,
+    /// Where messages lie.
+    pub(crate) space: String,
+}
+
+impl PairPart {
+    pub(crate) fn sites(&self) -> Result<Sites, Failure> {
+        let ends = self.space.parse().map_err(|why| Failure::Option { option: "--space", why })?;
+        Ok(Sites::of(ends))
+    }
+}
 
 /// What rank 0 writes down, a line each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,14 +128,19 @@ impl Occupiers {
 ///
 /// # Errors
 /// Whatever makes it impossible to go on; the processes are then started again without what failed.
-pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Result<(), Failure> {
-    let items = pair.items.get(options.from..).unwrap_or_default();
+pub(crate) fn run(
+    part: &PairPart,
+    common: &Common,
+    pair: &Pair,
+    file: &Path,
+) -> Result<(), Failure> {
+    let items = pair.items.get(part.from..).unwrap_or_default();
     let on_gpu =
         |item: &MessageItem| item.ends.0.iter().any(|place| matches!(place, Where::Cuda(_)));
     let setting_up = if items.iter().any(on_gpu) { SETTING_UP } else { SETTING_UP_ELSEWHERE };
-    let end = Instant::now() + Duration::from_secs(options.limit);
+    let end = Instant::now() + Duration::from_secs(part.limit);
     let watchdog = Watchdog::start(setting_up, end);
-    let seconds = super::job::seconds(common);
+    let seconds = common.seconds() * pair.share;
     let trials = items.iter().map(|item| item.trial(seconds)).collect::<Result<Vec<Trial>, _>>()?;
     let mut ends: Vec<Ends> = items.iter().map(|item| item.ends).collect();
     ends.sort_unstable();
@@ -123,17 +148,8 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
     let only = pair.tcp.then_some("tcp");
     let mut party = Party::join_by(only, &ends, pair.budget)?;
     let rank = party.rank();
-    let mut out = if rank == 0 {
-        Some(
-            File::options()
-                .append(true)
-                .create(true)
-                .open(file)
-                .map_err(Failure::io("open", file))?,
-        )
-    } else {
-        None
-    };
+    let open = || File::options().append(true).create(true).open(file);
+    let mut out = (rank == 0).then(open).transpose().map_err(Failure::io("open", file))?;
     let mut occupiers = Occupiers::default();
     let mut failed = None;
     party.measure(&trials, common.seed, &mut |step| {
@@ -144,13 +160,13 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
                 if let Err(failure) = occupiers.set(item, rank) {
                     failed.get_or_insert(failure);
                 }
-                ProgressLine::Started(options.from + at)
+                ProgressLine::Started(part.from + at)
             }
             TrialStep::Row(at, mut row) => {
                 if occupiers.are_over() {
                     row.extra.insert(OCCUPIED_NO_MORE.to_owned(), true.into());
                 }
-                ProgressLine::Measured(options.from + at, row)
+                ProgressLine::Measured(part.from + at, row)
             }
         };
         if let Err(failure) = write(out.as_mut(), &line) {

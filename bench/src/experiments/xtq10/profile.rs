@@ -1,7 +1,5 @@
 //! The profile of `examples/sgd`: how much of the time of a step its all-reduces take, by messages, by tasks of *host*, and
-//! as programs sum by default. Processes of this program train the network; rank 0 leaves what it found in a file.
-
-use std::path::Path;
+//! as programs sum by default. Processes of this program train the network.
 
 use gapless::{InPlace, ReduceOp, World};
 use gapless_cli::pingpong::Pinned;
@@ -13,7 +11,7 @@ use serde_json::Value;
 use super::{SHARE, Xtq10};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
-use crate::processes;
+use crate::processes::{Processes, RankOf};
 use crate::sim::median;
 use crate::summary::{head, line};
 
@@ -30,13 +28,10 @@ struct Profile {
 }
 
 /// Has processes train, and reads what they found.
-pub(super) fn profile(ranks: Option<u32>, common: &Common) -> Result<Findings, Failure> {
+pub(super) fn profile(ranks: Option<u32>) -> Result<Findings, Failure> {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     let ranks = ranks.unwrap_or(u32::try_from(processors).unwrap_or(8).clamp(2, 8));
-    let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-    let file = folder.path().join("found");
-    let arguments = vec![Xtq10::NAME.into()];
-    let found: Vec<Profile> = processes::found((ranks, Xtq10::NAME), arguments, common, &file)?;
+    let found: Vec<Profile> = Processes::new(Xtq10::NAME, ranks).found(Xtq10::NAME, ())?;
     let mut rows = Vec::new();
     for Profile { way, seconds, shares, bytes } in found {
         let summary = Samples::from_seconds(seconds).summary().map_err(Failure::samples(OP))?;
@@ -59,7 +54,7 @@ pub(super) fn profile(ranks: Option<u32>, common: &Common) -> Result<Findings, F
 }
 
 /// One of the processes.
-pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
+pub(super) fn rank(common: &Common, rank: &RankOf) -> Result<(), Failure> {
     let world = World::init()?;
     let _pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
     let options = Options { steps: if common.quick { 5 } else { 600 }, ..Options::default() };
@@ -82,12 +77,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
         }
         found.push(profile);
     }
-    let here = world.rank() == 0;
-    world.finalize()?;
-    if !here {
-        return Ok(());
-    }
-    std::fs::write(file, serde_json::to_string(&found)?).map_err(Failure::io("write", file))
+    rank.finalize(world, &found)
 }
 
 fn number(row: &Row, key: &str) -> f64 {

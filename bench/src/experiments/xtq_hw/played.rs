@@ -3,7 +3,6 @@
 //!
 //! How long a task takes is the thread's affair, and the machine's; what is shown is the difference of both.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +20,7 @@ use super::world::{RunTimes, Putting};
 use super::{NUMBERS, PAYLOAD, SHAPE, XtqHw, arguments, job, packet, payload, summary};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
-use crate::processes;
+use crate::processes::{Processes, RankOf};
 
 const LIFE: Life = Life { idle: None, longest: Duration::from_secs(120) };
 const LOWER: &str = "lower interface";
@@ -136,7 +135,7 @@ fn waits_ns(process: i32) -> Option<u64> {
 }
 
 /// One of the two processes.
-pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
+pub(super) fn rank(common: &Common, rank: &RankOf) -> Result<(), Failure> {
     let world = World::init()?;
     let (tasks, comm) = (world.xtq(), world.comm());
     if world.rank() == 0 {
@@ -149,8 +148,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
         comm.recv(&mut target, 1, 0)?;
         let (found, puts) = Putting::new(&tasks, 0).measure(common.quick, || waits_ns(target[0]))?;
         comm.send(&[puts], 1, 0)?;
-        let text = serde_json::to_string(&(lower, found))?;
-        std::fs::write(file, text).map_err(Failure::io("write", file))?;
+        rank.leave(&(lower, found))?;
     } else {
         comm.barrier()?;
         let sums = Arc::<[AtomicU64; NUMBERS]>::default();
@@ -173,11 +171,8 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
 }
 
 /// Has two processes measure.
-pub(super) fn findings(common: &Common) -> Result<Findings, Failure> {
-    let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-    let arguments = vec![XtqHw::NAME.into(), "--played".into()];
-    let (lower, found): (Times, RunTimes) =
-        processes::found((2, XtqHw::NAME), arguments, common, &folder.path().join("found"))?;
+pub(super) fn findings() -> Result<Findings, Failure> {
+    let (lower, found): (Times, RunTimes) = Processes::new(XtqHw::NAME, 2).found(XtqHw::NAME, ())?;
     let names = ["put to signal", "in batches of 16, each", "what a put costs"];
     let mut rows = Vec::new();
     for ((what, lower), api) in names.into_iter().zip(lower).zip([found.one, found.batches, found.put]) {

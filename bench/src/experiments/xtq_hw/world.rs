@@ -3,7 +3,6 @@
 //!
 //! Rank 1 waits for a message meanwhile, as a program would; its threads' time is read by rank 0.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,7 @@ use super::initiator::ran_ns;
 use super::{NUMBERS, PAYLOAD, XtqHw, arguments, download, job, payload, summary, zeroed};
 use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
-use crate::processes;
+use crate::processes::{Processes, RankOf};
 
 /// What a launched kernel does: as the worker's function, with the same arguments.
 const PTX: &str = r"
@@ -85,20 +84,18 @@ const BATCHES: usize = 8;
 const BATCH: u64 = 16;
 
 /// Has two processes measure, and adds rows of what they found.
-pub(super) fn add(mut findings: Findings, common: &Common) -> Result<Findings, Failure> {
+pub(super) fn add(mut findings: Findings) -> Result<Findings, Failure> {
     let space = findings.rows.first().map_or_else(String::new, |row| row.space.clone());
     let bare = findings.rows.iter().find(|row| row.case == super::BARE).map(|row| row.seconds.median);
-    let rows = rows(common, &space, bare)?;
+    let rows = rows(&space, bare)?;
     findings.notes.push_str(&crate::sim::judged(&rows));
     findings.rows.extend(rows);
     Ok(findings)
 }
 
 /// `bare`: seconds of a message, a launch and a wait without any interface.
-fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Failure> {
-    let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
-    let file = folder.path().join("found");
-    let found: Vec<RunTimes> = processes::found((2, XtqHw::NAME), vec![XtqHw::NAME.into()], common, &file)?;
+fn rows(space: &str, bare: Option<f64>) -> Result<Vec<Row>, Failure> {
+    let found: Vec<RunTimes> = Processes::new(XtqHw::NAME, 2).found(XtqHw::NAME, ())?;
     let of_way = |way: usize| {
         let found = found.iter().find(|found| found.way == way);
         found.map(|found| summary(found.one.clone())).transpose()
@@ -134,7 +131,7 @@ fn rows(common: &Common, space: &str, bare: Option<f64>) -> Result<Vec<Row>, Fai
 }
 
 /// One of the two processes.
-pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
+pub(super) fn rank(common: &Common, rank: &RankOf) -> Result<(), Failure> {
     let world = World::init()?;
     let found = if world.rank() == 0 {
         let _pinned = Pinned::to(0);
@@ -145,13 +142,7 @@ pub(super) fn rank(common: &Common, file: &Path) -> Result<(), Failure> {
     };
     // Its world, when it is dropped, waits for the other rank.
     let found = found.inspect_err(|error| eprintln!("rank {}: {error}", world.rank()))?;
-    let here = world.rank() == 0;
-    world.finalize()?;
-    if !here {
-        return Ok(());
-    }
-    let text = serde_json::to_string(&found)?;
-    std::fs::write(file, text).map_err(Failure::io("write", file))
+    rank.finalize(world, &found)
 }
 
 fn kept(device: &CudaDevice) -> Result<Lease, Failure> {
