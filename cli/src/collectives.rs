@@ -12,7 +12,7 @@ use gapless::tuning::coll::{Rule, Table};
 use gapless::{
     Collective, Communicator, Error, PersistentCollective, RecvBuffer, ReduceOp, SendBuffer, World,
 };
-use gapless_coll::page::Page;
+use gapless_coll::sm::SharedSegment;
 use gapless_coll::{Algorithm, Locality, Method, Operation, Sample, Schedule, choose};
 use gapless_report::last_level_cache_bytes;
 pub use mixture::Mixture;
@@ -152,7 +152,7 @@ pub fn different(
         }
     }
     let shared = Algorithm::new(Method::Shared);
-    match Page::takes(&of.call(), n) {
+    match SharedSegment::takes(&of.call(), n) {
         true if choose::shared_rule_for(&Table::default(), &of.call(), &locality).is_some() => {
             found.insert(0, shared);
         }

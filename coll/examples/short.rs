@@ -5,13 +5,13 @@
 //! ```
 //!
 //! Prints microseconds a call. *Slowest rank*: of each call, which follows a barrier, the time of the rank that took
-//! longest; its median over the rounds, and the range in which 8 of 10 lie. It includes two looks at the clock. *Back to
-//! back*: the time of many calls without anything in between, by their number.
+//! longest; its median over the rounds, and the range in which 8 of 10 lie. It includes two looks at the clock. *Back
+//! to back*: the time of many calls without anything in between, by their number.
 #![allow(unsafe_code, reason = "begins collectives with buffers of its own")]
 
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{self, Hub, Loopback};
-use gapless_coll::page::{Opening, Page};
+use gapless_coll::sm::{Opening, SharedSegment};
 use gapless_coll::{Blocks, Call, Combine, Reduction, Rows, Sequencer};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{HostEngine, ReduceOp, Typed};
@@ -35,7 +35,7 @@ struct Times {
 
 struct RankOf {
     pml: Pml,
-    page: Page,
+    segment: SharedSegment,
     sum: Combine,
     /// Of the next call.
     number: u64,
@@ -65,15 +65,15 @@ impl RankOf {
         let combine = call.reduction().map(|_| self.sum.clone());
         self.number += 1;
         // SAFETY: the buffers are long enough, and nothing else touches them before the call has ended, below.
-        unsafe { self.page.begin(self.number, call, rows, combine) }.expect("it fits");
+        unsafe { self.segment.begin(self.number, call, rows, combine) }.expect("it fits");
         loop {
-            match self.page.advance(&mut self.pml, &HostEngine, &HostEngine) {
+            match self.segment.advance(&mut self.pml, &HostEngine, &HostEngine) {
                 Poll::Ready(result) => return result.expect("nobody is lost"),
                 Poll::Pending => {}
             }
             let looks = (0..LOOKS).find(|_| {
                 std::hint::spin_loop();
-                self.page.look()
+                self.segment.look()
             });
             if looks.is_none() {
                 self.pml.progress();
@@ -82,11 +82,11 @@ impl RankOf {
     }
 }
 
-fn open(mut pml: Pml) -> (Pml, Page) {
+fn open(mut pml: Pml) -> (Pml, SharedSegment) {
     let mut opening = Opening::new(&Sequencer::new(&pml.world()));
     loop {
-        if let Poll::Ready(page) = opening.advance(&mut pml, &HostEngine, &HostEngine) {
-            return (pml, page.expect("there is memory").expect("loopbacks map"));
+        if let Poll::Ready(segment) = opening.advance(&mut pml, &HostEngine, &HostEngine) {
+            return (pml, segment.expect("there is memory").expect("loopbacks map"));
         }
         pml.progress();
     }
@@ -127,11 +127,11 @@ fn main() {
     let pmls = endpoints(u32::try_from(ranks).expect("few ranks"));
     let times: Vec<Vec<Times>> = std::thread::scope(|threads| {
         let rank = |pml| {
-            let (pml, page) = open(pml);
+            let (pml, segment) = open(pml);
             let double = Datatype::from(Primitive::Double).commit().expect("a basic type");
             let sum = Combine::new(&ReduceOp::Sum.into(), &double).expect("doubles have sums");
             let mut rank =
-                RankOf { pml, page, sum, number: 0, send: vec![0; 128], recv: vec![0; 128] };
+                RankOf { pml, segment, sum, number: 0, send: vec![0; 128], recv: vec![0; 128] };
             let mut measure = |call: &Call<'_>| {
                 together.wait();
                 let mut single = Vec::new();

@@ -47,7 +47,7 @@ pub enum Method {
     /// Reductions by tasks at other ranks: reduce up a binomial tree, the others round a ring; all-reduce ends with an
     /// all-gather of messages. The executor needs somebody who carries tasks ([`Tasks`](crate::Tasks)).
     Xtq,
-    /// Without messages, through memory that the ranks share ([`page`](crate::page)): for collectives of a
+    /// Without messages, through memory that the ranks share ([`sm`](crate::sm)): for collectives of a
     /// communicator whose ranks have such memory, and of a kind that goes that way. It has no schedule.
     Shared,
 }
@@ -84,8 +84,8 @@ impl Algorithm {
         Self { segment, ..self }
     }
 
-    /// With this tree within each group of a level: among the leaders of the groups of the next finer level that it uses,
-    /// or all ranks. The leaders of the coarsest groups do what the method says.
+    /// With this tree within each group of a level: among the leaders of the groups of the next finer level that it
+    /// uses, or all ranks. The leaders of the coarsest groups do what the method says.
     #[must_use]
     pub const fn over(self, level: Level, tree: Tree) -> Self {
         Self { within: self.within.with(level, tree), ..self }
@@ -127,7 +127,8 @@ pub(crate) struct MethodEntry {
     pub(crate) name: &'static str,
     /// The one with this number.
     pub(crate) make: fn(usize) -> Method,
-    /// The numbers of those that may be [tried](crate::choose::candidates). What has no number is tried if this is `[0]`.
+    /// The numbers of those that may be [tried](crate::choose::candidates). What has no number is tried if this is
+    /// `[0]`.
     pub(crate) tried: &'static [usize],
     /// The numbers of those that are proved.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests prove"))]

@@ -1,8 +1,8 @@
 //! Which algorithm a call goes by: a table, and what the cost model says of the alternatives.
 //!
-//! The choice depends only on what all ranks know: the operation, the bytes of [`Call::bytes`], whether the operation is
-//! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies
-//! and what its layout is, one rank knows alone: that never matters here.
+//! The choice depends only on what all ranks know: the operation, the bytes of [`Call::bytes`], whether the operation
+//! is commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer
+//! lies and what its layout is, one rank knows alone: that never matters here.
 use crate::Level;
 use crate::algorithm::{Algorithm, Exchange, Method, MethodEntry, TABLE};
 use crate::call::Call;
@@ -11,8 +11,8 @@ use crate::error::BuildError;
 use crate::hyperq::Settings;
 use crate::locality::Locality;
 use crate::operation::Operation;
-use crate::page::Page;
 use crate::sample::Sample;
+use crate::sm::SharedSegment;
 use crate::suits::{is_frugal, suits};
 use crate::tree::Tree;
 
@@ -101,8 +101,8 @@ const SHARED: Method = Method::Shared;
 /// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. On several hosts,
 /// short calls go by messages between the hosts' leaders, and through shared memory on each host. Among many ranks
 /// nothing goes round a ring or along a chain, in as many rounds as there are ranks, if its pieces would be short. If
-/// they are long, a reduction that is scattered goes round the ring: that takes memory for two blocks, the others as much
-/// as all ranks' blocks.
+/// they are long, a reduction that is scattered goes round the ring: that takes memory for two blocks, the others as
+/// much as all ranks' blocks.
 pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::Barrier, ANY, ANY_LEN, SHARED),
     rule(Operation::Bcast, ANY, ANY_LEN, SHARED),
@@ -242,8 +242,8 @@ fn is_affordable(call: &Call<'_>, locality: &Locality, algorithm: &Algorithm) ->
 }
 
 /// By which rule of the table a call goes through memory that its ranks share, if they do share some and the call
-/// can go that way ([`Page::takes`](crate::page::Page::takes)). The operation's first rule of [`Method::Shared`] for so many
-/// ranks says up to which length; rules of other methods do not matter.
+/// can go that way ([`SharedSegment::takes`](crate::sm::SharedSegment::takes)). The operation's first rule of
+/// [`Method::Shared`] for so many ranks says up to which length; rules of other methods do not matter.
 #[must_use]
 pub fn shared_rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<usize> {
     let ranks = locality.ranks();
@@ -253,7 +253,7 @@ pub fn shared_rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> O
             && ranks <= rule.ranks_max
     };
     let index = table.rules.iter().position(is_meant)?;
-    (covers(&table.rules[index], call, ranks) && Page::takes(call, ranks)).then_some(index)
+    (covers(&table.rules[index], call, ranks) && SharedSegment::takes(call, ranks)).then_some(index)
 }
 
 /// Whether a rule is for such a call.

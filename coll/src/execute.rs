@@ -6,13 +6,13 @@
 //!
 //! # What is where
 //!
-//! A [`Schedule`] and buffers go into `run` (which steps wait, which are under way); a step that may begin goes to `act`
-//! (messages, engines, reducers); what ends comes back to `run`, until all steps have ended.
+//! A [`Schedule`] and buffers go into `run` (which steps wait, which are under way); a step that may begin goes to
+//! `act` (messages, engines, reducers); what ends comes back to `run`, until all steps have ended.
 //!
 //! - before it begins: `compare` (checked mode) with `elements`; `tickets` (tags); `members` (which ranks take part);
 //! - buffers: `rows` (the user's, by blocks), `memory` and `lender` (intermediate data);
 //! - `tasks`: what runs when a task comes, and who carries it; `error`: how a collective fails;
-//! - without schedules: `page` (shared memory of a host), [`hyperq`] (processes that share a GPU).
+//! - without schedules: `sm` (shared memory of a host), [`hyperq`] (processes that share a GPU).
 //!
 //! # What moves how
 //! - A place that is plain memory is sent, received and combined where it is, as bytes: these match whatever datatype
@@ -21,9 +21,9 @@
 //! - Any other place passes through packed memory of its own, which exists while its step is under way.
 //!
 //! # Tasks
-//! Schedules of [`Method::Xtq`](crate::Method::Xtq) have tasks, which somebody [carries](Executor::with_tasks). The executor
-//! has all that may come expected before it sends anything; one that has come combines its payload into scratch memory, on
-//! whatever thread. `advance` only finds that it has.
+//! Schedules of [`Method::Xtq`](crate::Method::Xtq) have tasks, which somebody [carries](Executor::with_tasks). The
+//! executor has all that may come expected before it sends anything; one that has come combines its payload into
+//! scratch memory, on whatever thread. `advance` only finds that it has.
 //!
 //! # Intercommunicators
 //! Ranks are numbered through both groups, in schedules and in errors; [`between`] says how.
@@ -72,9 +72,9 @@ mod lender;
 mod members;
 #[allow(unsafe_code, reason = "allocates aligned memory, and gives back what was lent")]
 mod memory;
-pub mod page;
 mod rows;
 mod run;
+pub mod sm;
 #[allow(unsafe_code, reason = "combines what has come into memory that the executor grants")]
 mod tasks;
 mod tickets;
@@ -102,8 +102,9 @@ use memory::Room;
 use rows::Spot;
 use run::Run;
 
-/// How many steps of several ranks a schedule may have: so many numbers of the page a collective takes. It is odd:
-/// mailboxes have room for an even number of notes of each rank, and so collectives with one such step use all of it by turns.
+/// How many steps of several ranks a schedule may have: a collective takes so many numbers of the shared segment. It is
+/// odd: mailboxes have room for an even number of notes of each rank, and so collectives with one such step use all of
+/// it by turns.
 const SHARES_MAX: u64 = 3;
 
 /// What does not change while a collective runs.
@@ -248,15 +249,15 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// What [`advance`](Self::advance) is to do. `combine` is needed if the schedule combines elements. If there is no memory
-    /// for intermediate data, the collective fails, and the other ranks are told.
+    /// What [`advance`](Self::advance) is to do. `combine` is needed if the schedule combines elements. If there is no
+    /// memory for intermediate data, the collective fails, and the other ranks are told.
     ///
     /// # Safety
     /// From the first call of `advance` until one gives [`Poll::Ready`], the rows describe memory that is valid, those
     /// of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
     /// nothing else touches it; the two do not overlap. If the executor is dropped before that, or a call of `advance`
-    /// unwinds: until the endpoint is dropped, or its memory was [taken back](Pml::take_back), and until a page that it was
-    /// [advanced with](Self::advance_with) was given up.
+    /// unwinds: until the endpoint is dropped, or its memory was [taken back](Pml::take_back), and until a shared
+    /// segment that it was [advanced with](Self::advance_with) was given up.
     ///
     /// # Errors
     /// Rows, communicator, or operation do not fit the schedule; more messages than can be told apart.
@@ -365,28 +366,28 @@ impl Executor {
         engine: &dyn Engine,
         reducer: &dyn Reducer,
     ) -> Poll<Result<(), CollError>> {
-        self.go_on(&mut Tools { pml, engine, reducer, page: None })
+        self.go_on(&mut Tools { pml, engine, reducer, segment: None })
     }
 
-    /// As [`advance`](Self::advance), of a rank whose host's ranks have a page in common, by which they do what the
-    /// [schedule has in common](Action::Share). `number` is the collective's among those of the page, which the ranks of
-    /// the host count alike; until one has ended, the page does no other. A step waits for the page that it has begun on:
-    /// with another one it gets no further, and if that page is gone, it fails.
+    /// As [`advance`](Self::advance), of a rank whose host's ranks have a shared segment, by which they do what the
+    /// [schedule has in common](Action::Share). `number` is the collective's among those of the segment, which the
+    /// ranks of the host count alike; until one has ended, the segment does no other. A step waits for the segment that
+    /// it has begun on: with another one it gets no further, and if that segment is gone, it fails.
     ///
-    /// If the executor is dropped before it has ended, the page is [given up](page::Page::give_up) before the memory of the
-    /// rows goes.
+    /// If the executor is dropped before it has ended, the segment is [given up](sm::SharedSegment::give_up) before the
+    /// memory of the rows goes.
     ///
     /// # Errors
     /// As for `advance`.
     pub fn advance_with(
         &mut self,
-        (page, number): (&mut page::Page, u64),
+        (segment, number): (&mut sm::SharedSegment, u64),
         pml: &mut Pml,
         engine: &dyn Engine,
         reducer: &dyn Reducer,
     ) -> Poll<Result<(), CollError>> {
-        let page = Some((page, number.saturating_mul(SHARES_MAX)));
-        self.go_on(&mut Tools { pml, engine, reducer, page })
+        let segment = Some((segment, number.saturating_mul(SHARES_MAX)));
+        self.go_on(&mut Tools { pml, engine, reducer, segment })
     }
 
     fn go_on(&mut self, tools: &mut Tools<'_>) -> Poll<Result<(), CollError>> {
@@ -418,8 +419,8 @@ impl Executor {
     }
 
     /// A process says that it is, or was, in another operation as this collective: this rank fails, without waiting for
-    /// what was not received or taken so far. Not if there is no such operation, or the process is no member. Whether it
-    /// has not failed so before.
+    /// what was not received or taken so far. Not if there is no such operation, or the process is no member. Whether
+    /// it has not failed so before.
     pub fn differs(&mut self, pml: &mut Pml, process: u32, theirs: u8) -> bool {
         let (rank, theirs) =
             (self.plan.ticket.members().rank_of(process), Operation::from_code(theirs));
@@ -430,8 +431,8 @@ impl Executor {
         self.run.go_astray(pml, rank, CollError::Mismatch { rank, theirs, ours })
     }
 
-    /// Whether a waiting caller should poll and not sleep: work of an engine is under way, or another collective of this
-    /// rank is in the way. Otherwise there is nothing to do until `pml` makes progress.
+    /// Whether a waiting caller should poll and not sleep: work of an engine is under way, or another collective of
+    /// this rank is in the way. Otherwise there is nothing to do until `pml` makes progress.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         match &self.comparison {

@@ -10,16 +10,17 @@
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
 //! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
 //! - [`hyperq`] decides how processes that share a GPU copy; [`HyperQ`] does it.
-//! - [`page`] does collectives on one host without messages: by notes, and through slots, in shared memory.
+//! - [`sm`] does collectives on one host without messages: by notes, and through slots, in shared memory.
 //! - [`runtime`] has the contract of all these ways, a queue for each communicator, and all collectives in flight.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `testkit` (a feature) has what tests of executors need.
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
 //!   definition: it finds wrong results, races, messages that do not fit, and deadlocks.
 //!
-//! How it is made: `team.rs` (who takes part), `tree.rs` (shapes), `algorithms/` (a family each) and `builder.rs`, which
-//! derives dependencies from the bytes that steps touch. Lengths are in packed bytes: both ends of a message may use
-//! different datatypes of one signature. Nothing but [`execute`] touches memory; nothing looks at a clock or a file.
+//! How it is made: `team.rs` (who takes part), `tree.rs` (shapes), `algorithms/` (a family each) and `builder.rs`,
+//! which derives dependencies from the bytes that steps touch. Lengths are in packed bytes: both ends of a message may
+//! use different datatypes of one signature. Nothing but [`execute`] touches memory; nothing looks at a clock or a
+//! file.
 //!
 //! ```
 //! use gapless_coll::{Algorithm, Call, Locality, Method, Tree, build};
@@ -80,7 +81,7 @@ pub use cost::{Cost, Wire, predict};
 pub use draft::{Draft, DraftError};
 pub use error::{BuildError, Misfit};
 pub use execute::hyperq::{HyperQ, Outcome};
-pub use execute::page;
+pub use execute::sm;
 pub use execute::{
     Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer, TaskFault,
     TaskKernel, TaskName, Tasks, Ticket, Work,

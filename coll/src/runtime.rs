@@ -7,15 +7,16 @@
 //!                                                                         schedule   messages, tasks; takes everything
 //! ```
 //!
-//! - [`Module`] is the contract. The ranks of a communicator agree on a list of modules when they first need it, and a call
-//!   goes by the first that takes it. One that finds in the call that it cannot, at all ranks alike, gives it to the next.
+//! - [`Module`] is the contract. The ranks of a communicator agree on a list of modules when they first need it, and a
+//!   call goes by the first that takes it. One that finds in the call that it cannot, at all ranks alike, gives it to
+//!   the next.
 //! - [`Queue`] has a communicator's modules, and the calls that wait for them, in the order of calls.
 //! - [`InFlight`] has all collectives of a process that have begun, and advances them.
 //! - [`AllEngines`] is what modules move and combine data with: every memory by its engine.
 //! - A blocking call may [borrow](Borrowed) the modules, so that it looks at shared memory without any lock.
 //!
-//! To add a way to carry out collectives is to write a module, and to add it to the list in `queue.rs`, or from outside by a
-//! [`Component`].
+//! To add a way to carry out collectives is to write a module, and to add it to the list in `queue.rs`, or from outside
+//! by a [`Component`].
 
 mod advance;
 mod borrowed;
@@ -46,5 +47,5 @@ pub use in_flight::{Fate, InFlight, OpId, Spent, Started};
 pub use module::{Armed, Begun, Component, Cx, Engines, MODULE_TAGS, Module, Modules};
 pub use op::{CollOp, Contiguous, Form};
 pub use owned_call::OwnedCall;
-pub use queue::{AtRest, Before, Blocking, Queue, QueueState, Segment};
+pub use queue::{AtRest, Before, Blocking, Queue, QueueState, SharedBy};
 pub use schedules::{ScheduleCache, Schedules};

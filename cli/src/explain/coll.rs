@@ -12,7 +12,7 @@ use gapless::tuning::coll::{self, Rule, Settings, Table};
 use gapless_coll::choose::{
     Alternative, alternatives, candidates, choose, rule_for, shared_rule_for,
 };
-use gapless_coll::page::{Outline, Page};
+use gapless_coll::sm::{Outline, SharedSegment};
 use gapless_coll::{
     Algorithm, BuildError, Cost, GoalRank, Level, Locality, Method, Operation, Sample, Wire,
     predict,
@@ -52,7 +52,8 @@ pub(super) struct Collective {
     /// Explain what goes by messages also where the ranks could share memory
     #[arg(long, requires = "coll")]
     messages: bool,
-    /// Explain this algorithm, whatever the table chooses: "ring", "chain in 64K", "doubling over binomial over numa flat"
+    /// Explain this algorithm, whatever the table chooses: "ring", "chain in 64K", "doubling over binomial over numa
+    /// flat"
     #[arg(long, value_name = "NAME", requires = "coll")]
     algorithm: Option<String>,
     /// The root of a rooted operation
@@ -150,7 +151,7 @@ impl Collective {
         if locality.hosts().len() > 1 || self.messages {
             return Ok(None);
         }
-        Ok(Page::outline(&sample.of(self.rank).call(), self.rank, sample.ranks())?)
+        Ok(SharedSegment::outline(&sample.of(self.rank).call(), self.rank, sample.ranks())?)
     }
 
     fn subject(

@@ -5,9 +5,9 @@
 //! level's tree are the leaders of the next finer level's groups, and on that of the finest all ranks of the group. So
 //! each group's data crosses the group's border once.
 //!
-//! In the place of a tree, the ranks of a host may go through memory that they share ([`Together`]). What a page does not
-//! [take](Page::takes) goes along the tree. That depends on the host alone: hosts see no more of each other than what
-//! leaders send.
+//! In the place of a tree, the ranks of a host may go through memory that they share ([`Together`]). What a shared
+//! segment does not [take](SharedSegment::takes) goes along the tree. That depends on the host alone: hosts see no more
+//! of each other than what leaders send.
 use std::ops::Range;
 
 use crate::algorithm::Method;
@@ -19,7 +19,7 @@ use crate::builder::Builder;
 use crate::call::{Call, Reduction};
 use crate::level::Within;
 use crate::locality::{Groups, Locality};
-use crate::page::Page;
+use crate::sm::SharedSegment;
 use crate::team::Team;
 use crate::together::Together;
 use crate::tree::{Node, Tree};
@@ -54,10 +54,10 @@ struct Inner {
 }
 
 impl Inner {
-    /// The ranks of the group, if they do this through memory that they share. `call`: as they would call it if they were
-    /// all there are.
+    /// The ranks of the group, if they do this through memory that they share. `call`: as they would call it if they
+    /// were all there are.
     fn circle(&self, call: &Call<'_>) -> Option<&[usize]> {
-        self.circle.as_deref().filter(|circle| Page::takes(call, circle.len()))
+        self.circle.as_deref().filter(|circle| SharedSegment::takes(call, circle.len()))
     }
 
     /// The leader.
@@ -392,9 +392,9 @@ pub(crate) fn reduce_scatter(
     part(b, levels, (out, held), len);
 }
 
-/// Groups must be consecutive. What the ranks of a group send is gathered at its leader; leaders send each other what is
-/// for the other's group; and all ranks of a group get what came for any of them, and take out what is for them. So few
-/// messages cross a group's border, but what arrives is read by the whole group: it is for short blocks.
+/// Groups must be consecutive. What the ranks of a group send is gathered at its leader; leaders send each other what
+/// is for the other's group; and all ranks of a group get what came for any of them, and take out what is for them. So
+/// few messages cross a group's border, but what arrives is read by the whole group: it is for short blocks.
 pub(crate) fn alltoall(
     b: &mut Builder,
     levels: &Levels,

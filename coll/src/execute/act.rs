@@ -12,8 +12,8 @@ use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
 
 use super::Plan;
 use super::error::CollError;
-use super::page::{Begun, Page, Task};
 use super::rows::{Combine, Piece, Spot};
+use super::sm::{Begun, SharedSegment, Task};
 use super::tasks;
 use crate::call::Call;
 use crate::operation::Operation;
@@ -24,8 +24,8 @@ pub(super) struct Tools<'a> {
     pub(super) pml: &'a mut Pml,
     pub(super) engine: &'a dyn Engine,
     pub(super) reducer: &'a dyn Reducer,
-    /// The page of this rank's host, and the number of the first step on it.
-    pub(super) page: Option<(&'a mut Page, u64)>,
+    /// The shared segment of this rank's host, and the number of the first step on it.
+    pub(super) segment: Option<(&'a mut SharedSegment, u64)>,
 }
 
 /// Work of engines that may be under way.
@@ -135,13 +135,13 @@ impl Tools<'_> {
         number: u64,
         task: Task,
     ) -> Result<Begun, CollError> {
-        let Some((page, first)) = &mut self.page else {
+        let Some((segment, first)) = &mut self.segment else {
             return Err(CollError::NotShared { operation });
         };
-        // SAFETY: as in `send`: the step does not end before this page's part in it, and no other step touches what this
-        // one writes. If the executor is dropped before, memory of its own is never freed, and whoever has granted the
-        // rows gives the page up before they go (`Executor::advance_with`).
-        unsafe { page.begin_step(first.saturating_add(number), task) }
+        // SAFETY: as in `send`: the step does not end before this segment's part in it, and no other step touches what
+        // this one writes. If the executor is dropped before, memory of its own is never freed, and whoever has granted
+        // the rows gives the segment up before they go (`Executor::advance_with`).
+        unsafe { segment.begin_step(first.saturating_add(number), task) }
     }
 
     /// Begins a step of several ranks at a rank that has failed. An error: it has ended.
@@ -151,15 +151,15 @@ impl Tools<'_> {
         (call, of): (&Call<'_>, (usize, usize)),
         failure: CollError,
     ) -> Result<Begun, CollError> {
-        let Some((page, first)) = &mut self.page else { return Err(failure) };
-        page.fail_step(first.saturating_add(number), (call, of), failure, self.pml)
+        let Some((segment, first)) = &mut self.segment else { return Err(failure) };
+        segment.fail_step(first.saturating_add(number), (call, of), failure, self.pml)
     }
 
     /// Goes on with a step of several ranks; how it went, if it has ended.
     pub(super) fn advance_share(&mut self, begun: &Begun) -> Option<Result<(), CollError>> {
-        // Whoever has begun it on a page brings the page along.
-        let Some((page, _)) = self.page.as_mut() else { return begun.without_page() };
-        page.advance_step(begun, self.pml, self.engine, self.reducer)
+        // Whoever has begun it on a shared segment brings that along.
+        let Some((segment, _)) = self.segment.as_mut() else { return begun.without_segment() };
+        segment.advance_step(begun, self.pml, self.engine, self.reducer)
     }
 
     /// What a task does that comes for a place; `None`: the place is no plain memory of the host. Grants the place from

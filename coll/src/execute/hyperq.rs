@@ -1,28 +1,28 @@
-//! Collectives of ranks whose buffers lie on one GPU: gathered into a buffer of one of them, combined there, and scattered,
-//! by copies of two kinds ([`crate::hyperq`]).
+//! Collectives of ranks whose buffers lie on one GPU: gathered into a buffer of one of them, combined there, and
+//! scattered, by copies of two kinds ([`crate::hyperq`]).
 //!
-//! The ranks share a few words of memory ([`page`](crate::page) has them behind its slots). Each says there that it has
+//! The ranks share a few words of memory ([`sm`](crate::sm) has them behind its slots). Each says there that it has
 //! come, with which GPU; the leader says who copies by which kind. Every rank acts on its own memory: it copies to and
-//! from the leader's buffer by a mapping, or to and from staging memory that all share; the leader moves data between its
-//! staging memory and its buffer.
+//! from the leader's buffer by a mapping, or to and from staging memory that all share; the leader moves data between
+//! its staging memory and its buffer.
 //!
 //! # Heads
 //! If processes take turns on the GPU, each copy of another process waits for its turn. So one process on the GPU, its
-//! *head*, can do all the work: the others lend it their buffers, which it maps. If buffers lie on several GPUs, each has a
-//! head, and heads read what the others have combined ([`Mode::Led`]). The leader is one of them, and tells the others when
-//! to go on (`chief`, `head`). It waits until all ranks are there, and knows then which way to go; the ranks learn it by
-//! its first order.
+//! *head*, can do all the work: the others lend it their buffers, which it maps. If buffers lie on several GPUs, each
+//! has a head, and heads read what the others have combined ([`Mode::Led`]). The leader is one of them, and tells the
+//! others when to go on (`chief`, `head`). It waits until all ranks are there, and knows then which way to go; the
+//! ranks learn it by its first order.
 //!
 //! # When ranks' buffers lie elsewhere
 //! A rank knows where its own buffers lie, and nothing of the others'. So one whose buffers are not all on one GPU
 //! [says so](HyperQ::decline), and goes on by other means at once. The others come to [`Outcome::Elsewhere`], before
-//! anything was written to their buffers, and go on by the same means. So do all if the leader has no memory, or another
-//! rank cannot map it.
+//! anything was written to their buffers, and go on by the same means. So do all if the leader has no memory, or
+//! another rank cannot map it.
 //!
 //! # Failures
 //! A rank that fails says so; the leader tells all others who is to blame. The leader notices ranks that are lost, and
-//! the others notice the leader's loss. Whoever returns has nothing in flight, and nothing works on its buffers: of a head
-//! that is lost, the transport says when. If a rank comes later than that, it finds
+//! the others notice the leader's loss. Whoever returns has nothing in flight, and nothing works on its buffers: of a
+//! head that is lost, the transport says when. If a rank comes later than that, it finds
 //! the leader's last word. A call that does not fit the other ranks' calls waits for them, as messages do.
 
 mod chief;
@@ -174,12 +174,12 @@ impl HyperQ {
         space_of(rows)
     }
 
-    /// Begins a call that ranks [ask](HyperQ::asks) each other about; [`advance`](HyperQ::advance) carries it out. `number`:
-    /// as for [`Page::begin`](crate::page::Page::begin). Gives whether it has begun. If not, the rank has
-    /// [declined](HyperQ::decline).
+    /// Begins a call that ranks [ask](HyperQ::asks) each other about; [`advance`](HyperQ::advance) carries it out.
+    /// `number`: as for [`SharedSegment::begin`](crate::sm::SharedSegment::begin). Gives whether it has begun. If not,
+    /// the rank has [declined](HyperQ::decline).
     ///
     /// # Safety
-    /// As for [`Page::begin`](crate::page::Page::begin): until `advance` gives [`Poll::Ready`], or
+    /// As for [`SharedSegment::begin`](crate::sm::SharedSegment::begin): until `advance` gives [`Poll::Ready`], or
     /// [`give_up`](HyperQ::give_up) says that all buffers are free.
     ///
     /// # Errors
@@ -425,9 +425,9 @@ impl HyperQ {
             }
     }
 
-    /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting. Gives whether all
-    /// buffers are free: a head may work on those that this rank has lent it, until it has ended or given up. Then ask
-    /// again; if the head is lost, nobody says so.
+    /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting. Gives
+    /// whether all buffers are free: a head may work on those that this rank has lent it, until it has ended or given
+    /// up. Then ask again; if the head is lost, nobody says so.
     pub fn give_up(&mut self) -> bool {
         let Some((part, role)) = &mut self.going else { return true };
         match role {
@@ -448,8 +448,8 @@ impl HyperQ {
         true
     }
 
-    /// In the last call that this rank has led: how many copies of the gather were host-staged, and how many went by IPC;
-    /// and of the scatter.
+    /// In the last call that this rank has led: how many copies of the gather were host-staged, and how many went by
+    /// IPC; and of the scatter.
     #[must_use]
     pub fn copied(&self) -> Option<[[usize; 2]; 2]> {
         self.copied
@@ -473,8 +473,8 @@ impl HyperQ {
         self.moments.to_string()
     }
 
-    /// Frees its memory, as far as peers have let go; for a communicator that is freed. Whether nothing is left: if not,
-    /// poll and ask again, or that memory is never freed.
+    /// Frees its memory, as far as peers have let go; for a communicator that is freed. Whether nothing is left: if
+    /// not, poll and ask again, or that memory is never freed.
     pub fn close(&mut self, pml: &mut Pml) -> bool {
         self.mapped.iter_mut().for_each(|mapped| *mapped = None);
         self.lead.close(pml.bml_mut())

@@ -97,7 +97,7 @@ enum Phase {
     Working,
     /// Engines pack what is to be shared.
     Packed,
-    /// A page does the step.
+    /// A shared segment does the step.
     Sharing,
     /// Engines pack what a task takes along.
     Gathering { to: u32, slot: u32 },

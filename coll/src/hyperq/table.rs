@@ -87,11 +87,11 @@ impl Table {
         self.gpus.iter().any(|gpu| gpu.model == model && gpu.mps == mps && !gpu.entries.is_empty())
     }
 
-    /// How many copies of each kind, of so many bytes each, among so many processes. Between two lengths of the table the
-    /// part that is host-staged changes evenly with the logarithm. What holds for the nearest number of processes is
-    /// scaled. A model that it does not know is taken for another one under the same service; without any, IPC is used
-    /// where processes share the GPU, and where they take turns, host-staged copies if they are short, and both if they
-    /// are long.
+    /// How many copies of each kind, of so many bytes each, among so many processes. Between two lengths of the table
+    /// the part that is host-staged changes evenly with the logarithm. What holds for the nearest number of processes
+    /// is scaled. A model that it does not know is taken for another one under the same service; without any, IPC is
+    /// used where processes share the GPU, and where they take turns, host-staged copies if they are short, and both if
+    /// they are long.
     #[must_use]
     pub fn counts(
         &self,
@@ -160,7 +160,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Automatic, for what is too long for a note on the page.
+    /// Automatic, for what is too long for a note.
     fn default() -> Settings {
         Settings { mode: Mode::Auto, bytes_min: 1025, table: Table::default() }
     }

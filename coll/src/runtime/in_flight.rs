@@ -1,14 +1,14 @@
-//! All collectives of a process that have begun, behind the lock that its endpoint is behind: whoever makes progress advances
-//! all of them.
+//! All collectives of a process that have begun, behind the lock that its endpoint is behind: whoever makes progress
+//! advances all of them.
 //!
-//! Each has a request of the endpoint, which ends with it: so they are waited for and watched like messages. Those that go by
-//! messages alone are independent of each other. All others stand in their communicator's [`Queue`].
+//! Each has a request of the endpoint, which ends with it: so they are waited for and watched like messages. Those that
+//! go by messages alone are independent of each other. All others stand in their communicator's [`Queue`].
 //!
 //! # Memory
-//! The first of a queue is at work on its buffers, and memory of those that wait is only described. What has begun ends, or
-//! is given up with the endpoint ([`InFlight::give_up`]), which waits for engines. Modules of the first are in the queue,
-//! where that finds them: they are never lent meanwhile. A handle that is dropped leaves its memory to the entry. What is
-//! cancelled does not exist: collectives cannot be (MPI 4.1 §6.12).
+//! The first of a queue is at work on its buffers, and memory of those that wait is only described. What has begun
+//! ends, or is given up with the endpoint ([`InFlight::give_up`]), which waits for engines. Modules of the first are in
+//! the queue, where that finds them: they are never lent meanwhile. A handle that is dropped leaves its memory to the
+//! entry. What is cancelled does not exist: collectives cannot be (MPI 4.1 §6.12).
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use gapless_pml::{Comm, Pml, PmlError, RequestId};
 use super::module::{Cx, Engines};
 use super::queue::{Item, Queue, QueueState};
 use super::{CollOp, Form};
-use crate::page::Opening;
+use crate::sm::Opening;
 use crate::{CollError, Sequencer};
 
 /// How often a start looks for what others have contributed: to put it into a queue takes longer.
@@ -107,7 +107,8 @@ pub(super) struct Leaving {
     queue: Arc<Queue>,
 }
 
-/// One collective. When it is dropped, so may be a user's function, which may do anything: that is done without the lock.
+/// One collective. When it is dropped, so may be a user's function, which may do anything: that is done without the
+/// lock.
 #[derive(Debug)]
 pub(super) struct OpEntry {
     pub(super) op: Box<CollOp>,
@@ -337,8 +338,8 @@ impl InFlight {
         request
     }
 
-    /// The ranks of a communicator begin to agree on its modules; `mates`: those of this host, if there are several hosts,
-    /// which make a segment of their own if all of them have none.
+    /// The ranks of a communicator begin to agree on its modules; `mates`: those of this host, if there are several
+    /// hosts, which make a segment of their own if all of them have none.
     pub fn open(
         &mut self,
         with: (&mut Pml, &mut Spent),
@@ -491,8 +492,8 @@ impl InFlight {
         }
     }
 
-    /// The handle of one is dropped, with its memory if that may be in use. What is of no use any more comes back, to be
-    /// dropped without the lock. After a panic there is no endpoint to be told.
+    /// The handle of one is dropped, with its memory if that may be in use. What is of no use any more comes back, to
+    /// be dropped without the lock. After a panic there is no endpoint to be told.
     pub fn let_go(
         &mut self,
         pml: Option<&mut Pml>,
@@ -513,8 +514,8 @@ impl InFlight {
         entry.into_iter().chain(memory).collect()
     }
 
-    /// Ends all use of memory by those in flight, once the endpoint has taken memory back. They never end; what users' code
-    /// may hang on goes to `spent`. Results of others can still be asked for.
+    /// Ends all use of memory by those in flight, once the endpoint has taken memory back. They never end; what users'
+    /// code may hang on goes to `spent`. Results of others can still be asked for.
     pub fn give_up(&mut self, spent: &mut Spent) {
         for Listed { queue, .. } in std::mem::take(&mut self.queues) {
             let items = queue.with(|state| {
@@ -536,7 +537,8 @@ impl InFlight {
     }
 }
 
-/// Whether a persistent collective that is started again may go by its modules. Its ranks agree on them in the second start.
+/// Whether a persistent collective that is started again may go by its modules. Its ranks agree on them in the second
+/// start.
 fn may_queue_again(entry: &mut OpEntry) -> bool {
     let OpEntry { op, queue, .. } = entry;
     if !op.is_ordered() {
@@ -553,7 +555,7 @@ fn may_queue_again(entry: &mut OpEntry) -> bool {
             }
             state.items.push_back(Item::Opening(Box::new(opening)));
         }
-        state.segment() != super::Segment::Nobody
+        state.shared_by() != super::SharedBy::Nobody
     })
 }
 
@@ -564,6 +566,6 @@ fn starts_at_once(entry: &mut OpEntry, pml: &mut Pml) -> bool {
     queue.with(|state| {
         let Some(at) = state.at_rest() else { return false };
         // SAFETY: whoever starts it grants the memory to this start (`CollOp::new`).
-        unsafe { at.page.attempt(op.number(), known, buffers, pml, brief_looks()) }
+        unsafe { at.segment.attempt(op.number(), known, buffers, pml, brief_looks()) }
     })
 }

@@ -7,7 +7,7 @@ use gapless_mem::Region;
 
 use super::module::{Begun, Cx, Engines, Module};
 use super::{OwnedCall, Schedules};
-use crate::execute::page::{Known, Task};
+use crate::execute::sm::{Known, Task};
 use crate::{Call, CollError, Combine, Executor, Operation, Outcome, Rows, Schedule, Ticket};
 
 /// The memory of both buffers, where that is contiguous memory of the host, or there is none.
@@ -43,7 +43,8 @@ pub struct CollOp {
     contiguous: Option<Contiguous>,
     /// By what it goes that needs messages.
     by_messages: Option<ByMessages>,
-    /// By messages alone. A persistent one has it from the beginning, and goes so when it is started for the first time.
+    /// By messages alone. A persistent one has it from the beginning, and goes so when it is started for the first
+    /// time.
     pub(super) executor: Option<Box<Executor>>,
     /// By messages, and the segment of this host.
     pub(super) hosted: Option<Box<Executor>>,
@@ -77,9 +78,9 @@ impl CollOp {
     ///
     /// # Safety
     /// From when it begins until it has ended, or was given up after the endpoint's memory was
-    /// [taken back](gapless_pml::Pml::take_back), the rows describe memory that is valid, those of the send buffer for reads
-    /// while nothing writes it, those of the receive buffer for reads and writes while nothing else touches it; the two do
-    /// not overlap. A persistent one: from each start.
+    /// [taken back](gapless_pml::Pml::take_back), the rows describe memory that is valid, those of the send buffer for
+    /// reads while nothing writes it, those of the receive buffer for reads and writes while nothing else touches it;
+    /// the two do not overlap. A persistent one: from each start.
     #[must_use]
     pub unsafe fn new(
         (operation, form, number): (Operation, Form, u64),
@@ -122,9 +123,10 @@ impl CollOp {
     /// The same, of which this is known.
     ///
     /// # Safety
-    /// `known` was made of this one's call, by this rank, in a communicator of this size, and its `combine` is for this one's
-    /// elements: buffers are not compared with it again. If the page has [tried](crate::page::Page::attempt) a collective with
-    /// this one's number, that was this one, with these buffers.
+    /// `known` was made of this one's call, by this rank, in a communicator of this size, and its `combine` is for this
+    /// one's elements: buffers are not compared with it again. If the shared segment has
+    /// [tried](crate::sm::SharedSegment::attempt) a collective with this one's number, that was this one, with these
+    /// buffers.
     #[must_use]
     pub unsafe fn known(self, known: Known) -> CollOp {
         CollOp { known: Some(known), ..self }
@@ -136,8 +138,8 @@ impl CollOp {
         CollOp { by_messages: Some(ByMessages { schedules, ticket }), ..self }
     }
 
-    /// The same, persistent: it goes by messages when it is started for the first time. `contiguous`: for its fast path;
-    /// `mates`: the ranks of this host, if there are several hosts and it may share memory with them.
+    /// The same, persistent: it goes by messages when it is started for the first time. `contiguous`: for its fast
+    /// path; `mates`: the ranks of this host, if there are several hosts and it may share memory with them.
     ///
     /// # Errors
     /// As [`Executor::new`].
@@ -274,8 +276,8 @@ impl CollOp {
         Ok(())
     }
 
-    /// What carries a schedule out, with memory of the device on which its elements are combined; tasks combine them in that
-    /// of the host.
+    /// What carries a schedule out, with memory of the device on which its elements are combined; tasks combine them in
+    /// that of the host.
     fn executor_of(
         &mut self,
         schedule: Arc<Schedule>,
@@ -286,8 +288,8 @@ impl CollOp {
         let has_tasks = schedule.has_tasks();
         let lender = combine.as_ref().filter(|_| !has_tasks);
         let lender = lender.and_then(|combine| engines.lender(&rows, combine));
-        // SAFETY: whoever made the operation grants the memory from when it begins until it has ended, or was given up after
-        // the endpoint's memory was taken back (`new`).
+        // SAFETY: whoever made the operation grants the memory from when it begins until it has ended, or was given up
+        // after the endpoint's memory was taken back (`new`).
         let mut made = unsafe { Executor::new(schedule, rows, combine, ticket) }?;
         if let Some(tasks) = engines.tasks().filter(|_| has_tasks) {
             made = made.with_tasks(tasks);

@@ -1,30 +1,30 @@
 //! A communicator's collectives: its modules, and the calls that wait for them in the order of calls.
 //!
-//! A communicator's ranks agree on its modules in its first collective, blocking or not, whatever that is: before a rank
-//! looks at its arguments, so that one that is refused takes part as well ([`Opening`]). If the ranks are on several hosts
-//! and have no segment in common, those of each host make one of their own. A persistent collective has a queue of its own,
-//! as its starts have no order among the communicator's collectives: its ranks agree in its second start. The first one goes
-//! by messages, and compares what the ranks have described.
+//! A communicator's ranks agree on its modules in its first collective, blocking or not, whatever that is: before a
+//! rank looks at its arguments, so that one that is refused takes part as well ([`Opening`]). If the ranks are on
+//! several hosts and have no segment in common, those of each host make one of their own. A persistent collective has a
+//! queue of its own, as its starts have no order among the communicator's collectives: its ranks agree in its second
+//! start. The first one goes by messages, and compares what the ranks have described.
 //!
 //! # Why a queue cannot be a deadlock
 //! A module carries out one call after the other, so those that go by one begin in the order of calls, each when those
 //! before it have ended at this rank. A blocking one that finds a queue joins it.
 //! - To start is local: a start never waits, whatever is in the queue (MPI 4.1 §3.7, §6.12).
-//! - The members of a communicator start its collectives in the same order (§6.12). So if one of them is the *k*-th in the
-//!   order of calls here, it is so at all members, and whoever has started it has started all before it.
-//! - Suppose that the *k*-th does not end at some rank although all members have started it and make progress. Let *k* be the
-//!   least such number. Those before it end at all ranks, so it becomes the first in every queue; all its ranks take part,
-//!   and so it ends. There is no such *k*.
-//! - A program may wait for a later one first. MPI lets any collective synchronize (§6.1, §6.14): to wait for the *k*-th may
-//!   need all members to have started the *k*-th, and so those before it. A program that is right by MPI needs no more than
-//!   that here.
+//! - The members of a communicator start its collectives in the same order (§6.12). So if one of them is the *k*-th in
+//!   the order of calls here, it is so at all members, and whoever has started it has started all before it.
+//! - Suppose that the *k*-th does not end at some rank although all members have started it and make progress. Let *k*
+//!   be the least such number. Those before it end at all ranks, so it becomes the first in every queue; all its ranks
+//!   take part, and so it ends. There is no such *k*.
+//! - A program may wait for a later one first. MPI lets any collective synchronize (§6.1, §6.14): to wait for the
+//!   *k*-th may need all members to have started the *k*-th, and so those before it. A program that is right by MPI
+//!   needs no more than that here.
 //! - Queues of several communicators are independent: each is advanced whatever becomes of the others. Collectives by
 //!   messages alone, and other messages, are in no queue, and wait for none.
-//! - Starts of persistent collectives have no order (§6.13). Each such collective has a queue of one start at most, which is
-//!   the same one at all ranks: their number among the starts of this collective.
-//! - On several hosts, a call that goes by messages and the segments of the hosts stands in the queue at every rank. What
-//!   was said holds: queues of the hosts are in the same order, and where a host has no segment its ranks' calls wait for
-//!   nothing but messages.
+//! - Starts of persistent collectives have no order (§6.13). Each such collective has a queue of one start at most,
+//!   which is the same one at all ranks: their number among the starts of this collective.
+//! - On several hosts, a call that goes by messages and the segments of the hosts stands in the queue at every rank.
+//!   What was said holds: queues of the hosts are in the same order, and where a host has no segment its ranks' calls
+//!   wait for nothing but messages.
 //!
 //! # Failures
 //! If a member dies, those that need something of it fail and leave the queue, and the next one has its turn; if the
@@ -42,10 +42,10 @@ use super::OpId;
 use super::module::{Component, Cx, Module, Modules};
 use super::schedule::ByMessages;
 use crate::hyperq::Settings;
-use crate::page::{Opening, Page};
+use crate::sm::{Opening, SharedSegment};
 
-/// What a communicator, or a persistent collective, has for its collectives. Used with the lock held that the endpoint is
-/// behind, by [`Queue::with`] alone.
+/// What a communicator, or a persistent collective, has for its collectives. Used with the lock held that the endpoint
+/// is behind, by [`Queue::with`] alone.
 #[derive(Debug)]
 pub struct Queue(Gate<QueueState>);
 
@@ -77,14 +77,14 @@ enum Agreed {
     Unknown,
     /// They are at it: that is the first item.
     Opening,
-    Here(Segment),
+    Here(SharedBy),
     /// A blocking collective has them.
-    Borrowed(Segment),
+    Borrowed(SharedBy),
 }
 
 /// Which ranks share a segment of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub enum SharedBy {
     /// Nobody can tell yet.
     Unknown,
     /// All of the communicator.
@@ -126,8 +126,8 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// A communicator's. `components` make modules that come before those of this crate; all ranks have the same. `memo`
-    /// lies beside the modules, for whoever [calls by a fast path](QueueState::at_rest).
+    /// A communicator's. `components` make modules that come before those of this crate; all ranks have the same.
+    /// `memo` lies beside the modules, for whoever [calls by a fast path](QueueState::at_rest).
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -175,10 +175,10 @@ fn this_thread() -> usize {
 impl QueueState {
     /// Which ranks share a segment.
     #[must_use]
-    pub fn segment(&self) -> Segment {
+    pub fn shared_by(&self) -> SharedBy {
         match self.agreed {
-            Agreed::Unknown | Agreed::Opening => Segment::Unknown,
-            Agreed::Here(segment) | Agreed::Borrowed(segment) => segment,
+            Agreed::Unknown | Agreed::Opening => SharedBy::Unknown,
+            Agreed::Here(shared_by) | Agreed::Borrowed(shared_by) => shared_by,
         }
     }
 
@@ -199,26 +199,26 @@ impl QueueState {
         self.agreed = Agreed::Opening;
     }
 
-    /// They have agreed, and share this page, or none.
-    pub(super) fn opened(&mut self, comm: &Comm, page: Option<Page>) {
-        let page = page.map(Box::new);
-        let segment = match &page {
-            Some(page) if page.is_whole() => Segment::All,
-            Some(_) => Segment::OfHost,
-            None => Segment::Nobody,
+    /// They have agreed, and share this segment, or none.
+    pub(super) fn opened(&mut self, comm: &Comm, segment: Option<SharedSegment>) {
+        let segment = segment.map(Box::new);
+        let shared_by = match &segment {
+            Some(segment) if segment.is_whole() => SharedBy::All,
+            Some(_) => SharedBy::OfHost,
+            None => SharedBy::Nobody,
         };
-        let gpu = page.as_ref().zip(self.settings.clone());
-        let gpu = gpu.and_then(|(page, settings)| page.hyperq(settings));
-        let (whole, of_host) = match segment {
-            Segment::All => (page, None),
-            _ => (None, page),
+        let gpu = segment.as_ref().zip(self.settings.clone());
+        let gpu = gpu.and_then(|(segment, settings)| segment.hyperq(settings));
+        let (whole, of_host) = match shared_by {
+            SharedBy::All => (segment, None),
+            _ => (None, segment),
         };
         // In the order in which they are asked. `at_rest` looks for the shared memory before the last.
         self.modules.extend(self.components.iter().filter_map(|it| it.module(comm)));
         self.modules.extend(gpu.map(|gpu| Box::new(gpu) as Box<dyn Module>));
-        self.modules.extend(whole.map(|page| page as Box<dyn Module>));
+        self.modules.extend(whole.map(|segment| segment as Box<dyn Module>));
         self.modules.push(Box::new(ByMessages::new(of_host)));
-        self.agreed = Agreed::Here(segment);
+        self.agreed = Agreed::Here(shared_by);
     }
 
     /// The modules, unless they are borrowed.
@@ -245,14 +245,14 @@ impl QueueState {
     #[inline]
     pub fn at_rest(&mut self) -> Option<AtRest<'_>> {
         // A module from outside may take the call before.
-        let rests = self.agreed == Agreed::Here(Segment::All) && self.components.is_empty();
+        let rests = self.agreed == Agreed::Here(SharedBy::All) && self.components.is_empty();
         if !rests || !self.items.is_empty() || self.holder != 0 {
             return None;
         }
         // As `opened` has put them.
-        let [before @ .., page, _] = &mut self.modules[..] else { return None };
-        let page = (&mut **page as &mut dyn Any).downcast_mut()?;
-        Some(AtRest { page, before: Before(before), memo: &mut *self.memo })
+        let [before @ .., segment, _] = &mut self.modules[..] else { return None };
+        let segment = (&mut **segment as &mut dyn Any).downcast_mut()?;
+        Some(AtRest { segment, before: Before(before), memo: &mut *self.memo })
     }
 
     /// Modules give up what they have with the endpoint, as far as peers let them.
@@ -264,7 +264,7 @@ impl QueueState {
 
     /// The communicator is freed: modules go as soon as peers let go of their memory. Whether none is left.
     pub(super) fn free(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.agreed = Agreed::Here(Segment::Nobody);
+        self.agreed = Agreed::Here(SharedBy::Nobody);
         self.modules.retain_mut(|module| !module.close(cx));
         self.modules.is_empty()
     }
@@ -298,20 +298,20 @@ impl QueueState {
             (Some(Item::Reserved(held)), Some(number)) => *held == number,
             _ => false,
         };
-        let Agreed::Here(segment) = self.agreed else { return None };
-        if !is_next || segment != Segment::All || self.blocking() == Blocking::Elsewhere {
+        let Agreed::Here(shared_by) = self.agreed else { return None };
+        if !is_next || shared_by != SharedBy::All || self.blocking() == Blocking::Elsewhere {
             return None;
         }
         self.items.pop_front();
         self.holder = this_thread();
-        self.agreed = Agreed::Borrowed(segment);
+        self.agreed = Agreed::Borrowed(shared_by);
         Some(std::mem::take(&mut self.modules))
     }
 
     /// Takes them back. Whether others have waited for them.
     pub fn give_back(&mut self, modules: Modules) -> bool {
-        if let Agreed::Borrowed(segment) = self.agreed {
-            self.agreed = Agreed::Here(segment);
+        if let Agreed::Borrowed(shared_by) = self.agreed {
+            self.agreed = Agreed::Here(shared_by);
         }
         (self.modules, self.holder) = (modules, 0);
         !self.items.is_empty()
@@ -346,7 +346,7 @@ impl QueueState {
 #[derive(Debug)]
 pub struct AtRest<'q> {
     /// The shared memory of all ranks.
-    pub page: &'q mut Page,
+    pub segment: &'q mut SharedSegment,
     /// The modules that are asked before it.
     pub before: Before<'q>,
     /// What the queue was [made](Queue::new) with.

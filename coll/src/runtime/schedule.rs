@@ -1,34 +1,34 @@
-//! The module `schedule`: messages and tasks, as a [`Schedule`](crate::Schedule) says. It takes everything, and is the last.
-//! Where ranks are on several hosts, those of one may share a segment, by which schedules have [steps](crate::Action::Share):
-//! such calls go one after the other. All others go beside each other.
+//! The module `schedule`: messages and tasks, as a [`Schedule`](crate::Schedule) says. It takes everything, and is the
+//! last. Where ranks are on several hosts, those of one may share a segment, by which schedules have
+//! [steps](crate::Action::Share): such calls go one after the other. All others go beside each other.
 
 use std::task::Poll;
 
 use super::CollOp;
 use super::module::{Armed, Begun, Cx, Module};
-use crate::page::Page;
+use crate::sm::SharedSegment;
 use crate::{CollError, Outcome};
 
 /// The module.
 #[derive(Debug)]
 pub(super) struct ByMessages {
     /// The segment of this host's ranks, if there are several hosts.
-    host: Option<Box<Page>>,
+    host: Option<Box<SharedSegment>>,
 }
 
 impl ByMessages {
-    pub(super) fn new(host: Option<Box<Page>>) -> ByMessages {
+    pub(super) fn new(host: Option<Box<SharedSegment>>) -> ByMessages {
         ByMessages { host }
     }
 
     /// The segment, if it is at work: otherwise messages get the call on.
-    fn at_work(&mut self) -> Option<&mut Page> {
-        self.host.as_deref_mut().filter(|page| page.is_at_work())
+    fn at_work(&mut self) -> Option<&mut SharedSegment> {
+        self.host.as_deref_mut().filter(|segment| segment.is_at_work())
     }
 }
 
-// SAFETY: it works on the buffers by the operation's executor alone, which keeps that promise, and by the segment that it is
-// advanced with: that is given up first.
+// SAFETY: it works on the buffers by the operation's executor alone, which keeps that promise, and by the segment that
+// it is advanced with: that is given up first.
 unsafe impl Module for ByMessages {
     fn name(&self) -> &'static str {
         "schedule"
@@ -49,52 +49,52 @@ unsafe impl Module for ByMessages {
 
     fn advance(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
         let number = op.number();
-        let (Some(page), Some(executor)) = (&mut self.host, &mut op.hosted) else {
+        let (Some(segment), Some(executor)) = (&mut self.host, &mut op.hosted) else {
             return Poll::Ready(Err(CollError::Abandoned));
         };
-        let advanced = executor.advance_with((page, number), cx.pml, cx.engines, cx.engines);
+        let advanced = executor.advance_with((segment, number), cx.pml, cx.engines, cx.engines);
         advanced.map_ok(|()| Outcome::Done)
     }
 
     fn look(&mut self) -> bool {
-        self.at_work().is_some_and(Page::look)
+        self.at_work().is_some_and(SharedSegment::look)
     }
 
     fn arm(&mut self, cx: &mut Cx<'_>) -> Armed {
         match self.at_work() {
-            Some(page) => page.doze(cx.pml).map_or(Armed::Poll, Armed::Until),
+            Some(segment) => segment.doze(cx.pml).map_or(Armed::Poll, Armed::Until),
             None => Armed::Messages,
         }
     }
 
     fn is_armed(&mut self) -> bool {
-        self.at_work().is_none_or(Page::is_announced)
+        self.at_work().is_none_or(SharedSegment::is_announced)
     }
 
     fn is_busy(&self, op: &CollOp) -> bool {
-        let busy = self.host.as_ref().is_some_and(|page| page.is_busy());
+        let busy = self.host.as_ref().is_some_and(|segment| segment.is_busy());
         busy || op.carried_by().is_some_and(crate::Executor::is_busy)
     }
 
     fn awaits(&self) -> Option<u32> {
-        self.host.as_ref().and_then(|page| page.awaits())
+        self.host.as_ref().and_then(|segment| segment.awaits())
     }
 
     fn abandon(&mut self) {
-        if let Some(page) = &mut self.host {
-            page.give_up();
+        if let Some(segment) = &mut self.host {
+            segment.give_up();
         }
     }
 
     fn skip(&mut self, number: u64, cx: &mut Cx<'_>) {
-        if let Some(page) = &mut self.host {
-            page.refuse(number, cx.pml);
+        if let Some(segment) = &mut self.host {
+            segment.refuse(number, cx.pml);
         }
     }
 
     fn close(&mut self, cx: &mut Cx<'_>) -> bool {
-        if let Some(page) = &mut self.host {
-            page.close(cx.pml);
+        if let Some(segment) = &mut self.host {
+            segment.close(cx.pml);
         }
         true
     }

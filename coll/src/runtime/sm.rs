@@ -1,15 +1,15 @@
-//! The module `sm`: shared memory that all ranks map ([`page`](crate::page)).
+//! The module `sm`: shared memory that all ranks map ([`sm`](crate::sm)).
 
 use std::task::Poll;
 
 use super::CollOp;
 use super::module::{Armed, Begun, Cx, Module};
-use crate::page::Page;
+use crate::sm::SharedSegment;
 use crate::{CollError, Outcome};
 
-// SAFETY: a page works on the buffers of a task from `begin_task` until `advance` gives a result or `give_up` returns, and
-// only reads what is sent. Peers read buffers that it has offered only as long.
-unsafe impl Module for Page {
+// SAFETY: a shared segment works on the buffers of a task from `begin_task` until `advance` gives a result or `give_up`
+// returns, and only reads what is sent. Peers read buffers that it has offered only as long.
+unsafe impl Module for SharedSegment {
     fn name(&self) -> &'static str {
         "sm"
     }
@@ -20,18 +20,18 @@ unsafe impl Module for Page {
 
     fn begin(&mut self, op: &mut CollOp, _: &mut Cx<'_>) -> Result<Begun, CollError> {
         let (number, task) = (op.number(), op.task(self.place())?);
-        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the queue
-        // and whoever borrows the page abandon it before.
+        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the
+        // queue and whoever borrows the segment abandon it before.
         unsafe { self.begin_task(number, task) }?;
         Ok(Begun::InOrder)
     }
 
     fn advance(&mut self, _: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
-        Page::advance(self, cx.pml, cx.engines, cx.engines).map_ok(|()| Outcome::Done)
+        SharedSegment::advance(self, cx.pml, cx.engines, cx.engines).map_ok(|()| Outcome::Done)
     }
 
     fn look(&mut self) -> bool {
-        Page::look(self)
+        SharedSegment::look(self)
     }
 
     fn arm(&mut self, cx: &mut Cx<'_>) -> Armed {
@@ -43,11 +43,11 @@ unsafe impl Module for Page {
     }
 
     fn is_busy(&self, _: &CollOp) -> bool {
-        Page::is_busy(self)
+        SharedSegment::is_busy(self)
     }
 
     fn awaits(&self) -> Option<u32> {
-        Page::awaits(self)
+        SharedSegment::awaits(self)
     }
 
     fn abandon(&mut self) {
@@ -59,7 +59,7 @@ unsafe impl Module for Page {
     }
 
     fn close(&mut self, cx: &mut Cx<'_>) -> bool {
-        Page::close(self, cx.pml);
+        SharedSegment::close(self, cx.pml);
         true
     }
 }

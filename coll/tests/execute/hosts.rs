@@ -1,22 +1,23 @@
-//! Collectives on several hosts, whose ranks go through memory that they share: by executors that have their host's page.
+//! Collectives on several hosts, whose ranks go through memory that they share: by executors that have their host's
+//! shared segment.
 use super::*;
 use crate::job::Job;
 use crate::late::Late;
-use crate::page::open_all;
+use crate::sm::open_all;
 use gapless_coll::choose::candidates;
-use gapless_coll::page::{Opening, Page};
+use gapless_coll::sm::{Opening, SharedSegment};
 use gapless_coll::{CollError, Operation};
 use gapless_engine::{Engine, HostEngine, Reducer};
 use std::task::Poll;
 
 const TURNS_MAX: u32 = 200_000;
 
-/// Ranks on pretended hosts, and the page of each rank's host, if it has one.
+/// Ranks on pretended hosts, and the shared segment of each rank's host, if it has one.
 struct Hosts {
     locality: Locality,
     job: Job,
     sequencers: Vec<Sequencer>,
-    pages: Vec<Option<Page>>,
+    segments: Vec<Option<SharedSegment>>,
 }
 
 /// Hosts of so many ranks, which follow each other.
@@ -38,7 +39,7 @@ fn open(
     sequencers: &[Sequencer],
     locality: &Locality,
     kill: Option<(u32, u32)>,
-) -> Vec<Option<Page>> {
+) -> Vec<Option<SharedSegment>> {
     let group = |rank: usize| locality.hosts().iter().find(|it| it.contains(&rank)).unwrap();
     let start = |(rank, sequencer)| Some(Opening::of_host(sequencer, group(rank)));
     open_all(job, sequencers.iter().enumerate().map(start).collect(), kill)
@@ -50,16 +51,16 @@ impl Hosts {
         let mut job = Job::new(u32::try_from(locality.ranks()).unwrap());
         let comms = job.dup();
         let sequencers = Job::sequencers(&comms);
-        let mut pages = open(&mut job, &sequencers, &locality, None);
+        let mut segments = open(&mut job, &sequencers, &locality, None);
         for host in locality.hosts() {
             for rank in host {
-                assert_eq!(pages[*rank].is_some(), host.len() > 1, "rank {rank}");
+                assert_eq!(segments[*rank].is_some(), host.len() > 1, "rank {rank}");
                 if apart.contains(&host[0]) {
-                    pages[*rank] = None;
+                    segments[*rank] = None;
                 }
             }
         }
-        Hosts { locality, job, sequencers, pages }
+        Hosts { locality, job, sequencers, segments }
     }
 
     /// A collective of all ranks, by a random algorithm.
@@ -74,7 +75,7 @@ impl Hosts {
         let mut all = candidates(call, &self.locality);
         all.retain(|it| it.within.is_shared());
         let algorithm = all[random.index(all.len())].segmented([0, 400][random.index(2)]);
-        let one = |rank: usize| match self.pages[rank] {
+        let one = |rank: usize| match self.segments[rank] {
             Some(_) => build(rank, &self.locality, call, &algorithm).unwrap(),
             None => build_apart(rank, &self.locality, call, &algorithm).unwrap(),
         };
@@ -93,8 +94,8 @@ impl Hosts {
         engine: &(impl Engine + Reducer),
     ) -> Poll<Result<(), CollError>> {
         let pml = self.job.ranks[rank].as_mut().unwrap();
-        match &mut self.pages[rank] {
-            Some(page) => executor.advance_with((page, number), pml, engine, engine),
+        match &mut self.segments[rank] {
+            Some(segment) => executor.advance_with((segment, number), pml, engine, engine),
             None => executor.advance(pml, engine, engine),
         }
     }
@@ -142,7 +143,7 @@ impl At {
             let (send, recv) = &mut one.held[rank];
             let rows = Rows { send: send.blocks(), recv: recv.blocks() };
             let (schedule, combine) = (one.schedules[rank].clone(), Some(one.how.how()));
-            // SAFETY: tests keep the buffers until all has ended, or the endpoints and pages are gone.
+            // SAFETY: tests keep the buffers until all has ended, or the endpoints and shared segments are gone.
             (unsafe { Executor::new(schedule, rows, combine, ticket) }.unwrap(), number)
         });
         let Poll::Ready(result) = hosts.advance(rank, (executor, *number), engine) else {
@@ -219,9 +220,9 @@ fn engines_that_work_later_are_waited_for() {
     play((by_turns(6, 2), &[], 20), &Late, &mut random);
 }
 
-/// If a rank dies before all of its host have the page, these agree all the same. Other hosts have theirs.
+/// If a rank dies before all of its host have the shared segment, these agree all the same. Other hosts have theirs.
 #[test]
-fn all_ranks_of_a_host_have_a_page_or_none_has() {
+fn all_ranks_of_a_host_have_a_segment_or_none_has() {
     let (mut some, mut none) = (0, 0);
     let locality = in_a_row(&[3, 2]);
     for (dead, near) in [(0, [1, 2]), (1, [0, 2])] {
@@ -229,10 +230,10 @@ fn all_ranks_of_a_host_have_a_page_or_none_has() {
             let mut job = Job::new(5);
             let worlds = job.worlds();
             let kill = Some((dead, when));
-            let pages = open(&mut job, &Job::sequencers(&worlds), &locality, kill);
-            let opened = near.iter().filter(|rank| pages[**rank].is_some()).count();
+            let segments = open(&mut job, &Job::sequencers(&worlds), &locality, kill);
+            let opened = near.iter().filter(|rank| segments[**rank].is_some()).count();
             assert!([0, 2].contains(&opened), "{opened} of 2");
-            assert!(pages[3].is_some() && pages[4].is_some(), "the other host");
+            assert!(segments[3].is_some() && segments[4].is_some(), "the other host");
             if opened == 0 { none += 1 } else { some += 1 }
         }
     }
@@ -249,8 +250,8 @@ fn program(hosts: &Hosts, random: &mut Random) -> Vec<Collective> {
     (0..8).map(&mut one).collect()
 }
 
-/// A rank dies in the midst of collectives, a leader or another one: whoever needs it fails and names it, on all hosts, and
-/// the others end well.
+/// A rank dies in the midst of collectives, a leader or another one: whoever needs it fails and names it, on all hosts,
+/// and the others end well.
 #[test]
 fn a_death_ends_collectives_on_all_hosts_with_its_name() {
     let mut random = Random(82);
@@ -300,7 +301,7 @@ fn hosts_of(sizes: &[usize], rank: usize) -> usize {
         .count()
 }
 
-/// One rank takes no part any more, and revokes: what the others wait for ends there, also on the page.
+/// One rank takes no part any more, and revokes: what the others wait for ends there, also on the shared segment.
 #[test]
 fn collectives_end_on_all_hosts_when_a_rank_revokes() {
     let mut random = Random(83);
@@ -309,8 +310,8 @@ fn collectives_end_on_all_hosts_when_a_rank_revokes() {
         let mut job = Job::new(6);
         let (locality, comms) = (in_a_row(&[3, 3]), job.dup());
         let sequencers = Job::sequencers(&comms);
-        let pages = open(&mut job, &sequencers, &locality, None);
-        let mut hosts = Hosts { locality, job, sequencers, pages };
+        let segments = open(&mut job, &sequencers, &locality, None);
+        let mut hosts = Hosts { locality, job, sequencers, segments };
         let absent = usize::try_from(round % 6).unwrap();
         let mut program = program(&hosts, &mut random);
         let mut at: Vec<At> = (0..6).map(|_| At::default()).collect();
@@ -339,8 +340,8 @@ fn collectives_end_on_all_hosts_when_a_rank_revokes() {
     assert!(failed > 500 && well > 20, "{failed} {well}");
 }
 
-/// A rank that was refused has no part in a collective: the others of its host learn that, and those of other hosts through
-/// them; the next collective goes on.
+/// A rank that was refused has no part in a collective: the others of its host learn that, and those of other hosts
+/// through them; the next collective goes on.
 #[test]
 fn a_rank_that_was_refused_is_named_on_all_hosts() {
     let mut random = Random(84);
@@ -352,7 +353,7 @@ fn a_rank_that_was_refused_is_named_on_all_hosts() {
             .collect();
         let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
         let number = hosts.sequencers[1].pass();
-        hosts.pages[1].as_mut().unwrap().refuse(number, hosts.job.pml(1));
+        hosts.segments[1].as_mut().unwrap().refuse(number, hosts.job.pml(1));
         at[1].index = 1;
         for turn in 0.. {
             assert!(turn < 4000, "they do not end");
@@ -413,8 +414,10 @@ fn finish((hosts, program): (&mut Hosts, &mut [Collective]), at: &mut [At]) {
     }
 }
 
-/// Hosts, other pages of their ranks, and all-reductions.
-fn with_other_pages(random: &mut Random) -> (Hosts, Vec<Option<Page>>, Vec<Collective>) {
+/// Hosts, other shared segments of their ranks, and all-reductions.
+fn with_other_segments(
+    random: &mut Random,
+) -> (Hosts, Vec<Option<SharedSegment>>, Vec<Collective>) {
     let mut hosts = Hosts::new(in_a_row(&[2, 2]), &[]);
     let comms = hosts.job.dup();
     let others = open(&mut hosts.job, &Job::sequencers(&comms), &hosts.locality, None);
@@ -427,16 +430,16 @@ fn with_other_pages(random: &mut Random) -> (Hosts, Vec<Option<Page>>, Vec<Colle
     (hosts, others, program)
 }
 
-/// A page that has begun a step works on the rank's memory: no other page ends that step.
+/// A shared segment that has begun a step works on the rank's memory: no other segment ends that step.
 #[test]
-fn a_step_waits_for_the_page_that_it_has_begun_on() {
+fn a_step_waits_for_the_segment_that_it_has_begun_on() {
     let mut random = Random(86);
-    let (mut hosts, mut others, mut program) = with_other_pages(&mut random);
+    let (mut hosts, mut others, mut program) = with_other_segments(&mut random);
     let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
     for _ in 0..program.len() {
         let index = at[0].index;
         assert!(at[0].go(0, (&mut hosts, &mut program), &HostEngine).is_none());
-        std::mem::swap(&mut hosts.pages[0], &mut others[0]);
+        std::mem::swap(&mut hosts.segments[0], &mut others[0]);
         for _ in 0..200 {
             for (rank, at) in at.iter_mut().enumerate() {
                 if at.index == index {
@@ -446,7 +449,7 @@ fn a_step_waits_for_the_page_that_it_has_begun_on() {
             }
             hosts.job.progress();
         }
-        std::mem::swap(&mut hosts.pages[0], &mut others[0]);
+        std::mem::swap(&mut hosts.segments[0], &mut others[0]);
         for turn in 0.. {
             assert!(turn < 4000, "they do not end");
             for (rank, at) in at.iter_mut().enumerate().filter(|(_, at)| at.index == index) {
@@ -463,16 +466,16 @@ fn a_step_waits_for_the_page_that_it_has_begun_on() {
     program.iter().for_each(Collective::check);
 }
 
-/// A page that is gone works on nothing any more: the step ends, and other hosts are told.
+/// A shared segment that is gone works on nothing any more: the step ends, and other hosts are told.
 #[test]
-fn a_step_fails_if_its_page_is_gone() {
+fn a_step_fails_if_its_segment_is_gone() {
     let mut random = Random(87);
     for which in 0..2 {
-        let (mut hosts, mut others, program) = with_other_pages(&mut random);
+        let (mut hosts, mut others, program) = with_other_segments(&mut random);
         let mut program: Vec<_> = program.into_iter().skip(which).take(1).collect();
         let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
         assert!(at[0].go(0, (&mut hosts, &mut program), &HostEngine).is_none());
-        hosts.pages[0] = others[0].take();
+        hosts.segments[0] = others[0].take();
         let mut ended = [None, None, None, None];
         for _ in 0..500 {
             for rank in [0, 2, 3] {
@@ -491,13 +494,13 @@ fn a_step_fails_if_its_page_is_gone() {
     }
 }
 
-/// A rank that has no page where its schedule needs one fails, and other hosts are told.
+/// A rank that has no shared segment where its schedule needs one fails, and other hosts are told.
 #[test]
-fn a_step_without_a_page_fails() {
+fn a_step_without_a_segment_fails() {
     let mut random = Random(88);
-    let (mut hosts, _, mut program) = with_other_pages(&mut random);
+    let (mut hosts, _, mut program) = with_other_segments(&mut random);
     program.truncate(1);
-    hosts.pages[2] = None;
+    hosts.segments[2] = None;
     let mut at: Vec<At> = (0..4).map(|_| At::default()).collect();
     let mut ended = [None, None, None];
     for _ in 0..500 {

@@ -5,7 +5,7 @@ mod trouble;
 
 use super::*;
 use crate::job::Job;
-use crate::page::open;
+use crate::sm::open;
 use gapless_coll::hyperq::{Entry, Gpu, Kind, Mode, Settings, Step, Table};
 use gapless_coll::testkit::Content;
 use gapless_coll::{Blocks, CollError, HyperQ, Outcome};
@@ -27,8 +27,8 @@ const GPU: u128 = 0x1234 << 64 | 7;
 /// Combines in a fake device's memory, at once.
 struct FakeReducer(Arc<FakeDevice>);
 
-// SAFETY: the work is the host's, which keeps the contract, where the device's memory can be touched; it is over when the
-// call returns.
+// SAFETY: the work is the host's, which keeps the contract, where the device's memory can be touched; it is over when
+// the call returns.
 unsafe impl Reducer for FakeReducer {
     fn supports(&self, op: &Op, layout: &Layout) -> bool {
         HostEngine.supports(op, layout)
@@ -265,10 +265,11 @@ impl Ranks {
             job.pml(rank).bml_mut().attach(&gear.device).unwrap();
         }
         let worlds = job.worlds();
-        let pages = open(&mut job, &Job::sequencers(&worlds), None);
-        let hyperq =
-            |page: Option<gapless_coll::page::Page>| page.unwrap().hyperq(settings.clone());
-        let all = pages.into_iter().map(|page| hyperq(page).unwrap()).collect();
+        let segments = open(&mut job, &Job::sequencers(&worlds), None);
+        let hyperq = |segment: Option<gapless_coll::sm::SharedSegment>| {
+            segment.unwrap().hyperq(settings.clone())
+        };
+        let all = segments.into_iter().map(|segment| hyperq(segment).unwrap()).collect();
         Ranks { job, gears, all, next: 2, fuses: false }
     }
 
@@ -449,8 +450,8 @@ fn short_calls_and_other_operations_are_not_asked_about() {
     assert!(!asks(&off, Call::Allreduce { len: 1 << 20, of, in_place: false }));
 }
 
-/// Short host-staged copies into users' memory go in two rows where processes take turns on the GPU, whatever their length:
-/// others would wait for a turn.
+/// Short host-staged copies into users' memory go in two rows where processes take turns on the GPU, whatever their
+/// length: others would wait for a turn.
 #[test]
 fn short_copies_from_the_host_have_rows_where_processes_take_turns() {
     let mut random = Random(163);

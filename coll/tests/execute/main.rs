@@ -6,10 +6,10 @@ mod hyperq;
 mod job;
 mod late;
 mod misfits;
-mod page;
 mod results;
 mod revoked;
 mod shortage;
+mod sm;
 mod tasks;
 
 use gapless_coll::schedule::Buffer;

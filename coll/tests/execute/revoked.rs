@@ -1,8 +1,8 @@
 //! Communicators are revoked while collectives are under way there: each ends, well or because of that.
 use super::*;
 use crate::job::Job;
-use crate::page::calls::{any, short};
-use crate::page::{advance, collective, job};
+use crate::sm::calls::{any, short};
+use crate::sm::{advance, collective, job};
 use gapless_coll::CollError;
 use gapless_coll::choose::candidates;
 use gapless_pml::{Config, Protocol};
@@ -86,7 +86,7 @@ fn collectives_through_shared_memory_end_when_a_rank_revokes() {
         for ranks in [2, 3, 8] {
             let n = ranks as usize;
             for (round, by) in (0..40).map(|round| (round, round % ranks)) {
-                let (mut job, mut pages) = job(ranks);
+                let (mut job, mut segments) = job(ranks);
                 let worlds = job.worlds();
                 let of = sum(Arithmetic::Sum);
                 let program: Vec<Vec<Call<'_>>> =
@@ -104,11 +104,11 @@ fn collectives_through_shared_memory_end_when_a_rank_revokes() {
                     if turn == round / 3 {
                         job.pml(by).revoke(&worlds[by as usize]).unwrap();
                     }
-                    for (rank, page) in pages.iter_mut().enumerate() {
+                    for (rank, segment) in segments.iter_mut().enumerate() {
                         let (index, going) = &mut at[rank];
                         let Some(calls) = program.get(*index) else { continue };
                         if !*going {
-                            match all[*index].begin((rank, page), *index, &calls[rank]) {
+                            match all[*index].begin((rank, segment), *index, &calls[rank]) {
                                 Ok(()) => *going = true,
                                 Err(error) => {
                                     assert_eq!(error, CollError::Revoked);
@@ -119,8 +119,9 @@ fn collectives_through_shared_memory_end_when_a_rank_revokes() {
                                 }
                             }
                         }
-                        let looked = page.look();
-                        let Poll::Ready(result) = advance(page, job.ranks[rank].as_mut().unwrap())
+                        let looked = segment.look();
+                        let Poll::Ready(result) =
+                            advance(segment, job.ranks[rank].as_mut().unwrap())
                         else {
                             continue;
                         };
@@ -155,14 +156,14 @@ fn collectives_through_shared_memory_end_when_a_rank_revokes() {
                     &[Lie::Plain],
                     &mut random,
                 );
-                for (rank, page) in pages.iter_mut().enumerate() {
+                for (rank, segment) in segments.iter_mut().enumerate() {
                     assert!(worlds[rank].is_revoked());
                     let with = (&Call::Barrier, job.ranks[rank].as_mut().unwrap());
-                    assert_ne!(one.attempt((rank, page), 100, with, 5), Some(true));
-                    let begun = one.begin((rank, page), 100, &Call::Barrier);
+                    assert_ne!(one.attempt((rank, segment), 100, with, 5), Some(true));
+                    let begun = one.begin((rank, segment), 100, &Call::Barrier);
                     assert_eq!(begun, Err(CollError::Revoked));
                 }
-                drop(pages);
+                drop(segments);
             }
         }
     }

@@ -8,7 +8,7 @@ use super::*;
 use crate::job::Job;
 use gapless_coll::CollError;
 use gapless_coll::choose::{Table, choose};
-use gapless_coll::page::{Opening, Page};
+use gapless_coll::sm::{Opening, SharedSegment};
 use gapless_engine::HostEngine;
 
 /// Bytes to which memory of the executor's own is aligned; of what tests allocate, nothing else is.
@@ -83,10 +83,10 @@ impl Lack {
     }
 }
 
-/// Whatever a rank finds no memory for while a page is made: all have one in the end, or none has; none waits for ever, and
-/// what they do next is not disturbed.
+/// Whatever a rank finds no memory for while a shared segment is made: all have one in the end, or none has; none waits
+/// for ever, and what they do next is not disturbed.
 #[test]
-fn all_have_a_page_or_none_whoever_lacks_memory() {
+fn all_have_a_segment_or_none_whoever_lacks_memory() {
     const RANKS: u32 = 3;
     let mut job = Job::new(RANKS);
     let sequencers = Job::sequencers(&job.worlds());
@@ -94,19 +94,19 @@ fn all_have_a_page_or_none_whoever_lacks_memory() {
     for rank in 0..RANKS as usize {
         for number in 0.. {
             let lack = Lack::new(rank, number);
-            let pages = opened(&mut job, &sequencers, &lack);
-            let made = pages.iter().flatten().count();
-            assert!([0, pages.len()].contains(&made), "rank {rank}, {number}: {made} pages");
-            for (page, rank) in pages.into_iter().zip(0..) {
-                if let Some(mut page) = page {
-                    page.close(job.pml(rank));
+            let segments = opened(&mut job, &sequencers, &lack);
+            let made = segments.iter().flatten().count();
+            assert!([0, segments.len()].contains(&made), "rank {rank}, {number}: {made} segments");
+            for (segment, rank) in segments.into_iter().zip(0..) {
+                if let Some(mut segment) = segment {
+                    segment.close(job.pml(rank));
                 }
             }
             let calls = vec![Call::Bcast { root: 1, len: 40 }; RANKS as usize];
             well(&mut job, &sequencers, &calls, &mut random);
             if !lack.was_felt() {
                 assert!(made > 0, "nothing was missing");
-                // Four exchanges and the page's own memory, or what the leader receives as well.
+                // Four exchanges and the shared segment's own memory, or what the leader receives as well.
                 assert!(number > 4, "rank {rank} asks {number} times");
                 break;
             }
@@ -114,21 +114,21 @@ fn all_have_a_page_or_none_whoever_lacks_memory() {
     }
 }
 
-fn opened(job: &mut Job, sequencers: &[Sequencer], lack: &Lack) -> Vec<Option<Page>> {
+fn opened(job: &mut Job, sequencers: &[Sequencer], lack: &Lack) -> Vec<Option<SharedSegment>> {
     let mut openings: Vec<_> = sequencers.iter().map(|it| Some(Opening::new(it))).collect();
-    let mut pages: Vec<Option<Page>> = openings.iter().map(|_| None).collect();
+    let mut segments: Vec<Option<SharedSegment>> = openings.iter().map(|_| None).collect();
     for _ in 0..10_000 {
         for (rank, opening) in openings.iter_mut().enumerate() {
             let Some(going) = opening else { continue };
             let pml = job.ranks[rank].as_mut().unwrap();
             let gone = lack.during(rank, || going.advance(pml, &HostEngine, &HostEngine));
-            if let Poll::Ready(page) = gone {
-                pages[rank] = page.unwrap();
+            if let Poll::Ready(segment) = gone {
+                segments[rank] = segment.unwrap();
                 *opening = None;
             }
         }
         if openings.iter().all(Option::is_none) {
-            return pages;
+            return segments;
         }
         job.progress();
     }
@@ -146,8 +146,8 @@ fn well(job: &mut Job, sequencers: &[Sequencer], calls: &[Call<'_>], random: &mu
     collective.check();
 }
 
-/// In checked mode, ranks that cannot compare what they call do not begin at one rank and end at another: all fail, and name
-/// the rank that has no memory.
+/// In checked mode, ranks that cannot compare what they call do not begin at one rank and end at another: all fail, and
+/// name the rank that has no memory.
 #[test]
 fn all_fail_if_one_has_no_memory_to_compare() {
     const RANKS: usize = 3;

@@ -14,11 +14,11 @@ use gapless_bml::LinkError;
 use gapless_boot::places::Places;
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
-use gapless_coll::page::Known;
 use gapless_coll::runtime::{
     AtRest, Blocking, CollOp, Contiguous, Cx, Fate, Form, Modules, Queue, QueueState,
     ScheduleCache, Started, Stepped,
 };
+use gapless_coll::sm::Known;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{Blocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
 use gapless_engine::{Engine, Op, Reducer};
@@ -80,8 +80,8 @@ impl Common {
         found.as_ref().map_err(|error| CollectiveError::Topology(error.clone()))
     }
 
-    /// The ranks of this rank's host, if there are several hosts, and the table has rules that go through memory which the
-    /// ranks of a host share: all members find alike.
+    /// The ranks of this rank's host, if there are several hosts, and the table has rules that go through memory which
+    /// the ranks of a host share: all members find alike.
     pub(super) fn mates(&self, comm: &Comm, places: &Places) -> Option<&[usize]> {
         let hosts = self.locality(comm, places).hosts();
         let is_near = |group: &&Vec<usize>| group.contains(&(comm.rank() as usize));
@@ -214,7 +214,7 @@ impl Communicator {
     /// Does a collective through shared memory, if nothing delays it.
     ///
     /// # Safety
-    /// As for [`Page::attempt`](gapless_coll::page::Page::attempt), until this returns.
+    /// As for [`SharedSegment::attempt`](gapless_coll::sm::SharedSegment::attempt), until this returns.
     #[inline]
     unsafe fn at_once(
         &self,
@@ -224,7 +224,9 @@ impl Communicator {
         look: &mut dyn FnMut() -> bool,
     ) -> Fast {
         let WorldState { pml, tools, .. } = state;
-        let Some(AtRest { page, mut before, memo }) = queue.at_rest() else { return Fast::Unknown };
+        let Some(AtRest { segment, mut before, memo }) = queue.at_rest() else {
+            return Fast::Unknown;
+        };
         let known = self.look_up(memo, collective);
         let Some((direct, contiguous)) = known else { return Fast::Unknown };
         let number = self.common.sequencer.pass();
@@ -232,7 +234,7 @@ impl Communicator {
             before.skip(number, &mut Cx { pml, engines: &**tools });
         }
         // SAFETY: the caller's promise. What is known is of a description like this.
-        if unsafe { page.attempt(number, &direct.known, contiguous, pml, look) } {
+        if unsafe { segment.attempt(number, &direct.known, contiguous, pml, look) } {
             return Fast::Over;
         }
         let known = Box::new((number, direct.clone()));
@@ -249,9 +251,9 @@ impl Communicator {
         // Before arguments are looked at: a rank that is refused agrees on modules with the others.
         let mut reserved = self.reserve(operation, true)?;
         let number = reserved.number();
-        // SAFETY: the description borrows its memory until this returns or unwinds; what is received into, exclusively. That
-        // is when the collective has ended, or was given up: by whoever borrows the modules, or with the world, which takes
-        // memory back first; if a call unwinds, it gives the world up.
+        // SAFETY: the description borrows its memory until this returns or unwinds; what is received into, exclusively.
+        // That is when the collective has ended, or was given up: by whoever borrows the modules, or with the world,
+        // which takes memory back first; if a call unwinds, it gives the world up.
         let op = match unsafe { reserved.op(collective, Form::Blocking) } {
             Ok(op) => op,
             Err(error) => {
@@ -278,8 +280,8 @@ impl Communicator {
         self.ended(operation, fate)
     }
 
-    /// Begins a collective that is ready to. If it cannot, the caller or the world still has it, and drops it without the
-    /// lock.
+    /// Begins a collective that is ready to. If it cannot, the caller or the world still has it, and drops it without
+    /// the lock.
     pub(super) fn launch(
         &self,
         state: &mut WorldState,
@@ -341,8 +343,8 @@ impl Communicator {
         group.process(u32::try_from(number.checked_sub(range.start)?).ok()?)
     }
 
-    /// A non-blocking collective. It takes its place in the order of calls, also if it is refused: other ranks' may not be;
-    /// the place is to be kept until it has begun. `known`: it [was begun](Self::begin_direct).
+    /// A non-blocking collective. It takes its place in the order of calls, also if it is refused: other ranks' may not
+    /// be; the place is to be kept until it has begun. `known`: it [was begun](Self::begin_direct).
     ///
     /// # Safety
     /// What the description borrows stays so until the collective has ended or, after it was given up, the world's
@@ -357,13 +359,13 @@ impl Communicator {
             Some(reserved) => *reserved,
             None => self.reserve(operation, false)?,
         };
-        // SAFETY: the caller's promise. Both rows are made of views of one description, which is left out or described in
-        // another way, but not added to.
-        // - For how long: the views stay borrowed until the collective has ended or, if it never does, the world's memory was
-        //   taken back.
-        // - The row that is received into has views from `Output` and `ViewMut` only, and each of those borrows its memory
-        //   exclusively: it may be read and written, nothing else touches it, and the other row's views lie elsewhere. Blocks
-        //   that are cut of one such view are apart (`BlocksMut::new`).
+        // SAFETY: the caller's promise. Both rows are made of views of one description, which is left out or described
+        // in another way, but not added to.
+        // - For how long: the views stay borrowed until the collective has ended or, if it never does, the world's
+        //   memory was taken back.
+        // - The row that is received into has views from `Output` and `ViewMut` only, and each of those borrows its
+        //   memory exclusively: it may be read and written, nothing else touches it, and the other row's views lie
+        //   elsewhere. Blocks that are cut of one such view are apart (`BlocksMut::new`).
         // - The row that is sent has views from `Input` only: they may be read, and nothing writes them while they are
         //   borrowed.
         match unsafe { reserved.op(collective, Form::NonBlocking) } {

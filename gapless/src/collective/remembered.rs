@@ -1,12 +1,13 @@
-//! What a communicator remembers of its last collectives through shared memory. To describe a call anew takes a fraction
-//! of a microsecond; to find that it is like an earlier one takes less, and programs call the same few in turn.
+//! What a communicator remembers of its last collectives through shared memory. To describe a call anew takes a
+//! fraction of a microsecond; to find that it is like an earlier one takes less, and programs call the same few in
+//! turn.
 
 use super::buffers::Side;
 use super::prepare::{Checked, RankPlace, Uses};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
-use gapless_coll::page::Known;
 use gapless_coll::runtime::{Contiguous, OwnedCall};
+use gapless_coll::sm::Known;
 use gapless_coll::{HyperQ, Operation};
 use gapless_dtype::{Layout, LayoutId, WeakLayout};
 use gapless_engine::{Op, ReduceOp, Typed};
@@ -141,8 +142,8 @@ impl Collective<'_> {
 }
 
 impl Remembered {
-    /// What is known of a call, and the memory of its buffers where that is plain. `describe` finds out what is not known;
-    /// `None` if that does.
+    /// What is known of a call, and the memory of its buffers where that is plain. `describe` finds out what is not
+    /// known; `None` if that does.
     #[inline]
     pub(super) fn look_up(
         &mut self,
@@ -187,7 +188,8 @@ mod tests {
     use gapless_dtype::{Datatype, Primitive};
     use gapless_mem::Space;
 
-    /// What is known of a call in memory of the host does not hold where devices have theirs: ranks on one GPU meet there.
+    /// What is known of a call in memory of the host does not hold where devices have theirs: ranks on one GPU meet
+    /// there.
     #[test]
     fn a_device_is_another_place() {
         let vector = Datatype::vector(4, 1, 2, &Primitive::Int32.into()).unwrap();

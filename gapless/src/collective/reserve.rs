@@ -1,5 +1,5 @@
-//! The place of a collective in the order of calls: it is taken before arguments are looked at, and kept until it is known
-//! what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
+//! The place of a collective in the order of calls: it is taken before arguments are looked at, and kept until it is
+//! known what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
 
 use super::Collective;
 use super::perform::Common;
@@ -9,7 +9,9 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::WorldState;
 use gapless_coll::Operation;
-use gapless_coll::runtime::{AtRest, Blocking, CollOp, Cx, Form, Modules, Queue, Segment, Started};
+use gapless_coll::runtime::{
+    AtRest, Blocking, CollOp, Cx, Form, Modules, Queue, SharedBy, Started,
+};
 use gapless_pml::Comm;
 use std::sync::Arc;
 
@@ -21,7 +23,7 @@ const INLINE_LOOKS: u32 = 48;
 pub(super) struct Reserved<'c> {
     comm: &'c Communicator,
     number: u64,
-    segment: Segment,
+    shared_by: SharedBy,
     /// What it does, if that was found out before.
     direct: Option<Direct>,
     /// Whether this thread is noted as being in a blocking collective.
@@ -43,7 +45,7 @@ impl Communicator {
     /// needed: others may need what this rank contributes.
     ///
     /// # Safety
-    /// As for [`Page::attempt`](gapless_coll::page::Page::attempt), until this returns.
+    /// As for [`SharedSegment::attempt`](gapless_coll::sm::SharedSegment::attempt), until this returns.
     ///
     /// # Errors
     /// The world was finalized.
@@ -56,7 +58,7 @@ impl Communicator {
             state.open()?;
             let WorldState { pml, tools, .. } = &mut *state;
             let begun = queue.with(|queue| {
-                let AtRest { page, mut before, memo } = queue.at_rest()?;
+                let AtRest { segment, mut before, memo } = queue.at_rest()?;
                 let (direct, contiguous) = self.look_up(memo, collective)?;
                 let number = sequencer.pass();
                 if direct.asks {
@@ -70,7 +72,7 @@ impl Communicator {
                 // A long one is not done in the call that begins it.
                 let is_over = direct.known.is_short() && {
                     // SAFETY: the caller's promise.
-                    unsafe { page.attempt(number, &direct.known, contiguous, pml, looks) }
+                    unsafe { segment.attempt(number, &direct.known, contiguous, pml, looks) }
                 };
                 if is_over {
                     return Some(None);
@@ -84,7 +86,7 @@ impl Communicator {
                 Some(None) => Start::Over(Started::over(pml)),
                 Some(Some(known)) => {
                     let (number, direct) = *known;
-                    let mut reserved = Reserved::new(self, number, Segment::All);
+                    let mut reserved = Reserved::new(self, number, SharedBy::All);
                     reserved.direct = Some(direct);
                     Start::Going(Box::new(reserved))
                 }
@@ -92,8 +94,8 @@ impl Communicator {
         })
     }
 
-    /// Gives a collective its place in the order of calls. In the first one of the communicator, the ranks begin to agree on
-    /// modules; if it is `blocking`, this waits until they have.
+    /// Gives a collective its place in the order of calls. In the first one of the communicator, the ranks begin to
+    /// agree on modules; if it is `blocking`, this waits until they have.
     ///
     /// # Errors
     /// The world was finalized; this thread is in a blocking collective, and asks for another.
@@ -118,7 +120,7 @@ impl Communicator {
             let reserved = queue.with(|queue| {
                 let number = sequencer.pass();
                 queue.reserve(number);
-                let mut reserved = Reserved::new(self, number, queue.segment());
+                let mut reserved = Reserved::new(self, number, queue.shared_by());
                 reserved.noted = blocking && queue.note_blocking();
                 reserved
             });
@@ -128,8 +130,8 @@ impl Communicator {
             let number = reserved.number;
             self.shared.wait_in(&|| self.in_call(operation, number), |_| {
                 queue.with(|queue| {
-                    reserved.segment = queue.segment();
-                    (reserved.segment != Segment::Unknown).then_some(())
+                    reserved.shared_by = queue.shared_by();
+                    (reserved.shared_by != SharedBy::Unknown).then_some(())
                 })
             })?;
         }
@@ -143,8 +145,8 @@ impl Communicator {
 }
 
 impl<'c> Reserved<'c> {
-    fn new(comm: &'c Communicator, number: u64, segment: Segment) -> Reserved<'c> {
-        Reserved { comm, number, segment, direct: None, noted: false }
+    fn new(comm: &'c Communicator, number: u64, shared_by: SharedBy) -> Reserved<'c> {
+        Reserved { comm, number, shared_by, direct: None, noted: false }
     }
 
     /// The collective's number among those of the communicator.
@@ -170,11 +172,11 @@ impl<'c> Reserved<'c> {
             // SAFETY: `direct` found `known` by all of the description but where its buffers are.
             return Ok(Box::new(unsafe { op.shared().known(known) }));
         }
-        let may_share = matches!(self.segment, Segment::Unknown | Segment::All);
-        let shares = match self.segment {
-            Segment::Unknown => Shares::Unknown,
-            Segment::OfHost => Shares::Yes,
-            Segment::All | Segment::Nobody => Shares::No,
+        let may_share = matches!(self.shared_by, SharedBy::Unknown | SharedBy::All);
+        let shares = match self.shared_by {
+            SharedBy::Unknown => Shares::Unknown,
+            SharedBy::OfHost => Shares::Yes,
+            SharedBy::All | SharedBy::Nobody => Shares::No,
         };
         let prepared = comm.prepare(collective, may_share, shares)?;
         let Prepared { call, shared, asks, schedules, rows, combine } = prepared;

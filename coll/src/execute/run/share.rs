@@ -1,17 +1,17 @@
-//! What ranks of a host do together: by their page, which whoever advances the collective brings along.
+//! What ranks of a host do together: by their shared segment, which whoever advances the collective brings along.
 //!
 //! ```text
 //! what is read   plain, or whole instances ──────────────────┐
 //!                elsewhere ─── pack ───▶ packed memory ──────┤
 //!                                                            ▼
-//!                                                          page
+//!                                                          segment
 //! what is written                                            │
 //!                plain, or whole instances ◀─────────────────┤
 //!                elsewhere ◀── unpack ── packed memory ◀─────┘
 //! ```
 //!
-//! A rank that has failed takes part all the same: the others find out why in the place of its data, and it counts as many
-//! rounds of the page as they do.
+//! A rank that has failed takes part all the same: the others find out why in the place of its data, and it counts as
+//! many rounds of the segment as they do.
 
 use gapless_engine::Typed;
 use gapless_mem::Region;
@@ -21,8 +21,8 @@ use crate::call::{Call, Reduction};
 use crate::execute::Plan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
-use crate::execute::page::{Begun, Task};
 use crate::execute::rows::{Blocks, Rows, Spot};
+use crate::execute::sm::{Begun, Task};
 use crate::schedule::{Action, Place};
 use crate::together::Together;
 
@@ -80,7 +80,7 @@ pub(super) struct Lies {
     /// Packed memory of what is read, and of what is written, where these lie elsewhere.
     read: Option<Region>,
     written: Option<Region>,
-    /// What a page has begun.
+    /// What a shared segment has begun.
     begun: Option<Begun>,
 }
 
@@ -120,7 +120,7 @@ impl Run {
         Ok(())
     }
 
-    /// What is read is packed: the page begins. Whether the step has ended.
+    /// What is read is packed: the segment begins. Whether the step has ended.
     pub(super) fn look_packed(&mut self, plan: &Plan, tools: &mut Tools<'_>, index: usize) -> bool {
         match self.flights[index].work.result() {
             None => return false,
@@ -182,7 +182,7 @@ impl Run {
         Task::new(&share.call(plan, in_place), (share.seat, share.ranks), rows, combine)
     }
 
-    /// Goes on with the page; whether the step has ended.
+    /// Goes on with the segment; whether the step has ended.
     pub(super) fn look_sharing(
         &mut self,
         plan: &Plan,

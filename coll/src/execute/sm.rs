@@ -1,0 +1,602 @@
+//! Collectives on one host without messages: by notes in shared mailboxes, and by slots beside them.
+//!
+//! The ranks of a communicator that can map each other's memory have [mailboxes](gapless_sync::mailboxes) in common,
+//! and slots: a [`SharedSegment`] is one rank's end of them, an [`Opening`] makes them. A collective of up to
+//! [`SHORT_BYTES`] costs each rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one
+//! goes through slots, a fragment at a time: each rank packs what it has into its slot, combines a slice of all slots,
+//! and unpacks what it gets (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are
+//! read where they lie instead, if peers can map that memory, or if the kernel lets them read it and each block is for
+//! one rank only (`direct`). Where only the sender and the receiver of bytes know how many there are, the sender says
+//! so in its note or beside its slots, and the receiver checks it (`exchange`).
+//!
+//! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
+//! at all ranks and in every run.
+//!
+//! Whether a call goes this way ([`SharedSegment::takes`]) depends only on what all ranks know. Where the buffers lie,
+//! and how, does not matter: what is not plain memory of the host is packed and unpacked by the engine.
+//!
+//! # Waiting
+//! [`SharedSegment::advance`] does what can be done and says whether the collective has ended; [`SharedSegment::look`]
+//! is a few loads, and says whether `advance` would get on. So a caller that waits looks some dozen times, makes
+//! progress and advances, and so on. Before it sleeps it calls [`SharedSegment::doze`], and then sleeps as for the
+//! request that it gives: the rank that is waited for then sends a message.
+//!
+//! # Failures
+//! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its
+//! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later
+//! collectives are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
+//!
+//! A rank that is lost to another may live: the link between them has failed. That other does not wait for its reading
+//! any more. So whoever has read asks whether the rank that it read of has stopped waiting for it, and fails if so.
+//!
+//! On a communicator that is revoked a rank gives up what is under way as soon as it hears of that, and fails. Nothing
+//! begins there any more, so rounds need not be counted. A rank that has read of another's memory what was given up
+//! finds that out, and fails as well.
+
+#[allow(
+    unsafe_code,
+    reason = "has pml and engines work on memory that the caller of `SharedSegment::begin` grants"
+)]
+mod act;
+mod buffers;
+mod course;
+#[allow(
+    unsafe_code,
+    reason = "asks for keys of memory that is granted, and reads and writes cards"
+)]
+mod direct;
+mod exchange;
+mod fast_path;
+mod introduction;
+mod long;
+#[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
+mod open;
+mod outline;
+#[allow(
+    unsafe_code,
+    reason = "has the kernel write to memory that the caller of `SharedSegment::begin` grants, and reads and writes cards"
+)]
+mod peek;
+mod pieces;
+mod plan;
+mod routes;
+mod short;
+mod slots;
+mod steps;
+mod subgroup;
+mod task;
+
+use std::task::Poll;
+
+use gapless_bml::Rank;
+use gapless_engine::{Engine, Reducer};
+use gapless_mem::{Lease, Words};
+use gapless_pml::{Pml, PmlError, RequestId};
+use gapless_sync::mailboxes::{Awaited, Broken, Flag, LocalRank, Mailboxes, NOTE_BYTES, Readers};
+
+use super::SHARES_MAX;
+use super::act::Tools;
+use super::error::CollError;
+use super::hyperq::{Control, HyperQ};
+use super::memory::Memory;
+use super::rows::{Combine, Rows};
+use crate::Call;
+use buffers::UserBuffers;
+use course::Carried;
+use exchange::Exchange;
+use fast_path::Halfway;
+pub use fast_path::Known;
+use long::{Kept, Long};
+pub use open::Opening;
+pub use outline::Outline;
+use short::Short;
+use slots::Slots;
+pub(super) use steps::Begun;
+use steps::Identity;
+use subgroup::Subgroup;
+pub use task::Task;
+use task::Way;
+
+/// The most bytes that a rank writes in a short collective.
+pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
+
+/// How many bytes of others are read where they lie before others of this process have a turn.
+const AT_ONCE_MAX: u64 = 4 << 20;
+
+/// The memory of a segment: mailboxes, behind them slots, and then cards.
+#[derive(Debug)]
+struct SegmentMemory {
+    words: Words,
+    slots: Lease,
+    slot_bytes: u64,
+    ranks: usize,
+}
+
+impl SegmentMemory {
+    /// `None`: it is too short.
+    fn new(words: Words, slots: Lease, ranks: usize) -> Option<SegmentMemory> {
+        Mailboxes::new(words.all(), ranks)?;
+        let slot_bytes = pieces::slot_bytes(ranks);
+        let needed = SegmentMemory::bytes(ranks)?.checked_sub(SegmentMemory::first_slot(ranks)?)?;
+        (slots.region().len() >= needed).then_some(SegmentMemory {
+            words,
+            slots,
+            slot_bytes,
+            ranks,
+        })
+    }
+
+    /// Where the slots begin: at a multiple of 4096 bytes.
+    fn first_slot(ranks: usize) -> Option<u64> {
+        let words = Mailboxes::words(ranks).checked_mul(size_of::<u64>())?;
+        (words as u64).checked_next_multiple_of(4096)
+    }
+
+    /// Bytes of all of it. What is not used takes no memory.
+    fn bytes(ranks: usize) -> Option<u64> {
+        let slots = pieces::slot_bytes(ranks).checked_mul((ranks * pieces::SLOTS) as u64)?;
+        let cards = direct::cards_bytes(ranks);
+        let words = SegmentMemory::first_slot(ranks)?.checked_add(slots)?.checked_add(cards)?;
+        words.checked_next_multiple_of(4096)?.checked_add(Control::bytes(ranks))
+    }
+
+    /// The words behind the cards, by which ranks on one GPU go.
+    #[allow(unsafe_code, reason = "vouches for a part of the segment's memory")]
+    fn control(&self) -> Option<Control> {
+        let (all, bytes) = (SegmentMemory::bytes(self.ranks)?, Control::bytes(self.ranks));
+        let at = all.checked_sub(SegmentMemory::first_slot(self.ranks)?)?.checked_sub(bytes)?;
+        let lease = self.slots.sub(at, bytes).ok()?;
+        // SAFETY: whoever made the segment's memory has promised that it is initialised, valid for reads and writes
+        // while the lease lives, and reached through the segment only. Slots and cards end before these bytes, which
+        // `Control` reaches as words only.
+        Control::new(unsafe { Words::new(lease) }.ok()?, self.ranks)
+    }
+
+    #[inline]
+    fn board(&self) -> Mailboxes<'_> {
+        match Mailboxes::new(self.words.all(), self.ranks) {
+            Some(board) => board,
+            None => unreachable!("`new` has found enough words, and they stay"),
+        }
+    }
+}
+
+/// One rank's end of the memory that a communicator's ranks share.
+#[derive(Debug)]
+pub struct SharedSegment {
+    shared: SegmentMemory,
+    seat: LocalRank,
+    subgroup: Subgroup,
+    /// That of messages that wake sleepers.
+    ring_tag: i32,
+    area: Area,
+    slots: Slots,
+    /// Whose memory this rank can read by the kernel, of those that it has told so: a bit for each.
+    seen: u64,
+    going: Option<Going>,
+    identity: Identity,
+    /// A short one that [`attempt`](SharedSegment::attempt) has begun.
+    halfway: Option<Halfway>,
+    /// A long one that was tried, and its number.
+    tried: Option<(u64, Box<Long<()>>)>,
+    /// What this rank sleeps for, if it said that it does.
+    asleep: Option<Awaited>,
+    /// What somebody has written over that others wait for.
+    spoilt: Option<Broken>,
+    /// The message that would wake it, once it has slept.
+    bell: Option<RequestId>,
+}
+
+/// Private memory: what this rank contributes, a result, and the blocks that were read.
+#[derive(Debug)]
+struct Area {
+    memory: Memory,
+    /// Bytes of the result. What lies behind them is of earlier collectives.
+    result: usize,
+}
+
+/// A collective that is under way.
+#[derive(Debug)]
+enum Going {
+    Short(Short),
+    Long(Box<Long<Kept>>),
+    Exchange(Exchange),
+}
+
+impl Going {
+    fn get(&self) -> &dyn Carried {
+        match self {
+            Going::Short(short) => short,
+            Going::Long(long) => long.as_ref(),
+            Going::Exchange(exchange) => exchange,
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut dyn Carried {
+        match self {
+            Going::Short(short) => short,
+            Going::Long(long) => long.as_mut(),
+            Going::Exchange(exchange) => exchange,
+        }
+    }
+}
+
+impl SharedSegment {
+    fn new(
+        (shared, area): (SegmentMemory, Area),
+        seat: LocalRank,
+        (subgroup, ring_tag): (Subgroup, i32),
+    ) -> SharedSegment {
+        let slots = Slots::default();
+        SharedSegment {
+            shared,
+            seat,
+            subgroup,
+            ring_tag,
+            area,
+            slots,
+            seen: 0,
+            going: None,
+            identity: Identity::default(),
+            halfway: None,
+            tried: None,
+            asleep: None,
+            spoilt: None,
+            bell: None,
+        }
+    }
+
+    /// Whether a call on a communicator of so many ranks goes by its segment, if it has one. All ranks agree.
+    #[must_use]
+    pub fn takes(call: &Call<'_>, ranks: usize) -> bool {
+        plan::fits(call, ranks)
+            || routes::fits(call, ranks)
+            || pieces::Plan::new(call, 0, ranks).is_some()
+    }
+
+    /// As [`begin_task`](SharedSegment::begin_task), of a call. `combine` is needed if it combines elements.
+    ///
+    /// # Safety
+    /// As for `begin_task`.
+    ///
+    /// # Errors
+    /// Those of [`Task::new`] and of `begin_task`; nothing has begun.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn begin(
+        &mut self,
+        number: u64,
+        call: &Call<'_>,
+        rows: Rows,
+        combine: Option<Combine>,
+    ) -> Result<(), CollError> {
+        let of = (self.subgroup.local_rank(), self.shared.ranks);
+        let task = Task::new(call, of, rows, combine)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.begin_task(number, task) }
+    }
+
+    /// Begins a collective of this rank's; [`advance`](SharedSegment::advance) carries it out. `number`: its number
+    /// among those of the segment, which all ranks count alike ([`pass`](super::Sequencer::pass)).
+    ///
+    /// # Safety
+    /// Until `advance` gives [`Poll::Ready`], or the segment is dropped, the rows describe memory that is valid, those
+    /// of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
+    /// nothing else touches it; the two do not overlap. They are those of an [attempt](SharedSegment::attempt) with
+    /// this number, if there was one.
+    ///
+    /// # Errors
+    /// Nothing has begun: [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`];
+    /// [`CollError::NotShared`]: the task is of another rank, or of another number of ranks.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn begin_task(&mut self, number: u64, task: Task) -> Result<(), CollError> {
+        self.start(number, task)
+    }
+
+    fn start(&mut self, number: u64, task: Task) -> Result<(), CollError> {
+        let (halfway, tried) = (self.halfway.take(), self.tried.take());
+        self.may_begin()?;
+        let Task { way, rows, combine, of } = task;
+        let (me, ranks) = (self.subgroup.local_rank(), self.shared.ranks);
+        if of != (me, ranks) {
+            return Err(CollError::NotShared { operation: way.operation() });
+        }
+        self.identity.start();
+        self.seat.begin(number);
+        let (round, buffers) = (self.seat.round(), UserBuffers::new(rows));
+        self.going = Some(match way {
+            Way::Short(plan) => {
+                let mut short = Short::new(plan, buffers, combine, round);
+                if let Some(halfway) = halfway.filter(|it| it.began + it.rounds as u64 == round) {
+                    short.go_on(halfway);
+                }
+                Going::Short(short)
+            }
+            Way::Long(plan) => {
+                let terms = Kept { plan, combine, buffers };
+                Going::Long(Box::new(match tried.filter(|(of, _)| *of == number) {
+                    Some((_, long)) => long.go_on(terms),
+                    None => Long::new(terms, (ranks, round), &self.slots),
+                }))
+            }
+            Way::Exchange(plan, is_plain) => Going::Exchange(Exchange::new(
+                plan,
+                (buffers, is_plain),
+                (ranks, round),
+                &self.slots,
+            )),
+        });
+        Ok(())
+    }
+
+    /// This rank, and of how many.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        (self.subgroup.local_rank(), self.shared.ranks)
+    }
+
+    /// Whether it is that of all ranks of the communicator, and not of those of one host.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.subgroup.is_whole()
+    }
+
+    /// Whether something is under way.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        self.going.is_some()
+    }
+
+    fn is_revoked(&self) -> bool {
+        self.subgroup.comm().is_revoked()
+    }
+
+    fn may_begin(&self) -> Result<(), CollError> {
+        match self.going {
+            Some(_) => Err(CollError::Abandoned),
+            None if self.is_revoked() => Err(CollError::Revoked),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on as far as it can without waiting. Gives a result once, and `Ok` if nothing is under way.
+    ///
+    /// # Errors
+    /// See [`CollError`]; with the error all buffers are free again.
+    pub fn advance(
+        &mut self,
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+    ) -> Poll<Result<(), CollError>> {
+        if self.going.is_some() && self.is_revoked() {
+            self.give_up();
+            return self.over(Err(CollError::Revoked));
+        }
+        if let Some(Broken { expected, found, .. }) = self.spoilt.take()
+            && self.going.is_some()
+        {
+            self.give_up();
+            return self.over(Err(CollError::Overwritten { expected, found }));
+        }
+        let (Some(going), mut place) = self.parts() else { return Poll::Ready(Ok(())) };
+        if going.is_torn() {
+            return Poll::Ready(Err(CollError::Abandoned));
+        }
+        if !going.advance(&mut place, &mut Tools { pml, engine, reducer, segment: None }) {
+            return Poll::Pending;
+        }
+        let mut result = going.result();
+        if matches!(result, Err(CollError::GaveUp { .. } | CollError::WentOn { .. })) {
+            // Whoever gives up because the communicator is revoked has sent word of that before.
+            pml.progress();
+            if self.is_revoked() {
+                result = Err(CollError::Revoked);
+            }
+        }
+        self.over(result)
+    }
+
+    /// What was under way is over.
+    fn over(&mut self, result: Result<(), CollError>) -> Poll<Result<(), CollError>> {
+        self.going = None;
+        if self.asleep.take().is_some() {
+            self.seat.get_up(&self.shared.board());
+        }
+        Poll::Ready(result)
+    }
+
+    /// What is under way, and what it works with.
+    #[inline]
+    fn parts(&mut self) -> (Option<&mut dyn Carried>, Place<'_>) {
+        let SharedSegment { shared, seat, subgroup, area, slots, seen, going, .. } = self;
+        let (board, ring_tag) = (shared.board(), self.ring_tag);
+        let going = going.as_mut().map(Going::get_mut);
+        (
+            going,
+            Place { board, shared, seat, subgroup, ring_tag, area, slots, seen, only_looks: false },
+        )
+    }
+
+    /// Whether work of an engine is waited for, and no rank, so that a waiting caller should poll and not sleep.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.going.as_ref().is_some_and(|going| going.get().is_busy())
+    }
+
+    /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the segment is
+    /// not to be used any more. Ranks that read this one's memory where it lies find out before they use it.
+    pub fn give_up(&mut self) {
+        let (going, mut place) = self.parts();
+        if let Some(going) = going {
+            going.give_up(&mut place);
+        }
+    }
+
+    /// Whether [`advance`](SharedSegment::advance) would get on, as far as a few loads tell.
+    #[inline]
+    pub fn look(&mut self) -> bool {
+        if self.is_revoked() {
+            return true;
+        }
+        let (going, mut place) = self.parts();
+        going.is_none_or(|going| going.look(&mut place))
+    }
+
+    /// Announces that this rank is about to sleep: afterwards call [`advance`](SharedSegment::advance) once more, and
+    /// if that is pending and what was announced [still holds](SharedSegment::is_announced), sleep until the request
+    /// has ended. `None`: it must not sleep, because only polling gets on, or because somebody has written over what
+    /// others wait for, which is looked at here. Announcing again what was announced is cheap.
+    pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
+        self.spoilt = self.seat.overwritten(&self.shared.board());
+        if self.spoilt.is_some() {
+            return None;
+        }
+        let (going, mut place) = self.parts();
+        let going = going?;
+        let awaited = going.awaited(&mut place)?;
+        going.sleeps(&place);
+        let bell = act::bell(pml, (self.subgroup.comm(), self.ring_tag), self.bell)?;
+        let rung = self.bell.replace(bell) != Some(bell);
+        if rung || self.asleep != Some(awaited) {
+            self.asleep = self.seat.lie_down(&self.shared.board(), awaited).then_some(awaited);
+            self.asleep?;
+        }
+        Some(bell)
+    }
+
+    /// The process that this rank sleeps for.
+    #[must_use]
+    pub fn awaits(&self) -> Option<u32> {
+        let (Awaited::Note(seat) | Awaited::Reader(seat)) = self.asleep?;
+        self.subgroup.process(seat)
+    }
+
+    /// Whether what this rank has announced is still what it waits for: else it is not woken.
+    #[must_use]
+    pub fn is_announced(&mut self) -> bool {
+        let announced = self.asleep;
+        let (going, mut place) = self.parts();
+        let awaited = going.and_then(|going| going.awaited(&mut place));
+        announced.is_some() && announced == awaited
+    }
+
+    /// This rank has no part in a collective, because its arguments were refused: those that need something of it learn
+    /// that ([`CollError::WentOn`]). `number` as for [`begin`](SharedSegment::begin); on the segment of a host as for
+    /// [`advance_with`](super::Executor::advance_with).
+    pub fn refuse(&mut self, number: u64, pml: &mut Pml) {
+        let next = number.saturating_add(1);
+        let next = if self.is_whole() { next } else { next.saturating_mul(SHARES_MAX) };
+        self.pass(next, pml);
+    }
+
+    /// This rank's place among ranks that may share a GPU. All ranks give the same settings. One of a segment at most
+    /// is used; `None`: there are too many ranks, or the segment is that of one host of several.
+    #[must_use]
+    pub fn hyperq(&self, settings: crate::hyperq::Settings) -> Option<HyperQ> {
+        let comm = self.is_whole().then(|| self.subgroup.comm().clone())?;
+        Some(HyperQ::new(self.shared.control()?, comm, settings))
+    }
+
+    /// Gives up what it has with the endpoint; for a communicator that is freed.
+    pub fn close(&mut self, pml: &mut Pml) {
+        if let Some(bell) = self.bell.take() {
+            // It may have ended.
+            let _ = pml.cancel_recv(bell);
+            let _ = pml.release(bell);
+        }
+    }
+}
+
+/// What a collective works with, but for the endpoint.
+struct Place<'p> {
+    board: Mailboxes<'p>,
+    shared: &'p SegmentMemory,
+    seat: &'p mut LocalRank,
+    subgroup: &'p Subgroup,
+    ring_tag: i32,
+    area: &'p mut Area,
+    slots: &'p mut Slots,
+    seen: &'p mut u64,
+    /// Whether who is lost, or has gone on, is found out later.
+    only_looks: bool,
+}
+
+impl Place<'_> {
+    fn rank(&self) -> usize {
+        self.subgroup.local_rank()
+    }
+
+    /// How a rank was lost, if it is.
+    fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
+        let process = self.subgroup.process(rank).filter(|_| !self.only_looks)?;
+        pml.bml_mut().reach(Rank(process));
+        let (culprit, error) = pml.accuse(process)?;
+        let rank = self.subgroup.comm().rank_of(culprit).unwrap_or(self.subgroup.rank(rank));
+        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
+    }
+
+    /// The flag of a rank's note of this round, if it is there.
+    ///
+    /// # Errors
+    /// It will never be.
+    #[inline]
+    fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
+        let scribbled = |broken| scribbled(self.subgroup, broken);
+        let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
+        if found.is_some() || self.only_looks {
+            return Ok(found);
+        }
+        self.late_note(pml, rank)
+    }
+
+    /// As `note`, if it was not there.
+    fn late_note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
+        let scribbled = |broken| scribbled(self.subgroup, broken);
+        let loss = self.loss(pml, rank);
+        let past = !self.seat.is_behind(&self.board, rank, self.seat.round());
+        if loss.is_none() && !past {
+            return Ok(None);
+        }
+        // It may have written it before.
+        let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let went_on = || CollError::WentOn { rank: self.subgroup.rank(rank) };
+        Err(loss.unwrap_or_else(went_on))
+    }
+
+    /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank:
+    /// it takes this one for lost.
+    fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
+        let rank = self.seat.was_excused(&self.board, read)?;
+        Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
+    }
+
+    /// Whether this rank can publish a note in this round; `false`: a reader of an earlier one is behind.
+    fn has_room(&mut self, pml: &mut Pml) -> bool {
+        while let Some(rank) = self.seat.blocked_by(&self.board) {
+            if self.loss(pml, rank).is_none() {
+                return false;
+            }
+            self.seat.excuse(&self.board, rank);
+        }
+        true
+    }
+
+    /// Wakes ranks that sleep for something of this one's.
+    fn ring(&mut self, pml: &mut Pml, readers: Readers) {
+        let by = (self.subgroup, self.ring_tag);
+        self.seat.ring(&self.board, readers, |rank| act::ring(pml, by, rank));
+    }
+}
+
+fn scribbled(subgroup: &Subgroup, broken: Broken) -> CollError {
+    // In the mailboxes, ranks are local ranks.
+    let rank = subgroup.rank(broken.rank);
+    let broken = Broken { rank: rank as usize, ..broken };
+    CollError::Scribbled { rank, what: broken.to_string() }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "begins collectives")]
+mod tests;

@@ -1,0 +1,457 @@
+//! Collectives of many steps: their stages, how a rank tells others how far it is and hears of them, and how it fails.
+//!
+//! [`Steps`] is what differs between those whose lengths all know ([`super::long`]) and exchanges
+//! ([`super::exchange`]).
+
+use std::sync::atomic::{Ordering, fence};
+
+use gapless_sync::mailboxes::{Awaited, Moment, Readers};
+
+use super::introduction::notice;
+use super::pieces::exposed;
+use super::plan::FAILED;
+use super::slots::slot;
+use super::{Memory, Place};
+use crate::execute::act::{Tools, Work};
+use crate::execute::error::CollError;
+
+/// Where a collective is. Each fragment begins with `Waiting`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Fresh,
+    /// The own slot is to be free.
+    Waiting,
+    Exposing,
+    /// Others are to have filled their slots, or to say where their bytes lie.
+    Gathering,
+    Combining,
+    Collecting,
+    Unpacking,
+    Failing,
+    /// Others may still read this rank's buffers.
+    Recalling,
+    Over,
+    /// In a call, or a call has unwound.
+    Torn,
+}
+
+impl Stage {
+    /// Whether it waits until the work that was started is over. In the others there may be such work as well.
+    fn is_work(self) -> bool {
+        matches!(self, Stage::Exposing | Stage::Combining | Stage::Unpacking | Stage::Failing)
+    }
+}
+
+/// What comes of a step: another one, or nothing yet.
+pub(super) type Next = Option<Stage>;
+
+/// What is under way on a segment.
+pub(super) trait Carried {
+    fn is_torn(&self) -> bool;
+
+    /// Whether it waits for work of an engine, and for no rank.
+    fn is_busy(&self) -> bool;
+
+    /// Goes on as far as it can; whether all is over.
+    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool;
+
+    /// Why it failed, once it is over.
+    fn result(&mut self) -> Result<(), CollError>;
+
+    /// Waits for engines; nothing goes on afterwards. Who reads this rank's buffers is told first.
+    fn give_up(&mut self, place: &mut Place<'_>);
+
+    /// Whether `advance` would get on, as far as a few loads tell.
+    fn look(&self, place: &mut Place<'_>) -> bool;
+
+    /// Which rank is waited for; `None`: none is.
+    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited>;
+
+    /// This rank is about to sleep.
+    fn sleeps(&mut self, place: &Place<'_>);
+}
+
+/// A collective of many steps.
+pub(super) trait Steps {
+    fn course(&self) -> &Course;
+
+    fn course_mut(&mut self) -> &mut Course;
+
+    /// One of the stages that are its own: not that of a failure, or one behind it. Those of work begin when that is
+    /// over.
+    fn step(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError>;
+
+    /// Whether a rank may read this one's buffers where they lie.
+    fn is_user(&self, rank: usize) -> bool;
+
+    /// Whether a rank's first note was read, and then whether it lets others read its buffers where they lie.
+    fn met(&self, rank: usize) -> Option<bool>;
+
+    /// Whether one of so many does.
+    fn borrows(&self, ranks: usize) -> bool {
+        (0..ranks).any(|rank| self.met(rank) == Some(true))
+    }
+
+    /// Which rank is waited for while slots are gathered or collected, and for which step of it.
+    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)>;
+
+    /// Whether others may read this rank's buffers where they lie.
+    fn lends(&self, ranks: usize) -> bool {
+        (0..ranks).any(|rank| self.is_user(rank))
+    }
+
+    /// Why what was read of other ranks is not to be used, if it is not: one of them has given up while this one read
+    /// its buffers, or takes this one for lost.
+    fn torn(&self, place: &Place<'_>) -> Option<CollError> {
+        let ranks = || 0..place.shared.ranks;
+        let torn = match self.borrows(place.shared.ranks) {
+            true => {
+                let read = ranks().filter(|rank| self.met(*rank) == Some(true));
+                self.course().torn(read, place)
+            }
+            false => None,
+        };
+        torn.or_else(|| place.overwritten(ranks().filter(|rank| self.met(*rank).is_some())))
+    }
+
+    /// What was read is to be used.
+    #[inline]
+    fn intact(&mut self, place: &Place<'_>) -> Result<(), CollError> {
+        self.course_mut().at = 0;
+        let ranks = place.shared.ranks;
+        if !self.borrows(ranks) && place.seat.was_excused(&place.board, 0..ranks).is_none() {
+            return Ok(());
+        }
+        self.torn(place).map_or(Ok(()), Err)
+    }
+
+    /// The first rank that may still read this one's buffers.
+    fn user(&self, place: &mut Place<'_>) -> Option<usize> {
+        let users = (0..place.shared.ranks).filter(|rank| self.is_user(*rank));
+        self.course().user(users, place)
+    }
+
+    /// Whether none reads them any more.
+    fn recall(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        while let Some(rank) = self.user(place) {
+            if place.loss(tools.pml, rank).is_none() {
+                return false;
+            }
+            place.seat.excuse(&place.board, rank);
+        }
+        true
+    }
+
+    /// A step, whosever it is.
+    fn go(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError> {
+        match stage {
+            Stage::Exposing | Stage::Combining | Stage::Unpacking => {
+                let work = &mut self.course_mut().work;
+                if !work.is_done() {
+                    let Some(result) = work.result() else { return Ok(None) };
+                    let failed = |error| CollError::Engine { rank: place.subgroup.own(), error };
+                    result.map_err(failed)?;
+                }
+                self.intact(place)?;
+                self.step(stage, place, tools)
+            }
+            Stage::Failing => {
+                let told = self.course_mut().tell(place, tools);
+                Ok(told.then_some(Stage::Recalling))
+            }
+            Stage::Recalling => Ok(self.recall(place, tools).then_some(Stage::Over)),
+            Stage::Over => Ok(Some(Stage::Over)),
+            Stage::Torn => Ok(None),
+            _ => self.step(stage, place, tools),
+        }
+    }
+}
+
+impl<S: Steps> Carried for S {
+    fn is_torn(&self) -> bool {
+        self.course().stage == Stage::Torn
+    }
+
+    fn is_busy(&self) -> bool {
+        let Course { stage, work, .. } = self.course();
+        stage.is_work() && work.is_pending()
+    }
+
+    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        loop {
+            let stage = std::mem::replace(&mut self.course_mut().stage, Stage::Torn);
+            let next = match self.go(stage, place, tools) {
+                Ok(next) => next,
+                Err(error) => {
+                    self.course_mut().failure.get_or_insert_with(|| Box::new(error));
+                    Some(Stage::Failing)
+                }
+            };
+            self.course_mut().stage = next.unwrap_or(stage);
+            match next {
+                Some(Stage::Over) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+
+    fn result(&mut self) -> Result<(), CollError> {
+        self.course_mut().failure.take().map_or(Ok(()), |error| Err(*error))
+    }
+
+    fn give_up(&mut self, place: &mut Place<'_>) {
+        let lends = self.lends(place.shared.ranks);
+        let course = self.course_mut();
+        course.work.drain();
+        if lends && course.stage != Stage::Over {
+            course.give_up(place);
+        }
+        course.stage = Stage::Torn;
+    }
+
+    fn look(&self, place: &mut Place<'_>) -> bool {
+        let course = self.course();
+        match course.stage {
+            Stage::Fresh | Stage::Failing => false,
+            Stage::Waiting => place.slot_reader(course.slot(course.first)).is_none(),
+            Stage::Recalling => self.user(place).is_none(),
+            Stage::Gathering | Stage::Collecting => match self.source(place) {
+                Some((rank, step)) if self.met(rank).is_some() => {
+                    course.has_come(rank, step, place)
+                }
+                Some((rank, _)) => place.seat.look(&place.board, rank) != Ok(None),
+                None => true,
+            },
+            _ => true,
+        }
+    }
+
+    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
+        let course = self.course();
+        match course.stage {
+            Stage::Fresh | Stage::Failing => {
+                place.seat.blocked_by(&place.board).map(Awaited::Reader)
+            }
+            Stage::Waiting => place.slot_reader(course.slot(course.first)).map(Awaited::Reader),
+            Stage::Recalling => self.user(place).map(Awaited::Reader),
+            // If it has come there is work left, of which no wake-up tells.
+            Stage::Gathering | Stage::Collecting if self.look(place) => None,
+            Stage::Gathering | Stage::Collecting => {
+                self.source(place).map(|(rank, _)| Awaited::Note(rank))
+            }
+            _ => None,
+        }
+    }
+
+    fn sleeps(&mut self, place: &Place<'_>) {
+        let has_begun = match self.course().stage {
+            Stage::Waiting => self.course().fragment > 0,
+            Stage::Gathering | Stage::Collecting => {
+                self.source(place).is_some_and(|(rank, _)| self.met(rank).is_some())
+            }
+            _ => false,
+        };
+        self.course_mut().slept |= has_begun;
+    }
+}
+
+/// How far a collective of many steps is, as this rank and others see each other in it.
+#[derive(Debug)]
+pub(super) struct Course {
+    pub(super) stage: Stage,
+    /// The round that it began in.
+    pub(super) round: u64,
+    pub(super) fragment: u64,
+    /// Of the ranks or pieces that a stage goes through, the next one.
+    pub(super) at: usize,
+    /// This rank's first slot.
+    pub(super) first: usize,
+    pub(super) work: Work,
+    /// How many bytes of the next rank's were read by the kernel, if not all were.
+    pub(super) read: u64,
+    /// For bytes that were read by the kernel and go to several places.
+    pub(super) bounce: Option<Memory>,
+    /// Whether this rank has slept for one that had begun.
+    pub(super) slept: bool,
+    pub(super) failure: Option<Box<CollError>>,
+    /// Whether others can know what this rank calls.
+    introduced: bool,
+    /// Whether the round of failures has begun.
+    turned: bool,
+}
+
+impl Drop for Course {
+    fn drop(&mut self) {
+        self.work.drain();
+    }
+}
+
+impl Course {
+    /// One that begins in this round, with this slot.
+    #[inline]
+    pub(super) fn new(round: u64, first: usize) -> Course {
+        Course {
+            stage: Stage::Fresh,
+            round,
+            fragment: 0,
+            at: 0,
+            first,
+            work: Work::default(),
+            read: 0,
+            bounce: None,
+            slept: false,
+            failure: None,
+            introduced: false,
+            turned: false,
+        }
+    }
+
+    /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
+    pub(super) fn doom(&mut self, error: CollError) {
+        self.failure.get_or_insert_with(|| Box::new(error));
+        if self.stage != Stage::Over {
+            self.stage = Stage::Failing;
+        }
+    }
+
+    /// Nothing is to be dropped.
+    #[inline]
+    pub(super) fn is_bare(&self) -> bool {
+        self.work.is_bare() && self.bounce.is_none() && self.failure.is_none()
+    }
+
+    /// The slot of this fragment, of those of a rank.
+    pub(super) fn slot(&self, first: usize) -> usize {
+        slot(first, self.fragment)
+    }
+
+    /// The first note is published now; whether it was before.
+    pub(super) fn introduce(&mut self) -> bool {
+        std::mem::replace(&mut self.introduced, true)
+    }
+
+    /// Reports a step.
+    pub(super) fn report(&self, place: &mut Place<'_>, tools: &mut Tools<'_>, step: u32) {
+        place.seat.report(&place.board, Moment::new(self.round, step));
+        place.ring(tools.pml, Readers::All);
+    }
+
+    /// All is over here, and well.
+    pub(super) fn end(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
+        place.seat.report(&place.board, Moment::last(self.round));
+        place.ring(tools.pml, Readers::All);
+    }
+
+    pub(super) fn is_gathering(&self) -> bool {
+        self.stage == Stage::Gathering
+    }
+
+    /// Whether a rank whose note was read has come so far: that note was the first step's report.
+    fn has_come(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
+        let moment = Moment::new(self.round, step);
+        step <= exposed(0) || place.seat.reached(&place.board, rank, moment)
+    }
+
+    /// Whether a rank whose note was read has come so far.
+    ///
+    /// # Errors
+    /// It never will, or it has failed.
+    pub(super) fn wait(
+        &mut self,
+        (rank, step): (usize, u32),
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<bool, CollError> {
+        if !self.has_come(rank, step, place) {
+            let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
+            // It may have done so before.
+            if !self.has_come(rank, step, place) {
+                return Err(loss);
+            }
+        }
+        if place.seat.has_left(rank) && place.seat.foretells(&place.board, rank, self.round, FAILED)
+        {
+            self.next_round(place);
+            return Err(notice(rank, place));
+        }
+        Ok(true)
+    }
+
+    fn next_round(&mut self, place: &mut Place<'_>) {
+        if !std::mem::replace(&mut self.turned, true) {
+            place.seat.turn();
+        }
+    }
+
+    /// Nothing goes on here any more, and others may still read this rank's buffers where they lie: what they read is
+    /// not to be used.
+    fn give_up(&self, place: &mut Place<'_>) {
+        place.seat.report(&place.board, Moment::given_up(self.round));
+        // The memory may become something else only after the report.
+        fence(Ordering::SeqCst);
+    }
+
+    /// One of these ranks has given up while this one read its buffers: what was read may be anything.
+    fn torn(&self, mut read: impl Iterator<Item = usize>, place: &Place<'_>) -> Option<CollError> {
+        // What was read was read before the reports are.
+        fence(Ordering::Acquire);
+        // Who fails in good order lets others read until they are done.
+        let rank = read.find(|rank| place.seat.has_given_up(&place.board, *rank, self.round))?;
+        Some(CollError::GaveUp { rank: place.subgroup.rank(rank) })
+    }
+
+    /// The first of these ranks that may still read this rank's buffers.
+    fn user(
+        &self,
+        mut readers: impl Iterator<Item = usize>,
+        place: &mut Place<'_>,
+    ) -> Option<usize> {
+        let last = Moment::last(self.round);
+        let (me, seat, board) = (place.rank(), &mut *place.seat, &place.board);
+        readers.find(|rank| {
+            let over =
+                seat.reached(board, *rank, last) || !seat.is_behind(board, *rank, self.round);
+            *rank != me && !over
+        })
+    }
+
+    /// Tells the others that this rank fails, and why; `false`: a reader of an earlier note is behind, or an engine
+    /// works.
+    fn tell(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        // What was started is over first, however it went.
+        if self.work.result().is_none() {
+            return false;
+        }
+        // Those that wait for the first note find the notice in its place.
+        let early = !self.introduced;
+        if !early {
+            self.next_round(place);
+        }
+        if !place.has_room(tools.pml) {
+            return false;
+        }
+        if let Some(failure) = &self.failure {
+            let notice = failure.notice(place.subgroup.own());
+            place.seat.publish(&place.board, FAILED, &notice, Readers::All);
+        }
+        place.seat.report(&place.board, Moment::failed(self.round));
+        place.seat.turn();
+        if early {
+            place.seat.turn();
+        }
+        place.seat.finish(&place.board);
+        place.ring(tools.pml, Readers::All);
+        true
+    }
+}

@@ -1,0 +1,240 @@
+//! Buffers that peers read where they lie, in long collectives: no slot is filled. They map the memory, or, if it
+//! cannot be mapped and each byte is for one of them only, read it by the kernel ([`super::peek`]).
+//!
+//! Each rank decides for its own buffers. It writes a key for every reader on its cards, which lie behind the slots,
+//! and then the note that says so. Its collective ends when nobody reads its memory any more.
+
+use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
+use gapless_mem::{Lease, Region};
+
+use super::pieces::Plan;
+use super::slots::among;
+use super::{Place, SegmentMemory, peek};
+use crate::execute::error::CollError;
+
+/// With more ranks there are no cards: to write and to map so many keys takes longer than to fill slots.
+pub(super) const RANKS_MAX: usize = 64;
+
+/// From so many bytes a rank on a buffer is worth its keys.
+pub(super) const BYTES_MIN: u64 = 16 << 10;
+
+/// Bytes of a key on a card: how long it is, and the key.
+pub(super) const KEY_BYTES: usize = 1 + RemoteKey::MAX_BYTES;
+
+/// Bytes of a card: a key, and whether the rank whose card it is can read memory of the one that it is for.
+const CARD_BYTES: usize = KEY_BYTES + 1;
+
+/// Which of its buffers a rank lets others read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// What it contributes.
+    Input,
+    /// What it receives into: its slices of results.
+    Output,
+}
+
+/// Of each side, something.
+#[derive(Clone, Debug)]
+pub(super) struct Both<T> {
+    pub(super) input: Option<T>,
+    pub(super) output: Option<T>,
+}
+
+impl<T> Default for Both<T> {
+    fn default() -> Both<T> {
+        Both { input: None, output: None }
+    }
+}
+
+impl<T> Both<T> {
+    /// One bit for each side that there is.
+    pub(super) fn flags(&self) -> u8 {
+        u8::from(self.input.is_some()) | u8::from(self.output.is_some()) << 1
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.flags() == 0
+    }
+}
+
+/// Bytes of all cards.
+pub(super) fn cards_bytes(ranks: usize) -> u64 {
+    if ranks > RANKS_MAX { 0 } else { (2 * ranks * ranks * CARD_BYTES) as u64 }
+}
+
+impl SegmentMemory {
+    /// The card with the key with which `reader` reads a buffer of `rank`'s.
+    pub(super) fn card(&self, rank: usize, side: Side, reader: usize) -> Option<Region> {
+        let sides = 2 * rank + usize::from(side == Side::Output);
+        let at = (sides * self.ranks + reader) * CARD_BYTES;
+        let cards = self.slots.region();
+        let first = self.slot_bytes.checked_mul((self.ranks * super::pieces::SLOTS) as u64)?;
+        cards.sub(first.checked_add(at as u64)?, CARD_BYTES as u64).ok()
+    }
+}
+
+/// This rank's buffers that others read where they lie.
+#[derive(Debug, Default)]
+pub(super) struct Offered {
+    pub(super) own: Both<Region>,
+    /// Whether what it contributes is read by the kernel, and not mapped.
+    is_peeked: bool,
+}
+
+/// Flags of a note: what is mapped, as [`Both::flags`] says; or what is contributed is read by the kernel.
+const INPUT: u8 = 1;
+const OUTPUT: u8 = 2;
+const PEEKED: u8 = 4;
+
+impl Offered {
+    pub(super) fn flags(&self) -> u8 {
+        let flags = self.own.flags();
+        if self.is_peeked { flags & !INPUT | PEEKED } else { flags }
+    }
+}
+
+/// The memory of this rank's buffers that the others read where they lie, with keys for all of them. `input`: what it
+/// contributes. `recv`: what it receives into, if that is plain memory.
+pub(super) fn offer(
+    plan: &Plan,
+    (input, recv): (Option<Region>, Option<Region>),
+    place: &mut Place<'_>,
+    bml: &mut Bml,
+) -> Offered {
+    let ranks = place.shared.ranks;
+    if ranks > RANKS_MAX {
+        return Offered::default();
+    }
+    let peeks = plan.has_own_readers() && plan.len() >= peek::least(plan.sources());
+    if peeks {
+        peek::tell_what_is_seen(place, bml);
+    }
+    if plan.input_bytes(place.rank()) < BYTES_MIN.saturating_mul(ranks as u64) {
+        return Offered::default();
+    }
+    let (me, place) = (place.rank(), &*place);
+    let readers = || among(plan.readers(), ranks).filter(|reader| *reader != me);
+    let mut shared = |region: Option<Region>, side: Side| {
+        let region = region?;
+        readers()
+            .all(|reader| write_key(region, (side, reader), place, bml).is_some())
+            .then_some(region)
+    };
+    let output = recv.filter(|_| plan.shares_results());
+    let mut own = Both { input: shared(input, Side::Input), output: shared(output, Side::Output) };
+    let is_peeked = own.input.is_none()
+        && peeks
+        && input.is_some_and(|region| {
+            readers().all(|reader| {
+                peek::is_seen(reader, place)
+                    && peek::write_key(region, reader, place, bml).is_some()
+            })
+        });
+    if is_peeked {
+        own.input = input;
+    }
+    Offered { own, is_peeked }
+}
+
+/// Writes a key for one reader; `None`: there is none.
+pub(super) fn write_key(
+    region: Region,
+    (side, reader): (Side, usize),
+    place: &Place<'_>,
+    bml: &mut Bml,
+) -> Option<()> {
+    let process = place.subgroup.process(reader)?;
+    let (peer, mapped) = bml.mapped(Rank(process))?;
+    // SAFETY: the region is of a buffer that the caller of `SharedSegment::begin` grants until the collective has
+    // ended; nothing keeps a clone of the lease after the call (rule 2 of `Mapped`).
+    let lease = unsafe { Lease::kept_by_caller(region) };
+    write_card(&mapped.key(peer, &lease)?, (side, reader), place)
+}
+
+pub(super) fn write_card(
+    key: &RemoteKey,
+    (side, reader): (Side, usize),
+    place: &Place<'_>,
+) -> Option<()> {
+    let card = place.shared.card(place.rank(), side, reader)?;
+    let bytes = key.as_bytes();
+    let mut written = [0; KEY_BYTES];
+    written[0] = u8::try_from(bytes.len()).ok()?;
+    written[1..].get_mut(..bytes.len())?.copy_from_slice(bytes);
+    // SAFETY: cards are mapped memory, which no reference of this process covers. This rank alone writes its own, and
+    // whoever read an earlier key there has done so: that collective has ended, here and there, or has failed.
+    unsafe { gapless_mem::write(&card, 0, &written) }.ok()
+}
+
+/// Where a rank that was met lets others read its buffers.
+#[derive(Clone, Debug)]
+pub(super) struct Direct {
+    pub(super) mapped: Both<Mapping>,
+    /// The key by which what it contributes is read by the kernel.
+    pub(super) peeked: Option<RemoteKey>,
+}
+
+/// Finds the buffers of a rank that its flags name.
+pub(super) fn accept(
+    plan: &Plan,
+    (rank, flags): (usize, u8),
+    place: &Place<'_>,
+    bml: &mut Bml,
+) -> Result<Direct, CollError> {
+    let mut map = |side, expected| map(rank, side, expected, place, bml);
+    let expected = plan.input_bytes(rank);
+    let input = (flags & INPUT != 0).then(|| map(Side::Input, expected)).transpose()?;
+    // No other operation's results are shared, whatever a rank says.
+    let output = (flags & OUTPUT != 0 && plan.shares_results())
+        .then(|| map(Side::Output, plan.len()))
+        .transpose()?;
+    let is_peeked = flags & PEEKED != 0 && plan.has_own_readers();
+    let peeked = is_peeked.then(|| card_of(rank, place));
+    Ok(Direct { mapped: Both { input, output }, peeked: peeked.transpose()? })
+}
+
+/// The key by which what a rank contributes is read by the kernel.
+pub(super) fn card_of(rank: usize, place: &Place<'_>) -> Result<RemoteKey, CollError> {
+    let refused = |reason| CollError::NotMapped { rank: place.subgroup.rank(rank), reason };
+    read_card(rank, Side::Input, place).map_err(refused)
+}
+
+/// Maps a buffer of a rank, of so many bytes at least.
+pub(super) fn map(
+    rank: usize,
+    side: Side,
+    expected: u64,
+    place: &Place<'_>,
+    bml: &mut Bml,
+) -> Result<Mapping, CollError> {
+    let refused = |reason| CollError::NotMapped { rank: place.subgroup.rank(rank), reason };
+    let mapping = read_key(rank, side, place, bml).map_err(refused)?;
+    let region = mapping.region();
+    match region.len() {
+        len if len < expected => Err(refused(format!("{len} bytes instead of {expected}"))),
+        _ if !region.space().cpu_accessible() => Err(refused("it is not the host's".to_owned())),
+        _ => Ok(mapping),
+    }
+}
+
+fn read_key(rank: usize, side: Side, place: &Place<'_>, bml: &mut Bml) -> Result<Mapping, String> {
+    let key = read_card(rank, side, place)?;
+    let process = place.subgroup.process(rank);
+    let (peer, mapped) =
+        process.and_then(|process| bml.mapped(Rank(process))).ok_or_else(no_key)?;
+    mapped.map(peer, &key).map_err(|error| error.to_string())
+}
+
+fn no_key() -> String {
+    "there is no key".to_owned()
+}
+
+fn read_card(rank: usize, side: Side, place: &Place<'_>) -> Result<RemoteKey, String> {
+    let card = place.shared.card(rank, side, place.rank()).ok_or_else(no_key)?;
+    let mut written = [0; KEY_BYTES];
+    // SAFETY: as in `write_card`; the rank wrote its key before its note, and if it writes meanwhile, the bytes are
+    // arbitrary.
+    unsafe { gapless_mem::read(&card, 0, &mut written) }.map_err(|error| error.to_string())?;
+    let [len, key @ ..] = &written;
+    key.get(..usize::from(*len)).and_then(RemoteKey::new).ok_or_else(no_key)
+}

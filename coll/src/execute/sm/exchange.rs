@@ -1,0 +1,390 @@
+//! Exchanges: gatherv, scatterv, alltoallv, alltoallw, and collectives among neighbours. Only sender and receiver know
+//! how many bytes go between them, so the sender writes that down, and the receiver checks it.
+//!
+//! ```text
+//! expose     pack ─▶ cells of the own slot, one for each receiver; or, if that is little, the own note
+//! meet       read the notes of those that send something to this rank, and what they say of it
+//! collect    unpack the own cell of each sender's slot, or what lay in its note
+//! ```
+//!
+//! Whether a sender's bytes go with its note or through its slots is its own affair ([`super::routes`]): its note says
+//! so. Each rank goes through as many fragments as it sends or gets. It waits for nobody of whom it expects nothing;
+//! its own slots are free again when their readers are further, or done. Of ranks under way, one in the earliest
+//! fragment waits for none that is later, so all get on.
+//!
+//! What a rank sends to itself goes at once, if it is plain memory. If peers can map that, or read it by the kernel,
+//! and it is long, they read it where it lies ([`super::direct`]), and there is but one fragment. The exchange ends
+//! when they have read it.
+
+mod note;
+
+use gapless_bml::{Bml, Mapping, RemoteKey};
+use gapless_sync::mailboxes::{Moment, Readers};
+
+use super::act::Stretch;
+use super::buffers::UserBuffers;
+use super::course::{Course, Next, Stage, Steps};
+use super::direct::{self, Side};
+use super::pieces::{Piece, done, exposed};
+use super::plan::LONG;
+use super::routes::{self, Cell, Plan, window};
+use super::slots::{Filled, Slots};
+use super::{AT_ONCE_MAX, Place, SegmentMemory, peek};
+use crate::execute::act::Tools;
+use crate::execute::error::CollError;
+
+/// An exchange that is under way.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    /// The first: with it ends what engines do.
+    course: Course,
+    plan: Plan,
+    buffers: UserBuffers,
+    /// How many there are for this rank; known when it has met those that send to it.
+    fragments: u64,
+    /// Where what each rank sends to this one lies, as far as it was met.
+    met: Box<[Option<Lies>]>,
+    /// Whether what this rank sends is plain memory that stays as it is.
+    is_plain: bool,
+    /// Whether others read that where it lies.
+    is_direct: bool,
+    /// Whether they do so by the kernel.
+    is_peeked: bool,
+}
+
+/// Where what a rank sends to this one lies.
+#[derive(Clone, Debug)]
+enum Lies {
+    /// It has come with its note, and was copied from there.
+    Noted,
+    /// In a cell of its slots, of which this is the first.
+    Slots { first: usize, cell: Cell },
+    /// In its buffer.
+    Direct { mapping: Mapping },
+    /// There, and the kernel reads it.
+    Peeked { key: RemoteKey },
+}
+
+impl Lies {
+    fn is_in_its_buffer(&self) -> bool {
+        matches!(self, Lies::Direct { .. } | Lies::Peeked { .. })
+    }
+}
+
+impl Steps for Exchange {
+    fn course(&self) -> &Course {
+        &self.course
+    }
+
+    fn course_mut(&mut self) -> &mut Course {
+        &mut self.course
+    }
+
+    fn step(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError> {
+        match stage {
+            Stage::Fresh => Ok(self.begin(place, tools)),
+            Stage::Waiting => self.expose(place, tools),
+            Stage::Exposing => Ok(Some(self.exposed(place, tools))),
+            Stage::Gathering => self.meet(place, tools),
+            Stage::Collecting => self.collect(place, tools),
+            _ => Ok(Some(self.turn(place, tools))),
+        }
+    }
+
+    fn is_user(&self, rank: usize) -> bool {
+        self.is_direct && self.plan.is_receiver(rank)
+    }
+
+    fn met(&self, rank: usize) -> Option<bool> {
+        Some(self.met.get(rank)?.as_ref()?.is_in_its_buffer())
+    }
+
+    /// One whose bytes come in a cell or note of its own.
+    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
+        let at = (self.turn_of(place), exposed(self.course.fragment));
+        (self.course.at < self.met.len()).then_some(at)
+    }
+}
+
+impl Exchange {
+    /// An exchange that begins in this round. `is_plain`: what is sent is plain memory, and what goes to this rank
+    /// itself has no cell.
+    pub(super) fn new(
+        plan: Plan,
+        (buffers, is_plain): (UserBuffers, bool),
+        (ranks, round): (usize, u64),
+        slots: &Slots,
+    ) -> Exchange {
+        Exchange {
+            course: Course::new(round, slots.next),
+            plan,
+            buffers,
+            fragments: 0,
+            met: (0..ranks).map(|_| None).collect(),
+            is_plain,
+            is_direct: false,
+            is_peeked: false,
+        }
+    }
+
+    /// Moves what this rank sends to itself, and packs what goes with the note.
+    fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
+        if self.plan.readers().is_some() && !place.has_room(tools.pml) {
+            return None;
+        }
+        let ranks = self.met.len();
+        if (0..ranks).any(|rank| self.plan.into.bytes(rank) >= peek::BYTES_MIN) {
+            peek::tell_what_is_seen(place, tools.pml.bml_mut());
+        }
+        if self.is_plain {
+            for (block, range, piece) in self.plan.own() {
+                let bytes = 0..range.end - range.start;
+                let Some(region) = self.buffers.block(block, range) else { continue };
+                let moved = Stretch::own(region, bytes).and_then(|from| {
+                    SegmentMemory::take(&self.buffers, &piece, &from, tools, &mut self.course.work)
+                });
+                self.course.work.started(moved);
+            }
+        }
+        if !self.plan.is_noted() {
+            (self.is_direct, self.is_peeked) = self.offer(place, tools.pml.bml_mut());
+            return Some(Stage::Waiting);
+        }
+        for piece in self.plan.noted() {
+            let packed = place.area.fill_note(&self.buffers, &piece, tools, &mut self.course.work);
+            self.course.work.started(packed);
+        }
+        Some(Stage::Exposing)
+    }
+
+    /// Whether others read what this rank sends where it lies, and whether by the kernel: it writes a key for each that
+    /// does.
+    fn offer(&self, place: &Place<'_>, bml: &mut Bml) -> (bool, bool) {
+        let ranks = self.met.len();
+        let receivers = || self.plan.receivers();
+        let bytes: u64 = receivers().map(|rank| self.plan.out.bytes(rank)).sum();
+        let is_worth = |each: u64| {
+            let least = each.saturating_mul(receivers().count() as u64).max(1);
+            self.is_plain && ranks <= direct::RANKS_MAX && bytes >= least
+        };
+        let region = |rank: usize| {
+            let (block, range) = self.plan.only_block(rank)?;
+            self.buffers.block(block, range)
+        };
+        let mut is_mapped =
+            |rank: usize| direct::write_key(region(rank)?, (Side::Input, rank), place, bml);
+        if is_worth(direct::BYTES_MIN) && receivers().all(|rank| is_mapped(rank).is_some()) {
+            return (true, false);
+        }
+        let mut is_peeked = |rank: usize| {
+            let seen = region(rank).filter(|_| peek::is_seen(rank, place))?;
+            peek::write_key(seen, rank, place, bml)
+        };
+        let is_peeked = is_worth(peek::least(receivers().count()))
+            && receivers().all(|rank| is_peeked(rank).is_some());
+        (is_peeked, is_peeked)
+    }
+
+    /// Fragments of what this rank sends.
+    fn sends(&self) -> u64 {
+        if self.is_direct { 1 } else { self.plan.sends }
+    }
+
+    /// The directory.
+    fn directory(&self) -> Vec<[u8; routes::ENTRY_BYTES]> {
+        let entry = |rank: usize| match self.is_direct {
+            true => self.plan.direct_entry(rank),
+            false => self.plan.entry(rank).write(),
+        };
+        (0..self.met.len()).map(entry).collect()
+    }
+
+    /// Fills the slot, once it is free, if there is something left to send.
+    fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        if self.course.fragment >= self.sends() {
+            return Ok(Some(Stage::Exposing));
+        }
+        let own = (place.rank(), self.course.slot(self.course.first));
+        let filled = Filled {
+            readers: self.plan.readers().unwrap_or(Readers::One(place.rank())),
+            round: self.course.round,
+            until: Moment::new(self.course.round, done(self.course.fragment)),
+            others_write: false,
+        };
+        if !place.claim(own.1, filled, tools.pml)? {
+            return Ok(None);
+        }
+        if self.course.fragment == 0 {
+            let entries = self.directory();
+            self.course.work.started(place.shared.write_directory(own, entries.as_flattened()));
+        }
+        for piece in self.plan.input(self.course.fragment).filter(|_| !self.is_direct) {
+            let packed =
+                place.shared.fill(&self.buffers, &piece, own, tools, &mut self.course.work);
+            self.course.work.started(packed);
+        }
+        Ok(Some(Stage::Exposing))
+    }
+
+    /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
+    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        if self.course.fragment > 0 {
+            if self.course.fragment < self.sends() {
+                self.course.report(place, tools, exposed(self.course.fragment));
+            }
+            return Stage::Collecting;
+        }
+        self.course.introduce();
+        if let Some(readers) = self.plan.readers() {
+            let note = self.write_note(place.area);
+            place.seat.publish(&place.board, LONG, note, readers);
+            place.ring(tools.pml, readers);
+        }
+        Stage::Gathering
+    }
+
+    /// Beginning with the next rank, so that not all read the same slot at once.
+    fn turn_of(&self, place: &Place<'_>) -> usize {
+        (place.rank() + 1 + self.course.at) % self.met.len()
+    }
+
+    /// Reads the notes of all that send something to this rank.
+    fn meet(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        while self.course.at < self.met.len() {
+            let rank = self.turn_of(place);
+            let expected = self.plan.into.bytes(rank);
+            if rank != place.rank() && expected > 0 {
+                let Some(mark) = place.note(tools.pml, rank)? else { return Ok(None) };
+                self.met[rank] = Some(self.read_note(rank, mark.kind, place, tools)?);
+            }
+            self.course.at += 1;
+        }
+        let fragments = self.met.iter().enumerate().map(|(rank, lies)| match lies {
+            Some(Lies::Slots { cell, .. }) => self.plan.into.bytes(rank).div_ceil(cell.step),
+            Some(Lies::Noted | Lies::Direct { .. } | Lies::Peeked { .. }) => 1,
+            None => 0,
+        });
+        self.fragments = fragments.max().unwrap_or(0).max(self.sends()).max(1);
+        self.course.at = 0;
+        Ok(Some(Stage::Collecting))
+    }
+
+    /// Reads what this rank gets.
+    fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        let mut read_at_once = 0;
+        while self.course.at < self.met.len() {
+            let rank = self.turn_of(place);
+            let expected = self.plan.into.bytes(rank);
+            let lies = match &self.met[rank] {
+                None if rank == place.rank() => self.own_cell(),
+                lies => lies.clone(),
+            };
+            match lies {
+                Some(Lies::Noted) if self.course.fragment == 0 => {
+                    for piece in self.plan.output(rank, 0..expected, 0) {
+                        let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
+                        let source = match rank == place.rank() {
+                            true => Stretch::noted(place.area, self.plan.own_in_note(), bytes),
+                            false => Stretch::kept(place.area, rank, bytes),
+                        };
+                        let taken = source.and_then(|source| {
+                            SegmentMemory::take(
+                                &self.buffers,
+                                &piece,
+                                &source,
+                                tools,
+                                &mut self.course.work,
+                            )
+                        });
+                        self.course.work.started(taken);
+                    }
+                }
+                Some(Lies::Slots { first, cell }) => {
+                    let window = window(self.course.fragment, cell.step, expected);
+                    if !window.is_empty() && rank != place.rank() {
+                        let step = exposed(self.course.fragment);
+                        if !self.course.wait((rank, step), place, tools)? {
+                            return Ok(None);
+                        }
+                    }
+                    let slot = (rank, self.course.slot(first));
+                    for piece in self.plan.output(rank, window, cell.at) {
+                        let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
+                        let taken = Stretch::slot(place.shared, slot, bytes).and_then(|source| {
+                            SegmentMemory::take(
+                                &self.buffers,
+                                &piece,
+                                &source,
+                                tools,
+                                &mut self.course.work,
+                            )
+                        });
+                        self.course.work.started(taken);
+                    }
+                }
+                Some(Lies::Direct { mapping }) if self.course.fragment == 0 => {
+                    for piece in self.plan.output(rank, 0..expected, 0) {
+                        let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
+                        let taken = Stretch::mapped(&mapping, bytes).and_then(|source| {
+                            SegmentMemory::take(
+                                &self.buffers,
+                                &piece,
+                                &source,
+                                tools,
+                                &mut self.course.work,
+                            )
+                        });
+                        self.course.work.started(taken);
+                    }
+                }
+                Some(Lies::Peeked { key }) if self.course.fragment == 0 => {
+                    if read_at_once > AT_ONCE_MAX {
+                        return Ok(None);
+                    }
+                    let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
+                    let pieces = self.plan.output(rank, 0..expected, 0);
+                    let key = (process, &key, |piece: &Piece| piece.at);
+                    match self.course.peek(&self.buffers, pieces, key, tools) {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(None),
+                        Err(unread) => {
+                            return Err(place.unread(rank, unread, self.torn(place), tools.pml));
+                        }
+                    }
+                    read_at_once += expected;
+                }
+                _ => {}
+            }
+            self.course.at += 1;
+        }
+        Ok(Some(Stage::Unpacking))
+    }
+
+    /// Where what this rank sends to itself lies, if that does not go at once.
+    fn own_cell(&self) -> Option<Lies> {
+        match self.is_plain {
+            true => None,
+            false if self.plan.is_noted() => Some(Lies::Noted),
+            false => Some(Lies::Slots { first: self.course.first, cell: self.plan.own_cell()? }),
+        }
+    }
+
+    /// A fragment is over.
+    fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        self.course.fragment += 1;
+        if self.course.fragment < self.fragments {
+            if self.course.fragment >= self.sends() {
+                // Who still sends says so with the next fragment.
+                self.course.report(place, tools, done(self.course.fragment - 1));
+            }
+            return Stage::Waiting;
+        }
+        self.course.end(place, tools);
+        Stage::Recalling
+    }
+}

@@ -1,0 +1,115 @@
+//! The note of a rank in an exchange: what it calls, and where others find its bytes.
+
+use super::{Exchange, Lies, Place, Tools};
+use crate::Operation;
+use crate::execute::error::CollError;
+use crate::execute::sm::Area;
+use crate::execute::sm::direct::{self, Side};
+use crate::execute::sm::introduction::notice;
+use crate::execute::sm::plan::{FAILED, LONG};
+use crate::execute::sm::routes::{self, Entry, HEAD_BYTES};
+use crate::execute::sm::slots::slot;
+
+/// What a note's flags say: the bytes go with it.
+const NOTED: u8 = 1;
+/// They lie in a buffer that can be mapped.
+const DIRECT: u8 = 2;
+/// They lie in one that the kernel reads.
+const PEEKED: u8 = 4;
+
+impl Exchange {
+    /// This rank's note.
+    pub(super) fn write_note<'a>(&self, area: &'a mut Area) -> &'a [u8] {
+        let mut head = [0; HEAD_BYTES];
+        head[0] = self.plan.operation.code();
+        head[1] = u8::try_from(self.course.first).unwrap_or(0);
+        head[2] = match () {
+            () if self.plan.is_noted() => NOTED,
+            () if self.is_peeked => PEEKED,
+            () if self.is_direct => DIRECT,
+            () => 0,
+        };
+        head[4..8].copy_from_slice(&self.plan.root().to_le_bytes());
+        let ends = self.plan.is_noted().then(|| self.plan.ends().flatten());
+        let head = head.into_iter().chain(ends.into_iter().flatten());
+        area.headed(head, self.plan.note_bytes())
+    }
+
+    /// What a rank's note says, if it fits what this rank expects.
+    pub(super) fn read_note(
+        &self,
+        rank: usize,
+        kind: u8,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Lies, CollError> {
+        let source = place.subgroup.rank(rank);
+        let spoilt = || CollError::Scribbled {
+            rank: source,
+            what: format!("rank {source} has written a directory that cannot be"),
+        };
+        if kind == FAILED {
+            return Err(notice(rank, place));
+        }
+        let mut head = [0; HEAD_BYTES];
+        place.seat.read(&place.board, rank, 0, &mut head);
+        let ours = self.plan.operation;
+        let theirs = Operation::from_code(if kind == LONG { head[0] } else { kind });
+        if kind != LONG || theirs != Some(ours) {
+            return Err(CollError::Mismatch { rank: source, theirs, ours });
+        }
+        let [_, first, flags, ..] = head;
+        let root = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if root != self.plan.root() {
+            let (given, expected) = (root.to_string(), self.plan.root().to_string());
+            let (argument, other) = ("root", place.subgroup.own());
+            return Err(CollError::Differs { rank: source, argument, given, other, expected });
+        }
+        let (ranks, me, expected) = (self.met.len(), place.rank(), self.plan.into.bytes(rank));
+        let fits = |sent: u64| match sent == expected {
+            true => Ok(()),
+            false => Err(CollError::Length { rank: source, sent, expected }),
+        };
+        if flags & NOTED != 0 {
+            let entries = routes::ends_at(me);
+            let mut ends = [0; 4];
+            let ends = &mut ends[..entries.len()];
+            place.seat.read(&place.board, rank, entries.start, ends);
+            let range = routes::ends_read(ends, ranks).ok_or_else(spoilt)?;
+            fits(range.len() as u64)?;
+            let into = place.area.kept(rank, range.len());
+            place.seat.read(&place.board, rank, routes::data_at(ranks) + range.start, into);
+            return self.in_place(rank, expected, place).map(|()| Lies::Noted);
+        }
+        let first = slot(usize::from(first), 0);
+        let entry = place.shared.read_entry((rank, first), me).map_err(|_| spoilt())?;
+        if flags & (DIRECT | PEEKED) != 0 {
+            let [sent, _] = routes::numbers(entry);
+            fits(sent)?;
+            self.in_place(rank, expected, place)?;
+            if flags & PEEKED != 0 {
+                let key = direct::card_of(rank, place)?;
+                return Ok(Lies::Peeked { key });
+            }
+            let mapping = direct::map(rank, Side::Input, expected, place, tools.pml.bml_mut())?;
+            return Ok(Lies::Direct { mapping });
+        }
+        let entry = Entry::read(entry, ranks).ok_or_else(spoilt)?;
+        fits(entry.bytes)?;
+        self.in_place(rank, entry.cell.step, place)?;
+        Ok(Lies::Slots { first, cell: entry.cell })
+    }
+
+    /// If what comes takes the place of what goes out, it must not come in longer fragments: another rank's are as
+    /// long, unless it is not in place there.
+    fn in_place(&self, rank: usize, step: u64, place: &Place<'_>) -> Result<(), CollError> {
+        let expected = self.plan.into.bytes(rank);
+        if self.plan.keeps_up(step.min(expected)) {
+            return Ok(());
+        }
+        let rank = place.subgroup.rank(rank);
+        let (given, expected) = ("a send buffer".to_owned(), "none".to_owned());
+        let (argument, other) = ("buffers", place.subgroup.own());
+        Err(CollError::Differs { rank, argument, given, other, expected })
+    }
+}

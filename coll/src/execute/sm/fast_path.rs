@@ -1,0 +1,444 @@
+//! Collectives of plain memory at once, if nothing delays them.
+//!
+//! What depends on the call alone is found out without a segment ([`Known`]). A long call goes through the steps of
+//! [`Long`] until one would wait for longer than a few loads; [`SharedSegment::begin_task`] goes on from there. A short
+//! one has a body of its own: it stores, waits for a few loads' time, and loads. Its bytes go from the user's memory
+//! into the note, and out of notes into the user's memory. [`Short`](super::short::Short) keeps them in private memory
+//! in between, so that it can stop at each step: these copies are spared here. All that is unusual is left to it: a
+//! rank that is late or lost, a note that says something else, a reader that is behind. It goes on where this has
+//! stopped ([`Halfway`]).
+
+use std::ops::Range;
+
+use gapless_engine::{HostEngine, PackedFold};
+use gapless_mem::Region;
+use gapless_pml::Pml;
+use gapless_sync::mailboxes::{Flag, LocalRank, Mailboxes, Readers};
+
+use super::buffers::UserBuffers;
+use super::long::{Lent, Long};
+use super::plan::{self, Plan, Round, Span, Then};
+use super::short::Stage;
+use super::subgroup::Subgroup;
+use super::task::Way;
+use super::{Area, SharedSegment, act, pieces, routes};
+use crate::build::rows as rows_of;
+use crate::execute::act::Tools;
+use crate::execute::rows::Combine;
+use crate::schedule::Buffer;
+use crate::{Call, Reduction};
+
+/// What is read of each note is fetched as soon as that note is there, if these are no more bytes.
+const AHEAD_MAX: usize = 256;
+
+/// The most bytes of all ranks' vectors, or of the blocks of all ranks, that a long call tries: what takes longer lets
+/// others have a turn in between.
+const VOLUME_MAX: u64 = 256 << 10;
+
+/// What one rank does in a call, but for where its buffers lie.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub(super) way: Way,
+    pub(super) combine: Option<Combine>,
+    /// The rank, and of how many.
+    pub(super) of: (usize, usize),
+    /// Bytes of what is sent, and of what is received.
+    bytes: (u64, u64),
+    /// Whether it can be tried at once.
+    is_tried: bool,
+}
+
+impl Known {
+    /// What rank `rank` of `ranks` does. `plain`: both buffers are plain memory, or there are none. `None`: the call
+    /// does not fit together, the segment does not [take](SharedSegment::takes) it, or not all ranks know all lengths.
+    #[must_use]
+    pub fn new(
+        call: &Call<'_>,
+        (rank, ranks): (usize, usize),
+        combine: Option<Combine>,
+        plain: bool,
+    ) -> Option<Known> {
+        call.check(rank, ranks).ok()?;
+        let whole = |of: Reduction, by: &Combine| {
+            of.unit.checked_rem(by.bytes()).is_some_and(|rest| rest == 0)
+        };
+        if let Some(of) = call.reduction()
+            && !combine.as_ref().is_some_and(|by| whole(of, by))
+        {
+            return None;
+        }
+        let fold = combine.as_ref().and_then(Combine::fold);
+        let (way, is_tried) = if plan::fits(call, ranks) {
+            let plan = Plan::new(call, rank, ranks);
+            let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
+            (Way::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
+        } else if routes::fits(call, ranks) {
+            return None;
+        } else {
+            let plan = pieces::Plan::new(call, rank, ranks)?;
+            let folds = call.reduction().is_none() || fold.is_some();
+            let is_tried =
+                folds && !plan.is_scan() && !plan.may_lengthen() && plan.volume() <= VOLUME_MAX;
+            (Way::Long(plan), is_tried)
+        };
+        let (send, recv) = rows_of(call, rank, ranks);
+        let bytes = (send.len(), recv.len());
+        Some(Known { way, combine, of: (rank, ranks), bytes, is_tried: is_tried && plain })
+    }
+
+    /// Whether it goes by notes alone.
+    #[must_use]
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        matches!(self.way, Way::Short(_))
+    }
+}
+
+/// A short collective that was begun here, and is gone on with as [`Short`](super::short::Short).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Halfway {
+    /// Its first round's number.
+    pub(super) began: u64,
+    /// Rounds that are over.
+    pub(super) rounds: usize,
+    pub(super) stage: Stage,
+}
+
+/// Where a part of a buffer lies. `None`: there is no such part, and none is needed.
+fn part(
+    span: Option<&Span>,
+    (send, recv): (Option<Region>, Option<Region>),
+) -> Result<Option<Region>, ()> {
+    let Some(Span { buffer, range, .. }) = span else { return Ok(None) };
+    let Range { start, end } = *range;
+    // Below, the CPU touches it.
+    let whole =
+        if *buffer == Buffer::Send { send } else { recv }.filter(|it| it.as_ptr().is_some());
+    whole.and_then(|whole| whole.sub(start as u64, (end - start) as u64).ok()).map(Some).ok_or(())
+}
+
+impl SharedSegment {
+    /// Does a collective if that takes no longer than a few looks; whether it has ended. If not, the caller goes on
+    /// with [its task](Known::task) by [`begin_task`](SharedSegment::begin_task), with the same number and memory.
+    /// `look`: whether to look once more.
+    ///
+    /// `known` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of its
+    /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot
+    /// touch these.
+    ///
+    /// # Safety
+    /// Until this returns, `send` is valid for reads while nothing writes it, `recv` for reads and writes while nothing
+    /// else touches it; the two do not overlap.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn attempt(
+        &mut self,
+        number: u64,
+        known: &Known,
+        buffers: (Option<Region>, Option<Region>),
+        pml: &mut Pml,
+        mut look: impl FnMut() -> bool,
+    ) -> bool {
+        if !known.is_tried || known.of != (self.subgroup.local_rank(), self.shared.ranks) {
+            return false;
+        }
+        let fold = known.combine.as_ref().and_then(Combine::fold);
+        let plan = match &known.way {
+            Way::Short(plan) => plan,
+            Way::Long(plan) => {
+                return self.attempt_long(number, (plan, known), buffers, pml, look);
+            }
+            Way::Exchange(..) => return false,
+        };
+        let (Ok(input), Ok(output)) =
+            (part(plan.input.as_ref(), buffers), part(plan.output.as_ref(), buffers))
+        else {
+            return false;
+        };
+        if self.may_begin().is_err() {
+            return false;
+        }
+        let SharedSegment { shared, seat, subgroup, area, halfway, .. } = self;
+        let (board, ring_tag) = (shared.board(), self.ring_tag);
+        seat.begin(number);
+        if seat.blocked_by(&board).is_some() {
+            return false;
+        }
+        let (kind, fold) = (plan.operation.code(), fold.as_ref());
+        let mut at = At { board, seat, area, pml, subgroup, ring_tag, kind, fold };
+        let began = at.seat.round();
+        let stopped = match &plan.rounds {
+            // SAFETY: the caller's promise.
+            [Some(only), None] => unsafe { at.only_round(only, input, output, &mut look) },
+            // SAFETY: the caller's promise.
+            rounds => unsafe { at.rounds(rounds, input, output, &mut look) },
+        };
+        if let Err((rounds, stage)) = stopped {
+            *halfway = Some(Halfway { began, rounds, stage });
+            return false;
+        }
+        if plan.together {
+            at.seat.all_began(began);
+        }
+        at.seat.finish(&at.board);
+        at.ring(Readers::All);
+        true
+    }
+
+    /// As `attempt`, of a long call.
+    #[inline(never)] // its frame is large
+    fn attempt_long(
+        &mut self,
+        number: u64,
+        (plan, known): (&pieces::Plan, &Known),
+        (send, recv): (Option<Region>, Option<Region>),
+        pml: &mut Pml,
+        mut look: impl FnMut() -> bool,
+    ) -> bool {
+        let has = |region: Option<Region>, bytes: u64| {
+            bytes == 0 || region.is_some_and(|it| it.len() >= bytes && it.as_ptr().is_some())
+        };
+        if !has(send, known.bytes.0) || !has(recv, known.bytes.1) || self.may_begin().is_err() {
+            return false;
+        }
+        self.seat.begin(number);
+        let buffers = UserBuffers::plain(send, recv);
+        let terms = Lent { plan, combine: known.combine.as_ref(), buffers };
+        let of = (self.shared.ranks, self.seat.round());
+        let mut long = Long::new(terms, of, &self.slots);
+        let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, segment: None };
+        let (_, mut place) = self.parts();
+        place.only_looks = true;
+        let is_over = long.attempt(&mut place, &mut tools, &mut look);
+        if !is_over {
+            self.tried = Some((number, Box::new(long.halt())));
+        } else if long.is_bare() {
+            // To find that out is less than to drop each part of it.
+            std::mem::forget(long);
+        }
+        is_over
+    }
+}
+
+/// What rounds work with.
+struct At<'p> {
+    board: Mailboxes<'p>,
+    seat: &'p mut LocalRank,
+    area: &'p mut Area,
+    pml: &'p mut Pml,
+    subgroup: &'p Subgroup,
+    ring_tag: i32,
+    kind: u8,
+    fold: Option<&'p PackedFold>,
+}
+
+/// Where a collective stopped: after so many rounds, in this stage.
+type Stopped = (usize, Stage);
+
+impl At<'_> {
+    #[inline]
+    fn ring(&mut self, readers: Readers) {
+        let by = (self.subgroup, self.ring_tag);
+        self.seat.ring(&self.board, readers, |rank| act::ring(self.pml, by, rank));
+    }
+
+    /// Waits for the notes of a round.
+    #[inline]
+    fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
+        let len = round.note(self.subgroup.local_rank());
+        let mark = Flag { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
+        let part = round.part(self.subgroup.local_rank());
+        let ahead = if part.len() <= AHEAD_MAX { LocalRank::ahead(len, &part) } else { 0..0 };
+        loop {
+            match self.seat.all_like(&self.board, round.sources.clone(), mark, ahead.clone()) {
+                Some(like) => return like,
+                None if look() => {}
+                None => return false,
+            }
+        }
+    }
+
+    /// A collective of one round: its bytes go straight from the user's memory into the note, and out of notes into the
+    /// user's memory.
+    ///
+    /// # Safety
+    /// As for [`SharedSegment::attempt`]: the input is part of what is valid for reads, the output of what is valid for
+    /// writes.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    #[inline]
+    unsafe fn only_round(
+        &mut self,
+        round: &Round,
+        input: Option<Region>,
+        output: Option<Region>,
+        look: &mut impl FnMut() -> bool,
+    ) -> Result<(), Stopped> {
+        if let Some((_, readers)) = round.publish {
+            // SAFETY: the caller's promise; the bytes are not used below.
+            let bytes = unsafe { act::bytes(input) }.unwrap_or_default();
+            self.seat.publish(&self.board, self.kind, bytes, readers);
+            self.ring(readers);
+        }
+        if !self.all_there(round, look) {
+            // Whoever goes on finds it there.
+            // SAFETY: the caller's promise.
+            let kept = input.is_none_or(|input| unsafe { self.area.fill(&input) }.is_ok());
+            // `part` has found memory that the CPU may touch, as long as the plan says: no longer than a note.
+            debug_assert!(kept, "plain memory of this rank");
+            return Err((0, Stage::Reading));
+        }
+        if !round.part(self.subgroup.local_rank()).is_empty() && !round.sources.is_empty() {
+            // SAFETY: the caller's promise.
+            let taken = unsafe { self.take(round, input, output) };
+            // The plan is one of this rank among as many ranks, so it has the buffers that its rounds use, and `part`
+            // has found memory that the CPU may touch, as long as the plan says.
+            debug_assert!(taken.is_some(), "plain memory of this rank, as long as the plan says");
+            self.is_intact(round, 0)?;
+        }
+        self.seat.turn();
+        Ok(())
+    }
+
+    /// Whether what was read in a round can be used. If not, whoever goes on finds that out again, and fails.
+    #[inline]
+    fn is_intact(&self, round: &Round, number: usize) -> Result<(), Stopped> {
+        match self.seat.was_excused(&self.board, round.sources.clone()) {
+            None => Ok(()),
+            Some(_) => Err((number, Stage::Reading)),
+        }
+    }
+
+    /// Brings what was read, and this rank's own, into the user's memory.
+    ///
+    /// # Safety
+    /// As for `only_round`.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    #[inline]
+    unsafe fn take(
+        &mut self,
+        round: &Round,
+        input: Option<Region>,
+        output: Option<Region>,
+    ) -> Option<()> {
+        let Round { sources, then, .. } = round;
+        let me = self.subgroup.local_rank();
+        let (part, len) = (round.part(me), round.part(me).len());
+        let combines = *then == Then::Combine;
+        // SAFETY: the caller's promise.
+        if combines && unsafe { self.combine_there(round, input?, output?) } {
+            return Some(());
+        }
+        for (index, source) in sources.clone().enumerate() {
+            if source == me && combines {
+                // SAFETY: the caller's promise.
+                unsafe { self.area.keep_own(source, round, &input?) }.ok()?;
+            } else if combines {
+                let (block, start) = self.area.block(source, round);
+                self.seat.read(&self.board, source, start, block);
+            } else {
+                let into = output?.sub((index * len) as u64, len as u64).ok()?;
+                if source == me {
+                    let own = input?.sub(part.start as u64, len as u64).ok()?;
+                    // SAFETY: the caller's promise. In place they are the same bytes.
+                    unsafe { gapless_mem::copy(&into, &own) }.ok()?;
+                } else {
+                    // SAFETY: the caller's promise; nothing else of this rank uses its memory now.
+                    let into = unsafe { act::bytes_mut(Some(into)) }?;
+                    self.seat.read(&self.board, source, part.start, into);
+                }
+            }
+        }
+        if combines {
+            // SAFETY: as above. What this rank contributes was copied, so it may be written.
+            let into = unsafe { act::bytes_mut(output) }?;
+            self.area.fold_into(self.fold?, round, into.get_mut(..len)?);
+        }
+        Some(())
+    }
+
+    /// Combines notes where they are, and this rank's own contribution, into the user's memory; `false`: nothing was
+    /// done.
+    ///
+    /// # Safety
+    /// As for `only_round`.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    #[inline]
+    unsafe fn combine_there(&self, round: &Round, input: Region, output: Region) -> bool {
+        let me = self.subgroup.local_rank();
+        let part = round.part(me);
+        let source = |source: usize| {
+            if source == me {
+                return input.sub(part.start as u64, part.len() as u64).ok()?.as_ptr();
+            }
+            let words = self.seat.payload(&self.board, source, part.start, part.len())?;
+            Some(words.as_ptr().cast_mut().cast())
+        };
+        let Some(fold) = self.fold.filter(|_| output.len() == part.len() as u64) else {
+            return false;
+        };
+        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is
+        // there. They were written before the flag that was read, and their rank writes them again when this one has
+        // read, or is lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds it
+        // out).
+        unsafe { act::fold(fold, round.sources.clone().map(source), output) }
+    }
+
+    /// A collective of two rounds: all that is read and combined lies in private memory in between.
+    ///
+    /// # Safety
+    /// As for `only_round`.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    unsafe fn rounds(
+        &mut self,
+        rounds: &[Option<Round>],
+        input: Option<Region>,
+        output: Option<Region>,
+        look: &mut impl FnMut() -> bool,
+    ) -> Result<(), Stopped> {
+        // SAFETY: the caller's promise.
+        if input.is_some_and(|input| unsafe { self.area.fill(&input) }.is_err()) {
+            return Err((0, Stage::Fresh));
+        }
+        let me = self.subgroup.local_rank();
+        for (number, round) in rounds.iter().flatten().enumerate() {
+            let Round { publish, sources, .. } = round;
+            if let Some((content, readers)) = *publish {
+                if number > 0 && self.seat.blocked_by(&self.board).is_some() {
+                    return Err((number, Stage::Publishing));
+                }
+                self.seat.publish(
+                    &self.board,
+                    self.kind,
+                    self.area.note(content, round.note(me)),
+                    readers,
+                );
+                self.ring(readers);
+            }
+            if !self.all_there(round, look) {
+                return Err((number, Stage::Reading));
+            }
+            for source in sources.clone() {
+                if source == me {
+                    self.area.take_own(source, round);
+                } else {
+                    let (block, start) = self.area.block(source, round);
+                    self.seat.read(&self.board, source, start, block);
+                }
+            }
+            self.is_intact(round, number)?;
+            if let Some(fold) = self.fold
+                && round.then == Then::Combine
+                && !sources.is_empty()
+            {
+                self.area.fold(fold, round);
+            }
+            self.seat.turn();
+        }
+        if let (Some(output), Some(last)) = (output, rounds.iter().flatten().last()) {
+            // SAFETY: the caller's promise. It fits: the result has as many bytes as the part of the buffer.
+            let taken = unsafe { self.area.take(&output, last.then == Then::Combine) };
+            // As in `only_round`.
+            debug_assert!(taken.is_ok(), "plain memory of this rank");
+        }
+        Ok(())
+    }
+}

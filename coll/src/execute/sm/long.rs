@@ -1,0 +1,559 @@
+//! Long collectives: by slots. Every rank has two in the shared memory, and fills one while others may still read the
+//! other.
+//!
+//! ```text
+//!            rank 0                 rank 1
+//! expose     pack ─▶ slot           pack ─▶ slot          bytes of the user's buffer go into the own slot
+//! combine    slice 0 of all slots   slice 1 of all slots  in the order of the ranks, into the own slot
+//! collect    unpack slices 0, 1     unpack slices 0, 1    what this rank gets, from whose slot it lies in
+//! ```
+//!
+//! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::pieces`]). A
+//! rank reports each step that others wait for ([`Moment`]). In the place of the first report it publishes a note of
+//! what it calls: others need one cache line to know both. What only a rank itself reads stays in its buffer, if that
+//! is plain memory.
+//!
+//! Who has a buffer in memory that peers can map, or read by the kernel, fills no slot: others read it there
+//! ([`super::direct`]). What need not be combined is read all at once then.
+//!
+//! A slot is filled again when all that read it have reported a later step, or are known to be done with the
+//! collective.
+
+mod at_hand;
+mod terms;
+
+use std::ops::Range;
+
+use gapless_engine::EngineError;
+use gapless_mem::Region;
+use gapless_sync::mailboxes::{Moment, Readers};
+
+use super::act::Stretch;
+use super::course::{Carried, Course, Next, Stage, Steps};
+use super::direct::{self, Both, Direct};
+use super::introduction::{agree, introduction};
+use super::pieces::{Plan, combined, done, exposed};
+use super::plan::{LONG, RANKS_MAX};
+use super::slots::{Filled, Slots, among};
+use super::{AT_ONCE_MAX, Place, SegmentMemory};
+use crate::execute::act::Tools;
+use crate::execute::error::CollError;
+use terms::Terms;
+pub(super) use terms::{Kept, Lent};
+
+/// How many bytes of the user's memory a rank that waits has the cache fetch at a time.
+const WARM_BYTES: u64 = 16 << 10;
+
+/// A long collective that is under way, or was tried.
+#[derive(Debug)]
+pub(super) struct Long<T> {
+    /// The first: with it ends what engines do.
+    course: Course,
+    terms: T,
+    /// The first fragment whose place in the user's memory was not fetched into the cache.
+    cold: u64,
+    /// Of this fragment, the slice of all slots that this rank combines.
+    slice: Option<Range<u64>>,
+    ranks: usize,
+    /// The others whose first notes were read: a bit for each, and how many these are.
+    met: [u64; RANKS_MAX / 64],
+    others: usize,
+    /// Of those, the ones whose first slot is the second.
+    second: [u64; RANKS_MAX / 64],
+    /// Their buffers, if one of them lets others read some.
+    lent: Vec<Option<Direct>>,
+    /// This rank's buffers that others read where they lie.
+    own: Both<Region>,
+    /// What its note says of them.
+    flags: u8,
+    /// What this rank contributes, if that is plain memory that stays as it is.
+    plain: Option<Region>,
+}
+
+impl<T: Terms> Steps for Long<T> {
+    fn course(&self) -> &Course {
+        &self.course
+    }
+
+    fn course_mut(&mut self) -> &mut Course {
+        &mut self.course
+    }
+
+    #[inline]
+    fn step(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError> {
+        match stage {
+            Stage::Fresh => Ok(self.begin(place, tools)),
+            Stage::Waiting => self.expose(place, tools),
+            Stage::Exposing => Ok(Some(self.exposed(place, tools))),
+            Stage::Gathering => self.gather(place, tools),
+            Stage::Combining => Ok(Some(self.combined_all(place, tools))),
+            Stage::Collecting => self.collect(place, tools),
+            _ => Ok(Some(self.turn(place, tools))),
+        }
+    }
+
+    fn is_user(&self, rank: usize) -> bool {
+        !self.own.is_empty() && among(self.plan().readers(), self.ranks).contains(&rank)
+    }
+
+    fn met(&self, rank: usize) -> Option<bool> {
+        self.has_met(rank).then(|| self.direct(rank).is_some())
+    }
+
+    fn borrows(&self, _: usize) -> bool {
+        !self.lent.is_empty()
+    }
+
+    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
+        let Course { fragment, at, .. } = self.course;
+        if self.course.is_gathering() {
+            let ranks = self.ranks;
+            return (at < ranks).then(|| ((place.rank() + 1 + at) % ranks, exposed(fragment)));
+        }
+        let (rank, step, _) = self.plan().output(fragment, at)?;
+        Some((rank, step))
+    }
+}
+
+impl<T> Long<T> {
+    /// Nothing is to be dropped.
+    #[inline]
+    pub(super) fn is_bare(&self) -> bool {
+        self.course.is_bare() && self.lent.capacity() == 0
+    }
+
+    /// How far it has come, without what was granted to try it.
+    pub(super) fn halt(self) -> Long<()> {
+        self.with((), None)
+    }
+
+    fn with<U>(self, terms: U, plain: Option<Region>) -> Long<U> {
+        let Long { course, cold, slice, ranks, met, others, second, lent, own, flags, .. } = self;
+        Long { course, terms, cold, slice, ranks, met, others, second, lent, own, flags, plain }
+    }
+}
+
+impl Long<()> {
+    /// Goes on with what was tried, with memory that is granted until the end.
+    pub(super) fn go_on(self, terms: Kept) -> Long<Kept> {
+        let plain = terms.buffers.contributed(&terms.plan);
+        let mut next = self.with(terms, plain);
+        // What was tried lay in memory that was granted for that time alone.
+        next.own.input = next.own.input.and(plain);
+        next.own.output = next.own.output.and(next.terms.buffers.recv);
+        next
+    }
+}
+
+impl<T: Terms> Long<T> {
+    /// A collective that begins in this round.
+    #[inline]
+    pub(super) fn new(terms: T, (ranks, round): (usize, u64), slots: &Slots) -> Long<T> {
+        let plain = terms.buffers().contributed(terms.plan());
+        Long {
+            course: Course::new(round, slots.next),
+            terms,
+            cold: 0,
+            slice: None,
+            ranks,
+            met: [0; _],
+            others: 0,
+            second: [0; _],
+            lent: Vec::new(),
+            own: Both::default(),
+            flags: 0,
+            plain,
+        }
+    }
+
+    /// Goes as far as it can while the caller looks; whether it has ended well. If not, [`Long::go_on`] comes next.
+    #[inline]
+    pub(super) fn attempt(
+        &mut self,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+        look: &mut impl FnMut() -> bool,
+    ) -> bool {
+        let Some(stage) = self.begin(place, tools) else { return false };
+        self.course.stage = stage;
+        // Others read lent buffers for longer than they are granted so far.
+        if !self.own.is_empty() {
+            return false;
+        }
+        while !self.advance(place, tools) {
+            loop {
+                if !look() {
+                    return false;
+                }
+                if self.look(place) {
+                    break;
+                }
+            }
+        }
+        self.course.failure.is_none()
+    }
+
+    /// What another lets this rank read where it lies.
+    fn direct(&self, rank: usize) -> Option<&Direct> {
+        self.lent.get(rank)?.as_ref()
+    }
+
+    fn plan(&self) -> &Plan {
+        self.terms.plan()
+    }
+
+    /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
+    pub(super) fn doom(&mut self, error: CollError) {
+        self.course.doom(error);
+    }
+
+    /// Finds out which of this rank's buffers others read where they lie.
+    fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
+        if !place.has_room(tools.pml) {
+            return None;
+        }
+        let input = self.plain.filter(|_| self.plan().exposes());
+        let offered = direct::offer(
+            self.plan(),
+            (input, self.terms.buffers().recv),
+            place,
+            tools.pml.bml_mut(),
+        );
+        (self.flags, self.own) = (offered.flags(), offered.own);
+        Some(Stage::Waiting)
+    }
+
+    /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
+    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        if self.course.introduce() {
+            self.course.report(place, tools, exposed(self.course.fragment));
+        } else {
+            let note = introduction(self.plan(), place.rank(), self.course.first, self.flags);
+            place.seat.publish(&place.board, LONG, &note, Readers::All);
+            place.ring(tools.pml, Readers::All);
+        }
+        self.next()
+    }
+
+    /// What comes once this fragment's bytes are there.
+    fn next(&self) -> Stage {
+        let gathers = self.slice.is_some() || self.plan().is_scan();
+        if gathers { Stage::Gathering } else { Stage::Collecting }
+    }
+
+    /// Fills the slot, once it is free, if it is needed.
+    fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        self.course.at = 0;
+        self.slice = self.plan().combines(self.course.fragment);
+        if !self.plan().exposes() && !self.keeps() {
+            let says = self.course.fragment == 0;
+            return Ok(Some(if says { self.exposed(place, tools) } else { self.next() }));
+        }
+        let fills = self.own.input.is_none();
+        if fills || (self.slice.is_some() && self.own.output.is_none()) {
+            let filled = Filled {
+                readers: self.plan().readers(),
+                round: self.course.round,
+                until: Moment::new(self.course.round, done(self.course.fragment)),
+                others_write: self.plan().is_scan(),
+            };
+            if !place.claim(self.course.slot(self.course.first), filled, tools.pml)? {
+                return Ok(None);
+            }
+        }
+        if fills {
+            self.fill(place, tools);
+        }
+        if self.may_lengthen() {
+            let own = (place.rank(), self.course.slot(self.course.first));
+            self.course.work.started(place.shared.say_slept(own, self.course.slept));
+        }
+        let is_filled = self.course.work.is_done();
+        Ok(Some(if is_filled { self.exposed(place, tools) } else { Stage::Exposing }))
+    }
+
+    /// Whether this rank combines in its slot what it alone needs: buffers that are not plain memory.
+    fn keeps(&self) -> bool {
+        let is_plain = self.plain.is_some() && self.terms.buffers().recv.is_some();
+        !is_plain && self.slice.is_some()
+    }
+
+    /// Starts to fill this rank's slot.
+    fn fill(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
+        let own = (place.rank(), self.course.slot(self.course.first));
+        for piece in self.terms.plan().input(self.course.fragment, self.plain.is_none()) {
+            let work = &mut self.course.work;
+            let packed = place.shared.fill(self.terms.buffers(), &piece, own, tools, work);
+            work.started(packed);
+        }
+    }
+
+    /// Waits for all slots, and starts to combine this rank's slice.
+    fn gather(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        let ranks = self.ranks;
+        if self.course.at == 0 && self.course.fragment == 0 {
+            // Fetches all notes at once; each is looked at below.
+            let _ = place.seat.all_there(&place.board, 0..ranks);
+        }
+        while self.course.at < ranks {
+            let rank = (place.rank() + 1 + self.course.at) % ranks;
+            if !self.wait(rank, exposed(self.course.fragment), place, tools)? {
+                self.warm();
+                return Ok(None);
+            }
+            self.course.at += 1;
+        }
+        if let Some(slice) = self.slice.clone() {
+            let combined = self.combine(slice, place, tools);
+            self.course.work.started(combined);
+        }
+        if !self.course.work.is_done() {
+            return Ok(Some(Stage::Combining));
+        }
+        self.intact(place)?;
+        Ok(Some(self.combined_all(place, tools)))
+    }
+
+    /// Tells the others that this rank's slice is combined.
+    fn combined_all(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        self.course.report(place, tools, combined(self.course.fragment));
+        Stage::Collecting
+    }
+
+    /// While it waits: has the cache fetch where this rank will write.
+    fn warm(&mut self) {
+        if self.terms.buffers().long().is_some() {
+            return;
+        }
+        let (mut left, mut fragment) = (WARM_BYTES, self.cold.max(self.course.fragment));
+        while left > 0 && fragment < self.plan().fragments {
+            for (_, _, piece) in (0..).map_while(|index| self.plan().output(fragment, index)) {
+                left = left.saturating_sub(SegmentMemory::warm(self.terms.buffers(), &piece, left));
+            }
+            fragment += 1;
+        }
+        self.cold = fragment;
+    }
+
+    /// Starts to combine a slice of what all ranks contribute.
+    fn combine(
+        &mut self,
+        slice: Range<u64>,
+        place: &Place<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<(), EngineError> {
+        let Some(combine) = self.terms.combine() else { return Ok(()) };
+        if self.plan().is_scan() {
+            for rank in 1..self.ranks {
+                let before = self.in_slot(rank - 1, slice.clone(), place)?;
+                let own = self.in_slot(rank, slice.clone(), place)?;
+                let (sources, work) = ([before, own], &mut self.course.work);
+                SegmentMemory::reduce(combine, &sources, own.region(), tools, work)?;
+            }
+            return Ok(());
+        }
+        let into = self.combined(place.rank(), slice.clone(), place)?.region();
+        let sources = (0..self.ranks).map(|rank| self.contributed(rank, slice.clone(), place));
+        if SegmentMemory::fold(combine, sources.clone(), into) {
+            return Ok(());
+        }
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
+        SegmentMemory::reduce(combine, &sources, into, tools, &mut self.course.work)
+    }
+
+    fn has_met(&self, rank: usize) -> bool {
+        self.met[rank / 64] >> (rank % 64) & 1 == 1
+    }
+
+    /// The first slot of a rank that was met, or of this one.
+    fn first(&self, rank: usize) -> usize {
+        let is_second = self.second[rank / 64] >> (rank % 64) & 1 == 1;
+        if self.has_met(rank) { usize::from(is_second) } else { self.course.first }
+    }
+
+    /// A rank's slot.
+    fn in_slot(
+        &self,
+        rank: usize,
+        range: Range<u64>,
+        place: &Place<'_>,
+    ) -> Result<Stretch, EngineError> {
+        Stretch::slot(place.shared, (rank, self.course.slot(self.first(rank))), range)
+    }
+
+    /// What a rank contributes, as it lies in its slot or would lie there.
+    fn contributed(
+        &self,
+        rank: usize,
+        range: Range<u64>,
+        place: &Place<'_>,
+    ) -> Result<Stretch, EngineError> {
+        let start = self.plan().position(self.course.fragment, range.start);
+        let direct = start..start + (range.end - range.start);
+        let mapped = self.direct(rank).and_then(|it| it.mapped.input.as_ref());
+        match (mapped, self.plain) {
+            (Some(mapping), _) => Stretch::mapped(mapping, direct),
+            (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
+            _ => self.in_slot(rank, range, place),
+        }
+    }
+
+    /// A rank's slice of the result.
+    fn combined(
+        &self,
+        rank: usize,
+        slice: Range<u64>,
+        place: &Place<'_>,
+    ) -> Result<Stretch, EngineError> {
+        if rank == place.rank()
+            && let Some((target, own)) =
+                self.terms.buffers().recv.zip(self.plan().own_result(self.course.fragment))
+        {
+            return Stretch::own(target, own);
+        }
+        let direct = self.plan().result(self.course.fragment, &slice);
+        let mapped = self.direct(rank).and_then(|it| it.mapped.output.as_ref());
+        match (mapped, self.own.output) {
+            (Some(mapping), _) => Stretch::mapped(mapping, direct),
+            (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
+            _ => self.in_slot(rank, self.plan().in_slot(&slice), place),
+        }
+    }
+
+    /// Whether what is read is what this rank has combined where it goes.
+    fn is_in_place(&self, rank: usize, is_input: bool, place: &Place<'_>) -> bool {
+        let has_combined = !is_input && rank == place.rank();
+        has_combined && self.terms.buffers().recv.is_some() && self.plan().has_own_result()
+    }
+
+    /// Reads what this rank gets.
+    fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        let mut read_at_once = 0;
+        while let Some((rank, step, piece)) =
+            self.plan().output(self.course.fragment, self.course.at)
+        {
+            let is_input = step == exposed(self.course.fragment);
+            let was_read = self.course.fragment > 0 && is_input && self.is_at_hand(rank, place);
+            if piece.is_empty() || was_read || self.is_in_place(rank, is_input, place) {
+                self.course.at += 1;
+                continue;
+            }
+            if read_at_once > AT_ONCE_MAX {
+                return Ok(None);
+            }
+            if !self.wait(rank, step, place, tools)? {
+                self.warm();
+                return Ok(None);
+            }
+            if is_input && self.is_at_hand(rank, place) {
+                let Some(read) = self.read_all(rank, piece, place, tools)? else {
+                    return Ok(None);
+                };
+                read_at_once += read;
+                self.course.at += 1;
+                continue;
+            }
+            let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
+            let source = match is_input {
+                true => self.contributed(rank, bytes, place),
+                false => self.combined(self.plan().holder(rank), bytes, place),
+            };
+            let read = source.and_then(|source| {
+                SegmentMemory::take(
+                    self.terms.buffers(),
+                    &piece,
+                    &source,
+                    tools,
+                    &mut self.course.work,
+                )
+            });
+            if let Err(error) = read {
+                self.course.work.fail(error);
+            }
+            self.course.at += 1;
+        }
+        if !self.course.work.is_done() {
+            return Ok(Some(Stage::Unpacking));
+        }
+        self.intact(place)?;
+        Ok(Some(self.turn(place, tools)))
+    }
+
+    /// Whether fragments may get longer. All ranks agree once they have met: it depends on what all know by then.
+    fn may_lengthen(&self) -> bool {
+        T::MAY_LENGTHEN && self.plan().may_lengthen() && self.own.is_empty() && self.lent.is_empty()
+    }
+
+    /// Has the rest go in longer fragments, if a rank has said with this one that it has slept for one that had begun.
+    fn lengthen(&mut self, place: &Place<'_>) {
+        if !self.may_lengthen() {
+            return;
+        }
+        let says =
+            |rank: usize| place.shared.has_slept((rank, self.course.slot(self.first(rank)))).ok();
+        if (0..self.ranks).any(|rank| says(rank) == Some(true)) {
+            self.terms.lengthen(self.course.fragment + 1);
+        }
+    }
+
+    /// A fragment is over.
+    fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        self.lengthen(place);
+        self.course.fragment += 1;
+        if self.course.fragment < self.plan().fragments && !self.is_over_early(place) {
+            if !self.plan().exposes() {
+                // Whoever does says so with the next fragment.
+                self.course.report(place, tools, done(self.course.fragment - 1));
+            }
+            return Stage::Waiting;
+        }
+        self.course.end(place, tools);
+        if self.plan().together() && self.others + 1 == self.ranks {
+            place.seat.all_began(self.course.round);
+        }
+        if self.own.is_empty() { Stage::Over } else { Stage::Recalling }
+    }
+
+    /// Whether a rank has come so far.
+    fn wait(
+        &mut self,
+        rank: usize,
+        step: u32,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<bool, CollError> {
+        if rank == place.rank() {
+            return Ok(true);
+        }
+        if !self.has_met(rank) && !self.meet(rank, place, tools)? {
+            return Ok(false);
+        }
+        self.course.wait((rank, step), place, tools)
+    }
+
+    /// Reads a rank's first note, if it is there.
+    fn meet(
+        &mut self,
+        rank: usize,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<bool, CollError> {
+        let Some(mark) = place.note(tools.pml, rank)? else { return Ok(false) };
+        let note = agree(self.plan(), rank, mark, place)?;
+        if note.flags != 0 {
+            let lent = (rank, note.flags);
+            let direct = direct::accept(self.plan(), lent, place, tools.pml.bml_mut())?;
+            self.lent.resize_with(self.ranks, || None);
+            self.lent[rank] = Some(direct);
+        }
+        self.met[rank / 64] |= 1 << (rank % 64);
+        self.others += 1;
+        self.second[rank / 64] |= (note.first as u64 & 1) << (rank % 64);
+        Ok(true)
+    }
+}

@@ -1,0 +1,64 @@
+//! What ranks contribute where others can read all of it at once, in mapped memory or by the kernel.
+
+use gapless_bml::RemoteKey;
+
+use super::{Long, Place, Terms, Tools};
+use crate::execute::error::CollError;
+use crate::execute::sm::SegmentMemory;
+use crate::execute::sm::course::Steps;
+use crate::execute::sm::direct::Direct;
+use crate::execute::sm::pieces::Piece;
+
+impl<T: Terms> Long<T> {
+    /// Whether all that a rank contributes can be read from its note on.
+    pub(super) fn is_at_hand(&self, rank: usize, place: &Place<'_>) -> bool {
+        let lies_there = |it: &Direct| it.mapped.input.is_some() || it.peeked.is_some();
+        let is_own = rank == place.rank();
+        if is_own { self.plain.is_some() } else { self.direct(rank).is_some_and(lies_there) }
+    }
+
+    /// Whether nothing is left to do after the first fragment: all others read where it lies what this rank
+    /// contributes, and this one has read all that it gets.
+    pub(super) fn is_over_early(&self, place: &Place<'_>) -> bool {
+        let is_read = self.own.input.is_some() || !self.plan().exposes();
+        let gets = (0..).map_while(|index| self.plan().output(0, index));
+        let mut gets = gets.filter(|(.., piece)| !piece.is_empty());
+        is_read && !self.plan().reduces() && gets.all(|(rank, ..)| self.is_at_hand(rank, place))
+    }
+
+    /// Reads all that this rank gets of another; how many bytes that is, or `None` if some are left for another time.
+    /// `first`: its part in the first fragment.
+    pub(super) fn read_all(
+        &mut self,
+        rank: usize,
+        first: Piece,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Option<u64>, CollError> {
+        let piece = self.plan().whole(rank, first);
+        let (at, len) = (piece.at, piece.range.end - piece.range.start);
+        if let Some(key) = self.peeked(rank) {
+            let from = self.plan().position(0, at);
+            let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
+            let key = (process, &key, |_: &Piece| from);
+            let read = self.course.peek(self.terms.buffers(), std::iter::once(piece), key, tools);
+            return match read {
+                Ok(is_all) => Ok(is_all.then_some(len)),
+                // Why, and whether the rank is lost, is found out when it is read again.
+                Err(_) if place.only_looks => Ok(None),
+                Err(unread) => Err(place.unread(rank, unread, self.torn(place), tools.pml)),
+            };
+        }
+        let source = self.contributed(rank, at..at + len, place);
+        let read = source.and_then(|source| {
+            SegmentMemory::take(self.terms.buffers(), &piece, &source, tools, &mut self.course.work)
+        });
+        self.course.work.started(read);
+        Ok(Some(len))
+    }
+
+    /// The key by which what a rank contributes is read by the kernel, if it is.
+    fn peeked(&self, rank: usize) -> Option<RemoteKey> {
+        self.direct(rank)?.peeked
+    }
+}

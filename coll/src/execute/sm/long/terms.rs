@@ -1,0 +1,77 @@
+//! What a long collective goes by, and who has it: the call that is tried lends it, since to copy it takes as long as a
+//! step, and what goes on later keeps it.
+
+use crate::execute::rows::{Combine, Rows};
+use crate::execute::sm::buffers::{Described, UserBuffers};
+use crate::execute::sm::pieces::Plan;
+
+pub(in crate::execute::sm) trait Terms {
+    /// Whether any [may lengthen](Plan::may_lengthen).
+    const MAY_LENGTHEN: bool;
+
+    type Rows: Described;
+
+    fn buffers(&self) -> &UserBuffers<Self::Rows>;
+
+    fn plan(&self) -> &Plan;
+
+    /// How elements are combined, if they are.
+    fn combine(&self) -> Option<&Combine>;
+
+    /// As [`Plan::lengthen`].
+    fn lengthen(&mut self, from: u64);
+}
+
+pub(in crate::execute::sm) struct Lent<'k> {
+    pub(in crate::execute::sm) plan: &'k Plan,
+    pub(in crate::execute::sm) combine: Option<&'k Combine>,
+    pub(in crate::execute::sm) buffers: UserBuffers<()>,
+}
+
+impl Terms for Lent<'_> {
+    /// What may is not tried.
+    const MAY_LENGTHEN: bool = false;
+    type Rows = ();
+
+    fn buffers(&self) -> &UserBuffers<()> {
+        &self.buffers
+    }
+
+    fn plan(&self) -> &Plan {
+        self.plan
+    }
+
+    fn combine(&self) -> Option<&Combine> {
+        self.combine
+    }
+
+    fn lengthen(&mut self, _: u64) {}
+}
+
+#[derive(Debug)]
+pub(in crate::execute::sm) struct Kept {
+    pub(in crate::execute::sm) plan: Plan,
+    pub(in crate::execute::sm) combine: Option<Combine>,
+    pub(in crate::execute::sm) buffers: UserBuffers,
+}
+
+impl Terms for Kept {
+    const MAY_LENGTHEN: bool = true;
+    type Rows = Rows;
+
+    fn buffers(&self) -> &UserBuffers<Rows> {
+        &self.buffers
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn combine(&self) -> Option<&Combine> {
+        self.combine.as_ref()
+    }
+
+    fn lengthen(&mut self, from: u64) {
+        self.plan.lengthen(from);
+    }
+}

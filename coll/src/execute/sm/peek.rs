@@ -1,0 +1,216 @@
+//! Memory that cannot be mapped, but that the kernel lets other ranks read
+//! ([`Rdma::single_copy_read`](gapless_bml::Rdma::single_copy_read)): the kernel copies once what goes through slots in
+//! two copies.
+//!
+//! Whether a rank can read another's memory so, it alone knows. It tells the other, by a byte on a card of its own,
+//! once the links are there: so the first such collectives go through slots.
+
+use gapless_bml::{Bml, LinkError, Rank, RdmaError, RemoteKey};
+use gapless_engine::EngineError;
+use gapless_mem::Region;
+use gapless_pml::{Pml, PmlError};
+
+use super::buffers::{Described, Lies, UserBuffers};
+use super::course::Course;
+use super::direct::{self, Side};
+use super::pieces::Piece;
+use super::{AT_ONCE_MAX, Memory, Place};
+use crate::execute::act::{Tools, Work};
+use crate::execute::error::CollError;
+
+/// From so many bytes on, a block is worth the system call.
+pub(super) const BYTES_MIN: u64 = 64 << 10;
+
+/// With more sources than these a rank reads, and all others read at the same time: there slots are quicker for longer.
+const SOURCES_MANY: usize = 16;
+
+/// From so many bytes on, blocks are worth it if a rank gets one of each of so many.
+pub(super) fn least(sources: usize) -> u64 {
+    if sources > SOURCES_MANY { 2 * BYTES_MIN } else { BYTES_MIN }
+}
+
+/// Tells others that this rank can read their memory by the kernel, as far as it has not told them.
+pub(super) fn tell_what_is_seen(place: &mut Place<'_>, bml: &mut Bml) {
+    let (me, ranks) = (place.rank(), place.shared.ranks);
+    if ranks > direct::RANKS_MAX {
+        return;
+    }
+    for rank in (0..ranks).filter(|rank| *rank != me) {
+        let bit = 1u64 << rank;
+        if *place.seen & bit != 0 {
+            continue;
+        }
+        let process = place.subgroup.process(rank);
+        let sees = process
+            .and_then(|process| bml.rdma(Rank(process)))
+            .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
+        if sees && let Some(card) = place.shared.card(me, Side::Input, rank) {
+            // SAFETY: as in `direct::write_card`; it is never anything else afterwards.
+            let written = unsafe { gapless_mem::write(&card, direct::KEY_BYTES as u64, &[1]) };
+            if written.is_ok() {
+                *place.seen |= bit;
+            }
+        }
+    }
+}
+
+/// Whether a rank has told this one that it can read its memory by the kernel.
+pub(super) fn is_seen(reader: usize, place: &Place<'_>) -> bool {
+    let mut told = [0];
+    let card = place.shared.card(reader, Side::Input, place.rank());
+    // SAFETY: as in `direct::read_card`; the byte is 0 until the rank has told.
+    let read =
+        card.map(|card| unsafe { gapless_mem::read(&card, direct::KEY_BYTES as u64, &mut told) });
+    read.is_some_and(|read| read.is_ok()) && told == [1]
+}
+
+/// Writes a key by which one reader reads what this rank contributes by the kernel; `None`: there is none.
+pub(super) fn write_key(
+    region: Region,
+    reader: usize,
+    place: &Place<'_>,
+    bml: &mut Bml,
+) -> Option<()> {
+    let (peer, rdma) = bml.rdma(Rank(place.subgroup.process(reader)?))?;
+    let key = rdma.single_copy_key(peer, region)?;
+    direct::write_card(&key, (Side::Input, reader), place)
+}
+
+/// Most bytes that are read by the kernel at a time, if they go to several places.
+const BOUNCE: u64 = 64 << 10;
+
+/// Why bytes of another rank's could not be read by the kernel.
+#[derive(Debug)]
+pub(super) enum Unread {
+    NoMemory { bytes: u64 },
+    Engine(EngineError),
+    Refused(RdmaError),
+}
+
+/// Reads bytes of another process's by the kernel, from byte `at` of what the key stands for on, to where a part of a
+/// piece goes, which begins `skipped` bytes behind the piece's start; how many, `most` at most. If these are several
+/// places, by a little memory of the segment's own, which an engine may work on until this returns.
+pub(super) fn read_to(
+    buffers: &UserBuffers<impl Described>,
+    (piece, skipped, most): (&Piece, u64, u64),
+    (process, key, at): (u32, &RemoteKey, u64),
+    (bounce, work): (&mut Option<Memory>, &mut Work),
+    tools: &mut Tools<'_>,
+) -> Result<u64, Unread> {
+    let from = piece.range.start + skipped;
+    let bytes = most.min(piece.range.end.saturating_sub(from));
+    let start = (piece.block, piece.start + skipped);
+    let place = |bytes| buffers.part(piece.buffer, start, from..from + bytes);
+    let bml = tools.pml.bml_mut();
+    if let Lies::Plain(region) = place(bytes) {
+        // SAFETY: the caller of `SharedSegment::begin` grants the user's memory for writing, and nothing else touches
+        // it.
+        unsafe { read(process, (key, at + skipped), region, bml) }.map_err(Unread::Refused)?;
+        return Ok(bytes);
+    }
+    let bytes = bytes.min(BOUNCE);
+    let memory = match bounce {
+        Some(memory) => memory,
+        None => {
+            let memory = Memory::new(BOUNCE).ok_or(Unread::NoMemory { bytes: BOUNCE })?;
+            bounce.insert(memory)
+        }
+    };
+    let part = memory.region().sub(0, bytes).map_err(|error| Unread::Engine(error.into()))?;
+    // SAFETY: no engine works on it: what was started is over, below.
+    unsafe { read(process, (key, at + skipped), part, bml) }.map_err(Unread::Refused)?;
+    let started = match place(bytes) {
+        // SAFETY: as above.
+        Lies::Plain(region) => unsafe { gapless_mem::copy(&region, &part) }.map_err(Into::into),
+        Lies::Pieces(pieces) => tools.unpack(part, &pieces, work),
+    };
+    work.started(started);
+    // The host's engine has ended already; a device's ends 64 KiB by itself.
+    loop {
+        match work.result() {
+            Some(result) => break result.map_err(Unread::Engine)?,
+            None => std::hint::spin_loop(),
+        }
+    }
+    Ok(bytes)
+}
+
+impl Course {
+    /// Reads what this rank gets of another by the kernel, [so much](AT_ONCE_MAX) at a time; whether that is all.
+    pub(super) fn peek(
+        &mut self,
+        buffers: &UserBuffers<impl Described>,
+        pieces: impl Iterator<Item = Piece>,
+        (process, key, at): (u32, &RemoteKey, impl Fn(&Piece) -> u64),
+        tools: &mut Tools<'_>,
+    ) -> Result<bool, Unread> {
+        let (mut start, mut left) = (0, AT_ONCE_MAX);
+        for piece in pieces {
+            let end = start + (piece.range.end - piece.range.start);
+            while self.read < end {
+                if left == 0 {
+                    return Ok(false);
+                }
+                let from = (process, key, at(&piece));
+                let work = (&mut self.bounce, &mut self.work);
+                let read = read_to(buffers, (&piece, self.read - start, left), from, work, tools)?;
+                (self.read, left) = (self.read + read, left - read);
+            }
+            start = end;
+        }
+        self.read = 0;
+        Ok(true)
+    }
+}
+
+/// Reads what a rank contributes by the kernel, from byte `at` on.
+///
+/// # Safety
+/// `into` is valid for writes, and nothing else touches it meanwhile.
+///
+/// # Errors
+/// Why it cannot be read.
+unsafe fn read(
+    process: u32,
+    (key, at): (&RemoteKey, u64),
+    into: Region,
+    bml: &mut Bml,
+) -> Result<(), RdmaError> {
+    let Some((peer, rdma)) = bml.rdma(Rank(process)) else {
+        let reason = "it cannot be read any more".to_owned();
+        return Err(RdmaError::Unavailable { reason });
+    };
+    // SAFETY: the caller's promise. A rank of this process grants its buffer until this one has read it
+    // (`SharedSegment::begin`). If it has given up before, transports that read by the kernel do not mind; a loopback
+    // reads only if whoever made it has promised that this does not happen (`Loopback::with_single_copy_reads`).
+    unsafe { rdma.single_copy_read(peer, key, at, into) }
+}
+
+impl Place<'_> {
+    /// Why memory of a rank could not be read; `torn`: why what was read of it is not to be used, if that is so.
+    pub(super) fn unread(
+        &self,
+        rank: usize,
+        unread: Unread,
+        torn: Option<CollError>,
+        pml: &mut Pml,
+    ) -> CollError {
+        let (own, other) = (self.subgroup.own(), self.subgroup.rank(rank));
+        let error = match unread {
+            Unread::NoMemory { bytes } => return CollError::NoMemory { rank: own, bytes },
+            Unread::Engine(error) => return CollError::Engine { rank: own, error },
+            Unread::Refused(error) => error,
+        };
+        // It may have given up, or be gone: perhaps nobody else has noticed so far.
+        if let Some(known) = torn.or_else(|| self.loss(pml, rank)) {
+            return known;
+        }
+        match (error, self.subgroup.process(rank)) {
+            (RdmaError::Link(error @ LinkError::PeerGone { .. }), Some(process)) => {
+                let error = PmlError::PeerLost { rank: process, error };
+                CollError::Lost { rank: other, error }
+            }
+            (error, _) => CollError::NotMapped { rank: other, reason: error.to_string() },
+        }
+    }
+}

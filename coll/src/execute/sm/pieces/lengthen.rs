@@ -1,0 +1,54 @@
+//! Longer fragments for what is left of a long collective, once a rank has slept in it for one that had begun.
+//!
+//! One of the two has no processor then, and each step that is waited for costs a time slice or more of whoever has it:
+//! the fewer fragments, the better, and no caches are left to be spared. A rank says with each fragment, behind its
+//! bytes in the slot, whether it has slept so. Once the fragment is over all ranks have heard all of them, so that all
+//! go on with fragments of the same length.
+
+use super::{Plan, Shape, grain, slot_bytes};
+use crate::execute::sm::slots::LAST_BYTES;
+use crate::schedule::Row;
+
+/// Blocks or vectors of fewer bytes are over soon.
+const LEN_MIN: u64 = 1 << 20;
+
+impl Plan {
+    /// How many bytes of the vector, or of a rank's block, go in a long fragment.
+    fn long_step(&self, left: u64) -> Option<u64> {
+        let grain = grain(&self.call);
+        let (slot, ranks) = (slot_bytes(self.ranks).checked_sub(LAST_BYTES)?, self.ranks as u64);
+        let each = slot / ranks / grain * grain;
+        match self.shape {
+            Shape::Whole => Some(slot),
+            Shape::Pieces => Some(left.checked_next_multiple_of(grain)?.min(each)),
+            Shape::Slices => each.checked_mul(ranks),
+            Shape::Vectors => None,
+        }
+    }
+
+    /// Whether fragments can get longer: each rank hears of all others in every one of them.
+    pub(in crate::execute::sm) fn may_lengthen(&self) -> bool {
+        let hears_all = self.together() && matches!(self.blocks, Row::Equal { .. });
+        let is_longer = || self.long_step(self.len).is_some_and(|step| step > self.step);
+        hears_all && self.len >= LEN_MIN && is_longer()
+    }
+
+    /// From this fragment on, which is not the first, all are long.
+    pub(in crate::execute::sm) fn lengthen(&mut self, from: u64) {
+        let before = self.begun(from);
+        let left = self.len.saturating_sub(before);
+        let Some(step) = self.long_step(left).filter(|step| left > 0 && *step > self.step) else {
+            return;
+        };
+        (self.since, self.step) = ((from, before), step);
+        self.fragments = from + left.div_ceil(step);
+        self.slices = self.slices_of(left - (self.fragments - from - 1) * step);
+    }
+
+    /// How long a slice is, in a fragment and in the last one, of so many bytes.
+    pub(super) fn slices_of(&self, last: u64) -> (u64, u64) {
+        let grain = grain(&self.call);
+        let slice = |bytes: u64| bytes.div_ceil(self.ranks as u64).next_multiple_of(grain);
+        (slice(self.step), slice(last))
+    }
+}
