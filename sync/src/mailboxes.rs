@@ -1,15 +1,15 @@
-//! Mailboxes in memory that the ranks of one host share: each writes short notes in places of its own, which all
-//! others read. Loads and stores only; no rank waits for another unless it needs what that one writes.
+//! Mailboxes in memory that the ranks of one host share. Each rank has one: it alone writes short entries there, and
+//! all others read them. Loads and stores only; no rank waits for another unless it needs what that one writes.
 //!
 //! Time goes in *rounds*, which all ranks count alike: two for each thing that they do together, and they may leave out
-//! any. In a round a rank may publish one note, of up to [`NOTE_BYTES`], and read the notes of others:
+//! any. In a round a rank may publish one entry, of up to [`ENTRY_BYTES`], and read the entries of others:
 //!
 //! ```text
-//! head: 128 bytes    sleep: a word a rank    then, for each rank, in which it alone writes, 128 bytes or more and notes:
+//! head: 128 bytes    sleep: a word a rank    then a mailbox a rank: 128 bytes or more, and entries
 //!
-//!   done, report, excused │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
+//!   done, report, excused │ entry of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
 //!
-//! a note, 18 cache lines:
+//! an entry, 18 cache lines:
 //!  word 0                                  words 1 … 7, or of more than 56 bytes 8 … 143
 //! ┌────────────┬───────────┬─────────────┐┌──────────────────┐
 //! │ length: 11 │ kind: 5   │ round: 48   ││ payload          │
@@ -17,35 +17,35 @@
 //!  bits 0 … 10   11 … 15     16 … 63
 //! ```
 //!
-//! Word 0 is stored last, with release: a note of up to 56 bytes costs one cache line's journey, and a reader knows by
-//! the round that it is the note it awaits. Longer ones begin with a line, so that a part of one is as few lines as can
-//! be. Rounds begin at 2, so fresh mailboxes, full of zeros, have no notes.
+//! Word 0 is stored last, with release: an entry of up to 56 bytes costs one cache line's journey, and a reader knows
+//! by the round that it is the entry it awaits. Longer ones begin with a line, so that a part of one is as few lines as
+//! can be. Rounds begin at 2, so fresh mailboxes, full of zeros, have no entries.
 //!
-//! # When a note may be overwritten
-//! When all that were to read it have. A rank that publishes in a round, or says that it is [done](LocalRank::finish),
+//! # When an entry may be overwritten
+//! When all that were to read it have. A rank that publishes in a round, or says that it is [done](Mailbox::finish),
 //! has read what it wanted of all rounds before. So ranks that hear of each other in every round never ask, and others
-//! look at `done`, once in a few rounds. [`LocalRank::blocked_by`] says for whom a rank has to wait.
+//! look at `done`, once in a few rounds. [`Mailbox::blocked_by`] says for whom a rank has to wait.
 //!
 //! # Reports
 //! What the ranks do together may take many steps, with data that lies elsewhere. Then each reports how far it is: a
 //! [`Moment`], the number of a step in a round. Reports only grow, and a rank that waits for one is content with any
-//! later one. Whoever reports a round's [last](Moment::last) step is done with that round's notes, too.
+//! later one. Whoever reports a round's [last](Moment::last) step is done with that round's entries, too.
 //!
 //! # Who is lost
-//! A rank waits no more for the reading of one that is lost to it ([`LocalRank::excuse`]). That one may live all the
+//! A rank waits no more for the reading of one that is lost to it ([`Mailbox::excuse`]). That one may live all the
 //! same, and read what is overwritten now. So it is named in `excused` first, a bit for each rank, and asks after it
-//! has read whether it is ([`LocalRank::was_excused`]): what it has read is not to be used then. The second word of the
+//! has read whether it is ([`Mailbox::was_excused`]): what it has read is not to be used then. The second word of the
 //! head says whether any bit is set.
 //!
 //! # Sleep
-//! A rank that falls asleep writes into its word of `sleep` whose note it awaits, or who is to be done reading.
-//! That one takes the word back to 0, and is told by [`LocalRank::ring`] to wake it by other means. [`Fences`] has the
+//! A rank that falls asleep writes into its word of `sleep` whose entry it awaits, or who is to be done reading.
+//! That one takes the word back to 0, and is told by [`Mailbox::wake`] to wake it by other means. [`Fences`] has the
 //! handshake.
 //!
 //! # Who is trusted
 //! The ranks may be processes that need not trust each other. Whatever is in the mailboxes, nothing here panics, hangs,
 //! or touches other memory: a reader gets wrong bytes, or [`Broken`], of whoever broke the rules. One that waits for
-//! what somebody has written over may wait for ever; whoever wrote it [finds that out](LocalRank::overwritten).
+//! what somebody has written over may wait for ever; whoever wrote it [finds that out](Mailbox::overwritten).
 
 use crate::Fences;
 use moment::STEP_BITS;
@@ -70,10 +70,10 @@ mod primitive {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
-/// Notes of a rank that are there at once.
+/// Entries of a rank that are there at once.
 const DEPTH: usize = if cfg!(loom) { 2 } else { 4 };
-/// Words of a note.
-const NOTE_WORDS: usize = if cfg!(loom) { 2 } else { 18 * LINE_WORDS };
+/// Words of an entry.
+const ENTRY_WORDS: usize = if cfg!(loom) { 2 } else { 18 * LINE_WORDS };
 /// Words of a cache line.
 const LINE_WORDS: usize = 8;
 /// What different ranks write lies so many words apart: processors fetch cache lines in pairs.
@@ -81,27 +81,27 @@ const APART: usize = if cfg!(loom) { 1 } else { 2 * LINE_WORDS };
 
 /// Words of the head.
 const HEAD_WORDS: usize = if cfg!(loom) { 2 } else { APART };
-/// Of the words of a rank before its notes, the first that says whom it has excused.
+/// Of the words of a rank before its entries, the first that says whom it has excused.
 const EXCUSED: usize = 2;
 
-/// The most payload bytes of a note.
-pub const NOTE_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
+/// The most payload bytes of an entry.
+pub const ENTRY_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
 
 /// The longest payload that lies in the cache line of its flag. Longer ones begin with the next.
 const BESIDE_FLAG: usize = (LINE_WORDS - 1) * 8;
 /// The word that they begin with.
 const FIRST_LONG: usize = if cfg!(loom) { 1 } else { LINE_WORDS };
 
-/// The largest kind of a note.
+/// The largest kind of an entry.
 pub const KIND_MAX: u8 = 31;
 
 const LEN_BITS: u32 = 11;
 const ROUND_SHIFT: u32 = 16;
-const _: () = assert!(NOTE_BYTES < 1 << LEN_BITS && NOTE_BYTES <= (NOTE_WORDS - FIRST_LONG) * 8);
+const _: () = assert!(ENTRY_BYTES < 1 << LEN_BITS && ENTRY_BYTES <= (ENTRY_WORDS - FIRST_LONG) * 8);
 const _: () = assert!(STEP_BITS >= ROUND_SHIFT);
 const _: () = assert!(KIND_MAX as u64 == (1 << (ROUND_SHIFT - LEN_BITS)) - 1);
 
-/// What a note is, beside its payload.
+/// What an entry is, beside its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag {
     /// The caller's own, up to [`KIND_MAX`].
@@ -122,7 +122,7 @@ impl Flag {
     }
 }
 
-/// Who reads a note.
+/// Who reads an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
     /// All other ranks.
@@ -134,8 +134,8 @@ pub enum Readers {
 /// What a sleeper waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// A note or a report of this rank.
-    Note(usize),
+    /// An entry or a report of this rank.
+    Entry(usize),
     /// That this rank has read.
     Reader(usize),
 }
@@ -144,7 +144,7 @@ impl Awaited {
     /// Never 0.
     fn word(self) -> u64 {
         match self {
-            Awaited::Note(rank) => (rank as u64 + 1) << 1,
+            Awaited::Entry(rank) => (rank as u64 + 1) << 1,
             Awaited::Reader(rank) => (rank as u64 + 1) << 1 | 1,
         }
     }
@@ -166,7 +166,7 @@ impl fmt::Display for Broken {
         let Broken { rank, expected, found } = self;
         write!(
             f,
-            "rank {rank} has written a note of round {found} in the place of round {expected}"
+            "rank {rank} has written an entry of round {found} in the place of round {expected}"
         )
     }
 }
@@ -186,7 +186,7 @@ impl<'w> Mailboxes<'w> {
     #[must_use]
     #[inline]
     pub fn words(ranks: usize) -> usize {
-        let each = Self::own_words(ranks) + DEPTH * NOTE_WORDS;
+        let each = Self::own_words(ranks) + DEPTH * ENTRY_WORDS;
         ranks.saturating_mul(each).saturating_add(Self::first(ranks))
     }
 
@@ -197,7 +197,7 @@ impl<'w> Mailboxes<'w> {
         (words.len() >= Self::words(ranks)).then_some(mailboxes)
     }
 
-    /// Words of a rank before its notes: a bit for each rank is among them.
+    /// Words of a rank before its entries: a bit for each rank is among them.
     #[inline]
     fn own_words(ranks: usize) -> usize {
         (EXCUSED + ranks.div_ceil(64).max(1)).next_multiple_of(APART)
@@ -206,7 +206,7 @@ impl<'w> Mailboxes<'w> {
     /// Where what belongs to a rank begins.
     #[inline]
     fn own(&self, rank: usize) -> usize {
-        Self::first(self.ranks) + rank * (self.own_words + DEPTH * NOTE_WORDS)
+        Self::first(self.ranks) + rank * (self.own_words + DEPTH * ENTRY_WORDS)
     }
 
     /// Where what belongs to rank 0 begins.
@@ -251,30 +251,30 @@ impl<'w> Mailboxes<'w> {
         &self.words[self.own(rank) + 1]
     }
 
-    /// The place of a rank's note.
+    /// The place of a rank's entry.
     #[inline]
-    fn note(&self, rank: usize, round: u64) -> &'w [AtomicU64] {
+    fn entry(&self, rank: usize, round: u64) -> &'w [AtomicU64] {
         let at = self.own(rank) + self.own_words;
-        let place = at + place(round) * NOTE_WORDS;
-        &self.words[place..place + NOTE_WORDS]
+        let place = at + place(round) * ENTRY_WORDS;
+        &self.words[place..place + ENTRY_WORDS]
     }
 }
 
-/// Which of a rank's places the note of a round has. All places serve where only the first of two rounds is used.
+/// Which of a rank's places the entry of a round has. All places serve where only the first of two rounds is used.
 #[inline]
 fn place(round: u64) -> usize {
     let half = DEPTH as u64 / 2;
     usize::try_from((round / 2 + round % 2 * half) % DEPTH as u64).unwrap_or(0)
 }
 
-/// One rank's end of the mailboxes: what it alone knows.
+/// One rank's mailbox, as that rank has it: what it has written there, and what it knows of the others'.
 #[derive(Debug)]
-pub struct LocalRank {
+pub struct Mailbox {
     rank: usize,
     fences: Fences,
     /// This round.
     round: u64,
-    /// What is in the places of this rank's notes: the round, and who reads it.
+    /// What is in the places of this rank's entries: the round, and who reads it.
     written: [(u64, Option<Readers>); DEPTH],
     /// What it has said last that it is done with, and reported.
     said: Cell<[u64; 2]>,
@@ -286,10 +286,10 @@ pub struct LocalRank {
     floor: u64,
 }
 
-impl LocalRank {
-    /// The end of rank `rank` of `ranks`, at fresh mailboxes. All ranks have the same fences.
+impl Mailbox {
+    /// That of rank `rank` of `ranks`, in fresh memory. All ranks have the same fences.
     #[must_use]
-    pub fn new(rank: usize, ranks: usize, fences: Fences) -> LocalRank {
+    pub fn new(rank: usize, ranks: usize, fences: Fences) -> Mailbox {
         let mut done = vec![1; ranks];
         if let Some(own) = done.get_mut(rank) {
             *own = u64::MAX;
@@ -297,7 +297,7 @@ impl LocalRank {
         let written = [(0, None); DEPTH];
         let reported = vec![Moment::NEVER; ranks].into();
         let said = Cell::new([0; 2]);
-        LocalRank { rank, fences, round: 2, written, said, done: done.into(), reported, floor: 1 }
+        Mailbox { rank, fences, round: 2, written, said, done: done.into(), reported, floor: 1 }
     }
 
     /// This round.
@@ -307,7 +307,7 @@ impl LocalRank {
         self.round
     }
 
-    /// The rank whose reading has to be waited for before this rank can [publish](LocalRank::publish) in this round.
+    /// The rank whose reading has to be waited for before this rank can [publish](Mailbox::publish) in this round.
     #[inline]
     pub fn blocked_by(&mut self, mailboxes: &Mailboxes<'_>) -> Option<usize> {
         let (round, readers) = self.written[place(self.round)];
@@ -337,11 +337,11 @@ impl LocalRank {
             *known = (*known).max(said).max(reported);
         }
         if *known <= round {
-            // Whoever has written a note is done with earlier rounds.
-            let notes = (0..DEPTH as u64).map(|each| {
-                mailboxes.note(rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT
+            // Whoever has written an entry is done with earlier rounds.
+            let entries = (0..DEPTH as u64).map(|each| {
+                mailboxes.entry(rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT
             });
-            *known = notes.fold(*known, u64::max);
+            *known = entries.fold(*known, u64::max);
         }
         *known <= round
     }
@@ -353,7 +353,7 @@ impl LocalRank {
         self.done.get(rank).is_some_and(|done| *done > round)
     }
 
-    /// Reports that this rank has come so far; it [rings](LocalRank::ring) afterwards.
+    /// Reports that this rank has come so far; it [wakes sleepers](Mailbox::wake) afterwards.
     #[inline]
     pub fn report(&self, mailboxes: &Mailboxes<'_>, moment: Moment) {
         // Release: what it has written and read until now, wherever that is.
@@ -371,7 +371,7 @@ impl LocalRank {
         *known >= moment
     }
 
-    /// Whether the steps of this round have ended for a rank that has [reached](LocalRank::reached) one of them, as far
+    /// Whether the steps of this round have ended for a rank that has [reached](Mailbox::reached) one of them, as far
     /// as is known: it has failed, or is beyond the round.
     #[inline]
     #[must_use]
@@ -385,33 +385,33 @@ impl LocalRank {
         Moment::of(mailboxes.report(rank).load(Ordering::Acquire)) == Moment::given_up(round)
     }
 
-    /// Whether a rank's note of the round after `round` is there, and of this kind.
+    /// Whether a rank's entry of the round after `round` is there, and of this kind.
     #[must_use]
     pub fn foretells(&self, mailboxes: &Mailboxes<'_>, rank: usize, round: u64, kind: u8) -> bool {
-        let word = mailboxes.note(rank, round + 1)[0].load(Ordering::Acquire);
+        let word = mailboxes.entry(rank, round + 1)[0].load(Ordering::Acquire);
         word >> ROUND_SHIFT == round + 1 && Flag::of(word).kind == kind
     }
 
-    /// Publishes this rank's note of this round: the first [`NOTE_BYTES`] of `data`. The caller has asked
-    /// [`blocked_by`](LocalRank::blocked_by), and [rings](LocalRank::ring) afterwards.
+    /// Publishes this rank's entry of this round: the first [`ENTRY_BYTES`] of `data`. The caller has asked
+    /// [`blocked_by`](Mailbox::blocked_by), and [wakes sleepers](Mailbox::wake) afterwards.
     #[inline]
     pub fn publish(&mut self, mailboxes: &Mailboxes<'_>, kind: u8, data: &[u8], readers: Readers) {
-        let data = &data[..data.len().min(NOTE_BYTES)];
-        let (flag, payload) = split(mailboxes.note(self.rank, self.round), data.len());
+        let data = &data[..data.len().min(ENTRY_BYTES)];
+        let (flag, payload) = split(mailboxes.entry(self.rank, self.round), data.len());
         words::store(payload, data, mailboxes.ranks == 2);
         let len = u16::try_from(data.len()).unwrap_or(0);
         flag.store(Flag { kind, len }.word(self.round), Ordering::Release);
         self.written[place(self.round)] = (self.round, Some(readers));
     }
 
-    /// The note of this round of another rank, if it is there. It never comes if one of a later round has its place: the rank
-    /// has left out this one.
+    /// The entry of this round of another rank, if it is there. It never comes if one of a later round has its place:
+    /// the rank has left out this one.
     ///
     /// # Errors
     /// There is one that has another place.
     #[inline]
     pub fn look(&mut self, mailboxes: &Mailboxes<'_>, rank: usize) -> Result<Option<Flag>, Broken> {
-        let word = mailboxes.note(rank, self.round)[0].load(Ordering::Acquire);
+        let word = mailboxes.entry(rank, self.round)[0].load(Ordering::Acquire);
         let found = word >> ROUND_SHIFT;
         if found == self.round {
             if let Some(done) = self.done.get_mut(rank) {
@@ -435,17 +435,18 @@ impl LocalRank {
 
     /// This rank has read what it wanted of this round: the next one begins.
     #[inline]
-    pub fn turn(&mut self) {
+    pub fn next_round(&mut self) {
         self.round += 1;
     }
 
-    /// All ranks have begun `round`, as is known from notes that were read: they are done with those before.
+    /// All ranks have begun `round`, as is known from entries that were read: they are done with those before.
     #[inline]
     pub fn all_began(&mut self, round: u64) {
         self.floor = self.floor.max(round);
     }
 
-    /// Tells the others that this rank is done with all rounds before this one. It [rings](LocalRank::ring) afterwards.
+    /// Tells the others that this rank is done with all rounds before this one. It [wakes sleepers](Mailbox::wake)
+    /// afterwards.
     #[inline]
     pub fn finish(&self, mailboxes: &Mailboxes<'_>) {
         mailboxes.done(self.rank).store(self.round, Ordering::Release);
@@ -458,17 +459,17 @@ impl LocalRank {
         let [done, report] = self.said.get();
         let words = [(mailboxes.done(self.rank), done), (mailboxes.report(self.rank), report)];
         let words = words.map(|(word, said)| (word.load(Ordering::Relaxed), said));
-        let notes = self.written.iter().filter(|(_, readers)| readers.is_some());
-        let notes = notes.map(|(round, _)| {
-            (mailboxes.note(self.rank, *round)[0].load(Ordering::Relaxed) >> ROUND_SHIFT, *round)
+        let entries = self.written.iter().filter(|(_, readers)| readers.is_some());
+        let entries = entries.map(|(round, _)| {
+            (mailboxes.entry(self.rank, *round)[0].load(Ordering::Relaxed) >> ROUND_SHIFT, *round)
         });
         let (found, expected) =
-            words.into_iter().chain(notes).find(|(found, said)| found != said)?;
+            words.into_iter().chain(entries).find(|(found, said)| found != said)?;
         Some(Broken { rank: self.rank, expected, found })
     }
 
     /// A rank is lost: nobody waits here for its reading any more. Should it still read, it [finds
-    /// out](LocalRank::was_excused).
+    /// out](Mailbox::was_excused).
     pub fn excuse(&mut self, mailboxes: &Mailboxes<'_>, rank: usize) {
         let Some(done) = self.done.get_mut(rank) else { return };
         *done = u64::MAX;
@@ -480,7 +481,7 @@ impl LocalRank {
         fence(Ordering::SeqCst);
     }
 
-    /// The first of these ranks that has [excused](LocalRank::excuse) this one: what was read of it until now may be
+    /// The first of these ranks that has [excused](Mailbox::excuse) this one: what was read of it until now may be
     /// anything, in the mailboxes and elsewhere. Costs a load of a line that nobody writes, while nobody is lost.
     #[inline]
     #[must_use]
@@ -500,16 +501,21 @@ impl LocalRank {
         })
     }
 
-    /// After a note was published, or this rank is done reading: gives the ranks to be woken, and takes their words
+    /// After an entry was published, or this rank is done reading: gives the ranks to be woken, and takes their words
     /// back. Costs a load a rank, of lines that nobody writes, while all are awake.
     #[inline]
-    pub fn ring(&self, mailboxes: &Mailboxes<'_>, readers: Readers, mut wake: impl FnMut(usize)) {
+    pub fn wake(
+        &self,
+        mailboxes: &Mailboxes<'_>,
+        readers: Readers,
+        mut wake_up: impl FnMut(usize),
+    ) {
         self.fences.hurried();
         let mut look = |rank: usize| {
             let word = mailboxes.sleep(rank);
             let asleep = word.load(Ordering::Relaxed);
-            if asleep != 0 && self.rouses(asleep, word) {
-                wake(rank);
+            if asleep != 0 && self.wakes(asleep, word) {
+                wake_up(rank);
             }
         };
         match readers {
@@ -521,8 +527,8 @@ impl LocalRank {
 
     /// Whether a sleeper waits for this rank. Then its word is taken back, for it is woken.
     #[cold]
-    fn rouses(&self, asleep: u64, word: &AtomicU64) -> bool {
-        let mine = [Awaited::Note(self.rank), Awaited::Reader(self.rank)].map(Awaited::word);
+    fn wakes(&self, asleep: u64, word: &AtomicU64) -> bool {
+        let mine = [Awaited::Entry(self.rank), Awaited::Reader(self.rank)].map(Awaited::word);
         let take = || word.compare_exchange(asleep, 0, Ordering::Relaxed, Ordering::Relaxed);
         mine.contains(&asleep) && take().is_ok()
     }
@@ -530,21 +536,21 @@ impl LocalRank {
     /// Announces sleep. Afterwards this rank looks a last time for what it awaits, and sleeps until it is woken.
     /// `false`: it must not sleep.
     #[must_use]
-    pub fn lie_down(&self, mailboxes: &Mailboxes<'_>, awaited: Awaited) -> bool {
+    pub fn arm(&self, mailboxes: &Mailboxes<'_>, awaited: Awaited) -> bool {
         mailboxes.sleep(self.rank).store(awaited.word(), Ordering::Relaxed);
         self.fences.patient()
     }
 
     /// Takes the announcement back. A wake-up may be on its way all the same.
-    pub fn get_up(&self, mailboxes: &Mailboxes<'_>) {
+    pub fn disarm(&self, mailboxes: &Mailboxes<'_>) {
         mailboxes.sleep(self.rank).store(0, Ordering::Relaxed);
     }
 }
 
-/// A note's flag, and the words of a payload of so many bytes.
+/// An entry's flag, and the words of a payload of so many bytes.
 #[inline]
-fn split(note: &[AtomicU64], len: usize) -> (&AtomicU64, &[AtomicU64]) {
-    (&note[0], if len <= BESIDE_FLAG { &note[1..] } else { &note[FIRST_LONG..] })
+fn split(entry: &[AtomicU64], len: usize) -> (&AtomicU64, &[AtomicU64]) {
+    (&entry[0], if len <= BESIDE_FLAG { &entry[1..] } else { &entry[FIRST_LONG..] })
 }
 
 #[cfg(all(test, loom))]

@@ -158,8 +158,8 @@ impl Run {
     pub(super) fn is_busy(&self) -> bool {
         let held = |flight: &Flight| matches!(flight.phase, Phase::Held { .. });
         // Nobody tells of what an accelerator has done.
-        let seated = || self.expected.values().any(|it| it.is_seated);
-        self.flights.iter().any(|flight| flight.work.is_pending() || held(flight)) || seated()
+        let given = || self.expected.values().any(|it| it.given_to_device);
+        self.flights.iter().any(|flight| flight.work.is_pending() || held(flight)) || given()
     }
 
     /// Whether an accelerator may still touch scratch memory, though all is over.

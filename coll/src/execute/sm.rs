@@ -72,7 +72,7 @@ use gapless_bml::Rank;
 use gapless_engine::{Engine, Reducer};
 use gapless_mem::{Lease, Words};
 use gapless_pml::{Pml, PmlError, RequestId};
-use gapless_sync::mailboxes::{Awaited, Broken, Flag, LocalRank, Mailboxes, NOTE_BYTES, Readers};
+use gapless_sync::mailboxes::{Awaited, Broken, ENTRY_BYTES, Flag, Mailbox, Mailboxes, Readers};
 
 use super::SHARES_MAX;
 use super::act::Tools;
@@ -98,7 +98,7 @@ pub use task::Task;
 use task::Way;
 
 /// The most bytes that a rank writes in a short collective.
-pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
+pub const SHORT_BYTES: u64 = ENTRY_BYTES as u64;
 
 /// How many bytes of others are read where they lie before others of this process have a turn.
 const AT_ONCE_MAX: u64 = 4 << 20;
@@ -153,9 +153,9 @@ impl SegmentMemory {
     }
 
     #[inline]
-    fn board(&self) -> Mailboxes<'_> {
+    fn mailboxes(&self) -> Mailboxes<'_> {
         match Mailboxes::new(self.words.all(), self.ranks) {
-            Some(board) => board,
+            Some(mailboxes) => mailboxes,
             None => unreachable!("`new` has found enough words, and they stay"),
         }
     }
@@ -165,10 +165,10 @@ impl SegmentMemory {
 #[derive(Debug)]
 pub struct SharedSegment {
     shared: SegmentMemory,
-    seat: LocalRank,
+    mailbox: Mailbox,
     subgroup: Subgroup,
     /// That of messages that wake sleepers.
-    ring_tag: i32,
+    wake_tag: i32,
     area: Area,
     slots: Slots,
     /// Whose memory this rank can read by the kernel, of those that it has told so: a bit for each.
@@ -224,15 +224,15 @@ impl Going {
 impl SharedSegment {
     fn new(
         (shared, area): (SegmentMemory, Area),
-        seat: LocalRank,
-        (subgroup, ring_tag): (Subgroup, i32),
+        mailbox: Mailbox,
+        (subgroup, wake_tag): (Subgroup, i32),
     ) -> SharedSegment {
         let slots = Slots::default();
         SharedSegment {
             shared,
-            seat,
+            mailbox,
             subgroup,
-            ring_tag,
+            wake_tag,
             area,
             slots,
             seen: 0,
@@ -301,8 +301,8 @@ impl SharedSegment {
             return Err(CollError::NotShared { operation: way.operation() });
         }
         self.identity.start();
-        self.seat.begin(number);
-        let (round, buffers) = (self.seat.round(), UserBuffers::new(rows));
+        self.mailbox.begin(number);
+        let (round, buffers) = (self.mailbox.round(), UserBuffers::new(rows));
         self.going = Some(match way {
             Way::Short(plan) => {
                 let mut short = Short::new(plan, buffers, combine, round);
@@ -399,7 +399,7 @@ impl SharedSegment {
     fn over(&mut self, result: Result<(), CollError>) -> Poll<Result<(), CollError>> {
         self.going = None;
         if self.asleep.take().is_some() {
-            self.seat.get_up(&self.shared.board());
+            self.mailbox.disarm(&self.shared.mailboxes());
         }
         Poll::Ready(result)
     }
@@ -407,12 +407,22 @@ impl SharedSegment {
     /// What is under way, and what it works with.
     #[inline]
     fn parts(&mut self) -> (Option<&mut dyn Carried>, Place<'_>) {
-        let SharedSegment { shared, seat, subgroup, area, slots, seen, going, .. } = self;
-        let (board, ring_tag) = (shared.board(), self.ring_tag);
+        let SharedSegment { shared, mailbox, subgroup, area, slots, seen, going, .. } = self;
+        let (mailboxes, wake_tag) = (shared.mailboxes(), self.wake_tag);
         let going = going.as_mut().map(Going::get_mut);
         (
             going,
-            Place { board, shared, seat, subgroup, ring_tag, area, slots, seen, only_looks: false },
+            Place {
+                mailboxes,
+                shared,
+                mailbox,
+                subgroup,
+                wake_tag,
+                area,
+                slots,
+                seen,
+                only_looks: false,
+            },
         )
     }
 
@@ -446,7 +456,7 @@ impl SharedSegment {
     /// has ended. `None`: it must not sleep, because only polling gets on, or because somebody has written over what
     /// others wait for, which is looked at here. Announcing again what was announced is cheap.
     pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
-        self.spoilt = self.seat.overwritten(&self.shared.board());
+        self.spoilt = self.mailbox.overwritten(&self.shared.mailboxes());
         if self.spoilt.is_some() {
             return None;
         }
@@ -454,10 +464,10 @@ impl SharedSegment {
         let going = going?;
         let awaited = going.awaited(&mut place)?;
         going.sleeps(&place);
-        let bell = act::bell(pml, (self.subgroup.comm(), self.ring_tag), self.bell)?;
+        let bell = act::bell(pml, (self.subgroup.comm(), self.wake_tag), self.bell)?;
         let rung = self.bell.replace(bell) != Some(bell);
         if rung || self.asleep != Some(awaited) {
-            self.asleep = self.seat.lie_down(&self.shared.board(), awaited).then_some(awaited);
+            self.asleep = self.mailbox.arm(&self.shared.mailboxes(), awaited).then_some(awaited);
             self.asleep?;
         }
         Some(bell)
@@ -466,8 +476,8 @@ impl SharedSegment {
     /// The process that this rank sleeps for.
     #[must_use]
     pub fn awaits(&self) -> Option<u32> {
-        let (Awaited::Note(seat) | Awaited::Reader(seat)) = self.asleep?;
-        self.subgroup.process(seat)
+        let (Awaited::Entry(local_rank) | Awaited::Reader(local_rank)) = self.asleep?;
+        self.subgroup.process(local_rank)
     }
 
     /// Whether what this rank has announced is still what it waits for: else it is not woken.
@@ -508,11 +518,11 @@ impl SharedSegment {
 
 /// What a collective works with, but for the endpoint.
 struct Place<'p> {
-    board: Mailboxes<'p>,
+    mailboxes: Mailboxes<'p>,
     shared: &'p SegmentMemory,
-    seat: &'p mut LocalRank,
+    mailbox: &'p mut Mailbox,
     subgroup: &'p Subgroup,
-    ring_tag: i32,
+    wake_tag: i32,
     area: &'p mut Area,
     slots: &'p mut Slots,
     seen: &'p mut u64,
@@ -541,7 +551,7 @@ impl Place<'_> {
     #[inline]
     fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.subgroup, broken);
-        let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
+        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
         if found.is_some() || self.only_looks {
             return Ok(found);
         }
@@ -552,12 +562,12 @@ impl Place<'_> {
     fn late_note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.subgroup, broken);
         let loss = self.loss(pml, rank);
-        let past = !self.seat.is_behind(&self.board, rank, self.seat.round());
+        let past = !self.mailbox.is_behind(&self.mailboxes, rank, self.mailbox.round());
         if loss.is_none() && !past {
             return Ok(None);
         }
         // It may have written it before.
-        let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
+        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
         if found.is_some() {
             return Ok(found);
         }
@@ -568,25 +578,25 @@ impl Place<'_> {
     /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank:
     /// it takes this one for lost.
     fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
-        let rank = self.seat.was_excused(&self.board, read)?;
+        let rank = self.mailbox.was_excused(&self.mailboxes, read)?;
         Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
     }
 
     /// Whether this rank can publish a note in this round; `false`: a reader of an earlier one is behind.
     fn has_room(&mut self, pml: &mut Pml) -> bool {
-        while let Some(rank) = self.seat.blocked_by(&self.board) {
+        while let Some(rank) = self.mailbox.blocked_by(&self.mailboxes) {
             if self.loss(pml, rank).is_none() {
                 return false;
             }
-            self.seat.excuse(&self.board, rank);
+            self.mailbox.excuse(&self.mailboxes, rank);
         }
         true
     }
 
     /// Wakes ranks that sleep for something of this one's.
-    fn ring(&mut self, pml: &mut Pml, readers: Readers) {
-        let by = (self.subgroup, self.ring_tag);
-        self.seat.ring(&self.board, readers, |rank| act::ring(pml, by, rank));
+    fn wake(&mut self, pml: &mut Pml, readers: Readers) {
+        let by = (self.subgroup, self.wake_tag);
+        self.mailbox.wake(&self.mailboxes, readers, |rank| act::wake(pml, by, rank));
     }
 }
 

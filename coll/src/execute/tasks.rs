@@ -14,7 +14,8 @@
 //! way above, without bytes.
 //!
 //! No thread of the target has to be in a call for a task to run, as far as its carrier needs none. One that comes
-//! before it is open touches nothing: what another process puts, and when, is not trusted, unless an accelerator takes it.
+//! before it is open touches nothing: what another process puts, and when, is not trusted, unless an accelerator takes
+//! it.
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -52,8 +53,8 @@ impl TaskName {
     }
 }
 
-/// Where an accelerator of a task's target combines it. Only those who carry tasks know what its words mean; what they say
-/// goes from the target's to the initiator's.
+/// Where an accelerator of a task's target combines it. Only those who carry tasks know what its words mean; what they
+/// say goes from the target's to the initiator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskKernel {
     /// The place, and how elements are combined.
@@ -117,8 +118,8 @@ pub trait Tasks: Send + Sync + fmt::Debug {
         self.put(to, name, payload)
     }
 
-    /// Memory of the host for what tasks are combined into, if an accelerator that combines them needs it to be of its own
-    /// choice.
+    /// Memory of the host for what tasks are combined into, if an accelerator that combines them needs it to be of its
+    /// own choice.
     fn lender(&self) -> Option<Arc<dyn Lender>> {
         None
     }
@@ -129,15 +130,15 @@ pub trait Awaited: Send + fmt::Debug {
     /// Why it will not come, if that is known.
     fn failed(&self) -> Option<TaskFault>;
 
-    /// Where an accelerator of this process combines it, if one does. Asked once, when the task may come; its initiator is
-    /// told. From then on until [`is_done`](Awaited::is_done) the accelerator may touch the place that the work
+    /// Where an accelerator of this process combines it, if one does. Asked once, when the task may come; its initiator
+    /// is told. From then on until [`is_done`](Awaited::is_done) the accelerator may touch the place that the work
     /// [has](Work::place), also if this value is dropped, or the work is withdrawn: then the place is never used again.
     fn kernel(&self) -> Option<TaskKernel> {
         None
     }
 
-    /// Its initiator says that it does not come: none was put, or what was put is over. Whether the accelerator does not
-    /// touch the place any more.
+    /// Its initiator says that it does not come: none was put, or what was put is over. Whether the accelerator does
+    /// not touch the place any more.
     fn comes_not(&self) -> bool {
         true
     }
@@ -334,24 +335,24 @@ pub(super) struct Expected {
     pub(super) work: Work,
     pub(super) awaited: Box<dyn Awaited>,
     /// An accelerator may combine it.
-    pub(super) is_seated: bool,
+    pub(super) given_to_device: bool,
 }
 
 impl Expected {
     /// What has become of it.
     pub(super) fn came(&self) -> Option<Came> {
-        let is_done = || self.is_seated && self.awaited.is_done();
+        let is_done = || self.given_to_device && self.awaited.is_done();
         self.work.came().or_else(|| is_done().then_some(Came::Done))
     }
 
     /// Its initiator says that it does not come.
     pub(super) fn comes_not(&mut self) {
-        self.is_seated &= !self.awaited.comes_not();
+        self.given_to_device &= !self.awaited.comes_not();
     }
 
     /// Whether an accelerator may still touch its place.
     pub(super) fn is_touched(&self) -> bool {
-        self.is_seated && !self.awaited.is_done()
+        self.given_to_device && !self.awaited.is_done()
     }
 }
 

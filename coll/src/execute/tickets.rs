@@ -40,7 +40,7 @@ const SEQUENCE_BITS: u32 = 9;
 pub const IN_FLIGHT_MAX: u64 = 1 << SEQUENCE_BITS;
 
 /// How many messages one rank may send another in one collective.
-pub const SLOTS_MAX: u64 = RING_SLOT as u64;
+pub const SLOTS_MAX: u64 = WAKE_SLOT as u64;
 
 /// The slot by which a rank tells why it has failed.
 pub(super) const NOTICE_SLOT: u32 = (1 << SLOT_BITS) - 1;
@@ -52,10 +52,10 @@ const FIRST_MARK: u32 = FIRST_ANSWER - MARK_SLOTS;
 
 /// The slot of messages that wake sleepers; of the first sequence number, whatever collective is under way. A
 /// persistent collective with shared memory of its own has it, too.
-const RING_SLOT: u32 = FIRST_MARK - 1;
+const WAKE_SLOT: u32 = FIRST_MARK - 1;
 
 /// The tag of messages that wake sleepers.
-pub(super) const RING_TAG: i32 = RING_SLOT.cast_signed();
+pub(super) const WAKE_TAG: i32 = WAKE_SLOT.cast_signed();
 
 /// Whether messages may go to a rank, or be received from it, in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,8 +281,8 @@ impl Ticket {
     }
 
     /// The tag of messages that wake those who sleep in a persistent collective.
-    pub(super) fn ring_tag(&self) -> i32 {
-        self.tag(RING_SLOT)
+    pub(super) fn wake_tag(&self) -> i32 {
+        self.tag(WAKE_SLOT)
     }
 
     /// The epoch, if the collective needs its rank to ask.

@@ -1,4 +1,4 @@
-//! Collectives by notes on a board and through slots: results, losses, sleepers.
+//! Collectives by mailboxes and through slots: results, losses, sleepers.
 pub(crate) mod calls;
 mod given_up;
 mod kept;

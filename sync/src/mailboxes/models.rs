@@ -4,15 +4,15 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p gapless-sync --lib --release --target-dir target/loom mailboxes
 //! ```
 //!
-//! Under loom a note has one word of payload, and a rank two notes. What uses a note's payload also uses a cell beside
-//! it, in which loom sees every race: it never has a store overtake an earlier load, and so would not miss the order
-//! that keeps a note from being overwritten while it is read.
+//! Under loom an entry has one word of payload, and a rank two entries. What uses an entry's payload also uses a cell
+//! beside it, in which loom sees every race: it never has a store overtake an earlier load, and so would not miss the
+//! order that keeps an entry from being overwritten while it is read.
 //!
 //! Each weakening was made in the sources, one at a time, and the models named with it then failed:
 //!
 //! | weakened | fails |
 //! |---|---|
-//! | a note's flag stored relaxed; read relaxed by `look` | `…_of_one_writer_…`, `…_of_all_…`, `…_no_sleeper_…` |
+//! | an entry's flag stored relaxed; read relaxed by `look` | `…_of_one_writer_…`, `…_of_all_…`, `…_no_sleeper_…` |
 //! | `done` stored relaxed; read relaxed | `…_of_one_writer_…` |
 //! | `blocked_by`: a round too early by one | `…_of_one_writer_…` |
 //! | a report stored relaxed; read relaxed by `reached` | `…_what_was_done_before_a_report_…` |
@@ -29,7 +29,7 @@ const RANKS: usize = 2;
 
 struct Shared {
     words: Vec<AtomicU64>,
-    /// A cell for each note.
+    /// A cell for each entry.
     users: Vec<Cell<()>>,
     /// A wake-up that is on its way to rank 1.
     wakeup: AtomicBool,
@@ -49,70 +49,70 @@ impl Shared {
     }
 
     /// To loom, a plain store might come before what the swap that did not see it has written.
-    fn ring(&self) {
+    fn wake(&self) {
         self.wakeup.swap(true, Ordering::AcqRel);
     }
 
-    fn publish(&self, local: &mut LocalRank, value: u64, readers: Readers) {
-        while local.blocked_by(&self.mailboxes()).is_some() {
+    fn publish(&self, mailbox: &mut Mailbox, value: u64, readers: Readers) {
+        while mailbox.blocked_by(&self.mailboxes()).is_some() {
             thread::yield_now();
         }
-        self.users[local.rank * DEPTH + place(local.round)].set(());
-        local.publish(&self.mailboxes(), 1, &value.to_ne_bytes(), readers);
+        self.users[mailbox.rank * DEPTH + place(mailbox.round)].set(());
+        mailbox.publish(&self.mailboxes(), 1, &value.to_ne_bytes(), readers);
     }
 
-    fn read(&self, local: &LocalRank, rank: usize) -> u64 {
-        self.users[rank * DEPTH + place(local.round)].get();
+    fn read(&self, mailbox: &Mailbox, rank: usize) -> u64 {
+        self.users[rank * DEPTH + place(mailbox.round)].get();
         let mut bytes = [0; 8];
-        local.read(&self.mailboxes(), rank, 0, &mut bytes);
+        mailbox.read(&self.mailboxes(), rank, 0, &mut bytes);
         u64::from_ne_bytes(bytes)
     }
 
-    fn take(&self, local: &mut LocalRank, rank: usize) -> u64 {
-        while local.look(&self.mailboxes(), rank).unwrap().is_none() {
+    fn take(&self, mailbox: &mut Mailbox, rank: usize) -> u64 {
+        while mailbox.look(&self.mailboxes(), rank).unwrap().is_none() {
             thread::yield_now();
         }
-        self.read(local, rank)
+        self.read(mailbox, rank)
     }
 }
 
-fn local(rank: usize) -> LocalRank {
-    LocalRank::new(rank, RANKS, Fences::Symmetric)
+fn mailbox(rank: usize) -> Mailbox {
+    Mailbox::new(rank, RANKS, Fences::Symmetric)
 }
 
 /// One rank publishes in each of three rounds, which is one more than it has places; the other reads, and says so.
 #[test]
-fn mailboxes_notes_of_one_writer_are_read_before_they_are_overwritten() {
+fn mailboxes_entries_of_one_writer_are_read_before_they_are_overwritten() {
     loom::model(|| {
         let shared = Shared::new();
         let other = shared.clone();
         let writer = thread::spawn(move || {
-            let mut local = local(0);
+            let mut mailbox = mailbox(0);
             for value in 1..=3 {
-                other.publish(&mut local, value, Readers::One(1));
-                local.begin(value);
+                other.publish(&mut mailbox, value, Readers::One(1));
+                mailbox.begin(value);
             }
         });
-        let mut local = local(1);
+        let mut mailbox = mailbox(1);
         for value in 1..=3 {
-            assert_eq!(shared.take(&mut local, 0), value);
-            local.begin(value);
-            local.finish(&shared.mailboxes());
+            assert_eq!(shared.take(&mut mailbox, 0), value);
+            mailbox.begin(value);
+            mailbox.finish(&shared.mailboxes());
         }
         writer.join().unwrap();
     });
 }
 
-/// Both publish in three rounds and read the other's note: nobody says that it is done, for its next note does.
+/// Both publish in three rounds and read the other's entry: nobody says that it is done, for its next entry does.
 #[test]
-fn mailboxes_notes_of_all_say_that_those_before_were_read() {
+fn mailboxes_entries_of_all_say_that_those_before_were_read() {
     fn play(shared: &Shared, me: usize) {
-        let mut local = local(me);
+        let mut mailbox = mailbox(me);
         for round in 1..=3 {
-            shared.publish(&mut local, 10 * round + me as u64, Readers::All);
-            assert_eq!(shared.take(&mut local, 1 - me), 10 * round + 1 - me as u64);
-            local.all_began(local.round());
-            local.begin(round);
+            shared.publish(&mut mailbox, 10 * round + me as u64, Readers::All);
+            assert_eq!(shared.take(&mut mailbox, 1 - me), 10 * round + 1 - me as u64);
+            mailbox.all_began(mailbox.round());
+            mailbox.begin(round);
         }
     }
     let mut explored = loom::model::Builder::new();
@@ -126,29 +126,29 @@ fn mailboxes_notes_of_all_say_that_those_before_were_read() {
     });
 }
 
-/// Rank 1 falls asleep for each of two notes, so that a wake-up of the first sleep may come late. If nothing wakes it,
-/// the note was there when it looked a last time.
+/// Rank 1 falls asleep for each of two entries, so that a wake-up of the first sleep may come late. If nothing wakes
+/// it, the entry was there when it looked a last time.
 #[test]
 fn mailboxes_no_sleeper_misses_a_note() {
     loom::model(|| {
         let shared = Shared::new();
         let other = shared.clone();
         let mut writer = Some(thread::spawn(move || {
-            let mut local = local(0);
+            let mut mailbox = mailbox(0);
             for value in 1..=2 {
-                other.publish(&mut local, value, Readers::One(1));
-                local.ring(&other.mailboxes(), Readers::One(1), |rank| {
+                other.publish(&mut mailbox, value, Readers::One(1));
+                mailbox.wake(&other.mailboxes(), Readers::One(1), |rank| {
                     assert_eq!(rank, 1);
-                    other.ring();
+                    other.wake();
                 });
-                local.begin(value);
+                mailbox.begin(value);
             }
         }));
-        let mut local = local(1);
+        let mut mailbox = mailbox(1);
         for value in 1..=2 {
             loop {
-                assert!(local.lie_down(&shared.mailboxes(), Awaited::Note(0)));
-                if local.look(&shared.mailboxes(), 0).unwrap().is_some() {
+                assert!(mailbox.arm(&shared.mailboxes(), Awaited::Entry(0)));
+                if mailbox.look(&shared.mailboxes(), 0).unwrap().is_some() {
                     break;
                 }
                 if shared.wakeup.swap(false, Ordering::AcqRel) {
@@ -156,11 +156,11 @@ fn mailboxes_no_sleeper_misses_a_note() {
                 }
                 let writer = writer.take().expect("who is woken after all was written finds it");
                 writer.join().unwrap();
-                assert!(shared.wakeup.swap(false, Ordering::AcqRel), "slept through note {value}");
+                assert!(shared.wakeup.swap(false, Ordering::AcqRel), "slept through entry {value}");
             }
-            local.get_up(&shared.mailboxes());
-            assert_eq!(shared.read(&local, 0), value);
-            local.begin(value);
+            mailbox.disarm(&shared.mailboxes());
+            assert_eq!(shared.read(&mailbox, 0), value);
+            mailbox.begin(value);
         }
         writer.into_iter().for_each(|writer| writer.join().unwrap());
     });
@@ -171,25 +171,25 @@ fn mailboxes_no_sleeper_misses_a_note() {
 fn mailboxes_no_writer_misses_that_it_was_read() {
     loom::model(|| {
         let shared = Shared::new();
-        let mut writer = local(0);
+        let mut writer = mailbox(0);
         for value in 1..=2 {
             shared.publish(&mut writer, value, Readers::One(1));
             writer.begin(value);
         }
         let other = shared.clone();
         let reader = thread::spawn(move || {
-            let mut local = local(1);
-            assert_eq!(other.take(&mut local, 0), 1);
-            local.begin(1);
-            local.finish(&other.mailboxes());
-            local.ring(&other.mailboxes(), Readers::All, |_| other.ring());
+            let mut mailbox = mailbox(1);
+            assert_eq!(other.take(&mut mailbox, 0), 1);
+            mailbox.begin(1);
+            mailbox.finish(&other.mailboxes());
+            mailbox.wake(&other.mailboxes(), Readers::All, |_| other.wake());
         });
-        assert!(writer.lie_down(&shared.mailboxes(), Awaited::Reader(1)));
+        assert!(writer.arm(&shared.mailboxes(), Awaited::Reader(1)));
         let room = writer.blocked_by(&shared.mailboxes()).is_none();
         reader.join().unwrap();
         assert!(room || shared.wakeup.load(Ordering::Acquire), "slept although it was read");
         assert_eq!(writer.blocked_by(&shared.mailboxes()), None);
-        writer.get_up(&shared.mailboxes());
+        writer.disarm(&shared.mailboxes());
         shared.publish(&mut writer, 3, Readers::One(1));
     });
 }
@@ -200,32 +200,32 @@ fn mailboxes_what_was_done_before_a_report_is_seen_after_it() {
     loom::model(|| {
         let shared = Shared::new();
         let other = shared.clone();
-        let wait = |local: &mut LocalRank, shared: &Shared, rank: usize, moment: Moment| {
-            while !local.reached(&shared.mailboxes(), rank, moment) {
+        let wait = |mailbox: &mut Mailbox, shared: &Shared, rank: usize, moment: Moment| {
+            while !mailbox.reached(&shared.mailboxes(), rank, moment) {
                 thread::yield_now();
             }
         };
         let writer = thread::spawn(move || {
-            let mut local = local(0);
+            let mut mailbox = mailbox(0);
             other.users[0].set(());
-            local.report(&other.mailboxes(), Moment::new(2, 1));
-            wait(&mut local, &other, 1, Moment::new(2, 3));
+            mailbox.report(&other.mailboxes(), Moment::new(2, 1));
+            wait(&mut mailbox, &other, 1, Moment::new(2, 3));
             other.users[0].set(());
         });
-        let mut local = local(1);
-        wait(&mut local, &shared, 0, Moment::new(2, 1));
+        let mut mailbox = mailbox(1);
+        wait(&mut mailbox, &shared, 0, Moment::new(2, 1));
         shared.users[0].get();
-        local.report(&shared.mailboxes(), Moment::last(2));
+        mailbox.report(&shared.mailboxes(), Moment::last(2));
         writer.join().unwrap();
     });
 }
 
-/// Rank 0 has given up rank 1, which lives, and publishes in the place of a note that rank 1 reads.
+/// Rank 0 has given up rank 1, which lives, and publishes in the place of an entry that rank 1 reads.
 #[test]
 fn mailboxes_who_reads_what_is_overwritten_finds_out() {
     loom::model(|| {
         let shared = Shared::new();
-        let mut writer = local(0);
+        let mut writer = mailbox(0);
         writer.publish(&shared.mailboxes(), 1, &1u64.to_ne_bytes(), Readers::One(1));
         let other = shared.clone();
         let writer = thread::spawn(move || {
@@ -234,12 +234,12 @@ fn mailboxes_who_reads_what_is_overwritten_finds_out() {
             writer.excuse(&other.mailboxes(), 1);
             writer.publish(&other.mailboxes(), 1, &2u64.to_ne_bytes(), Readers::One(1));
         });
-        let mut local = local(1);
-        if local.look(&shared.mailboxes(), 0).unwrap().is_some() {
+        let mut mailbox = mailbox(1);
+        if mailbox.look(&shared.mailboxes(), 0).unwrap().is_some() {
             let mut bytes = [0; 8];
-            local.read(&shared.mailboxes(), 0, 0, &mut bytes);
+            mailbox.read(&shared.mailboxes(), 0, 0, &mut bytes);
             let found = u64::from_ne_bytes(bytes);
-            assert!(found == 1 || local.was_excused(&shared.mailboxes(), 0..1) == Some(0));
+            assert!(found == 1 || mailbox.was_excused(&shared.mailboxes(), 0..1) == Some(0));
         }
         writer.join().unwrap();
     });

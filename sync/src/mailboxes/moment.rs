@@ -53,8 +53,8 @@ impl Moment {
         Moment(word)
     }
 
-    /// The rounds whose notes are not needed any more: all below this. After the last step of a round, the second round
-    /// of what the ranks do together is over, too.
+    /// The rounds whose entries are not needed any more: all below this. After the last step of a round, the second
+    /// round of what the ranks do together is over, too.
     #[inline]
     pub(super) fn done(self) -> u64 {
         let over = self.0 & ((1 << STEP_BITS) - 1) > u64::from(STEP_MAX);

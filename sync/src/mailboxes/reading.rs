@@ -1,28 +1,28 @@
-//! Reading others' notes.
+//! Reading others' entries.
 
 use super::primitive::AtomicU64;
 use super::primitive::Ordering;
 use super::{
-    BESIDE_FLAG, FIRST_LONG, Flag, LINE_WORDS, LocalRank, Mailboxes, ROUND_SHIFT, split, words,
+    BESIDE_FLAG, FIRST_LONG, Flag, LINE_WORDS, Mailbox, Mailboxes, ROUND_SHIFT, split, words,
 };
 use std::ops::Range;
 
-impl LocalRank {
-    /// Whether all of these ranks have written notes of this round; not this rank itself. The loads do not wait for
+impl Mailbox {
+    /// Whether all of these ranks have written entries of this round; not this rank itself. The loads do not wait for
     /// each other, so it takes no longer than the slowest.
     #[inline]
     #[must_use]
     pub fn all_there(&self, mailboxes: &Mailboxes<'_>, ranks: Range<usize>) -> bool {
         let there = |rank: usize| {
-            let word = mailboxes.note(rank, self.round)[0].load(Ordering::Acquire);
+            let word = mailboxes.entry(rank, self.round)[0].load(Ordering::Acquire);
             word >> ROUND_SHIFT >= self.round || rank == self.rank
         };
         ranks.fold(true, |all, rank| all & there(rank))
     }
 
-    /// Whether the notes of this round of all of these ranks have this flag; `None`: not all are there. This rank's own
-    /// is not looked at. `ahead`: words of a longer note's payload that will be [read](LocalRank::read); of each note
-    /// that is there they are fetched, while others are awaited.
+    /// Whether the entries of this round of all of these ranks have this flag; `None`: not all are there. This rank's
+    /// own is not looked at. `ahead`: words of a longer entry's payload that will be [read](Mailbox::read); of each
+    /// entry that is there they are fetched, while others are awaited.
     #[inline]
     pub fn all_like(
         &mut self,
@@ -34,12 +34,12 @@ impl LocalRank {
         let expected = flag.word(self.round);
         let (mut there, mut like, mut fetched) = (true, true, 0);
         for rank in ranks.clone().filter(|rank| *rank != self.rank) {
-            let note = mailboxes.note(rank, self.round);
-            let word = note[0].load(Ordering::Acquire);
+            let entry = mailboxes.entry(rank, self.round);
+            let word = entry[0].load(Ordering::Acquire);
             there &= word >> ROUND_SHIFT >= self.round;
             like &= word == expected;
             if !ahead.is_empty() && word == expected {
-                let words = note[FIRST_LONG..].get(ahead.clone()).unwrap_or_default();
+                let words = entry[FIRST_LONG..].get(ahead.clone()).unwrap_or_default();
                 for place in words.iter().step_by(LINE_WORDS) {
                     fetched ^= place.load(Ordering::Relaxed);
                 }
@@ -50,7 +50,7 @@ impl LocalRank {
             std::hint::black_box(fetched);
         }
         if there && like {
-            // Whoever has written a note is done with earlier rounds.
+            // Whoever has written an entry is done with earlier rounds.
             for done in self.done.get_mut(ranks).unwrap_or_default() {
                 *done = self.round.max(*done);
             }
@@ -59,7 +59,7 @@ impl LocalRank {
     }
 
     /// The words of a payload of `len` bytes in which these bytes lie, to have them fetched
-    /// [ahead](LocalRank::all_like); none if they lie in the line of the flag.
+    /// [ahead](Mailbox::all_like); none if they lie in the line of the flag.
     #[inline]
     #[must_use]
     pub fn ahead(len: usize, bytes: &Range<usize>) -> Range<usize> {
@@ -67,9 +67,9 @@ impl LocalRank {
         if len <= BESIDE_FLAG { 0..0 } else { first..bytes.end.div_ceil(8) }
     }
 
-    /// The words in which `len` bytes lie, from byte `at` on, of the note that [`look`](LocalRank::look) or
-    /// [`all_like`](LocalRank::all_like) has seen: to use them where they are. `None`: they do not begin with a word,
-    /// or no note has them.
+    /// The words in which `len` bytes lie, from byte `at` on, of the entry that [`look`](Mailbox::look) or
+    /// [`all_like`](Mailbox::all_like) has seen: to use them where they are. `None`: they do not begin with a word,
+    /// or no entry has them.
     #[inline]
     #[must_use]
     pub fn payload<'w>(
@@ -79,20 +79,20 @@ impl LocalRank {
         at: usize,
         len: usize,
     ) -> Option<&'w [AtomicU64]> {
-        let note = mailboxes.note(rank, self.round);
-        let marked = Flag::of(note[0].load(Ordering::Relaxed)).len;
-        let (_, payload) = split(note, usize::from(marked));
+        let entry = mailboxes.entry(rank, self.round);
+        let marked = Flag::of(entry[0].load(Ordering::Relaxed)).len;
+        let (_, payload) = split(entry, usize::from(marked));
         let end = at.checked_add(len)?.div_ceil(8);
         if at.is_multiple_of(8) { payload.get(at / 8..end) } else { None }
     }
 
-    /// Copies bytes of the note that [`look`](LocalRank::look) or [`all_like`](LocalRank::all_like) has seen, from byte
-    /// `at` on, into private memory; what no note can have is left as it is.
+    /// Copies bytes of the entry that [`look`](Mailbox::look) or [`all_like`](Mailbox::all_like) has seen, from byte
+    /// `at` on, into private memory; what no entry can have is left as it is.
     #[inline]
     pub fn read(&self, mailboxes: &Mailboxes<'_>, rank: usize, at: usize, into: &mut [u8]) {
-        let note = mailboxes.note(rank, self.round);
-        let len = Flag::of(note[0].load(Ordering::Relaxed)).len;
-        let (_, payload) = split(note, usize::from(len));
+        let entry = mailboxes.entry(rank, self.round);
+        let len = Flag::of(entry[0].load(Ordering::Relaxed)).len;
+        let (_, payload) = split(entry, usize::from(len));
         let (skipped, mut within) = (at / 8, at % 8);
         let places = payload.get(skipped..).unwrap_or_default();
         if within == 0 {

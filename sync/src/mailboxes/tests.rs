@@ -10,42 +10,42 @@ fn memory(ranks: usize) -> Vec<AtomicU64> {
     (0..Mailboxes::words(ranks)).map(|_| AtomicU64::new(0)).collect()
 }
 
-fn locals(ranks: usize) -> Vec<LocalRank> {
-    (0..ranks).map(|rank| LocalRank::new(rank, ranks, Fences::Symmetric)).collect()
+fn boxes(ranks: usize) -> Vec<Mailbox> {
+    (0..ranks).map(|rank| Mailbox::new(rank, ranks, Fences::Symmetric)).collect()
 }
 
-/// A note's bytes, different for every rank, round and length.
-fn note(rank: usize, round: u64, len: usize) -> Vec<u8> {
+/// An entry's bytes, different for every rank, round and length.
+fn entry(rank: usize, round: u64, len: usize) -> Vec<u8> {
     let seed = rank as u64 * 31 + round * 7;
     (0..len as u64).map(|at| ((seed + at * 3) % 251) as u8).collect()
 }
 
-fn room(local: &mut LocalRank, mailboxes: &Mailboxes<'_>) {
-    while local.blocked_by(mailboxes).is_some() {
+fn room(mailbox: &mut Mailbox, mailboxes: &Mailboxes<'_>) {
+    while mailbox.blocked_by(mailboxes).is_some() {
         thread::yield_now();
     }
 }
 
-fn take(local: &mut LocalRank, mailboxes: &Mailboxes<'_>, rank: usize, len: usize) -> Vec<u8> {
+fn take(mailbox: &mut Mailbox, mailboxes: &Mailboxes<'_>, rank: usize, len: usize) -> Vec<u8> {
     let flag = loop {
-        match local.look(mailboxes, rank).unwrap() {
+        match mailbox.look(mailboxes, rank).unwrap() {
             Some(flag) => break flag,
             None => thread::yield_now(),
         }
     };
     assert_eq!(flag, Flag { kind: KIND, len: len as u16 });
     let mut bytes = vec![0; len];
-    local.read(mailboxes, rank, 0, &mut bytes);
+    mailbox.read(mailboxes, rank, 0, &mut bytes);
     bytes
 }
 
-/// The length of the notes of a round: the same for all.
+/// The length of the entries of a round: the same for all.
 fn len_of(round: u64) -> usize {
-    [0, 8, 1, NOTE_BYTES, 57, 64, 7][(round % 7) as usize]
+    [0, 8, 1, ENTRY_BYTES, 57, 64, 7][(round % 7) as usize]
 }
 
-/// In some rounds all write to all, in others one to all, or all to one, or one to another: all notes arrive whole, and
-/// none is overwritten before it was read.
+/// In some rounds all write to all, in others one to all, or all to one, or one to another: all entries arrive whole,
+/// and none is overwritten before it was read.
 #[test]
 fn notes_arrive_whole_whoever_writes_and_reads() {
     const ROUNDS: u64 = if cfg!(miri) { 12 } else { 3000 };
@@ -53,13 +53,13 @@ fn notes_arrive_whole_whoever_writes_and_reads() {
         let memory = memory(ranks);
         let mailboxes = Mailboxes::new(&memory, ranks).unwrap();
         thread::scope(|threads| {
-            for (rank, mut local) in locals(ranks).into_iter().enumerate() {
+            for (rank, mut mailbox) in boxes(ranks).into_iter().enumerate() {
                 threads.spawn(move || {
                     for round in 1..=ROUNDS {
                         // Numbers are left out, and the second of two rounds is used now and then.
                         match round % 3 {
-                            1 => local.begin(2 * round),
-                            2 => local.begin(2 * round + 1),
+                            1 => mailbox.begin(2 * round),
+                            2 => mailbox.begin(2 * round + 1),
                             _ => {}
                         }
                         let (len, one) = (len_of(round), (round % ranks as u64) as usize);
@@ -79,24 +79,24 @@ fn notes_arrive_whole_whoever_writes_and_reads() {
                             ),
                         };
                         if writes {
-                            room(&mut local, &mailboxes);
-                            local.publish(&mailboxes, KIND, &note(rank, round, len), readers);
+                            room(&mut mailbox, &mailboxes);
+                            mailbox.publish(&mailboxes, KIND, &entry(rank, round, len), readers);
                         }
                         for source in from.filter(|source| *source != rank) {
-                            let found = take(&mut local, &mailboxes, source, len);
+                            let found = take(&mut mailbox, &mailboxes, source, len);
                             assert_eq!(
                                 found,
-                                note(source, round, len),
+                                entry(source, round, len),
                                 "{source} to {rank}, {round}"
                             );
                         }
                         let together = round / 5 % 4 == 0;
                         if together {
-                            local.all_began(local.round());
+                            mailbox.all_began(mailbox.round());
                         }
-                        local.turn();
+                        mailbox.next_round();
                         if !together {
-                            local.finish(&mailboxes);
+                            mailbox.finish(&mailboxes);
                         }
                     }
                 });
@@ -109,7 +109,7 @@ fn notes_arrive_whole_whoever_writes_and_reads() {
 fn a_place_is_free_when_its_readers_are_done_or_lost() {
     let memory = memory(3);
     let mailboxes = Mailboxes::new(&memory, 3).unwrap();
-    let [mut a, mut b, mut c]: [LocalRank; 3] = locals(3).try_into().unwrap();
+    let [mut a, mut b, mut c]: [Mailbox; 3] = boxes(3).try_into().unwrap();
     for number in 0..DEPTH as u64 {
         a.begin(number);
         assert_eq!(a.blocked_by(&mailboxes), None);
@@ -118,11 +118,11 @@ fn a_place_is_free_when_its_readers_are_done_or_lost() {
     let mut number = DEPTH as u64;
     a.begin(number);
     assert_eq!(a.blocked_by(&mailboxes), Some(1));
-    b.turn();
+    b.next_round();
     b.finish(&mailboxes);
     assert_eq!(a.blocked_by(&mailboxes), Some(2));
-    // Who writes a note has read those before.
-    c.turn();
+    // Who writes an entry has read those before.
+    c.next_round();
     c.publish(&mailboxes, KIND, &[], Readers::One(1));
     assert_eq!(a.blocked_by(&mailboxes), None);
     a.publish(&mailboxes, KIND, &[], Readers::One(2));
@@ -132,7 +132,7 @@ fn a_place_is_free_when_its_readers_are_done_or_lost() {
     assert_eq!(b.was_excused(&mailboxes, 0..3), None);
     a.excuse(&mailboxes, 1);
     assert_eq!([b.was_excused(&mailboxes, 0..3), b.was_excused(&mailboxes, 2..3)], [Some(0), None]);
-    assert_eq!([&a, &c].map(|local| local.was_excused(&mailboxes, 0..3)), [None, None]);
+    assert_eq!([&a, &c].map(|mailbox| mailbox.was_excused(&mailboxes, 0..3)), [None, None]);
     assert_eq!(a.blocked_by(&mailboxes), Some(2));
     c.begin(2);
     c.finish(&mailboxes);
@@ -147,13 +147,13 @@ fn a_place_is_free_when_its_readers_are_done_or_lost() {
 }
 
 #[test]
-fn any_bytes_of_a_note_are_read() {
+fn any_bytes_of_an_entry_are_read() {
     let memory = memory(2);
     let mailboxes = Mailboxes::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
-    let bytes = note(0, 1, NOTE_BYTES);
+    let [mut a, mut b]: [Mailbox; 2] = boxes(2).try_into().unwrap();
+    let bytes = entry(0, 1, ENTRY_BYTES);
     a.publish(&mailboxes, 31, &bytes, Readers::All);
-    assert_eq!(b.look(&mailboxes, 0), Ok(Some(Flag { kind: 31, len: NOTE_BYTES as u16 })));
+    assert_eq!(b.look(&mailboxes, 0), Ok(Some(Flag { kind: 31, len: ENTRY_BYTES as u16 })));
     for at in [0, 1, 7, 8, 9, 63, 1000] {
         for len in [0, 1, 5, 8, 9, 16, 24] {
             let mut found = vec![0; len];
@@ -161,8 +161,8 @@ fn any_bytes_of_a_note_are_read() {
             assert_eq!(found, bytes[at..at + len], "{len} bytes at {at}");
         }
     }
-    // What lies behind every note stays as it was.
-    for at in [NOTE_BYTES * 2, NOTE_BYTES * 2 + 1, usize::MAX] {
+    // What lies behind every entry stays as it was.
+    for at in [ENTRY_BYTES * 2, ENTRY_BYTES * 2 + 1, usize::MAX] {
         let mut found = [9; 3];
         b.read(&mailboxes, 0, at, &mut found);
         assert_eq!(found, [9; 3]);
@@ -171,15 +171,15 @@ fn any_bytes_of_a_note_are_read() {
 }
 
 #[test]
-fn longer_notes_are_cut() {
+fn longer_entries_are_cut() {
     let memory = memory(2);
     let mailboxes = Mailboxes::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
-    a.publish(&mailboxes, KIND, &[1; NOTE_BYTES + 9], Readers::All);
-    assert_eq!(b.look(&mailboxes, 0).unwrap().unwrap().len, NOTE_BYTES as u16);
+    let [mut a, mut b]: [Mailbox; 2] = boxes(2).try_into().unwrap();
+    a.publish(&mailboxes, KIND, &[1; ENTRY_BYTES + 9], Readers::All);
+    assert_eq!(b.look(&mailboxes, 0).unwrap().unwrap().len, ENTRY_BYTES as u16);
 }
 
-/// Random words everywhere: whatever is asked has an answer, and a note of a later round is an error that names who
+/// Random words everywhere: whatever is asked has an answer, and an entry of a later round is an error that names who
 /// has written it.
 #[test]
 fn a_mailboxes_full_of_rubbish_hurts_nobody() {
@@ -194,27 +194,27 @@ fn a_mailboxes_full_of_rubbish_hurts_nobody() {
     let mailboxes = Mailboxes::new(&memory, 3).unwrap();
     let mut broken = 0;
     for _ in 0..if cfg!(miri) { 5 } else { 500 } {
-        let mut local = LocalRank::new(1, 3, Fences::Symmetric);
+        let mut mailbox = Mailbox::new(1, 3, Fences::Symmetric);
         for _ in 0..6 {
             // Rounds of all sizes, small ones often.
             memory
                 .iter()
                 .for_each(|word| word.store(random() >> (random() % 64), Ordering::Relaxed));
-            let _ = local.blocked_by(&mailboxes);
-            let _ = local.lie_down(&mailboxes, Awaited::Note(2));
-            local.publish(&mailboxes, KIND, &[7; 100], Readers::All);
-            local.ring(&mailboxes, Readers::All, |rank| assert!(rank < 3));
+            let _ = mailbox.blocked_by(&mailboxes);
+            let _ = mailbox.arm(&mailboxes, Awaited::Entry(2));
+            mailbox.publish(&mailboxes, KIND, &[7; 100], Readers::All);
+            mailbox.wake(&mailboxes, Readers::All, |rank| assert!(rank < 3));
             for rank in [0, 2] {
-                match local.look(&mailboxes, rank) {
-                    Ok(_) => local.read(&mailboxes, rank, 3, &mut [0; 64]),
+                match mailbox.look(&mailboxes, rank) {
+                    Ok(_) => mailbox.read(&mailboxes, rank, 3, &mut [0; 64]),
                     Err(error) => {
                         assert!(error.rank == rank && error.found > error.expected, "{error}");
                         broken += 1;
                     }
                 }
             }
-            local.turn();
-            local.finish(&mailboxes);
+            mailbox.next_round();
+            mailbox.finish(&mailboxes);
         }
     }
     assert!(broken > 0);
@@ -222,16 +222,16 @@ fn a_mailboxes_full_of_rubbish_hurts_nobody() {
 
 /// Whatever is moved at a time: what was published arrives, from any byte on, and nothing beside it is touched.
 #[test]
-fn any_part_of_a_note_of_any_length_can_be_read() {
+fn any_part_of_an_entry_of_any_length_can_be_read() {
     let memory = memory(2);
     let mailboxes = Mailboxes::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
-    let lens = (0..=200).chain([255, 256, 257, 511, 640, 1000, 1023, NOTE_BYTES]);
+    let [mut a, mut b]: [Mailbox; 2] = boxes(2).try_into().unwrap();
+    let lens = (0..=200).chain([255, 256, 257, 511, 640, 1000, 1023, ENTRY_BYTES]);
     for (number, len) in (1..).zip(lens) {
         a.begin(number);
         b.begin(number);
         let round = a.round();
-        let sent = note(0, round, len);
+        let sent = entry(0, round, len);
         // It lies anywhere.
         let shifted: Vec<u8> = [vec![0; len % 9], sent.clone()].concat();
         a.publish(&mailboxes, KIND, &shifted[len % 9..], Readers::All);
@@ -251,7 +251,7 @@ fn any_part_of_a_note_of_any_length_can_be_read() {
             }
         }
     }
-    assert!(b.payload(&mailboxes, 0, 0, 1 << 20).is_none(), "no note is so long");
+    assert!(b.payload(&mailboxes, 0, 0, 1 << 20).is_none(), "no entry is so long");
     assert!(b.payload(&mailboxes, 0, usize::MAX - 7, 8).is_none());
 }
 
@@ -259,24 +259,24 @@ fn any_part_of_a_note_of_any_length_can_be_read() {
 fn who_is_awaited_wakes_the_sleeper_once_and_nobody_else_does() {
     let memory = memory(3);
     let mailboxes = Mailboxes::new(&memory, 3).unwrap();
-    let [a, b, c]: [LocalRank; 3] = locals(3).try_into().unwrap();
-    let woken = |local: &LocalRank, readers| {
+    let [a, b, c]: [Mailbox; 3] = boxes(3).try_into().unwrap();
+    let woken = |mailbox: &Mailbox, readers| {
         let mut woken = Vec::new();
-        local.ring(&mailboxes, readers, |rank| woken.push(rank));
+        mailbox.wake(&mailboxes, readers, |rank| woken.push(rank));
         woken
     };
     assert_eq!(woken(&a, Readers::All), []);
-    assert!(c.lie_down(&mailboxes, Awaited::Note(0)));
+    assert!(c.arm(&mailboxes, Awaited::Entry(0)));
     assert_eq!(woken(&b, Readers::All), []);
     assert_eq!(woken(&a, Readers::One(1)), []);
     assert_eq!(woken(&a, Readers::One(9)), []);
     assert_eq!(woken(&a, Readers::All), [2]);
     assert_eq!(woken(&a, Readers::All), [], "the same sleep");
-    assert!(c.lie_down(&mailboxes, Awaited::Reader(1)));
+    assert!(c.arm(&mailboxes, Awaited::Reader(1)));
     assert_eq!(woken(&a, Readers::All), []);
     assert_eq!(woken(&b, Readers::One(2)), [2]);
-    assert!(c.lie_down(&mailboxes, Awaited::Note(0)));
-    c.get_up(&mailboxes);
+    assert!(c.arm(&mailboxes, Awaited::Entry(0)));
+    c.disarm(&mailboxes);
     assert_eq!(woken(&a, Readers::All), []);
 }
 
@@ -304,10 +304,10 @@ fn moments_follow_each_other() {
 fn who_has_ended_its_steps_has_not_left_unless_it_failed() {
     let memory = memory(2);
     let mailboxes = Mailboxes::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
+    let [mut a, mut b]: [Mailbox; 2] = boxes(2).try_into().unwrap();
     a.begin(3);
     b.begin(3);
-    let left = |a: &mut LocalRank, b: &LocalRank, moment| {
+    let left = |a: &mut Mailbox, b: &Mailbox, moment| {
         b.report(&mailboxes, moment);
         assert!(a.reached(&mailboxes, 1, moment));
         a.has_left(1)
@@ -325,10 +325,10 @@ fn who_has_ended_its_steps_has_not_left_unless_it_failed() {
 fn all_are_there_when_the_last_has_written() {
     let memory = memory(3);
     let mailboxes = Mailboxes::new(&memory, 3).unwrap();
-    let [mut a, mut b, mut c]: [LocalRank; 3] = locals(3).try_into().unwrap();
+    let [mut a, mut b, mut c]: [Mailbox; 3] = boxes(3).try_into().unwrap();
     for number in [1, 2] {
-        for local in [&mut a, &mut b, &mut c] {
-            local.begin(number);
+        for mailbox in [&mut a, &mut b, &mut c] {
+            mailbox.begin(number);
         }
         assert!(a.all_there(&mailboxes, 0..1) && !a.all_there(&mailboxes, 0..3));
         b.publish(&mailboxes, KIND, &[1], Readers::All);
@@ -347,11 +347,11 @@ fn all_are_there_when_the_last_has_written() {
 fn notes_are_alike_if_all_have_the_flag_and_some_bytes_are_fetched_ahead() {
     let memory = memory(3);
     let mailboxes = Mailboxes::new(&memory, 3).unwrap();
-    let [mut a, mut b, mut c]: [LocalRank; 3] = locals(3).try_into().unwrap();
+    let [mut a, mut b, mut c]: [Mailbox; 3] = boxes(3).try_into().unwrap();
     let long = |byte: u8| vec![byte; 200];
     let flag = Flag { kind: KIND, len: 200 };
-    assert_eq!(LocalRank::ahead(56, &(0..56)), 0..0);
-    let ahead = [LocalRank::ahead(200, &(72..136)), 0..0, 140..2000, 1..usize::MAX];
+    assert_eq!(Mailbox::ahead(56, &(0..56)), 0..0);
+    let ahead = [Mailbox::ahead(200, &(72..136)), 0..0, 140..2000, 1..usize::MAX];
     assert_eq!(ahead[0], 8..17);
     b.publish(&mailboxes, KIND, &long(2), Readers::All);
     for ahead in &ahead {
@@ -372,17 +372,16 @@ fn many_ranks_are_excused_one_by_one() {
     for ranks in [896, 897, 1000] {
         let words = memory(ranks);
         let mailboxes = Mailboxes::new(&words, ranks).unwrap();
-        let mut locals = locals(ranks);
+        let mut boxes = boxes(ranks);
         let last = ranks - 1;
-        locals[1].publish(&mailboxes, KIND, &[5; 9], Readers::All);
-        locals[0].excuse(&mailboxes, last);
-        let excused = |locals: &[LocalRank], rank: usize| {
-            locals[rank].was_excused(&mailboxes, 0..1).is_some()
-        };
-        assert!(excused(&locals, last) && (1..last).all(|rank| !excused(&locals, rank)), "{ranks}");
-        locals[0].excuse(&mailboxes, 894);
-        assert!((1..ranks).all(|rank| excused(&locals, rank) == (rank == 894 || rank == last)));
-        assert_eq!(take(&mut locals[0], &mailboxes, 1, 9), [5; 9]);
+        boxes[1].publish(&mailboxes, KIND, &[5; 9], Readers::All);
+        boxes[0].excuse(&mailboxes, last);
+        let excused =
+            |boxes: &[Mailbox], rank: usize| boxes[rank].was_excused(&mailboxes, 0..1).is_some();
+        assert!(excused(&boxes, last) && (1..last).all(|rank| !excused(&boxes, rank)), "{ranks}");
+        boxes[0].excuse(&mailboxes, 894);
+        assert!((1..ranks).all(|rank| excused(&boxes, rank) == (rank == 894 || rank == last)));
+        assert_eq!(take(&mut boxes[0], &mailboxes, 1, 9), [5; 9]);
     }
 }
 
@@ -391,27 +390,28 @@ fn many_ranks_are_excused_one_by_one() {
 fn a_rank_finds_what_somebody_has_written_over() {
     let memory = memory(2);
     let mailboxes = Mailboxes::new(&memory, 2).unwrap();
-    let [mut a, mut b]: [LocalRank; 2] = locals(2).try_into().unwrap();
+    let [mut a, mut b]: [Mailbox; 2] = boxes(2).try_into().unwrap();
     for number in 0..2 * DEPTH as u64 {
-        for local in [&mut a, &mut b] {
-            local.begin(number);
-            room(local, &mailboxes);
-            local.publish(&mailboxes, KIND, &[], Readers::All);
-            local.turn();
-            assert_eq!(local.overwritten(&mailboxes), None);
+        for mailbox in [&mut a, &mut b] {
+            mailbox.begin(number);
+            room(mailbox, &mailboxes);
+            mailbox.publish(&mailboxes, KIND, &[], Readers::All);
+            mailbox.next_round();
+            assert_eq!(mailbox.overwritten(&mailboxes), None);
         }
         a.report(&mailboxes, Moment::new(a.round(), 1));
-        [&a, &b].into_iter().for_each(|local| local.finish(&mailboxes));
+        [&a, &b].into_iter().for_each(|mailbox| mailbox.finish(&mailboxes));
     }
     let words = Mailboxes::words(2);
     let spoilt = (0..words).filter(|at| {
         let before = memory[*at].swap(0xDEAD_0000_0000, Ordering::Relaxed);
-        let found = [&a, &b].map(|local| local.overwritten(&mailboxes).map(|broken| broken.rank));
+        let found =
+            [&a, &b].map(|mailbox| mailbox.overwritten(&mailboxes).map(|broken| broken.rank));
         memory[*at].store(before, Ordering::Relaxed);
         assert!(found[0].is_none_or(|rank| rank == 0) && found[1].is_none_or(|rank| rank == 1));
         found != [None; 2]
     });
-    // What is done, what is reported, and the flags of notes.
+    // What is done, what is reported, and the flags of entries.
     assert_eq!(spoilt.count(), 2 * (2 + DEPTH));
-    assert_eq!([&a, &b].map(|local| local.overwritten(&mailboxes)), [None; 2]);
+    assert_eq!([&a, &b].map(|mailbox| mailbox.overwritten(&mailboxes)), [None; 2]);
 }

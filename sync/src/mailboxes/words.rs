@@ -1,10 +1,10 @@
-//! Private bytes into the words of a note, and out of them.
+//! Private bytes into the words of an entry, and out of them.
 //!
-//! Word by word, a note of 1 KiB is 128 stores. They leave the store buffer in their order, each line when the caches of
-//! its readers have given it up, and so many stores keep the processor from asking for more than a few lines at a time. So
-//! what is longer than a line is moved 32 bytes at a time where the processor can. Notes that several ranks read are stored
-//! word by word: among 16 ranks of a Xeon, collectives in which each reads another line of 1 KiB took 1.1 to 1.3 times as
-//! long with wide stores.
+//! Word by word, an entry of 1 KiB is 128 stores. They leave the store buffer in their order, each line when the caches
+//! of its readers have given it up, and so many stores keep the processor from asking for more than a few lines at a
+//! time. So what is longer than a line is moved 32 bytes at a time where the processor can. Entries that several ranks
+//! read are stored word by word: among 16 ranks of a Xeon, collectives in which each reads another line of 1 KiB took
+//! 1.1 to 1.3 times as long with wide stores.
 
 use super::primitive::{AtomicU64, Ordering};
 
@@ -57,8 +57,8 @@ mod wide {
         if count < 2 || !std::arch::is_x86_feature_detected!("avx") {
             return 0;
         }
-        // SAFETY: both are so long. The words are atomics, behind a shared reference, so they may be written. Who reads them
-        // has acquired a flag that is stored later, or throws away what it has read (`LocalRank::was_excused`).
+        // SAFETY: both are so long. The words are atomics, behind a shared reference, so they may be written. Who reads
+        // them has acquired a flag that is stored later, or throws away what it has read (`Mailbox::was_excused`).
         unsafe { move_strides(bytes.as_ptr(), words.as_ptr().cast_mut().cast(), count) };
         count * STRIDE
     }
@@ -79,8 +79,8 @@ mod wide {
     /// Moves so many strides, one at least.
     ///
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of so many bytes, which do not overlap; those of one are private, those
-    /// of the other are words that others touch as atomics at most. The processor has AVX.
+    /// `from` is valid for reads and `to` for writes of so many bytes, which do not overlap; those of one are private,
+    /// those of the other are words that others touch as atomics at most. The processor has AVX.
     unsafe fn move_strides(from: *const u8, to: *mut u8, count: usize) {
         // SAFETY: loads and stores of `count` times 64 bytes, which the caller vouches for. It is assembly because no
         // language has such accesses to memory that others may touch.

@@ -32,7 +32,7 @@ struct Share<'s> {
     what: Together,
     /// The leader's local rank, and this rank's.
     lead: usize,
-    seat: usize,
+    local_rank: usize,
     ranks: usize,
     from: &'s Place,
     into: &'s Place,
@@ -44,13 +44,13 @@ impl<'s> Share<'s> {
             return None;
         };
         let circle = plan.schedule.circle()?;
-        let seat_of = |rank: usize| circle.iter().position(|other| *other == rank);
-        let (lead, seat) = (seat_of(*lead)?, seat_of(plan.schedule.rank())?);
-        Some(Share { what: *what, lead, seat, ranks: circle.len(), from, into })
+        let local_rank_of = |rank: usize| circle.iter().position(|other| *other == rank);
+        let (lead, local_rank) = (local_rank_of(*lead)?, local_rank_of(plan.schedule.rank())?);
+        Some(Share { what: *what, lead, local_rank, ranks: circle.len(), from, into })
     }
 
     fn leads(&self) -> bool {
-        self.lead == self.seat
+        self.lead == self.local_rank
     }
 
     /// The same as a collective of the ranks of the host; `in_place`: of a leader that reads what it writes.
@@ -139,7 +139,7 @@ impl Run {
         };
         // Those that need something of this rank are told.
         let begun = begun.or_else(|failure| {
-            let (call, of) = (share.call(plan, false), (share.seat, share.ranks));
+            let (call, of) = (share.call(plan, false), (share.local_rank, share.ranks));
             self.fail(failure.clone());
             tools.fail_share(number, (&call, of), failure)
         });
@@ -179,7 +179,7 @@ impl Run {
             _ => Rows { send: from, recv: into },
         };
         let combine = plan.combine.clone().filter(|_| share.what == Together::Reduce);
-        Task::new(&share.call(plan, in_place), (share.seat, share.ranks), rows, combine)
+        Task::new(&share.call(plan, in_place), (share.local_rank, share.ranks), rows, combine)
     }
 
     /// Goes on with the segment; whether the step has ended.

@@ -38,7 +38,7 @@ impl Run {
             let Some(process) = plan.process(from) else { continue };
             match tasks.expect(process, plan.task_name(*slot), work.clone()) {
                 Ok(awaited) => {
-                    let expected = Expected { work, awaited, is_seated: false };
+                    let expected = Expected { work, awaited, given_to_device: false };
                     self.expected.insert(step, expected);
                 }
                 Err(fault) => self.fail_task(plan, from, fault),
@@ -56,8 +56,8 @@ impl Run {
     }
 
     /// A message is about to leave: the tasks that wait for it may come, if it goes to their initiator. A task's step
-    /// names the message that says «ready» among those that it waits for. Gives what the message says: where an accelerator
-    /// combines them.
+    /// names the message that says «ready» among those that it waits for. Gives what the message says: where an
+    /// accelerator combines them.
     pub(super) fn open_tasks(&mut self, plan: &Plan, step: u32) -> Vec<u8> {
         let mut said = Vec::new();
         let Action::Send { to, .. } = plan.schedule.action(step as usize) else { return said };
@@ -73,7 +73,7 @@ impl Run {
             {
                 let room = (said.len() as u64) < KERNELS_MAX as u64 * KERNEL_BYTES;
                 if let Some(kernel) = room.then(|| expected.awaited.kernel()).flatten() {
-                    expected.is_seated = true;
+                    expected.given_to_device = true;
                     said.extend(kernel.to_words(*slot).iter().flat_map(|word| word.to_le_bytes()));
                 }
                 expected.work.open();

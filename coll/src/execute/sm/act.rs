@@ -19,7 +19,7 @@ use gapless_bml::Mapping;
 use gapless_engine::{EngineError, PackedFold, Typed};
 use gapless_mem::Region;
 use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
-use gapless_sync::mailboxes::NOTE_BYTES;
+use gapless_sync::mailboxes::ENTRY_BYTES;
 
 use super::buffers::{Described, Lies, UserBuffers};
 use super::pieces::{Piece, SLOTS};
@@ -34,9 +34,9 @@ use crate::execute::run::nothing;
 use crate::schedule::SCRATCH_ALIGN;
 
 /// Where the result of combining lies. What this rank contributes lies at 0.
-const RESULT: usize = NOTE_BYTES;
+const RESULT: usize = ENTRY_BYTES;
 /// Where the blocks begin.
-const BLOCKS: usize = 2 * NOTE_BYTES;
+const BLOCKS: usize = 2 * ENTRY_BYTES;
 
 fn len(region: &Region) -> usize {
     usize::try_from(region.len()).unwrap_or(usize::MAX)
@@ -67,7 +67,7 @@ fn block(source: usize, round: &Round) -> usize {
 impl Area {
     /// For so many ranks; `None` if there is no memory.
     pub(super) fn new(ranks: usize) -> Option<Area> {
-        let bytes = ranks.checked_mul(NOTE_BYTES)?.checked_add(BLOCKS)?;
+        let bytes = ranks.checked_mul(ENTRY_BYTES)?.checked_add(BLOCKS)?;
         Some(Area { memory: Memory::new(bytes as u64)?, result: 0 })
     }
 
@@ -141,7 +141,7 @@ impl Area {
         work: &mut Work,
     ) -> Result<(), EngineError> {
         let into =
-            self.region(0, NOTE_BYTES)?.sub(piece.at, piece.range.end - piece.range.start)?;
+            self.region(0, ENTRY_BYTES)?.sub(piece.at, piece.range.end - piece.range.start)?;
         pack(buffers, piece, into, tools, work)
     }
 
@@ -154,7 +154,7 @@ impl Area {
 
     /// Where the bytes of a rank's note are kept, as many as a note has at most.
     pub(super) fn kept(&mut self, rank: usize, len: usize) -> &mut [u8] {
-        self.slice(BLOCKS + rank * NOTE_BYTES, len)
+        self.slice(BLOCKS + rank * ENTRY_BYTES, len)
     }
 
     /// Copies plain memory to where what this rank contributes lies.
@@ -455,7 +455,7 @@ impl Stretch {
         start: usize,
         range: Range<u64>,
     ) -> Result<Stretch, EngineError> {
-        let note = area.region(start, NOTE_BYTES - start.min(NOTE_BYTES))?;
+        let note = area.region(start, ENTRY_BYTES - start.min(ENTRY_BYTES))?;
         Ok(Stretch { region: note.sub(range.start, range.end - range.start)? })
     }
 
@@ -465,7 +465,7 @@ impl Stretch {
         rank: usize,
         range: Range<u64>,
     ) -> Result<Stretch, EngineError> {
-        let kept = area.region(BLOCKS + rank * NOTE_BYTES, NOTE_BYTES)?;
+        let kept = area.region(BLOCKS + rank * ENTRY_BYTES, ENTRY_BYTES)?;
         Ok(Stretch { region: kept.sub(range.start, range.end - range.start)? })
     }
 
@@ -519,8 +519,8 @@ pub(super) fn bell(
 }
 
 /// Sends the message that wakes the rank that has a local rank. If it is lost there is nobody to be woken.
-pub(super) fn ring(pml: &mut Pml, (subgroup, tag): (&Subgroup, i32), seat: usize) {
-    let (comm, rank) = (subgroup.comm(), subgroup.rank(seat));
+pub(super) fn wake(pml: &mut Pml, (subgroup, tag): (&Subgroup, i32), local_rank: usize) {
+    let (comm, rank) = (subgroup.comm(), subgroup.rank(local_rank));
     // SAFETY: no bytes.
     let sent = unsafe { pml.isend_copy(comm, &nothing(), rank, tag) };
     if let Ok(id) = sent {

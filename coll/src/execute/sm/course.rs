@@ -124,7 +124,7 @@ pub(super) trait Steps {
     fn intact(&mut self, place: &Place<'_>) -> Result<(), CollError> {
         self.course_mut().at = 0;
         let ranks = place.shared.ranks;
-        if !self.borrows(ranks) && place.seat.was_excused(&place.board, 0..ranks).is_none() {
+        if !self.borrows(ranks) && place.mailbox.was_excused(&place.mailboxes, 0..ranks).is_none() {
             return Ok(());
         }
         self.torn(place).map_or(Ok(()), Err)
@@ -142,7 +142,7 @@ pub(super) trait Steps {
             if place.loss(tools.pml, rank).is_none() {
                 return false;
             }
-            place.seat.excuse(&place.board, rank);
+            place.mailbox.excuse(&place.mailboxes, rank);
         }
         true
     }
@@ -230,7 +230,7 @@ impl<S: Steps> Carried for S {
                 Some((rank, step)) if self.met(rank).is_some() => {
                     course.has_come(rank, step, place)
                 }
-                Some((rank, _)) => place.seat.look(&place.board, rank) != Ok(None),
+                Some((rank, _)) => place.mailbox.look(&place.mailboxes, rank) != Ok(None),
                 None => true,
             },
             _ => true,
@@ -241,14 +241,14 @@ impl<S: Steps> Carried for S {
         let course = self.course();
         match course.stage {
             Stage::Fresh | Stage::Failing => {
-                place.seat.blocked_by(&place.board).map(Awaited::Reader)
+                place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader)
             }
             Stage::Waiting => place.slot_reader(course.slot(course.first)).map(Awaited::Reader),
             Stage::Recalling => self.user(place).map(Awaited::Reader),
             // If it has come there is work left, of which no wake-up tells.
             Stage::Gathering | Stage::Collecting if self.look(place) => None,
             Stage::Gathering | Stage::Collecting => {
-                self.source(place).map(|(rank, _)| Awaited::Note(rank))
+                self.source(place).map(|(rank, _)| Awaited::Entry(rank))
             }
             _ => None,
         }
@@ -343,14 +343,14 @@ impl Course {
 
     /// Reports a step.
     pub(super) fn report(&self, place: &mut Place<'_>, tools: &mut Tools<'_>, step: u32) {
-        place.seat.report(&place.board, Moment::new(self.round, step));
-        place.ring(tools.pml, Readers::All);
+        place.mailbox.report(&place.mailboxes, Moment::new(self.round, step));
+        place.wake(tools.pml, Readers::All);
     }
 
     /// All is over here, and well.
     pub(super) fn end(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
-        place.seat.report(&place.board, Moment::last(self.round));
-        place.ring(tools.pml, Readers::All);
+        place.mailbox.report(&place.mailboxes, Moment::last(self.round));
+        place.wake(tools.pml, Readers::All);
     }
 
     pub(super) fn is_gathering(&self) -> bool {
@@ -360,7 +360,7 @@ impl Course {
     /// Whether a rank whose note was read has come so far: that note was the first step's report.
     fn has_come(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
         let moment = Moment::new(self.round, step);
-        step <= exposed(0) || place.seat.reached(&place.board, rank, moment)
+        step <= exposed(0) || place.mailbox.reached(&place.mailboxes, rank, moment)
     }
 
     /// Whether a rank whose note was read has come so far.
@@ -380,7 +380,8 @@ impl Course {
                 return Err(loss);
             }
         }
-        if place.seat.has_left(rank) && place.seat.foretells(&place.board, rank, self.round, FAILED)
+        if place.mailbox.has_left(rank)
+            && place.mailbox.foretells(&place.mailboxes, rank, self.round, FAILED)
         {
             self.next_round(place);
             return Err(notice(rank, place));
@@ -390,14 +391,14 @@ impl Course {
 
     fn next_round(&mut self, place: &mut Place<'_>) {
         if !std::mem::replace(&mut self.turned, true) {
-            place.seat.turn();
+            place.mailbox.next_round();
         }
     }
 
     /// Nothing goes on here any more, and others may still read this rank's buffers where they lie: what they read is
     /// not to be used.
     fn give_up(&self, place: &mut Place<'_>) {
-        place.seat.report(&place.board, Moment::given_up(self.round));
+        place.mailbox.report(&place.mailboxes, Moment::given_up(self.round));
         // The memory may become something else only after the report.
         fence(Ordering::SeqCst);
     }
@@ -407,7 +408,8 @@ impl Course {
         // What was read was read before the reports are.
         fence(Ordering::Acquire);
         // Who fails in good order lets others read until they are done.
-        let rank = read.find(|rank| place.seat.has_given_up(&place.board, *rank, self.round))?;
+        let rank =
+            read.find(|rank| place.mailbox.has_given_up(&place.mailboxes, *rank, self.round))?;
         Some(CollError::GaveUp { rank: place.subgroup.rank(rank) })
     }
 
@@ -418,10 +420,10 @@ impl Course {
         place: &mut Place<'_>,
     ) -> Option<usize> {
         let last = Moment::last(self.round);
-        let (me, seat, board) = (place.rank(), &mut *place.seat, &place.board);
+        let (me, mailbox, mailboxes) = (place.rank(), &mut *place.mailbox, &place.mailboxes);
         readers.find(|rank| {
-            let over =
-                seat.reached(board, *rank, last) || !seat.is_behind(board, *rank, self.round);
+            let over = mailbox.reached(mailboxes, *rank, last)
+                || !mailbox.is_behind(mailboxes, *rank, self.round);
             *rank != me && !over
         })
     }
@@ -443,15 +445,15 @@ impl Course {
         }
         if let Some(failure) = &self.failure {
             let notice = failure.notice(place.subgroup.own());
-            place.seat.publish(&place.board, FAILED, &notice, Readers::All);
+            place.mailbox.publish(&place.mailboxes, FAILED, &notice, Readers::All);
         }
-        place.seat.report(&place.board, Moment::failed(self.round));
-        place.seat.turn();
+        place.mailbox.report(&place.mailboxes, Moment::failed(self.round));
+        place.mailbox.next_round();
         if early {
-            place.seat.turn();
+            place.mailbox.next_round();
         }
-        place.seat.finish(&place.board);
-        place.ring(tools.pml, Readers::All);
+        place.mailbox.finish(&place.mailboxes);
+        place.wake(tools.pml, Readers::All);
         true
     }
 }

@@ -242,8 +242,8 @@ impl Exchange {
         self.course.introduce();
         if let Some(readers) = self.plan.readers() {
             let note = self.write_note(place.area);
-            place.seat.publish(&place.board, LONG, note, readers);
-            place.ring(tools.pml, readers);
+            place.mailbox.publish(&place.mailboxes, LONG, note, readers);
+            place.wake(tools.pml, readers);
         }
         Stage::Gathering
     }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use gapless_engine::{HostEngine, PackedFold};
 use gapless_mem::Region;
 use gapless_pml::Pml;
-use gapless_sync::mailboxes::{Flag, LocalRank, Mailboxes, Readers};
+use gapless_sync::mailboxes::{Flag, Mailbox, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
 use super::long::{Lent, Long};
@@ -157,15 +157,15 @@ impl SharedSegment {
         if self.may_begin().is_err() {
             return false;
         }
-        let SharedSegment { shared, seat, subgroup, area, halfway, .. } = self;
-        let (board, ring_tag) = (shared.board(), self.ring_tag);
-        seat.begin(number);
-        if seat.blocked_by(&board).is_some() {
+        let SharedSegment { shared, mailbox, subgroup, area, halfway, .. } = self;
+        let (mailboxes, wake_tag) = (shared.mailboxes(), self.wake_tag);
+        mailbox.begin(number);
+        if mailbox.blocked_by(&mailboxes).is_some() {
             return false;
         }
         let (kind, fold) = (plan.operation.code(), fold.as_ref());
-        let mut at = At { board, seat, area, pml, subgroup, ring_tag, kind, fold };
-        let began = at.seat.round();
+        let mut at = At { mailboxes, mailbox, area, pml, subgroup, wake_tag, kind, fold };
+        let began = at.mailbox.round();
         let stopped = match &plan.rounds {
             // SAFETY: the caller's promise.
             [Some(only), None] => unsafe { at.only_round(only, input, output, &mut look) },
@@ -177,10 +177,10 @@ impl SharedSegment {
             return false;
         }
         if plan.together {
-            at.seat.all_began(began);
+            at.mailbox.all_began(began);
         }
-        at.seat.finish(&at.board);
-        at.ring(Readers::All);
+        at.mailbox.finish(&at.mailboxes);
+        at.wake(Readers::All);
         true
     }
 
@@ -200,10 +200,10 @@ impl SharedSegment {
         if !has(send, known.bytes.0) || !has(recv, known.bytes.1) || self.may_begin().is_err() {
             return false;
         }
-        self.seat.begin(number);
+        self.mailbox.begin(number);
         let buffers = UserBuffers::plain(send, recv);
         let terms = Lent { plan, combine: known.combine.as_ref(), buffers };
-        let of = (self.shared.ranks, self.seat.round());
+        let of = (self.shared.ranks, self.mailbox.round());
         let mut long = Long::new(terms, of, &self.slots);
         let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, segment: None };
         let (_, mut place) = self.parts();
@@ -221,12 +221,12 @@ impl SharedSegment {
 
 /// What rounds work with.
 struct At<'p> {
-    board: Mailboxes<'p>,
-    seat: &'p mut LocalRank,
+    mailboxes: Mailboxes<'p>,
+    mailbox: &'p mut Mailbox,
     area: &'p mut Area,
     pml: &'p mut Pml,
     subgroup: &'p Subgroup,
-    ring_tag: i32,
+    wake_tag: i32,
     kind: u8,
     fold: Option<&'p PackedFold>,
 }
@@ -236,9 +236,9 @@ type Stopped = (usize, Stage);
 
 impl At<'_> {
     #[inline]
-    fn ring(&mut self, readers: Readers) {
-        let by = (self.subgroup, self.ring_tag);
-        self.seat.ring(&self.board, readers, |rank| act::ring(self.pml, by, rank));
+    fn wake(&mut self, readers: Readers) {
+        let by = (self.subgroup, self.wake_tag);
+        self.mailbox.wake(&self.mailboxes, readers, |rank| act::wake(self.pml, by, rank));
     }
 
     /// Waits for the notes of a round.
@@ -247,9 +247,10 @@ impl At<'_> {
         let len = round.note(self.subgroup.local_rank());
         let mark = Flag { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
         let part = round.part(self.subgroup.local_rank());
-        let ahead = if part.len() <= AHEAD_MAX { LocalRank::ahead(len, &part) } else { 0..0 };
+        let ahead = if part.len() <= AHEAD_MAX { Mailbox::ahead(len, &part) } else { 0..0 };
         loop {
-            match self.seat.all_like(&self.board, round.sources.clone(), mark, ahead.clone()) {
+            match self.mailbox.all_like(&self.mailboxes, round.sources.clone(), mark, ahead.clone())
+            {
                 Some(like) => return like,
                 None if look() => {}
                 None => return false,
@@ -275,8 +276,8 @@ impl At<'_> {
         if let Some((_, readers)) = round.publish {
             // SAFETY: the caller's promise; the bytes are not used below.
             let bytes = unsafe { act::bytes(input) }.unwrap_or_default();
-            self.seat.publish(&self.board, self.kind, bytes, readers);
-            self.ring(readers);
+            self.mailbox.publish(&self.mailboxes, self.kind, bytes, readers);
+            self.wake(readers);
         }
         if !self.all_there(round, look) {
             // Whoever goes on finds it there.
@@ -294,14 +295,14 @@ impl At<'_> {
             debug_assert!(taken.is_some(), "plain memory of this rank, as long as the plan says");
             self.is_intact(round, 0)?;
         }
-        self.seat.turn();
+        self.mailbox.next_round();
         Ok(())
     }
 
     /// Whether what was read in a round can be used. If not, whoever goes on finds that out again, and fails.
     #[inline]
     fn is_intact(&self, round: &Round, number: usize) -> Result<(), Stopped> {
-        match self.seat.was_excused(&self.board, round.sources.clone()) {
+        match self.mailbox.was_excused(&self.mailboxes, round.sources.clone()) {
             None => Ok(()),
             Some(_) => Err((number, Stage::Reading)),
         }
@@ -333,7 +334,7 @@ impl At<'_> {
                 unsafe { self.area.keep_own(source, round, &input?) }.ok()?;
             } else if combines {
                 let (block, start) = self.area.block(source, round);
-                self.seat.read(&self.board, source, start, block);
+                self.mailbox.read(&self.mailboxes, source, start, block);
             } else {
                 let into = output?.sub((index * len) as u64, len as u64).ok()?;
                 if source == me {
@@ -343,7 +344,7 @@ impl At<'_> {
                 } else {
                     // SAFETY: the caller's promise; nothing else of this rank uses its memory now.
                     let into = unsafe { act::bytes_mut(Some(into)) }?;
-                    self.seat.read(&self.board, source, part.start, into);
+                    self.mailbox.read(&self.mailboxes, source, part.start, into);
                 }
             }
         }
@@ -369,16 +370,16 @@ impl At<'_> {
             if source == me {
                 return input.sub(part.start as u64, part.len() as u64).ok()?.as_ptr();
             }
-            let words = self.seat.payload(&self.board, source, part.start, part.len())?;
+            let words = self.mailbox.payload(&self.mailboxes, source, part.start, part.len())?;
             Some(words.as_ptr().cast_mut().cast())
         };
         let Some(fold) = self.fold.filter(|_| output.len() == part.len() as u64) else {
             return false;
         };
-        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the board is
-        // there. They were written before the flag that was read, and their rank writes them again when this one has
-        // read, or is lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds it
-        // out).
+        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the mailboxes
+        // are there. They were written before the flag that was read, and their rank writes them again when this one
+        // has read, or is lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds
+        // it out).
         unsafe { act::fold(fold, round.sources.clone().map(source), output) }
     }
 
@@ -402,16 +403,16 @@ impl At<'_> {
         for (number, round) in rounds.iter().flatten().enumerate() {
             let Round { publish, sources, .. } = round;
             if let Some((content, readers)) = *publish {
-                if number > 0 && self.seat.blocked_by(&self.board).is_some() {
+                if number > 0 && self.mailbox.blocked_by(&self.mailboxes).is_some() {
                     return Err((number, Stage::Publishing));
                 }
-                self.seat.publish(
-                    &self.board,
+                self.mailbox.publish(
+                    &self.mailboxes,
                     self.kind,
                     self.area.note(content, round.note(me)),
                     readers,
                 );
-                self.ring(readers);
+                self.wake(readers);
             }
             if !self.all_there(round, look) {
                 return Err((number, Stage::Reading));
@@ -421,7 +422,7 @@ impl At<'_> {
                     self.area.take_own(source, round);
                 } else {
                     let (block, start) = self.area.block(source, round);
-                    self.seat.read(&self.board, source, start, block);
+                    self.mailbox.read(&self.mailboxes, source, start, block);
                 }
             }
             self.is_intact(round, number)?;
@@ -431,7 +432,7 @@ impl At<'_> {
             {
                 self.area.fold(fold, round);
             }
-            self.seat.turn();
+            self.mailbox.next_round();
         }
         if let (Some(output), Some(last)) = (output, rounds.iter().flatten().last()) {
             // SAFETY: the caller's promise. It fits: the result has as many bytes as the part of the buffer.

@@ -44,7 +44,7 @@ pub(super) struct Introduction {
 /// What a rank's first note says.
 pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
     let mut note = [0; NOTE];
-    place.seat.read(&place.board, rank, 0, &mut note);
+    place.mailbox.read(&place.mailboxes, rank, 0, &mut note);
     let [kind, first, flags, ..] = note;
     let (mut root, mut len, mut digest) = ([0; 4], [0; 8], [0; 8]);
     root.copy_from_slice(&note[4..8]);
@@ -59,7 +59,7 @@ pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
 pub(super) fn notice(source: usize, place: &Place<'_>) -> CollError {
     let rank = place.subgroup.rank(source);
     let mut notice = [0; NOTICE_BYTES];
-    place.seat.read(&place.board, source, 0, &mut notice);
+    place.mailbox.read(&place.mailboxes, source, 0, &mut notice);
     CollError::told(notice, rank, place.subgroup.comm().size())
 }
 

@@ -234,8 +234,8 @@ impl<T: Terms> Long<T> {
             self.course.report(place, tools, exposed(self.course.fragment));
         } else {
             let note = introduction(self.plan(), place.rank(), self.course.first, self.flags);
-            place.seat.publish(&place.board, LONG, &note, Readers::All);
-            place.ring(tools.pml, Readers::All);
+            place.mailbox.publish(&place.mailboxes, LONG, &note, Readers::All);
+            place.wake(tools.pml, Readers::All);
         }
         self.next()
     }
@@ -298,7 +298,7 @@ impl<T: Terms> Long<T> {
         let ranks = self.ranks;
         if self.course.at == 0 && self.course.fragment == 0 {
             // Fetches all notes at once; each is looked at below.
-            let _ = place.seat.all_there(&place.board, 0..ranks);
+            let _ = place.mailbox.all_there(&place.mailboxes, 0..ranks);
         }
         while self.course.at < ranks {
             let rank = (place.rank() + 1 + self.course.at) % ranks;
@@ -514,7 +514,7 @@ impl<T: Terms> Long<T> {
         }
         self.course.end(place, tools);
         if self.plan().together() && self.others + 1 == self.ranks {
-            place.seat.all_began(self.course.round);
+            place.mailbox.all_began(self.course.round);
         }
         if self.own.is_empty() { Stage::Over } else { Stage::Recalling }
     }

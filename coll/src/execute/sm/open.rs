@@ -25,7 +25,7 @@ use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_engine::{Engine, Reducer, Typed};
 use gapless_mem::{Lease, Words};
 use gapless_pml::Pml;
-use gapless_sync::mailboxes::LocalRank;
+use gapless_sync::mailboxes::Mailbox;
 use gapless_sync::{Fences, membarrier};
 
 use super::plan::{LEADER, RANKS_MAX};
@@ -33,7 +33,7 @@ use super::subgroup::Subgroup;
 use super::{Area, SegmentMemory, SharedSegment};
 use crate::execute::memory::Memory;
 use crate::execute::rows::{Blocks, Rows};
-use crate::execute::tickets::{RING_TAG, Sequencer, Ticket};
+use crate::execute::tickets::{Sequencer, Ticket, WAKE_TAG};
 use crate::execute::{CollError, Executor};
 use crate::{Algorithm, BuildError, Call, Locality, Method, Tree, build};
 
@@ -56,7 +56,7 @@ pub struct Opening {
     /// `None`: it has no segment.
     subgroup: Option<Subgroup>,
     /// That of messages that wake sleepers.
-    ring_tag: i32,
+    wake_tag: i32,
     /// Of the exchanges, the next one last.
     tickets: Vec<Arc<Ticket>>,
     /// Whether this rank is for it.
@@ -96,7 +96,7 @@ impl Opening {
     #[must_use]
     pub fn new(sequencer: &Sequencer) -> Opening {
         let subgroup = sequencer.plain().cloned().map(Subgroup::all);
-        Opening::of((subgroup, RING_TAG), Opening::tickets(sequencer), true)
+        Opening::of((subgroup, WAKE_TAG), Opening::tickets(sequencer), true)
     }
 
     /// For the ranks of this rank's host, which ascend. All ranks of the communicator call this, each with those of its
@@ -104,7 +104,7 @@ impl Opening {
     #[must_use]
     pub fn of_host(sequencer: &Sequencer, ranks: &[usize]) -> Opening {
         let subgroup = sequencer.plain().and_then(|comm| Subgroup::of(comm.clone(), ranks));
-        Opening::of((subgroup, RING_TAG), Opening::tickets(sequencer), true)
+        Opening::of((subgroup, WAKE_TAG), Opening::tickets(sequencer), true)
     }
 
     /// The same, and another one if no segment comes of it.
@@ -128,7 +128,7 @@ impl Opening {
         let ticket = &executor.plan.ticket;
         let tickets = (0..EXCHANGES).map(|_| Arc::clone(ticket)).collect();
         let subgroup = ticket.members().only_group().cloned().map(Subgroup::all);
-        Opening::of((subgroup, ticket.ring_tag()), tickets, executor.is_agreed())
+        Opening::of((subgroup, ticket.wake_tag()), tickets, executor.is_agreed())
     }
 
     /// As [`of_host`](Opening::of_host), for a persistent collective.
@@ -138,11 +138,11 @@ impl Opening {
         let tickets = (0..EXCHANGES).map(|_| Arc::clone(ticket)).collect();
         let comm = ticket.members().only_group();
         let subgroup = comm.and_then(|comm| Subgroup::of(comm.clone(), ranks));
-        Opening::of((subgroup, ticket.ring_tag()), tickets, executor.is_agreed())
+        Opening::of((subgroup, ticket.wake_tag()), tickets, executor.is_agreed())
     }
 
     fn of(
-        (subgroup, ring_tag): (Option<Subgroup>, i32),
+        (subgroup, wake_tag): (Option<Subgroup>, i32),
         tickets: Vec<Arc<Ticket>>,
         willing: bool,
     ) -> Opening {
@@ -153,7 +153,7 @@ impl Opening {
             me,
             ranks,
             subgroup,
-            ring_tag,
+            wake_tag,
             tickets,
             willing,
             stage: if fits { Stage::Asking } else { Stage::Over },
@@ -257,7 +257,7 @@ impl Opening {
                         (true, false) => USED_SYMMETRIC,
                         (false, _) => UNUSED,
                     };
-                    shared.board().head().store(word, Ordering::Release);
+                    shared.mailboxes().head().store(word, Ordering::Release);
                 }
                 self.stage = Stage::Telling;
             }
@@ -361,7 +361,7 @@ impl Opening {
         let schedule = build(self.me, &Locality::flat(self.ranks), call, &algorithm);
         let mut schedule = schedule.map_err(|error: BuildError| CollError::Call { error })?;
         if let Some(subgroup) = &self.subgroup {
-            let rank = |seat: usize| subgroup.rank(seat) as usize;
+            let rank = |local_rank: usize| subgroup.rank(local_rank) as usize;
             schedule = schedule.renumbered(rank, subgroup.comm().size() as usize);
         }
         let memory = self.memory(data).and_then(|send| {
@@ -404,7 +404,7 @@ impl Opening {
     /// Whether the segment is used, if that is decided.
     fn verdict(&mut self, pml: &mut Pml) -> Option<Option<SharedSegment>> {
         let Some((shared, _)) = &self.shared else { return Some(None) };
-        let read = || shared.board().head().load(Ordering::Acquire);
+        let read = || shared.mailboxes().head().load(Ordering::Acquire);
         let mut word = read();
         if word == 0 {
             if self.subgroup.as_ref().is_some_and(|subgroup| subgroup.comm().is_revoked()) {
@@ -422,13 +422,11 @@ impl Opening {
             USED_SYMMETRIC => Fences::Symmetric,
             _ => return Some(None),
         };
-        let seat = LocalRank::new(self.me, self.ranks, fences);
+        let mailbox = Mailbox::new(self.me, self.ranks, fences);
         let made = self.shared.take().zip(self.subgroup.clone());
-        Some(
-            made.map(|(memory, subgroup)| {
-                SharedSegment::new(memory, seat, (subgroup, self.ring_tag))
-            }),
-        )
+        Some(made.map(|(memory, subgroup)| {
+            SharedSegment::new(memory, mailbox, (subgroup, self.wake_tag))
+        }))
     }
 }
 

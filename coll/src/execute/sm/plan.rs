@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use gapless_sync::mailboxes::{KIND_MAX, NOTE_BYTES, Readers};
+use gapless_sync::mailboxes::{ENTRY_BYTES, KIND_MAX, Readers};
 
 use super::pieces::lcm;
 use crate::schedule::Buffer;
@@ -90,7 +90,7 @@ pub(super) struct Plan {
 /// Whether all ranks do a call by the segment, if there is one: they agree, because they agree on what this depends on.
 pub(super) fn fits(call: &Call<'_>, ranks: usize) -> bool {
     let Some(note) = note_bytes(call, ranks) else { return false };
-    (2..=RANKS_MAX).contains(&ranks) && note <= NOTE_BYTES as u64
+    (2..=RANKS_MAX).contains(&ranks) && note <= ENTRY_BYTES as u64
 }
 
 /// Bytes of the longest note of a call; `None` if it is not done by notes.
@@ -265,7 +265,7 @@ impl Step {
         let slice = len.div_ceil(ranks).checked_next_multiple_of(grain(unit))?;
         let cut = |rank: usize| rank.saturating_mul(slice).min(len);
         let each = lines(slice, len) + lines(slice, slice);
-        if slice > NOTE_BYTES || lines(len, len) * others <= each * others + ROUND_LINES {
+        if slice > ENTRY_BYTES || lines(len, len) * others <= each * others + ROUND_LINES {
             return None;
         }
         let part = self.exchanges(0..ranks, len, cut(me)..cut(me + 1)).combined();

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use gapless_sync::mailboxes::{NOTE_BYTES, Readers, STEP_MAX};
+use gapless_sync::mailboxes::{ENTRY_BYTES, Readers, STEP_MAX};
 
 use crate::schedule::{Buffer, Row};
 use crate::topologies::Edge;
@@ -245,7 +245,7 @@ impl Plan {
         let all = bytes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
         // In place, what comes with one note must not replace what goes out with the next fragment.
         let whole = !replaced || sends <= 1;
-        let is_noted = whole && all.saturating_add(data_at(ranks) as u64) <= NOTE_BYTES as u64;
+        let is_noted = whole && all.saturating_add(data_at(ranks) as u64) <= ENTRY_BYTES as u64;
         let sends = if is_noted { 0 } else { sends };
         let operation = call.operation();
         let most = cells.iter().map(|cell| cell.step).max().filter(|_| !whole);
@@ -413,7 +413,7 @@ pub(super) fn ends_read(entries: &[u8], ranks: usize) -> Option<Range<usize>> {
     let mut ends = entries.as_chunks::<END_BYTES>().0.iter().map(|end| u16::from_le_bytes(*end));
     let first = usize::from(ends.next()?);
     let range = ends.next().map_or(0..first, |second| first..usize::from(second));
-    (range.start <= range.end && data_at(ranks) + range.end <= NOTE_BYTES).then_some(range)
+    (range.start <= range.end && data_at(ranks) + range.end <= ENTRY_BYTES).then_some(range)
 }
 
 /// Bytes of a slot behind the directory, where they begin, and what cells are multiples of.

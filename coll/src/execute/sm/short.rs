@@ -92,7 +92,7 @@ impl Carried for Short {
     fn look(&self, place: &mut Place<'_>) -> bool {
         match self.stage {
             Stage::Reading => {
-                self.unread().is_none_or(|ranks| place.seat.all_there(&place.board, ranks))
+                self.unread().is_none_or(|ranks| place.mailbox.all_there(&place.mailboxes, ranks))
             }
             _ => self.awaited(place).is_none(),
         }
@@ -101,8 +101,8 @@ impl Carried for Short {
     fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
         let ranks = place.subgroup.size();
         match self.stage {
-            Stage::Publishing => place.seat.blocked_by(&place.board).map(Awaited::Reader),
-            Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Note),
+            Stage::Publishing => place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader),
+            Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Entry),
             _ => None,
         }
     }
@@ -201,7 +201,7 @@ impl Short {
             }
             Stage::Combining => {
                 self.settle(place)?;
-                place.seat.turn();
+                place.mailbox.next_round();
                 (self.rounds, self.read) = (self.rounds + 1, 0);
                 if self.round().is_some() {
                     return Some(Stage::Publishing);
@@ -236,14 +236,14 @@ impl Short {
         match &self.failure {
             None => {
                 let data = place.area.note(content, note);
-                place.seat.publish(&place.board, self.plan.operation.code(), data, readers);
+                place.mailbox.publish(&place.mailboxes, self.plan.operation.code(), data, readers);
             }
             Some(failure) => {
                 let notice = failure.notice(place.subgroup.own());
-                place.seat.publish(&place.board, FAILED, &notice, readers);
+                place.mailbox.publish(&place.mailboxes, FAILED, &notice, readers);
             }
         }
-        place.ring(tools.pml, readers);
+        place.wake(tools.pml, readers);
         true
     }
 
@@ -264,7 +264,7 @@ impl Short {
             Ok(Some(mark)) => match self.refuses(mark, source, place) {
                 None => {
                     let (block, part) = place.area.block(source, round);
-                    place.seat.read(&place.board, source, part, block);
+                    place.mailbox.read(&place.mailboxes, source, part, block);
                 }
                 Some(error) => self.fail(error),
             },
@@ -283,7 +283,7 @@ impl Short {
         let Flag { kind, len } = mark;
         if kind == FAILED {
             let mut notice = [0; NOTICE_BYTES];
-            place.seat.read(&place.board, source, 0, &mut notice);
+            place.mailbox.read(&place.mailboxes, source, 0, &mut notice);
             return Some(CollError::told(notice, rank, place.subgroup.comm().size()));
         }
         let ours = self.plan.operation;
@@ -317,14 +317,14 @@ impl Short {
         }
     }
 
-    /// Nothing on the board is needed any more: tells the others, and starts to unpack the result.
+    /// No entry is needed any more: tells the others, and starts to unpack the result.
     fn deliver(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
         if self.plan.together && self.failure.is_none() {
-            place.seat.all_began(self.began);
+            place.mailbox.all_began(self.began);
         }
         // Others must not wait for this rank's next note: it may be long until there is one.
-        place.seat.finish(&place.board);
-        place.ring(tools.pml, Readers::All);
+        place.mailbox.finish(&place.mailboxes);
+        place.wake(tools.pml, Readers::All);
         if self.failure.is_some() {
             return;
         }

@@ -1,7 +1,7 @@
 //! A rank's own slots: what is in them, and when they may be filled again.
 
 use gapless_pml::Pml;
-use gapless_sync::mailboxes::{LocalRank, Moment, Readers};
+use gapless_sync::mailboxes::{Mailbox, Moment, Readers};
 
 use super::Place;
 use super::pieces::SLOTS;
@@ -47,13 +47,13 @@ impl Place<'_> {
     pub(super) fn slot_reader(&mut self, slot: usize) -> Option<usize> {
         let Filled { readers, round, until, .. } = self.slots.filled[slot]?;
         let (me, ranks) = (self.rank(), self.subgroup.size());
-        let (seat, board) = (&mut *self.seat, &self.board);
-        let over = |rank: usize, seat: &mut LocalRank| {
-            seat.has_passed(rank, round)
-                || seat.reached(board, rank, until)
-                || !seat.is_behind(board, rank, round)
+        let (mailbox, mailboxes) = (&mut *self.mailbox, &self.mailboxes);
+        let over = |rank: usize, mailbox: &mut Mailbox| {
+            mailbox.has_passed(rank, round)
+                || mailbox.reached(mailboxes, rank, until)
+                || !mailbox.is_behind(mailboxes, rank, round)
         };
-        among(readers, ranks).find(|rank| *rank != me && !over(*rank, seat))
+        among(readers, ranks).find(|rank| *rank != me && !over(*rank, mailbox))
     }
 
     /// Takes a slot of this rank's to fill it; `false`: somebody still reads it.
@@ -72,7 +72,7 @@ impl Place<'_> {
             if self.slots.filled[slot].is_some_and(|it| it.others_write) {
                 return Err(loss);
             }
-            self.seat.excuse(&self.board, rank);
+            self.mailbox.excuse(&self.mailboxes, rank);
         }
         self.slots.filled[slot] = Some(filled);
         self.slots.next = (slot + 1) % SLOTS;

@@ -130,11 +130,11 @@ impl SharedSegment {
         }
         // It may have begun, and stopped halfway.
         (self.halfway, self.tried) = (None, None);
-        self.seat.begin(number);
+        self.mailbox.begin(number);
         let (_, mut place) = self.parts();
         // It writes no note that would say why: if the others do this collective by messages, nobody would ever have
         // read it, and its place would not become free.
-        place.seat.finish(&place.board);
-        place.ring(pml, Readers::All);
+        place.mailbox.finish(&place.mailboxes);
+        place.wake(pml, Readers::All);
     }
 }

@@ -1,4 +1,4 @@
-//! A rank that writes rubbish over the whole board.
+//! A rank that writes rubbish over the mailboxes of all.
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -50,7 +50,7 @@ fn segments(pmls: &mut [Pml]) -> Vec<SharedSegment> {
 
 /// Whatever another rank writes: an end, or none, but no panic and no stray byte.
 #[test]
-fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
+fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
     let mut random = move |end: u64| {
         state ^= state << 13;
@@ -96,7 +96,7 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                 unsafe { segment.begin(number, &call, rows, Some(sum)) }.unwrap();
                 let mut over = false;
                 for _ in 0..20 {
-                    let now = segment.seat.round();
+                    let now = segment.mailbox.round();
                     for word in segment.shared.words.all() {
                         // Often a mark that fits, or nearly does.
                         let word_now = match random(5) {
@@ -238,7 +238,7 @@ fn whoever_waits_finds_that_its_own_notes_were_written_over() {
     assert_eq!(second.awaits(), Some(0));
 }
 
-/// What is wrong on the board is said of the rank, and not of its seat.
+/// What is wrong in the mailboxes is said of the rank, and not of its local rank.
 #[test]
 fn what_is_spoilt_names_the_rank() {
     let pmls = endpoints(4);

@@ -52,7 +52,7 @@ impl Exchange {
             return Err(notice(rank, place));
         }
         let mut head = [0; HEAD_BYTES];
-        place.seat.read(&place.board, rank, 0, &mut head);
+        place.mailbox.read(&place.mailboxes, rank, 0, &mut head);
         let ours = self.plan.operation;
         let theirs = Operation::from_code(if kind == LONG { head[0] } else { kind });
         if kind != LONG || theirs != Some(ours) {
@@ -74,11 +74,11 @@ impl Exchange {
             let entries = routes::ends_at(me);
             let mut ends = [0; 4];
             let ends = &mut ends[..entries.len()];
-            place.seat.read(&place.board, rank, entries.start, ends);
+            place.mailbox.read(&place.mailboxes, rank, entries.start, ends);
             let range = routes::ends_read(ends, ranks).ok_or_else(spoilt)?;
             fits(range.len() as u64)?;
             let into = place.area.kept(rank, range.len());
-            place.seat.read(&place.board, rank, routes::data_at(ranks) + range.start, into);
+            place.mailbox.read(&place.mailboxes, rank, routes::data_at(ranks) + range.start, into);
             return self.in_place(rank, expected, place).map(|()| Lies::Noted);
         }
         let first = slot(usize::from(first), 0);

@@ -112,7 +112,7 @@ fn sent(plan: &Plan, (send, recv): &(Row, Row), what: &str) {
             end += usize::try_from(there(&piece)).unwrap();
         }
         assert_eq!(plan.note_bytes(), end, "{what}");
-        assert!(end <= NOTE_BYTES, "{what}");
+        assert!(end <= ENTRY_BYTES, "{what}");
         for rank in 0..ranks {
             let range = ends_read(&note[ends_at(rank)], ranks).unwrap();
             assert_eq!(range.len() as u64, plan.celled(rank), "{what}");
