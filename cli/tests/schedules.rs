@@ -82,8 +82,8 @@ fn what_goes_through_shared_memory_is_explained() {
     }
     assert_eq!(long.matches("above").count(), 1, "{long}");
     let short = shows("explain --coll bcast --n 4 --root 3 --size 64", None);
-    assert!(short.contains("by notes in shared memory, one round\n"), "{short}");
-    assert!(short.contains("0  read     note 0[0..64] of rank 3\n"), "{short}");
+    assert!(short.contains("by mailboxes in shared memory, one round\n"), "{short}");
+    assert!(short.contains("0  read     entry 0[0..64] of rank 3\n"), "{short}");
     // Asked for by name, also where a table says otherwise; its schedules for others are those by messages.
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("coll.toml");
@@ -95,7 +95,7 @@ fn what_goes_through_shared_memory_is_explained() {
     let named = "explain --coll bcast --n 4 --size 64 --algorithm shared --goal";
     let goal = folder.path().join("all.goal");
     let named = shows(&format!("{named} {}", goal.display()), Some(&table));
-    assert!(named.contains("as --algorithm says\n") && named.contains("by notes"), "{named}");
+    assert!(named.contains("as --algorithm says\n") && named.contains("by mailboxes"), "{named}");
     assert!(named.contains("all.goal, by binomial\n"), "{named}");
     assert!(std::fs::read_to_string(&goal).unwrap().contains("send 64b to"));
     let of = |rest: &str| format!("explain --coll bcast --n 4 --size 64 --algorithm shared {rest}");

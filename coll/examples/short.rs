@@ -1,4 +1,4 @@
-//! How long short collectives take by notes in shared memory: threads as ranks, each with an endpoint of its own.
+//! How long short collectives take by mailboxes in shared memory: threads as ranks, each with an endpoint of its own.
 //!
 //! ```text
 //! cargo run --release -p gapless-coll --example short -- [RANKS [ROUNDS]]

@@ -103,7 +103,7 @@ use rows::Spot;
 use run::Run;
 
 /// How many steps of several ranks a schedule may have: a collective takes so many numbers of the shared segment. It is
-/// odd: mailboxes have room for an even number of notes of each rank, and so collectives with one such step use all of
+/// odd: mailboxes have room for an even number of entries of each rank, and so collectives with one such step use all of
 /// it by turns.
 const SHARES_MAX: u64 = 3;
 

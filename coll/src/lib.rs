@@ -10,7 +10,7 @@
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
 //! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
 //! - [`hyperq`] decides how processes that share a GPU copy; [`HyperQ`] does it.
-//! - [`sm`] does collectives on one host without messages: by notes, and through slots, in shared memory.
+//! - [`sm`] does collectives on one host without messages: by mailboxes, and through slots, in shared memory.
 //! - [`runtime`] has the contract of all these ways, a queue for each communicator, and all collectives in flight.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `testkit` (a feature) has what tests of executors need.

@@ -6,7 +6,7 @@
 //!   shared memory (`btl-sm`) rely on it.
 //! - [`Fences`] are the two sides of falling asleep without missing what was published.
 //! - [`Asleep`] counts the threads that sleep, for those that publish something without a lock.
-//! - [`mailboxes`] are shared memory in which the ranks of a host publish short notes for each other.
+//! - [`mailboxes`] are shared memory in which the ranks of a host publish short entries for each other.
 //! - [`Followers`] decides which of several waiting threads polls; the others sleep, each on its [`Parker`].
 //!
 //! ```

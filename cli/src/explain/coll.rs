@@ -12,7 +12,7 @@ use gapless::tuning::coll::{self, Rule, Settings, Table};
 use gapless_coll::choose::{
     Alternative, alternatives, candidates, choose, rule_for, shared_rule_for,
 };
-use gapless_coll::sm::{Outline, SharedSegment};
+use gapless_coll::sm::{Explanation, SharedSegment};
 use gapless_coll::{
     Algorithm, BuildError, Cost, GoalRank, Level, Locality, Method, Operation, Sample, Wire,
     predict,
@@ -105,11 +105,11 @@ impl Collective {
         if explained == SHARED {
             text += &gpu::on_one_gpu(&hyperq, &sample.of(self.rank).call(), sample.ranks());
         }
-        match self.outline(&subject)?.filter(|_| explained == SHARED) {
-            Some(outline) => {
+        match self.explanation(&subject)?.filter(|_| explained == SHARED) {
+            Some(explanation) => {
                 let _ =
                     writeln!(text, "{explained}: no prediction, as the model knows messages only");
-                text += &shown(&outline.to_string(), "");
+                text += &shown(&explanation.to_string(), "");
             }
             None => {
                 let seconds = self.seconds(&subject, &explained)?;
@@ -146,12 +146,12 @@ impl Collective {
     }
 
     /// What the rank does through shared memory; none if such a call does not go that way.
-    fn outline(&self, subject: &Subject) -> Result<Option<Outline>, Failure> {
+    fn explanation(&self, subject: &Subject) -> Result<Option<Explanation>, Failure> {
         let Subject { sample, locality, .. } = subject;
         if locality.hosts().len() > 1 || self.messages {
             return Ok(None);
         }
-        Ok(SharedSegment::outline(&sample.of(self.rank).call(), self.rank, sample.ranks())?)
+        Ok(SharedSegment::explain(&sample.of(self.rank).call(), self.rank, sample.ranks())?)
     }
 
     fn subject(
@@ -222,7 +222,7 @@ impl Collective {
         if let Some(name) = &self.algorithm {
             let algorithm: Algorithm = name.parse()?;
             let why = "as --algorithm says".to_owned();
-            if algorithm == SHARED && self.outline(subject)?.is_some() {
+            if algorithm == SHARED && self.explanation(subject)?.is_some() {
                 return Ok(Chosen { explained: algorithm, by_messages, why });
             }
             return match sample.build(self.rank, locality, &algorithm) {
@@ -243,7 +243,7 @@ impl Collective {
             Some(index) => by_rule(&table, index, from_file),
         };
         let mut explained = by_messages;
-        if self.outline(subject)?.is_some()
+        if self.explanation(subject)?.is_some()
             && let Some(index) = shared_rule_for(&table, &call, locality)
         {
             let rule = by_rule(&table, index, from_file);
@@ -268,15 +268,15 @@ impl Collective {
             ("scratch", Align::Right),
             ("", Align::Left),
         ]);
-        if let Some(outline) = self.outline(subject)? {
+        if let Some(explanation) = self.explanation(subject)? {
             let remark = if *explained == SHARED { "above" } else { "if ranks share memory" };
             table.push([
                 SHARED.to_string(),
                 "-".to_owned(),
                 "0".to_owned(),
-                Bytes(outline.written()).to_string(),
+                Bytes(explanation.written()).to_string(),
                 "-".to_owned(),
-                format!("{remark}; reads {}", Bytes(outline.read())),
+                format!("{remark}; reads {}", Bytes(explanation.read())),
             ]);
         }
         for Alternative { algorithm, seconds } in all {

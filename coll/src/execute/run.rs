@@ -85,9 +85,9 @@ enum Phase {
     Receiving { from: u32, id: RequestId, expected: u64, drop: bool },
     /// A step waits until messages may go or come (see `tickets.rs`).
     Held { way: Way, rank: u32 },
-    /// As above, and the answer to this rank's mark is received here.
+    /// As above, and the answer to this rank's marker is received here.
     Asking { to: u32, id: RequestId },
-    /// As above, and the other's mark is received here.
+    /// As above, and the other's marker is received here.
     Listening { from: u32, id: RequestId },
     /// The data of a step does not come; why is in a notice.
     Notified { from: u32, id: RequestId },

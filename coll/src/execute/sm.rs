@@ -1,4 +1,4 @@
-//! Collectives on one host without messages: by notes in shared mailboxes, and by slots beside them.
+//! Collectives on one host without messages: by entries in shared mailboxes, and by slots beside those.
 //!
 //! The ranks of a communicator that can map each other's memory have [mailboxes](gapless_sync::mailboxes) in common,
 //! and slots: a [`SharedSegment`] is one rank's end of them, an [`Opening`] makes them. A collective of up to
@@ -7,7 +7,7 @@
 //! and unpacks what it gets (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are
 //! read where they lie instead, if peers can map that memory, or if the kernel lets them read it and each block is for
 //! one rank only (`direct`). Where only the sender and the receiver of bytes know how many there are, the sender says
-//! so in its note or beside its slots, and the receiver checks it (`exchange`).
+//! so in its entry or beside its slots, and the receiver checks it (`exchange`).
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
 //! at all ranks and in every run.
@@ -23,7 +23,7 @@
 //!
 //! # Failures
 //! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its
-//! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later
+//! entries, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later
 //! collectives are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
 //!
 //! A rank that is lost to another may live: the link between them has failed. That other does not wait for its reading
@@ -46,12 +46,12 @@ mod course;
 )]
 mod direct;
 mod exchange;
+mod explain;
 mod fast_path;
-mod introduction;
+mod header;
 mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;
-mod outline;
 #[allow(
     unsafe_code,
     reason = "has the kernel write to memory that the caller of `SharedSegment::begin` grants, and reads and writes cards"
@@ -84,11 +84,11 @@ use crate::Call;
 use buffers::UserBuffers;
 use course::Carried;
 use exchange::Exchange;
+pub use explain::Explanation;
 use fast_path::Halfway;
 pub use fast_path::Known;
 use long::{Kept, Long};
 pub use open::Opening;
-pub use outline::Outline;
 use short::Short;
 use slots::Slots;
 pub(super) use steps::Begun;
@@ -544,22 +544,22 @@ impl Place<'_> {
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
     }
 
-    /// The flag of a rank's note of this round, if it is there.
+    /// The flag of a rank's entry of this round, if it is there.
     ///
     /// # Errors
     /// It will never be.
     #[inline]
-    fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
+    fn entry(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.subgroup, broken);
         let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
         if found.is_some() || self.only_looks {
             return Ok(found);
         }
-        self.late_note(pml, rank)
+        self.late_entry(pml, rank)
     }
 
-    /// As `note`, if it was not there.
-    fn late_note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
+    /// As `entry`, if it was not there.
+    fn late_entry(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.subgroup, broken);
         let loss = self.loss(pml, rank);
         let past = !self.mailbox.is_behind(&self.mailboxes, rank, self.mailbox.round());
@@ -582,7 +582,7 @@ impl Place<'_> {
         Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
     }
 
-    /// Whether this rank can publish a note in this round; `false`: a reader of an earlier one is behind.
+    /// Whether this rank can publish an entry in this round; `false`: a reader of an earlier one is behind.
     fn has_room(&mut self, pml: &mut Pml) -> bool {
         while let Some(rank) = self.mailbox.blocked_by(&self.mailboxes) {
             if self.loss(pml, rank).is_none() {

@@ -12,11 +12,11 @@
 //! # Epochs
 //! If ranks call collectives that do not fit together, one may send a message that the other does not expect. Nothing
 //! receives it, and it must not be taken for a message of a later epoch. So before the first message of an epoch to a
-//! rank, a rank sends it a mark and waits for an answer. The other answers when it wants that first message: it has
+//! rank, a rank sends it a marker and waits for an answer. The other answers when it wants that first message: it has
 //! ended all collectives before then, and drops what has come for them.
 //!
 //! ```text
-//! sender      mark ──────►            data ──►
+//! sender      marker ────►            data ──►
 //! receiver           drops, answers ──►
 //! ```
 //!
@@ -45,14 +45,14 @@ pub const SLOTS_MAX: u64 = WAKE_SLOT as u64;
 /// The slot by which a rank tells why it has failed.
 pub(super) const NOTICE_SLOT: u32 = (1 << SLOT_BITS) - 1;
 
-/// Slots of marks, and as many of answers, come before that one. With the sequence they number the epochs.
+/// Slots of markers, and as many of answers, come before that one. With the sequence they number the epochs.
 const MARK_SLOTS: u32 = 1 << 15;
 const FIRST_ANSWER: u32 = NOTICE_SLOT - MARK_SLOTS;
-const FIRST_MARK: u32 = FIRST_ANSWER - MARK_SLOTS;
+const FIRST_MARKER: u32 = FIRST_ANSWER - MARK_SLOTS;
 
 /// The slot of messages that wake sleepers; of the first sequence number, whatever collective is under way. A
 /// persistent collective with shared memory of its own has it, too.
-const WAKE_SLOT: u32 = FIRST_MARK - 1;
+const WAKE_SLOT: u32 = FIRST_MARKER - 1;
 
 /// The tag of messages that wake sleepers.
 pub(super) const WAKE_TAG: i32 = WAKE_SLOT.cast_signed();
@@ -62,7 +62,7 @@ pub(super) const WAKE_TAG: i32 = WAKE_SLOT.cast_signed();
 pub(super) enum Gate {
     /// They may.
     Open,
-    /// Whoever is told this has to exchange mark and answer.
+    /// Whoever is told this has to exchange marker and answer.
     Shut,
     /// Somebody does so.
     Opening,
@@ -109,7 +109,7 @@ struct State {
     persistent: Held,
     /// The number of the next persistent one.
     next_persistent: u64,
-    /// The epoch of the last mark in each direction, and whether it was answered.
+    /// The epoch of the last marker in each direction, and whether it was answered.
     gates: BTreeMap<(Way, u32), (u64, bool)>,
     /// Messages that were dropped because nobody expected them.
     strays: usize,
@@ -141,12 +141,12 @@ fn tag(persistent: bool, number: u64, slot: u32) -> i32 {
     i32::try_from(kind | sequence | u64::from(slot)).unwrap_or(i32::MAX)
 }
 
-/// Whether a message with this tag, which came before its sender's mark, is stale: a collective's that is not
-/// persistent. Marks and answers are none.
+/// Whether a message with this tag, which came before its sender's marker, is stale: a collective's that is not
+/// persistent. Markers and answers are none.
 pub(super) fn is_stale(tag: i32) -> bool {
     let slot = tag & ((1 << SLOT_BITS) - 1);
-    let marks = FIRST_MARK.cast_signed()..NOTICE_SLOT.cast_signed();
-    (0..1 << (SLOT_BITS + SEQUENCE_BITS)).contains(&tag) && !marks.contains(&slot)
+    let markers = FIRST_MARKER.cast_signed()..NOTICE_SLOT.cast_signed();
+    (0..1 << (SLOT_BITS + SEQUENCE_BITS)).contains(&tag) && !markers.contains(&slot)
 }
 
 impl Sequencer {
@@ -316,12 +316,12 @@ impl Ticket {
         self.order.lock().strays += count;
     }
 
-    /// The tags of the mark and of the answer.
-    pub(super) fn mark_tags(&self) -> (i32, i32) {
+    /// The tags of the marker and of the answer.
+    pub(super) fn marker_tags(&self) -> (i32, i32) {
         let epoch = self.number / IN_FLIGHT_MAX;
         let place = u32::try_from(epoch / IN_FLIGHT_MAX % u64::from(MARK_SLOTS)).unwrap_or(0);
         let tag = |first: u32| tag(false, epoch, first + place);
-        (tag(FIRST_MARK), tag(FIRST_ANSWER))
+        (tag(FIRST_MARKER), tag(FIRST_ANSWER))
     }
 
     /// Whether the collective may begin now.

@@ -160,7 +160,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Automatic, for what is too long for a note.
+    /// Automatic, for what is too long for a mailbox entry.
     fn default() -> Settings {
         Settings { mode: Mode::Auto, bytes_min: 1025, table: Table::default() }
     }

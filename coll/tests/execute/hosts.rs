@@ -377,9 +377,9 @@ fn a_rank_that_was_refused_is_named_on_all_hosts() {
     }
 }
 
-/// The notes of collectives with one step lie in all places by turns: who needs nothing of the others is as far ahead.
+/// The mailbox entries of collectives with one step lie in all places by turns: who needs nothing of the others is as far ahead.
 #[test]
-fn a_leader_is_as_far_ahead_as_there_is_room_for_notes() {
+fn a_leader_is_as_far_ahead_as_there_is_room_for_entries() {
     let mut random = Random(85);
     let mut hosts = Hosts::new(in_a_row(&[2, 2]), &[]);
     let one = |_| {

@@ -77,7 +77,7 @@ fn collectives_by_messages_end_when_a_rank_revokes() {
     assert!(failed > 500 && well > 100, "{failed} failed, {well} ended well");
 }
 
-/// Ranks go through a program by notes and slots, each at its own pace; then one revokes.
+/// Ranks go through a program by mailboxes and slots, each at its own pace; then one revokes.
 #[test]
 fn collectives_through_shared_memory_end_when_a_rank_revokes() {
     let mut random = Random(61);

@@ -88,7 +88,7 @@ fn reductions_by_tasks_give_what_they_mean_whenever_tasks_run() {
     assert!(count > 3000, "{count} tasks");
 }
 
-/// More collectives than an epoch has: marks go where tasks do.
+/// More collectives than an epoch has: markers go where tasks do.
 #[test]
 fn tasks_go_on_through_epochs() {
     let mut random = Random(82);
@@ -105,7 +105,7 @@ fn tasks_go_on_through_epochs() {
     }
 }
 
-/// One rank is in another collective, and the others are told: in the first epoch, and where marks are to be exchanged
+/// One rank is in another collective, and the others are told: in the first epoch, and where markers are to be exchanged
 /// before anything goes.
 #[test]
 fn nobody_waits_for_a_rank_that_is_in_another_collective() {

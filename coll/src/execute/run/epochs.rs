@@ -1,4 +1,4 @@
-//! Marks between epochs, and their answers; `tickets.rs` says what for.
+//! Markers between epochs, and their answers; `tickets.rs` says what for.
 use gapless_pml::{Failure, Status};
 
 use super::{Flight, Phase, Run, nothing};
@@ -17,22 +17,22 @@ impl Run {
     ) -> bool {
         let phase = match (plan.ticket.gate(way, rank), way) {
             (Gate::Open, _) => return true,
-            // Whoever would answer the mark may be in another collective.
+            // Whoever would answer the marker may be in another collective.
             (gate, Way::Out) if self.astray.is_some() => {
                 if gate == Gate::Shut {
-                    let (mark, _) = plan.ticket.mark_tags();
-                    self.tell(plan, tools, rank, &[], mark);
+                    let (marker, _) = plan.ticket.marker_tags();
+                    self.tell(plan, tools, rank, &[], marker);
                     plan.ticket.open(way, rank);
                 }
                 return true;
             }
             (Gate::Opening, _) => Phase::Held { way, rank },
             (Gate::Shut, way) => {
-                let (mark, answer) = plan.ticket.mark_tags();
-                let tag = if way == Way::Out { answer } else { mark };
+                let (marker, answer) = plan.ticket.marker_tags();
+                let tag = if way == Way::Out { answer } else { marker };
                 let heard = tools.receive(plan.reach(rank), &nothing(), tag);
                 if way == Way::Out {
-                    self.tell(plan, tools, rank, &[], mark);
+                    self.tell(plan, tools, rank, &[], marker);
                 }
                 match (heard, way) {
                     (Ok(id), Way::Out) => Phase::Asking { to: rank, id },
@@ -56,7 +56,7 @@ impl Run {
         true
     }
 
-    /// The answer to this rank's mark has come, or will not.
+    /// The answer to this rank's marker has come, or will not.
     pub(super) fn answered(&mut self, plan: &Plan, to: u32, outcome: Result<Status, Failure>) {
         if let Err(failure) = outcome {
             self.fail_message(plan, to, failure.error);
@@ -64,7 +64,7 @@ impl Run {
         plan.ticket.open(Way::Out, to);
     }
 
-    /// The other's mark has come, or will not.
+    /// The other's marker has come, or will not.
     pub(super) fn answer(
         &mut self,
         plan: &Plan,
@@ -80,7 +80,7 @@ impl Run {
             Ok(strays) => plan.ticket.note_strays(strays),
             Err(error) => self.fail_message(plan, from, error),
         }
-        let (_, answer) = plan.ticket.mark_tags();
+        let (_, answer) = plan.ticket.marker_tags();
         self.tell(plan, tools, from, &[], answer);
         plan.ticket.open(Way::In, from);
     }

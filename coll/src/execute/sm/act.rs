@@ -2,7 +2,7 @@
 //!
 //! The private memory is lent to engines only by functions here, as work of the collective under way. That goes from
 //! one stage to the next when the work is over, and the functions that make slices are called when nothing was lent
-//! since: they are for notes, which are published and read between pieces of work.
+//! since: they are for entries, which are published and read between pieces of work.
 //!
 //! What is said below of the caller of `SharedSegment::begin`, who grants the user's memory until the collective has
 //! ended, holds for that of `SharedSegment::attempt` until that returns: what was tried keeps no region of it that it
@@ -24,7 +24,7 @@ use gapless_sync::mailboxes::ENTRY_BYTES;
 use super::buffers::{Described, Lies, UserBuffers};
 use super::pieces::{Piece, SLOTS};
 use super::plan::{Content, Round, Span, Then};
-use super::routes::ENTRY_BYTES;
+use super::routes::DIRECTORY_ENTRY_BYTES;
 use super::slots::LAST_BYTES;
 use super::subgroup::Subgroup;
 use super::{Area, Memory, SegmentMemory};
@@ -80,8 +80,8 @@ impl Area {
         Ok(self.memory.region().sub(at as u64, len as u64)?)
     }
 
-    /// The bytes of a note.
-    pub(super) fn note(&mut self, content: Content, len: usize) -> &[u8] {
+    /// The bytes of an entry.
+    pub(super) fn entry(&mut self, content: Content, len: usize) -> &[u8] {
         if content == Content::Result && self.result < len {
             let end = std::mem::replace(&mut self.result, len);
             self.slice(RESULT + end, len - end).fill(0);
@@ -94,13 +94,13 @@ impl Area {
         self.result = 0;
     }
 
-    /// Where the block of a source goes, and where in its note it begins.
+    /// Where the block of a source goes, and where in its entry it begins.
     pub(super) fn block(&mut self, source: usize, round: &Round) -> (&mut [u8], usize) {
         let (at, part) = (BLOCKS + block(source, round), round.part(source));
         (self.slice(at, part.len()), part.start)
     }
 
-    /// Copies what this rank contributes to where the block of a note of its own would go.
+    /// Copies what this rank contributes to where the block of an entry of its own would go.
     ///
     /// # Safety
     /// `input` is valid for reads, and nothing writes it meanwhile.
@@ -123,7 +123,7 @@ impl Area {
         fold.blocks(self.slice(BLOCKS, stride * round.sources.len()), stride, into);
     }
 
-    /// As if this rank had read a note of its own.
+    /// As if this rank had read an entry of its own.
     pub(super) fn take_own(&mut self, own: usize, round: &Round) {
         let content = round.publish.map_or(Content::Input, |(content, _)| content);
         let (at, part) = (block(own, round), round.part(own));
@@ -132,8 +132,8 @@ impl Area {
         blocks[at..].copy_from_slice(&own[start(content)..][part]);
     }
 
-    /// Starts to pack bytes of a user's buffer into the note. Lends both until `work` is over.
-    pub(super) fn fill_note(
+    /// Starts to pack bytes of a user's buffer into the entry. Lends both until `work` is over.
+    pub(super) fn fill_entry(
         &self,
         buffers: &UserBuffers<impl Described>,
         piece: &Piece,
@@ -145,14 +145,14 @@ impl Area {
         pack(buffers, piece, into, tools, work)
     }
 
-    /// The note, of so many bytes, with this before what was packed.
+    /// The entry, of so many bytes, with this before what was packed.
     pub(super) fn headed(&mut self, head: impl Iterator<Item = u8>, len: usize) -> &[u8] {
-        let note = self.slice(0, len);
-        note.iter_mut().zip(head).for_each(|(place, byte)| *place = byte);
-        note
+        let entry = self.slice(0, len);
+        entry.iter_mut().zip(head).for_each(|(place, byte)| *place = byte);
+        entry
     }
 
-    /// Where the bytes of a rank's note are kept, as many as a note has at most.
+    /// Where the bytes of a rank's entry are kept, as many as an entry has at most.
     pub(super) fn kept(&mut self, rank: usize, len: usize) -> &mut [u8] {
         self.slice(BLOCKS + rank * ENTRY_BYTES, len)
     }
@@ -279,7 +279,7 @@ impl SegmentMemory {
     /// Whether a rank says so.
     pub(super) fn has_slept(&self, (rank, slot): (usize, usize)) -> Result<bool, EngineError> {
         let mut slept = [0];
-        // SAFETY: as in `read_entry`.
+        // SAFETY: as in `read_directory_entry`.
         unsafe { gapless_mem::read(&self.last_bytes(rank, slot)?, 0, &mut slept) }?;
         Ok(slept != [0])
     }
@@ -299,13 +299,13 @@ impl SegmentMemory {
     }
 
     /// What the directory in a rank's slot says of another.
-    pub(super) fn read_entry(
+    pub(super) fn read_directory_entry(
         &self,
         (rank, slot): (usize, usize),
         of: usize,
-    ) -> Result<[u8; ENTRY_BYTES], EngineError> {
-        let mut entry = [0; ENTRY_BYTES];
-        let at = (of * ENTRY_BYTES) as u64;
+    ) -> Result<[u8; DIRECTORY_ENTRY_BYTES], EngineError> {
+        let mut entry = [0; DIRECTORY_ENTRY_BYTES];
+        let at = (of * DIRECTORY_ENTRY_BYTES) as u64;
         // SAFETY: slots are valid for reads (the module's text); if the rank writes meanwhile, the bytes are arbitrary.
         unsafe { gapless_mem::read(&self.slot(rank, slot)?, at, &mut entry) }?;
         Ok(entry)
@@ -407,7 +407,7 @@ pub(super) unsafe fn fold(
     true
 }
 
-/// Starts to pack bytes of a user's buffer into a slot of this rank's own, or its note. Lends both until `work` is
+/// Starts to pack bytes of a user's buffer into a slot of this rank's own, or its entry. Lends both until `work` is
 /// over.
 fn pack(
     buffers: &UserBuffers<impl Described>,
@@ -449,17 +449,17 @@ impl Stretch {
         Ok(Stretch { region: mapping.region().sub(range.start, range.end - range.start)? })
     }
 
-    /// The bytes from byte `start` of this rank's note on.
-    pub(super) fn noted(
+    /// The bytes from byte `start` of this rank's entry on.
+    pub(super) fn in_entry(
         area: &Area,
         start: usize,
         range: Range<u64>,
     ) -> Result<Stretch, EngineError> {
-        let note = area.region(start, ENTRY_BYTES - start.min(ENTRY_BYTES))?;
-        Ok(Stretch { region: note.sub(range.start, range.end - range.start)? })
+        let entry = area.region(start, ENTRY_BYTES - start.min(ENTRY_BYTES))?;
+        Ok(Stretch { region: entry.sub(range.start, range.end - range.start)? })
     }
 
-    /// The bytes of a rank's note that were [kept](Area::kept).
+    /// The bytes of a rank's entry that were [kept](Area::kept).
     pub(super) fn kept(
         area: &Area,
         rank: usize,

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use gapless_sync::mailboxes::{Awaited, Moment, Readers};
 
-use super::introduction::notice;
+use super::header::notice;
 use super::pieces::exposed;
 use super::plan::FAILED;
 use super::slots::slot;
@@ -89,7 +89,7 @@ pub(super) trait Steps {
     /// Whether a rank may read this one's buffers where they lie.
     fn is_user(&self, rank: usize) -> bool;
 
-    /// Whether a rank's first note was read, and then whether it lets others read its buffers where they lie.
+    /// Whether a rank's first entry was read, and then whether it lets others read its buffers where they lie.
     fn met(&self, rank: usize) -> Option<bool>;
 
     /// Whether one of so many does.
@@ -336,7 +336,7 @@ impl Course {
         slot(first, self.fragment)
     }
 
-    /// The first note is published now; whether it was before.
+    /// The first entry is published now; whether it was before.
     pub(super) fn introduce(&mut self) -> bool {
         std::mem::replace(&mut self.introduced, true)
     }
@@ -357,13 +357,13 @@ impl Course {
         self.stage == Stage::Gathering
     }
 
-    /// Whether a rank whose note was read has come so far: that note was the first step's report.
+    /// Whether a rank whose entry was read has come so far: that entry was the first step's report.
     fn has_come(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
         let moment = Moment::new(self.round, step);
         step <= exposed(0) || place.mailbox.reached(&place.mailboxes, rank, moment)
     }
 
-    /// Whether a rank whose note was read has come so far.
+    /// Whether a rank whose entry was read has come so far.
     ///
     /// # Errors
     /// It never will, or it has failed.
@@ -428,14 +428,14 @@ impl Course {
         })
     }
 
-    /// Tells the others that this rank fails, and why; `false`: a reader of an earlier note is behind, or an engine
+    /// Tells the others that this rank fails, and why; `false`: a reader of an earlier entry is behind, or an engine
     /// works.
     fn tell(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
         // What was started is over first, however it went.
         if self.work.result().is_none() {
             return false;
         }
-        // Those that wait for the first note find the notice in its place.
+        // Those that wait for the first entry find the notice in its place.
         let early = !self.introduced;
         if !early {
             self.next_round(place);

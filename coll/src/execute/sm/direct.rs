@@ -2,7 +2,7 @@
 //! cannot be mapped and each byte is for one of them only, read it by the kernel ([`super::peek`]).
 //!
 //! Each rank decides for its own buffers. It writes a key for every reader on its cards, which lie behind the slots,
-//! and then the note that says so. Its collective ends when nobody reads its memory any more.
+//! and then the entry that says so. Its collective ends when nobody reads its memory any more.
 
 use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
 use gapless_mem::{Lease, Region};
@@ -81,7 +81,7 @@ pub(super) struct Offered {
     is_peeked: bool,
 }
 
-/// Flags of a note: what is mapped, as [`Both::flags`] says; or what is contributed is read by the kernel.
+/// Flags of an entry: what is mapped, as [`Both::flags`] says; or what is contributed is read by the kernel.
 const INPUT: u8 = 1;
 const OUTPUT: u8 = 2;
 const PEEKED: u8 = 4;
@@ -232,7 +232,7 @@ fn no_key() -> String {
 fn read_card(rank: usize, side: Side, place: &Place<'_>) -> Result<RemoteKey, String> {
     let card = place.shared.card(rank, side, place.rank()).ok_or_else(no_key)?;
     let mut written = [0; KEY_BYTES];
-    // SAFETY: as in `write_card`; the rank wrote its key before its note, and if it writes meanwhile, the bytes are
+    // SAFETY: as in `write_card`; the rank wrote its key before its entry, and if it writes meanwhile, the bytes are
     // arbitrary.
     unsafe { gapless_mem::read(&card, 0, &mut written) }.map_err(|error| error.to_string())?;
     let [len, key @ ..] = &written;

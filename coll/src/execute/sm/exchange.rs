@@ -2,12 +2,12 @@
 //! how many bytes go between them, so the sender writes that down, and the receiver checks it.
 //!
 //! ```text
-//! expose     pack ─▶ cells of the own slot, one for each receiver; or, if that is little, the own note
-//! meet       read the notes of those that send something to this rank, and what they say of it
-//! collect    unpack the own cell of each sender's slot, or what lay in its note
+//! expose     pack ─▶ cells of the own slot, one for each receiver; or, if that is little, the own entry
+//! meet       read the entries of those that send something to this rank, and what they say of it
+//! collect    unpack the own cell of each sender's slot, or what lay in its entry
 //! ```
 //!
-//! Whether a sender's bytes go with its note or through its slots is its own affair ([`super::routes`]): its note says
+//! Whether a sender's bytes go with its entry or through its slots is its own affair ([`super::routes`]): its entry says
 //! so. Each rank goes through as many fragments as it sends or gets. It waits for nobody of whom it expects nothing;
 //! its own slots are free again when their readers are further, or done. Of ranks under way, one in the earliest
 //! fragment waits for none that is later, so all get on.
@@ -16,7 +16,7 @@
 //! and it is long, they read it where it lies ([`super::direct`]), and there is but one fragment. The exchange ends
 //! when they have read it.
 
-mod note;
+mod header;
 
 use gapless_bml::{Bml, Mapping, RemoteKey};
 use gapless_sync::mailboxes::{Moment, Readers};
@@ -55,8 +55,8 @@ pub(super) struct Exchange {
 /// Where what a rank sends to this one lies.
 #[derive(Clone, Debug)]
 enum Lies {
-    /// It has come with its note, and was copied from there.
-    Noted,
+    /// It has come with its entry, and was copied from there.
+    Inline,
     /// In a cell of its slots, of which this is the first.
     Slots { first: usize, cell: Cell },
     /// In its buffer.
@@ -104,7 +104,7 @@ impl Steps for Exchange {
         Some(self.met.get(rank)?.as_ref()?.is_in_its_buffer())
     }
 
-    /// One whose bytes come in a cell or note of its own.
+    /// One whose bytes come in a cell or entry of its own.
     fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
         let at = (self.turn_of(place), exposed(self.course.fragment));
         (self.course.at < self.met.len()).then_some(at)
@@ -132,7 +132,7 @@ impl Exchange {
         }
     }
 
-    /// Moves what this rank sends to itself, and packs what goes with the note.
+    /// Moves what this rank sends to itself, and packs what goes with the entry.
     fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
         if self.plan.readers().is_some() && !place.has_room(tools.pml) {
             return None;
@@ -151,12 +151,12 @@ impl Exchange {
                 self.course.work.started(moved);
             }
         }
-        if !self.plan.is_noted() {
+        if !self.plan.is_inline() {
             (self.is_direct, self.is_peeked) = self.offer(place, tools.pml.bml_mut());
             return Some(Stage::Waiting);
         }
-        for piece in self.plan.noted() {
-            let packed = place.area.fill_note(&self.buffers, &piece, tools, &mut self.course.work);
+        for piece in self.plan.inline_pieces() {
+            let packed = place.area.fill_entry(&self.buffers, &piece, tools, &mut self.course.work);
             self.course.work.started(packed);
         }
         Some(Stage::Exposing)
@@ -196,7 +196,7 @@ impl Exchange {
     }
 
     /// The directory.
-    fn directory(&self) -> Vec<[u8; routes::ENTRY_BYTES]> {
+    fn directory(&self) -> Vec<[u8; routes::DIRECTORY_ENTRY_BYTES]> {
         let entry = |rank: usize| match self.is_direct {
             true => self.plan.direct_entry(rank),
             false => self.plan.entry(rank).write(),
@@ -241,8 +241,8 @@ impl Exchange {
         }
         self.course.introduce();
         if let Some(readers) = self.plan.readers() {
-            let note = self.write_note(place.area);
-            place.mailbox.publish(&place.mailboxes, LONG, note, readers);
+            let entry = self.write_entry(place.area);
+            place.mailbox.publish(&place.mailboxes, LONG, entry, readers);
             place.wake(tools.pml, readers);
         }
         Stage::Gathering
@@ -253,20 +253,20 @@ impl Exchange {
         (place.rank() + 1 + self.course.at) % self.met.len()
     }
 
-    /// Reads the notes of all that send something to this rank.
+    /// Reads the entries of all that send something to this rank.
     fn meet(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         while self.course.at < self.met.len() {
             let rank = self.turn_of(place);
             let expected = self.plan.into.bytes(rank);
             if rank != place.rank() && expected > 0 {
-                let Some(mark) = place.note(tools.pml, rank)? else { return Ok(None) };
-                self.met[rank] = Some(self.read_note(rank, mark.kind, place, tools)?);
+                let Some(flag) = place.entry(tools.pml, rank)? else { return Ok(None) };
+                self.met[rank] = Some(self.read_entry(rank, flag.kind, place, tools)?);
             }
             self.course.at += 1;
         }
         let fragments = self.met.iter().enumerate().map(|(rank, lies)| match lies {
             Some(Lies::Slots { cell, .. }) => self.plan.into.bytes(rank).div_ceil(cell.step),
-            Some(Lies::Noted | Lies::Direct { .. } | Lies::Peeked { .. }) => 1,
+            Some(Lies::Inline | Lies::Direct { .. } | Lies::Peeked { .. }) => 1,
             None => 0,
         });
         self.fragments = fragments.max().unwrap_or(0).max(self.sends()).max(1);
@@ -285,11 +285,11 @@ impl Exchange {
                 lies => lies.clone(),
             };
             match lies {
-                Some(Lies::Noted) if self.course.fragment == 0 => {
+                Some(Lies::Inline) if self.course.fragment == 0 => {
                     for piece in self.plan.output(rank, 0..expected, 0) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
                         let source = match rank == place.rank() {
-                            true => Stretch::noted(place.area, self.plan.own_in_note(), bytes),
+                            true => Stretch::in_entry(place.area, self.plan.own_in_entry(), bytes),
                             false => Stretch::kept(place.area, rank, bytes),
                         };
                         let taken = source.and_then(|source| {
@@ -369,7 +369,7 @@ impl Exchange {
     fn own_cell(&self) -> Option<Lies> {
         match self.is_plain {
             true => None,
-            false if self.plan.is_noted() => Some(Lies::Noted),
+            false if self.plan.is_inline() => Some(Lies::Inline),
             false => Some(Lies::Slots { first: self.course.first, cell: self.plan.own_cell()? }),
         }
     }

@@ -3,9 +3,9 @@
 //! What depends on the call alone is found out without a segment ([`Known`]). A long call goes through the steps of
 //! [`Long`] until one would wait for longer than a few loads; [`SharedSegment::begin_task`] goes on from there. A short
 //! one has a body of its own: it stores, waits for a few loads' time, and loads. Its bytes go from the user's memory
-//! into the note, and out of notes into the user's memory. [`Short`](super::short::Short) keeps them in private memory
+//! into the entry, and out of entries into the user's memory. [`Short`](super::short::Short) keeps them in private memory
 //! in between, so that it can stop at each step: these copies are spared here. All that is unusual is left to it: a
-//! rank that is late or lost, a note that says something else, a reader that is behind. It goes on where this has
+//! rank that is late or lost, an entry that says something else, a reader that is behind. It goes on where this has
 //! stopped ([`Halfway`]).
 
 use std::ops::Range;
@@ -28,7 +28,7 @@ use crate::execute::rows::Combine;
 use crate::schedule::Buffer;
 use crate::{Call, Reduction};
 
-/// What is read of each note is fetched as soon as that note is there, if these are no more bytes.
+/// What is read of each entry is fetched as soon as that entry is there, if these are no more bytes.
 const AHEAD_MAX: usize = 256;
 
 /// The most bytes of all ranks' vectors, or of the blocks of all ranks, that a long call tries: what takes longer lets
@@ -70,7 +70,7 @@ impl Known {
         let fold = combine.as_ref().and_then(Combine::fold);
         let (way, is_tried) = if plan::fits(call, ranks) {
             let plan = Plan::new(call, rank, ranks);
-            let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
+            let alike = plan.rounds.iter().flatten().all(|round| round.entries.are_alike());
             (Way::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
         } else if routes::fits(call, ranks) {
             return None;
@@ -86,7 +86,7 @@ impl Known {
         Some(Known { way, combine, of: (rank, ranks), bytes, is_tried: is_tried && plain })
     }
 
-    /// Whether it goes by notes alone.
+    /// Whether it goes by entries alone.
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
@@ -241,15 +241,15 @@ impl At<'_> {
         self.mailbox.wake(&self.mailboxes, readers, |rank| act::wake(self.pml, by, rank));
     }
 
-    /// Waits for the notes of a round.
+    /// Waits for the entries of a round.
     #[inline]
     fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
-        let len = round.note(self.subgroup.local_rank());
-        let mark = Flag { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
+        let len = round.entry_bytes(self.subgroup.local_rank());
+        let flag = Flag { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
         let part = round.part(self.subgroup.local_rank());
         let ahead = if part.len() <= AHEAD_MAX { Mailbox::ahead(len, &part) } else { 0..0 };
         loop {
-            match self.mailbox.all_like(&self.mailboxes, round.sources.clone(), mark, ahead.clone())
+            match self.mailbox.all_like(&self.mailboxes, round.sources.clone(), flag, ahead.clone())
             {
                 Some(like) => return like,
                 None if look() => {}
@@ -258,7 +258,7 @@ impl At<'_> {
         }
     }
 
-    /// A collective of one round: its bytes go straight from the user's memory into the note, and out of notes into the
+    /// A collective of one round: its bytes go straight from the user's memory into the entry, and out of entries into the
     /// user's memory.
     ///
     /// # Safety
@@ -283,7 +283,7 @@ impl At<'_> {
             // Whoever goes on finds it there.
             // SAFETY: the caller's promise.
             let kept = input.is_none_or(|input| unsafe { self.area.fill(&input) }.is_ok());
-            // `part` has found memory that the CPU may touch, as long as the plan says: no longer than a note.
+            // `part` has found memory that the CPU may touch, as long as the plan says: no longer than an entry.
             debug_assert!(kept, "plain memory of this rank");
             return Err((0, Stage::Reading));
         }
@@ -356,7 +356,7 @@ impl At<'_> {
         Some(())
     }
 
-    /// Combines notes where they are, and this rank's own contribution, into the user's memory; `false`: nothing was
+    /// Combines entries where they are, and this rank's own contribution, into the user's memory; `false`: nothing was
     /// done.
     ///
     /// # Safety
@@ -376,7 +376,7 @@ impl At<'_> {
         let Some(fold) = self.fold.filter(|_| output.len() == part.len() as u64) else {
             return false;
         };
-        // SAFETY: the caller's promise for this rank's memory. Words of a note are valid for reads while the mailboxes
+        // SAFETY: the caller's promise for this rank's memory. Words of an entry are valid for reads while the mailboxes
         // are there. They were written before the flag that was read, and their rank writes them again when this one
         // has read, or is lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds
         // it out).
@@ -409,7 +409,7 @@ impl At<'_> {
                 self.mailbox.publish(
                     &self.mailboxes,
                     self.kind,
-                    self.area.note(content, round.note(me)),
+                    self.area.entry(content, round.entry_bytes(me)),
                     readers,
                 );
                 self.wake(readers);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::pieces`]). A
-//! rank reports each step that others wait for ([`Moment`]). In the place of the first report it publishes a note of
+//! rank reports each step that others wait for ([`Moment`]). In the place of the first report it publishes an entry of
 //! what it calls: others need one cache line to know both. What only a rank itself reads stays in its buffer, if that
 //! is plain memory.
 //!
@@ -31,7 +31,7 @@ use gapless_sync::mailboxes::{Moment, Readers};
 use super::act::Stretch;
 use super::course::{Carried, Course, Next, Stage, Steps};
 use super::direct::{self, Both, Direct};
-use super::introduction::{agree, introduction};
+use super::header::{agree, header};
 use super::pieces::{Plan, combined, done, exposed};
 use super::plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
@@ -55,7 +55,7 @@ pub(super) struct Long<T> {
     /// Of this fragment, the slice of all slots that this rank combines.
     slice: Option<Range<u64>>,
     ranks: usize,
-    /// The others whose first notes were read: a bit for each, and how many these are.
+    /// The others whose first entries were read: a bit for each, and how many these are.
     met: [u64; RANKS_MAX / 64],
     others: usize,
     /// Of those, the ones whose first slot is the second.
@@ -64,7 +64,7 @@ pub(super) struct Long<T> {
     lent: Vec<Option<Direct>>,
     /// This rank's buffers that others read where they lie.
     own: Both<Region>,
-    /// What its note says of them.
+    /// What its header says of them.
     flags: u8,
     /// What this rank contributes, if that is plain memory that stays as it is.
     plain: Option<Region>,
@@ -233,8 +233,8 @@ impl<T: Terms> Long<T> {
         if self.course.introduce() {
             self.course.report(place, tools, exposed(self.course.fragment));
         } else {
-            let note = introduction(self.plan(), place.rank(), self.course.first, self.flags);
-            place.mailbox.publish(&place.mailboxes, LONG, &note, Readers::All);
+            let header = header(self.plan(), place.rank(), self.course.first, self.flags);
+            place.mailbox.publish(&place.mailboxes, LONG, &header, Readers::All);
             place.wake(tools.pml, Readers::All);
         }
         self.next()
@@ -297,7 +297,7 @@ impl<T: Terms> Long<T> {
     fn gather(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         let ranks = self.ranks;
         if self.course.at == 0 && self.course.fragment == 0 {
-            // Fetches all notes at once; each is looked at below.
+            // Fetches all entries at once; each is looked at below.
             let _ = place.mailbox.all_there(&place.mailboxes, 0..ranks);
         }
         while self.course.at < ranks {
@@ -536,24 +536,24 @@ impl<T: Terms> Long<T> {
         self.course.wait((rank, step), place, tools)
     }
 
-    /// Reads a rank's first note, if it is there.
+    /// Reads a rank's first entry, if it is there.
     fn meet(
         &mut self,
         rank: usize,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        let Some(mark) = place.note(tools.pml, rank)? else { return Ok(false) };
-        let note = agree(self.plan(), rank, mark, place)?;
-        if note.flags != 0 {
-            let lent = (rank, note.flags);
+        let Some(flag) = place.entry(tools.pml, rank)? else { return Ok(false) };
+        let header = agree(self.plan(), rank, flag, place)?;
+        if header.flags != 0 {
+            let lent = (rank, header.flags);
             let direct = direct::accept(self.plan(), lent, place, tools.pml.bml_mut())?;
             self.lent.resize_with(self.ranks, || None);
             self.lent[rank] = Some(direct);
         }
         self.met[rank / 64] |= 1 << (rank % 64);
         self.others += 1;
-        self.second[rank / 64] |= (note.first as u64 & 1) << (rank % 64);
+        self.second[rank / 64] |= (header.first as u64 & 1) << (rank % 64);
         Ok(true)
     }
 }

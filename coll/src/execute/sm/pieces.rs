@@ -257,7 +257,7 @@ impl Plan {
         self.len
     }
 
-    /// What a rank says of its lengths in its first note: bytes of the vector, of a block, of its own block if they
+    /// What a rank says of its lengths in its first entry: bytes of the vector, of a block, of its own block if they
     /// differ, or of all that it contributes, if these are blocks that differ.
     pub(super) fn told_bytes(&self, rank: usize) -> u64 {
         match (&self.blocks, self.shape) {

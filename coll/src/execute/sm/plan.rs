@@ -1,4 +1,4 @@
-//! What each rank does in a short collective: which notes it publishes and reads, and in which rounds. Pure.
+//! What each rank does in a short collective: which entries it publishes and reads, and in which rounds. Pure.
 
 use std::ops::Range;
 
@@ -17,10 +17,10 @@ const ROUND_LINES: usize = 16;
 /// Who makes the segment.
 pub(super) const LEADER: usize = 0;
 
-/// The kind of a note in the place of data, after a failure.
+/// The kind of an entry in the place of data, after a failure.
 pub(super) const FAILED: u8 = KIND_MAX;
 
-/// The kind of the first note of a long collective.
+/// The kind of the first entry of a long collective.
 pub(super) const LONG: u8 = FAILED - 1;
 
 /// Bytes of a user's buffer: a range of its packed stream, which begins with `block`.
@@ -31,7 +31,7 @@ pub(super) struct Span {
     pub(super) range: Range<usize>,
 }
 
-/// What a note is made of.
+/// What an entry is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// What this rank contributes.
@@ -52,25 +52,25 @@ pub(super) enum Then {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
     pub(super) publish: Option<(Content, Readers)>,
-    /// Whose notes are read; this rank's own contribution counts as its note.
+    /// Whose entries are read; this rank's own contribution counts as its entry.
     pub(super) sources: Range<usize>,
-    pub(super) notes: Notes,
+    pub(super) entries: EntryLengths,
     pub(super) then: Then,
 }
 
-/// How long notes are, and which of their bytes are read.
+/// How long entries are, and which of their bytes are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notes {
+pub(super) enum EntryLengths {
     /// Of each the same part.
     Alike { len: usize, part: Range<usize> },
-    /// The whole of each. Joined, the notes of all ranks end here.
+    /// The whole of each. Joined, the entries of all ranks end here.
     Each { ends: Box<[usize]> },
 }
 
-impl Notes {
+impl EntryLengths {
     /// Whether all are as long, and the same part of each is read.
     pub(super) fn are_alike(&self) -> bool {
-        matches!(self, Notes::Alike { .. })
+        matches!(self, EntryLengths::Alike { .. })
     }
 }
 
@@ -89,12 +89,12 @@ pub(super) struct Plan {
 
 /// Whether all ranks do a call by the segment, if there is one: they agree, because they agree on what this depends on.
 pub(super) fn fits(call: &Call<'_>, ranks: usize) -> bool {
-    let Some(note) = note_bytes(call, ranks) else { return false };
-    (2..=RANKS_MAX).contains(&ranks) && note <= ENTRY_BYTES as u64
+    let Some(entry) = longest_entry(call, ranks) else { return false };
+    (2..=RANKS_MAX).contains(&ranks) && entry <= ENTRY_BYTES as u64
 }
 
-/// Bytes of the longest note of a call; `None` if it is not done by notes.
-fn note_bytes(call: &Call<'_>, ranks: usize) -> Option<u64> {
+/// Bytes of the longest entry of a call; `None` if it is not done by entries.
+fn longest_entry(call: &Call<'_>, ranks: usize) -> Option<u64> {
     match call {
         Call::Scatter { len, .. }
         | Call::Alltoall { len, .. }
@@ -194,7 +194,7 @@ impl Plan {
                     false => span(Buffer::Send, 0, 0..own.len()),
                 };
                 let round = step.exchanges(0..ranks, 0, 0..0);
-                let round = Round { notes: Notes::Each { ends }, ..round };
+                let round = Round { entries: EntryLengths::Each { ends }, ..round };
                 plan(input, one(round), received(all), true)
             }
             Call::ReduceScatter { lens, in_place, .. } => {
@@ -217,7 +217,7 @@ impl Plan {
                 let rounds = step.slices(of.unit, Readers::All).unwrap_or_else(whole);
                 plan(sent(in_place, len), rounds, received(len), true)
             }
-            // A barrier: notes without bytes.
+            // A barrier: entries without bytes.
             _ => plan(None, one(step.exchanges(0..ranks, 0, 0..0)), None, true),
         }
     }
@@ -237,19 +237,19 @@ struct Step {
 }
 
 impl Step {
-    fn writes(&self, note: usize, readers: Readers) -> Round {
+    fn writes(&self, entry: usize, readers: Readers) -> Round {
         let publish = Some((Content::Input, readers));
-        Round { publish, ..self.reads(0..0, note, 0..0) }
+        Round { publish, ..self.reads(0..0, entry, 0..0) }
     }
 
-    fn reads(&self, sources: Range<usize>, note: usize, part: Range<usize>) -> Round {
-        let notes = Notes::Alike { len: note, part };
-        Round { publish: None, sources, notes, then: Then::Join }
+    fn reads(&self, sources: Range<usize>, entry: usize, part: Range<usize>) -> Round {
+        let entries = EntryLengths::Alike { len: entry, part };
+        Round { publish: None, sources, entries, then: Then::Join }
     }
 
-    fn exchanges(&self, sources: Range<usize>, note: usize, part: Range<usize>) -> Round {
+    fn exchanges(&self, sources: Range<usize>, entry: usize, part: Range<usize>) -> Round {
         let publish = Some((Content::Input, Readers::All));
-        Round { publish, ..self.reads(sources, note, part) }
+        Round { publish, ..self.reads(sources, entry, part) }
     }
 
     /// Each rank combines a slice of all ranks' vectors, and the readers put these together; `None` if that fetches
@@ -276,14 +276,14 @@ impl Step {
     }
 }
 
-/// Slices are multiples of this: of elements, and of the words in which notes are read.
+/// Slices are multiples of this: of elements, and of the words in which entries are read.
 fn grain(unit: u64) -> usize {
     usize::try_from(lcm(unit.max(1), 8)).unwrap_or(usize::MAX)
 }
 
-/// Cache lines that are fetched for so many bytes of a note, and for its mark. Up to 56 lie beside that.
-fn lines(bytes: usize, note: usize) -> usize {
-    if note <= 56 { 1 } else { 1 + bytes.div_ceil(64) }
+/// Cache lines that are fetched for so many bytes of an entry, and for its flag. Up to 56 lie beside that.
+fn lines(bytes: usize, entry: usize) -> usize {
+    if entry <= 56 { 1 } else { 1 + bytes.div_ceil(64) }
 }
 
 /// Where blocks of these lengths end, one behind the other.
@@ -302,30 +302,30 @@ fn block(ends: &[usize], rank: usize) -> Range<usize> {
 }
 
 impl Round {
-    /// Bytes of a rank's note.
+    /// Bytes of a rank's entry.
     #[inline]
-    pub(super) fn note(&self, rank: usize) -> usize {
-        match &self.notes {
-            Notes::Alike { len, .. } => *len,
-            Notes::Each { ends } => block(ends, rank).len(),
+    pub(super) fn entry_bytes(&self, rank: usize) -> usize {
+        match &self.entries {
+            EntryLengths::Alike { len, .. } => *len,
+            EntryLengths::Each { ends } => block(ends, rank).len(),
         }
     }
 
     /// Which of them are read.
     #[inline]
     pub(super) fn part(&self, rank: usize) -> Range<usize> {
-        match &self.notes {
-            Notes::Alike { part, .. } => part.clone(),
-            Notes::Each { ends } => 0..block(ends, rank).len(),
+        match &self.entries {
+            EntryLengths::Alike { part, .. } => part.clone(),
+            EntryLengths::Each { ends } => 0..block(ends, rank).len(),
         }
     }
 
-    /// Where the part of a rank's note begins, if all are joined.
+    /// Where the part of a rank's entry begins, if all are joined.
     #[inline]
     pub(super) fn joined_at(&self, rank: usize) -> usize {
-        match &self.notes {
-            Notes::Alike { part, .. } => (rank - self.sources.start) * part.len(),
-            Notes::Each { ends } => block(ends, rank).start,
+        match &self.entries {
+            EntryLengths::Alike { part, .. } => (rank - self.sources.start) * part.len(),
+            EntryLengths::Each { ends } => block(ends, rank).start,
         }
     }
 
@@ -372,7 +372,7 @@ mod tests {
 
     /// What is read takes exactly the place of what is received, in the order of the ranks.
     #[test]
-    fn joined_notes_lie_one_behind_the_other() {
+    fn joined_entries_lie_one_behind_the_other() {
         for ranks in 2..=33 {
             let lens = lens(ranks);
             for call in calls(0, 12).into_iter().chain(listed(&lens)) {
@@ -394,10 +394,10 @@ mod tests {
         }
     }
 
-    /// Of every round: who reads a note has a writer that means it for him, and both know its length. All ranks count
+    /// Of every round: who reads an entry has a writer that means it for him, and both know its length. All ranks count
     /// as many rounds.
     #[test]
-    fn every_note_that_is_read_is_written_for_its_reader() {
+    fn every_entry_that_is_read_is_written_for_its_reader() {
         for ranks in 2..=33 {
             let lens = lens(ranks);
             let rooted = (0..ranks).flat_map(|root| calls(root, 12));
@@ -407,13 +407,20 @@ mod tests {
                     assert_eq!(plan.count(), plans[0].count(), "{call:?}");
                     for (number, round) in plan.rounds.iter().flatten().enumerate() {
                         for source in round.sources.clone() {
-                            assert!(round.part(source).end <= round.note(source), "{call:?}");
+                            assert!(
+                                round.part(source).end <= round.entry_bytes(source),
+                                "{call:?}"
+                            );
                         }
                         for source in round.sources.clone().filter(|source| *source != me) {
                             let there = plans[source].rounds[number].as_ref().unwrap();
                             let (_, readers) = there.publish.unwrap();
                             assert!(readers == Readers::All || readers == Readers::One(me));
-                            assert_eq!(there.note(source), round.note(source), "{call:?}");
+                            assert_eq!(
+                                there.entry_bytes(source),
+                                round.entry_bytes(source),
+                                "{call:?}"
+                            );
                         }
                     }
                 }

@@ -1,10 +1,10 @@
 //! What each rank does in an exchange: a collective of which only the sender and the receiver of bytes know how many
-//! there are. Which bytes go to which rank, where they lie in a note or in slots, and in which fragments. Pure.
+//! there are. Which bytes go to which rank, where they lie in an entry or in slots, and in which fragments. Pure.
 //!
 //! Each rank cuts its slots into cells, one for each rank that it sends to, so that all are through after the same
 //! number of fragments. What it sends to whom, and where that lies, stands in a directory: in the first bytes of its
-//! first slot, or in its note, if the bytes are few enough to go with that ([`Plan::is_noted`]). Readers believe
-//! nothing of it that does not fit ([`Entry::read`]).
+//! first slot, or in its entry, if the bytes are few enough to go with that ([`Plan::is_inline`]). Readers believe
+//! nothing of it that does not fit ([`DirectoryEntry::read`]).
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use crate::{Call, Operation};
 use super::pieces::{Piece, pieces_bytes, slot_bytes};
 use super::plan::RANKS_MAX;
 
-/// Bytes that a note begins with: the operation, which slot comes first, whether data follows, and the root.
+/// Bytes that an entry begins with: the operation, which slot comes first, whether data follows, and the root.
 pub(super) const HEAD_BYTES: usize = 8;
 
 /// Bytes of a directory's entry in a slot.
-pub(super) const ENTRY_BYTES: usize = 16;
+pub(super) const DIRECTORY_ENTRY_BYTES: usize = 16;
 
-/// Bytes of an entry in a note: where, behind the directory, the bytes of a rank end.
+/// Bytes of a rank's end in a mailbox entry: where, behind the directory, the bytes for that rank end.
 const END_BYTES: usize = 2;
 
 /// A block that goes to a rank, or comes from it: its number in the buffer, and where it lies in the packed stream of
@@ -109,25 +109,25 @@ pub(super) struct Cell {
 
 /// How many bytes a rank sends to another, and where they lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct DirectoryEntry {
     pub(super) bytes: u64,
     pub(super) cell: Cell,
 }
 
-impl Entry {
+impl DirectoryEntry {
     /// As it lies in a slot.
-    pub(super) fn write(self) -> [u8; ENTRY_BYTES] {
+    pub(super) fn write(self) -> [u8; DIRECTORY_ENTRY_BYTES] {
         pair(self.bytes, self.cell.at | self.cell.step << 32)
     }
 
     /// What another rank has written. `None`: no rank writes that; its cell is in its slot, and not empty, and there
     /// are not more fragments than can be.
-    pub(super) fn read(entry: [u8; ENTRY_BYTES], ranks: usize) -> Option<Entry> {
+    pub(super) fn read(entry: [u8; DIRECTORY_ENTRY_BYTES], ranks: usize) -> Option<DirectoryEntry> {
         let [bytes, place] = numbers(entry);
         let cell = Cell { at: place & u64::from(u32::MAX), step: place >> 32 };
         let inside = cell.step > 0 && cell.at + cell.step <= slot_bytes(ranks);
         let fits = inside && may_be(bytes.div_ceil(cell.step));
-        (fits || bytes == 0).then_some(Entry { bytes, cell })
+        (fits || bytes == 0).then_some(DirectoryEntry { bytes, cell })
     }
 }
 
@@ -137,15 +137,15 @@ fn may_be(fragments: u64) -> bool {
 }
 
 /// Two numbers as an entry.
-fn pair(first: u64, second: u64) -> [u8; ENTRY_BYTES] {
-    let mut entry = [0; ENTRY_BYTES];
+fn pair(first: u64, second: u64) -> [u8; DIRECTORY_ENTRY_BYTES] {
+    let mut entry = [0; DIRECTORY_ENTRY_BYTES];
     entry[..8].copy_from_slice(&first.to_le_bytes());
     entry[8..].copy_from_slice(&second.to_le_bytes());
     entry
 }
 
 /// An entry as two numbers: how many bytes, and where they lie.
-pub(super) fn numbers(entry: [u8; ENTRY_BYTES]) -> [u64; 2] {
+pub(super) fn numbers(entry: [u8; DIRECTORY_ENTRY_BYTES]) -> [u64; 2] {
     let (mut first, mut second) = ([0; 8], [0; 8]);
     first.copy_from_slice(&entry[..8]);
     second.copy_from_slice(&entry[8..]);
@@ -167,9 +167,9 @@ pub(super) struct Plan {
     pub(super) out: Flow,
     pub(super) into: Flow,
     cells: Vec<Cell>,
-    /// Fragments of what this rank sends; 0 if it goes with the note.
+    /// Fragments of what this rank sends; 0 if it goes with the entry.
     pub(super) sends: u64,
-    is_noted: bool,
+    is_inline: bool,
     /// Bytes of a stream that may come at once: what comes takes the place of what is still to be sent.
     most: Option<u64>,
 }
@@ -243,10 +243,10 @@ impl Plan {
         }
         let (cells, sends) = if replaced { alike(&bytes) } else { cells(&bytes) };
         let all = bytes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-        // In place, what comes with one note must not replace what goes out with the next fragment.
+        // In place, what comes with one entry must not replace what goes out with the next fragment.
         let whole = !replaced || sends <= 1;
-        let is_noted = whole && all.saturating_add(data_at(ranks) as u64) <= ENTRY_BYTES as u64;
-        let sends = if is_noted { 0 } else { sends };
+        let is_inline = whole && all.saturating_add(data_at(ranks) as u64) <= ENTRY_BYTES as u64;
+        let sends = if is_inline { 0 } else { sends };
         let operation = call.operation();
         let most = cells.iter().map(|cell| cell.step).max().filter(|_| !whole);
         may_be(sends).then_some(Plan {
@@ -257,7 +257,7 @@ impl Plan {
             into,
             cells,
             sends,
-            is_noted,
+            is_inline,
             most,
         })
     }
@@ -271,7 +271,7 @@ impl Plan {
         self.root.and_then(|root| u32::try_from(root).ok()).unwrap_or(u32::MAX)
     }
 
-    /// Who reads this rank's note and slots; `None`: it sends nothing to others, and publishes no note.
+    /// Who reads this rank's entry and slots; `None`: it sends nothing to others, and publishes no entry.
     pub(super) fn readers(&self) -> Option<Readers> {
         let is_root = self.root == Some(self.me);
         match self.operation {
@@ -282,9 +282,9 @@ impl Plan {
         }
     }
 
-    /// Whether what this rank sends goes with its note.
-    pub(super) fn is_noted(&self) -> bool {
-        self.is_noted
+    /// Whether what this rank sends goes with its entry.
+    pub(super) fn is_inline(&self) -> bool {
+        self.is_inline
     }
 
     /// Whether so many bytes of a stream can come at once, and replace nothing that is still to be sent.
@@ -298,32 +298,32 @@ impl Plan {
         (cell.step > 0).then_some(cell)
     }
 
-    /// Where the bytes for this rank itself begin in its note.
-    pub(super) fn own_in_note(&self) -> usize {
+    /// Where the bytes for this rank itself begin in its entry.
+    pub(super) fn own_in_entry(&self) -> usize {
         data_at(self.ranks()) + self.end(self.me)
     }
 
-    /// Bytes of the note.
-    pub(super) fn note_bytes(&self) -> usize {
-        match self.is_noted {
+    /// Bytes of the entry.
+    pub(super) fn entry_bytes(&self) -> usize {
+        match self.is_inline {
             true => data_at(self.ranks()) + self.end(self.ranks()),
             false => HEAD_BYTES,
         }
     }
 
-    /// Where the bytes of the ranks before one end, in a note.
+    /// Where the bytes of the ranks before one end, in an entry.
     fn end(&self, rank: usize) -> usize {
         let bytes: u64 = (0..rank).map(|rank| self.celled(rank)).sum();
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
-    /// Bytes for a rank that lie in its cell, or in the note.
+    /// Bytes for a rank that lie in its cell, or in the entry.
     fn celled(&self, rank: usize) -> u64 {
         // What needs no cell has none.
         if self.cells[rank].step == 0 { 0 } else { self.out.bytes(rank) }
     }
 
-    /// The directory of a note.
+    /// The directory of an entry.
     pub(super) fn ends(&self) -> impl Iterator<Item = [u8; END_BYTES]> + '_ {
         (0..self.ranks()).scan(0u64, |end, rank| {
             *end += self.celled(rank);
@@ -332,8 +332,8 @@ impl Plan {
     }
 
     /// A rank's entry in the directory of slots.
-    pub(super) fn entry(&self, rank: usize) -> Entry {
-        Entry { bytes: self.celled(rank), cell: self.cells[rank] }
+    pub(super) fn entry(&self, rank: usize) -> DirectoryEntry {
+        DirectoryEntry { bytes: self.celled(rank), cell: self.cells[rank] }
     }
 
     /// The ranks that this one sends something to.
@@ -355,12 +355,12 @@ impl Plan {
     }
 
     /// A rank's entry, if it reads what this rank sends where that lies.
-    pub(super) fn direct_entry(&self, rank: usize) -> [u8; ENTRY_BYTES] {
+    pub(super) fn direct_entry(&self, rank: usize) -> [u8; DIRECTORY_ENTRY_BYTES] {
         pair(self.out.bytes(rank), 0)
     }
 
-    /// What lies in the note, behind its directory.
-    pub(super) fn noted(&self) -> impl Iterator<Item = Piece> + '_ {
+    /// What lies in the entry, behind its directory.
+    pub(super) fn inline_pieces(&self) -> impl Iterator<Item = Piece> + '_ {
         (0..self.ranks()).flat_map(|rank| {
             let at = data_at(self.ranks()) + self.end(rank);
             self.out.pieces(rank, 0..self.celled(rank), at as u64)
@@ -398,12 +398,12 @@ impl Plan {
     }
 }
 
-/// Where the data begins in a note with a directory.
+/// Where the data begins in an entry with a directory.
 pub(super) fn data_at(ranks: usize) -> usize {
     HEAD_BYTES + END_BYTES * ranks
 }
 
-/// Where the entries of a rank, and of the one before, stand in such a note; of the first, only its own.
+/// Where the entries of a rank, and of the one before, stand in such an entry; of the first, only its own.
 pub(super) fn ends_at(rank: usize) -> Range<usize> {
     HEAD_BYTES + END_BYTES * rank.saturating_sub(1)..HEAD_BYTES + END_BYTES * (rank + 1)
 }
@@ -419,7 +419,7 @@ pub(super) fn ends_read(entries: &[u8], ranks: usize) -> Option<Range<usize>> {
 /// Bytes of a slot behind the directory, where they begin, and what cells are multiples of.
 fn room(ranks: usize) -> (u64, u64, u64) {
     let align = if ranks > 64 { 16 } else { 64 };
-    let first = ((ENTRY_BYTES * ranks) as u64).next_multiple_of(align);
+    let first = ((DIRECTORY_ENTRY_BYTES * ranks) as u64).next_multiple_of(align);
     (pieces_bytes(ranks).saturating_sub(first), first, align)
 }
 

@@ -1,6 +1,6 @@
-//! Short collectives: by notes.
+//! Short collectives: by entries of mailboxes.
 //!
-//! | operation | notes |
+//! | operation | entries |
 //! |---|---|
 //! | bcast, scatter | the root writes one, all others read it, or their part of it |
 //! | gather | all others write one, the root reads them |
@@ -16,7 +16,7 @@ use super::Place;
 use super::buffers::UserBuffers;
 use super::course::Carried;
 use super::fast_path::Halfway;
-use super::introduction::introduced;
+use super::header::read_header;
 use super::plan::{FAILED, LONG, Plan, Round, Then};
 use crate::Operation;
 use crate::execute::act::{Tools, Work};
@@ -32,7 +32,7 @@ pub(super) struct Short {
     stage: Stage,
     /// Rounds that are over.
     rounds: usize,
-    /// Sources of this round whose notes were read, or need not be.
+    /// Sources of this round whose entries were read, or need not be.
     read: usize,
     /// Its first round's number.
     began: u64,
@@ -137,7 +137,7 @@ impl Short {
         (self.began, self.rounds, self.stage) = (began, rounds, stage);
     }
 
-    /// The sources whose notes are not read so far.
+    /// The sources whose entries are not read so far.
     fn unread(&self) -> Option<Range<usize>> {
         let Range { start, end } = self.round()?.sources;
         Some(start + self.read..end)
@@ -160,7 +160,7 @@ impl Short {
         self.fail(CollError::Engine { rank: place.subgroup.own(), error });
     }
 
-    /// The source whose note is read next.
+    /// The source whose entry is read next.
     fn source(&self) -> Option<usize> {
         let round = self.round()?;
         let source = round.sources.start + self.read;
@@ -225,17 +225,17 @@ impl Short {
         Some(())
     }
 
-    /// Publishes this round's note, if there is one; `false`: a reader of an earlier one is behind.
+    /// Publishes this round's entry, if there is one; `false`: a reader of an earlier one is behind.
     fn publish(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
         let Some(round) = self.round() else { return true };
         let Some((content, readers)) = round.publish else { return true };
-        let note = round.note(place.rank());
+        let entry = round.entry_bytes(place.rank());
         if !place.has_room(tools.pml) {
             return false;
         }
         match &self.failure {
             None => {
-                let data = place.area.note(content, note);
+                let data = place.area.entry(content, entry);
                 place.mailbox.publish(&place.mailboxes, self.plan.operation.code(), data, readers);
             }
             Some(failure) => {
@@ -247,7 +247,7 @@ impl Short {
         true
     }
 
-    /// Reads the next note; `false`: there is none left, `None`: it is not there yet.
+    /// Reads the next entry; `false`: there is none left, `None`: it is not there yet.
     fn read_next(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Option<bool> {
         if self.failure.is_some() {
             return Some(false);
@@ -259,9 +259,9 @@ impl Short {
             self.read += 1;
             return Some(true);
         }
-        match place.note(tools.pml, source) {
+        match place.entry(tools.pml, source) {
             Ok(None) => return None,
-            Ok(Some(mark)) => match self.refuses(mark, source, place) {
+            Ok(Some(flag)) => match self.refuses(flag, source, place) {
                 None => {
                     let (block, part) = place.area.block(source, round);
                     place.mailbox.read(&place.mailboxes, source, part, block);
@@ -277,10 +277,10 @@ impl Short {
         Some(true)
     }
 
-    /// What is wrong with another rank's note.
-    fn refuses(&self, mark: Flag, source: usize, place: &Place<'_>) -> Option<CollError> {
+    /// What is wrong with another rank's entry.
+    fn refuses(&self, flag: Flag, source: usize, place: &Place<'_>) -> Option<CollError> {
         let rank = place.subgroup.rank(source);
-        let Flag { kind, len } = mark;
+        let Flag { kind, len } = flag;
         if kind == FAILED {
             let mut notice = [0; NOTICE_BYTES];
             place.mailbox.read(&place.mailboxes, source, 0, &mut notice);
@@ -289,8 +289,8 @@ impl Short {
         let ours = self.plan.operation;
         let (kind, sent) = match kind {
             LONG => {
-                let note = introduced(source, place);
-                (note.kind, note.len)
+                let header = read_header(source, place);
+                (header.kind, header.len)
             }
             _ => (kind, u64::from(len)),
         };
@@ -298,7 +298,7 @@ impl Short {
         if theirs != Some(ours) {
             return Some(CollError::Mismatch { rank, theirs, ours });
         }
-        let expected = self.round()?.note(source) as u64;
+        let expected = self.round()?.entry_bytes(source) as u64;
         (sent != expected).then_some(CollError::Length { rank, sent, expected })
     }
 
@@ -322,7 +322,7 @@ impl Short {
         if self.plan.together && self.failure.is_none() {
             place.mailbox.all_began(self.began);
         }
-        // Others must not wait for this rank's next note: it may be long until there is one.
+        // Others must not wait for this rank's next entry: it may be long until there is one.
         place.mailbox.finish(&place.mailboxes);
         place.wake(tools.pml, Readers::All);
         if self.failure.is_some() {

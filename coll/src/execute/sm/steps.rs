@@ -132,7 +132,7 @@ impl SharedSegment {
         (self.halfway, self.tried) = (None, None);
         self.mailbox.begin(number);
         let (_, mut place) = self.parts();
-        // It writes no note that would say why: if the others do this collective by messages, nobody would ever have
+        // It writes no entry that would say why: if the others do this collective by messages, nobody would ever have
         // read it, and its place would not become free.
         place.mailbox.finish(&place.mailboxes);
         place.wake(pml, Readers::All);

@@ -98,7 +98,7 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                 for _ in 0..20 {
                     let now = segment.mailbox.round();
                     for word in segment.shared.words.all() {
-                        // Often a mark that fits, or nearly does.
+                        // Often a flag that fits, or nearly does.
                         let word_now = match random(5) {
                             0 => random(u64::MAX),
                             1 => (now + random(2)) << 16 | random(1 << 16),
@@ -173,7 +173,7 @@ fn a_rank_that_cannot_begin_a_step_is_not_waited_for() {
     }
 }
 
-/// A rank that has left out a collective may have written its next notes already, also where that one's would be.
+/// A rank that has left out a collective may have written its next entries already, also where that one's would be.
 #[test]
 fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
     let mut pmls = endpoints(2);
@@ -200,9 +200,9 @@ fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
     assert_eq!(words, [[3; 8]; 2]);
 }
 
-/// Rank 1 waits for a note of rank 0 that somebody has written over. Rank 0 finds that out when it waits the next time.
+/// Rank 1 waits for an entry of rank 0 that somebody has written over. Rank 0 finds that out when it waits the next time.
 #[test]
-fn whoever_waits_finds_that_its_own_notes_were_written_over() {
+fn whoever_waits_finds_that_its_own_entries_were_written_over() {
     let mut pmls = endpoints(2);
     let mut segments = segments(&mut pmls);
     let begin = |segment: &mut SharedSegment, number| {

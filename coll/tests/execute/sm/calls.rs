@@ -49,7 +49,7 @@ pub(super) fn long(ranks: usize, of: Reduction, random: &mut Random) -> Vec<Call
     let in_place = random.below(2) == 0;
     let root = usize::try_from(random.below(ranks as u64)).unwrap();
     let most = [300, 9000, 80_000][usize::try_from(random.below(3)).unwrap()];
-    // Longer than what goes by notes, whatever the operation.
+    // Longer than what goes by mailboxes, whatever the operation.
     let len = of.unit * (SHORT_BYTES / of.unit + 1 + random.below(most / of.unit));
     let lens = lens(ranks, of.unit, 2 * len / of.unit, random);
     let calls = [

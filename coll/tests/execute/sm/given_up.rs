@@ -113,7 +113,7 @@ fn what_was_read_of_a_rank_that_is_past_it_is_not_used() {
     }
 }
 
-/// The same in slots, which rank 0 fills again, and in notes.
+/// The same in slots, which rank 0 fills again, and in mailboxes.
 #[test]
 fn what_is_overwritten_for_one_that_is_lost_is_not_used() {
     let mut random = Random(76);

@@ -10,7 +10,7 @@ use crate::execute::sm::direct::Direct;
 use crate::execute::sm::pieces::Piece;
 
 impl<T: Terms> Long<T> {
-    /// Whether all that a rank contributes can be read from its note on.
+    /// Whether all that a rank contributes can be read from its entry on.
     pub(super) fn is_at_hand(&self, rank: usize, place: &Place<'_>) -> bool {
         let lies_there = |it: &Direct| it.mapped.input.is_some() || it.peeked.is_some();
         let is_own = rank == place.rank();

@@ -93,7 +93,7 @@ thread_local! {
     static PATTERN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// What is sent lies in the note, or in slots; each byte once, and none outside.
+/// What is sent lies in the entry, or in slots; each byte once, and none outside.
 fn sent(plan: &Plan, (send, recv): &(Row, Row), what: &str) {
     let ranks = plan.ranks();
     let row = if plan.out.buffer == Buffer::Send { send } else { recv };
@@ -102,19 +102,19 @@ fn sent(plan: &Plan, (send, recv): &(Row, Row), what: &str) {
         assert!(piece.range.end <= row.range(piece.block).end, "{what}");
         piece.range.end - piece.range.start
     };
-    if plan.is_noted() {
+    if plan.is_inline() {
         let ends: Vec<u8> = plan.ends().flatten().collect();
-        let mut note = vec![0; HEAD_BYTES];
-        note.extend(&ends);
+        let mut entry = vec![0; HEAD_BYTES];
+        entry.extend(&ends);
         let mut end = data_at(ranks);
-        for piece in plan.noted() {
+        for piece in plan.inline_pieces() {
             assert_eq!(piece.at, end as u64, "{what}");
             end += usize::try_from(there(&piece)).unwrap();
         }
-        assert_eq!(plan.note_bytes(), end, "{what}");
+        assert_eq!(plan.entry_bytes(), end, "{what}");
         assert!(end <= ENTRY_BYTES, "{what}");
         for rank in 0..ranks {
-            let range = ends_read(&note[ends_at(rank)], ranks).unwrap();
+            let range = ends_read(&entry[ends_at(rank)], ranks).unwrap();
             assert_eq!(range.len() as u64, plan.celled(rank), "{what}");
             assert_eq!(range.start, plan.end(rank));
         }
@@ -122,7 +122,7 @@ fn sent(plan: &Plan, (send, recv): &(Row, Row), what: &str) {
     }
     let mut bytes: HashMap<u64, u64> = HashMap::new();
     for fragment in 0..plan.sends {
-        let mut end = (ENTRY_BYTES * ranks) as u64;
+        let mut end = (DIRECTORY_ENTRY_BYTES * ranks) as u64;
         for piece in plan.input(fragment) {
             assert!(piece.at >= end, "{what}");
             end = piece.at + there(&piece);
@@ -134,7 +134,7 @@ fn sent(plan: &Plan, (send, recv): &(Row, Row), what: &str) {
     assert_eq!(bytes.values().sum::<u64>(), all, "{what}");
     for rank in 0..ranks {
         let entry = plan.entry(rank);
-        let read = Entry::read(entry.write(), ranks).unwrap();
+        let read = DirectoryEntry::read(entry.write(), ranks).unwrap();
         assert_eq!((read.bytes, read.cell), (entry.bytes, entry.cell), "{what}");
         let windows = (0..plan.sends).map(|it| window(it, entry.cell.step, entry.bytes));
         let mut end = 0;
@@ -206,16 +206,16 @@ fn one_large_stream_has_nearly_the_whole_slot() {
 #[test]
 fn directories_that_no_rank_writes_are_refused() {
     let cell = Cell { at: 64, step: 64 };
-    let entry = |cell: Cell| Entry::read(Entry { bytes: 8, cell }.write(), 4);
+    let entry = |cell: Cell| DirectoryEntry::read(DirectoryEntry { bytes: 8, cell }.write(), 4);
     assert!(entry(cell).is_some());
     assert_eq!(entry(Cell { step: 0, ..cell }), None);
     assert_eq!(entry(Cell { at: slot_bytes(4) - 63, ..cell }), None);
     assert_eq!(entry(Cell { step: u64::from(u32::MAX), ..cell }), None);
-    let many = Entry { bytes: 1 << 30, cell: Cell { at: 64, step: 1 } };
-    assert_eq!(Entry::read(many.write(), 4), None, "a byte a fragment");
+    let many = DirectoryEntry { bytes: 1 << 30, cell: Cell { at: 64, step: 1 } };
+    assert_eq!(DirectoryEntry::read(many.write(), 4), None, "a byte a fragment");
     assert_eq!(ends_read(&[8, 0, 12, 0], 4), Some(8..12));
     assert_eq!(ends_read(&[8, 0, 7, 0], 4), None);
-    assert_eq!(ends_read(&[0, 0, 0, 4], 4), None, "behind the note's end");
+    assert_eq!(ends_read(&[0, 0, 0, 4], 4), None, "behind the entry's end");
 }
 
 #[test]

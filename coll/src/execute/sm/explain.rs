@@ -14,16 +14,16 @@ use crate::{BuildError, Call};
 /// What a rank does in a collective through shared memory, if its buffers are plain memory of the host and no two ranks
 /// differ in what they call. `Display` says it step by step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outline {
+pub struct Explanation {
     rank: usize,
     ranks: usize,
-    course: Course,
+    plan: Explained,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Course {
-    Notes(plan::Plan),
-    Slots(pieces::Plan),
+enum Explained {
+    Short(plan::Plan),
+    Long(pieces::Plan),
     Exchange(routes::Plan),
 }
 
@@ -32,40 +32,40 @@ impl SharedSegment {
     ///
     /// # Errors
     /// Arguments that do not fit, as for [`build`](crate::build()).
-    pub fn outline(
+    pub fn explain(
         call: &Call<'_>,
         rank: usize,
         ranks: usize,
-    ) -> Result<Option<Outline>, BuildError> {
+    ) -> Result<Option<Explanation>, BuildError> {
         call.check(rank, ranks)?;
-        let course = match () {
+        let plan = match () {
             () if plan::fits(call, ranks) => {
-                Some(Course::Notes(plan::Plan::new(call, rank, ranks)))
+                Some(Explained::Short(plan::Plan::new(call, rank, ranks)))
             }
             () if routes::fits(call, ranks) => {
-                routes::Plan::new(call, rank, ranks, true).map(Course::Exchange)
+                routes::Plan::new(call, rank, ranks, true).map(Explained::Exchange)
             }
-            () => pieces::Plan::new(call, rank, ranks).map(Course::Slots),
+            () => pieces::Plan::new(call, rank, ranks).map(Explained::Long),
         };
-        Ok(course.map(|course| Outline { rank, ranks, course }))
+        Ok(plan.map(|plan| Explanation { rank, ranks, plan }))
     }
 }
 
-impl Outline {
+impl Explanation {
     /// Bytes that it writes into the shared memory, but for those by which ranks wait for each other.
     #[must_use]
     pub fn written(&self) -> u64 {
-        match &self.course {
-            Course::Notes(plan) => {
+        match &self.plan {
+            Explained::Short(plan) => {
                 let published = plan.rounds.iter().flatten().filter(|it| it.publish.is_some());
-                published.map(|round| note_bytes(round, self.rank) as u64).sum()
+                published.map(|round| entry_bytes(round, self.rank) as u64).sum()
             }
-            Course::Slots(plan) => {
+            Explained::Long(plan) => {
                 let combined = |at| plan.combines(at).map_or(0, |it| it.end - it.start);
                 let filled = |at| fills(plan, at).map(|it| length(&it)).sum::<u64>();
                 (0..plan.fragments).map(|at| filled(at) + combined(at)).sum()
             }
-            Course::Exchange(plan) => plan.receivers().map(|it| plan.out.bytes(it)).sum(),
+            Explained::Exchange(plan) => plan.receivers().map(|it| plan.out.bytes(it)).sum(),
         }
     }
 
@@ -73,14 +73,14 @@ impl Outline {
     #[must_use]
     pub fn read(&self) -> u64 {
         let others = |sources: Range<usize>| sources.filter(|it| *it != self.rank);
-        match &self.course {
-            Course::Notes(plan) => {
+        match &self.plan {
+            Explained::Short(plan) => {
                 let read = |round: &Round| -> u64 {
                     others(round.sources.clone()).map(|it| part(round, it).len() as u64).sum()
                 };
                 plan.rounds.iter().flatten().map(read).sum()
             }
-            Course::Slots(plan) => {
+            Explained::Long(plan) => {
                 let from = others(0..self.ranks).count() as u64;
                 let combined = |at| plan.combines(at).map_or(0, |it| (it.end - it.start) * from);
                 let taken = |at| {
@@ -90,17 +90,17 @@ impl Outline {
                 };
                 (0..plan.fragments).map(|at| combined(at) + taken(at)).sum()
             }
-            Course::Exchange(plan) => others(0..self.ranks).map(|it| plan.into.bytes(it)).sum(),
+            Explained::Exchange(plan) => others(0..self.ranks).map(|it| plan.into.bytes(it)).sum(),
         }
     }
 }
 
-/// Bytes of a rank's note.
-fn note_bytes(round: &Round, rank: usize) -> usize {
-    round.note(rank)
+/// Bytes of a rank's entry.
+fn entry_bytes(round: &Round, rank: usize) -> usize {
+    round.entry_bytes(rank)
 }
 
-/// Which bytes of a rank's note are read.
+/// Which bytes of a rank's entry are read.
 fn part(round: &Round, rank: usize) -> Range<usize> {
     round.part(rank)
 }
@@ -115,13 +115,13 @@ fn fills(plan: &pieces::Plan, fragment: u64) -> impl Iterator<Item = Piece> + '_
     pieces.filter(|_| plan.exposes())
 }
 
-impl fmt::Display for Outline {
+impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Lines { f, next: 0 };
-        match &self.course {
-            Course::Notes(plan) => lines.notes(self, plan),
-            Course::Slots(plan) => lines.slots(self, plan),
-            Course::Exchange(plan) => lines.exchange(self, plan),
+        match &self.plan {
+            Explained::Short(plan) => lines.short(self, plan),
+            Explained::Long(plan) => lines.long(self, plan),
+            Explained::Exchange(plan) => lines.exchange(self, plan),
         }
     }
 }
@@ -138,22 +138,28 @@ impl Lines<'_, '_> {
         writeln!(self.f, "{:>3}  {what}", self.next - 1)
     }
 
-    fn notes(&mut self, of: &Outline, plan: &plan::Plan) -> fmt::Result {
+    fn short(&mut self, of: &Explanation, plan: &plan::Plan) -> fmt::Result {
         let rounds: Vec<_> = plan.rounds.iter().flatten().collect();
         let count = if rounds.len() == 1 { "one round" } else { "two rounds" };
-        writeln!(self.f, "rank {} of {}, by notes in shared memory, {count}", of.rank, of.ranks)?;
+        writeln!(
+            self.f,
+            "rank {} of {}, by mailboxes in shared memory, {count}",
+            of.rank, of.ranks
+        )?;
         for (number, round) in rounds.iter().enumerate() {
             if let Some((content, readers)) = round.publish {
-                let bytes = note_bytes(round, of.rank);
+                let bytes = entry_bytes(round, of.rank);
                 let content = match (content, &plan.input) {
                     (Content::Input, Some(span)) if bytes > 0 => format!(" = {}", spanned(span)),
                     (Content::Input, _) => String::new(),
                     (Content::Result, _) => " = what it has combined".to_owned(),
                 };
                 let whom = told(readers);
-                self.step(format_args!("write    note {number} of {bytes} B{content}  -> {whom}"))?;
+                self.step(format_args!(
+                    "write    entry {number} of {bytes} B{content}  -> {whom}"
+                ))?;
             }
-            // What it has itself needs no note.
+            // What it has itself needs no entry.
             let others = round.sources.clone().filter(|it| *it != of.rank);
             let parts: Vec<_> = others.map(|it| (it, part(round, it))).collect();
             let mut rest = &parts[..];
@@ -161,16 +167,16 @@ impl Lines<'_, '_> {
                 let alike = rest.iter().take_while(|(_, other)| other == bytes).count();
                 let (ranks, of) = (listed(*first, rest[alike - 1].0, of.rank), bytes);
                 match bytes.is_empty() {
-                    true => self.step(format_args!("await    note {number} of {ranks}"))?,
+                    true => self.step(format_args!("await    entry {number} of {ranks}"))?,
                     false => {
-                        self.step(format_args!("read     note {number}[{of:?}] of {ranks}"))?
+                        self.step(format_args!("read     entry {number}[{of:?}] of {ranks}"))?
                     }
                 }
                 rest = &rest[alike..];
             }
             if round.then == Then::Combine
                 && !round.sources.is_empty()
-                && note_bytes(round, of.rank) > 0
+                && entry_bytes(round, of.rank) > 0
             {
                 let ranks = listed(round.sources.start, round.sources.end - 1, usize::MAX);
                 self.step(format_args!("combine  those of {ranks}, in this order"))?;
@@ -182,7 +188,7 @@ impl Lines<'_, '_> {
         }
     }
 
-    fn slots(&mut self, of: &Outline, plan: &pieces::Plan) -> fmt::Result {
+    fn long(&mut self, of: &Explanation, plan: &pieces::Plan) -> fmt::Result {
         let (slot, fragments) = (plan.slot(), plan.fragments);
         let count = if fragments == 1 {
             "one fragment".to_owned()
@@ -212,19 +218,19 @@ impl Lines<'_, '_> {
         )
     }
 
-    fn exchange(&mut self, of: &Outline, plan: &routes::Plan) -> fmt::Result {
+    fn exchange(&mut self, of: &Explanation, plan: &routes::Plan) -> fmt::Result {
         let fragments = match plan.sends {
             0 | 1 => String::new(),
             more => format!(", {more} fragments"),
         };
         writeln!(
             self.f,
-            "rank {} of {}, by notes and cells of slots in shared memory{fragments}",
+            "rank {} of {}, by mailboxes and cells of slots in shared memory{fragments}",
             of.rank, of.ranks
         )?;
         for rank in plan.receivers() {
             let (bytes, place) =
-                (plan.out.bytes(rank), if plan.is_noted() { "note" } else { "cell" });
+                (plan.out.bytes(rank), if plan.is_inline() { "entry" } else { "cell" });
             self.step(format_args!("fill     {place} of {bytes} B  -> {rank}"))?;
         }
         for rank in 0..of.ranks {
@@ -237,7 +243,7 @@ impl Lines<'_, '_> {
         Ok(())
     }
 
-    fn fragment(&mut self, of: &Outline, plan: &pieces::Plan, fragment: u64) -> fmt::Result {
+    fn fragment(&mut self, of: &Explanation, plan: &pieces::Plan, fragment: u64) -> fmt::Result {
         for piece in fills(plan, fragment) {
             let bytes = piece.at..piece.at + length(&piece);
             let whom = told(plan.readers());
@@ -303,39 +309,39 @@ mod tests {
 
     const OF: Reduction = Reduction { unit: 8, commutative: true };
 
-    fn outline(call: &Call<'_>, rank: usize, ranks: usize) -> Outline {
-        SharedSegment::outline(call, rank, ranks).unwrap().unwrap()
+    fn explain(call: &Call<'_>, rank: usize, ranks: usize) -> Explanation {
+        SharedSegment::explain(call, rank, ranks).unwrap().unwrap()
     }
 
     #[test]
     fn notes_are_told_round_by_round() {
         let call = Call::Allreduce { len: 64, of: OF, in_place: false };
-        let short = outline(&call, 1, 4);
+        let short = explain(&call, 1, 4);
         assert_eq!(
             short.to_string(),
-            "rank 1 of 4, by notes in shared memory, one round\n  \
-             0  write    note 0 of 64 B = send[0][0..64]  -> all\n  \
-             1  read     note 0[0..64] of ranks 0 to 3 but 1\n  \
+            "rank 1 of 4, by mailboxes in shared memory, one round\n  \
+             0  write    entry 0 of 64 B = send[0][0..64]  -> all\n  \
+             1  read     entry 0[0..64] of ranks 0 to 3 but 1\n  \
              2  combine  those of ranks 0 to 3, in this order\n  \
              3  unpack   recv[0][0..64] = the result\n"
         );
         assert_eq!((short.written(), short.read()), (64, 3 * 64));
         let bcast = Call::Bcast { root: 2, len: 8 };
         assert_eq!(
-            outline(&bcast, 0, 3).to_string(),
-            "rank 0 of 3, by notes in shared memory, one round\n  \
-             0  read     note 0[0..8] of rank 2\n  \
+            explain(&bcast, 0, 3).to_string(),
+            "rank 0 of 3, by mailboxes in shared memory, one round\n  \
+             0  read     entry 0[0..8] of rank 2\n  \
              1  unpack   recv[0][0..8] = the result\n"
         );
-        let barrier = outline(&Call::Barrier, 0, 3).to_string();
-        assert!(barrier.contains("write    note 0 of 0 B  -> all\n"), "{barrier}");
-        assert!(barrier.contains("await    note 0 of ranks 1 to 2\n"), "{barrier}");
-        let sliced = outline(&Call::Allreduce { len: 1024, of: OF, in_place: true }, 3, 16);
+        let barrier = explain(&Call::Barrier, 0, 3).to_string();
+        assert!(barrier.contains("write    entry 0 of 0 B  -> all\n"), "{barrier}");
+        assert!(barrier.contains("await    entry 0 of ranks 1 to 2\n"), "{barrier}");
+        let sliced = explain(&Call::Allreduce { len: 1024, of: OF, in_place: true }, 3, 16);
         let text = sliced.to_string();
         assert!(text.contains("two rounds\n"), "{text}");
-        assert!(text.contains("read     note 0[192..256] of ranks 0 to 15 but 3\n"), "{text}");
+        assert!(text.contains("read     entry 0[192..256] of ranks 0 to 15 but 3\n"), "{text}");
         assert!(
-            text.contains("write    note 1 of 64 B = what it has combined  -> all\n"),
+            text.contains("write    entry 1 of 64 B = what it has combined  -> all\n"),
             "{text}"
         );
         assert_eq!((sliced.written(), sliced.read()), (1024 + 64, 2 * 15 * 64));
@@ -344,7 +350,7 @@ mod tests {
     #[test]
     fn slots_are_told_fragment_by_fragment() {
         let call = Call::Allreduce { len: 1 << 20, of: OF, in_place: false };
-        let long = outline(&call, 1, 4);
+        let long = explain(&call, 1, 4);
         let text = long.to_string();
         for line in [
             "rank 1 of 4, by 2 slots of 131072 B a rank in shared memory, 8 fragments\n",
@@ -359,12 +365,12 @@ mod tests {
         // Three quarters are read by others, a quarter is combined here; of the result three quarters are others'.
         assert_eq!(long.written(), 1 << 20);
         assert_eq!(long.read(), (3 << 18) + (3 << 18));
-        let scan = outline(&Call::Scan { len: 1 << 16, of: OF, in_place: false }, 2, 4).to_string();
+        let scan = explain(&Call::Scan { len: 1 << 16, of: OF, in_place: false }, 2, 4).to_string();
         assert!(scan.contains("into each: what it and those before it have\n"), "{scan}");
         let gather = Call::Gather { root: 0, len: 4096, in_place: false };
-        let leaf = outline(&gather, 3, 4);
+        let leaf = explain(&gather, 3, 4);
         assert_eq!((leaf.written(), leaf.read()), (4096, 0));
-        let root = outline(&gather, 0, 4);
+        let root = explain(&gather, 0, 4);
         assert_eq!(root.read(), 3 * 4096);
         assert!(root.to_string().contains("unpack   recv[3][0..4096] = slot[0..4096]  <- 3\n"));
     }
@@ -372,16 +378,16 @@ mod tests {
     #[test]
     fn exchanges_are_told_rank_by_rank() {
         let call = |send, recv| Call::Alltoallv { send, recv, in_place: false };
-        let noted = outline(&call(&[8, 0, 24], &[8, 16, 0]), 0, 3);
+        let inline = explain(&call(&[8, 0, 24], &[8, 16, 0]), 0, 3);
         assert_eq!(
-            noted.to_string(),
-            "rank 0 of 3, by notes and cells of slots in shared memory\n  \
-             0  fill     note of 24 B  -> 2\n  \
+            inline.to_string(),
+            "rank 0 of 3, by mailboxes and cells of slots in shared memory\n  \
+             0  fill     entry of 24 B  -> 2\n  \
              1  copy     8 B of its own\n  \
              2  unpack   16 B  <- 1\n"
         );
-        assert_eq!((noted.written(), noted.read()), (24, 16));
-        let long = outline(&call(&[0, 1 << 20], &[0, 0]), 0, 2);
+        assert_eq!((inline.written(), inline.read()), (24, 16));
+        let long = explain(&call(&[0, 1 << 20], &[0, 0]), 0, 2);
         let text = long.to_string();
         assert!(
             text.contains(" fragments\n") && text.contains("fill     cell of 1048576 B  -> 1\n")
@@ -390,16 +396,16 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_this_way_has_no_outline() {
+    fn what_does_not_go_this_way_has_no_explanation() {
         let of = Reduction { unit: 1 << 20, commutative: true };
         let huge = Call::Allreduce { len: 2 << 20, of, in_place: false };
         assert_eq!(
-            SharedSegment::outline(&huge, 0, 2),
+            SharedSegment::explain(&huge, 0, 2),
             Ok(None),
             "an element is longer than a slot"
         );
-        assert_eq!(SharedSegment::outline(&Call::Barrier, 0, 1), Ok(None));
-        let wrong = SharedSegment::outline(&Call::Bcast { root: 2, len: 8 }, 0, 2);
+        assert_eq!(SharedSegment::explain(&Call::Barrier, 0, 1), Ok(None));
+        let wrong = SharedSegment::explain(&Call::Bcast { root: 2, len: 8 }, 0, 2);
         assert_eq!(wrong, Err(BuildError::NoSuchRank { rank: 2, ranks: 2 }));
     }
 }

@@ -1,42 +1,42 @@
-//! The note of a rank in an exchange: what it calls, and where others find its bytes.
+//! The entry of a rank in an exchange: what it calls, and where others find its bytes.
 
 use super::{Exchange, Lies, Place, Tools};
 use crate::Operation;
 use crate::execute::error::CollError;
 use crate::execute::sm::Area;
 use crate::execute::sm::direct::{self, Side};
-use crate::execute::sm::introduction::notice;
+use crate::execute::sm::header::notice;
 use crate::execute::sm::plan::{FAILED, LONG};
-use crate::execute::sm::routes::{self, Entry, HEAD_BYTES};
+use crate::execute::sm::routes::{self, DirectoryEntry, HEAD_BYTES};
 use crate::execute::sm::slots::slot;
 
-/// What a note's flags say: the bytes go with it.
-const NOTED: u8 = 1;
+/// What an entry's flags say: the bytes go with it.
+const INLINE: u8 = 1;
 /// They lie in a buffer that can be mapped.
 const DIRECT: u8 = 2;
 /// They lie in one that the kernel reads.
 const PEEKED: u8 = 4;
 
 impl Exchange {
-    /// This rank's note.
-    pub(super) fn write_note<'a>(&self, area: &'a mut Area) -> &'a [u8] {
+    /// This rank's entry.
+    pub(super) fn write_entry<'a>(&self, area: &'a mut Area) -> &'a [u8] {
         let mut head = [0; HEAD_BYTES];
         head[0] = self.plan.operation.code();
         head[1] = u8::try_from(self.course.first).unwrap_or(0);
         head[2] = match () {
-            () if self.plan.is_noted() => NOTED,
+            () if self.plan.is_inline() => INLINE,
             () if self.is_peeked => PEEKED,
             () if self.is_direct => DIRECT,
             () => 0,
         };
         head[4..8].copy_from_slice(&self.plan.root().to_le_bytes());
-        let ends = self.plan.is_noted().then(|| self.plan.ends().flatten());
+        let ends = self.plan.is_inline().then(|| self.plan.ends().flatten());
         let head = head.into_iter().chain(ends.into_iter().flatten());
-        area.headed(head, self.plan.note_bytes())
+        area.headed(head, self.plan.entry_bytes())
     }
 
-    /// What a rank's note says, if it fits what this rank expects.
-    pub(super) fn read_note(
+    /// What a rank's entry says, if it fits what this rank expects.
+    pub(super) fn read_entry(
         &self,
         rank: usize,
         kind: u8,
@@ -70,7 +70,7 @@ impl Exchange {
             true => Ok(()),
             false => Err(CollError::Length { rank: source, sent, expected }),
         };
-        if flags & NOTED != 0 {
+        if flags & INLINE != 0 {
             let entries = routes::ends_at(me);
             let mut ends = [0; 4];
             let ends = &mut ends[..entries.len()];
@@ -79,10 +79,10 @@ impl Exchange {
             fits(range.len() as u64)?;
             let into = place.area.kept(rank, range.len());
             place.mailbox.read(&place.mailboxes, rank, routes::data_at(ranks) + range.start, into);
-            return self.in_place(rank, expected, place).map(|()| Lies::Noted);
+            return self.in_place(rank, expected, place).map(|()| Lies::Inline);
         }
         let first = slot(usize::from(first), 0);
-        let entry = place.shared.read_entry((rank, first), me).map_err(|_| spoilt())?;
+        let entry = place.shared.read_directory_entry((rank, first), me).map_err(|_| spoilt())?;
         if flags & (DIRECT | PEEKED) != 0 {
             let [sent, _] = routes::numbers(entry);
             fits(sent)?;
@@ -94,7 +94,7 @@ impl Exchange {
             let mapping = direct::map(rank, Side::Input, expected, place, tools.pml.bml_mut())?;
             return Ok(Lies::Direct { mapping });
         }
-        let entry = Entry::read(entry, ranks).ok_or_else(spoilt)?;
+        let entry = DirectoryEntry::read(entry, ranks).ok_or_else(spoilt)?;
         fits(entry.bytes)?;
         self.in_place(rank, entry.cell.step, place)?;
         Ok(Lies::Slots { first, cell: entry.cell })
