@@ -18,7 +18,7 @@
 //! # Waiting
 //! [`SharedSegment::advance`] does what can be done and says whether the collective has ended; [`SharedSegment::look`]
 //! is a few loads, and says whether `advance` would get on. So a caller that waits looks some dozen times, makes
-//! progress and advances, and so on. Before it sleeps it calls [`SharedSegment::doze`], and then sleeps as for the
+//! progress and advances, and so on. Before it sleeps it calls [`SharedSegment::arm`], and then sleeps as for the
 //! request that it gives: the rank that is waited for then sends a message.
 //!
 //! # Failures
@@ -39,10 +39,9 @@
 )]
 mod act;
 mod buffers;
-mod course;
 #[allow(
     unsafe_code,
-    reason = "asks for keys of memory that is granted, and reads and writes cards"
+    reason = "asks for keys of memory that is granted, and reads and writes the key table"
 )]
 mod direct;
 mod exchange;
@@ -52,27 +51,28 @@ mod header;
 mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;
-#[allow(
-    unsafe_code,
-    reason = "has the kernel write to memory that the caller of `SharedSegment::begin` grants, and reads and writes cards"
-)]
-mod peek;
 mod pieces;
+mod place;
 mod plan;
 mod routes;
 mod short;
+#[allow(
+    unsafe_code,
+    reason = "has the kernel write to memory that the caller of `SharedSegment::begin` grants, and reads and writes the key table"
+)]
+mod single_copy;
 mod slots;
+mod state_machine;
 mod steps;
 mod subgroup;
 mod task;
 
 use std::task::Poll;
 
-use gapless_bml::Rank;
 use gapless_engine::{Engine, Reducer};
 use gapless_mem::{Lease, Words};
-use gapless_pml::{Pml, PmlError, RequestId};
-use gapless_sync::mailboxes::{Awaited, Broken, ENTRY_BYTES, Flag, Mailbox, Mailboxes, Readers};
+use gapless_pml::{Pml, RequestId};
+use gapless_sync::mailboxes::{Awaited, Broken, ENTRY_BYTES, Mailbox, Mailboxes};
 
 use super::SHARES_MAX;
 use super::act::Tools;
@@ -82,15 +82,16 @@ use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
 use buffers::UserBuffers;
-use course::Carried;
 use exchange::Exchange;
 pub use explain::Explanation;
 use fast_path::Halfway;
 pub use fast_path::Known;
 use long::{Kept, Long};
 pub use open::Opening;
+use place::Place;
 use short::Short;
 use slots::Slots;
+use state_machine::Carried;
 pub(super) use steps::Begun;
 use steps::Identity;
 use subgroup::Subgroup;
@@ -103,7 +104,7 @@ pub const SHORT_BYTES: u64 = ENTRY_BYTES as u64;
 /// How many bytes of others are read where they lie before others of this process have a turn.
 const AT_ONCE_MAX: u64 = 4 << 20;
 
-/// The memory of a segment: mailboxes, behind them slots, and then cards.
+/// The memory of a segment: mailboxes, behind them slots, and then the key table.
 #[derive(Debug)]
 struct SegmentMemory {
     words: Words,
@@ -135,20 +136,20 @@ impl SegmentMemory {
     /// Bytes of all of it. What is not used takes no memory.
     fn bytes(ranks: usize) -> Option<u64> {
         let slots = pieces::slot_bytes(ranks).checked_mul((ranks * pieces::SLOTS) as u64)?;
-        let cards = direct::cards_bytes(ranks);
-        let words = SegmentMemory::first_slot(ranks)?.checked_add(slots)?.checked_add(cards)?;
+        let keys = direct::key_table_bytes(ranks);
+        let words = SegmentMemory::first_slot(ranks)?.checked_add(slots)?.checked_add(keys)?;
         words.checked_next_multiple_of(4096)?.checked_add(Control::bytes(ranks))
     }
 
-    /// The words behind the cards, by which ranks on one GPU go.
+    /// The words behind the key table, by which ranks on one GPU go.
     #[allow(unsafe_code, reason = "vouches for a part of the segment's memory")]
     fn control(&self) -> Option<Control> {
         let (all, bytes) = (SegmentMemory::bytes(self.ranks)?, Control::bytes(self.ranks));
         let at = all.checked_sub(SegmentMemory::first_slot(self.ranks)?)?.checked_sub(bytes)?;
         let lease = self.slots.sub(at, bytes).ok()?;
         // SAFETY: whoever made the segment's memory has promised that it is initialised, valid for reads and writes
-        // while the lease lives, and reached through the segment only. Slots and cards end before these bytes, which
-        // `Control` reaches as words only.
+        // while the lease lives, and reached through the segment only. Slots and the key table end before these bytes,
+        // which `Control` reaches as words only.
         Control::new(unsafe { Words::new(lease) }.ok()?, self.ranks)
     }
 
@@ -184,7 +185,7 @@ pub struct SharedSegment {
     /// What somebody has written over that others wait for.
     spoilt: Option<Broken>,
     /// The message that would wake it, once it has slept.
-    bell: Option<RequestId>,
+    wake_request: Option<RequestId>,
 }
 
 /// Private memory: what this rank contributes, a result, and the blocks that were read.
@@ -242,7 +243,7 @@ impl SharedSegment {
             tried: None,
             asleep: None,
             spoilt: None,
-            bell: None,
+            wake_request: None,
         }
     }
 
@@ -452,10 +453,10 @@ impl SharedSegment {
     }
 
     /// Announces that this rank is about to sleep: afterwards call [`advance`](SharedSegment::advance) once more, and
-    /// if that is pending and what was announced [still holds](SharedSegment::is_announced), sleep until the request
+    /// if that is pending and what was announced [still holds](SharedSegment::is_armed), sleep until the request
     /// has ended. `None`: it must not sleep, because only polling gets on, or because somebody has written over what
     /// others wait for, which is looked at here. Announcing again what was announced is cheap.
-    pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
+    pub fn arm(&mut self, pml: &mut Pml) -> Option<RequestId> {
         self.spoilt = self.mailbox.overwritten(&self.shared.mailboxes());
         if self.spoilt.is_some() {
             return None;
@@ -464,13 +465,14 @@ impl SharedSegment {
         let going = going?;
         let awaited = going.awaited(&mut place)?;
         going.sleeps(&place);
-        let bell = act::bell(pml, (self.subgroup.comm(), self.wake_tag), self.bell)?;
-        let rung = self.bell.replace(bell) != Some(bell);
-        if rung || self.asleep != Some(awaited) {
+        let by = (self.subgroup.comm(), self.wake_tag);
+        let request = act::wake_request(pml, by, self.wake_request)?;
+        let is_new = self.wake_request.replace(request) != Some(request);
+        if is_new || self.asleep != Some(awaited) {
             self.asleep = self.mailbox.arm(&self.shared.mailboxes(), awaited).then_some(awaited);
             self.asleep?;
         }
-        Some(bell)
+        Some(request)
     }
 
     /// The process that this rank sleeps for.
@@ -482,7 +484,7 @@ impl SharedSegment {
 
     /// Whether what this rank has announced is still what it waits for: else it is not woken.
     #[must_use]
-    pub fn is_announced(&mut self) -> bool {
+    pub fn is_armed(&mut self) -> bool {
         let announced = self.asleep;
         let (going, mut place) = self.parts();
         let awaited = going.and_then(|going| going.awaited(&mut place));
@@ -508,103 +510,12 @@ impl SharedSegment {
 
     /// Gives up what it has with the endpoint; for a communicator that is freed.
     pub fn close(&mut self, pml: &mut Pml) {
-        if let Some(bell) = self.bell.take() {
+        if let Some(request) = self.wake_request.take() {
             // It may have ended.
-            let _ = pml.cancel_recv(bell);
-            let _ = pml.release(bell);
+            let _ = pml.cancel_recv(request);
+            let _ = pml.release(request);
         }
     }
-}
-
-/// What a collective works with, but for the endpoint.
-struct Place<'p> {
-    mailboxes: Mailboxes<'p>,
-    shared: &'p SegmentMemory,
-    mailbox: &'p mut Mailbox,
-    subgroup: &'p Subgroup,
-    wake_tag: i32,
-    area: &'p mut Area,
-    slots: &'p mut Slots,
-    seen: &'p mut u64,
-    /// Whether who is lost, or has gone on, is found out later.
-    only_looks: bool,
-}
-
-impl Place<'_> {
-    fn rank(&self) -> usize {
-        self.subgroup.local_rank()
-    }
-
-    /// How a rank was lost, if it is.
-    fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
-        let process = self.subgroup.process(rank).filter(|_| !self.only_looks)?;
-        pml.bml_mut().reach(Rank(process));
-        let (culprit, error) = pml.accuse(process)?;
-        let rank = self.subgroup.comm().rank_of(culprit).unwrap_or(self.subgroup.rank(rank));
-        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
-    }
-
-    /// The flag of a rank's entry of this round, if it is there.
-    ///
-    /// # Errors
-    /// It will never be.
-    #[inline]
-    fn entry(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
-        let scribbled = |broken| scribbled(self.subgroup, broken);
-        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
-        if found.is_some() || self.only_looks {
-            return Ok(found);
-        }
-        self.late_entry(pml, rank)
-    }
-
-    /// As `entry`, if it was not there.
-    fn late_entry(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
-        let scribbled = |broken| scribbled(self.subgroup, broken);
-        let loss = self.loss(pml, rank);
-        let past = !self.mailbox.is_behind(&self.mailboxes, rank, self.mailbox.round());
-        if loss.is_none() && !past {
-            return Ok(None);
-        }
-        // It may have written it before.
-        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
-        if found.is_some() {
-            return Ok(found);
-        }
-        let went_on = || CollError::WentOn { rank: self.subgroup.rank(rank) };
-        Err(loss.unwrap_or_else(went_on))
-    }
-
-    /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank:
-    /// it takes this one for lost.
-    fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
-        let rank = self.mailbox.was_excused(&self.mailboxes, read)?;
-        Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
-    }
-
-    /// Whether this rank can publish an entry in this round; `false`: a reader of an earlier one is behind.
-    fn has_room(&mut self, pml: &mut Pml) -> bool {
-        while let Some(rank) = self.mailbox.blocked_by(&self.mailboxes) {
-            if self.loss(pml, rank).is_none() {
-                return false;
-            }
-            self.mailbox.excuse(&self.mailboxes, rank);
-        }
-        true
-    }
-
-    /// Wakes ranks that sleep for something of this one's.
-    fn wake(&mut self, pml: &mut Pml, readers: Readers) {
-        let by = (self.subgroup, self.wake_tag);
-        self.mailbox.wake(&self.mailboxes, readers, |rank| act::wake(pml, by, rank));
-    }
-}
-
-fn scribbled(subgroup: &Subgroup, broken: Broken) -> CollError {
-    // In the mailboxes, ranks are local ranks.
-    let rank = subgroup.rank(broken.rank);
-    let broken = Broken { rank: rank as usize, ..broken };
-    CollError::Scribbled { rank, what: broken.to_string() }
 }
 
 #[cfg(test)]

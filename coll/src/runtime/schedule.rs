@@ -62,13 +62,13 @@ unsafe impl Module for ByMessages {
 
     fn arm(&mut self, cx: &mut Cx<'_>) -> Armed {
         match self.at_work() {
-            Some(segment) => segment.doze(cx.pml).map_or(Armed::Poll, Armed::Until),
+            Some(segment) => segment.arm(cx.pml).map_or(Armed::Poll, Armed::Until),
             None => Armed::Messages,
         }
     }
 
     fn is_armed(&mut self) -> bool {
-        self.at_work().is_none_or(SharedSegment::is_announced)
+        self.at_work().is_none_or(SharedSegment::is_armed)
     }
 
     fn is_busy(&self, op: &CollOp) -> bool {

@@ -35,11 +35,11 @@ unsafe impl Module for SharedSegment {
     }
 
     fn arm(&mut self, cx: &mut Cx<'_>) -> Armed {
-        self.doze(cx.pml).map_or(Armed::Poll, Armed::Until)
+        SharedSegment::arm(self, cx.pml).map_or(Armed::Poll, Armed::Until)
     }
 
     fn is_armed(&mut self) -> bool {
-        self.is_announced()
+        SharedSegment::is_armed(self)
     }
 
     fn is_busy(&self, _: &CollOp) -> bool {

@@ -3,7 +3,7 @@ pub(crate) mod calls;
 mod given_up;
 mod kept;
 mod lengths;
-mod peeked;
+mod single_copy;
 
 use super::*;
 use crate::job::Job;
@@ -469,21 +469,21 @@ fn sleepers_are_woken_by_a_message() {
         one.begin((1, &mut segments[1]), number, &calls[1]).unwrap();
         assert_eq!(advance(&mut segments[1], job.pml(1)), Poll::Pending);
         assert!(!segments[1].look());
-        let bell = sleeps.then(|| {
-            let bell = segments[1].doze(job.pml(1)).unwrap();
-            assert_eq!(segments[1].doze(job.pml(1)), Some(bell), "the same sleep");
+        let wake_request = sleeps.then(|| {
+            let wake_request = segments[1].arm(job.pml(1)).unwrap();
+            assert_eq!(segments[1].arm(job.pml(1)), Some(wake_request), "the same sleep");
             assert_eq!(advance(&mut segments[1], job.pml(1)), Poll::Pending);
-            bell
+            wake_request
         });
         job.progress();
-        if let Some(bell) = bell {
-            assert_eq!(job.pml(1).collect(bell).unwrap(), None);
+        if let Some(wake_request) = wake_request {
+            assert_eq!(job.pml(1).collect(wake_request).unwrap(), None);
         }
         one.begin((0, &mut segments[0]), number, &calls[0]).unwrap();
         assert_eq!(advance(&mut segments[0], job.pml(0)), Poll::Ready(Ok(())));
         job.progress();
-        if let Some(bell) = bell {
-            assert!(job.pml(1).collect(bell).unwrap().is_some(), "it was rung");
+        if let Some(wake_request) = wake_request {
+            assert!(job.pml(1).collect(wake_request).unwrap().is_some(), "it was woken");
         }
         assert!(segments[1].look());
         assert_eq!(advance(&mut segments[1], job.pml(1)), Poll::Ready(Ok(())));

@@ -336,7 +336,7 @@ impl SegmentMemory {
     }
 
     /// Has the cache fetch the first bytes of where a piece goes, `most` at most; how many, if that is plain memory.
-    pub(super) fn warm(buffers: &UserBuffers<impl Described>, piece: &Piece, most: u64) -> u64 {
+    pub(super) fn prefetch(buffers: &UserBuffers<impl Described>, piece: &Piece, most: u64) -> u64 {
         let Lies::Plain(region) = buffers.piece(piece) else { return 0 };
         let first = region.sub(0, most.min(region.len())).unwrap_or(region);
         gapless_mem::prefetch_to_write(&first);
@@ -504,7 +504,7 @@ pub(super) unsafe fn bytes_mut<'b>(region: Option<Region>) -> Option<&'b mut [u8
 }
 
 /// The receive of the message that wakes this rank: the one that there is, if it has not ended.
-pub(super) fn bell(
+pub(super) fn wake_request(
     pml: &mut Pml,
     (comm, tag): (&Comm, i32),
     known: Option<RequestId>,

@@ -1,28 +1,29 @@
 //! Buffers that peers read where they lie, in long collectives: no slot is filled. They map the memory, or, if it
-//! cannot be mapped and each byte is for one of them only, read it by the kernel ([`super::peek`]).
+//! cannot be mapped and each byte is for one of them only, read it by the kernel ([`super::single_copy`]).
 //!
-//! Each rank decides for its own buffers. It writes a key for every reader on its cards, which lie behind the slots,
-//! and then the entry that says so. Its collective ends when nobody reads its memory any more.
+//! Each rank decides for its own buffers. It writes a key for every reader into the key table, which lies behind the
+//! slots, and then the entry that says so. Its collective ends when nobody reads its memory any more.
 
 use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
 use gapless_mem::{Lease, Region};
 
 use super::pieces::Plan;
 use super::slots::among;
-use super::{Place, SegmentMemory, peek};
+use super::{Place, SegmentMemory, single_copy};
 use crate::execute::error::CollError;
 
-/// With more ranks there are no cards: to write and to map so many keys takes longer than to fill slots.
+/// With more ranks there is no key table: to write and to map so many keys takes longer than to fill slots.
 pub(super) const RANKS_MAX: usize = 64;
 
 /// From so many bytes a rank on a buffer is worth its keys.
 pub(super) const BYTES_MIN: u64 = 16 << 10;
 
-/// Bytes of a key on a card: how long it is, and the key.
+/// Bytes of a key in a record: how long it is, and the key.
 pub(super) const KEY_BYTES: usize = 1 + RemoteKey::MAX_BYTES;
 
-/// Bytes of a card: a key, and whether the rank whose card it is can read memory of the one that it is for.
-const CARD_BYTES: usize = KEY_BYTES + 1;
+/// Bytes of a record of the key table: a key, and whether the rank that writes the record can read memory of the one
+/// that it is for.
+const KEY_RECORD_BYTES: usize = KEY_BYTES + 1;
 
 /// Which of its buffers a rank lets others read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,19 +58,19 @@ impl<T> Both<T> {
     }
 }
 
-/// Bytes of all cards.
-pub(super) fn cards_bytes(ranks: usize) -> u64 {
-    if ranks > RANKS_MAX { 0 } else { (2 * ranks * ranks * CARD_BYTES) as u64 }
+/// Bytes of the key table: a record for each rank, side and reader.
+pub(super) fn key_table_bytes(ranks: usize) -> u64 {
+    if ranks > RANKS_MAX { 0 } else { (2 * ranks * ranks * KEY_RECORD_BYTES) as u64 }
 }
 
 impl SegmentMemory {
-    /// The card with the key with which `reader` reads a buffer of `rank`'s.
-    pub(super) fn card(&self, rank: usize, side: Side, reader: usize) -> Option<Region> {
+    /// The record with the key with which `reader` reads a buffer of `rank`'s.
+    pub(super) fn key_record(&self, rank: usize, side: Side, reader: usize) -> Option<Region> {
         let sides = 2 * rank + usize::from(side == Side::Output);
-        let at = (sides * self.ranks + reader) * CARD_BYTES;
-        let cards = self.slots.region();
+        let at = (sides * self.ranks + reader) * KEY_RECORD_BYTES;
+        let behind = self.slots.region();
         let first = self.slot_bytes.checked_mul((self.ranks * super::pieces::SLOTS) as u64)?;
-        cards.sub(first.checked_add(at as u64)?, CARD_BYTES as u64).ok()
+        behind.sub(first.checked_add(at as u64)?, KEY_RECORD_BYTES as u64).ok()
     }
 }
 
@@ -78,18 +79,18 @@ impl SegmentMemory {
 pub(super) struct Offered {
     pub(super) own: Both<Region>,
     /// Whether what it contributes is read by the kernel, and not mapped.
-    is_peeked: bool,
+    by_single_copy: bool,
 }
 
 /// Flags of an entry: what is mapped, as [`Both::flags`] says; or what is contributed is read by the kernel.
 const INPUT: u8 = 1;
 const OUTPUT: u8 = 2;
-const PEEKED: u8 = 4;
+const SINGLE_COPY: u8 = 4;
 
 impl Offered {
     pub(super) fn flags(&self) -> u8 {
         let flags = self.own.flags();
-        if self.is_peeked { flags & !INPUT | PEEKED } else { flags }
+        if self.by_single_copy { flags & !INPUT | SINGLE_COPY } else { flags }
     }
 }
 
@@ -105,9 +106,10 @@ pub(super) fn offer(
     if ranks > RANKS_MAX {
         return Offered::default();
     }
-    let peeks = plan.has_own_readers() && plan.len() >= peek::least(plan.sources());
-    if peeks {
-        peek::tell_what_is_seen(place, bml);
+    let may_single_copy =
+        plan.has_own_readers() && plan.len() >= single_copy::least(plan.sources());
+    if may_single_copy {
+        single_copy::tell_what_is_seen(place, bml);
     }
     if plan.input_bytes(place.rank()) < BYTES_MIN.saturating_mul(ranks as u64) {
         return Offered::default();
@@ -122,18 +124,18 @@ pub(super) fn offer(
     };
     let output = recv.filter(|_| plan.shares_results());
     let mut own = Both { input: shared(input, Side::Input), output: shared(output, Side::Output) };
-    let is_peeked = own.input.is_none()
-        && peeks
+    let by_single_copy = own.input.is_none()
+        && may_single_copy
         && input.is_some_and(|region| {
             readers().all(|reader| {
-                peek::is_seen(reader, place)
-                    && peek::write_key(region, reader, place, bml).is_some()
+                single_copy::is_seen(reader, place)
+                    && single_copy::write_key(region, reader, place, bml).is_some()
             })
         });
-    if is_peeked {
+    if by_single_copy {
         own.input = input;
     }
-    Offered { own, is_peeked }
+    Offered { own, by_single_copy }
 }
 
 /// Writes a key for one reader; `None`: there is none.
@@ -148,22 +150,23 @@ pub(super) fn write_key(
     // SAFETY: the region is of a buffer that the caller of `SharedSegment::begin` grants until the collective has
     // ended; nothing keeps a clone of the lease after the call (rule 2 of `Mapped`).
     let lease = unsafe { Lease::kept_by_caller(region) };
-    write_card(&mapped.key(peer, &lease)?, (side, reader), place)
+    store_key(&mapped.key(peer, &lease)?, (side, reader), place)
 }
 
-pub(super) fn write_card(
+pub(super) fn store_key(
     key: &RemoteKey,
     (side, reader): (Side, usize),
     place: &Place<'_>,
 ) -> Option<()> {
-    let card = place.shared.card(place.rank(), side, reader)?;
+    let record = place.shared.key_record(place.rank(), side, reader)?;
     let bytes = key.as_bytes();
     let mut written = [0; KEY_BYTES];
     written[0] = u8::try_from(bytes.len()).ok()?;
     written[1..].get_mut(..bytes.len())?.copy_from_slice(bytes);
-    // SAFETY: cards are mapped memory, which no reference of this process covers. This rank alone writes its own, and
-    // whoever read an earlier key there has done so: that collective has ended, here and there, or has failed.
-    unsafe { gapless_mem::write(&card, 0, &written) }.ok()
+    // SAFETY: the key table is mapped memory, which no reference of this process covers. This rank alone writes its own
+    // records, and whoever read an earlier key there has done so: that collective has ended, here and there, or has
+    // failed.
+    unsafe { gapless_mem::write(&record, 0, &written) }.ok()
 }
 
 /// Where a rank that was met lets others read its buffers.
@@ -171,7 +174,7 @@ pub(super) fn write_card(
 pub(super) struct Direct {
     pub(super) mapped: Both<Mapping>,
     /// The key by which what it contributes is read by the kernel.
-    pub(super) peeked: Option<RemoteKey>,
+    pub(super) single_copy_key: Option<RemoteKey>,
 }
 
 /// Finds the buffers of a rank that its flags name.
@@ -188,15 +191,15 @@ pub(super) fn accept(
     let output = (flags & OUTPUT != 0 && plan.shares_results())
         .then(|| map(Side::Output, plan.len()))
         .transpose()?;
-    let is_peeked = flags & PEEKED != 0 && plan.has_own_readers();
-    let peeked = is_peeked.then(|| card_of(rank, place));
-    Ok(Direct { mapped: Both { input, output }, peeked: peeked.transpose()? })
+    let by_single_copy = flags & SINGLE_COPY != 0 && plan.has_own_readers();
+    let single_copy_key = by_single_copy.then(|| single_copy_key_of(rank, place));
+    Ok(Direct { mapped: Both { input, output }, single_copy_key: single_copy_key.transpose()? })
 }
 
 /// The key by which what a rank contributes is read by the kernel.
-pub(super) fn card_of(rank: usize, place: &Place<'_>) -> Result<RemoteKey, CollError> {
+pub(super) fn single_copy_key_of(rank: usize, place: &Place<'_>) -> Result<RemoteKey, CollError> {
     let refused = |reason| CollError::NotMapped { rank: place.subgroup.rank(rank), reason };
-    read_card(rank, Side::Input, place).map_err(refused)
+    load_key(rank, Side::Input, place).map_err(refused)
 }
 
 /// Maps a buffer of a rank, of so many bytes at least.
@@ -218,7 +221,7 @@ pub(super) fn map(
 }
 
 fn read_key(rank: usize, side: Side, place: &Place<'_>, bml: &mut Bml) -> Result<Mapping, String> {
-    let key = read_card(rank, side, place)?;
+    let key = load_key(rank, side, place)?;
     let process = place.subgroup.process(rank);
     let (peer, mapped) =
         process.and_then(|process| bml.mapped(Rank(process))).ok_or_else(no_key)?;
@@ -229,12 +232,12 @@ fn no_key() -> String {
     "there is no key".to_owned()
 }
 
-fn read_card(rank: usize, side: Side, place: &Place<'_>) -> Result<RemoteKey, String> {
-    let card = place.shared.card(rank, side, place.rank()).ok_or_else(no_key)?;
+fn load_key(rank: usize, side: Side, place: &Place<'_>) -> Result<RemoteKey, String> {
+    let record = place.shared.key_record(rank, side, place.rank()).ok_or_else(no_key)?;
     let mut written = [0; KEY_BYTES];
-    // SAFETY: as in `write_card`; the rank wrote its key before its entry, and if it writes meanwhile, the bytes are
+    // SAFETY: as in `store_key`; the rank wrote its key before its entry, and if it writes meanwhile, the bytes are
     // arbitrary.
-    unsafe { gapless_mem::read(&card, 0, &mut written) }.map_err(|error| error.to_string())?;
+    unsafe { gapless_mem::read(&record, 0, &mut written) }.map_err(|error| error.to_string())?;
     let [len, key @ ..] = &written;
     key.get(..usize::from(*len)).and_then(RemoteKey::new).ok_or_else(no_key)
 }

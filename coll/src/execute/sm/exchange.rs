@@ -7,10 +7,10 @@
 //! collect    unpack the own cell of each sender's slot, or what lay in its entry
 //! ```
 //!
-//! Whether a sender's bytes go with its entry or through its slots is its own affair ([`super::routes`]): its entry says
-//! so. Each rank goes through as many fragments as it sends or gets. It waits for nobody of whom it expects nothing;
-//! its own slots are free again when their readers are further, or done. Of ranks under way, one in the earliest
-//! fragment waits for none that is later, so all get on.
+//! Whether a sender's bytes go with its entry or through its slots is its own affair ([`super::routes`]): its entry
+//! says so. Each rank goes through as many fragments as it sends or gets. It waits for nobody of whom it expects
+//! nothing; its own slots are free again when their readers are further, or done. Of ranks under way, one in the
+//! earliest fragment waits for none that is later, so all get on.
 //!
 //! What a rank sends to itself goes at once, if it is plain memory. If peers can map that, or read it by the kernel,
 //! and it is long, they read it where it lies ([`super::direct`]), and there is but one fragment. The exchange ends
@@ -23,13 +23,13 @@ use gapless_sync::mailboxes::{Moment, Readers};
 
 use super::act::Stretch;
 use super::buffers::UserBuffers;
-use super::course::{Course, Next, Stage, Steps};
 use super::direct::{self, Side};
 use super::pieces::{Piece, done, exposed};
 use super::plan::LONG;
 use super::routes::{self, Cell, Plan, window};
 use super::slots::{Filled, Slots};
-use super::{AT_ONCE_MAX, Place, SegmentMemory, peek};
+use super::state_machine::{Next, Progress, Stage, StateMachine};
+use super::{AT_ONCE_MAX, Place, SegmentMemory, single_copy};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 
@@ -37,7 +37,7 @@ use crate::execute::error::CollError;
 #[derive(Debug)]
 pub(super) struct Exchange {
     /// The first: with it ends what engines do.
-    course: Course,
+    progress: Progress,
     plan: Plan,
     buffers: UserBuffers,
     /// How many there are for this rank; known when it has met those that send to it.
@@ -49,7 +49,7 @@ pub(super) struct Exchange {
     /// Whether others read that where it lies.
     is_direct: bool,
     /// Whether they do so by the kernel.
-    is_peeked: bool,
+    by_single_copy: bool,
 }
 
 /// Where what a rank sends to this one lies.
@@ -62,22 +62,22 @@ enum Lies {
     /// In its buffer.
     Direct { mapping: Mapping },
     /// There, and the kernel reads it.
-    Peeked { key: RemoteKey },
+    SingleCopy { key: RemoteKey },
 }
 
 impl Lies {
     fn is_in_its_buffer(&self) -> bool {
-        matches!(self, Lies::Direct { .. } | Lies::Peeked { .. })
+        matches!(self, Lies::Direct { .. } | Lies::SingleCopy { .. })
     }
 }
 
-impl Steps for Exchange {
-    fn course(&self) -> &Course {
-        &self.course
+impl StateMachine for Exchange {
+    fn progress(&self) -> &Progress {
+        &self.progress
     }
 
-    fn course_mut(&mut self) -> &mut Course {
-        &mut self.course
+    fn progress_mut(&mut self) -> &mut Progress {
+        &mut self.progress
     }
 
     fn step(
@@ -106,8 +106,8 @@ impl Steps for Exchange {
 
     /// One whose bytes come in a cell or entry of its own.
     fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
-        let at = (self.turn_of(place), exposed(self.course.fragment));
-        (self.course.at < self.met.len()).then_some(at)
+        let at = (self.turn_of(place), exposed(self.progress.fragment));
+        (self.progress.at < self.met.len()).then_some(at)
     }
 }
 
@@ -121,14 +121,14 @@ impl Exchange {
         slots: &Slots,
     ) -> Exchange {
         Exchange {
-            course: Course::new(round, slots.next),
+            progress: Progress::new(round, slots.next),
             plan,
             buffers,
             fragments: 0,
             met: (0..ranks).map(|_| None).collect(),
             is_plain,
             is_direct: false,
-            is_peeked: false,
+            by_single_copy: false,
         }
     }
 
@@ -138,26 +138,33 @@ impl Exchange {
             return None;
         }
         let ranks = self.met.len();
-        if (0..ranks).any(|rank| self.plan.into.bytes(rank) >= peek::BYTES_MIN) {
-            peek::tell_what_is_seen(place, tools.pml.bml_mut());
+        if (0..ranks).any(|rank| self.plan.into.bytes(rank) >= single_copy::BYTES_MIN) {
+            single_copy::tell_what_is_seen(place, tools.pml.bml_mut());
         }
         if self.is_plain {
             for (block, range, piece) in self.plan.own() {
                 let bytes = 0..range.end - range.start;
                 let Some(region) = self.buffers.block(block, range) else { continue };
                 let moved = Stretch::own(region, bytes).and_then(|from| {
-                    SegmentMemory::take(&self.buffers, &piece, &from, tools, &mut self.course.work)
+                    SegmentMemory::take(
+                        &self.buffers,
+                        &piece,
+                        &from,
+                        tools,
+                        &mut self.progress.work,
+                    )
                 });
-                self.course.work.started(moved);
+                self.progress.work.started(moved);
             }
         }
         if !self.plan.is_inline() {
-            (self.is_direct, self.is_peeked) = self.offer(place, tools.pml.bml_mut());
+            (self.is_direct, self.by_single_copy) = self.offer(place, tools.pml.bml_mut());
             return Some(Stage::Waiting);
         }
         for piece in self.plan.inline_pieces() {
-            let packed = place.area.fill_entry(&self.buffers, &piece, tools, &mut self.course.work);
-            self.course.work.started(packed);
+            let packed =
+                place.area.fill_entry(&self.buffers, &piece, tools, &mut self.progress.work);
+            self.progress.work.started(packed);
         }
         Some(Stage::Exposing)
     }
@@ -181,13 +188,13 @@ impl Exchange {
         if is_worth(direct::BYTES_MIN) && receivers().all(|rank| is_mapped(rank).is_some()) {
             return (true, false);
         }
-        let mut is_peeked = |rank: usize| {
-            let seen = region(rank).filter(|_| peek::is_seen(rank, place))?;
-            peek::write_key(seen, rank, place, bml)
+        let mut by_single_copy = |rank: usize| {
+            let seen = region(rank).filter(|_| single_copy::is_seen(rank, place))?;
+            single_copy::write_key(seen, rank, place, bml)
         };
-        let is_peeked = is_worth(peek::least(receivers().count()))
-            && receivers().all(|rank| is_peeked(rank).is_some());
-        (is_peeked, is_peeked)
+        let by_single_copy = is_worth(single_copy::least(receivers().count()))
+            && receivers().all(|rank| by_single_copy(rank).is_some());
+        (by_single_copy, by_single_copy)
     }
 
     /// Fragments of what this rank sends.
@@ -206,40 +213,40 @@ impl Exchange {
 
     /// Fills the slot, once it is free, if there is something left to send.
     fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
-        if self.course.fragment >= self.sends() {
+        if self.progress.fragment >= self.sends() {
             return Ok(Some(Stage::Exposing));
         }
-        let own = (place.rank(), self.course.slot(self.course.first));
+        let own = (place.rank(), self.progress.slot(self.progress.first));
         let filled = Filled {
             readers: self.plan.readers().unwrap_or(Readers::One(place.rank())),
-            round: self.course.round,
-            until: Moment::new(self.course.round, done(self.course.fragment)),
+            round: self.progress.round,
+            until: Moment::new(self.progress.round, done(self.progress.fragment)),
             others_write: false,
         };
         if !place.claim(own.1, filled, tools.pml)? {
             return Ok(None);
         }
-        if self.course.fragment == 0 {
+        if self.progress.fragment == 0 {
             let entries = self.directory();
-            self.course.work.started(place.shared.write_directory(own, entries.as_flattened()));
+            self.progress.work.started(place.shared.write_directory(own, entries.as_flattened()));
         }
-        for piece in self.plan.input(self.course.fragment).filter(|_| !self.is_direct) {
+        for piece in self.plan.input(self.progress.fragment).filter(|_| !self.is_direct) {
             let packed =
-                place.shared.fill(&self.buffers, &piece, own, tools, &mut self.course.work);
-            self.course.work.started(packed);
+                place.shared.fill(&self.buffers, &piece, own, tools, &mut self.progress.work);
+            self.progress.work.started(packed);
         }
         Ok(Some(Stage::Exposing))
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
     fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
-        if self.course.fragment > 0 {
-            if self.course.fragment < self.sends() {
-                self.course.report(place, tools, exposed(self.course.fragment));
+        if self.progress.fragment > 0 {
+            if self.progress.fragment < self.sends() {
+                self.progress.report(place, tools, exposed(self.progress.fragment));
             }
             return Stage::Collecting;
         }
-        self.course.introduce();
+        self.progress.publish_first();
         if let Some(readers) = self.plan.readers() {
             let entry = self.write_entry(place.area);
             place.mailbox.publish(&place.mailboxes, LONG, entry, readers);
@@ -250,34 +257,34 @@ impl Exchange {
 
     /// Beginning with the next rank, so that not all read the same slot at once.
     fn turn_of(&self, place: &Place<'_>) -> usize {
-        (place.rank() + 1 + self.course.at) % self.met.len()
+        (place.rank() + 1 + self.progress.at) % self.met.len()
     }
 
     /// Reads the entries of all that send something to this rank.
     fn meet(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
-        while self.course.at < self.met.len() {
+        while self.progress.at < self.met.len() {
             let rank = self.turn_of(place);
             let expected = self.plan.into.bytes(rank);
             if rank != place.rank() && expected > 0 {
                 let Some(flag) = place.entry(tools.pml, rank)? else { return Ok(None) };
                 self.met[rank] = Some(self.read_entry(rank, flag.kind, place, tools)?);
             }
-            self.course.at += 1;
+            self.progress.at += 1;
         }
         let fragments = self.met.iter().enumerate().map(|(rank, lies)| match lies {
             Some(Lies::Slots { cell, .. }) => self.plan.into.bytes(rank).div_ceil(cell.step),
-            Some(Lies::Inline | Lies::Direct { .. } | Lies::Peeked { .. }) => 1,
+            Some(Lies::Inline | Lies::Direct { .. } | Lies::SingleCopy { .. }) => 1,
             None => 0,
         });
         self.fragments = fragments.max().unwrap_or(0).max(self.sends()).max(1);
-        self.course.at = 0;
+        self.progress.at = 0;
         Ok(Some(Stage::Collecting))
     }
 
     /// Reads what this rank gets.
     fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         let mut read_at_once = 0;
-        while self.course.at < self.met.len() {
+        while self.progress.at < self.met.len() {
             let rank = self.turn_of(place);
             let expected = self.plan.into.bytes(rank);
             let lies = match &self.met[rank] {
@@ -285,7 +292,7 @@ impl Exchange {
                 lies => lies.clone(),
             };
             match lies {
-                Some(Lies::Inline) if self.course.fragment == 0 => {
+                Some(Lies::Inline) if self.progress.fragment == 0 => {
                     for piece in self.plan.output(rank, 0..expected, 0) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
                         let source = match rank == place.rank() {
@@ -298,21 +305,21 @@ impl Exchange {
                                 &piece,
                                 &source,
                                 tools,
-                                &mut self.course.work,
+                                &mut self.progress.work,
                             )
                         });
-                        self.course.work.started(taken);
+                        self.progress.work.started(taken);
                     }
                 }
                 Some(Lies::Slots { first, cell }) => {
-                    let window = window(self.course.fragment, cell.step, expected);
+                    let window = window(self.progress.fragment, cell.step, expected);
                     if !window.is_empty() && rank != place.rank() {
-                        let step = exposed(self.course.fragment);
-                        if !self.course.wait((rank, step), place, tools)? {
+                        let step = exposed(self.progress.fragment);
+                        if !self.progress.wait((rank, step), place, tools)? {
                             return Ok(None);
                         }
                     }
-                    let slot = (rank, self.course.slot(first));
+                    let slot = (rank, self.progress.slot(first));
                     for piece in self.plan.output(rank, window, cell.at) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
                         let taken = Stretch::slot(place.shared, slot, bytes).and_then(|source| {
@@ -321,13 +328,13 @@ impl Exchange {
                                 &piece,
                                 &source,
                                 tools,
-                                &mut self.course.work,
+                                &mut self.progress.work,
                             )
                         });
-                        self.course.work.started(taken);
+                        self.progress.work.started(taken);
                     }
                 }
-                Some(Lies::Direct { mapping }) if self.course.fragment == 0 => {
+                Some(Lies::Direct { mapping }) if self.progress.fragment == 0 => {
                     for piece in self.plan.output(rank, 0..expected, 0) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
                         let taken = Stretch::mapped(&mapping, bytes).and_then(|source| {
@@ -336,20 +343,20 @@ impl Exchange {
                                 &piece,
                                 &source,
                                 tools,
-                                &mut self.course.work,
+                                &mut self.progress.work,
                             )
                         });
-                        self.course.work.started(taken);
+                        self.progress.work.started(taken);
                     }
                 }
-                Some(Lies::Peeked { key }) if self.course.fragment == 0 => {
+                Some(Lies::SingleCopy { key }) if self.progress.fragment == 0 => {
                     if read_at_once > AT_ONCE_MAX {
                         return Ok(None);
                     }
                     let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
                     let pieces = self.plan.output(rank, 0..expected, 0);
                     let key = (process, &key, |piece: &Piece| piece.at);
-                    match self.course.peek(&self.buffers, pieces, key, tools) {
+                    match self.progress.read_single_copy(&self.buffers, pieces, key, tools) {
                         Ok(true) => {}
                         Ok(false) => return Ok(None),
                         Err(unread) => {
@@ -360,7 +367,7 @@ impl Exchange {
                 }
                 _ => {}
             }
-            self.course.at += 1;
+            self.progress.at += 1;
         }
         Ok(Some(Stage::Unpacking))
     }
@@ -370,21 +377,21 @@ impl Exchange {
         match self.is_plain {
             true => None,
             false if self.plan.is_inline() => Some(Lies::Inline),
-            false => Some(Lies::Slots { first: self.course.first, cell: self.plan.own_cell()? }),
+            false => Some(Lies::Slots { first: self.progress.first, cell: self.plan.own_cell()? }),
         }
     }
 
     /// A fragment is over.
     fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
-        self.course.fragment += 1;
-        if self.course.fragment < self.fragments {
-            if self.course.fragment >= self.sends() {
+        self.progress.fragment += 1;
+        if self.progress.fragment < self.fragments {
+            if self.progress.fragment >= self.sends() {
                 // Who still sends says so with the next fragment.
-                self.course.report(place, tools, done(self.course.fragment - 1));
+                self.progress.report(place, tools, done(self.progress.fragment - 1));
             }
             return Stage::Waiting;
         }
-        self.course.end(place, tools);
-        Stage::Recalling
+        self.progress.end(place, tools);
+        Stage::Revoking
     }
 }

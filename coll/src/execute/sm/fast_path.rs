@@ -3,10 +3,10 @@
 //! What depends on the call alone is found out without a segment ([`Known`]). A long call goes through the steps of
 //! [`Long`] until one would wait for longer than a few loads; [`SharedSegment::begin_task`] goes on from there. A short
 //! one has a body of its own: it stores, waits for a few loads' time, and loads. Its bytes go from the user's memory
-//! into the entry, and out of entries into the user's memory. [`Short`](super::short::Short) keeps them in private memory
-//! in between, so that it can stop at each step: these copies are spared here. All that is unusual is left to it: a
-//! rank that is late or lost, an entry that says something else, a reader that is behind. It goes on where this has
-//! stopped ([`Halfway`]).
+//! into the entry, and out of entries into the user's memory. [`Short`](super::short::Short) keeps them in private
+//! memory in between, so that it can stop at each step: these copies are spared here. All that is unusual is left to
+//! it: a rank that is late or lost, an entry that says something else, a reader that is behind. It goes on where this
+//! has stopped ([`Halfway`]).
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use gapless_pml::Pml;
 use gapless_sync::mailboxes::{Flag, Mailbox, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
-use super::long::{Lent, Long};
+use super::long::{Long, Tried};
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
 use super::subgroup::Subgroup;
@@ -202,7 +202,7 @@ impl SharedSegment {
         }
         self.mailbox.begin(number);
         let buffers = UserBuffers::plain(send, recv);
-        let terms = Lent { plan, combine: known.combine.as_ref(), buffers };
+        let terms = Tried { plan, combine: known.combine.as_ref(), buffers };
         let of = (self.shared.ranks, self.mailbox.round());
         let mut long = Long::new(terms, of, &self.slots);
         let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, segment: None };
@@ -258,8 +258,8 @@ impl At<'_> {
         }
     }
 
-    /// A collective of one round: its bytes go straight from the user's memory into the entry, and out of entries into the
-    /// user's memory.
+    /// A collective of one round: its bytes go straight from the user's memory into the entry, and out of entries into
+    /// the user's memory.
     ///
     /// # Safety
     /// As for [`SharedSegment::attempt`]: the input is part of what is valid for reads, the output of what is valid for
@@ -376,10 +376,10 @@ impl At<'_> {
         let Some(fold) = self.fold.filter(|_| output.len() == part.len() as u64) else {
             return false;
         };
-        // SAFETY: the caller's promise for this rank's memory. Words of an entry are valid for reads while the mailboxes
-        // are there. They were written before the flag that was read, and their rank writes them again when this one
-        // has read, or is lost to it (as with slots: the two are processes whose link has failed, and `is_intact` finds
-        // it out).
+        // SAFETY: the caller's promise for this rank's memory. Words of an entry are valid for reads while the
+        // mailboxes are there. They were written before the flag that was read, and their rank writes them again when
+        // this one has read, or is lost to it (as with slots: the two are processes whose link has failed, and
+        // `is_intact` finds it out).
         unsafe { act::fold(fold, round.sources.clone().map(source), output) }
     }
 

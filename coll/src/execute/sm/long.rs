@@ -29,29 +29,29 @@ use gapless_mem::Region;
 use gapless_sync::mailboxes::{Moment, Readers};
 
 use super::act::Stretch;
-use super::course::{Carried, Course, Next, Stage, Steps};
 use super::direct::{self, Both, Direct};
 use super::header::{agree, header};
 use super::pieces::{Plan, combined, done, exposed};
 use super::plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
+use super::state_machine::{Carried, Next, Progress, Stage, StateMachine};
 use super::{AT_ONCE_MAX, Place, SegmentMemory};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use terms::Terms;
-pub(super) use terms::{Kept, Lent};
+pub(super) use terms::{Kept, Tried};
 
 /// How many bytes of the user's memory a rank that waits has the cache fetch at a time.
-const WARM_BYTES: u64 = 16 << 10;
+const PREFETCH_BYTES: u64 = 16 << 10;
 
 /// A long collective that is under way, or was tried.
 #[derive(Debug)]
 pub(super) struct Long<T> {
     /// The first: with it ends what engines do.
-    course: Course,
+    progress: Progress,
     terms: T,
     /// The first fragment whose place in the user's memory was not fetched into the cache.
-    cold: u64,
+    prefetched: u64,
     /// Of this fragment, the slice of all slots that this rank combines.
     slice: Option<Range<u64>>,
     ranks: usize,
@@ -61,7 +61,7 @@ pub(super) struct Long<T> {
     /// Of those, the ones whose first slot is the second.
     second: [u64; RANKS_MAX / 64],
     /// Their buffers, if one of them lets others read some.
-    lent: Vec<Option<Direct>>,
+    theirs: Vec<Option<Direct>>,
     /// This rank's buffers that others read where they lie.
     own: Both<Region>,
     /// What its header says of them.
@@ -70,13 +70,13 @@ pub(super) struct Long<T> {
     plain: Option<Region>,
 }
 
-impl<T: Terms> Steps for Long<T> {
-    fn course(&self) -> &Course {
-        &self.course
+impl<T: Terms> StateMachine for Long<T> {
+    fn progress(&self) -> &Progress {
+        &self.progress
     }
 
-    fn course_mut(&mut self) -> &mut Course {
-        &mut self.course
+    fn progress_mut(&mut self) -> &mut Progress {
+        &mut self.progress
     }
 
     #[inline]
@@ -105,13 +105,13 @@ impl<T: Terms> Steps for Long<T> {
         self.has_met(rank).then(|| self.direct(rank).is_some())
     }
 
-    fn borrows(&self, _: usize) -> bool {
-        !self.lent.is_empty()
+    fn imports(&self, _: usize) -> bool {
+        !self.theirs.is_empty()
     }
 
     fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
-        let Course { fragment, at, .. } = self.course;
-        if self.course.is_gathering() {
+        let Progress { fragment, at, .. } = self.progress;
+        if self.progress.is_gathering() {
             let ranks = self.ranks;
             return (at < ranks).then(|| ((place.rank() + 1 + at) % ranks, exposed(fragment)));
         }
@@ -124,7 +124,7 @@ impl<T> Long<T> {
     /// Nothing is to be dropped.
     #[inline]
     pub(super) fn is_bare(&self) -> bool {
-        self.course.is_bare() && self.lent.capacity() == 0
+        self.progress.is_bare() && self.theirs.capacity() == 0
     }
 
     /// How far it has come, without what was granted to try it.
@@ -133,8 +133,33 @@ impl<T> Long<T> {
     }
 
     fn with<U>(self, terms: U, plain: Option<Region>) -> Long<U> {
-        let Long { course, cold, slice, ranks, met, others, second, lent, own, flags, .. } = self;
-        Long { course, terms, cold, slice, ranks, met, others, second, lent, own, flags, plain }
+        let Long {
+            progress,
+            prefetched,
+            slice,
+            ranks,
+            met,
+            others,
+            second,
+            theirs,
+            own,
+            flags,
+            ..
+        } = self;
+        Long {
+            progress,
+            terms,
+            prefetched,
+            slice,
+            ranks,
+            met,
+            others,
+            second,
+            theirs,
+            own,
+            flags,
+            plain,
+        }
     }
 }
 
@@ -156,15 +181,15 @@ impl<T: Terms> Long<T> {
     pub(super) fn new(terms: T, (ranks, round): (usize, u64), slots: &Slots) -> Long<T> {
         let plain = terms.buffers().contributed(terms.plan());
         Long {
-            course: Course::new(round, slots.next),
+            progress: Progress::new(round, slots.next),
             terms,
-            cold: 0,
+            prefetched: 0,
             slice: None,
             ranks,
             met: [0; _],
             others: 0,
             second: [0; _],
-            lent: Vec::new(),
+            theirs: Vec::new(),
             own: Both::default(),
             flags: 0,
             plain,
@@ -180,8 +205,8 @@ impl<T: Terms> Long<T> {
         look: &mut impl FnMut() -> bool,
     ) -> bool {
         let Some(stage) = self.begin(place, tools) else { return false };
-        self.course.stage = stage;
-        // Others read lent buffers for longer than they are granted so far.
+        self.progress.stage = stage;
+        // Others read exported buffers for longer than they are granted so far.
         if !self.own.is_empty() {
             return false;
         }
@@ -195,12 +220,12 @@ impl<T: Terms> Long<T> {
                 }
             }
         }
-        self.course.failure.is_none()
+        self.progress.failure.is_none()
     }
 
     /// What another lets this rank read where it lies.
     fn direct(&self, rank: usize) -> Option<&Direct> {
-        self.lent.get(rank)?.as_ref()
+        self.theirs.get(rank)?.as_ref()
     }
 
     fn plan(&self) -> &Plan {
@@ -209,7 +234,7 @@ impl<T: Terms> Long<T> {
 
     /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
     pub(super) fn doom(&mut self, error: CollError) {
-        self.course.doom(error);
+        self.progress.doom(error);
     }
 
     /// Finds out which of this rank's buffers others read where they lie.
@@ -230,10 +255,10 @@ impl<T: Terms> Long<T> {
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
     fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
-        if self.course.introduce() {
-            self.course.report(place, tools, exposed(self.course.fragment));
+        if self.progress.publish_first() {
+            self.progress.report(place, tools, exposed(self.progress.fragment));
         } else {
-            let header = header(self.plan(), place.rank(), self.course.first, self.flags);
+            let header = header(self.plan(), place.rank(), self.progress.first, self.flags);
             place.mailbox.publish(&place.mailboxes, LONG, &header, Readers::All);
             place.wake(tools.pml, Readers::All);
         }
@@ -248,21 +273,21 @@ impl<T: Terms> Long<T> {
 
     /// Fills the slot, once it is free, if it is needed.
     fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
-        self.course.at = 0;
-        self.slice = self.plan().combines(self.course.fragment);
+        self.progress.at = 0;
+        self.slice = self.plan().combines(self.progress.fragment);
         if !self.plan().exposes() && !self.keeps() {
-            let says = self.course.fragment == 0;
+            let says = self.progress.fragment == 0;
             return Ok(Some(if says { self.exposed(place, tools) } else { self.next() }));
         }
         let fills = self.own.input.is_none();
         if fills || (self.slice.is_some() && self.own.output.is_none()) {
             let filled = Filled {
                 readers: self.plan().readers(),
-                round: self.course.round,
-                until: Moment::new(self.course.round, done(self.course.fragment)),
+                round: self.progress.round,
+                until: Moment::new(self.progress.round, done(self.progress.fragment)),
                 others_write: self.plan().is_scan(),
             };
-            if !place.claim(self.course.slot(self.course.first), filled, tools.pml)? {
+            if !place.claim(self.progress.slot(self.progress.first), filled, tools.pml)? {
                 return Ok(None);
             }
         }
@@ -270,10 +295,10 @@ impl<T: Terms> Long<T> {
             self.fill(place, tools);
         }
         if self.may_lengthen() {
-            let own = (place.rank(), self.course.slot(self.course.first));
-            self.course.work.started(place.shared.say_slept(own, self.course.slept));
+            let own = (place.rank(), self.progress.slot(self.progress.first));
+            self.progress.work.started(place.shared.say_slept(own, self.progress.slept));
         }
-        let is_filled = self.course.work.is_done();
+        let is_filled = self.progress.work.is_done();
         Ok(Some(if is_filled { self.exposed(place, tools) } else { Stage::Exposing }))
     }
 
@@ -285,9 +310,9 @@ impl<T: Terms> Long<T> {
 
     /// Starts to fill this rank's slot.
     fn fill(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
-        let own = (place.rank(), self.course.slot(self.course.first));
-        for piece in self.terms.plan().input(self.course.fragment, self.plain.is_none()) {
-            let work = &mut self.course.work;
+        let own = (place.rank(), self.progress.slot(self.progress.first));
+        for piece in self.terms.plan().input(self.progress.fragment, self.plain.is_none()) {
+            let work = &mut self.progress.work;
             let packed = place.shared.fill(self.terms.buffers(), &piece, own, tools, work);
             work.started(packed);
         }
@@ -296,23 +321,23 @@ impl<T: Terms> Long<T> {
     /// Waits for all slots, and starts to combine this rank's slice.
     fn gather(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         let ranks = self.ranks;
-        if self.course.at == 0 && self.course.fragment == 0 {
+        if self.progress.at == 0 && self.progress.fragment == 0 {
             // Fetches all entries at once; each is looked at below.
             let _ = place.mailbox.all_there(&place.mailboxes, 0..ranks);
         }
-        while self.course.at < ranks {
-            let rank = (place.rank() + 1 + self.course.at) % ranks;
-            if !self.wait(rank, exposed(self.course.fragment), place, tools)? {
-                self.warm();
+        while self.progress.at < ranks {
+            let rank = (place.rank() + 1 + self.progress.at) % ranks;
+            if !self.wait(rank, exposed(self.progress.fragment), place, tools)? {
+                self.prefetch();
                 return Ok(None);
             }
-            self.course.at += 1;
+            self.progress.at += 1;
         }
         if let Some(slice) = self.slice.clone() {
             let combined = self.combine(slice, place, tools);
-            self.course.work.started(combined);
+            self.progress.work.started(combined);
         }
-        if !self.course.work.is_done() {
+        if !self.progress.work.is_done() {
             return Ok(Some(Stage::Combining));
         }
         self.intact(place)?;
@@ -321,23 +346,28 @@ impl<T: Terms> Long<T> {
 
     /// Tells the others that this rank's slice is combined.
     fn combined_all(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
-        self.course.report(place, tools, combined(self.course.fragment));
+        self.progress.report(place, tools, combined(self.progress.fragment));
         Stage::Collecting
     }
 
     /// While it waits: has the cache fetch where this rank will write.
-    fn warm(&mut self) {
+    fn prefetch(&mut self) {
         if self.terms.buffers().long().is_some() {
             return;
         }
-        let (mut left, mut fragment) = (WARM_BYTES, self.cold.max(self.course.fragment));
+        let (mut left, mut fragment) =
+            (PREFETCH_BYTES, self.prefetched.max(self.progress.fragment));
         while left > 0 && fragment < self.plan().fragments {
             for (_, _, piece) in (0..).map_while(|index| self.plan().output(fragment, index)) {
-                left = left.saturating_sub(SegmentMemory::warm(self.terms.buffers(), &piece, left));
+                left = left.saturating_sub(SegmentMemory::prefetch(
+                    self.terms.buffers(),
+                    &piece,
+                    left,
+                ));
             }
             fragment += 1;
         }
-        self.cold = fragment;
+        self.prefetched = fragment;
     }
 
     /// Starts to combine a slice of what all ranks contribute.
@@ -352,7 +382,7 @@ impl<T: Terms> Long<T> {
             for rank in 1..self.ranks {
                 let before = self.in_slot(rank - 1, slice.clone(), place)?;
                 let own = self.in_slot(rank, slice.clone(), place)?;
-                let (sources, work) = ([before, own], &mut self.course.work);
+                let (sources, work) = ([before, own], &mut self.progress.work);
                 SegmentMemory::reduce(combine, &sources, own.region(), tools, work)?;
             }
             return Ok(());
@@ -363,7 +393,7 @@ impl<T: Terms> Long<T> {
             return Ok(());
         }
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
-        SegmentMemory::reduce(combine, &sources, into, tools, &mut self.course.work)
+        SegmentMemory::reduce(combine, &sources, into, tools, &mut self.progress.work)
     }
 
     fn has_met(&self, rank: usize) -> bool {
@@ -373,7 +403,7 @@ impl<T: Terms> Long<T> {
     /// The first slot of a rank that was met, or of this one.
     fn first(&self, rank: usize) -> usize {
         let is_second = self.second[rank / 64] >> (rank % 64) & 1 == 1;
-        if self.has_met(rank) { usize::from(is_second) } else { self.course.first }
+        if self.has_met(rank) { usize::from(is_second) } else { self.progress.first }
     }
 
     /// A rank's slot.
@@ -383,7 +413,7 @@ impl<T: Terms> Long<T> {
         range: Range<u64>,
         place: &Place<'_>,
     ) -> Result<Stretch, EngineError> {
-        Stretch::slot(place.shared, (rank, self.course.slot(self.first(rank))), range)
+        Stretch::slot(place.shared, (rank, self.progress.slot(self.first(rank))), range)
     }
 
     /// What a rank contributes, as it lies in its slot or would lie there.
@@ -393,7 +423,7 @@ impl<T: Terms> Long<T> {
         range: Range<u64>,
         place: &Place<'_>,
     ) -> Result<Stretch, EngineError> {
-        let start = self.plan().position(self.course.fragment, range.start);
+        let start = self.plan().position(self.progress.fragment, range.start);
         let direct = start..start + (range.end - range.start);
         let mapped = self.direct(rank).and_then(|it| it.mapped.input.as_ref());
         match (mapped, self.plain) {
@@ -412,11 +442,11 @@ impl<T: Terms> Long<T> {
     ) -> Result<Stretch, EngineError> {
         if rank == place.rank()
             && let Some((target, own)) =
-                self.terms.buffers().recv.zip(self.plan().own_result(self.course.fragment))
+                self.terms.buffers().recv.zip(self.plan().own_result(self.progress.fragment))
         {
             return Stretch::own(target, own);
         }
-        let direct = self.plan().result(self.course.fragment, &slice);
+        let direct = self.plan().result(self.progress.fragment, &slice);
         let mapped = self.direct(rank).and_then(|it| it.mapped.output.as_ref());
         match (mapped, self.own.output) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
@@ -435,19 +465,19 @@ impl<T: Terms> Long<T> {
     fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         let mut read_at_once = 0;
         while let Some((rank, step, piece)) =
-            self.plan().output(self.course.fragment, self.course.at)
+            self.plan().output(self.progress.fragment, self.progress.at)
         {
-            let is_input = step == exposed(self.course.fragment);
-            let was_read = self.course.fragment > 0 && is_input && self.is_at_hand(rank, place);
+            let is_input = step == exposed(self.progress.fragment);
+            let was_read = self.progress.fragment > 0 && is_input && self.is_at_hand(rank, place);
             if piece.is_empty() || was_read || self.is_in_place(rank, is_input, place) {
-                self.course.at += 1;
+                self.progress.at += 1;
                 continue;
             }
             if read_at_once > AT_ONCE_MAX {
                 return Ok(None);
             }
             if !self.wait(rank, step, place, tools)? {
-                self.warm();
+                self.prefetch();
                 return Ok(None);
             }
             if is_input && self.is_at_hand(rank, place) {
@@ -455,7 +485,7 @@ impl<T: Terms> Long<T> {
                     return Ok(None);
                 };
                 read_at_once += read;
-                self.course.at += 1;
+                self.progress.at += 1;
                 continue;
             }
             let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
@@ -469,15 +499,15 @@ impl<T: Terms> Long<T> {
                     &piece,
                     &source,
                     tools,
-                    &mut self.course.work,
+                    &mut self.progress.work,
                 )
             });
             if let Err(error) = read {
-                self.course.work.fail(error);
+                self.progress.work.fail(error);
             }
-            self.course.at += 1;
+            self.progress.at += 1;
         }
-        if !self.course.work.is_done() {
+        if !self.progress.work.is_done() {
             return Ok(Some(Stage::Unpacking));
         }
         self.intact(place)?;
@@ -486,7 +516,10 @@ impl<T: Terms> Long<T> {
 
     /// Whether fragments may get longer. All ranks agree once they have met: it depends on what all know by then.
     fn may_lengthen(&self) -> bool {
-        T::MAY_LENGTHEN && self.plan().may_lengthen() && self.own.is_empty() && self.lent.is_empty()
+        T::MAY_LENGTHEN
+            && self.plan().may_lengthen()
+            && self.own.is_empty()
+            && self.theirs.is_empty()
     }
 
     /// Has the rest go in longer fragments, if a rank has said with this one that it has slept for one that had begun.
@@ -495,28 +528,28 @@ impl<T: Terms> Long<T> {
             return;
         }
         let says =
-            |rank: usize| place.shared.has_slept((rank, self.course.slot(self.first(rank)))).ok();
+            |rank: usize| place.shared.has_slept((rank, self.progress.slot(self.first(rank)))).ok();
         if (0..self.ranks).any(|rank| says(rank) == Some(true)) {
-            self.terms.lengthen(self.course.fragment + 1);
+            self.terms.lengthen(self.progress.fragment + 1);
         }
     }
 
     /// A fragment is over.
     fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
         self.lengthen(place);
-        self.course.fragment += 1;
-        if self.course.fragment < self.plan().fragments && !self.is_over_early(place) {
+        self.progress.fragment += 1;
+        if self.progress.fragment < self.plan().fragments && !self.is_over_early(place) {
             if !self.plan().exposes() {
                 // Whoever does says so with the next fragment.
-                self.course.report(place, tools, done(self.course.fragment - 1));
+                self.progress.report(place, tools, done(self.progress.fragment - 1));
             }
             return Stage::Waiting;
         }
-        self.course.end(place, tools);
+        self.progress.end(place, tools);
         if self.plan().together() && self.others + 1 == self.ranks {
-            place.mailbox.all_began(self.course.round);
+            place.mailbox.all_began(self.progress.round);
         }
-        if self.own.is_empty() { Stage::Over } else { Stage::Recalling }
+        if self.own.is_empty() { Stage::Over } else { Stage::Revoking }
     }
 
     /// Whether a rank has come so far.
@@ -533,7 +566,7 @@ impl<T: Terms> Long<T> {
         if !self.has_met(rank) && !self.meet(rank, place, tools)? {
             return Ok(false);
         }
-        self.course.wait((rank, step), place, tools)
+        self.progress.wait((rank, step), place, tools)
     }
 
     /// Reads a rank's first entry, if it is there.
@@ -546,10 +579,10 @@ impl<T: Terms> Long<T> {
         let Some(flag) = place.entry(tools.pml, rank)? else { return Ok(false) };
         let header = agree(self.plan(), rank, flag, place)?;
         if header.flags != 0 {
-            let lent = (rank, header.flags);
-            let direct = direct::accept(self.plan(), lent, place, tools.pml.bml_mut())?;
-            self.lent.resize_with(self.ranks, || None);
-            self.lent[rank] = Some(direct);
+            let named = (rank, header.flags);
+            let direct = direct::accept(self.plan(), named, place, tools.pml.bml_mut())?;
+            self.theirs.resize_with(self.ranks, || None);
+            self.theirs[rank] = Some(direct);
         }
         self.met[rank / 64] |= 1 << (rank % 64);
         self.others += 1;

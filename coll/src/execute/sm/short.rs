@@ -14,10 +14,10 @@ use gapless_sync::mailboxes::{Awaited, Flag, Readers};
 
 use super::Place;
 use super::buffers::UserBuffers;
-use super::course::Carried;
 use super::fast_path::Halfway;
 use super::header::read_header;
 use super::plan::{FAILED, LONG, Plan, Round, Then};
+use super::state_machine::Carried;
 use crate::Operation;
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::{CollError, NOTICE_BYTES};

@@ -12,6 +12,7 @@ use gapless_pml::Config;
 use super::*;
 use crate::Reduction;
 use crate::execute::{Blocks, Sequencer};
+use gapless_bml::Rank;
 
 fn endpoints(ranks: u32) -> Vec<Pml> {
     endpoints_of(ranks, Loopback::new)
@@ -116,7 +117,7 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                     segment.look();
                     // It finds that its own words are not its own.
                     if random(16) == 0 {
-                        let _ = segment.doze(pml);
+                        let _ = segment.arm(pml);
                     }
                     if let Poll::Ready(result) = segment.advance(pml, &HostEngine, &HostEngine) {
                         let spoilt =
@@ -200,7 +201,8 @@ fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
     assert_eq!(words, [[3; 8]; 2]);
 }
 
-/// Rank 1 waits for an entry of rank 0 that somebody has written over. Rank 0 finds that out when it waits the next time.
+/// Rank 1 waits for an entry of rank 0 that somebody has written over. Rank 0 finds that out when it waits the next
+/// time.
 #[test]
 fn whoever_waits_finds_that_its_own_entries_were_written_over() {
     let mut pmls = endpoints(2);
@@ -224,7 +226,7 @@ fn whoever_waits_finds_that_its_own_entries_were_written_over() {
     assert_eq!(advance(second, &mut pmls[1]), Poll::Pending);
     begin(first, 1);
     assert_eq!(advance(first, &mut pmls[0]), Poll::Pending);
-    assert_eq!(first.doze(&mut pmls[0]), None);
+    assert_eq!(first.arm(&mut pmls[0]), None);
     let ended = advance(first, &mut pmls[0]);
     assert!(matches!(ended, Poll::Ready(Err(CollError::Overwritten { .. }))), "{ended:?}");
     // What is as it was written is no reason to fail.
@@ -234,7 +236,7 @@ fn whoever_waits_finds_that_its_own_entries_were_written_over() {
     assert_eq!(advance(second, &mut pmls[1]), Poll::Ready(Ok(())));
     begin(second, 1);
     assert_eq!(advance(second, &mut pmls[1]), Poll::Pending);
-    second.doze(&mut pmls[1]).unwrap();
+    second.arm(&mut pmls[1]).unwrap();
     assert_eq!(second.awaits(), Some(0));
 }
 
@@ -243,7 +245,7 @@ fn whoever_waits_finds_that_its_own_entries_were_written_over() {
 fn what_is_spoilt_names_the_rank() {
     let pmls = endpoints(4);
     let subgroup = Subgroup::of(pmls[3].world(), &[2, 3]).unwrap();
-    let error = scribbled(&subgroup, Broken { rank: 0, expected: 2, found: 9 });
+    let error = place::scribbled(&subgroup, Broken { rank: 0, expected: 2, found: 9 });
     let CollError::Scribbled { rank: 2, what } = error else { panic!("{error}") };
     assert!(what.starts_with("rank 2 has written"), "{what}");
 }
@@ -280,7 +282,7 @@ fn nobody_sleeps_while_there_is_something_to_read() {
                 if *ended {
                     continue;
                 }
-                let dozes = segment.doze(pml).is_some();
+                let arms = segment.arm(pml).is_some();
                 match segment.advance(pml, &HostEngine, &HostEngine) {
                     Poll::Ready(result) => {
                         result.unwrap();
@@ -288,8 +290,8 @@ fn nobody_sleeps_while_there_is_something_to_read() {
                     }
                     Poll::Pending if segment.look() => {
                         stopped += 1;
-                        assert!(!dozes || !segment.is_announced(), "{call:?}: it would sleep");
-                        assert_eq!(segment.doze(pml), None, "{call:?}");
+                        assert!(!arms || !segment.is_armed(), "{call:?}: it would sleep");
+                        assert_eq!(segment.arm(pml), None, "{call:?}");
                     }
                     Poll::Pending => {}
                 }
@@ -304,7 +306,7 @@ fn nobody_sleeps_while_there_is_something_to_read() {
 
 /// How often two ranks find that they have to wait for each other in an all-reduce or all-gather of so many bytes. They
 /// may announce that they sleep.
-fn waits(call: &Call<'_>, dozes: bool) -> usize {
+fn waits(call: &Call<'_>, arms: bool) -> usize {
     let mut pmls = endpoints(2);
     let mut buffers: Vec<[Vec<u8>; 2]> = (0..2)
         .map(|me| {
@@ -338,7 +340,7 @@ fn waits(call: &Call<'_>, dozes: bool) -> usize {
                 Poll::Pending => {
                     waits += 1;
                     assert!(!segment.is_busy(), "{call:?}: the host's engine is done at once");
-                    assert!(!dozes || segment.doze(pml).is_some() || segment.look(), "{call:?}");
+                    assert!(!arms || segment.arm(pml).is_some() || segment.look(), "{call:?}");
                 }
             }
         }
@@ -362,7 +364,7 @@ fn who_sleeps_for_another_does_so_seldom() {
     for call in
         [Call::Allreduce { len, of, in_place: false }, Call::Allgather { len, in_place: false }]
     {
-        let [awake, asleep] = [false, true].map(|dozes| waits(&call, dozes));
+        let [awake, asleep] = [false, true].map(|arms| waits(&call, arms));
         assert!(awake > 128 && asleep < 40, "{call:?}: {awake} {asleep}");
     }
 }

@@ -110,19 +110,20 @@ fn sleepers_of_one_are_not_woken_by_another() {
     }
     let mut openings: Vec<_> = kept.iter().map(Kept::openings).collect();
     let mut segments = segments(&mut job, &mut openings);
-    let bells = [0, 1].map(|which: usize| {
+    let wake_requests = [0, 1].map(|which: usize| {
         let segment = segments[which][1].as_mut().unwrap();
         kept[which].all.begin((1, segment), 1, &calls[1]).unwrap();
         assert_eq!(advance(segment, job.pml(1)), Poll::Pending);
-        segment.doze(job.pml(1)).unwrap()
+        segment.arm(job.pml(1)).unwrap()
     });
     for which in [1, 0] {
         let segment = segments[which][0].as_mut().unwrap();
         kept[which].all.begin((0, segment), 1, &calls[0]).unwrap();
         assert_eq!(advance(segment, job.pml(0)), Poll::Ready(Ok(())));
         job.progress();
-        let rung = bells.map(|bell| job.pml(1).collect(bell).is_ok_and(|it| it.is_some()));
-        assert_eq!(rung, if which == 1 { [false, true] } else { [true, false] });
+        let woken =
+            wake_requests.map(|request| job.pml(1).collect(request).is_ok_and(|it| it.is_some()));
+        assert_eq!(woken, if which == 1 { [false, true] } else { [true, false] });
         let segment = segments[which][1].as_mut().unwrap();
         assert_eq!(advance(segment, job.pml(1)), Poll::Ready(Ok(())));
         segment.close(job.pml(1));

@@ -15,17 +15,17 @@ const INLINE: u8 = 1;
 /// They lie in a buffer that can be mapped.
 const DIRECT: u8 = 2;
 /// They lie in one that the kernel reads.
-const PEEKED: u8 = 4;
+const SINGLE_COPY: u8 = 4;
 
 impl Exchange {
     /// This rank's entry.
     pub(super) fn write_entry<'a>(&self, area: &'a mut Area) -> &'a [u8] {
         let mut head = [0; HEAD_BYTES];
         head[0] = self.plan.operation.code();
-        head[1] = u8::try_from(self.course.first).unwrap_or(0);
+        head[1] = u8::try_from(self.progress.first).unwrap_or(0);
         head[2] = match () {
             () if self.plan.is_inline() => INLINE,
-            () if self.is_peeked => PEEKED,
+            () if self.by_single_copy => SINGLE_COPY,
             () if self.is_direct => DIRECT,
             () => 0,
         };
@@ -83,13 +83,13 @@ impl Exchange {
         }
         let first = slot(usize::from(first), 0);
         let entry = place.shared.read_directory_entry((rank, first), me).map_err(|_| spoilt())?;
-        if flags & (DIRECT | PEEKED) != 0 {
+        if flags & (DIRECT | SINGLE_COPY) != 0 {
             let [sent, _] = routes::numbers(entry);
             fits(sent)?;
             self.in_place(rank, expected, place)?;
-            if flags & PEEKED != 0 {
-                let key = direct::card_of(rank, place)?;
-                return Ok(Lies::Peeked { key });
+            if flags & SINGLE_COPY != 0 {
+                let key = direct::single_copy_key_of(rank, place)?;
+                return Ok(Lies::SingleCopy { key });
             }
             let mapping = direct::map(rank, Side::Input, expected, place, tools.pml.bml_mut())?;
             return Ok(Lies::Direct { mapping });

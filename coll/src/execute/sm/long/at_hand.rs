@@ -5,14 +5,14 @@ use gapless_bml::RemoteKey;
 use super::{Long, Place, Terms, Tools};
 use crate::execute::error::CollError;
 use crate::execute::sm::SegmentMemory;
-use crate::execute::sm::course::Steps;
 use crate::execute::sm::direct::Direct;
 use crate::execute::sm::pieces::Piece;
+use crate::execute::sm::state_machine::StateMachine;
 
 impl<T: Terms> Long<T> {
     /// Whether all that a rank contributes can be read from its entry on.
     pub(super) fn is_at_hand(&self, rank: usize, place: &Place<'_>) -> bool {
-        let lies_there = |it: &Direct| it.mapped.input.is_some() || it.peeked.is_some();
+        let lies_there = |it: &Direct| it.mapped.input.is_some() || it.single_copy_key.is_some();
         let is_own = rank == place.rank();
         if is_own { self.plain.is_some() } else { self.direct(rank).is_some_and(lies_there) }
     }
@@ -37,11 +37,16 @@ impl<T: Terms> Long<T> {
     ) -> Result<Option<u64>, CollError> {
         let piece = self.plan().whole(rank, first);
         let (at, len) = (piece.at, piece.range.end - piece.range.start);
-        if let Some(key) = self.peeked(rank) {
+        if let Some(key) = self.single_copy_key(rank) {
             let from = self.plan().position(0, at);
             let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
             let key = (process, &key, |_: &Piece| from);
-            let read = self.course.peek(self.terms.buffers(), std::iter::once(piece), key, tools);
+            let read = self.progress.read_single_copy(
+                self.terms.buffers(),
+                std::iter::once(piece),
+                key,
+                tools,
+            );
             return match read {
                 Ok(is_all) => Ok(is_all.then_some(len)),
                 // Why, and whether the rank is lost, is found out when it is read again.
@@ -51,14 +56,20 @@ impl<T: Terms> Long<T> {
         }
         let source = self.contributed(rank, at..at + len, place);
         let read = source.and_then(|source| {
-            SegmentMemory::take(self.terms.buffers(), &piece, &source, tools, &mut self.course.work)
+            SegmentMemory::take(
+                self.terms.buffers(),
+                &piece,
+                &source,
+                tools,
+                &mut self.progress.work,
+            )
         });
-        self.course.work.started(read);
+        self.progress.work.started(read);
         Ok(Some(len))
     }
 
     /// The key by which what a rank contributes is read by the kernel, if it is.
-    fn peeked(&self, rank: usize) -> Option<RemoteKey> {
-        self.direct(rank)?.peeked
+    fn single_copy_key(&self, rank: usize) -> Option<RemoteKey> {
+        self.direct(rank)?.single_copy_key
     }
 }

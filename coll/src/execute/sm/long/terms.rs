@@ -1,4 +1,4 @@
-//! What a long collective goes by, and who has it: the call that is tried lends it, since to copy it takes as long as a
+//! What a long collective goes by, and who has it: a call that is tried borrows it, since to copy it takes as long as a
 //! step, and what goes on later keeps it.
 
 use crate::execute::rows::{Combine, Rows};
@@ -22,13 +22,13 @@ pub(in crate::execute::sm) trait Terms {
     fn lengthen(&mut self, from: u64);
 }
 
-pub(in crate::execute::sm) struct Lent<'k> {
+pub(in crate::execute::sm) struct Tried<'k> {
     pub(in crate::execute::sm) plan: &'k Plan,
     pub(in crate::execute::sm) combine: Option<&'k Combine>,
     pub(in crate::execute::sm) buffers: UserBuffers<()>,
 }
 
-impl Terms for Lent<'_> {
+impl Terms for Tried<'_> {
     /// What may is not tried.
     const MAY_LENGTHEN: bool = false;
     type Rows = ();

@@ -2,8 +2,8 @@
 //! ([`Rdma::single_copy_read`](gapless_bml::Rdma::single_copy_read)): the kernel copies once what goes through slots in
 //! two copies.
 //!
-//! Whether a rank can read another's memory so, it alone knows. It tells the other, by a byte on a card of its own,
-//! once the links are there: so the first such collectives go through slots.
+//! Whether a rank can read another's memory so, it alone knows. It tells the other, by a byte in a record of its own in
+//! the key table, once the links are there: so the first such collectives go through slots.
 
 use gapless_bml::{Bml, LinkError, Rank, RdmaError, RemoteKey};
 use gapless_engine::EngineError;
@@ -11,9 +11,9 @@ use gapless_mem::Region;
 use gapless_pml::{Pml, PmlError};
 
 use super::buffers::{Described, Lies, UserBuffers};
-use super::course::Course;
 use super::direct::{self, Side};
 use super::pieces::Piece;
+use super::state_machine::Progress;
 use super::{AT_ONCE_MAX, Memory, Place};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
@@ -44,9 +44,9 @@ pub(super) fn tell_what_is_seen(place: &mut Place<'_>, bml: &mut Bml) {
         let sees = process
             .and_then(|process| bml.rdma(Rank(process)))
             .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
-        if sees && let Some(card) = place.shared.card(me, Side::Input, rank) {
-            // SAFETY: as in `direct::write_card`; it is never anything else afterwards.
-            let written = unsafe { gapless_mem::write(&card, direct::KEY_BYTES as u64, &[1]) };
+        if sees && let Some(record) = place.shared.key_record(me, Side::Input, rank) {
+            // SAFETY: as in `direct::store_key`; it is never anything else afterwards.
+            let written = unsafe { gapless_mem::write(&record, direct::KEY_BYTES as u64, &[1]) };
             if written.is_ok() {
                 *place.seen |= bit;
             }
@@ -57,10 +57,10 @@ pub(super) fn tell_what_is_seen(place: &mut Place<'_>, bml: &mut Bml) {
 /// Whether a rank has told this one that it can read its memory by the kernel.
 pub(super) fn is_seen(reader: usize, place: &Place<'_>) -> bool {
     let mut told = [0];
-    let card = place.shared.card(reader, Side::Input, place.rank());
-    // SAFETY: as in `direct::read_card`; the byte is 0 until the rank has told.
-    let read =
-        card.map(|card| unsafe { gapless_mem::read(&card, direct::KEY_BYTES as u64, &mut told) });
+    let record = place.shared.key_record(reader, Side::Input, place.rank());
+    // SAFETY: as in `direct::load_key`; the byte is 0 until the rank has told.
+    let read = record
+        .map(|record| unsafe { gapless_mem::read(&record, direct::KEY_BYTES as u64, &mut told) });
     read.is_some_and(|read| read.is_ok()) && told == [1]
 }
 
@@ -73,7 +73,7 @@ pub(super) fn write_key(
 ) -> Option<()> {
     let (peer, rdma) = bml.rdma(Rank(place.subgroup.process(reader)?))?;
     let key = rdma.single_copy_key(peer, region)?;
-    direct::write_card(&key, (Side::Input, reader), place)
+    direct::store_key(&key, (Side::Input, reader), place)
 }
 
 /// Most bytes that are read by the kernel at a time, if they go to several places.
@@ -135,9 +135,9 @@ pub(super) fn read_to(
     Ok(bytes)
 }
 
-impl Course {
+impl Progress {
     /// Reads what this rank gets of another by the kernel, [so much](AT_ONCE_MAX) at a time; whether that is all.
-    pub(super) fn peek(
+    pub(super) fn read_single_copy(
         &mut self,
         buffers: &UserBuffers<impl Described>,
         pieces: impl Iterator<Item = Piece>,

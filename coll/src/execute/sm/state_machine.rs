@@ -1,6 +1,7 @@
-//! Collectives of many steps: their stages, how a rank tells others how far it is and hears of them, and how it fails.
+//! The state machine of collectives of many steps: their stages, how a rank tells others how far it is and hears of
+//! them, and how it fails.
 //!
-//! [`Steps`] is what differs between those whose lengths all know ([`super::long`]) and exchanges
+//! [`StateMachine`] is what differs between those whose lengths all know ([`super::long`]) and exchanges
 //! ([`super::exchange`]).
 
 use std::sync::atomic::{Ordering, fence};
@@ -29,7 +30,7 @@ pub(super) enum Stage {
     Unpacking,
     Failing,
     /// Others may still read this rank's buffers.
-    Recalling,
+    Revoking,
     Over,
     /// In a call, or a call has unwound.
     Torn,
@@ -72,10 +73,10 @@ pub(super) trait Carried {
 }
 
 /// A collective of many steps.
-pub(super) trait Steps {
-    fn course(&self) -> &Course;
+pub(super) trait StateMachine {
+    fn progress(&self) -> &Progress;
 
-    fn course_mut(&mut self) -> &mut Course;
+    fn progress_mut(&mut self) -> &mut Progress;
 
     /// One of the stages that are its own: not that of a failure, or one behind it. Those of work begin when that is
     /// over.
@@ -93,7 +94,7 @@ pub(super) trait Steps {
     fn met(&self, rank: usize) -> Option<bool>;
 
     /// Whether one of so many does.
-    fn borrows(&self, ranks: usize) -> bool {
+    fn imports(&self, ranks: usize) -> bool {
         (0..ranks).any(|rank| self.met(rank) == Some(true))
     }
 
@@ -101,7 +102,7 @@ pub(super) trait Steps {
     fn source(&self, place: &Place<'_>) -> Option<(usize, u32)>;
 
     /// Whether others may read this rank's buffers where they lie.
-    fn lends(&self, ranks: usize) -> bool {
+    fn exports(&self, ranks: usize) -> bool {
         (0..ranks).any(|rank| self.is_user(rank))
     }
 
@@ -109,10 +110,10 @@ pub(super) trait Steps {
     /// its buffers, or takes this one for lost.
     fn torn(&self, place: &Place<'_>) -> Option<CollError> {
         let ranks = || 0..place.shared.ranks;
-        let torn = match self.borrows(place.shared.ranks) {
+        let torn = match self.imports(place.shared.ranks) {
             true => {
                 let read = ranks().filter(|rank| self.met(*rank) == Some(true));
-                self.course().torn(read, place)
+                self.progress().torn(read, place)
             }
             false => None,
         };
@@ -122,9 +123,9 @@ pub(super) trait Steps {
     /// What was read is to be used.
     #[inline]
     fn intact(&mut self, place: &Place<'_>) -> Result<(), CollError> {
-        self.course_mut().at = 0;
+        self.progress_mut().at = 0;
         let ranks = place.shared.ranks;
-        if !self.borrows(ranks) && place.mailbox.was_excused(&place.mailboxes, 0..ranks).is_none() {
+        if !self.imports(ranks) && place.mailbox.was_excused(&place.mailboxes, 0..ranks).is_none() {
             return Ok(());
         }
         self.torn(place).map_or(Ok(()), Err)
@@ -133,11 +134,11 @@ pub(super) trait Steps {
     /// The first rank that may still read this one's buffers.
     fn user(&self, place: &mut Place<'_>) -> Option<usize> {
         let users = (0..place.shared.ranks).filter(|rank| self.is_user(*rank));
-        self.course().user(users, place)
+        self.progress().user(users, place)
     }
 
-    /// Whether none reads them any more.
-    fn recall(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+    /// Whether none reads them any more: who is lost is not waited for.
+    fn revoke(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
         while let Some(rank) = self.user(place) {
             if place.loss(tools.pml, rank).is_none() {
                 return false;
@@ -156,7 +157,7 @@ pub(super) trait Steps {
     ) -> Result<Next, CollError> {
         match stage {
             Stage::Exposing | Stage::Combining | Stage::Unpacking => {
-                let work = &mut self.course_mut().work;
+                let work = &mut self.progress_mut().work;
                 if !work.is_done() {
                     let Some(result) = work.result() else { return Ok(None) };
                     let failed = |error| CollError::Engine { rank: place.subgroup.own(), error };
@@ -166,10 +167,10 @@ pub(super) trait Steps {
                 self.step(stage, place, tools)
             }
             Stage::Failing => {
-                let told = self.course_mut().tell(place, tools);
-                Ok(told.then_some(Stage::Recalling))
+                let told = self.progress_mut().tell(place, tools);
+                Ok(told.then_some(Stage::Revoking))
             }
-            Stage::Recalling => Ok(self.recall(place, tools).then_some(Stage::Over)),
+            Stage::Revoking => Ok(self.revoke(place, tools).then_some(Stage::Over)),
             Stage::Over => Ok(Some(Stage::Over)),
             Stage::Torn => Ok(None),
             _ => self.step(stage, place, tools),
@@ -177,27 +178,27 @@ pub(super) trait Steps {
     }
 }
 
-impl<S: Steps> Carried for S {
+impl<S: StateMachine> Carried for S {
     fn is_torn(&self) -> bool {
-        self.course().stage == Stage::Torn
+        self.progress().stage == Stage::Torn
     }
 
     fn is_busy(&self) -> bool {
-        let Course { stage, work, .. } = self.course();
+        let Progress { stage, work, .. } = self.progress();
         stage.is_work() && work.is_pending()
     }
 
     fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
         loop {
-            let stage = std::mem::replace(&mut self.course_mut().stage, Stage::Torn);
+            let stage = std::mem::replace(&mut self.progress_mut().stage, Stage::Torn);
             let next = match self.go(stage, place, tools) {
                 Ok(next) => next,
                 Err(error) => {
-                    self.course_mut().failure.get_or_insert_with(|| Box::new(error));
+                    self.progress_mut().failure.get_or_insert_with(|| Box::new(error));
                     Some(Stage::Failing)
                 }
             };
-            self.course_mut().stage = next.unwrap_or(stage);
+            self.progress_mut().stage = next.unwrap_or(stage);
             match next {
                 Some(Stage::Over) => return true,
                 Some(_) => {}
@@ -207,28 +208,28 @@ impl<S: Steps> Carried for S {
     }
 
     fn result(&mut self) -> Result<(), CollError> {
-        self.course_mut().failure.take().map_or(Ok(()), |error| Err(*error))
+        self.progress_mut().failure.take().map_or(Ok(()), |error| Err(*error))
     }
 
     fn give_up(&mut self, place: &mut Place<'_>) {
-        let lends = self.lends(place.shared.ranks);
-        let course = self.course_mut();
-        course.work.drain();
-        if lends && course.stage != Stage::Over {
-            course.give_up(place);
+        let exports = self.exports(place.shared.ranks);
+        let progress = self.progress_mut();
+        progress.work.drain();
+        if exports && progress.stage != Stage::Over {
+            progress.give_up(place);
         }
-        course.stage = Stage::Torn;
+        progress.stage = Stage::Torn;
     }
 
     fn look(&self, place: &mut Place<'_>) -> bool {
-        let course = self.course();
-        match course.stage {
+        let progress = self.progress();
+        match progress.stage {
             Stage::Fresh | Stage::Failing => false,
-            Stage::Waiting => place.slot_reader(course.slot(course.first)).is_none(),
-            Stage::Recalling => self.user(place).is_none(),
+            Stage::Waiting => place.slot_reader(progress.slot(progress.first)).is_none(),
+            Stage::Revoking => self.user(place).is_none(),
             Stage::Gathering | Stage::Collecting => match self.source(place) {
                 Some((rank, step)) if self.met(rank).is_some() => {
-                    course.has_come(rank, step, place)
+                    progress.has_come(rank, step, place)
                 }
                 Some((rank, _)) => place.mailbox.look(&place.mailboxes, rank) != Ok(None),
                 None => true,
@@ -238,13 +239,13 @@ impl<S: Steps> Carried for S {
     }
 
     fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
-        let course = self.course();
-        match course.stage {
+        let progress = self.progress();
+        match progress.stage {
             Stage::Fresh | Stage::Failing => {
                 place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader)
             }
-            Stage::Waiting => place.slot_reader(course.slot(course.first)).map(Awaited::Reader),
-            Stage::Recalling => self.user(place).map(Awaited::Reader),
+            Stage::Waiting => place.slot_reader(progress.slot(progress.first)).map(Awaited::Reader),
+            Stage::Revoking => self.user(place).map(Awaited::Reader),
             // If it has come there is work left, of which no wake-up tells.
             Stage::Gathering | Stage::Collecting if self.look(place) => None,
             Stage::Gathering | Stage::Collecting => {
@@ -255,20 +256,20 @@ impl<S: Steps> Carried for S {
     }
 
     fn sleeps(&mut self, place: &Place<'_>) {
-        let has_begun = match self.course().stage {
-            Stage::Waiting => self.course().fragment > 0,
+        let has_begun = match self.progress().stage {
+            Stage::Waiting => self.progress().fragment > 0,
             Stage::Gathering | Stage::Collecting => {
                 self.source(place).is_some_and(|(rank, _)| self.met(rank).is_some())
             }
             _ => false,
         };
-        self.course_mut().slept |= has_begun;
+        self.progress_mut().slept |= has_begun;
     }
 }
 
 /// How far a collective of many steps is, as this rank and others see each other in it.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct Progress {
     pub(super) stage: Stage,
     /// The round that it began in.
     pub(super) round: u64,
@@ -286,22 +287,22 @@ pub(super) struct Course {
     pub(super) slept: bool,
     pub(super) failure: Option<Box<CollError>>,
     /// Whether others can know what this rank calls.
-    introduced: bool,
+    first_published: bool,
     /// Whether the round of failures has begun.
-    turned: bool,
+    in_failure_round: bool,
 }
 
-impl Drop for Course {
+impl Drop for Progress {
     fn drop(&mut self) {
         self.work.drain();
     }
 }
 
-impl Course {
+impl Progress {
     /// One that begins in this round, with this slot.
     #[inline]
-    pub(super) fn new(round: u64, first: usize) -> Course {
-        Course {
+    pub(super) fn new(round: u64, first: usize) -> Progress {
+        Progress {
             stage: Stage::Fresh,
             round,
             fragment: 0,
@@ -312,8 +313,8 @@ impl Course {
             bounce: None,
             slept: false,
             failure: None,
-            introduced: false,
-            turned: false,
+            first_published: false,
+            in_failure_round: false,
         }
     }
 
@@ -337,8 +338,8 @@ impl Course {
     }
 
     /// The first entry is published now; whether it was before.
-    pub(super) fn introduce(&mut self) -> bool {
-        std::mem::replace(&mut self.introduced, true)
+    pub(super) fn publish_first(&mut self) -> bool {
+        std::mem::replace(&mut self.first_published, true)
     }
 
     /// Reports a step.
@@ -390,7 +391,7 @@ impl Course {
     }
 
     fn next_round(&mut self, place: &mut Place<'_>) {
-        if !std::mem::replace(&mut self.turned, true) {
+        if !std::mem::replace(&mut self.in_failure_round, true) {
             place.mailbox.next_round();
         }
     }
@@ -436,7 +437,7 @@ impl Course {
             return false;
         }
         // Those that wait for the first entry find the notice in its place.
-        let early = !self.introduced;
+        let early = !self.first_published;
         if !early {
             self.next_round(place);
         }

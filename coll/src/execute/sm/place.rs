@@ -1,0 +1,105 @@
+//! What a collective works with, and what ranks of a segment find out about each other through their mailboxes.
+
+use gapless_bml::Rank;
+use gapless_pml::{Pml, PmlError};
+use gapless_sync::mailboxes::{Broken, Flag, Mailbox, Mailboxes, Readers};
+
+use super::slots::Slots;
+use super::subgroup::Subgroup;
+use super::{Area, SegmentMemory, act};
+use crate::execute::error::CollError;
+
+/// What a collective works with, but for the endpoint.
+pub(super) struct Place<'p> {
+    pub(super) mailboxes: Mailboxes<'p>,
+    pub(super) shared: &'p SegmentMemory,
+    pub(super) mailbox: &'p mut Mailbox,
+    pub(super) subgroup: &'p Subgroup,
+    pub(super) wake_tag: i32,
+    pub(super) area: &'p mut Area,
+    pub(super) slots: &'p mut Slots,
+    pub(super) seen: &'p mut u64,
+    /// Whether who is lost, or has gone on, is found out later.
+    pub(super) only_looks: bool,
+}
+
+impl Place<'_> {
+    pub(super) fn rank(&self) -> usize {
+        self.subgroup.local_rank()
+    }
+
+    /// How a rank was lost, if it is.
+    pub(super) fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
+        let process = self.subgroup.process(rank).filter(|_| !self.only_looks)?;
+        pml.bml_mut().reach(Rank(process));
+        let (culprit, error) = pml.accuse(process)?;
+        let rank = self.subgroup.comm().rank_of(culprit).unwrap_or(self.subgroup.rank(rank));
+        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
+    }
+
+    /// The flag of a rank's entry of this round, if it is there.
+    ///
+    /// # Errors
+    /// It will never be.
+    #[inline]
+    pub(super) fn entry(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
+        let scribbled = |broken| scribbled(self.subgroup, broken);
+        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
+        if found.is_some() || self.only_looks {
+            return Ok(found);
+        }
+        self.late_entry(pml, rank)
+    }
+
+    /// As `entry`, if it was not there.
+    pub(super) fn late_entry(
+        &mut self,
+        pml: &mut Pml,
+        rank: usize,
+    ) -> Result<Option<Flag>, CollError> {
+        let scribbled = |broken| scribbled(self.subgroup, broken);
+        let loss = self.loss(pml, rank);
+        let past = !self.mailbox.is_behind(&self.mailboxes, rank, self.mailbox.round());
+        if loss.is_none() && !past {
+            return Ok(None);
+        }
+        // It may have written it before.
+        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let went_on = || CollError::WentOn { rank: self.subgroup.rank(rank) };
+        Err(loss.unwrap_or_else(went_on))
+    }
+
+    /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank:
+    /// it takes this one for lost.
+    pub(super) fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
+        let rank = self.mailbox.was_excused(&self.mailboxes, read)?;
+        Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
+    }
+
+    /// Whether this rank can publish an entry in this round; `false`: a reader of an earlier one is behind.
+    pub(super) fn has_room(&mut self, pml: &mut Pml) -> bool {
+        while let Some(rank) = self.mailbox.blocked_by(&self.mailboxes) {
+            if self.loss(pml, rank).is_none() {
+                return false;
+            }
+            self.mailbox.excuse(&self.mailboxes, rank);
+        }
+        true
+    }
+
+    /// Wakes ranks that sleep for something of this one's.
+    pub(super) fn wake(&mut self, pml: &mut Pml, readers: Readers) {
+        let by = (self.subgroup, self.wake_tag);
+        self.mailbox.wake(&self.mailboxes, readers, |rank| act::wake(pml, by, rank));
+    }
+}
+
+pub(super) fn scribbled(subgroup: &Subgroup, broken: Broken) -> CollError {
+    // In the mailboxes, ranks are local ranks.
+    let rank = subgroup.rank(broken.rank);
+    let broken = Broken { rank: rank as usize, ..broken };
+    CollError::Scribbled { rank, what: broken.to_string() }
+}
