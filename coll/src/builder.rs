@@ -32,7 +32,7 @@ pub(crate) struct Builder {
     ready: HashMap<usize, u32>,
     /// Messages without bytes that were received so far.
     heard: Vec<u32>,
-    /// The last step in common with others of the circle.
+    /// The last step in common with others of the subgroup.
     shared: Option<u32>,
     /// What the next step waits for besides, and what all do.
     wait: Vec<u32>,
@@ -55,7 +55,7 @@ impl Builder {
                 actions: Vec::new(),
                 after: Vec::new(),
                 bounds: Vec::new(),
-                circle: None,
+                subgroup: None,
                 terms,
             },
             touched: Default::default(),
@@ -218,12 +218,12 @@ impl Builder {
         }
     }
 
-    /// Does something together with the others of a circle, to which this rank belongs, after what it has done together
-    /// with them before. Those of one schedule have one circle. Empty areas count as none; where all are empty, nothing is
-    /// done.
+    /// Does something together with the others of a subgroup, to which this rank belongs, after what it has done
+    /// together with them before. Those of one schedule have one subgroup. Empty areas count as none; where all are
+    /// empty, nothing is done.
     pub(crate) fn share(
         &mut self,
-        circle: &[usize],
+        subgroup: &[usize],
         (what, lead): (Together, usize),
         (from, into): (Option<Area>, Option<Area>),
     ) {
@@ -231,8 +231,8 @@ impl Builder {
         if what != Together::Meet && from.or(into).is_none() {
             return;
         }
-        let circle = self.schedule.circle.get_or_insert_with(|| Arc::from(circle));
-        debug_assert!(circle.contains(&lead) && circle.contains(&self.schedule.rank));
+        let subgroup = self.schedule.subgroup.get_or_insert_with(|| Arc::from(subgroup));
+        debug_assert!(subgroup.contains(&lead) && subgroup.contains(&self.schedule.rank));
         let place = |area: Option<Area>| area.map_or(Place::NOTHING, |area| self.place(area));
         let action = Action::Share { what, lead, from: place(from), into: place(into) };
         self.wait.extend(self.shared);

@@ -39,8 +39,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Round numbers for processes of one host, and hosts that are joined by a network of 100 Gbit/s. Within a host, what
-    /// crosses sockets, NUMA nodes or caches takes a little longer. Measure, if it matters.
+    /// Round numbers for processes of one host, and hosts that are joined by a network of 100 Gbit/s. Within a host,
+    /// what crosses sockets, NUMA nodes or caches takes a little longer. Measure, if it matters.
     pub const TYPICAL: Self = Self {
         near: Wire { latency: 0.3e-6, byte: 0.1e-9 },
         apart: [
@@ -124,7 +124,7 @@ struct Play<'a> {
     ready: Vec<Vec<f64>>,
     events: BinaryHeap<Event>,
     halves: HashMap<Key, Half>,
-    /// Of each circle, named by its first rank: since when which steps of its ranks wait for the others.
+    /// Of each subgroup, named by its first rank: since when which steps of its ranks wait for the others.
     met: HashMap<usize, Vec<(f64, usize, usize)>>,
     left: usize,
     last: f64,
@@ -230,12 +230,12 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A rank comes to a step that its circle does together.
+    /// A rank comes to a step that its subgroup does together.
     fn share(&mut self, time: f64, (rank, step): (usize, usize)) {
-        let Some(circle) = self.schedules[rank].circle() else { return };
-        let waiting = self.met.entry(circle[0]).or_default();
+        let Some(subgroup) = self.schedules[rank].subgroup() else { return };
+        let waiting = self.met.entry(subgroup[0]).or_default();
         waiting.push((time, rank, step));
-        if waiting.len() < circle.len() {
+        if waiting.len() < subgroup.len() {
             return;
         }
         let all = std::mem::take(waiting);
@@ -244,7 +244,7 @@ impl<'a> Play<'a> {
             let Action::Share { what, from, into, .. } = self.schedules[rank].action(step) else {
                 continue;
             };
-            let work = self.together(*what, (from, into), circle.len());
+            let work = self.together(*what, (from, into), subgroup.len());
             let end = self.occupy(rank, last + self.cost.near.latency, work);
             self.end((rank, step), end);
         }

@@ -32,8 +32,8 @@ pub struct Goal<'a> {
     pub cost: &'a Cost,
 }
 
-/// One rank's part of a GOAL text, for whoever cannot have the schedules of all ranks at a time: the parts of all ranks,
-/// in order, follow a line `num_ranks N`.
+/// One rank's part of a GOAL text, for whoever cannot have the schedules of all ranks at a time: the parts of all
+/// ranks, in order, follow a line `num_ranks N`.
 #[derive(Clone, Copy, Debug)]
 pub struct GoalRank<'a> {
     /// The rank's schedule.
@@ -86,8 +86,8 @@ impl fmt::Display for GoalRank<'_> {
                     writeln!(f, "l{step}: calc {}", nanoseconds(bytes, self.cost.reduce))?;
                 }
                 Action::Share { what, lead, from, into } => {
-                    let (circle, me) =
-                        (self.schedule.circle().unwrap_or_default(), self.schedule.rank());
+                    let (subgroup, me) =
+                        (self.schedule.subgroup().unwrap_or_default(), self.schedule.rank());
                     let part = what.part(*lead == me);
                     let copy = |bytes| nanoseconds(bytes, self.cost.copy);
                     // Others' tags are slots, which are far less.
@@ -99,12 +99,12 @@ impl fmt::Display for GoalRank<'_> {
                     }
                     writeln!(f, "l{step}: calc {}", copy(into.len))?;
                     writeln!(f, "l{step} requires l{step}p")?;
-                    for to in part.signals.of(circle, *lead, me) {
+                    for to in part.signals.of(subgroup, *lead, me) {
                         writeln!(f, "l{step}s{to}: send 0b to {to} tag {tag}")?;
                         writeln!(f, "l{step}s{to} requires l{step}p")?;
                         writeln!(f, "l{step} requires l{step}s{to}")?;
                     }
-                    for from in part.waits.of(circle, *lead, me) {
+                    for from in part.waits.of(subgroup, *lead, me) {
                         writeln!(f, "l{step}w{from}: recv 0b from {from} tag {tag}")?;
                         writeln!(f, "l{step}w{from} requires l{step}p")?;
                         writeln!(f, "l{step} requires l{step}w{from}")?;

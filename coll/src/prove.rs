@@ -1,8 +1,8 @@
 //! The proof of a collective: all ranks' schedules are executed on symbols and compared with the operation's
 //! definition.
 //!
-//! Every byte holds a value of a free algebra: a byte that some rank put in, or a combination of such. Equal values mean
-//! equal results whatever the data and the operation are. Combinations are sequences of ranks, or multisets for
+//! Every byte holds a value of a free algebra: a byte that some rank put in, or a combination of such. Equal values
+//! mean equal results whatever the data and the operation are. Combinations are sequences of ranks, or multisets for
 //! commutative operations, so that any bracketing is right and any wrong operand or order is not.
 //!
 //! [`prove`] refutes a set of schedules if
@@ -12,7 +12,7 @@
 //! - two steps touch a byte, one writes, and neither waits for the other ([`Refutation::Race`]);
 //! - a task is not put exactly once, or can run before its place is ready ([`Refutation::Unready`]), or while another
 //!   step touches that (a race);
-//! - ranks of a circle do not do the same together ([`Refutation::Apart`]);
+//! - ranks of a subgroup do not do the same together ([`Refutation::Apart`]);
 //! - not all steps can end although every step that may begin does ([`Refutation::Stuck`]); no send ends before its
 //!   receive has begun. As what is ready is only ever added to, this holds for every order of events;
 //! - a step reads bytes that nobody wrote, or cuts an element;
@@ -74,9 +74,9 @@ pub enum Refutation {
         /// Which step.
         step: usize,
     },
-    /// The ranks of a circle do not do the same together.
+    /// The ranks of a subgroup do not do the same together.
     Apart {
-        /// Whose step has no like at another rank of the circle.
+        /// Whose step has no like at another rank of the subgroup.
         rank: usize,
         /// Which step.
         step: usize,
@@ -193,8 +193,8 @@ pub fn prove(schedules: &[Schedule], definition: &mut Definition) -> Result<(), 
     execute::run(schedules, &accesses, definition)
 }
 
-/// Proves that all ranks get the same to the last bit, although operations round: that every rank's result is combined of
-/// the same operands with the same brackets. For operations that give all ranks one result.
+/// Proves that all ranks get the same to the last bit, although operations round: that every rank's result is combined
+/// of the same operands with the same brackets. For operations that give all ranks one result.
 ///
 /// # Errors
 /// The first thing that is wrong.

@@ -19,14 +19,16 @@
 //!    are not written.
 //! 6. **Reduction.** The order of the operands is the schedule's: it depends neither on arrival nor on time, so that
 //!    results are reproducible for a given size, length, algorithm, root and [`Locality`](crate::Locality).
-//! 7. **Sharing.** What the ranks of a [circle](Schedule::circle) do together through memory that they share, each has
-//!    in its schedule, in the same order, one after the other. Each puts, signals and waits as [`Together::part`] says:
-//!    such a step may end when the ranks that it waits for have begun it, and may wait until all of the circle have.
+//! 7. **Sharing.** What the ranks of a [subgroup](Schedule::subgroup) do together through memory that they share, each
+//!    has in its schedule, in the same order, one after the other. Each puts, signals and waits as [`Together::part`]
+//!    says: such a step may end when the ranks that it waits for have begun it, and may wait until all of the subgroup
+//!    have.
 //! 8. **Tasks.** A task runs at its target as soon as it was put, whatever its rank does meanwhile. So the target sends
 //!    the initiator a message without bytes when the task's place is as the task is to find it, and the initiator puts
 //!    when that has arrived (LeBeane et al. 2016, §V.C.2). From then on until [`Action::Task`] has ended the place is
 //!    the task's alone, and whoever executes the schedule must be able to run it: also before that step has begun.
-//!    That step waits for the message directly. Tasks of one place come one after the other, so rule 6 holds. Their slots are apart from those of messages.
+//!    That step waits for the message directly. Tasks of one place come one after the other, so rule 6 holds. Their
+//!    slots are apart from those of messages.
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -248,7 +250,7 @@ pub enum Action {
         /// What it works on, in scratch memory.
         into: Place,
     },
-    /// Does something together with the others of the [circle](Schedule::circle).
+    /// Does something together with the others of the [subgroup](Schedule::subgroup).
     Share {
         /// What it is.
         what: Together,
@@ -276,7 +278,7 @@ pub struct Schedule {
     /// Dependencies of all steps, one after the other; step `i` has those up to `bounds[i]`.
     pub(crate) after: Vec<u32>,
     pub(crate) bounds: Vec<usize>,
-    pub(crate) circle: Option<Arc<[usize]>>,
+    pub(crate) subgroup: Option<Arc<[usize]>>,
     /// What all ranks must agree on.
     pub(crate) terms: Terms,
 }
@@ -326,7 +328,8 @@ impl Schedule {
                 Action::Copy { .. } | Action::Reduce { .. } => {}
             }
         }
-        self.circle = self.circle.map(|circle| circle.iter().map(|it| ranks(*it)).collect());
+        self.subgroup =
+            self.subgroup.map(|subgroup| subgroup.iter().map(|it| ranks(*it)).collect());
         self
     }
 
@@ -338,12 +341,12 @@ impl Schedule {
 
     /// The ranks, ascending, that it has steps in common with ([`Action::Share`]); none: it has no such steps.
     #[must_use]
-    pub fn circle(&self) -> Option<&[usize]> {
-        self.circle.as_deref()
+    pub fn subgroup(&self) -> Option<&[usize]> {
+        self.subgroup.as_deref()
     }
 
-    /// Whether it is by an algorithm that goes through memory which the ranks of each host share: this rank's may have no
-    /// such steps.
+    /// Whether it is by an algorithm that goes through memory which the ranks of each host share: this rank's may have
+    /// no such steps.
     #[must_use]
     pub fn is_over_shared(&self) -> bool {
         self.terms.algorithm.is_some_and(|algorithm| algorithm.within.is_shared())

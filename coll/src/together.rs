@@ -29,7 +29,7 @@ pub struct Part {
     pub waits: Whom,
 }
 
-/// Some of the others of a circle.
+/// Some of the others of a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// None of them.
@@ -61,9 +61,14 @@ impl Together {
 }
 
 impl Whom {
-    /// Which ranks of a circle they are, for rank `me`.
-    pub fn of(self, circle: &[usize], lead: usize, me: usize) -> impl Iterator<Item = usize> + '_ {
-        circle.iter().copied().filter(move |rank| match self {
+    /// Which ranks of a subgroup they are, for rank `me`.
+    pub fn of(
+        self,
+        subgroup: &[usize],
+        lead: usize,
+        me: usize,
+    ) -> impl Iterator<Item = usize> + '_ {
+        subgroup.iter().copied().filter(move |rank| match self {
             Self::Nobody => false,
             Self::Leader => *rank == lead,
             Self::Others => *rank != me,
@@ -77,14 +82,14 @@ mod tests {
 
     #[test]
     fn every_signal_is_waited_for_and_every_wait_has_one() {
-        let (circle, lead) = ([2, 3, 5, 8], 3);
+        let (subgroup, lead) = ([2, 3, 5, 8], 3);
         for what in Together::ALL {
             let ranks = |me: usize, whom: fn(Part) -> Whom| {
                 let whom = whom(what.part(me == lead));
-                whom.of(&circle, lead, me).collect::<Vec<_>>()
+                whom.of(&subgroup, lead, me).collect::<Vec<_>>()
             };
-            for me in circle {
-                for other in circle.into_iter().filter(|other| *other != me) {
+            for me in subgroup {
+                for other in subgroup.into_iter().filter(|other| *other != me) {
                     let signals = ranks(me, |part| part.signals).contains(&other);
                     let waits = ranks(other, |part| part.waits).contains(&me);
                     assert_eq!(signals, waits, "{what:?}: {me} to {other}");

@@ -50,14 +50,14 @@ struct Inner {
     sizes: Vec<u64>,
     shift: usize,
     /// Its ranks, ascending, if they go through memory that they share.
-    circle: Option<Vec<usize>>,
+    subgroup: Option<Vec<usize>>,
 }
 
 impl Inner {
     /// The ranks of the group, if they do this through memory that they share. `call`: as they would call it if they
     /// were all there are.
-    fn circle(&self, call: &Call<'_>) -> Option<&[usize]> {
-        self.circle.as_deref().filter(|circle| SharedSegment::takes(call, circle.len()))
+    fn subgroup(&self, call: &Call<'_>) -> Option<&[usize]> {
+        self.subgroup.as_deref().filter(|subgroup| SharedSegment::takes(call, subgroup.len()))
     }
 
     /// The leader.
@@ -129,9 +129,9 @@ impl Levels {
             if let Some(team) = Team::of(members, rank) {
                 let team = team.from(position);
                 let shares = within.is_shared() && ranks.len() > 1;
-                let circle = shares.then(|| ranks.clone());
+                let subgroup = shares.then(|| ranks.clone());
                 let first = ranks[0];
-                inner.push(Inner { team, tree: *tree, first, sizes, shift: position, circle });
+                inner.push(Inner { team, tree: *tree, first, sizes, shift: position, subgroup });
             }
         }
         Self { rank, root, top: Team::of(leaders, rank), sizes, group, target, inner }
@@ -159,7 +159,7 @@ pub(crate) fn barrier(b: &mut Builder, levels: &Levels, method: Method) {
 
 /// The leader hears of all; none if all have met.
 fn arrive(b: &mut Builder, it: &Inner) -> Option<Node> {
-    if it.circle(&Call::Barrier).is_some() {
+    if it.subgroup(&Call::Barrier).is_some() {
         meet(b, it);
         return None;
     }
@@ -167,8 +167,8 @@ fn arrive(b: &mut Builder, it: &Inner) -> Option<Node> {
 }
 
 fn meet(b: &mut Builder, it: &Inner) {
-    if let Some(circle) = it.circle(&Call::Barrier) {
-        b.share(circle, (Together::Meet, it.lead()), (None, None));
+    if let Some(subgroup) = it.subgroup(&Call::Barrier) {
+        b.share(subgroup, (Together::Meet, it.lead()), (None, None));
     }
 }
 
@@ -184,12 +184,12 @@ pub(crate) fn bcast(b: &mut Builder, levels: &Levels, how: (Method, u64), area: 
 fn down(b: &mut Builder, levels: &Levels, area: Area, segment: u64) {
     for it in &levels.inner {
         let call = Call::Bcast { root: 0, len: area.len };
-        let Some(circle) = it.circle(&call) else {
+        let Some(subgroup) = it.subgroup(&call) else {
             over_tree::bcast(b, &it.team, it.tree, area, segment);
             continue;
         };
         let places = if it.team.me == 0 { (Some(area), None) } else { (None, Some(area)) };
-        b.share(circle, (Together::Bcast, it.lead()), places);
+        b.share(subgroup, (Together::Bcast, it.lead()), places);
     }
 }
 
@@ -206,8 +206,8 @@ fn up(
         let leads = it.team.me == 0;
         let result = leads.then(|| *room.get_or_insert_with(|| b.scratch(sum.len)));
         let call = Call::Reduce { root: 0, len: sum.len, of, in_place: false };
-        match it.circle(&call) {
-            Some(circle) => b.share(circle, (Together::Reduce, it.lead()), (Some(sum), result)),
+        match it.subgroup(&call) {
+            Some(subgroup) => b.share(subgroup, (Together::Reduce, it.lead()), (Some(sum), result)),
             None => over_tree::reduce(b, &it.team, it.tree, sum, result, segment),
         }
         sum = result.unwrap_or(sum);
@@ -295,15 +295,15 @@ fn join(b: &mut Builder, levels: &Levels, (own, all): (Area, Option<Area>), len:
     for it in levels.inner.iter().rev() {
         let cuts = it.cuts(len);
         let leads = it.team.me == 0;
-        let circle = it.circle(&Call::Gather { root: 0, len, in_place: false });
-        let room = all.filter(|_| leads || circle.is_none());
+        let subgroup = it.subgroup(&Call::Gather { root: 0, len, in_place: false });
+        let room = all.filter(|_| leads || subgroup.is_none());
         let room = room.map(|all| all.cut(it.part(&cuts, len)));
         let room = room.or_else(|| leads.then(|| b.scratch(cuts.total())));
-        match circle {
-            Some(circle) => {
+        match subgroup {
+            Some(subgroup) => {
                 let place = room.map_or(held, |room| room.cut(it.own(&cuts)));
                 b.copy(held, place);
-                b.share(circle, (Together::Gather, it.lead()), (Some(place), room));
+                b.share(subgroup, (Together::Gather, it.lead()), (Some(place), room));
             }
             None => {
                 let spread = Spread { cuts: &cuts, shift: it.shift };
@@ -356,13 +356,13 @@ fn part(b: &mut Builder, levels: &Levels, (own, mut held): (Area, Option<Area>),
             (Some(finer), None) => b.scratch(finer.cuts(len).total()),
         };
         let call = Call::Scatter { root: 0, len, in_place: false };
-        match (it.circle(&call), place) {
-            (Some(circle), Some(place)) => {
-                b.share(circle, (Together::Scatter, it.lead()), (held, None));
+        match (it.subgroup(&call), place) {
+            (Some(subgroup), Some(place)) => {
+                b.share(subgroup, (Together::Scatter, it.lead()), (held, None));
                 b.copy(place, into);
             }
-            (Some(circle), None) => {
-                b.share(circle, (Together::Scatter, it.lead()), (None, Some(into)));
+            (Some(subgroup), None) => {
+                b.share(subgroup, (Together::Scatter, it.lead()), (None, Some(into)));
             }
             (None, _) => {
                 let spread = Spread { cuts: &cuts, shift: it.shift };

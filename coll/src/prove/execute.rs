@@ -1,10 +1,10 @@
 //! Executes the schedules of all ranks on symbols. A send ends with its receive, when both have begun; so does a put
 //! with its task, whose place nobody else touches since the put may have begun (`tasks.rs`).
 //!
-//! Schedules in which ranks of a circle do something together are executed twice: such a step ends when those have begun it
-//! that it waits for ([`Together::part`]), so that what it takes is there in an executor that waits for no more; and when
-//! all have, so that nothing waits for ever in one that waits for all. The second time only the order of steps matters:
-//! what they take was put before they began.
+//! Schedules in which ranks of a subgroup do something together are executed twice: such a step ends when those have
+//! begun it that it waits for ([`Together::part`]), so that what it takes is there in an executor that waits for no
+//! more; and when all have, so that nothing waits for ever in one that waits for all. The second time only the order of
+//! steps matters: what they take was put before they began.
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
@@ -25,13 +25,13 @@ struct Run<'a> {
     starts: Vec<usize>,
     /// The other end of a message, or of a task.
     partner: Vec<usize>,
-    /// What ranks of a circle do together: those steps, in the order of the ranks.
+    /// What ranks of a subgroup do together: those steps, in the order of the ranks.
     together: HashMap<usize, Rc<[usize]>>,
     begun: Vec<bool>,
     ended: Vec<bool>,
     /// Whether what is done together waits for all, and nothing is computed.
     is_patient: bool,
-    /// What steps of a circle have put where others take it.
+    /// What steps of a subgroup have put where others take it.
     put: HashMap<usize, Vec<Value>>,
 }
 
@@ -200,7 +200,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A rank begins what those of a circle do together: which of them end now.
+    /// A rank begins what those of a subgroup do together: which of them end now.
     fn share(&mut self, number: usize, all: &[usize]) -> Result<Vec<usize>, Refutation> {
         if self.is_patient {
             let all_have = all.iter().all(|step| self.begun[*step]);
@@ -232,7 +232,7 @@ impl Run<'_> {
         Ok(over.into_iter().map(|at| all[at]).collect())
     }
 
-    /// Whether what the ranks of a circle read and write has the lengths that it must have.
+    /// Whether what the ranks of a subgroup read and write has the lengths that it must have.
     fn fits(&self, what: Together, all: &[usize], leader: usize) -> Result<(), Refutation> {
         let places = |at: usize| &self.accesses[all[at]];
         let apart =
@@ -374,12 +374,12 @@ pub(super) fn cells(range: &Range<u64>, grain: u64) -> Option<Range<usize>> {
     whole.then_some(cell(range.start)?..cell(range.end)?)
 }
 
-/// A message tells of all that its sender had heard of when it began. A rank waits for all its receives in the end. What is
-/// done together tells all of all if they meet, the others of the leader, or the leader of the others.
+/// A message tells of all that its sender had heard of when it began. A rank waits for all its receives in the end.
+/// What is done together tells all of all if they meet, the others of the leader, or the leader of the others.
 pub(super) fn heard_of(schedules: &[Schedule]) -> Vec<BTreeSet<usize>> {
     let mut at: Vec<usize> = vec![0; schedules.len()];
     let mut told: HashMap<(usize, usize, u32, bool), BTreeSet<usize>> = HashMap::new();
-    // By circle, the number of the step among those, and rank.
+    // By subgroup, the number of the step among those, and rank.
     let mut shared: HashMap<(usize, usize, usize), BTreeSet<usize>> = HashMap::new();
     let mut count: Vec<usize> = vec![0; schedules.len()];
     let mut heard: Vec<Vec<BTreeSet<usize>>> = vec![Vec::new(); schedules.len()];
@@ -407,13 +407,13 @@ pub(super) fn heard_of(schedules: &[Schedule]) -> Vec<BTreeSet<usize>> {
                         }
                     }
                     Action::Share { what, lead, .. } => {
-                        let circle = schedule.circle().unwrap_or_default();
-                        let key = |rank: usize| (circle[0], count[rank], rank);
+                        let subgroup = schedule.subgroup().unwrap_or_default();
+                        let key = |rank: usize| (subgroup[0], count[rank], rank);
                         moved |= shared.insert(key(rank), known.clone()).is_none();
                         let number = count[rank];
-                        let news = |other: usize| shared.get(&(circle[0], number, other));
+                        let news = |other: usize| shared.get(&(subgroup[0], number, other));
                         let waits = what.part(rank == *lead).waits;
-                        let of: Vec<_> = waits.of(circle, *lead, rank).map(news).collect();
+                        let of: Vec<_> = waits.of(subgroup, *lead, rank).map(news).collect();
                         if of.iter().any(Option::is_none) {
                             break;
                         }

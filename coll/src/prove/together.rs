@@ -1,11 +1,11 @@
-//! Which steps of a circle's ranks belong together: the first of each, the second of each, and so on.
+//! Which steps of a subgroup's ranks belong together: the first of each, the second of each, and so on.
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use super::Refutation;
 use crate::schedule::{Action, Schedule};
 
-/// A circle, and the number of a step among those of its ranks.
+/// A subgroup, and the number of a step among those of its ranks.
 type Key = (Vec<usize>, usize);
 
 /// A rank, and one of its steps.
@@ -22,23 +22,23 @@ pub(super) fn groups(
         let steps = schedule.steps().enumerate();
         let shares = steps.filter(|(_, (action, _))| matches!(action, Action::Share { .. }));
         for (number, (step, _)) in shares.enumerate() {
-            let circle = schedule.circle().unwrap_or_default().to_vec();
-            if !circle.contains(&rank) || !circle.is_sorted() {
+            let subgroup = schedule.subgroup().unwrap_or_default().to_vec();
+            if !subgroup.contains(&rank) || !subgroup.is_sorted() {
                 return Err(Refutation::Apart { rank, step });
             }
-            groups.entry((circle, number)).or_default().push((rank, step));
+            groups.entry((subgroup, number)).or_default().push((rank, step));
         }
     }
     let mut all = HashMap::new();
-    for ((circle, _), steps) in groups {
+    for ((subgroup, _), steps) in groups {
         let (rank, step) = steps[0];
         let kind = |(rank, step): &Step| match schedules[*rank].action(*step) {
             Action::Share { what, lead, .. } => Some((*what, *lead)),
             _ => None,
         };
-        let is_here = circle.iter().eq(steps.iter().map(|(rank, _)| rank));
+        let is_here = subgroup.iter().eq(steps.iter().map(|(rank, _)| rank));
         let odd = steps.iter().find(|other| kind(other) != kind(&steps[0]));
-        let leads = kind(&steps[0]).is_some_and(|(_, lead)| circle.contains(&lead));
+        let leads = kind(&steps[0]).is_some_and(|(_, lead)| subgroup.contains(&lead));
         match odd {
             Some((rank, step)) => return Err(Refutation::Apart { rank: *rank, step: *step }),
             None if !is_here || !leads => return Err(Refutation::Apart { rank, step }),

@@ -1,6 +1,6 @@
 //! Schedules of calls, and those of a communicator's last calls: a call that is repeated is not built again. A schedule
-//! depends only on the call and on what never changes in a communicator (this rank, which ranks are near each other, the
-//! table).
+//! depends only on the call and on what never changes in a communicator (this rank, which ranks are near each other,
+//! the table).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ impl Schedules {
     /// Whether it needs the segment of this host.
     #[must_use]
     pub fn shares(&self) -> bool {
-        self.schedule.circle().is_some()
+        self.schedule.subgroup().is_some()
     }
 
     /// What goes by messages alone.

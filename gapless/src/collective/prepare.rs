@@ -136,7 +136,7 @@ impl RankPlace<'_> {
     /// The schedules of a call by the algorithm that the table chooses.
     pub(super) fn schedules(&self, call: &Call<'_>) -> Result<Schedules, BuildError> {
         let schedule = self.schedule(call, self.shares != Shares::No)?;
-        let unknown = self.shares == Shares::Unknown && schedule.circle().is_some();
+        let unknown = self.shares == Shares::Unknown && schedule.subgroup().is_some();
         let apart = unknown.then(|| self.schedule(call, false)).transpose()?;
         Ok(Schedules::new(schedule, apart))
     }

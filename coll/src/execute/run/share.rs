@@ -43,10 +43,10 @@ impl<'s> Share<'s> {
         let Action::Share { what, lead, from, into } = plan.schedule.action(step as usize) else {
             return None;
         };
-        let circle = plan.schedule.circle()?;
-        let local_rank_of = |rank: usize| circle.iter().position(|other| *other == rank);
+        let subgroup = plan.schedule.subgroup()?;
+        let local_rank_of = |rank: usize| subgroup.iter().position(|other| *other == rank);
         let (lead, local_rank) = (local_rank_of(*lead)?, local_rank_of(plan.schedule.rank())?);
-        Some(Share { what: *what, lead, local_rank, ranks: circle.len(), from, into })
+        Some(Share { what: *what, lead, local_rank, ranks: subgroup.len(), from, into })
     }
 
     fn leads(&self) -> bool {
