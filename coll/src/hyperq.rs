@@ -1,23 +1,23 @@
-//! Collectives of processes that share one GPU, with two kinds of copies (Faraji and Afsahi, "Hyper-Q Aware Intranode MPI
-//! Collectives on the GPU", ESPM2 2015). Pure: it decides, [`execute`](crate::execute) acts.
+//! Collectives of processes that share one GPU, with two kinds of copies (Faraji and Afsahi, "Hyper-Q Aware Intranode
+//! MPI Collectives on the GPU", ESPM2 2015). Pure: it decides, [`execute`](crate::execute) acts.
 //!
 //! A collective has up to three steps. In the *gather*, processes copy what they have into a buffer of one process, the
 //! leader. Then the leader combines it, if the operation is a reduction. In the *scatter*, processes copy what they get
 //! out of that buffer. [`Frame`] says who gives and takes what in which operation.
 //!
-//! Each copy is of one of two [kinds](Kind). An IPC copy is the process's own, between its buffer and the leader's, which
-//! it has mapped. A host-staged copy goes through page-locked memory of the host, in two hops: each process copies between
-//! that and its own memory only. Which kind is quicker depends on the length, on how many processes there are, and on
-//! whether they share the GPU or take turns; both at once use more of the machine than either alone.
+//! Each copy is of one of two [kinds](Kind). An IPC copy is the process's own, between its buffer and the leader's,
+//! which it has mapped. A host-staged copy goes through page-locked memory of the host, in two hops: each process
+//! copies between that and its own memory only. Which kind is quicker depends on the length, on how many processes
+//! there are, and on whether they share the GPU or take turns; both at once use more of the machine than either alone.
 //!
 //! A [`Policy`] decides who copies by which kind, and when:
 //! - [`Fixed`] has so many copies of each kind: the paper's *static* algorithm, whose numbers come from a [`Table`];
 //! - [`Dynamic`] finds out in the call itself, as the paper's §4 says;
 //! - [`Memory`] remembers from call to call what was quick.
 //!
-//! Or no process but one on each GPU copies anything: its *head*, which maps the buffers of all others there
-//! ([`Group`]). Where processes take turns on a GPU nothing waits for a turn then, and where buffers lie on several GPUs,
-//! heads exchange what each GPU comes to ([`Mode::Led`]).
+//! Or no process but one on each GPU copies anything: its *GPU leader*, which maps the buffers of all others there
+//! ([`Group`]). Where processes take turns on a GPU nothing waits for a turn then, and where buffers lie on several
+//! GPUs, GPU leaders exchange what each GPU comes to ([`Mode::Led`]).
 //!
 //! A policy is a step function: it is told who has [arrived](Event::Arrived) and whose copy has
 //! [ended](Event::Completed), and says what to [do](Act). One executor runs all of them.

@@ -1,5 +1,5 @@
-//! `heads`: all operations of processes whose buffers lie on one GPU, or on several, by heads, by copies, and through the
-//! host's memory; and the marks that they are to meet.
+//! `heads`: all operations of processes whose buffers lie on one GPU, or on several, by GPU leaders, by copies, and
+//! through the host's memory; and the marks that they are to meet.
 
 use gapless_report::{Mark, PlotError, Report, Row};
 
@@ -20,7 +20,7 @@ impl Experiment for Heads {
     type Options = Options;
 
     const NAME: &'static str = "heads";
-    const ABOUT: &'static str = "all operations of processes on one GPU or several: by heads, by copies";
+    const ABOUT: &'static str = "all operations of processes on one GPU or several: by GPU leaders, by copies";
 
     fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
         let mut findings = one_gpu::run(Self::NAME, options, &PROCESSES)?;

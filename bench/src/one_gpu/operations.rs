@@ -1,5 +1,5 @@
-//! All operations that stay on GPUs, by each way there is: by heads, by copies of either kind, by the best mix of them, and
-//! through the host's memory. On one GPU, or spread over several.
+//! All operations that stay on GPUs, by each way there is: by GPU leaders, by copies of either kind, by the best mix of
+//! them, and through the host's memory. On one GPU, or spread over several.
 
 use gapless::tuning::coll::Mode;
 use gapless::{Communicator, World};

@@ -6,12 +6,12 @@
 //! from the leader's buffer by a mapping, or to and from staging memory that all share; the leader moves data between
 //! its staging memory and its buffer.
 //!
-//! # Heads
+//! # GPU leaders
 //! If processes take turns on the GPU, each copy of another process waits for its turn. So one process on the GPU, its
-//! *head*, can do all the work: the others lend it their buffers, which it maps. If buffers lie on several GPUs, each
-//! has a head, and heads read what the others have combined ([`Mode::Led`]). The leader is one of them, and tells the
-//! others when to go on (`chief`, `head`). It waits until all ranks are there, and knows then which way to go; the
-//! ranks learn it by its first order.
+//! *GPU leader*, can do all the work: the others lend it their buffers, which it maps. If buffers lie on several GPUs,
+//! each has a GPU leader, and these read what the others have combined ([`Mode::Led`]). The leader of the call is one
+//! of them, the *root leader*, and tells the others when to go on (`root_leader`, `gpu_leader`). It waits until all
+//! ranks are there, and knows then which way to go; the ranks learn it by its first order.
 //!
 //! # When ranks' buffers lie elsewhere
 //! A rank knows where its own buffers lie, and nothing of the others'. So one whose buffers are not all on one GPU
@@ -22,22 +22,22 @@
 //! # Failures
 //! A rank that fails says so; the leader tells all others who is to blame. The leader notices ranks that are lost, and
 //! the others notice the leader's loss. Whoever returns has nothing in flight, and nothing works on its buffers: of a
-//! head that is lost, the transport says when. If a rank comes later than that, it finds
-//! the leader's last word. A call that does not fit the other ranks' calls waits for them, as messages do.
+//! GPU leader that is lost, the transport says when. If a rank comes later than that, it finds the leader's last word.
+//! A call that does not fit the other ranks' calls waits for them, as messages do.
 
-mod chief;
 mod control;
 #[allow(
     unsafe_code,
     reason = "has devices, engines and reducers work on memory that callers of `HyperQ::begin` grant, and on a leader's"
 )]
 mod copies;
-mod head;
+mod gpu_leader;
 mod leader;
 mod member;
 mod moments;
 mod part;
 mod peer;
+mod root_leader;
 #[allow(
     unsafe_code,
     reason = "allocates memory of a device, and frees it; lends what the caller of `HyperQ::begin` grants"
@@ -57,7 +57,6 @@ use crate::build::rows as rows_of;
 use crate::call::Call;
 use crate::hyperq::{Dynamic, Fixed, Frame, Kind, Memory, Mode, Policy, Settings, Staging, Step};
 use crate::schedule::Buffer;
-use chief::{Chief, Led, Wanted};
 pub(in crate::execute) use control::Control;
 use control::SETTLED;
 use copies::Mover;
@@ -65,6 +64,7 @@ use leader::Leading;
 use member::Following;
 use moments::Moments;
 use part::{Members, Part};
+use root_leader::{Led, RootLeader, Wanted};
 use space::{Lead, Mapped};
 
 /// How a collective has ended well.
@@ -86,8 +86,8 @@ enum Ended {
 
 #[derive(Debug)]
 enum Role {
-    /// Heads may do it; if not, it leads.
-    Directs(Box<Chief>),
+    /// GPU leaders may do it; if not, it leads.
+    Directs(Box<RootLeader>),
     Leads(Box<Leading>),
     Follows(Box<Following>),
 }
@@ -109,13 +109,13 @@ pub struct HyperQ {
     moments: Moments,
     /// Whether buffers were on several GPUs when this rank was the last leader of a call.
     several: Option<bool>,
-    /// How many GPUs that call's heads have used.
+    /// How many GPUs that call's GPU leaders have used.
     gpus: Option<usize>,
-    /// Calls in a row that heads could not do.
+    /// Calls in a row that GPU leaders could not do.
     refusals: u32,
 }
 
-/// So often heads try again what some rank could not lend or map.
+/// So often GPU leaders try again what some rank could not lend or map.
 const REFUSALS_MAX: u32 = 4;
 
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
@@ -245,7 +245,7 @@ impl HyperQ {
         let fits = part.is_plain() && self.refusals < REFUSALS_MAX;
         match wanted.filter(|_| fits) {
             Some(alone) if alone || self.several != Some(false) => {
-                Role::Directs(Box::new(Chief::new(Wanted { alone })))
+                Role::Directs(Box::new(RootLeader::new(Wanted { alone })))
             }
             _ => self.copies(part),
         }
@@ -300,9 +300,10 @@ impl HyperQ {
             if let Some((part, Role::Follows(following))) = going {
                 let (control, members) = (&*control, &*members);
                 let mover = Mover { engine, device: &part.device, rows: &part.rows };
-                let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
+                let mut tools =
+                    gpu_leader::Tools { pml, reducer, mover, control, members, lead, mapped };
                 following.drain();
-                // Its head gives up as well, and says so.
+                // Its GPU leader gives up as well, and says so.
                 if !following.let_go(part, &mut tools) {
                     return Poll::Pending;
                 }
@@ -330,7 +331,8 @@ impl HyperQ {
             }
             Role::Directs(_) => None,
             Role::Follows(following) => {
-                let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
+                let mut tools =
+                    gpu_leader::Tools { pml, reducer, mover, control, members, lead, mapped };
                 following.advance(part, &mut tools)
             }
         };
@@ -357,7 +359,8 @@ impl HyperQ {
         }
     }
 
-    /// A leader's part of a call that heads carry out, if it may be one: how it has ended; `None`: all are to copy.
+    /// A root leader's part of a call that GPU leaders carry out, if it may be one: how it has ended; `None`: all are
+    /// to copy.
     fn direct(
         &mut self,
         pml: &mut Pml,
@@ -366,14 +369,14 @@ impl HyperQ {
         now_ns: u64,
     ) -> Option<Poll<Option<Ended>>> {
         let HyperQ { control, members, lead, mapped, going, .. } = self;
-        let Some((part, Role::Directs(chief))) = going else { return None };
+        let Some((part, Role::Directs(root_leader))) = going else { return None };
         let (control, members) = (&*control, &*members);
         let mover = Mover { engine, device: &part.device, rows: &part.rows };
-        let mut tools = head::Tools { pml, reducer, mover, control, members, lead, mapped };
-        let Some(led) = chief.advance(part, &mut tools, now_ns) else {
+        let mut tools = gpu_leader::Tools { pml, reducer, mover, control, members, lead, mapped };
+        let Some(led) = root_leader.advance(part, &mut tools, now_ns) else {
             return Some(Poll::Pending);
         };
-        let (cannot, [begin, combined, over]) = (chief.cannot, chief.times);
+        let (cannot, [begin, combined, over]) = (root_leader.cannot, root_leader.times);
         Some(Poll::Ready(match led {
             Led::Ended(ended, gpus) => {
                 self.refusals = if cannot { self.refusals + 1 } else { 0 };
@@ -419,20 +422,20 @@ impl HyperQ {
         let Some((part, role)) = &self.going else { return true };
         self.members.comm.is_revoked()
             || match role {
-                Role::Directs(chief) => chief.look(part, &self.control, &self.members),
+                Role::Directs(root_leader) => root_leader.look(part, &self.control, &self.members),
                 Role::Leads(leading) => leading.look(part, &self.control, &self.members),
                 Role::Follows(following) => following.look(part, &self.control),
             }
     }
 
     /// Gives up what is under way: waits for this rank's copies. Ranks that wait for this one go on waiting. Gives
-    /// whether all buffers are free: a head may work on those that this rank has lent it, until it has ended or given
-    /// up. Then ask again; if the head is lost, nobody says so.
+    /// whether all buffers are free: a GPU leader may work on those that this rank has lent it, until it has ended or
+    /// given up. Then ask again; if the GPU leader is lost, nobody says so.
     pub fn give_up(&mut self) -> bool {
         let Some((part, role)) = &mut self.going else { return true };
         match role {
-            Role::Directs(chief) => {
-                chief.drain();
+            Role::Directs(root_leader) => {
+                root_leader.drain();
                 self.control.report(part.me, part.number, SETTLED);
             }
             Role::Leads(leading) => leading.drain(),
@@ -455,7 +458,7 @@ impl HyperQ {
         self.copied
     }
 
-    /// How many GPUs the heads of the last call have used that this rank has led, if heads carried it out.
+    /// How many GPUs the GPU leaders of the last call have used that this rank has led, if GPU leaders carried it out.
     #[must_use]
     pub fn gpus(&self) -> Option<usize> {
         self.gpus

@@ -1,7 +1,7 @@
 //! Who gives and takes what: each operation as a gather into a buffer of the leader, and a scatter out of it.
 //!
-//! The root leads, or rank 0 if there is none. What rank `r` gives lies in the leader's buffer from `r` times the stride
-//! on. A result of a reduction takes the place of what the leader gives.
+//! The root leads, or rank 0 if there is none. What rank `r` gives lies in the leader's buffer from `r` times the
+//! stride on. A result of a reduction takes the place of what the leader gives.
 
 use std::ops::Range;
 
@@ -68,7 +68,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The frame of a call among so many ranks; `None`: it has none. All ranks agree, but for `in_place` of rooted ones.
+    /// The frame of a call among so many ranks; `None`: it has none. All ranks agree, but for `in_place` of rooted
+    /// ones.
     #[must_use]
     pub fn new(call: &Call<'_>, ranks: usize) -> Option<Frame> {
         let (leader, len, blocks, in_place) = match *call {
@@ -142,7 +143,8 @@ impl Frame {
         matches!(self.operation, O::Reduce | O::Allreduce | O::ReduceScatterBlock)
     }
 
-    /// Whether heads need memory of their own, even if there is one GPU: results would go where others still give.
+    /// Whether GPU leaders need memory of their own, even if there is one GPU: results would go where others still
+    /// give.
     #[must_use]
     pub fn is_led_through_memory(&self) -> bool {
         match self.operation {

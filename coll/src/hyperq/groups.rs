@@ -4,13 +4,13 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Whose kernels and copies work on the buffers of all.
-    pub head: usize,
-    /// All of them, in their order; the head, too.
+    pub gpu_leader: usize,
+    /// All of them, in their order; the GPU leader, too.
     pub ranks: Vec<usize>,
 }
 
-/// The groups of ranks with these GPUs, in the order of their first ranks. The leader of the call is its group's head, the
-/// first rank is that of any other. All ranks come to the same.
+/// The groups of ranks with these GPUs, in the order of their first ranks. The leader of the call is its group's GPU
+/// leader, the first rank is that of any other. All ranks come to the same.
 #[must_use]
 pub fn groups(gpus: &[u128], leader: usize) -> Vec<Group> {
     let mut found: Vec<(u128, Group)> = Vec::new();
@@ -19,10 +19,10 @@ pub fn groups(gpus: &[u128], leader: usize) -> Vec<Group> {
             Some((_, group)) => {
                 group.ranks.push(rank);
                 if rank == leader {
-                    group.head = rank;
+                    group.gpu_leader = rank;
                 }
             }
-            None => found.push((*gpu, Group { head: rank, ranks: vec![rank] })),
+            None => found.push((*gpu, Group { gpu_leader: rank, ranks: vec![rank] })),
         }
     }
     found.into_iter().map(|(_, group)| group).collect()
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn groups_are_gpus_and_the_leader_is_a_head() {
-        let of = |head, ranks: &[usize]| Group { head, ranks: ranks.to_vec() };
+        let of = |gpu_leader, ranks: &[usize]| Group { gpu_leader, ranks: ranks.to_vec() };
         assert_eq!(groups(&[7; 3], 1), [of(1, &[0, 1, 2])]);
         let two = groups(&[7, 7, 9, 9], 3);
         assert_eq!(two, [of(0, &[0, 1]), of(3, &[2, 3])]);

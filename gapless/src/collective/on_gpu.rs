@@ -22,8 +22,8 @@ impl crate::World {
 }
 
 impl Communicator {
-    /// Of the last collective that went so with this rank as its leader: nanoseconds of the gather, from when all ranks were
-    /// there, and of the scatter. For reports and tests.
+    /// Of the last collective that went so with this rank as its leader: nanoseconds of the gather, from when all ranks
+    /// were there, and of the scatter. For reports and tests.
     #[doc(hidden)]
     #[must_use]
     pub fn last_on_gpu(&self) -> Option<[u64; 2]> {
@@ -38,14 +38,15 @@ impl Communicator {
         self.at_hyperq(|hyperq| hyperq.copied().map(|[gather, _]| gather))
     }
 
-    /// As [`last_on_gpu`](Communicator::last_on_gpu): how many GPUs were used, if heads carried it out.
+    /// As [`last_on_gpu`](Communicator::last_on_gpu): how many GPUs were used, if GPU leaders carried it out.
     #[doc(hidden)]
     #[must_use]
     pub fn led_on_gpus(&self) -> Option<usize> {
         self.at_hyperq(HyperQ::gpus)
     }
 
-    /// As [`last_on_gpu`](Communicator::last_on_gpu): who arrived, whose copies began and ended, and when, in microseconds.
+    /// As [`last_on_gpu`](Communicator::last_on_gpu): who arrived, whose copies began and ended, and when, in
+    /// microseconds.
     #[doc(hidden)]
     #[must_use]
     pub fn told_on_gpu(&self) -> Option<String> {
@@ -57,8 +58,8 @@ impl Communicator {
         shared.with_anyway(|_| common.queue.with(|queue| queue.module::<HyperQ>().and_then(ask)))
     }
 
-    /// Frees device memory that communicators which were freed have for such collectives, if peers let go of it soon: they
-    /// do when they free theirs, or end.
+    /// Frees device memory that communicators which were freed have for such collectives, if peers let go of it soon:
+    /// they do when they free theirs, or end.
     pub(crate) fn await_closing(&self) {
         for _ in 0..CLOSING {
             let closed = self.shared.with(|state| {

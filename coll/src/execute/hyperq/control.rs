@@ -11,7 +11,7 @@
 //!                                                             5, 6   the first and the last failed call
 //!                                                             8..20  key of the leader's buffer
 //!                                                             20..32 key of its staging memory
-//! for each pair of ranks, in which the first alone writes for its head, the second
+//! for each pair of ranks, in which the first alone writes for its GPU leader, the second
 //!                                                             32     lent: number of the call, and 1
 //!                                                             33..45 key of what it gives
 //!                                                             45..57 key of what it receives into
@@ -48,11 +48,11 @@ pub(super) const SCATTER_STAGED: u32 = 1 << 5;
 pub(super) const ELSEWHERE: u32 = 1 << 6;
 /// what is mirrored for it is there twice;
 pub(super) const SCATTER_TWICE: u32 = 1 << 8;
-/// heads work for all: lend yours what you give and what you receive into;
+/// GPU leaders work for all: lend yours what you give and what you receive into;
 pub(super) const LEND: u32 = 1 << 9;
-/// all heads have combined what their GPUs have: go on with what the others have;
+/// all GPU leaders have combined what their GPUs have: go on with what the others have;
 pub(super) const JOIN: u32 = 1 << 10;
-/// a head starts nothing more, and says when all that it has started is over;
+/// a GPU leader starts nothing more, and says when all that it has started is over;
 pub(super) const HALT: u32 = 1 << 11;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
@@ -67,11 +67,11 @@ pub(super) const BROKEN: u32 = 1 << 2;
 pub(super) const CANNOT: u32 = 1 << 3;
 /// this rank knows that all was gathered: the leader may write orders of later calls.
 pub(super) const SEEN: u32 = 1 << 4;
-/// What this head's GPU has is combined, and others may read it;
+/// What this GPU leader's GPU has is combined, and others may read it;
 pub(super) const COMBINED: u32 = 1 << 5;
-/// all on this head's GPU have what they get;
+/// all on this GPU leader's GPU have what they get;
 pub(super) const SPREAD: u32 = 1 << 6;
-/// this head has started nothing that is not over.
+/// this GPU leader has started nothing that is not over.
 pub(super) const SETTLED: u32 = 1 << 7;
 
 /// What a rank says of a call.
@@ -87,7 +87,7 @@ pub(super) enum Presence {
 
 /// Which key.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Card {
+pub(super) enum WhichKey {
     Buffer,
     Staging,
     Given,
@@ -174,8 +174,9 @@ impl Control {
         self.own(rank, 3).load(Ordering::Relaxed) == 1
     }
 
-    /// A call has failed. A rank that is late finds that even if orders of a later call stand where this one's did. Of the
-    /// failures since the rank was last seen, the first and the last are kept: what lies between is taken for failed, too.
+    /// A call has failed. A rank that is late finds that even if orders of a later call stand where this one's did. Of
+    /// the failures since the rank was last seen, the first and the last are kept: what lies between is taken for
+    /// failed, too.
     pub(super) fn fail(&self, me: usize, rank: usize, number: u64) {
         let [first, last] = [5, 6].map(|at| self.pair(me, rank, at));
         let known = last.load(Ordering::Relaxed);
@@ -255,16 +256,16 @@ impl Control {
         leader: usize,
         rank: usize,
         generation: u64,
-        keys: [(Card, &RemoteKey); 2],
+        keys: [(WhichKey, &RemoteKey); 2],
     ) {
-        for (card, key) in keys {
-            self.write_key((leader, rank), card, key);
+        for (which, key) in keys {
+            self.write_key((leader, rank), which, key);
         }
         self.pair(leader, rank, 4).store(generation, Ordering::Release);
     }
 
-    fn write_key(&self, (from, to): (usize, usize), card: Card, key: &RemoteKey) {
-        let first = Control::card(card);
+    fn write_key(&self, (from, to): (usize, usize), which: WhichKey, key: &RemoteKey) {
+        let first = Control::key_at(which);
         let bytes = key.as_bytes();
         self.pair(from, to, first).store(bytes.len() as u64, Ordering::Relaxed);
         for (at, chunk) in bytes.chunks(8).enumerate() {
@@ -275,30 +276,30 @@ impl Control {
         }
     }
 
-    /// A rank lends its head buffers, or one head another what it has given keys of.
+    /// A rank lends its GPU leader buffers, or one GPU leader another what it has given keys of.
     pub(super) fn lend(
         &self,
-        (me, head): (usize, usize),
+        (me, gpu_leader): (usize, usize),
         number: u64,
-        keys: impl IntoIterator<Item = (Card, RemoteKey)>,
+        keys: impl IntoIterator<Item = (WhichKey, RemoteKey)>,
     ) {
-        for (card, key) in keys {
-            self.write_key((me, head), card, &key);
+        for (which, key) in keys {
+            self.write_key((me, gpu_leader), which, &key);
         }
-        self.pair(me, head, 32).store(tagged(number, 1), Ordering::Release);
+        self.pair(me, gpu_leader, 32).store(tagged(number, 1), Ordering::Release);
     }
 
-    /// Whether a rank has lent its head buffers.
-    pub(super) fn has_lent(&self, rank: usize, head: usize, number: u64) -> bool {
-        value(self.pair(rank, head, 32).load(Ordering::Acquire), number) == 1
+    /// Whether a rank has lent its GPU leader buffers.
+    pub(super) fn has_lent(&self, rank: usize, gpu_leader: usize, number: u64) -> bool {
+        value(self.pair(rank, gpu_leader, 32).load(Ordering::Acquire), number) == 1
     }
 
-    fn card(card: Card) -> usize {
-        match card {
-            Card::Buffer => 8,
-            Card::Staging => 20,
-            Card::Given => 33,
-            Card::Received => 45,
+    fn key_at(which: WhichKey) -> usize {
+        match which {
+            WhichKey::Buffer => 8,
+            WhichKey::Staging => 20,
+            WhichKey::Given => 33,
+            WhichKey::Received => 45,
         }
     }
 
@@ -306,8 +307,8 @@ impl Control {
         self.pair(leader, rank, 4).load(Ordering::Acquire)
     }
 
-    pub(super) fn key(&self, leader: usize, rank: usize, card: Card) -> Option<RemoteKey> {
-        let first = Control::card(card);
+    pub(super) fn key(&self, leader: usize, rank: usize, which: WhichKey) -> Option<RemoteKey> {
+        let first = Control::key_at(which);
         let len = self.pair(leader, rank, first).load(Ordering::Relaxed);
         let len = usize::try_from(len).ok().filter(|len| *len <= RemoteKey::MAX_BYTES)?;
         let words = 0..RemoteKey::MAX_BYTES.div_ceil(8);
@@ -381,15 +382,15 @@ mod tests {
         let control = control(2).unwrap();
         assert_eq!(control.generation(0, 1), 0);
         let [one, other] = [80, 13].map(|len| RemoteKey::new(&vec![len; len.into()]).unwrap());
-        control.give_keys(0, 1, 4, [(Card::Buffer, &one), (Card::Staging, &other)]);
+        control.give_keys(0, 1, 4, [(WhichKey::Buffer, &one), (WhichKey::Staging, &other)]);
         assert_eq!(control.generation(0, 1), 4);
-        assert_eq!(control.key(0, 1, Card::Buffer), Some(one));
-        assert_eq!(control.key(0, 1, Card::Staging), Some(other));
-        control.lend((1, 0), 9, [(Card::Given, other), (Card::Received, one)]);
+        assert_eq!(control.key(0, 1, WhichKey::Buffer), Some(one));
+        assert_eq!(control.key(0, 1, WhichKey::Staging), Some(other));
+        control.lend((1, 0), 9, [(WhichKey::Given, other), (WhichKey::Received, one)]);
         assert_eq!([8, 9].map(|number| control.has_lent(1, 0, number)), [false, true]);
-        assert_eq!(control.key(1, 0, Card::Given), Some(other));
-        assert_eq!(control.key(1, 0, Card::Received), Some(one));
-        assert_eq!(control.key(0, 1, Card::Buffer), Some(one), "what it lent as a leader");
+        assert_eq!(control.key(1, 0, WhichKey::Given), Some(other));
+        assert_eq!(control.key(1, 0, WhichKey::Received), Some(one));
+        assert_eq!(control.key(0, 1, WhichKey::Buffer), Some(one), "what it lent as a leader");
     }
 
     #[test]

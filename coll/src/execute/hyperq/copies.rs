@@ -1,11 +1,13 @@
 //! Copies between buffers of the caller's and plain memory that ranks share, and within the latter.
 //!
-//! The first are granted by the caller of [`HyperQ::begin`](super::HyperQ::begin) until nothing is in flight. The other is
-//! a leader's, kept by leases and mappings until nothing of this rank's is in flight, and no reference covers it: other
-//! processes may touch it at the same time. Then bytes are arbitrary, as [`Device::copy`] and [`Engine::pack`] allow.
+//! The first are granted by the caller of [`HyperQ::begin`](super::HyperQ::begin) until nothing is in flight. The other
+//! is a leader's, kept by leases and mappings until nothing of this rank's is in flight, and no reference covers it:
+//! other processes may touch it at the same time. Then bytes are arbitrary, as [`Device::copy`] and [`Engine::pack`]
+//! allow.
 //!
-//! A head works on buffers of others, too. Their callers have granted them, and those ranks' calls end when the head has
-//! said that nothing of it is in flight, or when the transport says that a head that is lost uses them no more.
+//! A GPU leader works on buffers of others, too. Their callers have granted them, and those ranks' calls end when the
+//! GPU leader has said that nothing of it is in flight, or when the transport says that a GPU leader that is lost uses
+//! them no more.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -77,8 +79,8 @@ impl Mover<'_> {
             let part = into.sub(at, len)?;
             at += len;
             work.push(match flat(typed, &range) {
-                // SAFETY: the buffer is granted, and nothing writes it meanwhile; the rest as the file says. They do not
-                // overlap: shared memory is none of the caller's.
+                // SAFETY: the buffer is granted, and nothing writes it meanwhile; the rest as the file says. They do
+                // not overlap: shared memory is none of the caller's.
                 Some(from) => unsafe { self.device.copy(part, from, &[]) }?,
                 // SAFETY: as above.
                 None => unsafe { self.engine.pack(typed, range, part, &[]) }?,
@@ -104,8 +106,8 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// As [`take`](Mover::take), of `len` bytes from `at` on that are there a second time, `apart` bytes behind: in two rows,
-    /// each from one of the two, so that there is a gap between them.
+    /// As [`take`](Mover::take), of `len` bytes from `at` on that are there a second time, `apart` bytes behind: in two
+    /// rows, each from one of the two, so that there is a gap between them.
     pub(super) fn take_in_rows(
         &self,
         (shared, at, apart): (Region, u64, u64),
@@ -155,8 +157,8 @@ impl Mover<'_> {
         from: Region,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        // SAFETY: buffers are granted, and this rank alone writes what `into` is of them; the rest as the file says. They
-        // do not overlap: buffers of a call do not, and the callers do not copy a block onto itself.
+        // SAFETY: buffers are granted, and this rank alone writes what `into` is of them; the rest as the file says.
+        // They do not overlap: buffers of a call do not, and the callers do not copy a block onto itself.
         Ok(unsafe { self.device.copy(into, from, after) }?)
     }
 

@@ -1,19 +1,20 @@
-//! The part of a rank that is not the leader: copies as it is told, lends its buffers to its head, or is a head.
+//! The part of a rank that is not the leader: copies as it is told, lends its buffers to its GPU leader, or is a GPU
+//! leader.
 //!
-//! However it ends, what it has started is over before, and so is what its head has started.
+//! However it ends, what it has started is over before, and so is what its GPU leader has started.
 
 use gapless_bml::Rank;
 use gapless_engine::EngineError;
 use gapless_mem::DeviceError;
 
-use super::chief::is_settled;
 use super::control::{
     BROKEN, CANNOT, COMBINED, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED,
     GATHERED, GO, HALT, JOIN, LEND, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE,
     SCATTERED, SEEN, SETTLED, SPREAD,
 };
 use super::copies::Works;
-use super::head::{self, Head, Tools};
+use super::gpu_leader::{self, GpuLeader, Tools};
+use super::root_leader::is_settled;
 use super::space::{Mapped, lend};
 use super::{Ended, Part};
 use crate::execute::CollError;
@@ -31,12 +32,12 @@ enum Copy {
     Over,
 }
 
-/// A rank's part of a call that heads carry out.
+/// A rank's part of a call that GPU leaders carry out.
 #[derive(Debug)]
 enum Led {
     /// Its buffers are this rank's.
     Lends(usize),
-    Heads(Box<Head>),
+    Leads(Box<GpuLeader>),
 }
 
 /// Another rank's part of a call.
@@ -52,7 +53,7 @@ pub(super) struct Following {
     /// Bytes of the scatter that it has begun to copy, and those of the mirror that it knows of.
     scattered: u64,
     mirrored: u32,
-    /// If heads carry it out.
+    /// If GPU leaders carry it out.
     led: Option<Led>,
     failure: Option<CollError>,
 }
@@ -74,8 +75,8 @@ impl Following {
 
     /// Waits for what it has started.
     pub(super) fn drain(&mut self) {
-        if let Some(Led::Heads(head)) = &mut self.led {
-            head.drain();
+        if let Some(Led::Leads(gpu_leader)) = &mut self.led {
+            gpu_leader.drain();
         }
         self.ipc.1.drain();
         self.scatter.1.drain();
@@ -92,48 +93,50 @@ impl Following {
             self.staging.1.pop_front();
         }
         let led = match &mut self.led {
-            Some(Led::Heads(head)) => head.settle(),
+            Some(Led::Leads(gpu_leader)) => gpu_leader.settle(),
             _ => true,
         };
         let over = [self.ipc.1.settle(), self.scatter.1.settle(), led];
         over == [true; 3] && self.staging.1.is_empty()
     }
 
-    /// Whether a head may work on this rank's buffers, as far as words tell.
+    /// Whether a GPU leader may work on this rank's buffers, as far as words tell.
     pub(super) fn is_lent(&mut self, part: &Part, control: &Control) -> bool {
-        let Some(Led::Lends(head)) = self.led else { return false };
+        let Some(Led::Lends(gpu_leader)) = self.led else { return false };
         self.seen |= control.orders(part.frame.leader, part.me, part.number);
-        let told = self.seen & (FAILED | ELSEWHERE | GO) != 0 && head == part.frame.leader;
-        !told && !is_settled(head, part.number, control)
+        let told = self.seen & (FAILED | ELSEWHERE | GO) != 0 && gpu_leader == part.frame.leader;
+        !told && !is_settled(gpu_leader, part.number, control)
     }
 
-    /// This rank starts nothing more, and what it has started is over: if it is a head, others have their buffers back.
+    /// This rank starts nothing more, and what it has started is over: if it is a GPU leader, others have their buffers
+    /// back.
     pub(super) fn tell_settled(&mut self, part: &Part, control: &Control) {
-        if let Some(Led::Heads(_)) = self.led {
+        if let Some(Led::Leads(_)) = self.led {
             self.reports |= SETTLED;
             control.report(part.me, part.number, self.reports);
         }
     }
 
-    /// Whether nobody touches this rank's buffers, as far as it has lent them; says as a head that it touches none. What
-    /// this rank has started is over.
+    /// Whether nobody touches this rank's buffers, as far as it has lent them; says as a GPU leader that it touches
+    /// none. What this rank has started is over.
     pub(super) fn let_go(&mut self, part: &Part, tools: &mut Tools<'_>) -> bool {
-        let head = match self.led {
+        let gpu_leader = match self.led {
             None => return true,
-            Some(Led::Heads(_)) => {
+            Some(Led::Leads(_)) => {
                 self.say(part, tools, SETTLED);
                 return true;
             }
-            Some(Led::Lends(head)) => head,
+            Some(Led::Lends(gpu_leader)) => gpu_leader,
         };
         if !self.is_lent(part, tools.control) {
             return true;
         }
-        if tools.members.loss(tools.pml, head).is_none() {
+        if tools.members.loss(tools.pml, gpu_leader).is_none() {
             return false;
         }
         // What it has started may go on for a while.
-        let process = u32::try_from(head).ok().and_then(|it| tools.members.comm.process(it).ok());
+        let process =
+            u32::try_from(gpu_leader).ok().and_then(|it| tools.members.comm.process(it).ok());
         let buffers = [part.given(), part.received()].into_iter().flatten().flatten();
         let bml = tools.pml.bml_mut();
         process.is_none_or(|process| {
@@ -142,7 +145,7 @@ impl Following {
         })
     }
 
-    /// Its part of a call that heads carry out.
+    /// Its part of a call that GPU leaders carry out.
     fn take_part(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
         let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
         if self.led.is_none() {
@@ -161,27 +164,28 @@ impl Following {
             }
             let groups = groups(&gpus, part.frame.leader);
             let own = groups.iter().find(|group| group.ranks.contains(&part.me));
-            let head = own.map_or(part.frame.leader, |group| group.head);
+            let gpu_leader = own.map_or(part.frame.leader, |group| group.gpu_leader);
             let not = |reason: &str| CollError::NotMapped { rank, reason: reason.to_owned() };
-            if head != part.me {
-                self.led = Some(Led::Lends(head));
+            if gpu_leader != part.me {
+                self.led = Some(Led::Lends(gpu_leader));
                 let by = (&tools.members.comm, tools.control);
-                let lent = lend(part, head, by, tools.pml.bml_mut());
+                let lent = lend(part, gpu_leader, by, tools.pml.bml_mut());
                 return lent.ok_or_else(|| not("there is no key for its buffers"));
             }
-            let head = Head::new(part, groups).ok_or_else(|| not("its buffers have gaps"))?;
-            self.led = Some(Led::Heads(Box::new(head)));
+            let gpu_leader =
+                GpuLeader::new(part, groups).ok_or_else(|| not("its buffers have gaps"))?;
+            self.led = Some(Led::Leads(Box::new(gpu_leader)));
         }
-        let Some(Led::Heads(head)) = &mut self.led else { return Ok(()) };
+        let Some(Led::Leads(gpu_leader)) = &mut self.led else { return Ok(()) };
         if self.seen & HALT == 0 {
-            head.advance(part, self.seen & JOIN != 0, tools)?;
+            gpu_leader.advance(part, self.seen & JOIN != 0, tools)?;
         }
-        let mut says = match head.stage() {
-            head::Stage::Combined => COMBINED,
-            head::Stage::Over => COMBINED | SPREAD,
+        let mut says = match gpu_leader.stage() {
+            gpu_leader::Stage::Combined => COMBINED,
+            gpu_leader::Stage::Over => COMBINED | SPREAD,
             _ => 0,
         };
-        if self.seen & HALT != 0 && head.settle() {
+        if self.seen & HALT != 0 && gpu_leader.settle() {
             says |= SETTLED;
         }
         if says & !self.reports != 0 {
@@ -221,7 +225,7 @@ impl Following {
         {
             self.failure = Some(error);
         }
-        // What heads have started is over when they say so.
+        // What GPU leaders have started is over when they say so.
         if let Some(error) = &self.failure
             && self.reports & (CANNOT | BROKEN) == 0
         {
@@ -267,7 +271,7 @@ impl Following {
 
     /// Whether nothing is left to do, and nothing can be asked of it any more.
     fn is_done(&self, part: &Part) -> bool {
-        // Heads have scattered before that.
+        // GPU leaders have scattered before that.
         let scattered = self.seen & LEND != 0
             || part.frame.take(part.me).is_none()
             || self.scatter.0 == Copy::Over;
@@ -449,7 +453,7 @@ impl Following {
                 && control.mirrored(leader, part.me, part.number) != self.mirrored
         };
         !self.is_idle()
-            || matches!(self.led, Some(Led::Heads(_)))
+            || matches!(self.led, Some(Led::Leads(_)))
             || control.orders(leader, part.me, part.number) & !self.seen != 0
             || staged()
             || mirrored()

@@ -73,7 +73,7 @@ impl Part {
         }
     }
 
-    /// Whether heads can work on its buffers.
+    /// Whether GPU leaders can work on its buffers.
     pub(super) fn is_plain(&self) -> bool {
         self.given().is_some() && self.received().is_some()
     }

@@ -1,5 +1,5 @@
-//! Memory of a leader's: the buffer on the device into which the others copy, and staging memory of the host; and the same
-//! as others map it. And buffers of others that a head has mapped during a call.
+//! Memory of a leader's: the buffer on the device into which the others copy, and staging memory of the host; and the
+//! same as others map it. And buffers of others that a GPU leader has mapped during a call.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use gapless_mem::{Device, Lease, Region};
 use gapless_pml::Comm;
 
 use super::Part;
-use super::control::{Card, Control};
+use super::control::{Control, WhichKey};
 
 /// Bytes behind the last rank's, so that a short copy may be longer than it need be.
 const SLACK: u64 = 128 << 10;
@@ -92,7 +92,7 @@ impl Held {
         let (peer, mapped) = bml.mapped(Rank(process))?;
         let buffer = mapped.key(peer, &self.buffer)?;
         let staging = mapped.key(peer, &self.staging)?;
-        let keys = [(Card::Buffer, &buffer), (Card::Staging, &staging)];
+        let keys = [(WhichKey::Buffer, &buffer), (WhichKey::Staging, &staging)];
         control.give_keys(me, rank, self.generation, keys);
         self.given[rank] = true;
         Some(())
@@ -186,13 +186,13 @@ impl Mapped {
         let nothing = || "there is no key".to_owned();
         let process = u32::try_from(leader).ok().and_then(|rank| comm.process(rank).ok());
         let process = Rank(process.ok_or_else(nothing)?);
-        let mut map = |card, space| {
-            let key = control.key(leader, me, card).ok_or_else(nothing)?;
+        let mut map = |which, space| {
+            let key = control.key(leader, me, which).ok_or_else(nothing)?;
             let (peer, mapped) = bml.mapped(process).ok_or_else(nothing)?;
             mapped.map_for(peer, &key, space).map_err(|error| error.to_string())
         };
-        let buffer = map(Card::Buffer, device.space())?;
-        let staging = map(Card::Staging, device.space())?;
+        let buffer = map(WhichKey::Buffer, device.space())?;
+        let staging = map(WhichKey::Staging, device.space())?;
         let (there, wanted) = ((buffer.region().len(), staging.region().len()), bytes);
         if there.0 < wanted.0 || there.1 < wanted.1 {
             return Err(format!("{there:?} bytes instead of {wanted:?}"));
@@ -213,28 +213,29 @@ impl Mapped {
     }
 }
 
-/// Lends a rank's buffers to its head; `None`: there is no key. They must be plain.
+/// Lends a rank's buffers to its GPU leader; `None`: there is no key. They must be plain.
 pub(super) fn lend(
     part: &Part,
-    head: usize,
+    gpu_leader: usize,
     (comm, control): (&Comm, &Control),
     bml: &mut Bml,
 ) -> Option<()> {
-    let process = comm.process(u32::try_from(head).ok()?).ok()?;
+    let process = comm.process(u32::try_from(gpu_leader).ok()?).ok()?;
     let mut keys = Vec::new();
-    for (card, region) in [(Card::Given, part.given()), (Card::Received, part.received())] {
+    for (which, region) in [(WhichKey::Given, part.given()), (WhichKey::Received, part.received())]
+    {
         let Some(region) = region? else { continue };
         let (peer, mapped) = bml.mapped(Rank(process))?;
-        // SAFETY: the caller of `HyperQ::begin` keeps it until the call has ended, which it does when the head uses it no
-        // more.
+        // SAFETY: the caller of `HyperQ::begin` keeps it until the call has ended, which it does when the GPU leader
+        // uses it no more.
         let lease = unsafe { Lease::kept_by_caller(region) };
-        keys.push((card, mapped.key(peer, &lease)?));
+        keys.push((which, mapped.key(peer, &lease)?));
     }
-    control.lend((part.me, head), part.number, keys);
+    control.lend((part.me, gpu_leader), part.number, keys);
     Some(())
 }
 
-/// What a head has of a rank's: buffers that it has mapped, or its own.
+/// What a GPU leader has of a rank's: buffers that it has mapped, or its own.
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) gives: Option<Region>,
@@ -243,7 +244,7 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// A head's own.
+    /// A GPU leader's own.
     pub(super) fn own(part: &Part) -> Option<Lent> {
         Some(Lent { gives: part.given()?, takes: part.received()?, _mappings: Vec::new() })
     }
@@ -262,9 +263,9 @@ impl Lent {
         let process = u32::try_from(rank).ok().and_then(|rank| comm.process(rank).ok());
         let process = Rank(process.ok_or_else(nothing)?);
         let mut mappings = Vec::new();
-        let mut map = |card, bytes: Option<u64>| {
+        let mut map = |which, bytes: Option<u64>| {
             let Some(bytes) = bytes else { return Ok(None) };
-            let key = control.key(rank, part.me, card).ok_or_else(nothing)?;
+            let key = control.key(rank, part.me, which).ok_or_else(nothing)?;
             let (peer, mapped) = bml.mapped(process).ok_or_else(nothing)?;
             let mapping = mapped.map_for(peer, &key, part.device.space());
             let mapping = mapping.map_err(|error| error.to_string())?;
@@ -276,8 +277,8 @@ impl Lent {
             }
         };
         let given = part.frame.give(rank).map(|give| give.range.end - give.range.start);
-        let gives = map(Card::Given, given)?;
-        let takes = map(Card::Received, part.frame.take(rank).map(|take| take.bytes()))?;
+        let gives = map(WhichKey::Given, given)?;
+        let takes = map(WhichKey::Received, part.frame.take(rank).map(|take| take.bytes()))?;
         Ok(Lent { gives, takes, _mappings: mappings })
     }
 }

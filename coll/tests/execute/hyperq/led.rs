@@ -1,4 +1,4 @@
-//! Calls that heads carry out: one rank on each GPU works on the buffers of all that are there.
+//! Calls that GPU leaders carry out: one rank on each GPU works on the buffers of all that are there.
 use super::trouble::{allreduce, held_back, results};
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +56,7 @@ fn heads_give_what_each_operation_is_defined_to_give() {
                         if right == Outcome::Done {
                             (0..n).for_each(|rank| trial.check(rank));
                             let leader = (0..n).find(|rank| ranks.all[*rank].gpus().is_some());
-                            assert!(leader.is_some(), "heads did it");
+                            assert!(leader.is_some(), "GPU leaders did it");
                         }
                     }
                 }
@@ -69,7 +69,7 @@ fn heads_give_what_each_operation_is_defined_to_give() {
     }
 }
 
-/// On a GPU that the table does not know, or several, heads do it without being told to.
+/// On a GPU that the table does not know, or several, GPU leaders do it without being told to.
 #[test]
 fn heads_are_chosen_where_they_should_be_quickest() {
     let mut random = Random(181);
@@ -99,7 +99,7 @@ fn heads_are_chosen_where_they_should_be_quickest() {
     }
 }
 
-/// Nobody's call ends while a head works on its buffers.
+/// Nobody's call ends while a GPU leader works on its buffers.
 #[test]
 fn what_a_head_does_is_waited_for() {
     let mut random = Random(182);
@@ -141,8 +141,8 @@ fn what_a_head_does_is_waited_for() {
     }
 }
 
-/// A rank whose buffers cannot be lent, or a head that cannot map them, or memory of another head: all go another way, and
-/// after some calls on one GPU they are copied.
+/// A rank whose buffers cannot be lent, or a GPU leader that cannot map them, or memory of another GPU leader: all go
+/// another way, and after some calls on one GPU they are copied.
 #[test]
 fn what_heads_cannot_do_is_done_without_them() {
     let mut random = Random(183);
@@ -205,7 +205,7 @@ fn a_rank_that_dies_while_heads_work_is_named() {
     assert!(errors > 50 && ends > 20, "{errors} {ends}");
 }
 
-/// A head whose device fails is named by all; the next call is not disturbed.
+/// A GPU leader whose device fails is named by all; the next call is not disturbed.
 #[test]
 fn a_head_that_fails_is_named() {
     let mut random = Random(185);
@@ -251,7 +251,7 @@ fn a_head_that_fails_is_named() {
     assert!(errors > 20, "{errors}");
 }
 
-/// Ranks that have lent their buffers to heads end when these have stopped, and not before.
+/// Ranks that have lent their buffers to GPU leaders end when these have stopped, and not before.
 #[test]
 fn what_is_revoked_ends_where_heads_work() {
     let mut random = Random(178);
@@ -275,7 +275,7 @@ fn what_is_revoked_ends_where_heads_work() {
     assert!(revoked > 20, "some are in time: {revoked}");
 }
 
-/// A rank that leaves a call has its buffers back only when its head has given up or ended.
+/// A rank that leaves a call has its buffers back only when its GPU leader has given up or ended.
 #[test]
 fn what_is_lent_is_free_when_its_head_has_stopped() {
     let mut random = Random(179);
@@ -288,7 +288,7 @@ fn what_is_lent_is_free_when_its_head_has_stopped() {
             if turn == when {
                 held = !ranks.all[2].give_up();
                 lent += u32::from(held);
-                // The head is the leader.
+                // The GPU leader is the leader.
                 ranks.all[0].give_up();
                 assert!(ranks.all[2].give_up(), "turn {when}");
                 (0..3).for_each(|rank| ranks.job.kill(rank));

@@ -1,14 +1,15 @@
-//! The leader's part of a call that heads carry out ([`Mode::Led`](crate::hyperq::Mode::Led)): finds out where all buffers
-//! lie, tells ranks to lend them, is the head of its own GPU, and tells heads when they may go on.
+//! The root leader's part of a call that GPU leaders carry out ([`Mode::Led`](crate::hyperq::Mode::Led)): finds out
+//! where all buffers lie, tells ranks to lend them, is the GPU leader of its own GPU, and tells GPU leaders when they
+//! may go on.
 //!
-//! What fails before [`JOIN`], or before all is mapped on one GPU, has written nothing, so ranks go on by other means. When
-//! the others hear how it has ended, all heads have settled.
+//! What fails before [`JOIN`], or before all is mapped on one GPU, has written nothing, so ranks go on by other means.
+//! When the others hear how it has ended, all GPU leaders have settled.
 
 use super::control::{
     BROKEN, CANNOT, COMBINED, Control, ELSEWHERE, FAILED, GO, HALT, JOIN, LEND, Presence, SEEN,
     SETTLED, SPREAD,
 };
-use super::head::{self, Head, Tools};
+use super::gpu_leader::{self, GpuLeader, Tools};
 use super::{Ended, Members, Part};
 use crate::execute::CollError;
 use crate::hyperq::{groups, in_order};
@@ -20,7 +21,7 @@ enum Stage {
     Working,
     /// All is done, and the others were told so.
     Parting,
-    /// Heads are to start nothing more; then all are told these orders.
+    /// GPU leaders are to start nothing more; then all are told these orders.
     Leaving(u32),
     Over,
 }
@@ -29,11 +30,11 @@ enum Stage {
 pub(super) enum Led {
     /// So many GPUs were used.
     Ended(Ended, usize),
-    /// All ranks are there, on one GPU or several, and heads are not to do this.
+    /// All ranks are there, on one GPU or several, and GPU leaders are not to do this.
     Declined { several: bool },
 }
 
-/// How it is decided whether heads do it.
+/// How it is decided whether GPU leaders do it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     /// Where all buffers are on one GPU.
@@ -41,25 +42,25 @@ pub(super) struct Wanted {
 }
 
 #[derive(Debug)]
-pub(super) struct Chief {
+pub(super) struct RootLeader {
     stage: Stage,
     wanted: Wanted,
-    head: Option<Head>,
+    gpu_leader: Option<GpuLeader>,
     joined: bool,
     failure: Option<CollError>,
     orders: u32,
-    /// When all were there, when this head's GPU was combined, and when all was spread; in nanoseconds.
+    /// When all were there, when this GPU leader's GPU was combined, and when all was spread; in nanoseconds.
     pub(super) times: [Option<u64>; 3],
-    /// Whether some rank could not lend, or a head could not map.
+    /// Whether some rank could not lend, or a GPU leader could not map.
     pub(super) cannot: bool,
 }
 
-impl Chief {
-    pub(super) fn new(wanted: Wanted) -> Chief {
-        Chief {
+impl RootLeader {
+    pub(super) fn new(wanted: Wanted) -> RootLeader {
+        RootLeader {
             stage: Stage::Meeting,
             wanted,
-            head: None,
+            gpu_leader: None,
             joined: false,
             failure: None,
             orders: 0,
@@ -70,8 +71,8 @@ impl Chief {
 
     /// Waits for what it has started.
     pub(super) fn drain(&mut self) {
-        if let Some(head) = &mut self.head {
-            head.drain();
+        if let Some(gpu_leader) = &mut self.gpu_leader {
+            gpu_leader.drain();
         }
     }
 
@@ -116,7 +117,7 @@ impl Chief {
         if self.stage != Stage::Over {
             return None;
         }
-        let gpus = self.head.as_ref().map_or(0, |head| head.groups().len());
+        let gpus = self.gpu_leader.as_ref().map_or(0, |gpu_leader| gpu_leader.groups().len());
         let ended = match self.failure.take() {
             Some(error) => Ended::Failed(error),
             None if self.orders & ELSEWHERE != 0 => Ended::Elsewhere,
@@ -140,8 +141,8 @@ impl Chief {
         };
     }
 
-    /// Waits until all are there, and has them lend their buffers. `Some`: heads are not to do it, and whether buffers lie
-    /// on several GPUs.
+    /// Waits until all are there, and has them lend their buffers. `Some`: GPU leaders are not to do it, and whether
+    /// buffers lie on several GPUs.
     fn meet(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<Option<bool>, CollError> {
         let mut all = true;
         let mut gpus = vec![part.gpu; tools.members.ranks];
@@ -171,8 +172,8 @@ impl Chief {
         let several = groups.len() > 1;
         let fits =
             plain && if several { part.commutes || in_order(&groups) } else { self.wanted.alone };
-        self.head = if fits { Head::new(part, groups) } else { None };
-        if self.head.is_none() {
+        self.gpu_leader = if fits { GpuLeader::new(part, groups) } else { None };
+        if self.gpu_leader.is_none() {
             return Ok(Some(several));
         }
         self.stage = Stage::Working;
@@ -190,7 +191,7 @@ impl Chief {
 
     fn work(&mut self, part: &Part, tools: &mut Tools<'_>, now_ns: u64) -> Result<(), CollError> {
         self.times[0].get_or_insert(now_ns);
-        let Some(head) = &mut self.head else { return Ok(()) };
+        let Some(gpu_leader) = &mut self.gpu_leader else { return Ok(()) };
         for rank in tools.members.others() {
             let reports = tools.control.reports(rank, part.number);
             let culprit = u32::try_from(rank).unwrap_or(u32::MAX);
@@ -205,27 +206,30 @@ impl Chief {
                 return Err(loss);
             }
         }
-        let all_say = |head: &Head, control: &Control, report: u32| {
-            head.others().all(|rank| control.reports(rank, part.number) & report != 0)
+        let all_say = |gpu_leader: &GpuLeader, control: &Control, report: u32| {
+            gpu_leader.others().all(|rank| control.reports(rank, part.number) & report != 0)
         };
-        head.advance(part, self.joined, tools)?;
+        gpu_leader.advance(part, self.joined, tools)?;
         // On one GPU buffers are written now.
-        let begun = head.groups().len() == 1 && head.stage() >= head::Stage::Spreading;
+        let begun =
+            gpu_leader.groups().len() == 1 && gpu_leader.stage() >= gpu_leader::Stage::Spreading;
         self.joined |= begun;
-        if head.stage() == head::Stage::Combined
+        if gpu_leader.stage() == gpu_leader::Stage::Combined
             && !self.joined
-            && all_say(head, tools.control, COMBINED)
+            && all_say(gpu_leader, tools.control, COMBINED)
         {
             self.joined = true;
             self.times[1] = Some(now_ns);
-            // Before its own work, so that heads work at the same time.
+            // Before its own work, so that GPU leaders work at the same time.
             self.orders |= JOIN;
             for rank in tools.members.others() {
                 tools.control.order(part.me, rank, part.number, self.orders);
             }
-            head.advance(part, true, tools)?;
+            gpu_leader.advance(part, true, tools)?;
         }
-        if head.stage() == head::Stage::Over && all_say(head, tools.control, SPREAD) {
+        if gpu_leader.stage() == gpu_leader::Stage::Over
+            && all_say(gpu_leader, tools.control, SPREAD)
+        {
             self.times[2] = Some(now_ns);
             self.order(part, tools, GO);
             self.stage = Stage::Parting;
@@ -233,11 +237,11 @@ impl Chief {
         Ok(())
     }
 
-    /// Whether no head has anything in flight.
+    /// Whether no GPU leader has anything in flight.
     fn halted(&mut self, part: &Part, tools: &mut Tools<'_>) -> bool {
-        let Some(head) = &mut self.head else { return true };
-        let others: Vec<usize> = head.others().collect();
-        let mut over = head.settle();
+        let Some(gpu_leader) = &mut self.gpu_leader else { return true };
+        let others: Vec<usize> = gpu_leader.others().collect();
+        let mut over = gpu_leader.settle();
         if self.orders & HALT == 0 {
             self.order(part, tools, HALT);
         }
@@ -260,7 +264,7 @@ impl Chief {
         self.order(part, tools, orders);
     }
 
-    /// Whether [`advance`](Chief::advance) may get on.
+    /// Whether [`advance`](RootLeader::advance) may get on.
     pub(super) fn look(&self, part: &Part, control: &Control, members: &Members) -> bool {
         match self.stage {
             Stage::Meeting => {
@@ -273,9 +277,9 @@ impl Chief {
     }
 }
 
-/// Whether a head has nothing of a call in flight, and starts nothing more.
-pub(super) fn is_settled(head: usize, number: u64, control: &Control) -> bool {
-    let reports = control.reports(head, number);
+/// Whether a GPU leader has nothing of a call in flight, and starts nothing more.
+pub(super) fn is_settled(gpu_leader: usize, number: u64, control: &Control) -> bool {
+    let reports = control.reports(gpu_leader, number);
     reports & (BROKEN | CANNOT | SPREAD | SETTLED) != 0
-        || control.presence(head, number) == Presence::Elsewhere
+        || control.presence(gpu_leader, number) == Presence::Elsewhere
 }

@@ -1,17 +1,17 @@
-//! What a head does with the buffers of all ranks on its GPU: no other process does anything there, so nothing waits for a
-//! turn.
+//! What a GPU leader does with the buffers of all ranks on its GPU: no other process does anything there, so nothing
+//! waits for a turn.
 //!
 //! ```text
 //! one GPU:   map ─► combine into its own buffer ─► copy to the others
-//! several:   map ─► combine into memory that heads share ─► all have: combine what heads have ─► copy to the others
+//! several:   map ─► combine into memory that GPU leaders share ─► all have: combine what they have ─► copy to the others
 //! ```
 //!
-//! On one GPU, too, what could overwrite what others give goes through memory of the head's
-//! ([`is_led_through_memory`](crate::hyperq::Frame::is_led_through_memory)). Copies that need not wait for each other are
-//! started together, because each one takes as long to start as it takes.
+//! On one GPU, too, what could overwrite what others give goes through memory of the GPU leader's
+//! ([`is_led_through_memory`](crate::hyperq::Frame::is_led_through_memory)). Copies that need not wait for each other
+//! are started together, because each one takes as long to start as it takes.
 //!
-//! It touches other ranks' buffers, and they wait until it does so no more: whoever has a `Head` says when its
-//! [work](Head::settle) is over.
+//! It touches other ranks' buffers, and they wait until it does so no more: whoever has a `GpuLeader` says when its
+//! [work](GpuLeader::settle) is over.
 
 use std::collections::BTreeMap;
 
@@ -34,16 +34,16 @@ pub(super) enum Stage {
     Mapping,
     /// Of what its own GPU has.
     Combining,
-    /// Other heads may read that.
+    /// Other GPU leaders may read that.
     Combined,
     /// What all have, and to all.
     Spreading,
     Over,
 }
 
-/// A head's part of a call.
+/// A GPU leader's part of a call.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct GpuLeader {
     stage: Stage,
     groups: Vec<Group>,
     /// Which group is its own.
@@ -53,7 +53,7 @@ pub(super) struct Head {
     works: Works,
 }
 
-/// What a head, or another rank that follows, works with beside its part.
+/// What a GPU leader, or another rank that follows, works with beside its part.
 pub(super) struct Tools<'a> {
     pub(super) pml: &'a mut Pml,
     pub(super) reducer: &'a dyn Reducer,
@@ -61,7 +61,7 @@ pub(super) struct Tools<'a> {
     pub(super) control: &'a Control,
     pub(super) members: &'a Members,
     pub(super) lead: &'a mut Lead,
-    /// By leader, or head.
+    /// By leader, or GPU leader.
     pub(super) mapped: &'a mut [Option<Mapped>],
 }
 
@@ -70,12 +70,12 @@ fn block(of: Region, rank: usize, len: u64) -> Result<Region, EngineError> {
     Ok(of.sub(rank as u64 * len, len)?)
 }
 
-impl Head {
+impl GpuLeader {
     /// `None`: this rank is none, or its buffers are not plain.
-    pub(super) fn new(part: &Part, groups: Vec<Group>) -> Option<Head> {
-        let own = groups.iter().position(|group| group.head == part.me)?;
+    pub(super) fn new(part: &Part, groups: Vec<Group>) -> Option<GpuLeader> {
+        let own = groups.iter().position(|group| group.gpu_leader == part.me)?;
         let lent = BTreeMap::from([(part.me, Lent::own(part)?)]);
-        Some(Head { stage: Stage::Opening, groups, own, lent, works: Works::default() })
+        Some(GpuLeader { stage: Stage::Opening, groups, own, lent, works: Works::default() })
     }
 
     pub(super) fn stage(&self) -> Stage {
@@ -86,11 +86,11 @@ impl Head {
         &self.groups
     }
 
-    /// The other heads.
+    /// The other GPU leaders.
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + '_ {
         let own = self.own;
         let others = self.groups.iter().enumerate().filter(move |(at, _)| *at != own);
-        others.map(|(_, group)| group.head)
+        others.map(|(_, group)| group.gpu_leader)
     }
 
     /// Whether data goes from buffer to buffer.
@@ -108,7 +108,7 @@ impl Head {
         self.works.drain();
     }
 
-    /// Goes on as far as it can; `join`: all heads have combined what their GPUs have.
+    /// Goes on as far as it can; `join`: all GPU leaders have combined what their GPUs have.
     ///
     /// # Errors
     /// [`CollError::NotMapped`]: no buffer was written.
@@ -157,7 +157,7 @@ impl Head {
         }
     }
 
-    /// Makes memory that other heads read, and gives them its keys.
+    /// Makes memory that other GPU leaders read, and gives them its keys.
     fn open(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
         if self.goes_straight(part) {
             return Ok(());
@@ -176,7 +176,7 @@ impl Head {
         Ok(())
     }
 
-    /// Maps what its group and the other heads have, as they lend it; whether it has all.
+    /// Maps what its group and the other GPU leaders have, as they lend it; whether it has all.
     fn map(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<bool, CollError> {
         let Tools { pml, control, members, mapped, .. } = tools;
         let not = |rank: usize| {
@@ -197,14 +197,20 @@ impl Head {
             let lent = Lent::of(part, rank, (&members.comm, control), pml.bml_mut());
             self.lent.insert(rank, lent.map_err(not(rank))?);
         }
-        for head in self.others() {
-            if !control.has_lent(head, part.me, part.number) {
+        for gpu_leader in self.others() {
+            if !control.has_lent(gpu_leader, part.me, part.number) {
                 return Ok(false);
             }
             let memory = (&part.device, (part.frame.bytes(), 0));
             let by = (&members.comm, *control);
-            let found = Mapped::of(&mut mapped[head], (head, part.me), memory, by, pml.bml_mut());
-            found.map_err(not(head))?;
+            let found = Mapped::of(
+                &mut mapped[gpu_leader],
+                (gpu_leader, part.me),
+                memory,
+                by,
+                pml.bml_mut(),
+            );
+            found.map_err(not(gpu_leader))?;
         }
         Ok(all)
     }
@@ -343,7 +349,7 @@ impl Head {
         self.copy(tools, &pairs, &[]).map(|_| ())
     }
 
-    /// What its GPU has, into memory that other heads read.
+    /// What its GPU has, into memory that other GPU leaders read.
     fn combine(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let Some(held) = tools.lead.held() else { return Ok(()) };
         let buffer = held.buffer();
@@ -357,13 +363,13 @@ impl Head {
         self.copy(tools, &pairs, &[]).map(|_| ())
     }
 
-    /// What all heads have, to all of its group.
+    /// What all GPU leaders have, to all of its group.
     fn join(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let Some(own) = tools.lead.held().map(|held| held.buffer()) else { return Ok(()) };
         let (me, len) = (part.me, part.frame.gather_bytes());
-        let there = |group: &Group| match group.head {
-            head if head == me => Some(own),
-            head => tools.mapped[head].as_ref().map(Mapped::buffer),
+        let there = |group: &Group| match group.gpu_leader {
+            gpu_leader if gpu_leader == me => Some(own),
+            gpu_leader => tools.mapped[gpu_leader].as_ref().map(Mapped::buffer),
         };
         let all: Vec<(Region, Vec<usize>)> =
             self.groups.iter().filter_map(|it| Some((there(it)?, it.ranks.clone()))).collect();
