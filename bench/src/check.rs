@@ -5,34 +5,15 @@
 //! [`STEPS_MAX`] steps, the runs are listed by the convertor's `iov`, which shares the committed
 //! program with packing but none of its copy loops; every row says which of the two it was.
 
-use std::fmt;
-
 use gapless_dtype::naive::Typemap;
 use gapless_dtype::{Convertor, Run};
 use gapless_layouts::Side;
 
 use crate::error::Failure;
+pub use crate::error::Wrong;
 
 /// Steps that the oracle may take for one instance: entries placed and loops turned.
 pub const STEPS_MAX: u64 = 1 << 23;
-
-/// A byte that is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    /// Its index in the packed stream or in the buffer.
-    pub offset: usize,
-    /// What is there.
-    pub found: u8,
-    /// What should be.
-    pub expected: u8,
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Wrong { offset, found, expected } = self;
-        write!(f, "byte {offset} is {found:#04x}, not {expected:#04x}")
-    }
-}
 
 /// The pieces of one side of a message in packed order, listed independently.
 pub struct Pieces {

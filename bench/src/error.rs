@@ -1,5 +1,6 @@
 //! Why an experiment gave no figures.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -13,6 +14,24 @@ use gapless_mem::DeviceError;
 use gapless_mem_cuda::CudaError;
 use gapless_pml::{self as pml, PmlError};
 use gapless_report::{FileError, NoSamples, PlotError};
+
+/// A byte that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Its index in the packed stream or in the buffer.
+    pub offset: usize,
+    /// What is there.
+    pub found: u8,
+    /// What should be.
+    pub expected: u8,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wrong { offset, found, expected } = self;
+        write!(f, "byte {offset} is {found:#04x}, not {expected:#04x}")
+    }
+}
 
 /// Why an experiment gave no figures, or none that can be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +129,7 @@ pub enum Failure {
         /// The operation.
         op: &'static str,
         /// The first byte that is wrong.
-        wrong: crate::check::Wrong,
+        wrong: Wrong,
     },
     /// A figure of bytes that arrived wrong, as its experiment found while it measured.
     #[error("{case}, {op}: bytes are wrong; its figures are worthless")]

@@ -208,6 +208,11 @@ pub trait Experiment {
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         Ok(Drawing::pages("", report.to_svgs()?))
     }
+
+    /// Shows what was measured in a document, as Markdown; the schema's own table unless the experiment knows better.
+    fn summary(report: &Report) -> String {
+        format!("```text\n{}```\n", report.table())
+    }
 }
 
 /// An experiment as the list keeps it: its type is forgotten.
@@ -223,6 +228,8 @@ pub struct ExperimentEntry {
     pub run: fn(&ArgMatches, &Common) -> Result<Findings, Failure>,
     /// [`Experiment::draw`].
     pub draw: fn(&Report) -> Result<Vec<Drawing>, PlotError>,
+    /// [`Experiment::summary`].
+    pub summary: fn(&Report) -> String,
 }
 
 impl ExperimentEntry {
@@ -235,6 +242,7 @@ impl ExperimentEntry {
             arguments: E::Options::augment_args,
             run: run::<E>,
             draw: E::draw,
+            summary: E::summary,
         }
     }
 

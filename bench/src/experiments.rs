@@ -14,11 +14,11 @@
 
 use crate::experiment::ExperimentEntry;
 
-/// Declares experiments with messages between two processes, a row each: by which driver of `p2p`, the plan of messages and
-/// what is said below their table, what is added to the findings, and the picture.
+/// Declares experiments with messages between two processes, a row each: by which driver of `p2p`, the plan of messages
+/// and what is said below their table, what is added to the findings, the picture, and the table for documents.
 macro_rules! messages {
     ($($experiment:ident $name:literal $about:literal: $driver:ident($plan:expr, $notes:expr) $($then:ident)?,
-        $draw:ident($title:literal);)*) => {$(
+        $draw:ident($title:literal), $summary:path;)*) => {$(
         #[doc = $about]
         pub struct $experiment;
 
@@ -49,6 +49,10 @@ macro_rules! messages {
                 report: &gapless_report::Report,
             ) -> Result<Vec<crate::experiment::Drawing>, gapless_report::PlotError> {
                 $draw($title, report)
+            }
+
+            fn summary(report: &gapless_report::Report) -> String {
+                $summary(report)
             }
         }
     )*};

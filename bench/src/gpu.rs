@@ -29,7 +29,46 @@ use std::fs;
 
 use gapless_mem::Device;
 use gapless_mem_cuda::{CudaDriver, Mps};
-use gapless_report::Gpu;
+use gapless_report::{Gpu, Row, Time};
+
+use crate::table::{
+    CASE, Column, OP, OVER_CONTIGUOUS, OVER_FLOOR, OVER_MEMCPY, PAYLOAD, PROTOCOL, QUOTED, RATE,
+    SPREAD, TIME, called, or_none, table,
+};
+
+/// Rows of the GPU engine.
+pub(crate) fn rows_table<'r>(rows: impl IntoIterator<Item = &'r Row>) -> String {
+    let others: Column = ("÷ other", |row| {
+        let known = ["memcpy", "contiguous", "floor"];
+        let others = row.others.iter().map(|other| (other.reference.as_str(), other.ratio));
+        let all = row.reference.as_deref().zip(row.ratio).into_iter().chain(others);
+        let all = all.filter(|(name, _)| !known.contains(name));
+        or_none(all.map(|(name, ratio)| format!("{name} {ratio:.2}")))
+    });
+    let call: Column = ("call", |row| {
+        let call = row.extra.get("call_seconds").and_then(|it| it.as_f64());
+        call.map_or("-".to_owned(), |call| Time(call).to_string())
+    });
+    let mark: Column =
+        ("mark", |row| row.met().map_or("-", |met| if met { "met" } else { "missed" }).to_owned());
+    let columns = [
+        called("work", CASE),
+        OP,
+        PAYLOAD,
+        called("kernel", PROTOCOL),
+        called("device time", TIME),
+        SPREAD,
+        RATE,
+        OVER_MEMCPY,
+        OVER_CONTIGUOUS,
+        OVER_FLOOR,
+        others,
+        call,
+        QUOTED,
+        mark,
+    ];
+    table(&columns, rows)
+}
 
 /// The CUDA devices of this machine, for reports; none where there is no driver.
 #[must_use]

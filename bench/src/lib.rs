@@ -22,12 +22,13 @@
 //! `figures` reads the command line, runs an [`experiment`], which gives rows, and shows, writes and draws them.
 //!
 //! - what is measured: `experiments` (one file each, tables of messages together), `subjects` (layouts);
-//! - drivers, each with processes or ends of its own: `duo` (two ends in one thread), `processes` (ranks of this program),
-//!   `p2p` (pairs of processes with GPUs), `one_gpu` (many processes on one GPU), `gpu` (kernels of one process), `sim`
-//!   (the simulated machine), `namespaces` (two hosts on one machine);
+//! - drivers, each with processes or ends of its own: `duo` (two ends in one thread), `processes` (ranks of this
+//!   program), `p2p` (pairs of processes with GPUs), `one_gpu` (many processes on one GPU), `gpu` (kernels of one
+//!   process), `sim` (the simulated machine), `namespaces` (two hosts on one machine);
 //! - how it is measured: `clock` (samples), `rotation` (other memory each time), `check` (bytes), `random`;
 //! - what it is compared with: `baselines`, `nccl`, `cublas`;
-//! - what becomes of reports: `summary` (tables of a folder), `page` (the figures that matter), `age`; `error`.
+//! - what becomes of reports: `table` (columns), `summary` (tables of a folder), `page` (the figures that matter), `age`;
+//! - `error`.
 //!
 //! Units: bytes, seconds, GB/s of payload. A ratio is in speed: above 1, Gapless is faster.
 
@@ -59,6 +60,7 @@ pub mod rotation;
 pub mod sim;
 pub mod subjects;
 pub mod summary;
+mod table;
 
 pub use error::Failure;
 pub use experiment::{Common, Drawing, Experiment, ExperimentEntry, Findings};

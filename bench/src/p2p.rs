@@ -5,7 +5,7 @@
 //! - [`job`]: pairs of processes: started, watched, and started again for what is left when one fails;
 //! - [`process`]: one of the two; [`occupier`]: the kernel that keeps a part of a GPU busy meanwhile;
 //! - [`net`]: the same between two hosts, by TCP alone;
-//! - [`draw`]: pictures of their reports;
+//! - [`draw`]: pictures and tables of their reports;
 //! - [`mps`]: whether processes share a GPU at the same time or in turns.
 //!
 //! Nothing that goes wrong in one row costs another: rows are written down one by one by rank 0, whose

@@ -11,10 +11,11 @@ mod picks;
 use std::fs;
 use std::path::Path;
 
-use gapless_report::{Bytes, Rate, Report, Row, Time, write_atomically};
+use gapless_report::{Report, Row, write_atomically};
 
 use crate::error::Failure;
-use crate::summary::{head, line, origin, replaced, spread};
+use crate::summary::{origin, replaced};
+use crate::table::{Column, head, line};
 use picks::PARTS;
 
 /// A row of a report, and what the page calls it.
@@ -33,50 +34,6 @@ struct PageRows {
     report: &'static str,
     columns: &'static [Column],
     picks: &'static [Pick],
-}
-
-/// What a column shows.
-#[derive(Clone, Copy)]
-enum Column {
-    Payload,
-    Protocol,
-    Time,
-    Rate,
-    /// The ratio to this reference.
-    Over(&'static str),
-    /// The ratio to whatever this row was compared with, which it names.
-    Reference,
-}
-
-impl Column {
-    fn heading(self) -> String {
-        match self {
-            Column::Payload => "payload".to_owned(),
-            Column::Protocol => "protocol".to_owned(),
-            Column::Time => "time".to_owned(),
-            Column::Rate => "GB/s".to_owned(),
-            Column::Over(reference) => format!("÷ {reference}"),
-            Column::Reference => "÷ reference".to_owned(),
-        }
-    }
-
-    fn cell(self, row: &Row) -> String {
-        let known = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
-        match self {
-            Column::Payload => Bytes(row.payload_bytes).to_string(),
-            Column::Protocol => row.protocol.clone(),
-            Column::Time => format!("{} {}", Time(row.seconds.median), spread(&row.seconds)),
-            Column::Rate => Rate(row.gbps).to_string(),
-            Column::Over(reference) => known(row.ratio_to(reference)),
-            // The last comparison is the one that the row is about.
-            Column::Reference => match row.others.last() {
-                Some(other) => format!("{} {:.2}", other.reference, other.ratio),
-                None => {
-                    format!("{} {}", row.reference.as_deref().unwrap_or("-"), known(row.ratio))
-                }
-            },
-        }
-    }
 }
 
 /// Puts all parts, of the reports below `results`, into `document`.
@@ -110,8 +67,7 @@ impl PageRows {
             text += &format!("{met} of the run's {marks} targets are met.\n");
         }
         text.push('\n');
-        let headings: Vec<String> = self.columns.iter().map(|column| column.heading()).collect();
-        let headings = ["what"].into_iter().chain(headings.iter().map(String::as_str));
+        let headings = ["what"].into_iter().chain(self.columns.iter().map(|column| column.0));
         text += &head(&headings.collect::<Vec<_>>());
         for pick in self.picks {
             let row =
@@ -119,7 +75,7 @@ impl PageRows {
                     path: path.clone(),
                     row: format!("{}, {}, {}", pick.case, pick.op, pick.space),
                 })?;
-            let cells = self.columns.iter().map(|column| column.cell(row));
+            let cells = self.columns.iter().map(|column| (column.1)(row));
             text += &line(&[pick.said.to_owned()].into_iter().chain(cells).collect::<Vec<_>>());
         }
         text.push('\n');
@@ -137,6 +93,7 @@ impl Pick {
 mod tests {
     use super::*;
     use crate::age::undated;
+    use crate::table::{OVER_FLOOR, OVER_MEMCPY, PAYLOAD};
 
     fn root() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -191,7 +148,7 @@ mod tests {
         let machine = gapless_report::Machine::default();
         let report = Report::new("pack", machine, "figures pack", vec![row]);
         report.write_json(folder.path().join("pack.json")).unwrap();
-        let columns = &[Column::Payload, Column::Over("memcpy"), Column::Over("floor")];
+        let columns = &[PAYLOAD, OVER_MEMCPY, OVER_FLOOR];
         let pick = |case| Pick { said: "columns", case, op: "pack", space: "host" };
         let part = |picks| PageRows { section: "", report: "pack.json", columns, picks };
         let picks = Box::leak(Box::new([pick("V n=9")]));

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use gapless::SharedBuf;
 
-use crate::layouts::{LINE, Laid};
+use crate::layouts::{LINE, Laid, index};
 
 const PAGE: usize = 4096;
 
@@ -87,10 +87,6 @@ fn greatest_divisor(mut a: usize, mut b: usize) -> usize {
         (a, b) = (b, a % b);
     }
     a
-}
-
-pub(crate) fn index(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("an arena fits the address space")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use gapless::{Collective, Communicator, ReduceOp, SharedBuf, View, ViewMut, Worl
 use gapless_dtype::{Datatype, Equivalence, Layout, Primitive};
 
 use crate::Anything;
-use crate::arena::index;
+use crate::layouts::index;
 
 /// A rank may come so much late for a slot.
 const LATE: u64 = 1_000;

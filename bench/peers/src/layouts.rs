@@ -125,7 +125,7 @@ fn places(blocks: u64, width: u64, shuffled: bool) -> (Vec<i64>, u64) {
         .collect();
     if shuffled {
         for i in (1..at.len()).rev() {
-            at.swap(i, crate::arena::index(random.below(i as u64 + 1)));
+            at.swap(i, index(random.below(i as u64 + 1)));
         }
     }
     (at, next)
@@ -141,7 +141,7 @@ fn laid(datatype: &Datatype, count: u64, span: u64) -> Result<Laid, Box<dyn Erro
 
 /// Cache lines that the instances touch in a buffer of `span` bytes that begins one, each counted once.
 fn lines(layout: &Layout, count: u64, span: u64) -> Result<u64, ConvertorError> {
-    let mut touched = vec![0u64; crate::arena::index(span.div_ceil(LINE * 64))];
+    let mut touched = vec![0u64; index(span.div_ceil(LINE * 64))];
     let mut convertor = Convertor::new(layout, count)?;
     let mut runs = vec![Run::default(); 1024];
     loop {
@@ -152,10 +152,14 @@ fn lines(layout: &Layout, count: u64, span: u64) -> Result<u64, ConvertorError> 
         for run in &runs[..used] {
             let first = run.displacement.cast_unsigned();
             for line in first / LINE..=(first + run.len - 1) / LINE {
-                touched[crate::arena::index(line / 64)] |= 1 << (line % 64);
+                touched[index(line / 64)] |= 1 << (line % 64);
             }
         }
     }
+}
+
+pub(crate) fn index(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("an arena fits the address space")
 }
 
 #[cfg(test)]

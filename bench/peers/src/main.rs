@@ -118,7 +118,7 @@ struct Subject {
 impl Subject {
     /// Seconds of one `memcpy`.
     fn copied(&mut self) -> f64 {
-        let bytes = arena::index(self.laid.payload);
+        let bytes = layouts::index(self.laid.payload);
         let (source, target) = (self.from.turn(), self.to.turn());
         let source = &self.from.bytes()[source..source + bytes];
         let target = &mut self.to.bytes_mut()[target..target + bytes];
@@ -210,7 +210,7 @@ impl Bench {
     ) -> Result<Medians, Anything> {
         let subject = self.subject(false, name, bytes)?;
         let mut convertor = Convertor::new(&subject.laid.layout, subject.laid.count)?;
-        let payload = arena::index(subject.laid.payload);
+        let payload = layouts::index(subject.laid.payload);
         let times = batch(subject.laid.payload);
         let mut samples = Samples::default();
         let start = Instant::now();
@@ -286,7 +286,7 @@ impl Bench {
         self.subject(false, "contiguous", bytes)?;
         let Some(subject) = &mut self.current else { return Err("it was made above".into()) };
         let (comm, rank) = (self.world.comm(), self.world.rank());
-        let mut memory = vec![1u8; window * arena::index(bytes)];
+        let mut memory = vec![1u8; window * layouts::index(bytes)];
         let mut samples = Samples::default();
         let (start, mut round, mut more) = (Instant::now(), 0, true);
         while more {
@@ -294,7 +294,7 @@ impl Bench {
             let began = Instant::now();
             for _ in 0..WINDOWS {
                 comm.scope(|scope| {
-                    for part in memory.chunks_mut(arena::index(bytes)) {
+                    for part in memory.chunks_mut(layouts::index(bytes)) {
                         if rank == 0 {
                             let _ = scope.isend(View::of(&*part), 1, 2)?;
                         } else {

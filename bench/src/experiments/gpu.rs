@@ -12,13 +12,14 @@ mod peers;
 mod shapes;
 mod transfers;
 
-use gapless_report::{BarGroup, Machine, PlotError, Report, bars};
+use gapless_report::{BarGroup, Machine, PlotError, Report, Row, bars};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, grouped};
 use crate::gpu::aims::tally;
 use crate::gpu::lab::Lab;
 use crate::gpu::session::Session;
+use crate::table::{CASE, Column, OP, PROTOCOL, RATE, TIME, called, missed, ratio, table};
 
 /// The experiment.
 pub struct Gpu;
@@ -110,7 +111,33 @@ impl Experiment for Gpu {
         let drawn: Vec<Vec<Drawing>> = grouped(packs).into_iter().map(draw).collect::<Result<_, _>>()?;
         Ok(drawn.concat())
     }
+
+    /// The marks first, then the engine's rows, then what users do without it.
+    fn summary(report: &Report) -> String {
+        let (met, all, lines) = tally(&report.rows);
+        let failed = report.absent.iter().filter(|absent| absent.failed).count();
+        let mut text = format!("**{met} of {all} marks met**, {failed} rows failed.\n\n");
+        text += &missed(&lines);
+        let baseline = |row: &&Row| row.extra.contains_key("baseline");
+        let small = |row: &&Row| row.case.starts_with("app ") && row.payload_bytes < SHOWN_BYTES_MIN;
+        text += &crate::gpu::rows_table(report.rows.iter().filter(|row| !baseline(row) && !small(row)));
+        if report.rows.iter().any(|row| small(&row)) {
+            text += "\nApplication layouts below 1 MiB are in the report.\n";
+        }
+        let baselines: Vec<&Row> = report.rows.iter().filter(baseline).collect();
+        if baselines.is_empty() {
+            return text;
+        }
+        let bound: Column = ("÷ own bound", |row| ratio(row, "own bound"));
+        let flag: Column =
+            ("", |row| if row.extra.contains_key("crippled") { "crippled".to_owned() } else { String::new() });
+        text += "\nWithout a datatype engine:\n\n";
+        text + &table(&[CASE, OP, called("by", PROTOCOL), TIME, RATE, bound, flag], baselines)
+    }
 }
+
+/// Payloads of applications below this are in the reports only.
+const SHOWN_BYTES_MIN: u64 = 1 << 20;
 
 fn chosen(names: &[String]) -> Result<Vec<Group>, Failure> {
     if names.is_empty() {
@@ -149,6 +176,34 @@ fn notes(session: &Session<'_>) -> String {
 mod tests {
     use super::*;
     use clap::Args;
+
+    #[test]
+    fn a_gpu_report_says_what_was_missed_and_which_baseline_limps() {
+        let time = |seconds| gapless_report::Samples::from_seconds([seconds]).summary().unwrap();
+        let row = |case: &str, kernel: &str| {
+            Row::new(case, "pack", "cuda:0", kernel, 1 << 20, time(1e-3)).verified(true)
+        };
+        let ours = row("V n=1024", "pack_rows_w16")
+            .against("memcpy", time(0.9e-3))
+            .against("bare launch", time(2e-3))
+            .with("call_seconds", 2e-3)
+            .mark(gapless_report::Mark::at_least("memcpy", 0.95, 0.9));
+        let theirs = row("V n=1024", "cudaMemcpy2D").against_gbps("own bound", 10.0);
+        let theirs = theirs.with("baseline", true).with("crippled", true);
+        let machine = gapless_report::Machine::default();
+        let text = Gpu::summary(&Report::new("gpu", machine, "figures gpu", vec![ours, theirs]));
+        for part in [
+            "**0 of 1 marks met**",
+            "- V n=1024, pack: memcpy 0.900, asked ≥ 0.95",
+            "| pack_rows_w16 |",
+            "| bare launch 2.00 |",
+            "| missed |",
+            "| cudaMemcpy2D |",
+            "| crippled |",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
+    }
 
     #[test]
     fn groups_are_found_by_name() {

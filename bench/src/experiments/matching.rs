@@ -18,6 +18,7 @@ use crate::duo::{Duo, SLOT};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, by_kind};
 use crate::random::Random;
+use crate::table::by_count;
 
 /// The experiment.
 pub struct Matching;
@@ -83,6 +84,10 @@ impl Experiment for Matching {
         let lines = by_kind(report, |row| count(row).unwrap_or(1));
         let title = format!("a message, by what is outstanding ({})", report.machine.cpu);
         Drawing::alone(curves(&title, "outstanding", &lines))
+    }
+
+    fn summary(report: &Report) -> String {
+        by_count(report, "outstanding")
     }
 }
 

@@ -5,7 +5,7 @@ use gapless_cli::pingpong::Ends;
 
 use crate::experiment::Findings;
 use crate::gpu::quoted;
-use crate::p2p::draw::{by_edge, by_payload};
+use crate::p2p::draw::{by_edge, by_payload, table};
 use crate::p2p::item::{MessageItem, Of, Shape, Sites, Size};
 use crate::p2p::job::{self, Options, Pair};
 use crate::p2p::marks::MarkKind;
@@ -13,26 +13,26 @@ use crate::p2p::net;
 
 messages! {
     Wu9 "wu9" "bus bandwidth of V, T and contiguous data (C), by matrix size":
-        job(over_the_bus, BUS), by_edge("between a GPU and host memory");
+        job(over_the_bus, BUS), by_edge("between a GPU and host memory"), table;
     Wu10 "wu10" "ping-pong of V and T on one GPU, two GPUs and the host, by matrix size":
         job(|_, sites| by_configuration(sites, &[Shape::V, Shape::T], u64::MAX), NOTES) with_quoted,
-        by_edge("ping-pong of V and T");
+        by_edge("ping-pong of V and T"), table;
     Wu10Net "wu10-net" "ping-pong of V and T over a network, by size":
-        net(v_and_t_by_net, ""), by_payload("V and T over a network");
+        net(v_and_t_by_net, ""), by_payload("V and T over a network"), table;
     // V at one end and contiguous data at the other, in both directions.
     Wu11 "wu11" "ping-pong of V with contiguous data, by matrix size":
         job(|_, sites| by_configuration(sites, &[Shape::FromV, Shape::ToV], u64::MAX), NOTES),
-        by_edge("V and contiguous");
+        by_edge("V and contiguous"), table;
     Wu11Net "wu11-net" "ping-pong of V with contiguous data over a network, by size":
         net(|options, sites| net::shapes(options, sites, &[Shape::FromV, Shape::ToV], &[Of::V]), ""),
-        by_payload("V and contiguous over a network");
+        by_payload("V and contiguous over a network"), table;
     // A processor transposes a larger matrix in seconds.
     Wu12 "wu12" "ping-pong of a matrix transpose, by matrix size":
         job(|_, sites| by_configuration(sites, &[Shape::X], 2048), NOTES) with_quoted,
-        by_edge("transpose");
+        by_edge("transpose"), table;
     Wu12Net "wu12-net" "ping-pong of a matrix transpose over a network, by size":
         net(|options, sites| net::shapes(options, sites, &[Shape::X], &[Of::V]), ""),
-        by_payload("transpose over a network");
+        by_payload("transpose over a network"), table;
 }
 
 /// Matrix edges.

@@ -14,6 +14,9 @@ use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at};
 use crate::processes::{Processes, RankOf};
 use crate::subjects::{contiguous_case, list, named};
+use crate::table::{
+    CASE, OVER_CONTIGUOUS, OVER_MEMCPY, PAYLOAD, PROTOCOL, RATE, RESIDENT, SPREAD, TIME, called, table,
+};
 
 /// The experiment.
 pub struct OneWay;
@@ -215,6 +218,16 @@ impl Experiment for OneWay {
             drawings.push(Drawing { suffix, svg: lines(&title, &ways)? });
         }
         Ok(drawings)
+    }
+
+    /// What is chosen by itself: times of each layout by payload.
+    fn summary(report: &Report) -> String {
+        let asked = |row: &&Row| row.extra.get("asked").and_then(|way| way.as_str()) == Some("auto");
+        let columns = [
+            called("message", CASE), PAYLOAD, PROTOCOL, TIME, SPREAD, RATE, RESIDENT, OVER_MEMCPY, OVER_CONTIGUOUS,
+        ];
+        table(&columns, report.rows.iter().filter(asked))
+            + "\nOrdinary memory and each protocol by force are in the report and the plots.\n"
     }
 }
 

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 
 use gapless_cli::pingpong::{Budget, Ends, Where};
 
-use crate::p2p::draw::by_payload;
+use crate::p2p::draw::{by_payload, table};
 use crate::p2p::item::{MessageItem, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
 use crate::p2p::marks::MarkKind;
@@ -35,7 +35,7 @@ const APPLICATIONS: [&str; 6] =
 
 messages! {
     P2p "p2p" "messages between GPUs, work by work, with the mark of each":
-        job(plan, NOTES), by_payload("one way between two processes");
+        job(plan, NOTES), by_payload("one way between two processes"), table;
 }
 
 const NOTES: &str = "time: median of half a round trip between two processes, buffers rotating over more \

@@ -2,10 +2,12 @@
 //! model's numbers are chosen by. Nothing is asked of its rows.
 
 use gapless::Protocol;
+use gapless_report::{Rate, Report, Row};
 
 use crate::p2p::draw::by_payload;
 use crate::p2p::item::{MessageItem, Shape, Sites, Size};
 use crate::p2p::job::{self, Options, Pair};
+use crate::table::crossed;
 
 const MIB: u64 = 1 << 20;
 /// The part of `--time` for each message: there are hundreds.
@@ -28,7 +30,7 @@ const DEPTHS: [u32; 3] = [4, 2, 8];
 
 messages! {
     P2pMatrix "p2p-matrix" "messages between GPUs by protocol, size, fragment and depth":
-        job(plan, NOTES), by_payload("one way, by protocol");
+        job(plan, NOTES), by_payload("one way, by protocol"), by_protocol;
 }
 
 const NOTES: &str = "op: what was asked for, if anything; protocol: what carried the message. Reference: cudaMemcpy of the \
@@ -88,4 +90,39 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
         .map(|(name, items)| Pair { share: SHARE, ..Pair::new(name, items) })
         .filter(|pair| !pair.items.is_empty())
         .collect()
+}
+
+/// GB/s of each message, by the protocol that it was to take; what took another is in brackets.
+fn by_protocol(report: &Report) -> String {
+    let split = |row: &Row| {
+        let mut parts = row.op.split(", ").skip(1);
+        let asked = parts.next().unwrap_or("chosen").to_owned();
+        let rest: Vec<&str> = parts.collect();
+        ([&[row.case.as_str(), row.space.as_str()], &rest[..]].concat().join(", "), asked)
+    };
+    crossed(report, "message", split, |row, way| {
+        let rate = Rate(row.gbps);
+        if row.protocol == way { rate.to_string() } else { format!("{rate} ({})", row.protocol) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_has_a_column_for_each_way() {
+        let time = gapless_report::Samples::from_seconds([1e-3]).summary().unwrap();
+        let row = |op: &str, ran: &str| Row::new("V n=9", op, "cuda:0->cuda:1", ran, 1 << 20, time);
+        let rows = vec![
+            row("oneway", "mapped"),
+            row("oneway, staged-put", "staged-put"),
+            row("oneway, staged-put, 1 MiB × 4", "pipeline"),
+        ];
+        let report = Report::new("p2p-matrix", gapless_report::Machine::default(), "figures", rows);
+        let text = by_protocol(&report);
+        assert!(text.starts_with("| message | chosen | staged-put |\n"), "{text}");
+        assert!(text.contains("| V n=9, cuda:0->cuda:1 | 1.05 (mapped) | 1.05 |"), "{text}");
+        assert!(text.contains("1 MiB × 4 | - | 1.05 (pipeline) |"), "{text}");
+    }
 }

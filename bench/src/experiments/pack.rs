@@ -15,6 +15,7 @@ use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::rotation::{Arena, Memcpy, Rotating, Rotation, contiguous};
 use crate::subjects::{Selection, named};
+use crate::table::{OVER_MEMCPY, PAYLOAD, RATE, SPREAD, head, line};
 
 /// The experiment.
 pub struct Pack;
@@ -64,7 +65,27 @@ impl Experiment for Pack {
         let pages = bars(&title, &["pack", "unpack", "memcpy"], &groups)?;
         Ok(Drawing::pages("", pages))
     }
+
+    fn summary(report: &Report) -> String {
+        let mut text = head(&[
+            "layout", "payload", "blocks", "pack GB/s", "spread", "÷ memcpy", "unpack GB/s", "spread", "÷ memcpy",
+        ]);
+        let large = report.rows.iter().filter(|row| row.payload_bytes >= SHOWN_BYTES_MIN);
+        for row in large.filter(|row| row.op == "pack") {
+            let mut cells = vec![row.case.clone(), (PAYLOAD.1)(row)];
+            cells.push(row.blocks.map_or("-".to_owned(), |blocks| blocks.to_string()));
+            let unpack = report.rows.iter().find(|other| other.case == row.case && other.op == "unpack");
+            for row in [Some(row), unpack].into_iter().flatten() {
+                cells.extend([RATE, SPREAD, OVER_MEMCPY].map(|column| (column.1)(row)));
+            }
+            text += &line(&cells);
+        }
+        text + "\nSmaller layouts are in the report.\n"
+    }
 }
+
+/// Payloads below this are in the reports only.
+const SHOWN_BYTES_MIN: u64 = 1 << 20;
 
 /// The catalogue's default set, and what peers are known by: 8 and 64 MiB of V, T, transpose, index
 /// lists and records.

@@ -14,6 +14,7 @@ use crate::clock::race;
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, by_kind};
 use crate::random::Random;
+use crate::table::by_count;
 
 /// The experiment.
 pub struct Position;
@@ -78,6 +79,10 @@ impl Experiment for Position {
         let lines = by_kind(report, |row| row.blocks.unwrap_or(1));
         let title = format!("positioning at random ({})", report.machine.cpu);
         Drawing::alone(curves(&title, "blocks", &lines))
+    }
+
+    fn summary(report: &Report) -> String {
+        by_count(report, "blocks")
     }
 }
 

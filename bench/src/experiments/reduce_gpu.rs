@@ -128,10 +128,7 @@ impl Case {
                 let [target, sources @ ..] = &sides[turn][..] else { return Ok(()) };
                 queue.reduce(op, sources, target)
             }),
-            Box::new(|| {
-                let (to, from) = copies.turn();
-                lab.copy(lab.stream(), to, from)
-            }),
+            Box::new(|| copies.copy(lab)),
         ];
         let times = race(lab, session.seconds(), true, &mut operations)?;
         drop(operations);

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
-use crate::summary::{head, line};
+use crate::table::{head, line};
 
 /// The experiment.
 pub struct Scale;
@@ -107,6 +107,32 @@ impl Experiment for Scale {
             }
         }
         Ok(drawings)
+    }
+
+    /// What the table chooses at the largest number of ranks, for people.
+    fn summary(report: &Report) -> String {
+        let most = chosen(report).map(|row| number(row, RANKS)).fold(0.0, f64::max);
+        let mut text = format!("As the table chooses, for {most} ranks; the report has all algorithms.\n\n");
+        text += &head(&["operation", "bytes", "algorithm", "messages", "scratch", "schedule", "built in", "predicted"]);
+        let bytes = |row: &Row, key: &str| {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+            let bytes = number(row, key) as u64;
+            Bytes(bytes).to_string()
+        };
+        for row in chosen(report).filter(|row| number(row, RANKS) >= most) {
+            let predicted = row.extra.get(PREDICTED).and_then(Value::as_f64);
+            text += &line(&[
+                operation(row).to_owned(),
+                Bytes(row.payload_bytes).to_string(),
+                row.protocol.clone(),
+                number(row, MESSAGES).to_string(),
+                bytes(row, "scratch_bytes"),
+                bytes(row, "schedule_bytes"),
+                Time(row.seconds.max).to_string(),
+                predicted.map_or("-".to_owned(), |seconds| Time(seconds).to_string()),
+            ]);
+        }
+        text
     }
 }
 
@@ -262,33 +288,6 @@ fn notes(rows: &[Row], [steps, other_steps]: [usize; 2]) -> String {
     text
 }
 
-/// What the table chooses at the largest number of ranks, for people.
-#[must_use]
-pub fn summary(report: &Report) -> String {
-    let most = chosen(report).map(|row| number(row, RANKS)).fold(0.0, f64::max);
-    let mut text = format!("As the table chooses, for {most} ranks; the report has all algorithms.\n\n");
-    text += &head(&["operation", "bytes", "algorithm", "messages", "scratch", "schedule", "built in", "predicted"]);
-    let bytes = |row: &Row, key: &str| {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
-        let bytes = number(row, key) as u64;
-        Bytes(bytes).to_string()
-    };
-    for row in chosen(report).filter(|row| number(row, RANKS) >= most) {
-        let predicted = row.extra.get(PREDICTED).and_then(Value::as_f64);
-        text += &line(&[
-            operation(row).to_owned(),
-            Bytes(row.payload_bytes).to_string(),
-            row.protocol.clone(),
-            number(row, MESSAGES).to_string(),
-            bytes(row, "scratch_bytes"),
-            bytes(row, "schedule_bytes"),
-            Time(row.seconds.max).to_string(),
-            predicted.map_or("-".to_owned(), |seconds| Time(seconds).to_string()),
-        ]);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,7 +319,7 @@ mod tests {
         let points = vec![(4, 2.0), (8, 3.0)];
         assert_eq!(lines, [Growth { name: "bcast".to_owned(), points }]);
         assert_eq!(Scale::draw(&report).unwrap().len(), 4);
-        let text = summary(&report);
+        let text = Scale::summary(&report);
         assert!(text.contains("| bcast | 64 B | binomial | 3 |"), "{text}");
         assert_eq!(text.lines().count(), 6, "{text}");
     }

@@ -15,6 +15,7 @@ use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::rotation::{Arena, Memcpy, Rotating, Rotation, contiguous};
 use crate::subjects::{Selection, list, named};
+use crate::table::{CASE, Column, OVER_MEMCPY, PAYLOAD, RATE, RESIDENT, SPREAD, called, ratio, table};
 
 /// The experiment.
 pub struct Transfer;
@@ -56,6 +57,12 @@ impl Experiment for Transfer {
         let title = format!("layout to layout ({})", report.machine.cpu);
         let pages = bars(&title, &["one copy", STAGED, "memcpy"], &groups)?;
         Ok(Drawing::pages("", pages))
+    }
+
+    fn summary(report: &Report) -> String {
+        let staged: Column = ("÷ pack+unpack", |row| ratio(row, STAGED));
+        let columns = [called("layouts", CASE), PAYLOAD, RATE, SPREAD, RESIDENT, OVER_MEMCPY, staged];
+        table(&columns, &report.rows)
     }
 }
 

@@ -43,6 +43,10 @@ macro_rules! of {
             fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
                 drawings(report)
             }
+
+            fn summary(report: &Report) -> String {
+                crate::table::brief(report)
+            }
         }
     };
 }
@@ -95,14 +99,7 @@ fn by_blocks(
     for &blocks in blocks {
         let engine = lab.engine().with_budget(NonZeroU32::new(blocks));
         let queue = lab.on(&engine)?;
-        match direction {
-            Direction::Pack => session.proof.pack(subject, host, &mut |laid, spot| {
-                queue.go(direction, laid, spot)
-            })?,
-            Direction::Unpack => session.proof.unpack(subject, host, &mut |spot, laid| {
-                queue.go(direction, laid, spot)
-            })?,
-        }
+        session.prove(subject, direction, host, |laid, spot| queue.go(direction, laid, spot))?;
         let (mut places, mut copies) = (session.places(subject)?, session.copies(subject.payload)?);
         let (laid, packed) = places.first();
         let launched = launches(&engine, direction, laid, host.as_ref().unwrap_or(packed))?;
@@ -111,13 +108,9 @@ fn by_blocks(
                 let (laid, packed) = places.turn();
                 queue.go(direction, laid, host.as_ref().unwrap_or(packed))
             }),
-            Box::new(|| {
-                let (to, from) = copies.turn();
-                match (direction, host.as_ref()) {
-                    (_, None) => lab.copy(lab.stream(), to, from),
-                    (Direction::Pack, Some(host)) => lab.copy(lab.stream(), host, from),
-                    (Direction::Unpack, Some(host)) => lab.copy(lab.stream(), to, host),
-                }
+            Box::new(|| match &host {
+                None => copies.copy(lab),
+                Some(host) => copies.copy_by(lab, direction, host),
             }),
         ];
         let times = race(lab, session.seconds() / 2.0, true, &mut operations)?;

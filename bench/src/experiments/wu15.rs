@@ -5,16 +5,18 @@ use gapless_cli::pingpong::Where;
 use gapless_report::{Axis, PlotError, Point, Report, lines_by};
 
 use crate::experiment::{Drawing, gathered, gpu};
+use crate::p2p::draw;
 use crate::p2p::item::{MessageItem, Of, Shape, Sites, Size, protocol};
 use crate::p2p::job::{self, Options, Pair};
 use crate::p2p::marks::MarkKind;
 use crate::p2p::net;
+use crate::table::brief;
 
 messages! {
     Wu15 "wu15" "ping-pong of V beside a kernel that keeps a part of the GPU busy":
-        job(plan, NOTES), by_part("V");
+        job(plan, NOTES), by_part("V"), brief;
     Wu15Net "wu15-net" "ping-pong of V over a network beside a kernel that keeps a part of the GPU busy":
-        net(plan_net, NET_NOTES), by_part("V over a network");
+        net(plan_net, NET_NOTES), by_part("V over a network"), draw::table;
 }
 
 const NOTES: &str = "the kernel has as many blocks as it is to keep multiprocessors busy, and runs in the processes whose \

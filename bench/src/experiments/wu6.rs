@@ -89,6 +89,10 @@ impl Experiment for Wu6 {
         let title = format!("packing by size ({})", gpu(report));
         Drawing::alone(lines(&title, &series))
     }
+
+    fn summary(report: &Report) -> String {
+        crate::gpu::rows_table(&report.rows)
+    }
 }
 
 fn is(row: &Row, layout: &str) -> bool {

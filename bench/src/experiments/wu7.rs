@@ -142,6 +142,10 @@ impl Experiment for Wu7 {
         }
         if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
     }
+
+    fn summary(report: &Report) -> String {
+        crate::table::brief(report)
+    }
 }
 
 fn one(

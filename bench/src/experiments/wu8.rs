@@ -101,6 +101,10 @@ impl Experiment for Wu8 {
         }
         if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
     }
+
+    fn summary(report: &Report) -> String {
+        crate::table::brief(report)
+    }
 }
 
 fn one(

@@ -21,7 +21,7 @@ use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::processes::RankOf;
 use crate::sim::{allreduce, gain, judged, row, simulate, summary};
-use crate::summary::{head, line};
+use crate::table::{head, line};
 
 /// The experiment.
 pub struct Xtq10;
@@ -260,6 +260,21 @@ impl Experiment for Xtq10 {
         let title = "What XTQ saves of HSA's time to train, 8 nodes, projected";
         Drawing::alone(growth(title, "share of CPU's time in all-reduces, %", "saved, %", &lines))
     }
+
+    /// Networks and what is saved, for people.
+    fn summary(report: &Report) -> String {
+        let mut text = head(&["network", "share of time, CPU", "HSA saves of CPU", "XTQ saves of HSA"]);
+        let percent = |row: &Row, key: &str| {
+            row.extra.get(key).and_then(Value::as_f64).map(|share| format!("{:.1} %", share * 100.0))
+        };
+        for row in &report.rows {
+            if let [Some(share), Some(hsa), Some(xtq)] = [SHARE, GPU_OVER_CPU, XTQ_OVER_HSA].map(|key| percent(row, key)) {
+                text += &line(&[row.case.clone(), share, hsa, xtq]);
+            }
+        }
+        let profile = profile::table(report);
+        if profile.is_empty() { text + "\n" + &judged(&report.rows) } else { profile }
+    }
 }
 
 /// A row of XTQ's time, beside HSA's and CPU's.
@@ -274,22 +289,6 @@ fn times(row: &Row) -> Option<Three> {
     let ps = |seconds: f64| Ps((seconds * 1e12).round() as u64);
     let cpu = row.others.first()?.seconds?.median;
     Some([ps(cpu), ps(row.reference_seconds?.median), ps(row.seconds.median)])
-}
-
-/// Networks and what is saved, for people.
-#[must_use]
-pub fn summary_of(report: &Report) -> String {
-    let mut text = head(&["network", "share of time, CPU", "HSA saves of CPU", "XTQ saves of HSA"]);
-    let percent = |row: &Row, key: &str| {
-        row.extra.get(key).and_then(Value::as_f64).map(|share| format!("{:.1} %", share * 100.0))
-    };
-    for row in &report.rows {
-        if let [Some(share), Some(hsa), Some(xtq)] = [SHARE, GPU_OVER_CPU, XTQ_OVER_HSA].map(|key| percent(row, key)) {
-            text += &line(&[row.case.clone(), share, hsa, xtq]);
-        }
-    }
-    let profile = profile::table(report);
-    if profile.is_empty() { text + "\n" + &judged(&report.rows) } else { profile }
 }
 
 #[cfg(test)]

@@ -113,23 +113,23 @@ impl Experiment for Xtq7 {
         let bars: Vec<Bar> = report.rows.iter().map(bar).collect();
         Drawing::alone(Ok(stacked("A task on a remote GPU, simulated", &names, "ns", &bars)))
     }
+
+    /// The phases, for people.
+    fn summary(report: &Report) -> String {
+        let names = Phase::ALL.map(Phase::name);
+        let mut text = crate::table::head(&[&["ns"], &names[..], &["all"]].concat());
+        for row in &report.rows {
+            let phases = row.extra.get(PHASES);
+            let part = |name: &&str| {
+                let time = phases.and_then(|it| it.get(*name)).and_then(Value::as_f64);
+                time.map_or("-".to_owned(), |time| format!("{time:.0}"))
+            };
+            let mut cells = vec![row.case.clone()];
+            cells.extend(names.iter().map(part));
+            cells.push(format!("{:.0}", row.seconds.median * 1e9));
+            text += &crate::table::line(&cells);
+        }
+        text + "\n" + &judged(&report.rows)
+    }
 }
 
-/// The phases, for people.
-#[must_use]
-pub fn phases(report: &Report) -> String {
-    let names = Phase::ALL.map(Phase::name);
-    let mut text = crate::summary::head(&[&["ns"], &names[..], &["all"]].concat());
-    for row in &report.rows {
-        let phases = row.extra.get(PHASES);
-        let part = |name: &&str| {
-            let time = phases.and_then(|it| it.get(*name)).and_then(Value::as_f64);
-            time.map_or("-".to_owned(), |time| format!("{time:.0}"))
-        };
-        let mut cells = vec![row.case.clone()];
-        cells.extend(names.iter().map(part));
-        cells.push(format!("{:.0}", row.seconds.median * 1e9));
-        text += &crate::summary::line(&cells);
-    }
-    text + "\n" + &judged(&report.rows)
-}

@@ -31,7 +31,7 @@ use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::processes::{Processes, RankOf};
 use crate::random::Random;
 use crate::sim::{Bar, gain, judged, simulate, stacked};
-use crate::summary::{head, line};
+use crate::table::{head, line};
 use mix::{BYTES_MAX, Mix};
 
 /// The experiment.
@@ -233,6 +233,25 @@ impl Experiment for Xtq8 {
         let title = "a replay that mostly accumulates (stands in for NWChem's tce_ozone)";
         Drawing::alone(Ok(stacked(title, &parts, "% of the time by messages, or by CPU", &bars)))
     }
+
+    /// Shares and times by way, for people.
+    fn summary(report: &Report) -> String {
+        let mut text = head(&["way", "an accumulate", "of it in MPI", "in accumulates", "all, of messages or CPU"]);
+        for row in &report.rows {
+            let number = |key: &str| row.extra.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+            let percent = |key: &str| format!("{:.0} %", 100.0 * number(key));
+            text += &line(&[
+                row.case.clone(),
+                Time(row.seconds.median).to_string(),
+                percent("mpi_share"),
+                percent("accumulate_share"),
+                format!("{:.2}", number("relative_time")),
+            ]);
+        }
+        let given = report.rows.first().and_then(|row| row.extra.get("mix")?.as_str()?.parse().ok());
+        let mix: Mix = given.unwrap_or_default();
+        text + &format!("\n{}\n\n{}", mix.shown(), judged(&report.rows))
+    }
 }
 
 /// Whether each rank has a GPU of its own: two workers on one would wait for each other.
@@ -402,26 +421,6 @@ fn simulated(mix: &Mix, seed: u64) -> Result<Vec<Row>, Failure> {
         row.marks.push(Mark::at_least("gain of XTQ over CPU, simulated", 0.0, gain(xtq, cpu)));
     }
     Ok(rows)
-}
-
-/// Shares and times by way, for people.
-#[must_use]
-pub fn table(report: &Report) -> String {
-    let mut text = head(&["way", "an accumulate", "of it in MPI", "in accumulates", "all, of messages or CPU"]);
-    for row in &report.rows {
-        let number = |key: &str| row.extra.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-        let percent = |key: &str| format!("{:.0} %", 100.0 * number(key));
-        text += &line(&[
-            row.case.clone(),
-            Time(row.seconds.median).to_string(),
-            percent("mpi_share"),
-            percent("accumulate_share"),
-            format!("{:.2}", number("relative_time")),
-        ]);
-    }
-    let given = report.rows.first().and_then(|row| row.extra.get("mix")?.as_str()?.parse().ok());
-    let mix: Mix = given.unwrap_or_default();
-    text + &format!("\n{}\n\n{}", mix.shown(), judged(&report.rows))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
 use crate::sim::{allreduce, gain, judged, median, programs, row, simulate, summary, within};
-use crate::summary::{head, line};
+use crate::table::{head, line};
 
 /// The experiment.
 pub struct Xtq9;
@@ -288,6 +288,26 @@ impl Experiment for Xtq9 {
         }
         Ok(drawings)
     }
+
+    /// Times by configuration, a table an operation, and the marks, for people.
+    fn summary(report: &Report) -> String {
+        let mut ops: Vec<&str> = report.rows.iter().map(|row| row.op.as_str()).collect();
+        ops.dedup();
+        let mut text = String::new();
+        for op in ops {
+            text += &format!("{op}:\n\n");
+            text += &head(&["", "CPU", "HSA", "XTQ", "XTQ's speed ÷ HSA's", "÷ CPU's"]);
+            for row in report.rows.iter().filter(|row| row.op == op && row.protocol == "XTQ") {
+                let times = [row.others.first().and_then(|it| it.seconds), row.reference_seconds, Some(row.seconds)];
+                let mut cells = vec![row.case.trim_start_matches("XTQ ").to_owned()];
+                cells.extend(times.map(|time| time.map_or("-".to_owned(), |time| Time(time.median).to_string())));
+                cells.extend(["HSA", "CPU"].map(|name| format!("{:.2}", row.ratio_to(name).unwrap_or(0.0))));
+                text += &line(&cells);
+            }
+            text.push('\n');
+        }
+        text + &judged(&report.rows)
+    }
 }
 
 /// Puts marks at the last of some rows.
@@ -301,23 +321,3 @@ fn powers(nodes: &[usize]) -> Vec<usize> {
     nodes.iter().copied().filter(|n| n.is_power_of_two()).collect()
 }
 
-/// Times by configuration, a table an operation, and the marks, for people.
-#[must_use]
-pub fn tables(report: &Report) -> String {
-    let mut ops: Vec<&str> = report.rows.iter().map(|row| row.op.as_str()).collect();
-    ops.dedup();
-    let mut text = String::new();
-    for op in ops {
-        text += &format!("{op}:\n\n");
-        text += &head(&["", "CPU", "HSA", "XTQ", "XTQ's speed ÷ HSA's", "÷ CPU's"]);
-        for row in report.rows.iter().filter(|row| row.op == op && row.protocol == "XTQ") {
-            let times = [row.others.first().and_then(|it| it.seconds), row.reference_seconds, Some(row.seconds)];
-            let mut cells = vec![row.case.trim_start_matches("XTQ ").to_owned()];
-            cells.extend(times.map(|time| time.map_or("-".to_owned(), |time| Time(time.median).to_string())));
-            cells.extend(["HSA", "CPU"].map(|name| format!("{:.2}", row.ratio_to(name).unwrap_or(0.0))));
-            text += &line(&cells);
-        }
-        text.push('\n');
-    }
-    text + &judged(&report.rows)
-}

@@ -128,8 +128,6 @@ pub struct Lab {
     tools: Result<Tools, String>,
     arenas: Arenas,
     stream: Stream,
-    side: Stream,
-    busy: Stream,
     memory: RefCell<Vec<LabMemory>>,
     device: Arc<CudaDevice>,
     driver: CudaDriver,
@@ -160,8 +158,6 @@ impl Lab {
                 proof_packed: nowhere,
             },
             stream: device.stream()?,
-            side: device.stream()?,
-            busy: device.stream()?,
             memory: RefCell::default(),
             device,
             driver,
@@ -214,12 +210,6 @@ impl Lab {
     #[must_use]
     pub fn stream(&self) -> &Stream {
         &self.stream
-    }
-
-    /// Another stream, for what overlaps.
-    #[must_use]
-    pub fn side(&self) -> &Stream {
-        &self.side
     }
 
     /// The memory for places.
@@ -364,6 +354,23 @@ impl Lab {
         self.wait(&done)
     }
 
+    /// Packs or unpacks by the whole call and waits.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn call(
+        &self,
+        engine: &GpuEngine,
+        direction: Direction,
+        laid: &Laid,
+        packed: &Spot,
+    ) -> Result<(), Failure> {
+        match direction {
+            Direction::Pack => self.pack(engine, laid, packed),
+            Direction::Unpack => self.unpack(engine, packed, laid),
+        }
+    }
+
     /// Packs or unpacks on the CPU, in memory that it reaches.
     ///
     /// # Errors
@@ -489,11 +496,7 @@ fn configured(change: impl FnOnce(&mut Config)) -> Config {
 impl Drop for Lab {
     fn drop(&mut self) {
         // The engine's own streams too: the context is one.
-        for stream in [&self.stream, &self.side, &self.busy] {
-            if let Ok(work) = stream.record() {
-                let _ = self.wait(&work);
-            }
-        }
+        let _ = self.settle();
         for held in self.memory.borrow_mut().drain(..) {
             if let LabMemory::Device(device, region) = held {
                 // SAFETY: `allocate` of this device gave it. The lab's streams have ended, calls of the

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::aims::{AimKind, judge};
 use super::floor::CopyRate;
-use super::lab::{Lab, Laid, Spot};
+use super::lab::{Lab, Laid, Queue, Spot};
 use super::proof::Proof;
 use super::quoted;
 use super::subject::Subject;
@@ -106,6 +106,56 @@ impl Copies {
         let (to, from) = &self.pairs[self.at];
         (to, from)
     }
+
+    /// Enqueues a plain copy on the lab's stream.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn copy(&mut self, lab: &Lab) -> Result<(), Failure> {
+        let (to, from) = self.turn();
+        lab.copy(lab.stream(), to, from)
+    }
+
+    /// The same to other memory, as a pack goes there, or from it.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn copy_by(
+        &mut self,
+        lab: &Lab,
+        direction: Direction,
+        other: &Spot,
+    ) -> Result<(), Failure> {
+        let (to, from) = self.turn();
+        match direction {
+            Direction::Pack => lab.copy(lab.stream(), other, from),
+            Direction::Unpack => lab.copy(lab.stream(), to, other),
+        }
+    }
+
+    /// Enqueues our contiguous kernel.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn pack(&mut self, lab: &Lab, queue: &Queue<'_>) -> Result<(), Failure> {
+        let (to, from) = self.turn();
+        queue.go(Direction::Pack, &lab.lay_bytes(from), to)
+    }
+
+    /// The same to other memory, or from it.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn pack_by(
+        &mut self,
+        (lab, queue): (&Lab, &Queue<'_>),
+        direction: Direction,
+        other: &Spot,
+    ) -> Result<(), Failure> {
+        let (to, from) = self.turn();
+        let laid = if direction == Direction::Pack { from } else { to };
+        queue.go(direction, &lab.lay_bytes(laid), other)
+    }
 }
 
 /// What is to be measured of one subject.
@@ -167,10 +217,7 @@ impl<'a> Session<'a> {
         let mut points = Vec::new();
         for len in shorter.take_while(|len| *len >= SHORT.min(large)) {
             let mut copies = session.copies(len)?;
-            let copy = super::timing::alone(lab, session.seconds(), true, || {
-                let (to, from) = copies.turn();
-                lab.copy(lab.stream(), to, from)
-            })?;
+            let copy = super::timing::alone(lab, session.seconds(), true, || copies.copy(lab))?;
             points.push((len, copy.median));
         }
         session.rate = CopyRate::of(points);
@@ -333,9 +380,6 @@ impl<'a> Session<'a> {
         let queue = lab.on(&engine)?;
         self.proof.both(subject, &queue)?;
         let places = std::cell::RefCell::new(self.places(subject)?);
-        let mut copied = self.copies(subject.payload)?;
-        let mut moved = self.copies(subject.payload)?.opposite();
-        let free = lab.on(lab.engine())?;
         let go = |direction| -> Operation<'_> {
             let (places, queue) = (&places, &queue);
             Box::new(move || {
@@ -344,42 +388,73 @@ impl<'a> Session<'a> {
                 queue.go(direction, laid, packed)
             })
         };
-        let mut operations: Vec<Operation<'_>> = vec![
-            go(Direction::Pack),
-            go(Direction::Unpack),
-            Box::new(|| {
-                let (to, from) = copied.turn();
-                lab.copy(lab.stream(), to, from)
-            }),
-            Box::new(|| {
-                let (to, from) = moved.turn();
-                free.go(Direction::Pack, &lab.lay_bytes(from), to)
-            }),
-        ];
-        let times = race(lab, self.seconds(), true, &mut operations)?;
-        drop(operations);
+        let times = self.race_both(subject.payload, BOTH.map(go))?;
         let mut places = places.into_inner();
         let mut rows = Vec::new();
         for (direction, time) in BOTH.into_iter().zip(&times) {
             let call = super::timing::calls(self.seconds() / 4.0, || {
                 let (laid, packed) = places.turn();
-                match direction {
-                    Direction::Pack => lab.pack(&engine, laid, packed),
-                    Direction::Unpack => lab.unpack(&engine, packed, laid),
-                }
+                lab.call(&engine, direction, laid, packed)
             })?;
             let (laid, packed) = places.first();
             let launches = launches(&engine, direction, laid, packed)?;
-            let row = self
-                .row(subject, direction, *time, &launches)
-                .against("memcpy", times[2])
-                .against("contiguous", times[3]);
-            let row = self.floored(row, subject, direction, &launches);
+            let row = self.compared(subject, direction, (*time, &times[2..]), &launches);
             let row = with_call(row, &call).with("rotation_bytes", places.rotation_bytes);
             let row = self.with_quoted(row, work.quoted, direction);
             rows.push(judge(row, work.kind, self.cached(subject)));
         }
         Ok(rows)
+    }
+
+    /// Device time of both directions, in turn with `cudaMemcpy` and our contiguous kernel of the same payload.
+    ///
+    /// # Errors
+    /// What one of them refuses.
+    pub fn race_both(
+        &self,
+        payload: u64,
+        [pack, unpack]: [Operation<'_>; 2],
+    ) -> Result<Vec<Summary>, Failure> {
+        let lab = self.lab;
+        let mut copied = self.copies(payload)?;
+        let mut moved = self.copies(payload)?.opposite();
+        let free = lab.on(lab.engine())?;
+        let copy: Operation<'_> = Box::new(|| copied.copy(lab));
+        let contiguous: Operation<'_> = Box::new(|| moved.pack(lab, &free));
+        race(lab, self.seconds(), true, &mut [pack, unpack, copy, contiguous])
+    }
+
+    /// A row beside `cudaMemcpy`, our contiguous kernel and the traffic floor.
+    #[must_use]
+    pub fn compared(
+        &self,
+        subject: &Subject,
+        direction: Direction,
+        (time, theirs): (Summary, &[Summary]),
+        launches: &[Launched],
+    ) -> Row {
+        let row = self.row(subject, direction, time, launches);
+        let row = row.against("memcpy", theirs[0]).against("contiguous", theirs[1]);
+        self.floored(row, subject, direction, launches)
+    }
+
+    /// Proves one direction of what `go` does: to `place` or from it, or in memory of the device if that is `None`.
+    ///
+    /// # Errors
+    /// As of [`Proof::pack`].
+    pub fn prove(
+        &mut self,
+        subject: &Subject,
+        direction: Direction,
+        place: Option<Spot>,
+        mut go: impl FnMut(&Laid, &Spot) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match direction {
+            Direction::Pack => self.proof.pack(subject, place, &mut go),
+            Direction::Unpack => {
+                self.proof.unpack(subject, place, &mut |spot, laid| go(laid, spot))
+            }
+        }
     }
 
     /// A verified row of the engine's, without comparisons.
@@ -401,9 +476,7 @@ impl<'a> Session<'a> {
             .with("plan_bytes", launches.iter().map(|it| it.plan_bytes).max().unwrap_or(0))
     }
 
-    /// A row beside the traffic floor.
-    #[must_use]
-    pub fn floored(
+    fn floored(
         &self,
         row: Row,
         subject: &Subject,

@@ -1,8 +1,10 @@
-//! Pictures of messages between two processes.
+//! Pictures and tables of messages between two processes.
 
 use gapless_report::{Axis, PlotError, Report, Row, Series, lines, lines_by};
 
+use super::marks;
 use crate::experiment::{Drawing, gathered, gpu, rate_at};
+use crate::table::{self, CASE, Column, OP, PAYLOAD, PROTOCOL, QUOTED, RATE, SPREAD, TIME, called};
 
 /// The matrix's edge of a row; that of a contiguous one is V's of the same payload.
 fn edge(row: &Row) -> Option<u64> {
@@ -61,4 +63,53 @@ pub fn by_payload(title: &str, report: &Report) -> Result<Vec<Drawing>, PlotErro
         }
     }
     if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+}
+
+/// Messages between GPUs: the marks first, if there are any, then every row.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let (met, all, void, missed) = marks::tally(&report.rows);
+    let failed = report.absent.iter().filter(|absent| absent.failed).count();
+    let mut text = String::new();
+    if all > 0 {
+        text += &format!("**{met} of {all} marks met**, {void} void, {failed} rows failed.\n\n");
+    }
+    text += &table::missed(&missed);
+    let latencies: Vec<String> = report.rows.iter().filter_map(marks::breakdown).collect();
+    if !latencies.is_empty() {
+        text += &latencies.iter().map(|told| format!("- {told}\n")).collect::<String>();
+        text.push('\n');
+    }
+    let first: Column = ("÷ reference", |row| {
+        let first = row.reference.as_deref().zip(row.ratio);
+        first.map_or("-".to_owned(), |(name, ratio)| format!("{name} {ratio:.2}"))
+    });
+    let others: Column = ("÷ other", |row| {
+        table::or_none(row.others.iter().map(|it| format!("{} {:.2}", it.reference, it.ratio)))
+    });
+    let mark: Column = ("mark", |row| {
+        let void = row.extra.contains_key(marks::VOID);
+        let mark = match row.met() {
+            None => "-",
+            Some(true) => "met",
+            Some(false) if void => "void",
+            Some(false) => "missed",
+        };
+        mark.to_owned()
+    });
+    let columns = [
+        called("message", CASE),
+        OP,
+        ("between", |row| row.space.clone()),
+        PAYLOAD,
+        PROTOCOL,
+        TIME,
+        SPREAD,
+        RATE,
+        first,
+        others,
+        QUOTED,
+        mark,
+    ];
+    text + &table::table(&columns, &report.rows)
 }

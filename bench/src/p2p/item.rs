@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use gapless::Protocol;
-use gapless_cli::pingpong::{Ends, Setting, Source, Trial, Where};
+use gapless_cli::pingpong::{Budget, Ends, Setting, Source, Trial, Where};
 use gapless_layouts::{Case, cases, default_set, papers};
 
 use super::marks::MarkKind;
@@ -279,6 +279,39 @@ impl MessageItem {
         let to_size = matches!(self.source, Source::ToSize | Source::ForeignToSize)
             .then(|| self.source.name().to_owned());
         [force, fragments, occupied, to_size].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Two processes and what they are to measure, in order.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// Its name, for `--only` and for rows.
+    pub name: &'static str,
+    /// What is added to the operation of its rows.
+    pub suffix: &'static str,
+    /// What is measured.
+    pub items: Vec<MessageItem>,
+    /// What the engines may use: rank 0's so many blocks, both no copy engine.
+    pub budget: Budget,
+    /// Whether both are clients of the Multi-Process Service.
+    pub mps: bool,
+    /// Whether they reach each other by TCP alone.
+    pub tcp: bool,
+    /// The part of `--time` that each item is measured for.
+    pub share: f64,
+}
+
+impl Pair {
+    /// Processes without restrictions.
+    #[must_use]
+    pub fn new(name: &'static str, items: Vec<MessageItem>) -> Pair {
+        let budget = Budget::default();
+        Pair { name, suffix: "", items, budget, mps: false, tcp: false, share: 0.8 }
+    }
+
+    /// Whether its engines may use what they like.
+    pub(super) fn is_free(&self) -> bool {
+        self.budget == Budget::default() && !self.mps
     }
 }
 

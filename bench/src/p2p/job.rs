@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gapless_cli::pingpong::{Budget, Ends, Setting, Where};
+use gapless_cli::pingpong::{Ends, Setting, Where};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Row, Summary};
 
+pub use super::item::Pair;
 use super::item::{MessageItem, Shape, Sites, Size};
 use super::marks::{self, HOST_LINE, HOST_MESSAGE, IDLE, MarkKind, UNRESTRICTED, judge};
 use super::mps::{self, Service};
@@ -36,39 +37,6 @@ pub struct Options {
     /// Start a Multi-Process Service of our own, where none runs, for the pair that needs one
     #[arg(long)]
     pub start_mps: bool,
-}
-
-/// Two processes and what they are to measure, in order.
-#[derive(Clone, Debug)]
-pub struct Pair {
-    /// Its name, for `--only` and for rows.
-    pub name: &'static str,
-    /// What is added to the operation of its rows.
-    pub suffix: &'static str,
-    /// What is measured.
-    pub items: Vec<MessageItem>,
-    /// What the engines may use: rank 0's so many blocks, both no copy engine.
-    pub budget: Budget,
-    /// Whether both are clients of the Multi-Process Service.
-    pub mps: bool,
-    /// Whether they reach each other by TCP alone.
-    pub tcp: bool,
-    /// The part of `--time` that each item is measured for.
-    pub share: f64,
-}
-
-impl Pair {
-    /// Processes without restrictions.
-    #[must_use]
-    pub fn new(name: &'static str, items: Vec<MessageItem>) -> Pair {
-        let budget = Budget::default();
-        Pair { name, suffix: "", items, budget, mps: false, tcp: false, share: 0.8 }
-    }
-
-    /// Whether its engines may use what they like.
-    fn is_free(&self) -> bool {
-        self.budget == Budget::default() && !self.mps
-    }
 }
 
 /// What a pair found.
@@ -434,6 +402,7 @@ fn judged(found: Vec<PairRow>, pairs: &[Pair]) -> Vec<Row> {
 mod tests {
     use super::*;
     use crate::p2p::item::Of;
+    use gapless_cli::pingpong::Budget;
     use gapless_report::Samples;
     use std::num::NonZeroU32;
 

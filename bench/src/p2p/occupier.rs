@@ -33,7 +33,8 @@ pub struct Occupier {
     stop: Region,
     /// Host memory: 0 and 1.
     words: PinnedBuffer,
-    percent: u32,
+    /// Whether it was told to keep the GPU busy.
+    on: bool,
 }
 
 impl Occupier {
@@ -57,7 +58,7 @@ impl Occupier {
             stop: device.allocate(4096)?,
             words,
             device,
-            percent: 0,
+            on: false,
         })
     }
 
@@ -66,20 +67,23 @@ impl Occupier {
     /// # Errors
     /// What the driver refuses; a kernel that does not stop.
     pub fn set(&mut self, percent: u32) -> Result<(), Failure> {
-        if self.percent > 0 {
-            self.word(&self.side, 8)?;
-            wait(&self.side)?;
-            wait(&self.busy)?;
-        }
-        self.percent = percent;
+        self.stop()?;
         let units = self.device.properties().compute_units;
         let blocks = units * percent.min(100) / 100;
         if blocks == 0 {
             return Ok(());
         }
+        self.occupy(blocks, if blocks < units { IN_PART } else { IN_FULL })
+    }
+
+    /// Keeps so many multiprocessors busy for so many launches of so many nanoseconds, unless it is stopped.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn occupy(&mut self, blocks: u32, (launches, nanos): (u32, u64)) -> Result<(), Failure> {
+        self.on = true;
         self.word(&self.busy, 0)?;
         let stop = self.stop.start();
-        let (launches, nanos) = if blocks < units { IN_PART } else { IN_FULL };
         let arguments = [Argument::of(&stop), Argument::of(&nanos)];
         for _ in 0..launches {
             // SAFETY: two 64-bit numbers, the first the address of two words of device memory that live
@@ -89,12 +93,36 @@ impl Occupier {
         Ok(())
     }
 
+    /// Stops; gives whether its kernels were still there.
+    ///
+    /// # Errors
+    /// What the driver refuses; a kernel that does not stop.
+    pub fn stop(&mut self) -> Result<bool, Failure> {
+        if !std::mem::take(&mut self.on) {
+            return Ok(false);
+        }
+        let running = !self.busy.is_idle()?;
+        self.word(&self.side, 8)?;
+        wait(&self.side)?;
+        wait(&self.busy)?;
+        Ok(running)
+    }
+
+    /// Multiprocessors, and how many of its blocks one holds: 1, or parts of the GPU would not be what they are called.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn occupancy(&self) -> Result<(u32, u32), Failure> {
+        let blocks = self.occupy.blocks_per_unit(THREADS, 0)?;
+        Ok((self.device.properties().compute_units, blocks))
+    }
+
     /// Whether it was to keep the GPU busy, and its kernels have ended before it was stopped.
     ///
     /// # Errors
     /// What the driver says of the kernels.
     pub fn is_over(&self) -> Result<bool, Failure> {
-        Ok(self.percent > 0 && self.busy.is_idle()?)
+        Ok(self.on && self.busy.is_idle()?)
     }
 
     /// Enqueues setting the word that stops it to one of the host's.
@@ -109,7 +137,7 @@ impl Occupier {
 impl Drop for Occupier {
     fn drop(&mut self) {
         // Whatever does not stop ends by itself.
-        let _ = self.set(0);
+        let _ = self.stop();
     }
 }
 

@@ -13,8 +13,7 @@ use gapless_cli::pingpong::{Ends, Party, Trial, TrialStep, Where};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::item::{MessageItem, Sites};
-use super::job::Pair;
+use super::item::{MessageItem, Pair, Sites};
 use super::occupier::Occupier;
 use crate::error::Failure;
 use crate::experiment::Common;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::age::dated;
 use crate::error::Failure;
-use crate::summary::{head, line};
+use crate::table::{head, line};
 
 /// A table of the page.
 pub(super) struct PeerTable {

@@ -1,7 +1,17 @@
 //! Which rows of which reports are on the page.
 
-use super::Column::{Over, Payload, Protocol, Rate, Reference, Time};
 use super::{PageRows, Pick};
+use crate::table::{self, Column, OVER_FLOOR, OVER_MEMCPY, PAYLOAD, PROTOCOL, RATE, SPREAD};
+
+const TIME: Column = ("time", |row| format!("{} {}", (table::TIME.1)(row), (SPREAD.1)(row)));
+/// The ratio to whatever this row was compared with, which it names. The last comparison is the one that it is about.
+const REFERENCE: Column = ("÷ reference", |row| match row.others.last() {
+    Some(other) => format!("{} {:.2}", other.reference, other.ratio),
+    None => {
+        let ratio = row.ratio.map_or("-".to_owned(), |it| format!("{it:.2}"));
+        format!("{} {ratio}", row.reference.as_deref().unwrap_or("-"))
+    }
+});
 
 const fn pick(
     said: &'static str,
@@ -19,7 +29,7 @@ pub(super) const PARTS: &[PageRows] = &[
     PageRows {
         section: "matching",
         report: "cpu/matching.json",
-        columns: &[Time, Reference],
+        columns: &[TIME, REFERENCE],
         picks: &[
             pick("posted receives: 10", "posted outstanding=10", "same", "host"),
             pick("posted receives: 100,000", "posted outstanding=100000", "same", "host"),
@@ -37,7 +47,7 @@ pub(super) const PARTS: &[PageRows] = &[
     PageRows {
         section: "gpu",
         report: "h200/gpu.json",
-        columns: &[Payload, Time, Rate, Over("memcpy"), Over("floor")],
+        columns: &[PAYLOAD, TIME, RATE, OVER_MEMCPY, OVER_FLOOR],
         picks: &[
             pick("sub-matrix (V), pack", "V n=4096", "pack", GPU),
             pick("sub-matrix (V), unpack", "V n=4096", "unpack", GPU),
@@ -61,7 +71,7 @@ pub(super) const PARTS: &[PageRows] = &[
     PageRows {
         section: "two-gpus",
         report: "h200x2/guard/p2p.json",
-        columns: &[Payload, Protocol, Time, Rate, Reference],
+        columns: &[PAYLOAD, PROTOCOL, TIME, RATE, REFERENCE],
         picks: &[
             pick("contiguous", "contiguous bytes=268435456", "oneway", LINK),
             pick("sub-matrix (V)", "V n=5796", "oneway", LINK),

@@ -9,6 +9,7 @@ use gapless_report::{Mark, Row, Samples};
 use crate::error::Failure;
 use crate::gpu::session::{Session, launches};
 use crate::gpu::subject;
+use crate::p2p::occupier::Occupier;
 
 /// Enqueues in a sample: the driver queues about a thousand launches before it makes the caller wait.
 const BATCH: u32 = 128;
@@ -18,8 +19,8 @@ const ABOVE_LAUNCH: f64 = 1.5;
 const SHARES: [u32; 3] = [25, 50, 100];
 /// What may be lost while the GPU is not fully occupied (§5.4).
 const KEPT: f64 = 0.9;
-/// How long the application's kernels run, and how many of them wait.
-const SLICE: (u64, u32) = (200_000, 500);
+/// How many of the application's kernels wait, and how long each runs, in ns.
+const SLICE: (u32, u64) = (500, 200_000);
 
 /// Enqueueing 4 KiB of eight columns on the caller's stream, beside a launch of a kernel that does
 /// nothing: the CPU's time.
@@ -83,7 +84,9 @@ pub(super) fn occupied(session: &mut Session<'_>) -> Result<(), Failure> {
 
 fn share_the_gpu(session: &mut Session<'_>, n: u64, staged: bool) -> Result<Vec<Row>, Failure> {
     let lab = session.lab;
-    let (units, blocks) = lab.occupancy()?;
+    let no_tools = |failure: Failure| Failure::NoTools { why: failure.to_string() };
+    let mut occupier = Occupier::new(0).map_err(no_tools)?;
+    let (units, blocks) = occupier.occupancy()?;
     let subject = subject::v(n)?;
     let engine = lab.engine_with(|config| config.staged_host = staged)?;
     let host = if staged { Some(lab.pinned_memory(subject.payload)?) } else { None };
@@ -93,11 +96,11 @@ fn share_the_gpu(session: &mut Session<'_>, n: u64, staged: bool) -> Result<Vec<
     let mut measure = |share: u32| -> Result<_, Failure> {
         let mut samples = Samples::default();
         if share > 0 {
-            lab.occupy((units * share / 100).max(1), SLICE.0, SLICE.1)?;
+            occupier.occupy((units * share / 100).max(1), SLICE)?;
         }
         let begin = Instant::now();
         // Well before the application's last kernel ends.
-        let most = (SLICE.0 * u64::from(SLICE.1)) as f64 * 0.6e-9;
+        let most = (SLICE.1 * u64::from(SLICE.0)) as f64 * 0.6e-9;
         let mut outcome = Ok(());
         while samples.seconds().len() < 5 || begin.elapsed().as_secs_f64() < seconds.min(most) {
             let (laid, packed) = places.turn();
@@ -108,7 +111,7 @@ fn share_the_gpu(session: &mut Session<'_>, n: u64, staged: bool) -> Result<Vec<
             }
             samples.push(call.elapsed().as_secs_f64());
         }
-        let running = share == 0 || lab.stop_occupying()?;
+        let running = share == 0 || occupier.stop()?;
         outcome?;
         if !running {
             let why = "the application's kernels ended before the measurement".to_owned();

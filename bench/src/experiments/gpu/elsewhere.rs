@@ -8,7 +8,7 @@ use gapless_report::Row;
 
 use crate::error::Failure;
 use crate::gpu::aims::{AimKind, judge};
-use crate::gpu::lab::Spot;
+use crate::gpu::lab::{Laid, Spot};
 use crate::gpu::session::{BOTH, Session, launches, op, race_calls};
 use crate::gpu::subject::{self, Subject};
 use crate::gpu::timing::{Operation, race};
@@ -71,31 +71,15 @@ fn staged(
     let lab = session.lab;
     let engine = lab.engine_with(|config| config.staged_host = true)?;
     let host = host.sub(0, subject.payload)?;
-    match direction {
-        Direction::Pack => session.proof.pack(subject, Some(host), &mut |laid, spot| {
-            lab.pack(&engine, laid, spot)
-        })?,
-        Direction::Unpack => session.proof.unpack(subject, Some(host), &mut |spot, laid| {
-            lab.unpack(&engine, spot, laid)
-        })?,
-    }
+    let call = |laid: &Laid, spot: &Spot| lab.call(&engine, direction, laid, spot);
+    session.prove(subject, direction, Some(host), call)?;
     let mut places = session.places(subject)?;
     let mut copies = session.copies(subject.payload)?;
     let launched = launches(&engine, direction, places.first().0, &host)?;
     let mut calls: Vec<Operation<'_>> = vec![
+        Box::new(|| call(places.turn().0, &host)),
         Box::new(|| {
-            let (laid, _) = places.turn();
-            match direction {
-                Direction::Pack => lab.pack(&engine, laid, &host),
-                Direction::Unpack => lab.unpack(&engine, &host, laid),
-            }
-        }),
-        Box::new(|| {
-            let (to, from) = copies.turn();
-            match direction {
-                Direction::Pack => lab.copy(lab.stream(), &host, from)?,
-                Direction::Unpack => lab.copy(lab.stream(), to, &host)?,
-            }
+            copies.copy_by(lab, direction, &host)?;
             lab.settle()
         }),
     ];
@@ -123,32 +107,15 @@ fn zero_copy(
     for (budget, kind) in [(NonZeroU32::new(FEW), AimKind::ZeroCopy), (None, AimKind::General)] {
         let engine = lab.engine().with_budget(budget);
         let queue = lab.on(&engine)?;
-        match direction {
-            Direction::Pack => session.proof.pack(subject, Some(host), &mut |laid, spot| {
-                queue.go(direction, laid, spot)
-            })?,
-            Direction::Unpack => session.proof.unpack(subject, Some(host), &mut |spot, laid| {
-                queue.go(direction, laid, spot)
-            })?,
-        }
+        session.prove(subject, direction, Some(host), |laid, spot| queue.go(direction, laid, spot))?;
         let mut places = session.places(subject)?;
         let mut copies = session.copies(subject.payload)?;
         let mut plain = session.copies(subject.payload)?.opposite();
         let launched = launches(&engine, direction, places.first().0, &host)?;
         let mut operations: Vec<Operation<'_>> = vec![
             Box::new(|| queue.go(direction, places.turn().0, &host)),
-            Box::new(|| {
-                let (to, from) = copies.turn();
-                let laid = if direction == Direction::Pack { from } else { to };
-                queue.go(direction, &lab.lay_bytes(laid), &host)
-            }),
-            Box::new(|| {
-                let (to, from) = plain.turn();
-                match direction {
-                    Direction::Pack => lab.copy(lab.stream(), &host, from),
-                    Direction::Unpack => lab.copy(lab.stream(), to, &host),
-                }
-            }),
+            Box::new(|| copies.pack_by((lab, &queue), direction, &host)),
+            Box::new(|| plain.copy_by(lab, direction, &host)),
         ];
         let times = race(lab, session.seconds(), true, &mut operations)?;
         drop(operations);
@@ -196,14 +163,7 @@ fn to_peer(
     let engines = [lab.engine().clone(), few];
     let queues = [lab.on(&engines[0])?, lab.on(&engines[1])?];
     for queue in &queues {
-        match direction {
-            Direction::Pack => session.proof.pack(subject, Some(there), &mut |laid, spot| {
-                queue.go(direction, laid, spot)
-            })?,
-            Direction::Unpack => session.proof.unpack(subject, Some(there), &mut |spot, laid| {
-                queue.go(direction, laid, spot)
-            })?,
-        }
+        session.prove(subject, direction, Some(there), |laid, spot| queue.go(direction, laid, spot))?;
     }
     let mut places = [session.places(subject)?, session.places(subject)?.opposite()];
     let mut copies =
@@ -217,18 +177,8 @@ fn to_peer(
     let mut operations: Vec<Operation<'_>> = vec![
         Box::new(|| queues[0].go(direction, unbounded.turn().0, &there)),
         Box::new(|| queues[1].go(direction, bounded.turn().0, &there)),
-        Box::new(|| {
-            let (to, from) = kernel.turn();
-            let laid = if direction == Direction::Pack { from } else { to };
-            queues[0].go(direction, &lab.lay_bytes(laid), &there)
-        }),
-        Box::new(|| {
-            let (to, from) = plain.turn();
-            match direction {
-                Direction::Pack => lab.copy(lab.stream(), &there, from),
-                Direction::Unpack => lab.copy(lab.stream(), to, &there),
-            }
-        }),
+        Box::new(|| kernel.pack_by((lab, &queues[0]), direction, &there)),
+        Box::new(|| plain.copy_by(lab, direction, &there)),
     ];
     let times = race(lab, session.seconds(), true, &mut operations)?;
     drop(operations);

@@ -12,7 +12,7 @@ use crate::gpu::aims::{AimKind, judge};
 use crate::gpu::lab::{Lab, Laid, Parts, Spot};
 use crate::gpu::session::{BOTH, Session};
 use crate::gpu::subject::{self, Subject};
-use crate::gpu::timing::{Operation, race};
+use crate::gpu::timing::Operation;
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<(), Failure> {
     let edge = if session.common.quick { 32 } else { 512 };
@@ -75,8 +75,6 @@ fn fused(
         queue.batch(Direction::Unpack, &parts(lab, &boxes, &laid.place(), spot)?)
     })?;
     let mut places = session.places(&whole)?;
-    let mut copied = session.copies(whole.payload)?;
-    let mut moved = session.copies(whole.payload)?.opposite();
     // A batch is described once and launched often, as a solver does.
     let mut batches = Vec::new();
     for _ in 0..places.len() {
@@ -92,29 +90,11 @@ fn fused(
             queue.batch(direction, &batches[at])
         })
     };
-    let free = lab.on(lab.engine())?;
-    let mut operations: Vec<Operation<'_>> = vec![
-        go(Direction::Pack),
-        go(Direction::Unpack),
-        Box::new(|| {
-            let (to, from) = copied.turn();
-            lab.copy(lab.stream(), to, from)
-        }),
-        Box::new(|| {
-            let (to, from) = moved.turn();
-            free.go(Direction::Pack, &lab.lay_bytes(from), to)
-        }),
-    ];
-    let times = race(lab, session.seconds(), true, &mut operations)?;
-    drop(operations);
+    let times = session.race_both(whole.payload, BOTH.map(go))?;
     let mut rows = Vec::new();
     for (direction, time) in BOTH.into_iter().zip(&times) {
         let launched = lab.engine().batch_launches(direction, batches[0].requests())?;
-        let row = session
-            .row(&whole, direction, *time, &launched)
-            .against("memcpy", times[2])
-            .against("contiguous", times[3]);
-        let row = session.floored(row, &whole, direction, &launched);
+        let row = session.compared(&whole, direction, (*time, &times[2..]), &launched);
         let row = row
             .with("requests", boxes.len())
             .with("rotation_bytes", places.rotation_bytes)

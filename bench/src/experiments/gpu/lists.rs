@@ -74,21 +74,11 @@ fn cold(
     [pipelined, plain]: [&GpuEngine; 2],
 ) -> Result<Row, Failure> {
     let lab = session.lab;
-    let call = |engine: &GpuEngine, laid: &Laid, packed: &Spot| match direction {
-        Direction::Pack => lab.pack(engine, laid, packed),
-        Direction::Unpack => lab.unpack(engine, packed, laid),
-    };
+    let call = |engine: &GpuEngine, laid: &Laid, packed: &Spot| lab.call(engine, direction, laid, packed);
     // What is verified is a first use.
     for engine in [pipelined, plain] {
         engine.forget(&subject.layout);
-        match direction {
-            Direction::Pack => {
-                session.proof.pack(subject, None, &mut |laid, spot| call(engine, laid, spot))?;
-            }
-            Direction::Unpack => {
-                session.proof.unpack(subject, None, &mut |spot, laid| call(engine, laid, spot))?;
-            }
-        }
+        session.prove(subject, direction, None, |laid, spot| call(engine, laid, spot))?;
     }
     let mut places = session.places(subject)?;
     let seconds = session.seconds();

@@ -6,7 +6,7 @@ use gapless_report::Row;
 
 use crate::baselines::{Bound, Reading, batch, memcpy, memcpy_2d, pairs, per_block, whole_span};
 use crate::error::Failure;
-use crate::gpu::lab::{Lab, Laid, Spot};
+use crate::gpu::lab::Spot;
 use crate::gpu::session::{BOTH, Session, op};
 use crate::gpu::subject::{self, Subject};
 use crate::gpu::timing::{alone, calls};
@@ -61,14 +61,8 @@ fn plain(session: &mut Session<'_>) {
             let mut copied = session.copies(payload)?;
             let mut moved = session.copies(payload)?.opposite();
             let mut operations: Vec<crate::gpu::timing::Operation<'_>> = vec![
-                Box::new(|| {
-                    let (to, from) = copied.turn();
-                    lab.copy(lab.stream(), to, from)
-                }),
-                Box::new(|| {
-                    let (to, from) = moved.turn();
-                    queue.go(Direction::Pack, &lab.lay_bytes(from), to)
-                }),
+                Box::new(|| copied.copy(lab)),
+                Box::new(|| moved.pack(lab, &queue)),
             ];
             let times =
                 crate::gpu::timing::race(lab, session.seconds(), true, &mut operations)?;
@@ -99,28 +93,11 @@ fn row(
     reading.row().blocks(subject.blocks)
 }
 
-/// Proves a baseline that works on the lab's stream.
-fn prove(
-    session: &mut Session<'_>,
-    subject: &Subject,
-    direction: Direction,
-    to: Option<Spot>,
-    go: impl Fn(&Lab, &Laid, &Spot) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let lab = session.lab;
-    match direction {
-        Direction::Pack => session.proof.pack(subject, to, &mut |laid, spot| go(lab, laid, spot)),
-        Direction::Unpack => {
-            session.proof.unpack(subject, to, &mut |spot, laid| go(lab, laid, spot))
-        }
-    }
-}
-
 fn by_rows(session: &mut Session<'_>, case: &str, subject: &Subject, direction: Direction) {
     let Some(rows) = memcpy_2d::Rows::of(subject) else { return };
     session.attempt(case, memcpy_2d::NAME, |session| {
         let lab = session.lab;
-        prove(session, subject, direction, None, |lab, laid, packed| {
+        session.prove(subject, direction, None, |laid, packed| {
             rows.go(lab, direction, subject, laid, packed)
         })?;
         let (arenas, seconds) = (lab.arenas(), session.seconds());
@@ -163,14 +140,9 @@ fn plain_gbps(
     let lab = session.lab;
     let mut copies = session.copies(payload)?;
     let host = host.map(|host| host.sub(0, payload)).transpose()?;
-    let time = alone(lab, session.seconds() / 4.0, true, || {
-        let (to, from) = copies.turn();
-        let (to, from) = match (direction, host.as_ref()) {
-            (_, None) => (to, from),
-            (Direction::Pack, Some(host)) => (host, from),
-            (Direction::Unpack, Some(host)) => (to, host),
-        };
-        lab.copy(lab.stream(), to, from)
+    let time = alone(lab, session.seconds() / 4.0, true, || match &host {
+        None => copies.copy(lab),
+        Some(host) => copies.copy_by(lab, direction, host),
     })?;
     Ok(time.gbps(payload))
 }
@@ -190,7 +162,7 @@ fn by_blocks(
         let what = format!("{}{place}", per_block::NAME);
         session.attempt(case, &what, |session| {
             let (lab, seconds) = (session.lab, session.seconds());
-            prove(session, subject, direction, host.copied(), |lab, laid, packed| {
+            session.prove(subject, direction, host.copied(), |laid, packed| {
                 per_block::go(lab, &pairs(subject, direction, laid, packed)?)
             })?;
             let lists = listed(session, subject, direction, host)?;
@@ -223,7 +195,7 @@ fn by_batch(session: &mut Session<'_>, case: &str, subject: &Subject, direction:
     }
     session.attempt(case, batch::NAME, |session| {
         let (lab, seconds) = (session.lab, session.seconds());
-        let proved = prove(session, subject, direction, None, |lab, laid, packed| {
+        let proved = session.prove(subject, direction, None, |laid, packed| {
             batch::go(lab, &pairs(subject, direction, laid, packed)?)
         });
         if let Err(Failure::Cuda(gapless_mem_cuda::CudaError::MissingSymbol { name })) = proved {
@@ -254,7 +226,7 @@ fn whole(
 ) -> Result<Row, Failure> {
     let (lab, seconds) = (session.lab, session.seconds());
     let packed = host.packed.sub(0, subject.payload)?;
-    prove(session, subject, Direction::Pack, Some(packed), |lab, laid, _| {
+    session.prove(subject, Direction::Pack, Some(packed), |laid, _| {
         whole_span::go(lab, subject, laid, host)
     })?;
     let mut places = session.places(subject)?;

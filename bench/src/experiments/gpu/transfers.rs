@@ -54,10 +54,7 @@ fn one(
             queue.go(BOTH[0], source, packed)?;
             queue.go(BOTH[1], targets.turn().0, packed)
         }),
-        Box::new(|| {
-            let (to, from) = copies.turn();
-            lab.copy(lab.stream(), to, from)
-        }),
+        Box::new(|| copies.copy(lab)),
     ];
     let times = race(lab, session.seconds(), true, &mut operations)?;
     drop(operations);

@@ -13,7 +13,7 @@ use crate::error::Failure;
 use crate::experiment::{Common, Experiment, Findings};
 use crate::processes::{Processes, RankOf};
 use crate::sim::median;
-use crate::summary::{head, line};
+use crate::table::{head, line};
 
 const REPETITIONS: usize = 7;
 const OP: &str = "a step of training";

@@ -1,6 +1,6 @@
-//! The kernels that measuring needs: one that holds a stream, one that does nothing, one that computes.
+//! The kernels that measuring needs: one that holds a stream, one that does nothing. A third, which computes, is
+//! [`Occupier`](crate::p2p::occupier::Occupier)'s.
 
-use gapless_mem::Device;
 use gapless_mem_cuda::{Argument, Function, Grid, Module};
 
 use super::{Lab, PAGE, Spot};
@@ -15,13 +15,8 @@ const GATE_NANOS: u64 = 200_000_000;
 pub(super) struct Tools {
     gate: Function,
     nothing: Function,
-    occupy: Function,
     /// Host memory: the word that opens the gate.
     opener: Spot,
-    /// Device memory: the word that stops `occupy`, and a word that is never written.
-    stop: Spot,
-    /// Host memory: 0 and 1, to be copied to `stop`.
-    words: Spot,
 }
 
 impl Tools {
@@ -36,13 +31,8 @@ impl Tools {
         let tools = Tools {
             gate: module.function(c"gate")?,
             nothing: module.function(c"nothing")?,
-            occupy: module.function(c"occupy")?,
             opener: lab.pinned_memory(PAGE)?,
-            stop: lab.device_memory(PAGE)?,
-            words: lab.pinned_memory(PAGE)?,
         };
-        lab.write_word(&tools.words, 0, 0)?;
-        lab.write_word(&tools.words, 8, 1)?;
         lab.write_word(&tools.opener, 0, 0)?;
         Ok(tools)
     }
@@ -86,46 +76,5 @@ impl Lab {
         let arguments = [Argument::of(&typed), Argument::of(&packed), Argument::of(&args)];
         // SAFETY: two 64-bit numbers and 64 bytes, as declared; the kernel looks at none of them.
         Ok(unsafe { self.tools()?.nothing.launch(&self.stream, Grid::line(1, 32), &arguments) }?)
-    }
-
-    /// Keeps `blocks` multiprocessors computing for about `launches` × `nanos`, unless it is stopped.
-    ///
-    /// # Errors
-    /// The tools could not be loaded, or what the driver refuses.
-    pub fn occupy(&self, blocks: u32, nanos: u64, launches: u32) -> Result<(), Failure> {
-        let tools = self.tools()?;
-        let word = |at| tools.words.sub(at, 4);
-        self.copy(&self.busy, &tools.stop.sub(0, 4)?, &word(0)?)?;
-        let stop = tools.stop.0.start();
-        let arguments = [Argument::of(&stop), Argument::of(&nanos)];
-        for _ in 0..launches {
-            // SAFETY: two 64-bit numbers, the first the address of two words of device memory that the
-            // lab holds.
-            unsafe { tools.occupy.launch(&self.busy, Grid::line(blocks, 1024), &arguments) }?;
-        }
-        Ok(())
-    }
-
-    /// Stops [`occupy`](Lab::occupy); gives whether it was still running.
-    ///
-    /// # Errors
-    /// It does not stop.
-    pub fn stop_occupying(&self) -> Result<bool, Failure> {
-        let tools = self.tools()?;
-        let running = !self.busy.is_idle()?;
-        self.copy(&self.side, &tools.stop.sub(0, 4)?, &tools.words.sub(8, 4)?)?;
-        self.wait(&self.side.record()?)?;
-        self.wait(&self.busy.record()?)?;
-        Ok(running)
-    }
-
-    /// Multiprocessors, and how many blocks of `occupy` one holds with its registers: 1, or the shares
-    /// would not be what they are called.
-    ///
-    /// # Errors
-    /// The tools could not be loaded.
-    pub fn occupancy(&self) -> Result<(u32, u32), Failure> {
-        let blocks = self.tools()?.occupy.blocks_per_unit(1024, 0)?;
-        Ok((self.device.properties().compute_units, blocks))
     }
 }
