@@ -41,7 +41,7 @@ impl AckWord {
 }
 
 /// Passes on what is handed out, and notes the senders and the lengths. A method that [`Sink`] gains must note them, too,
-/// but for places: adapters write to buffers of their own, so they never ask for those.
+/// but for receive targets: adapters write to buffers of their own, so they never ask for one.
 struct Noting<'s> {
     sink: &'s mut dyn Sink,
     from: &'s mut Vec<(u32, u64)>,

@@ -69,7 +69,7 @@
 //! one of several rails to a peer, and die in use without a loss.
 //!
 //! Short cuts are optional: [`Btl::send_short`], [`Btl::send_zero_copy`] and [`Btl::is_quiet`] have defaults. A
-//! transport need not offer messages before it reports them as events, nor ask for places ([`Sink::receive_target`]),
+//! transport need not offer messages before it reports them as events, nor ask for targets ([`Sink::receive_target`]),
 //! and may do nothing in a poll for one peer. A transport that keeps its reports in a queue gets all of [`Btl::poll`]
 //! from [`hand_out`]. The suite tests short cuts, too.
 //!

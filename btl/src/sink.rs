@@ -29,7 +29,7 @@ pub trait Sink {
     /// asking changes nothing, and may be for nothing.
     ///
     /// When the message is there in full, the transport says so ([`target_filled`](Sink::target_filled)) in a poll in which it
-    /// may be offered. Until then it asks again in each poll that puts something there. If a sink has given a place
+    /// may be offered. Until then it asks again in each poll that puts something there. If a sink has given a target
     /// that [keeps](crate::ReceiveTarget::keeps) and gives none later, the message comes as a fragment, and what was
     /// put there is unknown: zeros. By default nowhere.
     fn receive_target(
@@ -43,7 +43,7 @@ pub trait Sink {
         TargetAnswer::Nowhere
     }
 
-    /// The message is where it was to be [placed](Sink::receive_target), and thereby taken. Nothing else was offered
+    /// All of the message is in its [target](Sink::receive_target), and thereby taken. Nothing else was offered
     /// since the sink last said where.
     fn target_filled(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
         let _ = (from, tag, head, len);

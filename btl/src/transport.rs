@@ -169,7 +169,7 @@ pub trait Btl: Send {
     }
 
     /// Whether [`send_zero_copy`](Btl::send_zero_copy) to this peer usually saves a copy, and long messages from it are
-    /// read straight to their [places](Sink::receive_target). Callers then pack into memory of their own, not into
+    /// put straight into their [targets](Sink::receive_target). Callers then pack into memory of their own, not into
     /// slots. `false` by default.
     fn has_zero_copy(&self, to: PeerId) -> bool {
         let _ = to;

@@ -54,7 +54,7 @@ pub(crate) mod staging;
 pub(crate) mod turns;
 
 use crate::buffer::{
-    Buffer, CachedBuffers, Engines, Gets, HeldMemory, Room, StagingMemory, Transfer,
+    Buffer, CachedBuffers, Engines, Gets, HeldMemory, RegionList, StagingMemory, Transfer,
 };
 use crate::cost::{Excluded, Model, Situation};
 use crate::counters::Counters;
@@ -213,14 +213,14 @@ pub(crate) trait RndvEnd: Debug + Send {
         RndvStep::Going
     }
 
-    /// At the receiver: where `len` bytes of data may be read to that belong to the buffer from `offset` on.
-    fn expects(&mut self, offset: u64, len: u64) -> Expected<'_> {
+    /// At the receiver: where a transport may put `len` bytes of data, which belong to the buffer from `offset` on.
+    fn receive_target(&mut self, offset: u64, len: u64) -> RndvTarget<'_> {
         let _ = (offset, len);
-        Expected::Not
+        RndvTarget::Nowhere
     }
 
-    /// Data that is [expected](RndvEnd::expects) is there. [`RndvStep::Again`]: it wants to be polled.
-    fn placed(&mut self, offset: u64, len: u64) -> RndvStep {
+    /// Data is in the [target](RndvEnd::receive_target) that was given for it. [`RndvStep::Again`]: it wants to be polled.
+    fn target_filled(&mut self, offset: u64, len: u64) -> RndvStep {
         RndvStep::Broken(format!("{len} bytes at {offset} that are not due"))
     }
 
@@ -252,16 +252,16 @@ pub(crate) trait RndvEnd: Debug + Send {
     }
 }
 
-/// Where data may be read to.
+/// Where a transport may put data that arrives.
 #[derive(Debug)]
-pub(crate) enum Expected<'a> {
+pub(crate) enum RndvTarget<'a> {
     /// It is not due, or comes as other messages do.
-    Not,
+    Nowhere,
     /// To the buffer itself, if its runs are long.
     Buffer,
-    /// Here.
-    There(&'a StagingMemory),
-    /// There will be a place soon.
+    /// To this staging memory.
+    Staging(&'a StagingMemory),
+    /// There will be a target soon.
     Later,
 }
 
@@ -391,7 +391,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) published: &'a mut Published,
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) refusals: &'a mut Refusals,
-    pub(crate) places: &'a mut Room,
+    pub(crate) region_list: &'a mut RegionList,
     /// The other end, what is kept for it, and what is known of it.
     pub(crate) peer: u32,
     pub(crate) state: &'a mut Peer,
@@ -493,7 +493,7 @@ impl Cx<'_> {
         head: &[u8],
         range: std::ops::Range<u64>,
     ) -> ZeroCopyResult {
-        self.link.send_zero_copy(self.buffer, self.places, head, range)
+        self.link.send_zero_copy(self.buffer, self.region_list, head, range)
     }
 
     /// Makes the request take turns with others to send fragments.

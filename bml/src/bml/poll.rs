@@ -123,7 +123,7 @@ impl<H: Handler> Sink for Inlet<'_, H> {
         taken
     }
 
-    /// Numbered messages have no place: which of them is the next is known when they have come.
+    /// Numbered messages have no receive target: which of them is the next is known when they have come.
     fn receive_target(
         &mut self,
         from: PeerId,

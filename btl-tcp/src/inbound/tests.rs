@@ -7,25 +7,25 @@ use gapless_mem::Region;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::IoSlice;
 
-/// Takes every message, some of them in places that may change their mind.
+/// Takes every message, some of them in targets that may change their mind.
 #[derive(Default)]
 struct All {
     /// Messages, and whether bytes that were put may be missing.
     came: Vec<(AmTag, Vec<u8>, bool)>,
-    /// Whether there are places.
-    places: bool,
+    /// Whether there are targets.
+    targets: bool,
     random: Option<Random>,
     /// Where the next message goes, if it was asked about; and whether parts stay.
     here: Option<(Vec<u8>, bool)>,
     region: Vec<Region>,
     /// The target of the next message is refused.
     target_refused: bool,
-    /// How many places were, and how many messages were put.
+    /// How many targets were, and how many messages were put.
     all_refused: usize,
-    placed: usize,
+    filled: usize,
 }
 
-/// What of a message does not go to its place.
+/// What of a message does not go to its target.
 const SKIP: usize = 24;
 
 impl Sink for All {
@@ -41,7 +41,7 @@ impl Sink for All {
 
     fn receive_target(&mut self, _: PeerId, _: AmTag, head: &[u8], len: usize) -> TargetAnswer<'_> {
         assert!(head.len() >= SKIP && len > head.len());
-        if !self.places {
+        if !self.targets {
             return TargetAnswer::Nowhere;
         }
         let random = self.random.as_mut().unwrap();
@@ -63,10 +63,10 @@ impl Sink for All {
     }
 
     fn target_filled(&mut self, _: PeerId, tag: AmTag, head: &[u8], len: usize) {
-        let (rest, _) = self.here.take().expect("a place was given");
+        let (rest, _) = self.here.take().expect("a target was given");
         assert_eq!(rest.len(), len - SKIP);
         self.came.push((tag, [&head[..SKIP], &rest[..]].concat(), false));
-        self.placed += 1;
+        self.filled += 1;
     }
 
     fn event(&mut self, event: Event) {
@@ -86,13 +86,13 @@ fn lengths_that_repeat_and_lengths_that_do_not() {
     lengths(false);
 }
 
-/// The same, if some of them have places.
+/// The same, if some of them have targets.
 #[test]
-fn messages_go_to_their_places_in_any_pieces() {
+fn messages_go_to_their_targets_in_any_pieces() {
     lengths(true);
 }
 
-fn lengths(places: bool) {
+fn lengths(targets: bool) {
     let mut random = Random::new(seed());
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -117,7 +117,7 @@ fn lengths(places: bool) {
         sent.push((tag, body));
     }
     let random_of_sink = Some(Random::new(seed() ^ 1));
-    let mut all = All { places, random: random_of_sink, ..All::default() };
+    let mut all = All { targets, random: random_of_sink, ..All::default() };
     let (mut came, mut written, patience) = (0, 0, Patience::new());
     while !sent.is_empty() {
         let most = [1, 70, 5_000, 16 << 10, 100_000][random.below(5)];
@@ -136,13 +136,13 @@ fn lengths(places: bool) {
         sent.drain(..std::mem::take(&mut came));
         patience.tick("the messages");
     }
-    let All { placed, all_refused, .. } = all;
-    assert!(!places || (placed > 200 && all_refused > 10), "{placed}, {all_refused}");
+    let All { filled, all_refused, .. } = all;
+    assert!(!targets || (filled > 200 && all_refused > 10), "{filled}, {all_refused}");
 }
 
 /// Whoever cancels a receive finds its memory as it was: nothing is put there unless all of the message has come.
 #[test]
-fn a_place_that_keeps_nothing_is_not_touched_before_all_is_there() {
+fn a_target_that_keeps_nothing_is_not_touched_before_all_is_there() {
     const LEN: usize = TENTATIVE_BYTES + 1000;
     struct Still(Vec<u8>, Vec<Region>, usize);
     impl Sink for Still {
@@ -199,7 +199,7 @@ fn a_place_that_keeps_nothing_is_not_touched_before_all_is_there() {
         assert_eq!(
             sink.2,
             usize::from(first == stream.len()),
-            "it is placed if all of it has come"
+            "it is filled if all of it has come"
         );
     }
 }

@@ -12,9 +12,9 @@ use gapless_mem::Region;
 
 /// A message's name, by which the receiver knows it.
 const NAME_BYTES: usize = 8;
-/// What is around every place.
+/// What is around every target.
 const GUARD: u8 = 0xA5;
-/// Bytes between places.
+/// Bytes between targets.
 const GUARD_BYTES: usize = 16;
 
 /// Memory for a message in pieces: what is in order lies in the order of `pieces`, with guards between.
@@ -58,7 +58,10 @@ impl MessageMemory {
             bytes.extend(&self.all[at..at + len]);
             self.all[at..at + len].fill(GUARD);
         }
-        assert!(self.all.iter().all(|&byte| byte == GUARD), "something was written beside a place");
+        assert!(
+            self.all.iter().all(|&byte| byte == GUARD),
+            "something was written beside a target"
+        );
         bytes
     }
 }
@@ -133,16 +136,16 @@ impl Sink for Placer {
         };
         self.regions = memory.regions();
         let skip = len - memory.pieces.iter().map(|&(_, len)| len).sum::<usize>();
-        // SAFETY: the memory is the message's, and stays where it is while the place is borrowed.
-        let place = unsafe { ReceiveTarget::new(skip, &self.regions, *keeps) };
-        place.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
+        // SAFETY: the memory is the message's, and stays where it is while the target is borrowed.
+        let target = unsafe { ReceiveTarget::new(skip, &self.regions, *keeps) };
+        target.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
     }
 
     fn target_filled(&mut self, from: PeerId, tag: AmTag, head: &[u8], len: usize) {
         assert_eq!(from, self.from, "who sent it");
         assert!(self.events.is_empty(), "a message is placed behind an event of its peer");
-        let (known, long, mut memory, _) = self.here.take().expect("a place was given");
-        assert_eq!((&known[..], long), (head, len), "the message that the place is for");
+        let (known, long, mut memory, _) = self.here.take().expect("a target was given");
+        assert_eq!((&known[..], long), (head, len), "the message that the target is for");
         let rest = memory.bytes();
         let mut bytes = head[..len - rest.len()].to_vec();
         bytes.extend(rest);
@@ -195,7 +198,7 @@ fn say<T: Btl>(duo: &mut Duo<T>, number: u64, bytes: &[u8]) -> bool {
 }
 
 /// Messages that leave from where they lie among others, and messages that are put to where they go among others: each
-/// comes once, intact, in the order in which they were sent if that is promised; nothing is written beside a place; a
+/// comes once, intact, in the order in which they were sent if that is promised; nothing is written beside a target; a
 /// poll says how many there were.
 pub fn zero_copy_messages(suite: &Suite, mut fixture: impl Fixture) {
     const MESSAGES: u64 = 600;

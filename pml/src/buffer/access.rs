@@ -73,11 +73,11 @@ impl Buffer {
         &self,
         bml: &mut Bml,
         (peer, tag): (Rank, AmTag),
-        room: &mut Room,
+        list: &mut RegionList,
         head: &[u8],
         range: Range<u64>,
     ) -> ZeroCopyResult {
-        let Some(body) = self.regions(room, range) else { return ZeroCopyResult::Never };
+        let Some(body) = self.regions(list, range) else { return ZeroCopyResult::Never };
         // SAFETY: the convertor of this buffer made the pieces. It is promised for reads, without a writer, while it
         // lives, and is borrowed over the call.
         match unsafe { ZeroCopyMessage::new(head, body) } {
@@ -88,35 +88,35 @@ impl Buffer {
 
     /// Where a transport may put a message for `range`, whose head has `skip` bytes; parts of it may stay. `None` if runs are
     /// short, or not for the CPU.
-    pub(crate) fn place<'b>(
+    pub(crate) fn receive_target<'b>(
         &'b self,
-        room: &'b mut Room,
+        list: &'b mut RegionList,
         range: Range<u64>,
         skip: usize,
     ) -> Option<ReceiveTarget<'b>> {
-        let body = self.regions(room, range)?;
+        let body = self.regions(list, range)?;
         // SAFETY: the convertor of this buffer made the pieces, which do not overlap in a receive. The buffer of a
         // receive is promised for writes, and to be nobody else's, while it lives, and is borrowed as long as the
-        // place.
+        // target.
         unsafe { ReceiveTarget::new(skip, body, true) }
     }
 
     /// The pieces that `range` lies in, if they are few, long, and for the CPU.
-    fn regions<'b>(&'b self, room: &'b mut Room, range: Range<u64>) -> Option<&'b [Region]> {
+    fn regions<'b>(&'b self, list: &'b mut RegionList, range: Range<u64>) -> Option<&'b [Region]> {
         if !self.typed.space().cpu_accessible() {
             return None;
         }
         let len = range.end - range.start;
         if let Some(whole) = self.typed.as_contiguous() {
-            room.regions.clear();
-            room.regions.push(whole.sub(range.start, len).ok()?);
-            return Some(&room.regions);
+            list.regions.clear();
+            list.regions.push(whole.sub(range.start, len).ok()?);
+            return Some(&list.regions);
         }
         if self.bytes() / RUN_MIN < self.blocks() {
             return None;
         }
-        room.resize(PIECES_MAX);
-        let Listed { regions, bytes, .. } = self.list(room, range.start, len).ok()?;
+        list.resize(PIECES_MAX);
+        let Listed { regions, bytes, .. } = self.list(list, range.start, len).ok()?;
         (bytes == len).then_some(regions)
     }
 
@@ -124,11 +124,11 @@ impl Buffer {
     /// `room`, and at most `bytes` bytes.
     pub(crate) fn list<'b>(
         &'b self,
-        room: &'b mut Room,
+        list: &'b mut RegionList,
         position: u64,
         bytes: u64,
     ) -> Result<Listed<'b>, EngineError> {
-        let Room { runs, regions } = room;
+        let RegionList { runs, regions } = list;
         regions.clear();
         let mut convertor = self.typed.convertor()?;
         convertor.seek(position)?;
@@ -145,12 +145,12 @@ impl Buffer {
 
 /// Where a buffer's pieces are listed; used again and again.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct RegionList {
     runs: Vec<Run>,
     regions: Vec<Region>,
 }
 
-impl Room {
+impl RegionList {
     /// For one piece.
     pub(crate) fn one(&mut self) -> &mut Region {
         self.regions.truncate(1);
@@ -247,7 +247,7 @@ impl Gets {
         done: Token,
     ) -> Result<(), RdmaError> {
         let (id, rdma) = self.next(bml, peer)?;
-        // SAFETY: a place is valid for writes, and no reference's, while it lives. This value keeps it until the operation
+        // SAFETY: staging memory is valid for writes, and no reference's, while it lives. This value keeps it until the operation
         // has ended; it is a part of the receive, which does not end before, or goes with the endpoint, whose transports go
         // first. There is no other operation with this receive's token.
         unsafe { rdma.get(id, &[into.region()], key, remote, done) }?;

@@ -1,6 +1,6 @@
 //! Short messages' buffers: memory of the host without gaps, as an address and a length.
 //!
-//! A [`Span`] is a [`Buffer`] in the most frequent case, in a quarter of the room. Bytes go in and out of it by
+//! A [`Span`] is a [`Buffer`] in the most frequent case, in a quarter of the region. Bytes go in and out of it by
 //! words that are kept in registers. A word that is assembled in memory from shorter stores cannot be forwarded to
 //! the load that follows. That load then waits until all earlier stores have reached the cache, and the stores of the
 //! message before wait for the receiver's cache. That took longer than all the rest.
@@ -94,15 +94,15 @@ impl Span {
     }
 
     /// Where the transport may put a message of exactly this length, whose head has `skip` bytes, all at once;
-    /// described in `room`.
-    pub(crate) fn place<'r>(
+    /// described in `region`.
+    pub(crate) fn receive_target<'r>(
         &'r self,
-        room: &'r mut Region,
+        region: &'r mut Region,
         skip: usize,
     ) -> Option<ReceiveTarget<'r>> {
-        *room = Region::new(Space::Host, self.address, 0, self.bytes);
-        // SAFETY: the promise this stands for; its request has not ended, and is borrowed as long as the place.
-        unsafe { ReceiveTarget::new(skip, std::slice::from_ref(room), false) }
+        *region = Region::new(Space::Host, self.address, 0, self.bytes);
+        // SAFETY: the promise this stands for; its request has not ended, and is borrowed as long as the target.
+        unsafe { ReceiveTarget::new(skip, std::slice::from_ref(region), false) }
     }
 
     /// The same buffer in full, on which engine number `engine` works.
@@ -120,17 +120,17 @@ impl Span {
 
 /// An address of this process.
 #[inline(always)]
-fn place(address: u64) -> usize {
+fn address_of(address: u64) -> usize {
     usize::try_from(address).expect("it was an address")
 }
 
-/// Copies `len` bytes from `from` to the start of `words`, which has room for them.
+/// Copies `len` bytes from `from` to the start of `words`, which has region for them.
 ///
 /// # Safety
 /// `len` bytes from `from` on are memory that is valid for reads, which nothing writes meanwhile.
 #[inline(always)] // with a constant length there is little left of it
 pub(crate) unsafe fn get_words(from: u64, words: &mut [u64], len: usize) {
-    let from = std::ptr::with_exposed_provenance::<u8>(place(from));
+    let from = std::ptr::with_exposed_provenance::<u8>(address_of(from));
     let words = &mut words[..len.div_ceil(8)];
     if len > 64 {
         // SAFETY: the caller vouches for the source; the target is as long, and nobody else's.
@@ -176,7 +176,7 @@ pub(crate) unsafe fn get_words(from: u64, words: &mut [u64], len: usize) {
 /// There are not as many words.
 #[inline(always)]
 pub(crate) unsafe fn put_words(to: u64, words: &[u64], len: usize) {
-    let to = std::ptr::with_exposed_provenance_mut::<u8>(place(to));
+    let to = std::ptr::with_exposed_provenance_mut::<u8>(address_of(to));
     let words = &words[..len.div_ceil(8)];
     if len > 64 {
         // SAFETY: the caller vouches for the target; the source is as long, and private.
@@ -277,10 +277,10 @@ mod tests {
         let (one, gaps) = (double.commit().unwrap(), Datatype::vector(2, 1, 2, &double).unwrap());
         let span = |typed: &Typed| {
             let mut span = Span::nothing();
-            let place =
+            let bytes =
                 plain(typed).filter(|_| typed.contiguous_start() == Some(typed.origin()))?;
             // SAFETY: nothing is moved in or out.
-            unsafe { span.promise(typed, place) };
+            unsafe { span.promise(typed, bytes) };
             Some(span)
         };
         let (doubles, bytes) = (
@@ -290,8 +290,9 @@ mod tests {
         for typed in [doubles, bytes] {
             let buffer = span(&typed).unwrap().into_buffer(7);
             let again = buffer.typed();
-            let place = |typed: &Typed| typed.as_contiguous().map(|all| (all.start(), all.len()));
-            assert_eq!((place(again), buffer.engine()), (place(&typed), 7));
+            let start_and_len =
+                |typed: &Typed| typed.as_contiguous().map(|all| (all.start(), all.len()));
+            assert_eq!((start_and_len(again), buffer.engine()), (start_and_len(&typed), 7));
             assert_eq!(
                 again.layout().signature().digest(again.count()),
                 typed.layout().signature().digest(typed.count())

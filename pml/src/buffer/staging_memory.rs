@@ -1,6 +1,6 @@
 //! Where fragments lie between two engines, and what is done with them there.
 
-use super::{Buffer, Engines, Room, Transfer};
+use super::{Buffer, Engines, RegionList, Transfer};
 use gapless_bml::{AmTag, Bml, Mapping, RailSlot, Rank, ZeroCopyMessage, ZeroCopyResult};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Lease, OutOfRange, Outstanding, Region};
@@ -38,14 +38,14 @@ impl StagingMemory {
     }
 }
 
-/// What a gather that is over has put into a place. Whoever has it has nothing more gathered there until it is dropped.
+/// What a gather that is over has put into staging memory. Whoever has it has nothing more gathered into it until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Packed(StagingMemory);
 
 impl Packed {
     /// The memory of a [gather](Buffer::gather) that is over.
-    pub(crate) fn of(places: SmallVec<[StagingMemory; 2]>) -> Option<Packed> {
-        places.into_iter().next().map(Packed)
+    pub(crate) fn of(staging: SmallVec<[StagingMemory; 2]>) -> Option<Packed> {
+        staging.into_iter().next().map(Packed)
     }
 
     /// Sends `head` and `len` bytes from `offset` on straight from here, if the transport does that.
@@ -57,7 +57,7 @@ impl Packed {
         (offset, len): (u64, u64),
     ) -> Result<ZeroCopyResult, OutOfRange> {
         let body = [self.0.region().sub(offset, len)?];
-        // SAFETY: the place is valid for reads, and borrowed over the call. The gather that wrote it is over, and
+        // SAFETY: staging memory is valid for reads, and borrowed over the call. The gather that wrote it is over, and
         // whoever has this value starts no other one there.
         let message = unsafe { ZeroCopyMessage::new(head, &body) };
         Ok(message.map_or(ZeroCopyResult::Never, |message| bml.send_zero_copy(peer, tag, &message)))
@@ -72,23 +72,23 @@ impl Packed {
     ) -> Result<(), EngineError> {
         let source = self.0.region().sub(offset, len)?;
         let target = slot.region().sub(head as u64, len)?;
-        // SAFETY: the place is valid for reads while it lives. The target lies in the slot, whose memory is valid while
+        // SAFETY: staging memory is valid for reads while it lives. The target lies in the slot, whose memory is valid while
         // that lives, and `&mut` shows that nobody else works on it; so they do not overlap.
         Ok(unsafe { gapless_mem::copy(&target, &source) }?)
     }
 }
 
 impl StagingMemory {
-    /// The place for a transport that reads a message to here, whose head has `skip` bytes; parts of it may stay.
-    pub(crate) fn target<'r>(
+    /// The target for a transport that puts a message here, whose head has `skip` bytes; parts of it may stay.
+    pub(crate) fn receive_target<'r>(
         &'r self,
-        room: &'r mut Room,
+        list: &'r mut RegionList,
         skip: usize,
     ) -> Option<gapless_bml::ReceiveTarget<'r>> {
-        let body = std::slice::from_ref(room.one_of(self.region()));
+        let body = std::slice::from_ref(list.one_of(self.region()));
         // SAFETY: it is valid for reads and writes, and no reference covers it, while `self` lives, which is borrowed
         // as long as the result. It is one region, which does not overlap with itself. Work that a device still did
-        // here would make its bytes arbitrary, as the contract of places allows.
+        // here would make its bytes arbitrary, as the contract of staging memory allows.
         unsafe { gapless_bml::ReceiveTarget::new(skip, body, true) }
     }
 }
@@ -111,33 +111,34 @@ pub(crate) struct Chain {
 }
 
 impl Buffer {
-    /// Gathers `range` into `place`, once all of `after` have ended.
+    /// Gathers `range` into `staging`, once all of `after` have ended.
     pub(crate) fn gather(
         &self,
         engines: &Engines,
         range: Range<u64>,
-        place: StagingMemory,
+        staging: StagingMemory,
         after: &[Completion],
     ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
-        // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target is a place,
+        // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target is staging memory,
         // which is valid for writes, and no reference's, while the transfer has it.
-        let work = unsafe { engines[self.engine].pack(&self.typed, range, place.region(), after) }?;
-        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
+        let work =
+            unsafe { engines[self.engine].pack(&self.typed, range, staging.region(), after) }?;
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([staging])))
     }
 
-    /// Scatters what lies in `place` to `range`, once all of `after` have ended.
+    /// Scatters what lies in `staging` to `range`, once all of `after` have ended.
     pub(crate) fn scatter(
         &self,
         engines: &Engines,
-        place: StagingMemory,
+        staging: StagingMemory,
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let engine = &engines[self.engine];
-        // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source is a place,
+        // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source is staging memory,
         // which is valid for reads while the transfer has it.
-        let work = unsafe { engine.unpack(place.region(), &self.typed, range, after) }?;
-        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
+        let work = unsafe { engine.unpack(staging.region(), &self.typed, range, after) }?;
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([staging])))
     }
 
     /// Gathers `range` into `local`, once all of the first list have ended; then has `device` copy it to `ring`, once
@@ -153,7 +154,7 @@ impl Buffer {
         // SAFETY: as in `gather`; `local` is in the transfer that `chain` makes.
         let packed = unsafe { engine.pack(&self.typed, range, local.region(), packed_after) }?;
         Ok(self.chain(packed, copied_after, [local, ring], |[local, ring], after| {
-            // SAFETY: both are places, valid for reads and writes, and no reference's, while the transfer has them. A
+            // SAFETY: both are staging memory, valid for reads and writes, and no reference's, while the transfer has them. A
             // ring and a second stop are different memory.
             Ok(unsafe { device.copy(ring.region(), local.region(), after) }?)
         }))
@@ -168,7 +169,7 @@ impl Buffer {
         range: Range<u64>,
         (copied_after, unpacked_after): (&[Completion], &[Completion]),
     ) -> Result<Chain, EngineError> {
-        // SAFETY: both are places, valid for reads and writes, and no reference's, while the transfer that `chain`
+        // SAFETY: both are staging memory, valid for reads and writes, and no reference's, while the transfer that `chain`
         // makes has them. A ring and a second stop are different memory.
         let copied = unsafe { device.copy(local.region(), ring.region(), copied_after) }?;
         let engine = &engines[self.engine];
@@ -178,57 +179,57 @@ impl Buffer {
         }))
     }
 
-    /// Starts work that comes after `first` and all of `others`; both touch this buffer and `places` only.
+    /// Starts work that comes after `first` and all of `others`; both touch this buffer and `staging` only.
     fn chain(
         &self,
         first: Completion,
         others: &[Completion],
-        places: [StagingMemory; 2],
+        staging: [StagingMemory; 2],
         second: impl FnOnce(&[StagingMemory; 2], &[Completion]) -> Result<Completion, EngineError>,
     ) -> Chain {
         let outstanding = Outstanding::new(first.clone());
         let before = [&first].into_iter().chain(others);
         let after: SmallVec<[Completion; 2]> =
             before.filter(|it| is_pending(it)).cloned().collect();
-        let (work, failed) = match second(&places, &after) {
+        let (work, failed) = match second(&staging, &after) {
             Ok(second) => {
-                // The second starts after the first, and so ends after it: waiting for the second waits for both. (If the
-                // places are empty, neither touches anything.)
+                // The second starts after the first, and so ends after it: waiting for the second waits for both. (If
+                // these are empty, neither touches anything.)
                 let _ = outstanding.hand_on();
                 (Outstanding::new(second), None)
             }
             Err(error) => (outstanding, Some(error)),
         };
-        Chain { transfer: Transfer::new(work, self, SmallVec::from(places)), first, failed }
+        Chain { transfer: Transfer::new(work, self, SmallVec::from(staging)), first, failed }
     }
 
-    /// Has `device` copy `range` of this buffer, which has no gaps, to `place`, once all of `after` have ended.
+    /// Has `device` copy `range` of this buffer, which has no gaps, to `staging`, once all of `after` have ended.
     pub(crate) fn copy_to(
         &self,
         device: &Arc<dyn Device>,
         range: Range<u64>,
-        place: StagingMemory,
+        staging: StagingMemory,
         after: &[Completion],
     ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let source = self.gapless_part(range)?;
-        // SAFETY: the source is of this buffer, promised while the transfer has a clone of it. The target is a place,
+        // SAFETY: the source is of this buffer, promised while the transfer has a clone of it. The target is staging memory,
         // which is valid for writes, and no reference's, while the transfer has it; nobody's buffer lies in one.
-        let work = unsafe { device.copy(place.region(), source, after) }?;
-        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
+        let work = unsafe { device.copy(staging.region(), source, after) }?;
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([staging])))
     }
 
-    /// Has `device` copy `place` to `range` of this buffer, which has no gaps, once all of `after` have ended.
+    /// Has `device` copy `staging` to `range` of this buffer, which has no gaps, once all of `after` have ended.
     pub(crate) fn copy_from(
         &self,
         device: &Arc<dyn Device>,
-        place: StagingMemory,
+        staging: StagingMemory,
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let target = self.gapless_part(range)?;
         // SAFETY: as in `copy_to`, the other way round.
-        let work = unsafe { device.copy(target, place.region(), after) }?;
-        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
+        let work = unsafe { device.copy(target, staging.region(), after) }?;
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([staging])))
     }
 
     /// Where `range` lies, if there are no gaps.

@@ -97,7 +97,7 @@ pub(crate) enum HeldMemory {
     Slot(RailSlot),
     Body(Body),
     /// One or two, of a fragment between them.
-    Places(SmallVec<[StagingMemory; 2]>),
+    Staging(SmallVec<[StagingMemory; 2]>),
     Remote(Remote),
     /// Another buffer of this process.
     Buffer(Buffer),
@@ -116,7 +116,7 @@ macro_rules! held {
 held!(
     Slot(RailSlot),
     Body(Body),
-    Places(SmallVec<[StagingMemory; 2]>),
+    Staging(SmallVec<[StagingMemory; 2]>),
     Remote(Remote),
     Buffer(Buffer)
 );

@@ -3,7 +3,7 @@
 
 use crate::arrival::{Arrival, Body, Matched, Numbered};
 use crate::asks::Asks;
-use crate::buffer::{self, Engines, Room};
+use crate::buffer::{self, Engines, RegionList};
 use crate::choose::Recent;
 use crate::comm::{Comm, Comms, Lookup};
 use crate::counters::Counters;
@@ -43,7 +43,7 @@ pub(crate) struct Core {
     /// Protocols that were chosen by this configuration.
     pub(crate) recent: Recent,
     /// Where pieces are listed that the transport reads or writes.
-    pub(crate) places: Room,
+    pub(crate) region_list: RegionList,
     /// Whether a message of an agreement has come that no receive was posted for.
     pub(crate) called: bool,
     /// Messages without a receive are refused: this process leaves.
@@ -70,7 +70,7 @@ impl Core {
             counters: Counters::default(),
             digests: Digests::default(),
             recent: Recent::default(),
-            places: Room::default(),
+            region_list: RegionList::default(),
             called: false,
             leaving: false,
             departing: false,
@@ -417,12 +417,12 @@ impl Handler for Core {
         len: usize,
     ) -> TargetAnswer<'_> {
         match tag {
-            AM_TAG => self.place_of(from.0, head, len),
+            AM_TAG => self.target_of(from.0, head, len),
             _ => TargetAnswer::Nowhere,
         }
     }
 
     fn target_filled(&mut self, from: Rank, _: AmTag, head: &[u8], len: usize) {
-        self.is_placed(from.0, head, len);
+        self.message_in_target(from.0, head, len);
     }
 }

@@ -9,7 +9,7 @@
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Recv, RecvStage};
 use crate::rndv::incoming::{Incoming, IncomingStage};
-use crate::rndv::{Expected, RndvStep};
+use crate::rndv::{RndvStep, RndvTarget};
 use crate::status::RequestId;
 use crate::wire::{DATA_BYTES, EAGER_BYTES, EAGER_WORDS, Head};
 use gapless_bml::TargetAnswer;
@@ -17,18 +17,18 @@ use zerocopy::IntoBytes;
 
 impl Core {
     /// Where the end of a message of `len` bytes goes that begins with `head`.
-    pub(crate) fn place_of(&mut self, from: u32, head: &[u8], len: usize) -> TargetAnswer<'_> {
-        let place = match of_head(head, len) {
-            Some(Head::Eager(_)) => self.place_of_eager(from, head, len),
+    pub(crate) fn target_of(&mut self, from: u32, head: &[u8], len: usize) -> TargetAnswer<'_> {
+        let target = match of_head(head, len) {
+            Some(Head::Eager(_)) => self.target_of_eager(from, head, len),
             Some(Head::Data { reply, offset }) => {
-                return self.place_of_data(from, reply, offset, (len - DATA_BYTES) as u64);
+                return self.target_of_data(from, reply, offset, (len - DATA_BYTES) as u64);
             }
             _ => None,
         };
-        place.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
+        target.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
     }
 
-    fn place_of_data(&mut self, from: u32, reply: u64, offset: u64, len: u64) -> TargetAnswer<'_> {
+    fn target_of_data(&mut self, from: u32, reply: u64, offset: u64, len: u64) -> TargetAnswer<'_> {
         let Some((id, incoming)) = self.incoming_of(from, reply) else {
             return TargetAnswer::Nowhere;
         };
@@ -41,40 +41,44 @@ impl Core {
             return TargetAnswer::Nowhere;
         };
         let IncomingStage::Going(going) = &mut incoming.stage else { return TargetAnswer::Nowhere };
-        let place = match going.expects(offset, len) {
-            Expected::Not => None,
-            Expected::Later => return TargetAnswer::Later,
-            Expected::Buffer => buffer.place(&mut self.places, offset..offset + len, DATA_BYTES),
-            Expected::There(place) => place.target(&mut self.places, DATA_BYTES),
+        let target = match going.receive_target(offset, len) {
+            RndvTarget::Nowhere => None,
+            RndvTarget::Later => return TargetAnswer::Later,
+            RndvTarget::Buffer => {
+                buffer.receive_target(&mut self.region_list, offset..offset + len, DATA_BYTES)
+            }
+            RndvTarget::Staging(staging) => {
+                staging.receive_target(&mut self.region_list, DATA_BYTES)
+            }
         };
-        place.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
+        target.map_or(TargetAnswer::Nowhere, TargetAnswer::Here)
     }
 
-    /// A message is where [`place_of`](Core::place_of) has said.
-    pub(crate) fn is_placed(&mut self, from: u32, head: &[u8], len: usize) {
+    /// All of a message is in the target that [`target_of`](Core::target_of) gave.
+    pub(crate) fn message_in_target(&mut self, from: u32, head: &[u8], len: usize) {
         let taken = match of_head(head, len) {
             Some(Head::Eager(_)) => words_of(head).is_some_and(|words| {
                 let bytes = (len - EAGER_BYTES) as u64;
                 self.take_direct(from, &words, |buffer| buffer.bytes() == bytes)
             }),
-            Some(Head::Data { reply, offset }) => self.data_placed(from, reply, offset, len),
+            Some(Head::Data { reply, offset }) => self.data_in_target(from, reply, offset, len),
             _ => false,
         };
-        // `place_of` has found it in the same poll.
+        // `target_of` found it in the same poll.
         debug_assert!(
             taken,
-            "a message of {len} bytes from {from} in a place that was not given to it"
+            "a message of {len} bytes from {from} in a target that was not given to it"
         );
         if !taken {
-            tracing::error!(peer = from, len, "a message in a place that was not given to it");
+            tracing::error!(peer = from, len, "a message in a target that was not given to it");
         }
     }
 
-    fn data_placed(&mut self, from: u32, reply: u64, offset: u64, len: usize) -> bool {
+    fn data_in_target(&mut self, from: u32, reply: u64, offset: u64, len: usize) -> bool {
         let Some((id, _)) = self.incoming_of(from, reply) else { return false };
         let Some((incoming, _)) = self.requests.incoming(id) else { return false };
         let IncomingStage::Going(going) = &mut incoming.stage else { return false };
-        match going.placed(offset, (len - DATA_BYTES) as u64) {
+        match going.target_filled(offset, (len - DATA_BYTES) as u64) {
             RndvStep::Done(by) => {
                 self.counters.counts_of(by).fragments += 1;
                 self.end_incoming(id, by);

@@ -439,7 +439,7 @@ impl Core {
             published,
             scratch,
             refusals,
-            places: &mut self.places,
+            region_list: &mut self.region_list,
             peer,
             state,
             facts: &mut facts[peer as usize],

@@ -165,8 +165,13 @@ impl Core {
         let bytes = buffer.packed_bytes();
         // SAFETY: the caller's promise; the value is dropped before this returns.
         let promised = unsafe { Buffer::promised(buffer, ready.engine) };
-        let result =
-            promised.send_zero_copy(bml, (Rank(peer), AM_TAG), &mut self.places, &head, 0..bytes);
+        let result = promised.send_zero_copy(
+            bml,
+            (Rank(peer), AM_TAG),
+            &mut self.region_list,
+            &head,
+            0..bytes,
+        );
         if result != ZeroCopyResult::Sent {
             return None;
         }

@@ -290,7 +290,7 @@ impl Core {
 
     /// Where the data of a message of `len` bytes goes that begins with `head`, if [`take_fragment`](Core::take_fragment)
     /// would take it.
-    pub(crate) fn place_of_eager(
+    pub(crate) fn target_of_eager(
         &mut self,
         from: u32,
         head: &[u8],
@@ -299,7 +299,7 @@ impl Core {
         let (_, index, digest) = self.direct_receive(from, &words_of(head)?)?;
         let buffer = self.requests.inline_recv_buffer(index, digest)?;
         let fits = buffer.bytes() == len.checked_sub(EAGER_BYTES)? as u64;
-        fits.then(|| buffer.place(self.places.one(), EAGER_BYTES)).flatten()
+        fits.then(|| buffer.receive_target(self.region_list.one(), EAGER_BYTES)).flatten()
     }
 
     /// Finds the receive that an eager message goes to, if no other can get it; and what that must expect.

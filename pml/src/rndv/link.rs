@@ -1,7 +1,7 @@
 //! The link to a rendezvous' other end, as a protocol may use it: room for messages, keys of memory of ours, mappings
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
-use crate::buffer::{Buffer, Gets, Listed, Packed, Room, StagingMemory};
+use crate::buffer::{Buffer, Gets, Listed, Packed, RegionList, StagingMemory};
 use crate::links::{AM_TAG, fragment_max, reserve};
 use crate::rndv::staging::{Block, StagingPool, device_of};
 use gapless_bml::{
@@ -46,11 +46,11 @@ impl<'a> Link<'a> {
     pub(crate) fn send_zero_copy(
         &mut self,
         buffer: &Buffer,
-        room: &mut Room,
+        list: &mut RegionList,
         head: &[u8],
         range: std::ops::Range<u64>,
     ) -> ZeroCopyResult {
-        buffer.send_zero_copy(self.bml, (Rank(self.peer), AM_TAG), room, head, range)
+        buffer.send_zero_copy(self.bml, (Rank(self.peer), AM_TAG), list, head, range)
     }
 
     /// Sends `head` and a part of what is packed, as [`Packed::send_zero_copy`] does.

@@ -17,7 +17,7 @@ mod gathered;
 mod landing;
 
 use super::{
-    Cx, Expected, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, Turn, undue, unexpected,
+    Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, RndvTarget, Turn, undue, unexpected,
 };
 use crate::arrival::Body;
 use crate::buffer::{HeldMemory, Transfer};
@@ -234,9 +234,9 @@ impl RndvEnd for Sender {
         self.packing -= 1;
         match result {
             Ok(HeldMemory::Slot(slot)) if !self.stopped => cx.link.send(slot),
-            Ok(HeldMemory::Places(places)) => {
+            Ok(HeldMemory::Staging(staging)) => {
                 if let Some(gathered) = &mut self.gathered {
-                    gathered.packed(part, places);
+                    gathered.packed(part, staging);
                 }
             }
             Ok(_) => {}
@@ -329,17 +329,17 @@ impl RndvEnd for Receiver {
         self.step()
     }
 
-    fn expects(&mut self, offset: u64, len: u64) -> Expected<'_> {
+    fn receive_target(&mut self, offset: u64, len: u64) -> RndvTarget<'_> {
         if self.over || self.pieces.lacks(offset, len).is_err() {
-            return Expected::Not;
+            return RndvTarget::Nowhere;
         }
         match &mut self.landing {
-            Some(landing) => landing.place(offset, len),
-            None => Expected::Buffer,
+            Some(landing) => landing.receive_target(offset, len),
+            None => RndvTarget::Buffer,
         }
     }
 
-    fn placed(&mut self, offset: u64, len: u64) -> RndvStep {
+    fn target_filled(&mut self, offset: u64, len: u64) -> RndvStep {
         let landed = self.landing.as_mut().map_or(Ok(()), |landing| landing.landed(offset, len));
         if let Err(what) = landed.and_then(|()| self.pieces.take(offset, len)) {
             return RndvStep::Broken(what);

@@ -15,7 +15,7 @@
 //! settles what it has written into a device's memory before it tells the end of a read.
 
 use super::{Cx, Heard, Link, Opened, ProtocolKind, RndvEnd, RndvStep, unexpected};
-use crate::buffer::{Buffer, Gets, HeldMemory, Listed, Room};
+use crate::buffer::{Buffer, Gets, HeldMemory, Listed, RegionList};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
 use crate::wire::Rts;
@@ -51,12 +51,12 @@ struct Getting {
 /// Lists that every operation fills anew.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    local: Room,
-    remote: RemoteRoom,
+    local: RegionList,
+    remote: ExtentList,
 }
 
 #[derive(Debug, Default)]
-struct RemoteRoom {
+struct ExtentList {
     runs: Vec<Run>,
     extents: Vec<Extent>,
 }
@@ -102,7 +102,7 @@ impl Scratch {
     }
 }
 
-impl RemoteRoom {
+impl ExtentList {
     /// Lists pieces of the sender's memory; gives how many bytes they have.
     fn list(
         &mut self,

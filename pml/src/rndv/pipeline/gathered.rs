@@ -61,15 +61,15 @@ impl Gathered {
             let doubled = self.fragment << self.begun.min(16);
             let len = doubled.min(longest).min(self.left.end - self.left.start);
             let range = self.left.start..self.left.start + len;
-            let place = self.ring.sub(self.begun % PARTS * PART_BYTES, len)?;
+            let staging = self.ring.sub(self.begun % PARTS * PART_BYTES, len)?;
             let last = after(&self.last);
-            let packing = cx.buffer.gather(cx.engines, range.clone(), place, last)?;
+            let packing = cx.buffer.gather(cx.engines, range.clone(), staging, last)?;
             cx.counters.counts_of(Protocol::Pipeline).packs += 1;
             self.last = packing.work().clone();
             (self.left.start, self.begun) = (range.end, self.begun + 1);
             let name = range.start;
             let packed = match packing.now() {
-                Ok(places) => Packed::of(places),
+                Ok(staging) => Packed::of(staging),
                 Err(packing) => {
                     cx.follow(name, packing);
                     going += 1;
@@ -82,9 +82,9 @@ impl Gathered {
     }
 
     /// The launch for the part that begins there has ended.
-    pub(super) fn packed(&mut self, start: u64, places: SmallVec<[StagingMemory; 2]>) {
+    pub(super) fn packed(&mut self, start: u64, staging: SmallVec<[StagingMemory; 2]>) {
         if let Some(part) = self.parts.iter_mut().find(|part| part.range.start == start) {
-            part.packed = Packed::of(places);
+            part.packed = Packed::of(staging);
         }
     }
 

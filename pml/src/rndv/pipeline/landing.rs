@@ -1,15 +1,15 @@
-//! The receiver's side of a message of a device over a transport that [lends](gapless_bml::Bml::has_zero_copy):
+//! The receiver's side of a message of a device over a transport that [sends without a copy](gapless_bml::Bml::has_zero_copy):
 //! fragments are read straight into a ring, and one launch unpacks several of them.
 //!
 //! A *run* is what lies in a part of the ring without a gap and is not unpacked yet. Fragments come in order, so each
-//! mostly makes the run longer. A fragment that did not find its place comes in a buffer of the transport, and is
+//! mostly makes the run longer. A fragment for which there was no target comes in a buffer of the transport, and is
 //! unpacked from there. The last runs of a message are short, so that little is left to do when its last fragment has
 //! come.
 
 use crate::buffer::{StagingMemory, after};
 use crate::protocol::Protocol;
 use crate::rndv::rings::{PART_BYTES, PARTS};
-use crate::rndv::{Cx, Expected};
+use crate::rndv::{Cx, RndvTarget};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 use smallvec::SmallVec;
@@ -27,8 +27,8 @@ pub(super) struct Landing {
     used: u64,
     /// Bytes of the message that lie there, up to `used`, and are not unpacked.
     run: Range<u64>,
-    /// The transport was told of a place for the fragment that begins there, and may have written to it.
-    told: Option<(u64, StagingMemory)>,
+    /// What the transport got as the target of the fragment that begins there; it may have written there.
+    target: Option<(u64, StagingMemory)>,
     /// Launches that go on: their names, and the parts that they read.
     launches: SmallVec<[(u64, u64); 8]>,
     /// The last of them.
@@ -45,7 +45,7 @@ impl Landing {
             part: 0,
             used: 0,
             run: 0..0,
-            told: None,
+            target: None,
             launches: SmallVec::new(),
             last: Completion::Ready,
         }
@@ -64,43 +64,43 @@ impl Landing {
         self.run.is_empty()
     }
 
-    /// Where a fragment goes that is due.
-    pub(super) fn place(&mut self, offset: u64, len: u64) -> Expected<'_> {
-        if self.told.is_some() {
+    /// The target of a fragment that is due.
+    pub(super) fn receive_target(&mut self, offset: u64, len: u64) -> RndvTarget<'_> {
+        if self.target.is_some() {
             // Parts of that may be there already.
-            return match &self.told {
-                Some((told, place)) if *told == offset => Expected::There(place),
-                _ => Expected::Not,
+            return match &self.target {
+                Some((start, staging)) if *start == offset => RndvTarget::Staging(staging),
+                _ => RndvTarget::Nowhere,
             };
         }
         if self.is_due() {
-            return Expected::Later;
+            return RndvTarget::Later;
         }
         if !self.run.is_empty() && self.run.end != offset {
-            return Expected::Not;
+            return RndvTarget::Nowhere;
         }
         if self.used + len > PART_BYTES {
             if !self.run.is_empty() {
-                return Expected::Not;
+                return RndvTarget::Nowhere;
             }
             let next = (self.part + 1) % PARTS;
             // It is still being unpacked: the transport's buffers have room meanwhile, and the link goes on.
             if self.launches.iter().any(|(_, part)| *part == next) {
-                return Expected::Not;
+                return RndvTarget::Nowhere;
             }
             (self.part, self.used) = (next, 0);
         }
         match self.ring.sub(self.part * PART_BYTES + self.used, len) {
-            Ok(place) => Expected::There(&self.told.insert((offset, place)).1),
-            Err(_) => Expected::Not,
+            Ok(staging) => RndvTarget::Staging(&self.target.insert((offset, staging)).1),
+            Err(_) => RndvTarget::Nowhere,
         }
     }
 
-    /// A fragment is in the place that the transport was told of.
+    /// A fragment is in its target.
     pub(super) fn landed(&mut self, offset: u64, len: u64) -> Result<(), String> {
-        match self.told.take() {
-            Some((told, place)) if told == offset && place.region().len() == len => {}
-            _ => return Err(format!("{len} bytes at {offset} in a place that was not theirs")),
+        match self.target.take() {
+            Some((start, staging)) if start == offset && staging.region().len() == len => {}
+            _ => return Err(format!("{len} bytes at {offset} in a target that was not theirs")),
         }
         self.used += len;
         if self.run.is_empty() {
@@ -110,9 +110,9 @@ impl Landing {
         Ok(())
     }
 
-    /// A fragment has come in a buffer: it needs no place.
+    /// A fragment has come in a buffer: it needs no target.
     pub(super) fn passed(&mut self, offset: u64) {
-        self.told.take_if(|(told, _)| *told == offset);
+        self.target.take_if(|(start, _)| *start == offset);
     }
 
     /// Has an engine unpack the run; whether its work goes on.
@@ -122,9 +122,9 @@ impl Landing {
         if len == 0 {
             return Ok(false);
         }
-        let place = self.ring.sub(self.part * PART_BYTES + self.used - len, len)?;
+        let staging = self.ring.sub(self.part * PART_BYTES + self.used - len, len)?;
         let name = run.start;
-        let unpacking = cx.buffer.scatter(cx.engines, place, run, after(&self.last))?;
+        let unpacking = cx.buffer.scatter(cx.engines, staging, run, after(&self.last))?;
         cx.counters.counts_of(Protocol::Pipeline).unpacks += 1;
         self.last = unpacking.work().clone();
         match unpacking.now() {
