@@ -289,8 +289,8 @@ fn open_tcp(
         let usual = TcpConfig::new(job, rank, secret.clone(), places);
         let (ports, encrypt) = (settings.ports.clone(), settings.encrypt);
         let notice = settings.manner.notice.unwrap_or(usual.notice);
-        let zerocopy = settings.manner.zerocopy.unwrap_or(usual.zerocopy);
-        let config = TcpConfig { name, ports, encrypt, notice, zerocopy, ..usual };
+        let zerocopy = settings.manner.zerocopy.unwrap_or(usual.msg_zerocopy);
+        let config = TcpConfig { name, ports, encrypt, notice, msg_zerocopy: zerocopy, ..usual };
         open.push((label, Box::new(Tcp::new(config)?)));
     }
     Ok(open)

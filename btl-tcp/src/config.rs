@@ -78,7 +78,7 @@ pub struct TcpConfig {
     /// Whether long messages that lie in buffers of the transport may leave without a copy (`MSG_ZEROCOPY`). A link stops
     /// doing so when the system says that it has copied after all, as it does between processes of one machine.
     /// Encrypted links never do.
-    pub zerocopy: bool,
+    pub msg_zerocopy: bool,
 }
 
 impl TcpConfig {
@@ -103,7 +103,7 @@ impl TcpConfig {
             fragment_bytes: 131_328,
             buffers: 16,
             notice: Duration::from_secs(12),
-            zerocopy: true,
+            msg_zerocopy: true,
         }
     }
 

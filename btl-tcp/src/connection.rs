@@ -1,9 +1,9 @@
 //! A connection of two ends that have proved themselves, plain or encrypted ([`crate::tls`]).
 
 use crate::burst::Next;
-use crate::direct;
 use crate::socket::Socket;
 use crate::tls::Records;
+use crate::vectored;
 use gapless_btl::{LinkError, ReceiveTarget, ZeroCopyMessage};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::io::{IoSlice, IoSliceMut};
@@ -83,28 +83,28 @@ impl Connection {
     ///
     /// # Errors
     /// Why nothing more can be written.
-    pub(crate) fn write_lent(
+    pub(crate) fn write_zero_copy(
         &mut self,
         head: &[u8],
         message: &ZeroCopyMessage<'_>,
         next: Next,
     ) -> Result<usize, LinkError> {
-        let written = direct::write(&self.socket, head, message, next);
+        let written = vectored::write(&self.socket, head, message, next);
         written.map_err(|error| self.socket.ended(error))
     }
 
-    /// [Reads](Connection::read) the bytes of a message from `at` on to their place, and what follows into `beyond`, of a
+    /// [Reads](Connection::read) the bytes of a message from `at` on to their target, and what follows into `beyond`, of a
     /// plain connection: how many bytes have come, and for how many there was room.
     ///
     /// # Errors
     /// Why nothing more will come.
     pub(crate) fn read_to(
         &mut self,
-        place: &ReceiveTarget<'_>,
+        target: &ReceiveTarget<'_>,
         at: usize,
         beyond: &mut [u8],
     ) -> Result<Option<(usize, usize)>, LinkError> {
-        let read = direct::read(&self.socket, place, at, beyond);
+        let read = vectored::read(&self.socket, target, at, beyond);
         read.map_err(|error| self.socket.ended(error))
     }
 

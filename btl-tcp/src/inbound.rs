@@ -6,13 +6,13 @@
 //! to be long: one behind a long one.
 //!
 //! A message is likely to be as long as the one before it. Behind a long one, the first bytes of the next are read into the
-//! inbox, and as many as fit there to their place in a buffer, with one call. If it turns out to be a shorter message,
+//! inbox, and as many as fit there straight into its buffer, with one call. If it turns out to be a shorter message,
 //! what was read is put together in the inbox.
 //!
 //! If the sink knows where a long message goes ([`Sink::receive_target`]), the rest of it is read straight to there,
 //! and no buffer is needed. A message that may not stay there in part goes there only if all that is missing has come;
 //! else it goes into a buffer: nothing of it may be seen in memory whose owner might still take it back. While messages
-//! have places, only the beginning of the next is read.
+//! have targets, only the beginning of the next is read.
 
 use crate::config::TcpConfig;
 use crate::connection::Connection;
@@ -35,7 +35,7 @@ const BEYOND_BYTES: usize = 64;
 /// Behind a message of so many bytes, no more than that is read ahead, either: to copy so many takes longer than to
 /// call the system once more.
 const LONG_BYTES: usize = 8 << 10;
-/// Messages from this length on go to places in which parts of them may not stay.
+/// Messages from this length on go to targets in which parts of them may not stay.
 const TENTATIVE_BYTES: usize = 32 << 10;
 /// Of a message that is read with its header, so many bytes land in the inbox.
 const FRONT_BYTES: usize = BEYOND_BYTES - HEADER_BYTES;
@@ -54,10 +54,10 @@ struct Partial {
 /// Where the bytes of a message are that is not here in full.
 enum Body {
     Buffer(Buffer),
-    /// The same; what is missing goes to the message's place if all of it has come.
+    /// The same; what is missing goes to the message's target if all of it has come.
     Tentative(Buffer),
-    /// In its place. The message begins so.
-    Placed([u8; FRONT_BYTES]),
+    /// The body lies in its target. The message begins so.
+    AtTarget([u8; FRONT_BYTES]),
 }
 
 /// What became of an attempt to read.
@@ -72,13 +72,13 @@ enum Filled {
 }
 
 /// Whether to read straight to a target is quicker than to copy: where parts may not stay, it takes two calls more.
-fn pays(place: &ReceiveTarget<'_>, len: usize) -> bool {
-    place.keeps() || len >= TENTATIVE_BYTES
+fn pays(target: &ReceiveTarget<'_>, len: usize) -> bool {
+    target.keeps() || len >= TENTATIVE_BYTES
 }
 
-/// Whether a place is for all of a message but its head.
-fn fits(place: &ReceiveTarget<'_>, len: usize) -> bool {
-    place.skip() <= FRONT_BYTES && place.skip() + place.len() == len
+/// Whether a target is for all of a message but its head.
+fn fits(target: &ReceiveTarget<'_>, len: usize) -> bool {
+    target.skip() <= FRONT_BYTES && target.skip() + target.len() == len
 }
 
 /// Where reading stopped.
@@ -106,8 +106,8 @@ pub(crate) struct Inbound {
     /// The buffer of the message whose header is in the inbox, how many bytes of it are there, and where in the inbox
     /// lies what is behind those.
     guessed: Option<(Buffer, usize, usize)>,
-    /// The last long message had a place.
-    placed: bool,
+    /// The last long message had a target.
+    had_target: bool,
     /// A message that nobody had room for.
     stuck: Option<(AmTag, Fragment)>,
     small: HeapPool,
@@ -142,7 +142,7 @@ impl Inbound {
             partial: None,
             last: 0,
             guessed: None,
-            placed: false,
+            had_target: false,
             stuck: None,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::new(config.buffers, config.fragment_bytes),
@@ -189,10 +189,10 @@ impl Inbound {
         closing: bool,
     ) -> (usize, bool, Stop) {
         let (mut count, mut heard, mut dry, mut reads) = (0, false, false, 0);
-        let places = batch > 1 && connection.is_plain();
+        let targets = batch > 1 && connection.is_plain();
         loop {
             while count < batch {
-                match self.deliver(from, sink, offers, places, closing) {
+                match self.deliver(from, sink, offers, targets, closing) {
                     Ok(InboundStep::Delivered(len)) => {
                         count += 1;
                         self.counts.had(len);
@@ -214,7 +214,7 @@ impl Inbound {
                 return (count, heard, Stop::More);
             }
             reads += 1;
-            match self.fill(connection, from, sink, places && *offers, closing) {
+            match self.fill(connection, from, sink, targets && *offers, closing) {
                 Ok(Filled::Read(read, all)) => {
                     (heard, dry) = (true, read < all && !connection.has_more())
                 }
@@ -226,13 +226,13 @@ impl Inbound {
         }
     }
 
-    /// Reads once. `places` says whether the sink may be asked for some.
+    /// Reads once. `targets` says whether the sink may be asked for some.
     fn fill(
         &mut self,
         connection: &mut Connection,
         from: PeerId,
         sink: &mut dyn Sink,
-        places: bool,
+        targets: bool,
         closing: bool,
     ) -> Result<Filled, LinkError> {
         if self.start > 0 {
@@ -240,13 +240,13 @@ impl Inbound {
             self.inbox.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if let Some(filled) = self.fill_place(connection, from, sink, places, closing)? {
+        if let Some(filled) = self.fill_target(connection, from, sink, targets, closing)? {
             return Ok(filled);
         }
         if self.partial.is_none()
             && self.end == 0
             && self.last >= LONG_BYTES
-            && !self.placed
+            && !self.had_target
             && let Some(body) = self.large.buffer(self.large.buffer_bytes())
         {
             return self.fill_guessed(connection, body, self.last.min(GUESS_BYTES));
@@ -276,12 +276,12 @@ impl Inbound {
 
     /// Reads once, straight to the target of the message that is not here in full. `None`: it has none, or none any
     /// more.
-    fn fill_place(
+    fn fill_target(
         &mut self,
         connection: &mut Connection,
         from: PeerId,
         sink: &mut dyn Sink,
-        places: bool,
+        targets: bool,
         closing: bool,
     ) -> Result<Option<Filled>, LinkError> {
         let Some(partial) = &mut self.partial else { return Ok(None) };
@@ -291,20 +291,20 @@ impl Inbound {
             Body::Tentative(buffer) => {
                 (*buffer.first_chunk().expect("it is longer than its head"), true)
             }
-            Body::Placed(head) => (*head, false),
+            Body::AtTarget(head) => (*head, false),
         };
         let missing = len - got;
-        let placing = match places && (!tentative || connection.has(missing)) {
+        let answer = match targets && (!tentative || connection.has(missing)) {
             true => sink.receive_target(from, tag, &head, len),
             false => TargetAnswer::Later,
         };
-        let place = match placing {
-            TargetAnswer::Here(place) if fits(&place, len) => place,
+        let target = match answer {
+            TargetAnswer::Here(target) if fits(&target, len) => target,
             TargetAnswer::Later if !tentative => return Ok(Some(Filled::Held)),
             _ => return Ok(self.fall_back(closing)),
         };
         let beyond = &mut self.inbox[..BEYOND_BYTES];
-        let (read, room) = match connection.read_to(&place, got, beyond)? {
+        let (read, room) = match connection.read_to(&target, got, beyond)? {
             Some((0, _)) => return Err(connection.closed()),
             Some(read) => read,
             None => return Ok(Some(Filled::Nothing)),
@@ -314,11 +314,11 @@ impl Inbound {
         self.end = read - new;
         if let Body::Tentative(buffer) = &mut partial.body {
             if new == missing {
-                place.put(0, &buffer[..got]);
-                partial.body = Body::Placed(head);
+                target.put(0, &buffer[..got]);
+                partial.body = Body::AtTarget(head);
             } else {
-                // The system has read less than it had, or the place has too many pieces.
-                place.copy_out(got, &mut buffer[got..got + new]);
+                // The system has read less than it had, or the target has too many pieces.
+                target.copy_out(got, &mut buffer[got..got + new]);
                 self.fall_back(closing);
             }
         }
@@ -328,11 +328,11 @@ impl Inbound {
     /// The message that is not here in full goes into a buffer; `Some` if there is none.
     fn fall_back(&mut self, closing: bool) -> Option<Filled> {
         let partial = self.partial.as_mut()?;
-        let body = match std::mem::replace(&mut partial.body, Body::Placed([0; FRONT_BYTES])) {
+        let body = match std::mem::replace(&mut partial.body, Body::AtTarget([0; FRONT_BYTES])) {
             Body::Buffer(buffer) | Body::Tentative(buffer) => buffer,
-            Body::Placed(head) => {
+            Body::AtTarget(head) => {
                 let Some(mut buffer) = buffer(&self.large, partial.len, closing) else {
-                    partial.body = Body::Placed(head);
+                    partial.body = Body::AtTarget(head);
                     return Some(Filled::NoBuffer);
                 };
                 // The sink does not say any more where they are.
@@ -390,13 +390,13 @@ impl Inbound {
         Ok(Filled::Read(read, 2 * BEYOND_BYTES + guess - FRONT_BYTES))
     }
 
-    /// Hands on the next message, if it is here. `places` says whether the sink may be asked for some.
+    /// Hands on the next message, if it is here. `targets` says whether the sink may be asked for some.
     fn deliver(
         &mut self,
         from: PeerId,
         sink: &mut dyn Sink,
         offers: &mut bool,
-        places: bool,
+        targets: bool,
         closing: bool,
     ) -> Result<InboundStep, LinkError> {
         if self.stuck.is_none() {
@@ -406,12 +406,14 @@ impl Inbound {
                     self.partial = Some(partial);
                     return Ok(InboundStep::Incomplete);
                 }
-                Some(Partial { tag, body: Body::Placed(head), len, .. }) if places && *offers => {
+                Some(Partial { tag, body: Body::AtTarget(head), len, .. })
+                    if targets && *offers =>
+                {
                     sink.target_filled(from, tag, &head, len);
                     return Ok(InboundStep::Delivered(len));
                 }
-                Some(placed @ Partial { body: Body::Placed(_), .. }) => {
-                    self.partial = Some(placed);
+                Some(at_target @ Partial { body: Body::AtTarget(_), .. }) => {
+                    self.partial = Some(at_target);
                     return Ok(InboundStep::NoRoom);
                 }
                 Some(Partial { tag, body: Body::Buffer(body) | Body::Tentative(body), .. }) => {
@@ -457,34 +459,35 @@ impl Inbound {
                 return Ok(InboundStep::NoRoom);
             }
         }
-        let asks = places && *offers && len >= LONG_BYTES;
+        let asks = targets && *offers && len >= LONG_BYTES;
         let (body, here) = if let Some((body, here, start)) = self.guessed.take() {
             self.start = start;
             if asks {
-                // The next one may have a place if this one would have had one.
-                let placing = sink.receive_target(from, tag, &body[..FRONT_BYTES], len);
-                self.placed = matches!(placing, TargetAnswer::Here(place) if pays(&place, len));
+                // The next one may have a target if this one would have had one.
+                let answer = sink.receive_target(from, tag, &body[..FRONT_BYTES], len);
+                self.had_target =
+                    matches!(answer, TargetAnswer::Here(target) if pays(&target, len));
             }
             (body, here)
         } else {
             let here = rest.len().min(len);
             let head = rest.first_chunk().filter(|_| asks && here < len);
-            let place = match head.map(|head| (head, sink.receive_target(from, tag, head, len))) {
-                Some((head, TargetAnswer::Here(place)))
-                    if fits(&place, len) && pays(&place, len) =>
+            let target = match head.map(|head| (head, sink.receive_target(from, tag, head, len))) {
+                Some((head, TargetAnswer::Here(target)))
+                    if fits(&target, len) && pays(&target, len) =>
                 {
-                    Some((*head, place))
+                    Some((*head, target))
                 }
                 Some((_, TargetAnswer::Later)) => return Ok(InboundStep::NoRoom),
                 _ => None,
             };
             if asks {
-                self.placed = place.is_some();
+                self.had_target = target.is_some();
             }
-            if let Some((head, place)) = place.filter(|(_, place)| place.keeps()) {
-                place.put(0, &rest[..here]);
+            if let Some((head, target)) = target.filter(|(_, target)| target.keeps()) {
+                target.put(0, &rest[..here]);
                 self.start += HEADER_BYTES + here;
-                self.partial = Some(Partial { tag, body: Body::Placed(head), len, got: here });
+                self.partial = Some(Partial { tag, body: Body::AtTarget(head), len, got: here });
                 return Ok(InboundStep::Incomplete);
             }
             let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
@@ -493,7 +496,7 @@ impl Inbound {
             };
             body[..here].copy_from_slice(&rest[..here]);
             self.start += HEADER_BYTES + here;
-            if place.is_some() {
+            if target.is_some() {
                 self.partial = Some(Partial { tag, body: Body::Tentative(body), len, got: here });
                 return Ok(InboundStep::Incomplete);
             }
@@ -555,5 +558,5 @@ fn offer(from: PeerId, tag: AmTag, body: &[u8], sink: &mut dyn Sink) -> bool {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code, reason = "gives places in memory of the tests' own")]
+#[allow(unsafe_code, reason = "gives targets in memory of the tests' own")]
 mod tests;

@@ -75,7 +75,7 @@ impl Drop for Tcp {
                 continue;
             }
             // Nobody would wait for the notices of what leaves from now on.
-            up.outbound.zerocopy.stop();
+            up.outbound.msg_zerocopy.stop();
             leaving.push(Leaving { up, silent: false });
         }
         self.hear_fading();

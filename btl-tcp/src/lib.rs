@@ -10,8 +10,8 @@
 //!   that is derived from the secret, its rank and its id. A `connection` is plain or encrypted.
 //! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
 //!   buffers of fragments (`inbound`). Long ones leave from where they lie, and are read to where they go, if the
-//!   caller says where that is (`direct`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
-//! - Long messages that are packed, or retained, leave without a copy where the system can do that (`zerocopy`).
+//!   caller says where that is (`vectored`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
+//! - Long messages that are packed, or retained, leave without a copy where the system can do that (`msg_zerocopy`).
 //! - Short messages that are sent in a row may leave together, if the program usually polls soon after them (`burst`).
 //! - The buffers of messages of more than 2 KiB are page-locked for the devices that are
 //!   [attached](gapless_btl::Btl::attach).
@@ -91,14 +91,13 @@ mod call;
 mod config;
 mod connection;
 mod counts;
-#[allow(unsafe_code, reason = "sendmsg and readv on memory that callers lend")]
-mod direct;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod inbound;
 mod leave;
 mod link;
 mod meeting;
+mod msg_zerocopy;
 mod outbound;
 mod poll;
 mod proof;
@@ -115,9 +114,10 @@ mod tls;
 #[path = "no_tls.rs"]
 mod tls;
 mod unauthenticated;
+#[allow(unsafe_code, reason = "sendmsg and readv on memory that callers lend")]
+mod vectored;
 mod watch;
 mod wire;
-mod zerocopy;
 
 pub use config::{ListenAddress, TcpConfig, random_secret};
 pub use gapless_btl::Secret;

@@ -6,11 +6,11 @@ use crate::call::OutgoingCall;
 use crate::config::TcpConfig;
 use crate::connection::Connection;
 use crate::inbound::Inbound;
+use crate::msg_zerocopy::{MsgZerocopy, ZerocopyManner};
 use crate::outbound::Outbound;
 use crate::proof::Digest;
 use crate::silence::Silence;
 use crate::watch::Interest;
-use crate::zerocopy::{Manner, Zerocopy};
 use gapless_btl::{LinkError, Unacknowledged};
 use gapless_mem::{Device, DeviceError};
 use std::sync::Arc;
@@ -89,13 +89,13 @@ impl Up {
         config: &TcpConfig,
         retains: bool,
         burst: Burst,
-        zerocopy: Manner,
+        msg_zerocopy: ZerocopyManner,
     ) -> Up {
-        let zerocopy = Zerocopy::new(&connection, zerocopy, config.buffers);
+        let msg_zerocopy = MsgZerocopy::new(&connection, msg_zerocopy, config.buffers);
         Up {
             connection,
             inbound: Inbound::new(config),
-            outbound: Outbound::new(config, retains, zerocopy),
+            outbound: Outbound::new(config, retains, msg_zerocopy),
             silence,
             interest: Interest::READING,
             closing: false,

@@ -177,7 +177,7 @@ impl Tcp {
         let place = place.filter(|_| !failed);
         let silence = Silence::new(place, !welcome);
         let burst = self.burst.clone();
-        let (config, manner) = (&self.config, self.zerocopy);
+        let (config, manner) = (&self.config, self.msg_zerocopy);
         let mut up = Box::new(Up::new(connection, silence, config, link.retains, burst, manner));
         if welcome {
             up.outbound.welcome();

@@ -7,9 +7,9 @@
 use crate::burst::Next;
 use crate::config::TcpConfig;
 use crate::connection::Connection;
-use crate::direct::PIECES_MAX;
+use crate::msg_zerocopy::MsgZerocopy;
+use crate::vectored::PIECES_MAX;
 use crate::wire::{HEADER_BYTES, Header};
-use crate::zerocopy::Zerocopy;
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
     AmTag, Event, LinkError, PeerId, ReserveError, SHORT_BYTES, Short, Slot, Token, Unacknowledged,
@@ -55,13 +55,13 @@ struct Frame {
     /// It is retained, with this tag.
     retained: Option<AmTag>,
     /// The last send without a copy of some of it.
-    zerocopy: Option<u64>,
+    msg_zerocopy: Option<u64>,
 }
 
 impl Frame {
     /// A message that nobody asks about, so many bytes of which have left.
     fn begun(head: [u8; HEADER_BYTES], body: Body, written: usize) -> Frame {
-        Frame { head, body, written, done: Token::NONE, retained: None, zerocopy: None }
+        Frame { head, body, written, done: Token::NONE, retained: None, msg_zerocopy: None }
     }
 
     fn len(&self) -> usize {
@@ -87,7 +87,7 @@ impl Frame {
 struct KeptMessage {
     tag: AmTag,
     buffer: Buffer,
-    zerocopy: Option<u64>,
+    msg_zerocopy: Option<u64>,
 }
 
 /// Messages that have left and are not counted yet.
@@ -107,18 +107,18 @@ pub(crate) struct Outbound {
     sealed: usize,
     /// If messages are retained.
     retained: Option<Box<Retained>>,
-    pub(crate) zerocopy: Zerocopy,
+    pub(crate) msg_zerocopy: MsgZerocopy,
     small: HeapPool,
     large: HeapPool,
 }
 
 impl Outbound {
-    pub(crate) fn new(config: &TcpConfig, retains: bool, zerocopy: Zerocopy) -> Outbound {
+    pub(crate) fn new(config: &TcpConfig, retains: bool, msg_zerocopy: MsgZerocopy) -> Outbound {
         Outbound {
             queue: VecDeque::new(),
             sealed: 0,
             retained: retains.then(Box::default),
-            zerocopy,
+            msg_zerocopy,
             small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
             large: HeapPool::mapped(config.buffers, config.fragment_bytes),
         }
@@ -199,7 +199,7 @@ impl Outbound {
         };
         let head = header.write();
         let body = Body::Slot(buffer);
-        self.queue.push_back(Frame { head, body, written: 0, done, retained, zerocopy: None });
+        self.queue.push_back(Frame { head, body, written: 0, done, retained, msg_zerocopy: None });
     }
 
     /// Retains messages from now on.
@@ -232,9 +232,9 @@ impl Outbound {
         if new > all.left.len() {
             return Err(corrupt(new - all.left.len()));
         }
-        for KeptMessage { buffer, zerocopy, .. } in all.left.drain(..new) {
+        for KeptMessage { buffer, msg_zerocopy, .. } in all.left.drain(..new) {
             all.bytes -= buffer.len() as u64;
-            self.zerocopy.hold(zerocopy, buffer);
+            self.msg_zerocopy.hold(msg_zerocopy, buffer);
         }
         all.counted = count;
         Ok(())
@@ -290,7 +290,7 @@ impl Outbound {
     ) -> Result<ZeroCopyResult, LinkError> {
         let len = message.len();
         let head = Header::Message { tag, len }.write();
-        let written = connection.write_lent(&head, message, next)?;
+        let written = connection.write_zero_copy(&head, message, next)?;
         if written == 0 {
             return Ok(ZeroCopyResult::Never);
         }
@@ -324,12 +324,12 @@ impl Outbound {
         let mut wrote = false;
         while let Some(front) = self.queue.front_mut() {
             let body = if front.written < HEADER_BYTES { &[] } else { front.left_of_slot() };
-            if self.zerocopy.takes(body.len()) {
+            if self.msg_zerocopy.takes(body.len()) {
                 let len = body.len();
-                let Some((number, written)) = self.zerocopy.send(connection, body)? else {
+                let Some((number, written)) = self.msg_zerocopy.send(connection, body)? else {
                     continue;
                 };
-                front.zerocopy = number.or(front.zerocopy);
+                front.msg_zerocopy = number.or(front.msg_zerocopy);
                 wrote |= written > 0;
                 self.advance(written, told);
                 if written < len {
@@ -343,7 +343,7 @@ impl Outbound {
             for frame in &self.queue {
                 let [head, body] = frame.left();
                 // A body that is sent by itself follows.
-                let alone = !head.is_empty() && self.zerocopy.takes(frame.left_of_slot().len());
+                let alone = !head.is_empty() && self.msg_zerocopy.takes(frame.left_of_slot().len());
                 for piece in [head, body].into_iter().take(if alone { 1 } else { 2 }) {
                     if count < PIECES {
                         pieces[count] = IoSlice::new(piece);
@@ -381,14 +381,14 @@ impl Outbound {
             if frame.done != Token::NONE {
                 told.push_back(Event::Sent { token: frame.done, result: Ok(()) });
             }
-            let Some(Frame { body, retained, zerocopy, .. }) = self.queue.pop_front() else {
+            let Some(Frame { body, retained, msg_zerocopy, .. }) = self.queue.pop_front() else {
                 return;
             };
             match (body, retained, &mut self.retained) {
                 (Body::Slot(buffer), Some(tag), Some(all)) => {
-                    all.left.push_back(KeptMessage { tag, buffer, zerocopy });
+                    all.left.push_back(KeptMessage { tag, buffer, msg_zerocopy });
                 }
-                (Body::Slot(buffer), ..) => self.zerocopy.hold(zerocopy, buffer),
+                (Body::Slot(buffer), ..) => self.msg_zerocopy.hold(msg_zerocopy, buffer),
                 (Body::None | Body::Rest(_), ..) => {}
             }
         }
@@ -401,26 +401,26 @@ impl Outbound {
         told: &mut VecDeque<Event>,
     ) -> Vec<Unacknowledged> {
         let mut kept = Vec::new();
-        let mut keep = |zerocopy: &mut Zerocopy, it: KeptMessage, done| {
-            let KeptMessage { tag, buffer, zerocopy: number } = it;
+        let mut keep = |msg_zerocopy: &mut MsgZerocopy, it: KeptMessage, done| {
+            let KeptMessage { tag, buffer, msg_zerocopy: number } = it;
             kept.push(Unacknowledged { tag, message: buffer.to_vec(), done });
-            zerocopy.hold(number, buffer);
+            msg_zerocopy.hold(number, buffer);
         };
         for it in self.retained.take().into_iter().flat_map(|all| all.left) {
-            keep(&mut self.zerocopy, it, Token::NONE);
+            keep(&mut self.msg_zerocopy, it, Token::NONE);
         }
-        for Frame { done, body, retained, zerocopy, .. } in self.queue.drain(..) {
+        for Frame { done, body, retained, msg_zerocopy, .. } in self.queue.drain(..) {
             let buffer = match body {
                 Body::Slot(buffer) => Some(buffer),
                 Body::None | Body::Rest(_) => None,
             };
             match (retained, buffer) {
                 (Some(tag), Some(buffer)) => {
-                    keep(&mut self.zerocopy, KeptMessage { tag, buffer, zerocopy }, done);
+                    keep(&mut self.msg_zerocopy, KeptMessage { tag, buffer, msg_zerocopy }, done);
                 }
                 (_, buffer) => {
                     if let Some(buffer) = buffer {
-                        self.zerocopy.hold(zerocopy, buffer);
+                        self.msg_zerocopy.hold(msg_zerocopy, buffer);
                     }
                     if done != Token::NONE {
                         told.push_back(Event::Sent { token: done, result: Err(error.clone()) });
@@ -434,7 +434,7 @@ impl Outbound {
     /// Reads what the system says about sends without a copy, and whatever else is in the error queue, which would be told
     /// of for ever; whether there was anything.
     pub(crate) fn hear_notices(&mut self, connection: &Connection) -> bool {
-        self.zerocopy.hear(connection)
+        self.msg_zerocopy.hear(connection)
     }
 
     /// The long buffers.
@@ -445,21 +445,21 @@ impl Outbound {
 
     /// After [`give_up`](Outbound::give_up), nothing of the connection is of use; whether the system may still read buffers.
     pub(crate) fn end(&mut self, connection: &Connection) -> bool {
-        self.zerocopy.end(connection);
-        self.zerocopy.awaits_notices()
+        self.msg_zerocopy.end(connection);
+        self.msg_zerocopy.awaits_notices()
     }
 }
 
-/// What the system may still read is in the hands of [`Zerocopy`], which does not free it.
+/// What the system may still read is in the hands of [`MsgZerocopy`], which does not free it.
 impl Drop for Outbound {
     fn drop(&mut self) {
         let left = self.retained.take().into_iter().flat_map(|all| all.left);
-        for KeptMessage { buffer, zerocopy, .. } in left {
-            self.zerocopy.hold(zerocopy, buffer);
+        for KeptMessage { buffer, msg_zerocopy, .. } in left {
+            self.msg_zerocopy.hold(msg_zerocopy, buffer);
         }
-        for Frame { body, zerocopy, .. } in self.queue.drain(..) {
+        for Frame { body, msg_zerocopy, .. } in self.queue.drain(..) {
             if let Body::Slot(buffer) = body {
-                self.zerocopy.hold(zerocopy, buffer);
+                self.msg_zerocopy.hold(msg_zerocopy, buffer);
             }
         }
     }
@@ -468,9 +468,9 @@ impl Drop for Outbound {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::msg_zerocopy::ZerocopyManner;
     use crate::socket::Socket;
     use crate::tests::{LOOPBACK_V4, config};
-    use crate::zerocopy::Manner;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     /// Whoever may block waits for room only if something is in the queue.
@@ -480,8 +480,8 @@ mod tests {
         let (here, _there) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let mut connection = Connection::bare(Socket::of(here, ([127, 0, 0, 1], 1).into()));
-        let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 16);
-        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), false, zerocopy);
+        let msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::UnlessCopied, 16);
+        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), false, msg_zerocopy);
         let message = ZeroCopyMessage::of_head(&[7; 1000]);
         let result = loop {
             assert_eq!(outbound.may_zero_copy(&connection, 0), ZeroCopyResult::Sent);
@@ -506,8 +506,8 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .unwrap();
         let connection = Connection::bare(Socket::of(here, ([127, 0, 0, 1], 1).into()));
-        let zerocopy = Zerocopy::new(&connection, Manner::Never, 16);
-        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), true, zerocopy);
+        let msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::Never, 16);
+        let mut outbound = Outbound::new(&config(0, LOOPBACK_V4), true, msg_zerocopy);
         let counts = |outbound: &Outbound| -> Vec<u16> {
             let read = |frame: &Frame| match Header::read(frame.head, 100) {
                 Ok(Header::Count(count) | Header::Retained { count, .. }) => count,

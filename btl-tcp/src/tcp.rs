@@ -5,12 +5,12 @@ use crate::burst::{Burst, Next};
 use crate::config::TcpConfig;
 use crate::connection::Connection;
 use crate::link::{Link, LinkState, Up};
+use crate::msg_zerocopy::ZerocopyManner;
 use crate::outbound::Outbound;
 use crate::proof::{Digest, Id, Keys};
 use crate::socket;
 use crate::unauthenticated::UnauthenticatedList;
 use crate::watch::{Interest, Watch, Watched};
-use crate::zerocopy::Manner;
 use gapless_btl::{
     Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Short, Sink, Slot, Token,
     Unacknowledged, ZeroCopyMessage, ZeroCopyResult,
@@ -64,7 +64,7 @@ pub struct Tcp {
     /// How links begin.
     pub(crate) burst: Burst,
     /// Who wants sends without a copy, on new links.
-    pub(crate) zerocopy: Manner,
+    pub(crate) msg_zerocopy: ZerocopyManner,
     /// Lost links with buffers that the system may still read.
     pub(crate) fading: VecDeque<(Connection, Outbound)>,
     /// Who has spoken last.
@@ -138,7 +138,11 @@ impl Tcp {
             again_before: Vec::new(),
             bursts: Vec::new(),
             burst: Burst::new(),
-            zerocopy: if config.zerocopy { Manner::UnlessCopied } else { Manner::Never },
+            msg_zerocopy: if config.msg_zerocopy {
+                ZerocopyManner::UnlessCopied
+            } else {
+                ZerocopyManner::Never
+            },
             fading: VecDeque::new(),
             hot: None,
             polls: 0,

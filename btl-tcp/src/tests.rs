@@ -4,13 +4,13 @@
 #[cfg(feature = "encryption")]
 mod encrypted;
 mod meeting;
+mod msg_zerocopy;
 mod places;
 mod polls;
 mod proxy;
 mod suite;
 mod unauthenticated;
 mod ways;
-mod zerocopy;
 
 use crate::link::LinkState;
 use crate::proof::Keys;

@@ -43,7 +43,7 @@ const DECIDING: &[&str] = &[
     "btl-tcp/src/address.rs",
     "btl-tcp/src/silence.rs",
     "btl-tcp/src/wire.rs",
-    "btl-tcp/src/zerocopy/ledger.rs",
+    "btl-tcp/src/msg_zerocopy/ledger.rs",
     "engine/src/typed.rs",
     "dtype/src/transfer.rs",
     "osc/src/header.rs",

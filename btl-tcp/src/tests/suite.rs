@@ -83,4 +83,7 @@ pub(super) fn trusted_at(rank: u32, address: IpAddr) -> Tcp {
 gapless_btl_testkit::conformance!(ipv6, At(v6(), trusted_at));
 #[cfg(feature = "encryption")]
 gapless_btl_testkit::conformance!(encrypted, At(v6(), crate::tests::sealed_at));
-gapless_btl_testkit::conformance!(uncopied, At(LOOPBACK_V4, crate::tests::zerocopy::uncopied_at));
+gapless_btl_testkit::conformance!(
+    uncopied,
+    At(LOOPBACK_V4, crate::tests::msg_zerocopy::uncopied_at)
+);

@@ -1,6 +1,6 @@
 //! Short messages' buffers: memory of the host without gaps, as an address and a length.
 //!
-//! A [`Span`] is a [`Buffer`] in the most frequent case, in a quarter of the region. Bytes go in and out of it by
+//! A [`Span`] is a [`Buffer`] in the most frequent case, in a quarter of the bytes. Bytes go in and out of it by
 //! words that are kept in registers. A word that is assembled in memory from shorter stores cannot be forwarded to
 //! the load that follows. That load then waits until all earlier stores have reached the cache, and the stores of the
 //! message before wait for the receiver's cache. That took longer than all the rest.
@@ -124,7 +124,7 @@ fn address_of(address: u64) -> usize {
     usize::try_from(address).expect("it was an address")
 }
 
-/// Copies `len` bytes from `from` to the start of `words`, which has region for them.
+/// Copies `len` bytes from `from` to the start of `words`, which has room for them.
 ///
 /// # Safety
 /// `len` bytes from `from` on are memory that is valid for reads, which nothing writes meanwhile.

@@ -1,5 +1,5 @@
-//! System calls on memory of others: a message leaves from where it [lies](ZeroCopyMessage), or is read to where it
-//! [goes](ReceiveTarget). What is short, or encrypted, goes through buffers.
+//! System calls on pieces of callers' memory (`sendmsg`, `readv`): a message leaves from where it
+//! [lies](ZeroCopyMessage), or is read into its [target](ReceiveTarget). What is short, or encrypted, goes through buffers.
 
 use crate::burst::Next;
 use crate::socket::Socket;
@@ -87,22 +87,22 @@ pub(crate) fn write(
     }
 }
 
-/// Reads the bytes of a message from `at` on to their place, and what follows into `beyond`: how many bytes have come, and
+/// Reads the bytes of a message from `at` on to their target, and what follows into `beyond`: how many bytes have come, and
 /// for how many there was room. `None`: nothing has come. 0 is the end.
 pub(crate) fn read(
     socket: &Socket,
-    place: &ReceiveTarget<'_>,
+    target: &ReceiveTarget<'_>,
     at: usize,
     beyond: &mut [u8],
 ) -> Result<Option<(usize, usize)>, Errno> {
     let mut pieces = Pieces::new();
-    if pieces.push_all(place.body(), at.saturating_sub(place.skip()), place.len()) {
+    if pieces.push_all(target.body(), at.saturating_sub(target.skip()), target.len()) {
         pieces.push(beyond.as_mut_ptr(), beyond.len());
     }
     let fd = socket.as_fd().as_raw_fd();
     let count = libc::c_int::try_from(pieces.count).expect("a few pieces");
     // SAFETY: the kernel writes the pieces until it returns. They are memory that is valid for writes, and nobody else's,
-    // as long as `place` is borrowed, and the slice.
+    // as long as `target` is borrowed, and the slice.
     let read = unsafe { libc::readv(fd, pieces.list.as_ptr(), count) };
     match usize::try_from(read) {
         Ok(count) => Ok(Some((count, pieces.bytes()))),

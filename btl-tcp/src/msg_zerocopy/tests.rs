@@ -30,10 +30,10 @@ fn connected() -> (Connection, TcpStream) {
 }
 
 /// Hears until all notices have come.
-fn hear_all(zerocopy: &mut Zerocopy, connection: &Connection) {
+fn hear_all(msg_zerocopy: &mut MsgZerocopy, connection: &Connection) {
     let patience = Patience::new();
-    while zerocopy.awaits_notices() {
-        zerocopy.hear(connection);
+    while msg_zerocopy.awaits_notices() {
+        msg_zerocopy.hear(connection);
         patience.tick("notices");
     }
 }
@@ -41,26 +41,26 @@ fn hear_all(zerocopy: &mut Zerocopy, connection: &Connection) {
 #[test]
 fn a_buffer_is_used_again_only_after_its_notice() {
     let (connection, mut there) = connected();
-    let mut zerocopy = Zerocopy::new(&connection, Manner::Always, 16);
+    let mut msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::Always, 16);
     let pool = HeapPool::new(1, 100_000);
     for round in 0..20u8 {
         let mut buffer = pool.buffer(5_000).unwrap();
         buffer.fill(round);
-        let (number, written) = zerocopy.send(&connection, &buffer).unwrap().unwrap();
+        let (number, written) = msg_zerocopy.send(&connection, &buffer).unwrap().unwrap();
         assert_eq!((number, written), (Some(u64::from(round)), 5_000), "there is room");
-        zerocopy.hold(number, buffer);
-        assert!(zerocopy.awaits_notices() && pool.buffer(1).is_none());
+        msg_zerocopy.hold(number, buffer);
+        assert!(msg_zerocopy.awaits_notices() && pool.buffer(1).is_none());
         let mut came = [0; 5_000];
         there.read_exact(&mut came).unwrap();
         assert_eq!(came, [round; 5_000]);
         assert!(pool.buffer(1).is_none(), "nobody has heard the notice");
-        hear_all(&mut zerocopy, &connection);
+        hear_all(&mut msg_zerocopy, &connection);
         assert!(pool.buffer(1).is_some());
     }
-    assert_eq!(zerocopy.counts.without_copy + zerocopy.counts.copied, 20);
+    assert_eq!(msg_zerocopy.counts.without_copy + msg_zerocopy.counts.copied, 20);
     // Whatever is held for a send that is over, or for none, is free at once.
-    zerocopy.hold(Some(19), pool.buffer(1).unwrap());
-    zerocopy.hold(None, pool.buffer(1).unwrap());
+    msg_zerocopy.hold(Some(19), pool.buffer(1).unwrap());
+    msg_zerocopy.hold(None, pool.buffer(1).unwrap());
     assert!(pool.buffer(1).is_some());
 }
 
@@ -68,15 +68,15 @@ fn a_buffer_is_used_again_only_after_its_notice() {
 fn buffers_without_a_notice_are_never_used_again() {
     let (connection, _there) = connected();
     let (pool, other) = (HeapPool::new(1, 100), HeapPool::new(1, 100));
-    let mut zerocopy = Zerocopy::new(&connection, Manner::Always, 16);
+    let mut msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::Always, 16);
     // As if the system were slow to tell.
-    let numbers = [(); 2].map(|()| zerocopy.ledger.sent());
-    zerocopy.hold(Some(numbers[0]), other.buffer(7).unwrap());
-    zerocopy.hold(Some(numbers[1]), pool.buffer(7).unwrap());
-    zerocopy.ledger.told(0, 0);
-    assert!(!zerocopy.hear(&connection), "the system has said nothing");
+    let numbers = [(); 2].map(|()| msg_zerocopy.ledger.sent());
+    msg_zerocopy.hold(Some(numbers[0]), other.buffer(7).unwrap());
+    msg_zerocopy.hold(Some(numbers[1]), pool.buffer(7).unwrap());
+    msg_zerocopy.ledger.told(0, 0);
+    assert!(!msg_zerocopy.hear(&connection), "the system has said nothing");
     assert!(pool.buffer(1).is_none() && other.buffer(1).is_some());
-    drop((zerocopy, connection));
+    drop((msg_zerocopy, connection));
     assert!(pool.buffer(1).is_none(), "the system may still read it");
 }
 
@@ -84,13 +84,13 @@ fn buffers_without_a_notice_are_never_used_again() {
 #[test]
 fn a_link_that_ends_without_notices_keeps_no_memory() {
     let (connection, _there) = connected();
-    let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 2);
-    let mut outbound = Outbound::new(&few(), false, zerocopy);
+    let msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::UnlessCopied, 2);
+    let mut outbound = Outbound::new(&few(), false, msg_zerocopy);
     let fake = Arc::new(FakeDevice::new(0));
     outbound.attach(&(Arc::clone(&fake) as _)).unwrap();
     let buffer = outbound.long_buffers().buffer(1).unwrap();
-    let number = outbound.zerocopy.pretend_sent();
-    outbound.zerocopy.hold(Some(number), buffer);
+    let number = outbound.msg_zerocopy.pretend_sent();
+    outbound.msg_zerocopy.hold(Some(number), buffer);
     assert_eq!(fake.registered().len(), 1);
     drop((outbound, connection));
     assert!(fake.registered().is_empty(), "a device is told before memory is unmapped");
@@ -112,18 +112,18 @@ fn free(pool: &HeapPool) -> usize {
 fn a_link_that_ends_takes_nothing_from_the_system() {
     for (retains, len) in [(false, 10_000), (true, 10_000), (false, 16 << 20), (true, 16 << 20)] {
         let (mut connection, _there) = connected();
-        let zerocopy = Zerocopy::new(&connection, Manner::Always, 2);
-        let mut outbound = Outbound::new(&few(), retains, zerocopy);
+        let msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::Always, 2);
+        let mut outbound = Outbound::new(&few(), retains, msg_zerocopy);
         let slot = outbound.reserve(PeerId(0), len).unwrap();
         let buffer = outbound.open(slot);
         outbound.push(AmTag(1), buffer, Token::NONE, 0);
         outbound.flush(&mut connection, Next::Leaves, &mut VecDeque::new()).unwrap();
-        if outbound.zerocopy.counts.refused > 0 {
+        if outbound.msg_zerocopy.counts.refused > 0 {
             let why = "the system has no memory for it (`ulimit -l`): links that end";
             return gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
         }
         assert!(len > 10_000 || outbound.is_empty());
-        assert!(outbound.zerocopy.awaits_notices());
+        assert!(outbound.msg_zerocopy.awaits_notices());
         let pool = outbound.long_buffers();
         assert_eq!(free(&pool), 1);
         drop(outbound);
@@ -134,24 +134,24 @@ fn a_link_that_ends_takes_nothing_from_the_system() {
 #[test]
 fn what_the_system_refuses_is_copied() {
     let (connection, _there) = connected();
-    let mut zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 16);
-    assert!(zerocopy.takes(WORTH_BYTES) && !zerocopy.takes(WORTH_BYTES - 1));
-    let number = zerocopy.ledger.sent();
-    zerocopy.refuse = true;
-    assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
-    assert!(!zerocopy.takes(WORTH_BYTES), "not beside the one there is");
-    zerocopy.ledger.told(0, 0);
-    assert!(zerocopy.ledger.is_over(number) && zerocopy.takes(WORTH_BYTES));
+    let mut msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::UnlessCopied, 16);
+    assert!(msg_zerocopy.takes(WORTH_BYTES) && !msg_zerocopy.takes(WORTH_BYTES - 1));
+    let number = msg_zerocopy.ledger.sent();
+    msg_zerocopy.refuse = true;
+    assert_eq!(msg_zerocopy.send(&connection, &[1; 9]), Ok(None));
+    assert!(!msg_zerocopy.takes(WORTH_BYTES), "not beside the one there is");
+    msg_zerocopy.ledger.told(0, 0);
+    assert!(msg_zerocopy.ledger.is_over(number) && msg_zerocopy.takes(WORTH_BYTES));
     // Not even one.
-    zerocopy.refuse = true;
-    assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
-    assert!(!zerocopy.takes(WORTH_BYTES) && zerocopy.counts.refused == 2);
+    msg_zerocopy.refuse = true;
+    assert_eq!(msg_zerocopy.send(&connection, &[1; 9]), Ok(None));
+    assert!(!msg_zerocopy.takes(WORTH_BYTES) && msg_zerocopy.counts.refused == 2);
     // But later perhaps.
     let pool = HeapPool::new(1, WORTH_BYTES);
     let mut copied = 0;
-    while !zerocopy.takes(WORTH_BYTES) {
-        zerocopy.hold(None, pool.buffer(WORTH_BYTES - 1).expect("it is free at once"));
-        zerocopy.hold(None, pool.buffer(WORTH_BYTES).expect("it is free at once"));
+    while !msg_zerocopy.takes(WORTH_BYTES) {
+        msg_zerocopy.hold(None, pool.buffer(WORTH_BYTES - 1).expect("it is free at once"));
+        msg_zerocopy.hold(None, pool.buffer(WORTH_BYTES).expect("it is free at once"));
         copied += 1;
         assert!(copied < 10_000);
     }
@@ -162,39 +162,40 @@ fn what_the_system_refuses_is_copied() {
 #[test]
 fn what_a_refusal_took_comes_back_with_notices() {
     let (connection, mut there) = connected();
-    let mut zerocopy = Zerocopy::new(&connection, Manner::Always, 4);
-    zerocopy.ledger.sent();
-    zerocopy.refuse = true;
-    assert_eq!(zerocopy.send(&connection, &[1; 9]), Ok(None));
-    zerocopy.ledger.told(0, 0);
-    zerocopy.ledger = Ledger::default();
-    let mut most = |zerocopy: &mut Zerocopy| {
+    let mut msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::Always, 4);
+    msg_zerocopy.ledger.sent();
+    msg_zerocopy.refuse = true;
+    assert_eq!(msg_zerocopy.send(&connection, &[1; 9]), Ok(None));
+    msg_zerocopy.ledger.told(0, 0);
+    msg_zerocopy.ledger = Ledger::default();
+    let mut most = |msg_zerocopy: &mut MsgZerocopy| {
         let mut numbers = Vec::new();
-        while zerocopy.takes(9) {
-            numbers.push(zerocopy.send(&connection, &[1; 9]).unwrap().unwrap().0.unwrap());
+        while msg_zerocopy.takes(9) {
+            numbers.push(msg_zerocopy.send(&connection, &[1; 9]).unwrap().unwrap().0.unwrap());
         }
         there.read_exact(&mut vec![0; 9 * numbers.len()]).unwrap();
-        hear_all(zerocopy, &connection);
+        hear_all(msg_zerocopy, &connection);
         numbers.len()
     };
-    assert_eq!(most(&mut zerocopy), 1);
+    assert_eq!(most(&mut msg_zerocopy), 1);
     let patience = Patience::new();
-    while most(&mut zerocopy) < 2 {
+    while most(&mut msg_zerocopy) < 2 {
         patience.tick("the bound to rise");
     }
-    assert_eq!(most(&mut zerocopy), 2, "no higher than it was");
+    assert_eq!(most(&mut msg_zerocopy), 2, "no higher than it was");
 }
 
 #[test]
 fn half_of_the_buffers_wait_for_notices_at_most() {
     let (connection, _there) = connected();
     for (buffers, most) in [(2, 1), (3, 1), (16, 8)] {
-        let mut zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, buffers);
-        let sent =
-            std::iter::from_fn(|| zerocopy.takes(WORTH_BYTES).then(|| zerocopy.ledger.sent()));
+        let mut msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::UnlessCopied, buffers);
+        let sent = std::iter::from_fn(|| {
+            msg_zerocopy.takes(WORTH_BYTES).then(|| msg_zerocopy.ledger.sent())
+        });
         assert_eq!(sent.count(), most);
     }
-    let never = Zerocopy::new(&connection, Manner::Never, 16);
+    let never = MsgZerocopy::new(&connection, ZerocopyManner::Never, 16);
     assert!(!never.takes(1 << 20));
 }
 
@@ -216,7 +217,12 @@ fn run_alone(test: &str) -> Option<String> {
     let output = Command::new("unshare")
         .args(["-n", "sh", "-c", script, "sh"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("zerocopy::tests::{test}"), "--nocapture", "--include-ignored"])
+        .args([
+            "--exact",
+            &format!("msg_zerocopy::tests::{test}"),
+            "--nocapture",
+            "--include-ignored",
+        ])
         .env(ALONE, "1")
         .output()
         .unwrap();
@@ -253,17 +259,17 @@ fn where_the_system_does_not_copy_it_says_so() {
         return;
     }
     let mut connection = lonely(5_555, 0);
-    let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 2);
-    let mut outbound = Outbound::new(&few(), false, zerocopy);
+    let msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::UnlessCopied, 2);
+    let mut outbound = Outbound::new(&few(), false, msg_zerocopy);
     send(&mut outbound, &mut connection, 50_000);
-    outbound.zerocopy.hear(&connection);
+    outbound.msg_zerocopy.hear(&connection);
     let pool = outbound.long_buffers();
-    assert!(outbound.zerocopy.awaits_notices() && free(&pool) == 1, "nobody acknowledges it");
+    assert!(outbound.msg_zerocopy.awaits_notices() && free(&pool) == 1, "nobody acknowledges it");
     assert!(!outbound.end(&connection));
     assert_eq!(free(&pool), 2, "the system has thrown it away");
-    let counts = ZerocopyCounts { without_copy: 1, ..ZerocopyCounts::default() };
-    assert_eq!(outbound.zerocopy.counts, counts);
-    assert!(outbound.zerocopy.is_on());
+    let counts = MsgZerocopyCounts { without_copy: 1, ..MsgZerocopyCounts::default() };
+    assert_eq!(outbound.msg_zerocopy.counts, counts);
+    assert!(outbound.msg_zerocopy.is_on());
 }
 
 /// What the system sends once more after a link has ended is what was sent, though the memory is gone, and mapped again
@@ -281,13 +287,13 @@ fn the_system_keeps_the_pages_of_a_link_that_has_ended() {
     let tap = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, all).unwrap();
     let mut connection = lonely(5_556, 65_535);
     let mut outbound = {
-        let zerocopy = Zerocopy::new(&connection, Manner::UnlessCopied, 2);
-        Outbound::new(&few(), false, zerocopy)
+        let msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::UnlessCopied, 2);
+        Outbound::new(&few(), false, msg_zerocopy)
     };
     let pool = outbound.long_buffers();
     pool.buffer(LEN).unwrap().fill(0xa5);
     send(&mut outbound, &mut connection, LEN);
-    assert!(outbound.zerocopy.awaits_notices() && outbound.zerocopy.counts.refused == 0);
+    assert!(outbound.msg_zerocopy.awaits_notices() && outbound.msg_zerocopy.counts.refused == 0);
     // What left at once.
     let mut packet = vec![0; 100_000];
     while recv(&tap, &mut packet[..], RecvFlags::DONTWAIT).is_ok() {}
@@ -337,13 +343,13 @@ fn what_a_message_costs_the_sender() {
         let mut times = [Vec::new(), Vec::new()];
         for round in 0..102 {
             port += 1;
-            let manner = [Manner::Never, Manner::Always][round % 2];
+            let manner = [ZerocopyManner::Never, ZerocopyManner::Always][round % 2];
             let mut connection = lonely(port, 0);
-            let never = Zerocopy::new(&connection, Manner::Never, 2);
+            let never = MsgZerocopy::new(&connection, ZerocopyManner::Never, 2);
             let mut outbound = Outbound::new(&config, false, never);
             // The system sends no more than a little that nobody acknowledges.
             send(&mut outbound, &mut connection, 100_000);
-            outbound.zerocopy = Zerocopy::new(&connection, manner, config.buffers);
+            outbound.msg_zerocopy = MsgZerocopy::new(&connection, manner, config.buffers);
             let pool = outbound.long_buffers();
             // Memory that was used before.
             let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.buffer(kib << 10)).collect();
@@ -352,11 +358,11 @@ fn what_a_message_costs_the_sender() {
             let begin = std::time::Instant::now();
             (0..MESSAGES).for_each(|_| send(&mut outbound, &mut connection, kib << 10));
             connection.socket().throw_away();
-            outbound.zerocopy.hear(&connection);
+            outbound.msg_zerocopy.hear(&connection);
             times[round % 2].push(begin.elapsed() / MESSAGES);
-            assert!(!outbound.zerocopy.awaits_notices());
-            let sent = outbound.zerocopy.counts.without_copy;
-            assert_eq!(sent, if manner == Manner::Never { 0 } else { MESSAGES.into() });
+            assert!(!outbound.msg_zerocopy.awaits_notices());
+            let sent = outbound.msg_zerocopy.counts.without_copy;
+            assert_eq!(sent, if manner == ZerocopyManner::Never { 0 } else { MESSAGES.into() });
         }
         let [copied, not] = times.map(|mut list| {
             list.sort();

@@ -1,13 +1,13 @@
 //! Sends without a copy (`MSG_ZEROCOPY`): the system reads a long message where it lies, instead of copying it first.
 //!
 //! It may read it again until the peer's host has acknowledged it, so the buffer belongs to nobody else until the system
-//! says that it has done with it: a *notice*, in the socket's error queue, which epoll tells of. [`Zerocopy`] owns such
+//! says that it has done with it: a *notice*, in the socket's error queue, which epoll tells of. [`MsgZerocopy`] owns such
 //! buffers, counts sends and notices (`ledger`), and makes the calls (`calls`). Only buffers of this transport are
 //! sent so: a zero-copy send borrows memory for one call only.
 //!
 //! A link does without, and copies, as soon as the system says that it has copied after all, as it always does between
 //! processes of one machine; and it never begins on systems that cannot, on encrypted links, or if nobody wants it. A
-//! message is also copied if it is short, if [half](Zerocopy::new) of the buffers are under way, or if the system has no
+//! message is also copied if it is short, if [half](MsgZerocopy::new) of the buffers are under way, or if the system has no
 //! memory for a notice ([`Bound`]).
 //!
 //! The end of a link says nothing about packets that are still on their way out: the system may go on reading after the
@@ -37,7 +37,7 @@ const ENTRIES: usize = 1024;
 
 /// Who wants sends without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum ZerocopyManner {
     Never,
     /// As long as the system does not copy.
     UnlessCopied,
@@ -48,7 +48,7 @@ pub(crate) enum Manner {
 
 /// Sends of one link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ZerocopyCounts {
+pub(crate) struct MsgZerocopyCounts {
     /// Calls that the system has told of: it has not copied.
     pub(crate) without_copy: u64,
     /// It has copied.
@@ -58,30 +58,34 @@ pub(crate) struct ZerocopyCounts {
 }
 
 /// What one link sends without a copy.
-pub(crate) struct Zerocopy {
-    manner: Manner,
+pub(crate) struct MsgZerocopy {
+    manner: ZerocopyManner,
     ledger: Ledger,
     /// Buffers that wait for nothing but the notice of this send, and of all before it.
     held: VecDeque<(u64, Buffer)>,
     /// How many sends may be without a notice.
     bound: Bound,
-    pub(crate) counts: ZerocopyCounts,
+    pub(crate) counts: MsgZerocopyCounts,
     /// The system refuses the next send.
     #[cfg(test)]
     pub(crate) refuse: bool,
 }
 
-impl Zerocopy {
+impl MsgZerocopy {
     /// Of a link with so many long buffers. Half of them at most wait for notices, so that the rest are soon free.
-    pub(crate) fn new(connection: &Connection, manner: Manner, buffers: usize) -> Zerocopy {
-        let wanted = manner != Manner::Never && connection.is_plain();
+    pub(crate) fn new(
+        connection: &Connection,
+        manner: ZerocopyManner,
+        buffers: usize,
+    ) -> MsgZerocopy {
+        let wanted = manner != ZerocopyManner::Never && connection.is_plain();
         let can = wanted && calls::allow(connection.socket());
-        Zerocopy {
-            manner: if can { manner } else { Manner::Never },
+        MsgZerocopy {
+            manner: if can { manner } else { ZerocopyManner::Never },
             ledger: Ledger::default(),
             held: VecDeque::new(),
             bound: Bound::new((buffers / 2).max(1)),
-            counts: ZerocopyCounts::default(),
+            counts: MsgZerocopyCounts::default(),
             #[cfg(test)]
             refuse: false,
         }
@@ -94,15 +98,15 @@ impl Zerocopy {
 
     fn is_worth(&self, len: usize) -> bool {
         match self.manner {
-            Manner::Never => false,
-            Manner::UnlessCopied => len >= WORTH_BYTES,
+            ZerocopyManner::Never => false,
+            ZerocopyManner::UnlessCopied => len >= WORTH_BYTES,
             #[cfg(test)]
-            Manner::Always => len > 0,
+            ZerocopyManner::Always => len > 0,
         }
     }
 
     /// Sends bytes of a buffer, which belongs to the system until the notice of this send. Gives its number, and how many
-    /// bytes there was room for. `None`: they have to be copied, and [`takes`](Zerocopy::takes) says so now.
+    /// bytes there was room for. `None`: they have to be copied, and [`takes`](MsgZerocopy::takes) says so now.
     ///
     /// # Errors
     /// Why nothing more can be written.
@@ -164,24 +168,24 @@ impl Zerocopy {
                 self.counts.without_copy += count;
             }
         }
-        let Zerocopy { held, ledger, .. } = self;
+        let MsgZerocopy { held, ledger, .. } = self;
         held.retain(|(number, _)| !ledger.is_over(*number));
         heard
     }
 
     /// The system copies: then a plain send is quicker.
     fn give_up_on_copies(&mut self) {
-        if self.manner == Manner::UnlessCopied {
+        if self.manner == ZerocopyManner::UnlessCopied {
             tracing::debug!(
                 "the system copies what is sent without a copy: plain sends from now on"
             );
-            self.manner = Manner::Never;
+            self.manner = ZerocopyManner::Never;
         }
     }
 
     /// All that is sent from now on is copied.
     pub(crate) fn stop(&mut self) {
-        self.manner = Manner::Never;
+        self.manner = ZerocopyManner::Never;
     }
 
     /// Nothing of the link is of use any more: has the system throw away what it has not sent, and hears what it says.
@@ -214,11 +218,11 @@ impl Zerocopy {
     /// Whether it would still send without a copy.
     #[cfg(test)]
     pub(crate) fn is_on(&self) -> bool {
-        self.manner != Manner::Never
+        self.manner != ZerocopyManner::Never
     }
 }
 
-impl Drop for Zerocopy {
+impl Drop for MsgZerocopy {
     fn drop(&mut self) {
         if !self.held.is_empty() {
             let buffers = self.held.len();

@@ -4,10 +4,10 @@ use super::proxy::{Ending, behind};
 use super::{End, LOOPBACK_V4, Patience, await_counts, config, exchange, introduced, seed, tcp_at};
 use crate::connection::Connection;
 use crate::meeting::FADING_MAX;
+use crate::msg_zerocopy::{MsgZerocopy, MsgZerocopyCounts, ZerocopyManner};
 use crate::outbound::Outbound;
 use crate::socket::Socket;
 use crate::watch::{EVENTS, Happened, Watched};
-use crate::zerocopy::{Manner, Zerocopy, ZerocopyCounts};
 use crate::{Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, LinkError, Token};
 use gapless_mem::fake::FakeDevice;
@@ -18,23 +18,23 @@ use std::sync::Arc;
 /// An end that sends all messages without a copy, whatever the system says.
 pub(super) fn uncopied_at(rank: u32, address: IpAddr) -> Tcp {
     let mut tcp = tcp_at(rank, address);
-    tcp.zerocopy = Manner::Always;
+    tcp.msg_zerocopy = ZerocopyManner::Always;
     tcp
 }
 
-impl ZerocopyCounts {
+impl MsgZerocopyCounts {
     /// Calls that the system has told of.
     fn told(self) -> u64 {
         self.without_copy + self.copied
     }
 }
 
-fn counts(end: &mut End) -> ZerocopyCounts {
-    end.tcp.links[0].up().unwrap().outbound.zerocopy.counts
+fn counts(end: &mut End) -> MsgZerocopyCounts {
+    end.tcp.links[0].up().unwrap().outbound.msg_zerocopy.counts
 }
 
 fn awaits_notices(end: &mut End) -> bool {
-    end.tcp.links[0].up().unwrap().outbound.zerocopy.awaits_notices()
+    end.tcp.links[0].up().unwrap().outbound.msg_zerocopy.awaits_notices()
 }
 
 /// In pieces of any size, so that the system takes a part of a message; a refusal now and then; retained or not.
@@ -54,7 +54,7 @@ fn messages_without_a_copy_survive_any_pieces() {
         for _ in 0..4 {
             exchange(&mut a, &mut b, if piece < 100 { 10 } else { 100 });
             let up = a.tcp.links[0].up().unwrap();
-            up.outbound.zerocopy.refuse = true;
+            up.outbound.msg_zerocopy.refuse = true;
         }
         // A link that was refused goes on all the same.
         let before = counts(&mut a);
@@ -110,7 +110,7 @@ fn a_link_that_is_copied_all_the_same_goes_back_to_plain_sends() {
         patience.tick("the last notices");
     }
     let before = counts(&mut a);
-    assert!(!a.tcp.links[0].up().unwrap().outbound.zerocopy.is_on());
+    assert!(!a.tcp.links[0].up().unwrap().outbound.msg_zerocopy.is_on());
     send_long(&mut a, &mut b, 40);
     assert!(!awaits_notices(&mut a));
     assert_eq!(counts(&mut a), before, "loopback always copies");
@@ -119,12 +119,12 @@ fn a_link_that_is_copied_all_the_same_goes_back_to_plain_sends() {
 #[test]
 fn whoever_does_not_want_it_copies() {
     let plain = |rank| {
-        Tcp::new(TcpConfig { zerocopy: false, ..config(rank, LOOPBACK_V4) }).expect("a port")
+        Tcp::new(TcpConfig { msg_zerocopy: false, ..config(rank, LOOPBACK_V4) }).expect("a port")
     };
     let (mut a, mut b) = introduced(plain(0), plain(1));
     send_long(&mut a, &mut b, 5);
     assert!(!awaits_notices(&mut a));
-    assert_eq!(counts(&mut a), ZerocopyCounts::default());
+    assert_eq!(counts(&mut a), MsgZerocopyCounts::default());
 }
 
 /// The peer goes while messages are under way, more than its host takes: the loss is told, and what the system has done
@@ -169,9 +169,9 @@ fn a_lost_link_is_kept_until_the_last_notice() {
     exchange(&mut a, &mut b, 1);
     let up = a.tcp.links[0].up().unwrap();
     // Before anything was sent so that is worth it.
-    let number = up.outbound.zerocopy.pretend_sent();
+    let number = up.outbound.msg_zerocopy.pretend_sent();
     let pool = up.outbound.long_buffers();
-    up.outbound.zerocopy.hold(Some(number), pool.buffer(1).unwrap());
+    up.outbound.msg_zerocopy.hold(Some(number), pool.buffer(1).unwrap());
     let free = || std::iter::from_fn(|| pool.buffer(1)).collect::<Vec<_>>().len();
     let all = free();
     a.tcp.lose(0, LinkError::PeerGone { reason: "a test".to_owned() });
@@ -179,7 +179,7 @@ fn a_lost_link_is_kept_until_the_last_notice() {
         assert_eq!((a.tcp.fading.len(), free()), (1, all));
         a.tcp.hear_fading();
     }
-    a.tcp.fading[0].1.zerocopy.pretend_told(number);
+    a.tcp.fading[0].1.msg_zerocopy.pretend_told(number);
     a.tcp.hear_fading();
     assert_eq!((a.tcp.fading.len(), free()), (0, all + 1));
 }
@@ -195,14 +195,14 @@ fn what_nobody_waits_for_in_the_error_queue_is_told_once() {
         patience.tick("notices");
     }
     // A send whose notice is believed to have come already.
-    let first = a.tcp.links[0].up().unwrap().outbound.zerocopy.sent();
+    let first = a.tcp.links[0].up().unwrap().outbound.msg_zerocopy.sent();
     let before = b.heard;
     assert!(a.send());
-    let zerocopy = &mut a.tcp.links[0].up().unwrap().outbound.zerocopy;
-    let sent = zerocopy.sent();
-    assert!(sent > first, "{:?}", zerocopy.counts);
-    (first..sent).for_each(|number| zerocopy.pretend_told(number));
-    assert!(!zerocopy.awaits_notices());
+    let msg_zerocopy = &mut a.tcp.links[0].up().unwrap().outbound.msg_zerocopy;
+    let sent = msg_zerocopy.sent();
+    assert!(sent > first, "{:?}", msg_zerocopy.counts);
+    (first..sent).for_each(|number| msg_zerocopy.pretend_told(number));
+    assert!(!msg_zerocopy.awaits_notices());
     while b.heard == before {
         b.poll();
         patience.tick("the message");
@@ -232,13 +232,13 @@ fn so_many_lost_links_are_kept_at_most() {
     let mut fade = || {
         let (here, _) = UnixStream::pair().unwrap();
         let connection = Connection::bare(Socket::of(here.into(), (LOOPBACK_V4, 1).into()));
-        let zerocopy = Zerocopy::new(&connection, Manner::Never, 4);
-        let mut outbound = Outbound::new(&tcp.config, false, zerocopy);
+        let msg_zerocopy = MsgZerocopy::new(&connection, ZerocopyManner::Never, 4);
+        let mut outbound = Outbound::new(&tcp.config, false, msg_zerocopy);
         let fake = Arc::new(FakeDevice::new(0));
         outbound.attach(&(Arc::clone(&fake) as _)).unwrap();
-        let number = outbound.zerocopy.pretend_sent();
+        let number = outbound.msg_zerocopy.pretend_sent();
         let buffer = outbound.long_buffers().buffer(1).unwrap();
-        outbound.zerocopy.hold(Some(number), buffer);
+        outbound.msg_zerocopy.hold(Some(number), buffer);
         tcp.fade(connection, outbound);
         assert!(tcp.fading.len() <= FADING_MAX);
         fake
@@ -247,7 +247,7 @@ fn so_many_lost_links_are_kept_at_most() {
     let is_kept = |fake: &Arc<FakeDevice>| fake.registered().len() == 1;
     assert!(fakes[3..].iter().all(is_kept) && !fakes[..3].iter().any(is_kept));
     // One of which it tells makes room.
-    tcp.fading[5].1.zerocopy.pretend_told(0);
+    tcp.fading[5].1.msg_zerocopy.pretend_told(0);
     tcp.hear_fading();
     assert_eq!(tcp.fading.len(), FADING_MAX - 1);
     drop(tcp);
