@@ -65,16 +65,17 @@ impl Rail {
     }
 
     /// Whether `rank`, by any name that it has here, may still use the memory.
-    pub(crate) fn revoke(&mut self, rank: Rank, region: Region) -> bool {
+    pub(crate) fn revoke_access(&mut self, rank: Rank, region: Region) -> bool {
         let Rail { btl, abilities, ranks, .. } = self;
         let names = (0..).map(PeerId).zip(ranks).filter(|(_, known)| **known == rank);
-        names.fold(false, |used, (peer, _)| abilities.revoke(&mut **btl, peer, region) | used)
+        names
+            .fold(false, |used, (peer, _)| abilities.revoke_access(&mut **btl, peer, region) | used)
     }
 
     /// Takes the memory back from `rank`, whatever that is doing, and from all others if need be; whether `rank`
     /// does not use it any more.
     pub(crate) fn take_back(&mut self, rank: Rank, region: Region) -> bool {
-        !self.revoke(rank, region) || self.abilities.make_private(&mut *self.btl, region)
+        !self.revoke_access(rank, region) || self.abilities.make_private(&mut *self.btl, region)
     }
 
     /// What it is called by whom it may reach: its network, or its own name.

@@ -189,7 +189,7 @@ impl Sm {
     }
 
     /// Has one peer let go of the device memory that `region` touches; whether it may still use it.
-    pub(crate) fn revoke_device(&mut self, peer: PeerId, region: Region) -> bool {
+    pub(crate) fn revoke_device_access(&mut self, peer: PeerId, region: Region) -> bool {
         let DeviceExports { live, leaving, .. } = &mut self.device_exports;
         let link = &mut self.links[peer.0 as usize];
         for buffer in live.values().filter(|buffer| overlap(buffer.whole, region)) {

@@ -228,7 +228,7 @@ impl Sm {
 
     /// Has a peer let go of the memory of the host or of devices that `region` touches; whether it may still
     /// use it.
-    pub(crate) fn revoke_all(&mut self, peer: PeerId, region: Region) -> bool {
+    pub(crate) fn revoke_all_access(&mut self, peer: PeerId, region: Region) -> bool {
         self.forget_released();
         let Some(link) = self.links.get_mut(peer.0 as usize) else { return false };
         if region.space().cpu_accessible() {
@@ -243,7 +243,7 @@ impl Sm {
             let link = &self.links[peer.0 as usize];
             return numbers.iter().any(|number| link.leaving.contains(number));
         }
-        self.revoke_device(peer, region)
+        self.revoke_device_access(peer, region)
     }
 }
 

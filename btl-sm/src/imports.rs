@@ -133,7 +133,7 @@ impl Imports {
     ///
     /// # Errors
     /// It broke the rules.
-    pub(crate) fn revoke(&mut self, peer: PeerId, number: u64) -> Result<(), LinkError> {
+    pub(crate) fn revoke_access(&mut self, peer: PeerId, number: u64) -> Result<(), LinkError> {
         let import = self.remove(peer, number)?;
         self.revoked.push((peer, number, import.mapped));
         Ok(())
@@ -338,7 +338,7 @@ mod tests {
         let mut imports = Imports::new(1 << 20, 8);
         let _segment = offer(&mut imports, 1, 4096);
         let mapping = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
-        imports.revoke(PEER, 1).unwrap();
+        imports.revoke_access(PEER, 1).unwrap();
         assert!(!imports.has_released() && imports.take_released().is_empty(), "it is used");
         let (_again, file) = Segment::create(4096, false).unwrap();
         let error = imports.offered(PEER, 1, 4096, Some(file)).unwrap_err();
@@ -392,8 +392,8 @@ mod tests {
         imports.offered(other, 1, 4096, Some(file)).unwrap();
         let mine = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
         let theirs = imports.map((other, 1), 0, 8, (&[], None)).unwrap();
-        imports.revoke(PEER, 1).unwrap();
-        imports.revoke(other, 1).unwrap();
+        imports.revoke_access(PEER, 1).unwrap();
+        imports.revoke_access(other, 1).unwrap();
         imports.forget(other);
         drop((mine, theirs));
         assert_eq!(imports.take_released(), [(PEER, 1)]);

@@ -136,7 +136,7 @@ impl Sm {
     /// An allocation is not to be used here any more.
     fn take_revoke(&mut self, id: u32, number: u64) -> Result<(), LinkError> {
         self.check_unread(id)?;
-        self.imports.revoke(PeerId(id), number)?;
+        self.imports.revoke_access(PeerId(id), number)?;
         self.announce_released();
         Ok(())
     }

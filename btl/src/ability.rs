@@ -84,15 +84,15 @@ impl Abilities {
         }
     }
 
-    /// [`Mapped::revoke`], likewise.
-    pub fn revoke(
+    /// [`Mapped::revoke_access`], likewise.
+    pub fn revoke_access(
         &mut self,
         btl: &mut (impl Btl + ?Sized),
         peer: crate::PeerId,
         region: Region,
     ) -> bool {
         match self.mapped(btl) {
-            Some(mapped) => mapped.revoke(peer, region),
+            Some(mapped) => mapped.revoke_access(peer, region),
             None => self.mapped.is_some(),
         }
     }

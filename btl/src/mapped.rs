@@ -125,7 +125,7 @@ impl fmt::Debug for Mapping {
 ///    them. Nothing keeps a clone of the lease once the call has returned.
 /// 3. [`invalidate`](Mapped::invalidate) answers `false` only if no peer has device memory that the region
 ///    touches mapped, nor can map it by a key that was made before.
-/// 4. [`revoke`](Mapped::revoke) answers `false` only if nothing of `peer`, its process or a device at work
+/// 4. [`revoke_access`](Mapped::revoke_access) answers `false` only if nothing of `peer`, its process or a device at work
 ///    for it, touches the memory through a mapping from then on, nor can it map the memory by a key that was made
 ///    before.
 /// 5. [`make_private`](Mapped::make_private) answers `true` only if nothing of any peer touches the memory through a
@@ -149,7 +149,7 @@ impl fmt::Debug for Mapping {
 /// #   fn map_for(&mut self, _: PeerId, _: &RemoteKey, _: Space) -> Result<Mapping, MapError> {
 /// #       Err(MapError::Unavailable { reason: String::new() })
 /// #   }
-///     fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
+///     fn revoke_access(&mut self, peer: PeerId, region: Region) -> bool {
 ///         false // although the peer writes on
 ///     }
 /// }
@@ -176,7 +176,7 @@ pub unsafe trait Mapped {
     /// frees memory of a device [invalidates](Mapped::invalidate) it before, whether or not it has asked for keys.
     ///
     /// *What is granted.* Nothing yet: a key only says where. The message that carries it grants the bytes of the key,
-    /// for reading or for writing, until the peer says that it is done, or [`revoke`](Mapped::revoke) does. While they
+    /// for reading or for writing, until the peer says that it is done, or [`revoke_access`](Mapped::revoke_access) does. While they
     /// are granted for reading, nobody here writes them; while they are granted for writing, nobody here touches them,
     /// and no reference of this process covers them.
     ///
@@ -217,12 +217,12 @@ pub unsafe trait Mapped {
     /// use them. Returns whether the peer, or a device that works for it, may still read or write the memory: then
     /// poll and ask again. That ends when its work does, or with its process; not with the link, which a living peer
     /// may outlast. Memory that was granted for writing must not be given back to its user before.
-    fn revoke(&mut self, peer: PeerId, region: Region) -> bool;
+    fn revoke_access(&mut self, peer: PeerId, region: Region) -> bool;
 
     /// Takes the memory that `region` touches, of an [`Allocation`], back from all peers at once, whatever they
     /// are doing: it gets pages of its own, with the same bytes at the same addresses, that no device knows;
     /// peers keep the old pages. The allocation has no keys any more. For a process that gives its messages up,
-    /// and cannot wait until peers that live have let go ([`revoke`](Mapped::revoke)). Meanwhile nothing of this
+    /// and cannot wait until peers that live have let go ([`revoke_access`](Mapped::revoke_access)). Meanwhile nothing of this
     /// process works on the memory, and no device works on any byte of the allocation; other threads may use the rest
     /// of the allocation.
     ///

@@ -57,18 +57,18 @@ impl Bml {
     }
 
     /// Makes `peer`, which is lost, release the memory that `region` touches, over all transports; see
-    /// [`gapless_btl::Mapped::revoke`]. Returns whether it may still use it: then poll and ask again.
-    pub fn revoke(&mut self, peer: Rank, region: Region) -> bool {
+    /// [`gapless_btl::Mapped::revoke_access`]. Returns whether it may still use it: then poll and ask again.
+    pub fn revoke_access(&mut self, peer: Rank, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let used = rails.map(|rail| {
             rail.stir();
-            rail.revoke(peer, region)
+            rail.revoke_access(peer, region)
         });
         used.fold(false, |one, other| one | other)
     }
 
     /// Takes the memory that `region` touches, which was granted to `peer`, back at once: over each transport the
-    /// peer has let go of it ([`gapless_btl::Mapped::revoke`]), or gets no more than the old pages
+    /// peer has let go of it ([`gapless_btl::Mapped::revoke_access`]), or gets no more than the old pages
     /// ([`gapless_btl::Mapped::make_private`]). For whoever gives its messages up. Gives whether nothing of the peer
     /// touches the memory from now on; memory of devices cannot be taken back from a peer that uses it.
     #[must_use]

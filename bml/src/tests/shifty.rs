@@ -98,14 +98,14 @@ fn what_was_granted_to_one_ability_is_asked_back_of_no_other() {
     for whose in [SECOND, NOBODY] {
         shown.store(whose, Ordering::Relaxed);
         assert!(a.mapped(Rank(1)).is_none(), "it is another one");
-        assert!(a.revoke(Rank(1), host.region()) && a.invalidate(far), "they are mapped");
+        assert!(a.revoke_access(Rank(1), host.region()) && a.invalidate(far), "they are mapped");
     }
     shown.store(FIRST, Ordering::Relaxed);
-    assert!(a.revoke(Rank(1), host.region()) && a.invalidate(far));
+    assert!(a.revoke_access(Rank(1), host.region()) && a.invalidate(far));
     drop(mappings);
-    assert!(!a.revoke(Rank(1), host.region()) && !a.invalidate(far));
+    assert!(!a.revoke_access(Rank(1), host.region()) && !a.invalidate(far));
     shown.store(NOBODY, Ordering::Relaxed);
-    assert!(a.revoke(Rank(1), host.region()) && a.invalidate(far), "nobody can say");
+    assert!(a.revoke_access(Rank(1), host.region()) && a.invalidate(far), "nobody can say");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn the_end_of_anothers_operation_ends_nothing() {
 }
 
 #[test]
-fn memory_is_recalled_from_a_peer_by_all_its_names() {
+fn access_is_revoked_from_a_peer_by_all_its_names() {
     let hub = Hub::new();
     let decoy = Loopback::with(&hub, named());
     let mut shifty = Shifty::new(&hub);
@@ -149,9 +149,9 @@ fn memory_is_recalled_from_a_peer_by_all_its_names() {
     let key = mapped.key(peer, memory.lease()).unwrap();
     let (peer, mapped) = b.mapped(Rank(0)).unwrap();
     let mapping = mapped.map(peer, &key).unwrap();
-    assert!(a.revoke(Rank(1), memory.region()), "it is mapped");
+    assert!(a.revoke_access(Rank(1), memory.region()), "it is mapped");
     drop(mapping);
-    assert!(!a.revoke(Rank(1), memory.region()));
+    assert!(!a.revoke_access(Rank(1), memory.region()));
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
         });
         let Pair { mut a, mut b, to_b, mut events, .. } = pair;
         if asked_before {
-            assert!(regions.iter().all(|region| a.revoke(to_b, *region)));
+            assert!(regions.iter().all(|region| a.revoke_access(to_b, *region)));
         }
         let wire = b.links[0].outgoing.clone().unwrap();
         assert_eq!(socket::send(&wire, &[99], None), Ok(true));
@@ -168,7 +168,7 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
             a.poll(None, events);
             b.poll(None, events);
             a.look_around();
-            regions.iter().any(|region| a.revoke(to_b, *region))
+            regions.iter().any(|region| a.revoke_access(to_b, *region))
         };
         let [first, second] = mappings;
         for mapping in [first, second] {
@@ -201,12 +201,12 @@ fn a_peer_that_finds_our_socket_full_says_later_that_it_uses_nothing() {
     until("the loss here", || a.poll(None, &mut events) > 0);
     for _ in 0..10_000 {
         a.look_around();
-        assert!(a.revoke(to_b, memory.region()), "what we know of has it mapped");
+        assert!(a.revoke_access(to_b, memory.region()), "what we know of has it mapped");
     }
     until("it has let go", || {
         b.look_around();
         a.look_around();
-        !a.revoke(to_b, memory.region())
+        !a.revoke_access(to_b, memory.region())
     });
 }
 

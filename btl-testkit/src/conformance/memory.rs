@@ -393,13 +393,13 @@ pub fn revoked_memory(suite: &Suite, mut fixture: impl Fixture) {
     let [Some(key), Some(unseen_key), Some(other_key)] = keys else {
         return suite.skip("the peer cannot map memory here");
     };
-    fn revoke<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
+    fn revoke_access<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
         let peer = duo.peer[A];
-        duo.ends[A].mapped().expect("both ends are alike").revoke(peer, region)
+        duo.ends[A].mapped().expect("both ends are alike").revoke_access(peer, region)
     }
     fn ends<T: Btl>(duo: &mut Duo<T>, region: Region) {
         let watch = Watch::new("the peer to let go of it");
-        while revoke(duo, region) {
+        while revoke_access(duo, region) {
             duo.step();
             watch.tick();
         }
@@ -408,7 +408,7 @@ pub fn revoked_memory(suite: &Suite, mut fixture: impl Fixture) {
     // Any byte of it stands for all of it.
     let elsewhere = granted.sub(9000, 1).expect("inside");
     for _ in 0..50 {
-        assert!(revoke(&mut duo, elsewhere), "it is mapped over there");
+        assert!(revoke_access(&mut duo, elsewhere), "it is mapped over there");
         duo.step();
     }
     write(&mapping.region(), &message(3, 50));
@@ -420,7 +420,7 @@ pub fn revoked_memory(suite: &Suite, mut fixture: impl Fixture) {
     ends(&mut duo, unseen);
     assert!(map_by_message(&mut duo, &unseen_key).is_err(), "it was revoked");
     assert!(map_by_message(&mut duo, &other_key).is_ok(), "nobody has revoked it");
-    assert!(!revoke(&mut duo, Ground::new(64).0), "memory that nobody knows");
+    assert!(!revoke_access(&mut duo, Ground::new(64).0), "memory that nobody knows");
     duo.expect_health();
 }
 

@@ -186,8 +186,8 @@ unsafe impl<B: Btl> Mapped for Fault<B> {
         self.inner.abilities.invalidate(&mut self.inner.btl, region)
     }
 
-    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
-        self.inner.abilities.revoke(&mut self.inner.btl, peer, region)
+    fn revoke_access(&mut self, peer: PeerId, region: Region) -> bool {
+        self.inner.abilities.revoke_access(&mut self.inner.btl, peer, region)
     }
 
     fn make_private(&mut self, region: Region) -> bool {

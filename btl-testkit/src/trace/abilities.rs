@@ -157,10 +157,10 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
         mapped
     }
 
-    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
-        let used = self.inner.abilities.revoke(&mut self.inner.btl, peer, region);
+    fn revoke_access(&mut self, peer: PeerId, region: Region) -> bool {
+        let used = self.inner.abilities.revoke_access(&mut self.inner.btl, peer, region);
         let (len, outcome) = (region.len(), CallOutcome::Ok);
-        self.record(Record::Ability { call: "revoke", peer: Some(peer), len, outcome });
+        self.record(Record::Ability { call: "revoke_access", peer: Some(peer), len, outcome });
         used
     }
 

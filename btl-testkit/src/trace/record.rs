@@ -77,7 +77,7 @@ pub enum Record {
         outcome: CallOutcome,
     },
     /// A call of an ability: `register`, `deregister` (always 0 bytes), `get`, `put`, `allocate`,
-    /// `key`, `map`, `invalidate`, `revoke` or `make_private`. The outcome of `invalidate` and `revoke` is always
+    /// `key`, `map`, `invalidate`, `revoke_access` or `make_private`. The outcome of `invalidate` and `revoke_access` is always
     /// [`CallOutcome::Ok`], whether a peer still has the memory or not.
     Ability {
         /// Which.

@@ -177,8 +177,8 @@ unsafe impl Mapped for Broken {
         self.inner_mapped().invalidate(region) && self.flaw != Flaw::InvalidatesTooSoon
     }
 
-    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
-        self.flaw != Flaw::ForgetsRevocations && self.inner_mapped().revoke(peer, region)
+    fn revoke_access(&mut self, peer: PeerId, region: Region) -> bool {
+        self.flaw != Flaw::ForgetsRevocations && self.inner_mapped().revoke_access(peer, region)
     }
 
     fn make_private(&mut self, region: Region) -> bool {

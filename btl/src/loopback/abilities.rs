@@ -399,9 +399,9 @@ fn allocation_of(end: &HubEnd, region: &Region) -> Option<(u64, u64)> {
 //    allocated or exported.
 // 3. `invalidate` removes what the region touches from the list that `import` looks in, and counts the holds of its
 //    mappings.
-// 4. `revoke` notes that the peer maps the allocation no more, and counts the holds of its mappings; of device
+// 4. `revoke_access` notes that the peer maps the allocation no more, and counts the holds of its mappings; of device
 //    memory it is `invalidate`.
-// 5. Keys were made for the ends that are known here; `revoke` has answered for each.
+// 5. Keys were made for the ends that are known here; `revoke_access` has answered for each.
 unsafe impl Mapped for Loopback {
     fn id(&self) -> AbilityId {
         self.ability
@@ -481,7 +481,7 @@ unsafe impl Mapped for Loopback {
     }
 
     /// For a device's memory, the keys of all ends are ended.
-    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
+    fn revoke_access(&mut self, peer: PeerId, region: Region) -> bool {
         // One that is gone may have left an engine at work.
         let peer = self.peers.get(peer.0 as usize).map(|peer| peer.end.number());
         let Some(peer) = peer else { return false };
@@ -503,6 +503,6 @@ unsafe impl Mapped for Loopback {
     fn make_private(&mut self, region: Region) -> bool {
         let peers = u32::try_from(self.peers.len()).expect("peers are named by 32 bits");
         // All of them are asked.
-        (0..peers).filter(|&peer| self.revoke(PeerId(peer), region)).count() == 0
+        (0..peers).filter(|&peer| self.revoke_access(PeerId(peer), region)).count() == 0
     }
 }

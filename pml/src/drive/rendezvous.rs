@@ -339,7 +339,7 @@ impl Core {
             let Some((incoming, _)) = self.requests.incoming(id) else { continue };
             let IncomingStage::Going(going) = &incoming.stage else { continue };
             match going.granted() {
-                Some(region) if bml.revoke(Rank(incoming.from), region) => {
+                Some(region) if bml.revoke_access(Rank(incoming.from), region) => {
                     self.rndv.await_release(id);
                 }
                 _ => {

@@ -13,10 +13,10 @@ impl Pml {
     /// nothing may be called but what asks for results ([`collect`](Pml::collect),
     /// [`collect_quietly`](Pml::collect_quietly), [`is_done`](Pml::is_done), [`release`](Pml::release)), what concerns
     /// wakers ([`notify`](Pml::notify), [`has_woken`](Pml::has_woken), [`take_woken`](Pml::take_woken),
-    /// [`take_all_wakers`](Pml::take_all_wakers)), and `Bml::revoke` and `Bml::invalidate`.
+    /// [`take_all_wakers`](Pml::take_all_wakers)), and `Bml::revoke_access` and `Bml::invalidate`.
     ///
     /// Memory of devices cannot be taken back from peers: they may write it until they let go of it
-    /// (`Bml::revoke`, `Bml::invalidate`).
+    /// (`Bml::revoke_access`, `Bml::invalidate`).
     ///
     /// Never unwinds. Where memory cannot be taken back the process aborts, with one line that says why.
     pub fn take_back(&mut self) {

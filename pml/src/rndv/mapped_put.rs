@@ -21,7 +21,7 @@
 //! valid, and the receiver chooses another protocol. The key stands for the bytes that the receiver's buffer touches;
 //! its layout is checked to touch exactly these before anything is written. If the sender is lost, the receive ends
 //! when the transport says that the peer has released the memory, or that its process is gone
-//! ([`Mapped::revoke`](gapless_bml::Mapped::revoke)): a lost peer may live, and write, for long.
+//! ([`Mapped::revoke_access`](gapless_bml::Mapped::revoke_access)): a lost peer may live, and write, for long.
 
 use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, mapped, undue, unexpected};

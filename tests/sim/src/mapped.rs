@@ -75,7 +75,7 @@ unsafe impl Mapped for Rail {
     }
 
     /// Endpoints move data at once or not at all, so a lost one does nothing later, unless it gets a key then.
-    fn revoke(&mut self, peer: PeerId, region: Region) -> bool {
+    fn revoke_access(&mut self, peer: PeerId, region: Region) -> bool {
         let Some(&peer) = self.peers.get(peer.0 as usize) else { return false };
         let mut wire = lock(&self.wire);
         wire.revoked.push((self.rank, peer, region));

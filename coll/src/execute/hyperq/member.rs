@@ -140,7 +140,7 @@ impl Following {
         let buffers = [part.given(), part.received()].into_iter().flatten().flatten();
         let bml = tools.pml.bml_mut();
         process.is_none_or(|process| {
-            let used = |region| bml.revoke(Rank(process), region);
+            let used = |region| bml.revoke_access(Rank(process), region);
             !buffers.map(used).fold(false, |one, other| one | other)
         })
     }
