@@ -2,7 +2,7 @@
 
 use super::borrowed_modules::BorrowedModules;
 use super::prepare::{self, Prepared, RankPlace, Shares};
-use super::remembered::{Direct, Remembered};
+use super::remembered::{KnownCall, Remembered};
 use super::reserve::Reserved;
 use super::rooms::Rooms;
 use super::{Collective, CollectiveError};
@@ -152,9 +152,9 @@ impl Communicator {
         &self,
         collective: Collective<'_>,
         modules: Modules,
-        (number, direct): (u64, Direct),
+        (number, known_call): (u64, KnownCall),
     ) -> Result<(), Error> {
-        let Direct { known, call, uses, .. } = direct;
+        let KnownCall { known, call, uses, .. } = known_call;
         let what = (collective.operation, Form::Blocking, number);
         let rows = uses.rows(collective.send, collective.recv);
         // SAFETY: the description borrows its memory until this returns: what is received into, exclusively; and
@@ -198,17 +198,17 @@ impl Communicator {
         &self,
         memo: &'m mut (dyn Any + Send),
         collective: &Collective<'_>,
-    ) -> Option<(&'m Direct, Contiguous)> {
-        memo.downcast_mut::<Remembered>()?.look_up(collective, || self.direct(collective))
+    ) -> Option<(&'m KnownCall, Contiguous)> {
+        memo.downcast_mut::<Remembered>()?.look_up(collective, || self.known_call(collective))
     }
 
-    /// What shared memory of all ranks would do; see [`Collective::direct`].
-    fn direct(&self, collective: &Collective<'_>) -> Option<Direct> {
+    /// What shared memory of all ranks would do; see [`Collective::known_call`].
+    fn known_call(&self, collective: &Collective<'_>) -> Option<KnownCall> {
         if self.comm.is_inter() {
             return None;
         }
         let neighbors = || self.common.neighbors(&self.comm);
-        collective.direct(&self.place(&neighbors, Shares::No))
+        collective.known_call(&self.place(&neighbors, Shares::No))
     }
 
     /// Does a collective through shared memory, if nothing delays it.
@@ -228,16 +228,16 @@ impl Communicator {
             return Fast::Unknown;
         };
         let known = self.look_up(memo, collective);
-        let Some((direct, contiguous)) = known else { return Fast::Unknown };
+        let Some((known_call, contiguous)) = known else { return Fast::Unknown };
         let number = self.common.sequencer.pass();
-        if direct.asks {
+        if known_call.asks {
             before.skip(number, &mut Cx { pml, engines: &**tools });
         }
         // SAFETY: the caller's promise. What is known is of a description like this.
-        if unsafe { segment.attempt(number, &direct.known, contiguous, pml, look) } {
+        if unsafe { segment.attempt(number, &known_call.known, contiguous, pml, look) } {
             return Fast::Over;
         }
-        let known = Box::new((number, direct.clone()));
+        let known = Box::new((number, known_call.clone()));
         match queue.lend(None) {
             Some(modules) => Fast::Borrowed(modules, known),
             None => unreachable!("it was at rest"),
@@ -344,7 +344,7 @@ impl Communicator {
     }
 
     /// A non-blocking collective. It takes its place in the order of calls, also if it is refused: other ranks' may not
-    /// be; the place is to be kept until it has begun. `known`: it [was begun](Self::begin_direct).
+    /// be; the place is to be kept until it has begun. `known`: it [was begun](Self::begin_known).
     ///
     /// # Safety
     /// What the description borrows stays so until the collective has ended or, after it was given up, the world's
@@ -491,7 +491,7 @@ impl Communicator {
 enum Fast {
     Over,
     /// It waits for others: the modules, its number, and what it is to do.
-    Borrowed(Modules, Box<(u64, Direct)>),
+    Borrowed(Modules, Box<(u64, KnownCall)>),
     /// Something else has them, or no memory is shared.
     Unknown,
 }

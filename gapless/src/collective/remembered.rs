@@ -23,13 +23,13 @@ pub(super) struct Remembered {
     /// Where the last one was found. The next one is most likely there, or behind it.
     at: usize,
     /// The last one that is not compared.
-    odd: Option<Direct>,
+    odd: Option<KnownCall>,
 }
 
 #[derive(Debug)]
 struct RememberedCall {
     key: Key,
-    direct: Direct,
+    known_call: KnownCall,
     /// So that no other layouts get their names.
     _layouts: [Option<WeakLayout>; 2],
 }
@@ -111,7 +111,7 @@ impl Key {
 
 /// A collective that may begin at once if shared memory of all ranks is at rest.
 #[derive(Clone, Debug)]
-pub(super) struct Direct {
+pub(super) struct KnownCall {
     pub(super) known: Known,
     /// As [`Prepared::asks`](super::prepare::Prepared).
     pub(super) asks: bool,
@@ -121,7 +121,7 @@ pub(super) struct Direct {
 
 impl Collective<'_> {
     /// What shared memory of all ranks would do, if all is well, it goes there, and no user's function has a say.
-    pub(super) fn direct(&self, place: &RankPlace<'_>) -> Option<Direct> {
+    pub(super) fn known_call(&self, place: &RankPlace<'_>) -> Option<KnownCall> {
         if matches!(self.op, Some(Op::User(_))) {
             return None;
         }
@@ -137,7 +137,7 @@ impl Collective<'_> {
             return None;
         }
         let known = Known::new(&call, (place.rank, ranks), combine, lie == [Where::Plain; 2])?;
-        Some(Direct { known, asks, call: owned, uses })
+        Some(KnownCall { known, asks, call: owned, uses })
     }
 }
 
@@ -148,8 +148,8 @@ impl Remembered {
     pub(super) fn look_up(
         &mut self,
         now: &Collective<'_>,
-        describe: impl FnOnce() -> Option<Direct>,
-    ) -> Option<(&Direct, Contiguous)> {
+        describe: impl FnOnce() -> Option<KnownCall>,
+    ) -> Option<(&KnownCall, Contiguous)> {
         let Some((key, plain)) = Key::new(now) else {
             return Some((self.odd.insert(describe()?), Contiguous::default()));
         };
@@ -158,15 +158,16 @@ impl Remembered {
             Some(at) => at,
             None => self.keep(now, key, describe()?),
         };
-        Some((&self.all.get(self.at)?.direct, plain))
+        Some((&self.all.get(self.at)?.known_call, plain))
     }
 
     /// Keeps what was found out, behind the one found last if there are many; where.
     #[cold]
-    fn keep(&mut self, of: &Collective<'_>, key: Key, direct: Direct) -> usize {
+    fn keep(&mut self, of: &Collective<'_>, key: Key, known_call: KnownCall) -> usize {
         let layout =
             |side: &Side| side.parts().iter().find_map(Typed::own_layout).map(Layout::downgrade);
-        let entry = RememberedCall { key, direct, _layouts: [layout(&of.send), layout(&of.recv)] };
+        let entry =
+            RememberedCall { key, known_call, _layouts: [layout(&of.send), layout(&of.recv)] };
         let next =
             if self.all.len() < KEPT_MAX { self.all.len() } else { (self.at + 1) % KEPT_MAX };
         match self.all.get_mut(next) {
@@ -205,7 +206,7 @@ mod tests {
         }
     }
 
-    fn direct(len: u64) -> Option<Direct> {
+    fn known_call(len: u64) -> Option<KnownCall> {
         let locality = Locality::flat(2);
         let place = RankPlace {
             rank: 0,
@@ -216,7 +217,7 @@ mod tests {
             neighbors: &|| Err(CollectiveError::NoTopology),
         };
         let mut numbers = vec![0i64; usize::try_from(len / 8).unwrap()];
-        Collective::allreduce(InPlace, &mut numbers, ReduceOp::Sum).direct(&place)
+        Collective::allreduce(InPlace, &mut numbers, ReduceOp::Sum).known_call(&place)
     }
 
     /// Any of the last calls is found; each is described once, in whatever order they are called.
@@ -231,11 +232,11 @@ mod tests {
             let call = Collective::allreduce(InPlace, recv, ReduceOp::Sum);
             let found = all.look_up(&call, || {
                 described += 1;
-                direct(len as u64 * 8)
+                known_call(len as u64 * 8)
             });
-            let (direct, (from, into)) = found.unwrap();
+            let (known_call, (from, into)) = found.unwrap();
             assert_eq!((from, into.map(|region| region.address())), (None, Some(address)));
-            assert!(direct.known.is_short(), "{direct:?}");
+            assert!(known_call.known.is_short(), "{known_call:?}");
             described > before
         };
         for len in 1..=KEPT_MAX {

@@ -4,7 +4,7 @@
 use super::Collective;
 use super::perform::Common;
 use super::prepare::{Prepared, Shares};
-use super::remembered::Direct;
+use super::remembered::KnownCall;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::WorldState;
@@ -25,7 +25,7 @@ pub(super) struct Reserved<'c> {
     number: u64,
     shared_by: SharedBy,
     /// What it does, if that was found out before.
-    direct: Option<Direct>,
+    known_call: Option<KnownCall>,
     /// Whether this thread is noted as being in a blocking collective.
     noted: bool,
 }
@@ -49,7 +49,7 @@ impl Communicator {
     ///
     /// # Errors
     /// The world was finalized.
-    pub(super) unsafe fn begin_direct(
+    pub(super) unsafe fn begin_known(
         &self,
         collective: &Collective<'_>,
     ) -> Result<Start<'_>, Error> {
@@ -59,9 +59,9 @@ impl Communicator {
             let WorldState { pml, tools, .. } = &mut *state;
             let begun = queue.with(|queue| {
                 let AtRest { segment, mut before, memo } = queue.at_rest()?;
-                let (direct, contiguous) = self.look_up(memo, collective)?;
+                let (known_call, contiguous) = self.look_up(memo, collective)?;
                 let number = sequencer.pass();
-                if direct.asks {
+                if known_call.asks {
                     before.skip(number, &mut Cx { pml, engines: &**tools });
                 }
                 let mut left = INLINE_LOOKS;
@@ -70,14 +70,14 @@ impl Communicator {
                     left > 0
                 };
                 // A long one is not done in the call that begins it.
-                let is_over = direct.known.is_short() && {
+                let is_over = known_call.known.is_short() && {
                     // SAFETY: the caller's promise.
-                    unsafe { segment.attempt(number, &direct.known, contiguous, pml, looks) }
+                    unsafe { segment.attempt(number, &known_call.known, contiguous, pml, looks) }
                 };
                 if is_over {
                     return Some(None);
                 }
-                let known = Box::new((number, direct.clone()));
+                let known = Box::new((number, known_call.clone()));
                 queue.reserve(number);
                 Some(Some(known))
             });
@@ -85,9 +85,9 @@ impl Communicator {
                 None => Start::Unknown,
                 Some(None) => Start::Over(Started::over(pml)),
                 Some(Some(known)) => {
-                    let (number, direct) = *known;
+                    let (number, known_call) = *known;
                     let mut reserved = Reserved::new(self, number, SharedBy::All);
-                    reserved.direct = Some(direct);
+                    reserved.known_call = Some(known_call);
                     Start::Going(Box::new(reserved))
                 }
             })
@@ -146,7 +146,7 @@ impl Communicator {
 
 impl<'c> Reserved<'c> {
     fn new(comm: &'c Communicator, number: u64, shared_by: SharedBy) -> Reserved<'c> {
-        Reserved { comm, number, shared_by, direct: None, noted: false }
+        Reserved { comm, number, shared_by, known_call: None, noted: false }
     }
 
     /// The collective's number among those of the communicator.
@@ -164,12 +164,12 @@ impl<'c> Reserved<'c> {
         form: Form,
     ) -> Result<Box<CollOp>, Error> {
         let (comm, what) = (self.comm, (collective.operation, form, self.number));
-        if let Some(Direct { known, call, uses, .. }) = self.direct.take() {
+        if let Some(KnownCall { known, call, uses, .. }) = self.known_call.take() {
             let rows = uses.rows(collective.send, collective.recv);
             // SAFETY: the caller's promise.
             let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
             // The others know where its buffers lie.
-            // SAFETY: `direct` found `known` by all of the description but where its buffers are.
+            // SAFETY: `known_call` found `known` by all of the description but where its buffers are.
             return Ok(Box::new(unsafe { op.shared().known(known) }));
         }
         let may_share = matches!(self.shared_by, SharedBy::Unknown | SharedBy::All);

@@ -78,7 +78,7 @@ impl<'scope> Scope<'scope, '_> {
         };
         // SAFETY: the description's memory is borrowed for `'scope`, which ends after the scope has waited for all
         // collectives on its list, or the world was given up, which takes memory back first.
-        let known = match unsafe { comm.begin_direct(&collective) }? {
+        let known = match unsafe { comm.begin_known(&collective) }? {
             Start::Over(ended) => return Ok(request(ended)),
             Start::Going(turn) => Some(turn),
             Start::Unknown => None,
