@@ -122,7 +122,7 @@ impl JobMap {
     /// # Errors
     /// It is no job map of so many ranks.
     pub fn read(text: &str, size: u32) -> Result<JobMap, BootError> {
-        JobMap::parse(text, size).ok_or_else(|| process_record::bad(0, "roll", text))
+        JobMap::parse(text, size).ok_or_else(|| process_record::bad(0, "job map", text))
     }
 
     fn parse(text: &str, size: u32) -> Option<JobMap> {
@@ -262,7 +262,10 @@ mod tests {
             "a;b;c;0.0.0.5,0.0.0.2",
         ] {
             let error = JobMap::read(wrong, 6).expect_err(wrong);
-            assert!(matches!(error, BootError::BadRecord { rank: 0, what: "roll", .. }), "{error}");
+            assert!(
+                matches!(error, BootError::BadRecord { rank: 0, what: "job map", .. }),
+                "{error}"
+            );
         }
         for at in 0..right.len() {
             let mut bytes = right.clone().into_bytes();

@@ -189,7 +189,7 @@ pub fn check_encryption<'c>(
 ) -> Result<(), BootError> {
     let mut said = Vec::new();
     for (rank, kind) in kinds.filter(|(_, kind)| network(kind) != Network::No) {
-        said.push((rank, word(kind, ENCRYPTION).ok_or_else(|| bad(rank, "card", kind))?));
+        said.push((rank, word(kind, ENCRYPTION).ok_or_else(|| bad(rank, "record", kind))?));
     }
     if said.windows(2).all(|pair| pair[0].1 == pair[1].1) {
         return Ok(());
@@ -211,7 +211,7 @@ fn word<'a>(record: &'a str, name: &str) -> Option<&'a str> {
 pub fn check(rank: u32, record: &str) -> Result<(), BootError> {
     let find = |name: &str| word(record, name);
     for (what, ours) in traits() {
-        let theirs = find(what).ok_or_else(|| bad(rank, "card", record))?;
+        let theirs = find(what).ok_or_else(|| bad(rank, "record", record))?;
         if theirs != ours {
             let (what, theirs) = (what.replace('-', " "), shorten(theirs));
             return Err(BootError::Incompatible { rank, what, theirs, ours });

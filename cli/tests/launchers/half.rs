@@ -135,7 +135,7 @@ fn libraries_that_misbehave() {
         ("card-missing", &["process 1 published no gapless-card"]),
         ("card-type", &["gapless-card of process 1", "Number(2)"]),
         ("card-cut", &["process 1 published as gapless-card cannot be put together"]),
-        ("card-odd", &["rank 1 published", "card"]),
+        ("card-odd", &["rank 1 published", "as its record"]),
         ("get-hangs", &["PMIx_Get", "has not answered for"]),
     ] {
         // Only what never comes is not waited for long; what comes before it must come in time.
