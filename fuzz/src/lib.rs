@@ -6,7 +6,7 @@
 //! | `layout` | a flattened layout, as peers send it |
 //! | `messages` | what a peer says to a message layer that sends, receives and cancels meanwhile |
 //! | `segment` | what a process does to the memory, sockets and keys that it shares with another |
-//! | `network` | what strangers and peers send over TCP: addresses, greetings, frames in any pieces |
+//! | `network` | what unauthenticated callers and peers send over TCP: addresses, greetings, frames in any pieces |
 //! | `wireup` | what a launcher answers, what processes publish, what processes ask a launcher |
 //! | `tuning` | a tuning file |
 //! | `tasks` | packets of tasks; what a peer says to a process that runs tasks, of its own threads and of a worker |

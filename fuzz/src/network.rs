@@ -1,5 +1,5 @@
-//! What comes over TCP: addresses that processes publish, greetings of strangers, and the frames of a peer, in pieces
-//! of any size, with sinks that have room now and then.
+//! What comes over TCP: addresses that processes publish, greetings of unauthenticated callers, and the frames of a
+//! peer, in pieces of any size, with sinks that have room now and then.
 //!
 //! Frames are compared with a slow reader: the messages before the first wrong header come, once each, intact and in
 //! order, and nothing else does.

@@ -2,13 +2,14 @@
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
 //! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
-//! ([`crate::verbs`]), all experiments of `bench` run, 10,000 strangers call at TCP links and 2,000 bits of encrypted
-//! ones are changed (`btl-tcp`), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
-//! (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`] jobs have
-//! somebody between the hosts, or lose a cable and a rank (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on two
-//! hosts, jobs that end badly under each launcher, a job beside 10,000 strangers, and a cable that is pulled out, which must
-//! be noticed within 30 s, so that the machine may not be busy with others (`cli/tests/hosts`); after it, the workspace's
-//! tests on every odd machine (`odd.rs`), with the minutes that each took.
+//! ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated callers call at TCP links and 2,000 bits
+//! of encrypted ones are changed (`btl-tcp`), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under
+//! the usual limit of 1,024 descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of
+//! rails, and [`RAIL_JOBS`] jobs have somebody between the hosts, or lose a cable and a rank
+//! (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on two hosts, jobs that end badly under each launcher, a
+//! job beside 10,000 unauthenticated callers, and a cable that is pulled out, which must be noticed within 30 s, so
+//! that the machine may not be busy with others (`cli/tests/hosts`); after it, the workspace's tests on every odd
+//! machine (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
 use crate::{Failure, kernels, shell, test, verbs};
@@ -24,7 +25,7 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     shell::timed("verbs", || verbs::run(checkout, &[], verbs::SECONDS)).0?;
     // Unit tests of the transport.
     for (what, name, (key, value)) in [
-        ("unauthenticated callers", "unauthenticated", ("GAPLESS_STRANGERS", "10000")),
+        ("unauthenticated callers", "unauthenticated", ("GAPLESS_UNAUTHENTICATED", "10000")),
         ("bits that are changed", "every_change_on_the_way", ("GAPLESS_FLIPS", "2000")),
     ] {
         let mut command = shell::cargo();
@@ -51,7 +52,13 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     let (name, ends) = (ENDS, ("GAPLESS_LAUNCHER_ENDS", "all"));
     long("jobs that end badly, under all launchers", "gapless-cli", "hosts", name, ends)?;
     long("100 ranks on two hosts", "gapless-cli", "hosts", FAR, ("GAPLESS_HOSTS_RANKS", "100"))?;
-    long("strangers beside a job", "gapless-cli", "hosts", BESET, ("GAPLESS_STRANGERS", "10000"))?;
+    long(
+        "unauthenticated callers beside a job",
+        "gapless-cli",
+        "hosts",
+        BESET,
+        ("GAPLESS_UNAUTHENTICATED", "10000"),
+    )?;
     long(
         "a cable that is pulled out",
         "gapless-cli",

@@ -86,7 +86,7 @@ fn unauthenticated_callers_do_no_harm_to_encrypted_links() {
 
 /// So many unauthenticated processes, or as many as a variable says.
 fn beset(encrypt: bool, count: u64) {
-    let given = std::env::var("GAPLESS_STRANGERS").ok();
+    let given = std::env::var("GAPLESS_UNAUTHENTICATED").ok();
     let count = given.and_then(|text| text.parse().ok()).unwrap_or(count);
     let config = |rank, address| TcpConfig { encrypt, ..config(rank, address) };
     let mut random = Random::new(seed());

@@ -1,5 +1,5 @@
-//! What works across hosts: messages of all lengths and layouts, collectives; jobs over IPv6, of many processes, and beside
-//! strangers, who get nowhere.
+//! What works across hosts: messages of all lengths and layouts, collectives; jobs over IPv6, of many processes, and
+//! beside unauthenticated callers, who get nowhere.
 
 mod many;
 mod six;

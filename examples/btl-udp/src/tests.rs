@@ -1,4 +1,4 @@
-//! The conformance suite on a clean and on bad wires, and what it does not ask: strangers, slow
+//! The conformance suite on a clean and on bad wires, and what it does not ask: unauthenticated callers, slow
 //! peers, ports that change hands, last words.
 
 use crate::address::UdpAddress;
@@ -226,9 +226,9 @@ fn a_peer_that_does_not_poll_is_slow_and_not_dead() {
 }
 
 #[test]
-fn strangers_are_not_heard() {
+fn unauthenticated_callers_are_not_heard() {
     let (mut a, mut b, to_b, _) = duo(&Config::default());
-    let stranger = Socket::bind().unwrap();
+    let unauthenticated = Socket::bind().unwrap();
     let pair_port = b.links[0].socket().unwrap().port();
     let forged = Header {
         kind: PacketKind::Data,
@@ -240,9 +240,9 @@ fn strangers_are_not_heard() {
     };
     for port in [pair_port, b.address.listener] {
         // The right words, from the wrong port.
-        stranger.send_to(port, &forged.encode(), &[9; 4]);
-        stranger.send_to(port, &[0; HEADER_BYTES], &[]);
-        stranger.send_to(port, &Header { kind: PacketKind::Hello, ..forged }.encode(), &[0xff; 4]);
+        unauthenticated.send_to(port, &forged.encode(), &[9; 4]);
+        unauthenticated.send_to(port, &[0; HEADER_BYTES], &[]);
+        unauthenticated.send_to(port, &Header { kind: PacketKind::Hello, ..forged }.encode(), &[0xff; 4]);
     }
     for _ in 0..100 {
         assert!(poll(&mut b).is_empty() && poll(&mut a).is_empty());

@@ -3,7 +3,7 @@
 //! calls that say nothing. They get nowhere, and cost a few lines of log.
 //!
 //! They overhear what really goes over the cable, as somebody may who is in the same network.
-//! `GAPLESS_STRANGERS=10000` has so many; 200 by default.
+//! `GAPLESS_UNAUTHENTICATED=10000` has so many; 200 by default.
 
 use super::{collectives, exchange, expect_links, places_of};
 use crate::common::{await_flag, flag, meeting_folder, pattern, skip};
@@ -98,7 +98,7 @@ fn unauthenticated_callers_of_the_other_host_get_nowhere() {
     on_two_hosts(NAME, &[], |builder| {
         let logged = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
         logged.with_ansi(false).with_writer(|| Counted).init();
-        let count = number_of("GAPLESS_STRANGERS").unwrap_or(200);
+        let count = number_of("GAPLESS_UNAUTHENTICATED").unwrap_or(200);
         let ear = ear();
         let world = builder.init().unwrap();
         let (me, folder) = (world.rank(), meeting_folder());
@@ -125,24 +125,24 @@ fn unauthenticated_callers_of_the_other_host_get_nowhere() {
                         open.drain(..random.below(100));
                     }
                 }
-                flag(&meeting_folder(), "strangers");
+                flag(&meeting_folder(), "unauthenticated");
                 open
             })
         });
-        let (done, mut rounds) = (folder.join("strangers"), 0);
+        let (done, mut rounds) = (folder.join("unauthenticated"), 0);
         // All see alike whether it goes on.
         while crate::rails::all_say(&world, !done.exists()) || rounds < 20 {
             exchange(&world, 3000);
             rounds += 1;
         }
         collectives(&world, 500);
-        await_flag(&folder, "strangers");
+        await_flag(&folder, "unauthenticated");
         exchange(&world, 100_000);
         expect_links(&world, "tcp");
         let lines = LINES.load(Ordering::Relaxed);
         println!("{rounds} rounds, {lines} lines");
         // At the first, the second, the fourth, and so on; and a few of something else.
-        assert!(lines <= u64::from(count.ilog2() + 4), "{lines} lines for {count} strangers");
+        assert!(lines <= u64::from(count.ilog2() + 4), "{lines} lines for {count} unauthenticated callers");
         let called = me < 2;
         assert!(lines > 0 || !called, "who was called says so");
         if let Some(callers) = callers {
