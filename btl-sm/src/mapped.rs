@@ -189,8 +189,8 @@ impl Sm {
 // 1. The id is made with the transport, and the same for single copy.
 // 2. A key names an allocation or a buffer whose descriptor is sent to the peer alone, and a range in it that `find`,
 //    or the device, found inside; the peer maps no more than the descriptor's memory. Of the lease only the region is
-//    used. 3., 4. `invalidate_device` and `revoke_all_access` count who was sent what until its transport says that it has let
-//    go (RELEASED), or its process has ended.
+//    used. 3., 4. `invalidate_device` and `revoke_all_access` count who was sent what until its transport says that it
+//    has let go (RELEASED), or its process has ended.
 // 5. What a region touches lies in live allocations, which `parts` finds, or is not known to any peer; `make_private`
 //    gives their pages up for others.
 unsafe impl Mapped for Sm {

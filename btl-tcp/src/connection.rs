@@ -93,8 +93,8 @@ impl Connection {
         written.map_err(|error| self.socket.ended(error))
     }
 
-    /// [Reads](Connection::read) the bytes of a message from `at` on to their target, and what follows into `beyond`, of a
-    /// plain connection: how many bytes have come, and for how many there was room.
+    /// [Reads](Connection::read) the bytes of a message from `at` on to their target, and what follows into `beyond`,
+    /// of a plain connection: how many bytes have come, and for how many there was room.
     ///
     /// # Errors
     /// Why nothing more will come.

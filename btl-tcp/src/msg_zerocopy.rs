@@ -1,18 +1,18 @@
 //! Sends without a copy (`MSG_ZEROCOPY`): the system reads a long message where it lies, instead of copying it first.
 //!
-//! It may read it again until the peer's host has acknowledged it, so the buffer belongs to nobody else until the system
-//! says that it has done with it: a *notice*, in the socket's error queue, which epoll tells of. [`MsgZerocopy`] owns such
-//! buffers, counts sends and notices (`ledger`), and makes the calls (`calls`). Only buffers of this transport are
-//! sent so: a zero-copy send borrows memory for one call only.
+//! It may read it again until the peer's host has acknowledged it, so the buffer belongs to nobody else until the
+//! system says that it has done with it: a *notice*, in the socket's error queue, which epoll tells of. [`MsgZerocopy`]
+//! owns such buffers, counts sends and notices (`ledger`), and makes the calls (`calls`). Only buffers of this
+//! transport are sent so: a zero-copy send borrows memory for one call only.
 //!
 //! A link does without, and copies, as soon as the system says that it has copied after all, as it always does between
 //! processes of one machine; and it never begins on systems that cannot, on encrypted links, or if nobody wants it. A
-//! message is also copied if it is short, if [half](MsgZerocopy::new) of the buffers are under way, or if the system has no
-//! memory for a notice ([`Bound`]).
+//! message is also copied if it is short, if [half](MsgZerocopy::new) of the buffers are under way, or if the system
+//! has no memory for a notice ([`Bound`]).
 //!
 //! The end of a link says nothing about packets that are still on their way out: the system may go on reading after the
-//! socket was closed. So a lost link is kept until the last notice, or until 16 more are lost so. Buffers that are without
-//! one then, or when a transport is dropped, are never used again. They are unmapped with their pool
+//! socket was closed. So a lost link is kept until the last notice, or until 16 more are lost so. Buffers that are
+//! without one then, or when a transport is dropped, are never used again. They are unmapped with their pool
 //! ([`Buffer::retire`]): the system keeps the pages until it has done with them, and nobody else gets them before.
 
 mod bound;
@@ -105,8 +105,8 @@ impl MsgZerocopy {
         }
     }
 
-    /// Sends bytes of a buffer, which belongs to the system until the notice of this send. Gives its number, and how many
-    /// bytes there was room for. `None`: they have to be copied, and [`takes`](MsgZerocopy::takes) says so now.
+    /// Sends bytes of a buffer, which belongs to the system until the notice of this send. Gives its number, and how
+    /// many bytes there was room for. `None`: they have to be copied, and [`takes`](MsgZerocopy::takes) says so now.
     ///
     /// # Errors
     /// Why nothing more can be written.

@@ -1,5 +1,6 @@
 //! System calls on pieces of callers' memory (`sendmsg`, `readv`): a message leaves from where it
-//! [lies](ZeroCopyMessage), or is read into its [target](ReceiveTarget). What is short, or encrypted, goes through buffers.
+//! [lies](ZeroCopyMessage), or is read into its [target](ReceiveTarget). What is short, or encrypted, goes through
+//! buffers.
 
 use crate::burst::Next;
 use crate::socket::Socket;
@@ -37,8 +38,8 @@ impl Pieces {
         self.list[..self.count].iter().map(|piece| piece.iov_len).sum()
     }
 
-    /// Appends what is left of `body` behind its first `skip` bytes, as far as there is room for it and one more; whether
-    /// that was all.
+    /// Appends what is left of `body` behind its first `skip` bytes, as far as there is room for it and one more;
+    /// whether that was all.
     fn push_all(&mut self, body: &[gapless_mem::Region], skip: usize, len: usize) -> bool {
         for part in parts(body, skip, len) {
             let start = part.as_ptr().expect("the CPU may touch a message's body");
@@ -87,8 +88,8 @@ pub(crate) fn write(
     }
 }
 
-/// Reads the bytes of a message from `at` on to their target, and what follows into `beyond`: how many bytes have come, and
-/// for how many there was room. `None`: nothing has come. 0 is the end.
+/// Reads the bytes of a message from `at` on to their target, and what follows into `beyond`: how many bytes have come,
+/// and for how many there was room. `None`: nothing has come. 0 is the end.
 pub(crate) fn read(
     socket: &Socket,
     target: &ReceiveTarget<'_>,
@@ -101,8 +102,8 @@ pub(crate) fn read(
     }
     let fd = socket.as_fd().as_raw_fd();
     let count = libc::c_int::try_from(pieces.count).expect("a few pieces");
-    // SAFETY: the kernel writes the pieces until it returns. They are memory that is valid for writes, and nobody else's,
-    // as long as `target` is borrowed, and the slice.
+    // SAFETY: the kernel writes the pieces until it returns. They are memory that is valid for writes, and nobody
+    // else's, as long as `target` is borrowed, and the slice.
     let read = unsafe { libc::readv(fd, pieces.list.as_ptr(), count) };
     match usize::try_from(read) {
         Ok(count) => Ok(Some((count, pieces.bytes()))),

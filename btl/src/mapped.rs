@@ -125,8 +125,8 @@ impl fmt::Debug for Mapping {
 ///    them. Nothing keeps a clone of the lease once the call has returned.
 /// 3. [`invalidate`](Mapped::invalidate) answers `false` only if no peer has device memory that the region
 ///    touches mapped, nor can map it by a key that was made before.
-/// 4. [`revoke_access`](Mapped::revoke_access) answers `false` only if nothing of `peer`, its process or a device at work
-///    for it, touches the memory through a mapping from then on, nor can it map the memory by a key that was made
+/// 4. [`revoke_access`](Mapped::revoke_access) answers `false` only if nothing of `peer`, its process or a device at
+///    work for it, touches the memory through a mapping from then on, nor can it map the memory by a key that was made
 ///    before.
 /// 5. [`make_private`](Mapped::make_private) answers `true` only if nothing of any peer touches the memory through a
 ///    mapping from then on, and no byte of it changes.
@@ -176,9 +176,9 @@ pub unsafe trait Mapped {
     /// frees memory of a device [invalidates](Mapped::invalidate) it before, whether or not it has asked for keys.
     ///
     /// *What is granted.* Nothing yet: a key only says where. The message that carries it grants the bytes of the key,
-    /// for reading or for writing, until the peer says that it is done, or [`revoke_access`](Mapped::revoke_access) does. While they
-    /// are granted for reading, nobody here writes them; while they are granted for writing, nobody here touches them,
-    /// and no reference of this process covers them.
+    /// for reading or for writing, until the peer says that it is done, or [`revoke_access`](Mapped::revoke_access)
+    /// does. While they are granted for reading, nobody here writes them; while they are granted for writing, nobody
+    /// here touches them, and no reference of this process covers them.
     ///
     /// Exports of device memory are cached, within bounds: after many others were shared, a buffer's key may be void
     /// ([`Unavailable`](crate::MapError::Unavailable)).
@@ -222,9 +222,9 @@ pub unsafe trait Mapped {
     /// Takes the memory that `region` touches, of an [`Allocation`], back from all peers at once, whatever they
     /// are doing: it gets pages of its own, with the same bytes at the same addresses, that no device knows;
     /// peers keep the old pages. The allocation has no keys any more. For a process that gives its messages up,
-    /// and cannot wait until peers that live have let go ([`revoke_access`](Mapped::revoke_access)). Meanwhile nothing of this
-    /// process works on the memory, and no device works on any byte of the allocation; other threads may use the rest
-    /// of the allocation.
+    /// and cannot wait until peers that live have let go ([`revoke_access`](Mapped::revoke_access)). Meanwhile nothing
+    /// of this process works on the memory, and no device works on any byte of the allocation; other threads may use
+    /// the rest of the allocation.
     ///
     /// Gives whether the memory is this process's alone now. `false` is always right.
     fn make_private(&mut self, region: Region) -> bool {

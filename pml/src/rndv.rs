@@ -1,8 +1,8 @@
 //! Rendezvous: long messages are offered by the sender (RTS), and the receiver decides which *protocol* carries them.
 //!
-//! A protocol is one file: a static [`ProtocolKind`] with everything that the protocol decides, and for each end a value that
-//! implements [`RndvEnd`] while a message is in flight. `protocol.rs` lists them, a line each. So a new protocol
-//! is a file and a line.
+//! A protocol is one file: a static [`ProtocolKind`] with everything that the protocol decides, and for each end a
+//! value that implements [`RndvEnd`] while a message is in flight. `protocol.rs` lists them, a line each. So a new
+//! protocol is a file and a line.
 //!
 //! The driver (`drive/rendezvous.rs`) takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and
 //! does what its [`RndvStep`] says. [`Rendezvous`] is what all of them share.
@@ -219,7 +219,8 @@ pub(crate) trait RndvEnd: Debug + Send {
         RndvTarget::Nowhere
     }
 
-    /// Data is in the [target](RndvEnd::receive_target) that was given for it. [`RndvStep::Again`]: it wants to be polled.
+    /// Data is in the [target](RndvEnd::receive_target) that was given for it. [`RndvStep::Again`]: it wants to be
+    /// polled.
     fn target_filled(&mut self, offset: u64, len: u64) -> RndvStep {
         RndvStep::Broken(format!("{len} bytes at {offset} that are not due"))
     }
@@ -464,8 +465,8 @@ impl Cx<'_> {
         self.control(&message);
     }
 
-    /// The engine that moves between the buffer and the other end's memory, and the space of its device. For page-locked
-    /// memory of the host, and a device's at the other end, it is a device's.
+    /// The engine that moves between the buffer and the other end's memory, and the space of its device. For
+    /// page-locked memory of the host, and a device's at the other end, it is a device's.
     pub(crate) fn worker(&self) -> (usize, Space) {
         let across = match &self.at_receiver {
             Some(_) => !self.rts.host,

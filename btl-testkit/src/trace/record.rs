@@ -77,8 +77,8 @@ pub enum Record {
         outcome: CallOutcome,
     },
     /// A call of an ability: `register`, `deregister` (always 0 bytes), `get`, `put`, `allocate`,
-    /// `key`, `map`, `invalidate`, `revoke_access` or `make_private`. The outcome of `invalidate` and `revoke_access` is always
-    /// [`CallOutcome::Ok`], whether a peer still has the memory or not.
+    /// `key`, `map`, `invalidate`, `revoke_access` or `make_private`. The outcome of `invalidate` and `revoke_access`
+    /// is always [`CallOutcome::Ok`], whether a peer still has the memory or not.
     Ability {
         /// Which.
         call: &'static str,

@@ -55,7 +55,8 @@ impl Buffer {
         mapped.key(id, &lease)
     }
 
-    /// Lets peers read what this buffer touches, until deregistered. `None`: nothing is touched, or no rail reads memory.
+    /// Lets peers read what this buffer touches, until deregistered. `None`: nothing is touched, or no rail reads
+    /// memory.
     pub(crate) fn register(
         &self,
         bml: &mut Bml,
@@ -86,8 +87,8 @@ impl Buffer {
         }
     }
 
-    /// Where a transport may put a message for `range`, whose head has `skip` bytes; parts of it may stay. `None` if runs are
-    /// short, or not for the CPU.
+    /// Where a transport may put a message for `range`, whose head has `skip` bytes; parts of it may stay. `None` if
+    /// runs are short, or not for the CPU.
     pub(crate) fn receive_target<'b>(
         &'b self,
         list: &'b mut RegionList,
@@ -186,8 +187,8 @@ impl Listed<'_> {
         self.bytes
     }
 
-    /// Reads `remote` of the memory behind `key` at `peer` into the pieces. `gets` is of the buffer's request, which does
-    /// not end before the operation has.
+    /// Reads `remote` of the memory behind `key` at `peer` into the pieces. `gets` is of the buffer's request, which
+    /// does not end before the operation has.
     pub(crate) fn get(
         &self,
         bml: &mut Bml,
@@ -247,9 +248,9 @@ impl Gets {
         done: Token,
     ) -> Result<(), RdmaError> {
         let (id, rdma) = self.next(bml, peer)?;
-        // SAFETY: staging memory is valid for writes, and no reference's, while it lives. This value keeps it until the operation
-        // has ended; it is a part of the receive, which does not end before, or goes with the endpoint, whose transports go
-        // first. There is no other operation with this receive's token.
+        // SAFETY: staging memory is valid for writes, and no reference's, while it lives. This value keeps it until the
+        // operation has ended; it is a part of the receive, which does not end before, or goes with the endpoint, whose
+        // transports go first. There is no other operation with this receive's token.
         unsafe { rdma.get(id, &[into.region()], key, remote, done) }?;
         (self.under_way, self.into) = (true, Some(into.clone()));
         Ok(())

@@ -38,7 +38,8 @@ impl StagingMemory {
     }
 }
 
-/// What a gather that is over has put into staging memory. Whoever has it has nothing more gathered into it until it is dropped.
+/// What a gather that is over has put into staging memory. Whoever has it has nothing more gathered into it until it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Packed(StagingMemory);
 
@@ -72,8 +73,8 @@ impl Packed {
     ) -> Result<(), EngineError> {
         let source = self.0.region().sub(offset, len)?;
         let target = slot.region().sub(head as u64, len)?;
-        // SAFETY: staging memory is valid for reads while it lives. The target lies in the slot, whose memory is valid while
-        // that lives, and `&mut` shows that nobody else works on it; so they do not overlap.
+        // SAFETY: staging memory is valid for reads while it lives. The target lies in the slot, whose memory is valid
+        // while that lives, and `&mut` shows that nobody else works on it; so they do not overlap.
         Ok(unsafe { gapless_mem::copy(&target, &source) }?)
     }
 }
@@ -119,8 +120,8 @@ impl Buffer {
         staging: StagingMemory,
         after: &[Completion],
     ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
-        // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target is staging memory,
-        // which is valid for writes, and no reference's, while the transfer has it.
+        // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target is staging
+        // memory, which is valid for writes, and no reference's, while the transfer has it.
         let work =
             unsafe { engines[self.engine].pack(&self.typed, range, staging.region(), after) }?;
         Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([staging])))
@@ -135,8 +136,8 @@ impl Buffer {
         after: &[Completion],
     ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let engine = &engines[self.engine];
-        // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source is staging memory,
-        // which is valid for reads while the transfer has it.
+        // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source is staging
+        // memory, which is valid for reads while the transfer has it.
         let work = unsafe { engine.unpack(staging.region(), &self.typed, range, after) }?;
         Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([staging])))
     }
@@ -154,8 +155,8 @@ impl Buffer {
         // SAFETY: as in `gather`; `local` is in the transfer that `chain` makes.
         let packed = unsafe { engine.pack(&self.typed, range, local.region(), packed_after) }?;
         Ok(self.chain(packed, copied_after, [local, ring], |[local, ring], after| {
-            // SAFETY: both are staging memory, valid for reads and writes, and no reference's, while the transfer has them. A
-            // ring and a second stop are different memory.
+            // SAFETY: both are staging memory, valid for reads and writes, and no reference's, while the transfer has
+            // them. A ring and a second stop are different memory.
             Ok(unsafe { device.copy(ring.region(), local.region(), after) }?)
         }))
     }
@@ -169,8 +170,8 @@ impl Buffer {
         range: Range<u64>,
         (copied_after, unpacked_after): (&[Completion], &[Completion]),
     ) -> Result<Chain, EngineError> {
-        // SAFETY: both are staging memory, valid for reads and writes, and no reference's, while the transfer that `chain`
-        // makes has them. A ring and a second stop are different memory.
+        // SAFETY: both are staging memory, valid for reads and writes, and no reference's, while the transfer that
+        // `chain` makes has them. A ring and a second stop are different memory.
         let copied = unsafe { device.copy(local.region(), ring.region(), copied_after) }?;
         let engine = &engines[self.engine];
         Ok(self.chain(copied, unpacked_after, [ring, local], |[_, local], after| {
@@ -212,8 +213,9 @@ impl Buffer {
         after: &[Completion],
     ) -> Result<Transfer<SmallVec<[StagingMemory; 2]>>, EngineError> {
         let source = self.gapless_part(range)?;
-        // SAFETY: the source is of this buffer, promised while the transfer has a clone of it. The target is staging memory,
-        // which is valid for writes, and no reference's, while the transfer has it; nobody's buffer lies in one.
+        // SAFETY: the source is of this buffer, promised while the transfer has a clone of it. The target is staging
+        // memory, which is valid for writes, and no reference's, while the transfer has it; no buffer lies
+        // in it.
         let work = unsafe { device.copy(staging.region(), source, after) }?;
         Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([staging])))
     }

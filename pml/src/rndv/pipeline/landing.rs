@@ -1,5 +1,6 @@
-//! The receiver's side of a message of a device over a transport that [sends without a copy](gapless_bml::Bml::has_zero_copy):
-//! fragments are read straight into a ring, and one launch unpacks several of them.
+//! The receiver's side of a message of a device over a transport that [sends without a
+//! copy](gapless_bml::Bml::has_zero_copy): fragments are read straight into a ring, and one launch unpacks several of
+//! them.
 //!
 //! A *run* is what lies in a part of the ring without a gap and is not unpacked yet. Fragments come in order, so each
 //! mostly makes the run longer. A fragment for which there was no target comes in a buffer of the transport, and is
