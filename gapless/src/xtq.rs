@@ -295,15 +295,15 @@ impl Tasks {
 
     #[inline]
     fn try_put(&self, put: Put) -> Result<Tried, Error> {
-        let straight = match self.xtq.put_straight(put) {
-            Ok(straight) => straight,
+        let direct = match self.xtq.put_direct(put) {
+            Ok(direct) => direct,
             Err(put) => return self.send(put),
         };
-        let is_due = straight.number() % PUTS_PER_POLL == PUTS_PER_POLL - 1;
-        if is_due || !straight.is_served() || self.shared.is_anybody_asleep() {
+        let is_due = direct.number() % PUTS_PER_POLL == PUTS_PER_POLL - 1;
+        if is_due || !direct.is_served() || self.shared.is_anybody_asleep() {
             self.look_around();
         }
-        Ok(Tried::Put(straight.handle))
+        Ok(Tried::Put(direct.handle))
     }
 
     /// Puts a task with the world's lock: it goes by a message, waits for something, has no room, or is wrong.

@@ -45,7 +45,7 @@ mod tests;
 
 pub use config::Config;
 pub use grant::{FarRing, Granted};
-pub use initiator::Straight;
+pub use initiator::DirectPut;
 pub use initiator::{DOUBLINGS, PAUSE_NS};
 pub use queue::QueueOptions;
 #[doc(hidden)]
@@ -354,8 +354,8 @@ impl Xtq {
     /// Nothing was put: no such rank; a command that no packet can express; a signal of another `Xtq`; no
     /// [room](Config::puts_max) for more puts to that target; this process is leaving.
     pub fn put(&self, put: Put) -> Result<PutHandle, XtqError> {
-        let put = match self.put_straight(put) {
-            Ok(straight) => return Ok(straight.handle),
+        let put = match self.put_direct(put) {
+            Ok(put) => return Ok(put.handle),
             Err(put) => put,
         };
         let target = put.order.target;
@@ -365,7 +365,7 @@ impl Xtq {
         }
     }
 
-    /// As [`put`](Xtq::put), for a put that does not go [straight](Xtq::put_straight) into a ring. If there is no room for
+    /// As [`put`](Xtq::put), for a put that does not go [directly](Xtq::put_direct) into a ring. If there is no room for
     /// it, gives it back.
     ///
     /// # Errors
@@ -405,13 +405,13 @@ impl Xtq {
     /// # Errors
     /// The put, as it was: [`try_put`](Xtq::try_put) sends it, or says what is wrong with it.
     #[inline]
-    pub fn put_straight(&self, put: Put) -> Result<Straight, Put> {
+    pub fn put_direct(&self, put: Put) -> Result<DirectPut, Put> {
         if !put.order.is_plain() || !self.are_ours(&put) || put.order.check().is_err() {
             return Err(put);
         }
-        let straight = self.inner.rings.put(put, &self.inner.owing)?;
-        straight.handle.belong_to(self.inner.number);
-        Ok(straight)
+        let put = self.inner.rings.put(put, &self.inner.owing)?;
+        put.handle.belong_to(self.inner.number);
+        Ok(put)
     }
 
     /// Whether the signals of a put are this end's.
@@ -432,9 +432,9 @@ impl Xtq {
     /// [`advance`](Xtq::advance), which has to be called now and then all the same. Gives how many; `None`: nothing lies
     /// in a ring.
     pub fn take_outcomes(&self) -> Option<usize> {
-        let harvest = self.inner.rings.harvest();
-        let (done, is_any, is_left) = (harvest.done, harvest.is_any, harvest.is_left);
-        harvest.tell();
+        let drain = self.inner.rings.drain_completions();
+        let (done, is_any, is_left) = (drain.done, drain.is_any, drain.is_left);
+        drain.tell();
         if !is_left {
             return is_any.then_some(done);
         }

@@ -92,7 +92,7 @@ pub use {
     buffer::{Payload, TargetBuffer},
     error::{Refusal, TaskError, Waited, XtqError},
     gather::{Gather, GatherInto},
-    host::{Config, FarRing, Granted, QueueOptions, RefusedTask, Straight, Tried, Xtq},
+    host::{Config, DirectPut, FarRing, Granted, QueueOptions, RefusedTask, Tried, Xtq},
     launcher::{GroupLimits, Kernel, KernelTask, Launcher},
     put::{Put, PutHandle, Retry},
     signal::Signal,

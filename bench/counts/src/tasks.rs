@@ -72,7 +72,7 @@ pub(crate) fn put(count: &mut dyn FnMut(&mut dyn FnMut())) {
     done.reset(u64::MAX);
     rests.store(true, Ordering::Relaxed);
     count(&mut || {
-        let put = tasks.put_straight(task(&done));
+        let put = tasks.put_direct(task(&done));
         assert!(put.is_ok_and(|put| put.is_served()), "nothing is in the way");
     });
     rests.store(false, Ordering::Relaxed);

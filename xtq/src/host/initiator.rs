@@ -7,11 +7,11 @@
 //!                    └──────pass──────┘
 //! ```
 //!
-//! What a worker of the target runs may go into memory that both share, without a message: `direct.rs`, `swift.rs` if
+//! What a worker of the target runs may go into memory that both share, without a message: `rings.rs`, `direct_put.rs` if
 //! nothing is in the way, and `far.rs` if the target is on another host. A put may be held back: `held.rs`. It may have to
 //! end in time: `limit.rs`. How much there is room for: `room.rs`.
 
-mod direct;
+mod direct_put;
 #[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
 pub(super) mod far;
 mod held;
@@ -19,8 +19,8 @@ mod kept;
 mod limit;
 #[allow(unsafe_code, reason = "makes lanes of memory that a peer vouches for")]
 pub(super) mod offers;
+mod rings;
 mod room;
-mod swift;
 
 use super::names::ByName;
 use super::sequence::{PutSequence, SequenceKey, WINDOW_MAX};
@@ -31,12 +31,12 @@ use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Order, Put, PutHandle, Retry};
 use crate::signal::{Signal, SignalEnd};
 use crate::wire::{Head, Verdict};
-pub(super) use direct::SharedRings;
+pub use direct_put::DirectPut;
 use gapless_bml::Rank;
 use held::{Pauses, Resumed};
+pub(super) use rings::SharedRings;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-pub use swift::Straight;
 
 /// The first pause before a put that was refused is sent again, in nanoseconds; it doubles so many times.
 #[doc(hidden)]

@@ -1,6 +1,7 @@
 //! Whole jobs in one thread, over the loopback, besides the threads that run tasks. Time is virtual.
 
 mod contract;
+mod direct_put;
 mod ends;
 mod gathered;
 #[allow(unsafe_code, reason = "looks at memory of a worker that does nothing")]
@@ -14,7 +15,6 @@ mod order;
 mod quick;
 mod room;
 mod scene;
-mod straight;
 mod suite;
 mod worker;
 

@@ -142,7 +142,10 @@ fn unauthenticated_callers_of_the_other_host_get_nowhere() {
         let lines = LINES.load(Ordering::Relaxed);
         println!("{rounds} rounds, {lines} lines");
         // At the first, the second, the fourth, and so on; and a few of something else.
-        assert!(lines <= u64::from(count.ilog2() + 4), "{lines} lines for {count} unauthenticated callers");
+        assert!(
+            lines <= u64::from(count.ilog2() + 4),
+            "{lines} lines for {count} unauthenticated callers"
+        );
         let called = me < 2;
         assert!(lines > 0 || !called, "who was called says so");
         if let Some(callers) = callers {

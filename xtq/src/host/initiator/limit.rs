@@ -90,7 +90,7 @@ impl Initiator {
         put.limit = Limit::Over;
         let error = XtqError::TimedOut { target: put.target, limit, waited, may_run };
         if !may_run {
-            self.withdraw(id);
+            self.cancel(id);
             return self.end(id, Err(error));
         }
         // What the target says from now on is kept in order here, and told to nobody. Its body has left, unless the target
@@ -123,7 +123,7 @@ impl Initiator {
     }
 
     /// Takes a put back that was not given away.
-    fn withdraw(&mut self, id: u64) {
+    fn cancel(&mut self, id: u64) {
         let Some(put) = self.puts.get(&id) else { return };
         let (to, sequence, is_listed) = (put.target.0, put.sequence, put.stage == PutStage::Listed);
         let may_pause = put.refusal.is_some();
@@ -149,7 +149,7 @@ impl Initiator {
                     self.pauses.retain(|what| what != Resumed::Put(id));
                 }
                 if let Some(ring) = self.rings.lock().of.get_mut(&to) {
-                    ring.withdraw(id);
+                    ring.cancel(id);
                 }
                 if let Some(open) = self.open.get_mut(&to) {
                     open.waiting.retain(|waiting| *waiting != id);

@@ -1,7 +1,7 @@
 //! Rings that targets have offered, until this process has mapped or tried them.
 
-use super::direct::{Direct, PutPath, RingEnd, Rings};
 use super::far::Far;
+use super::rings::{InitiatorRing, PutPath, RingEnd, Rings};
 use super::{Initiator, QueuedMessage};
 use crate::device::{Lane, RingShape};
 use crate::wire::{Head, Ring};
@@ -90,8 +90,9 @@ impl Initiator {
 impl Rings {
     /// The offers that something is to be done about. Until that is done, there is no way there.
     fn take_offers(&mut self) -> Vec<(u32, Offer)> {
-        let offered =
-            |(&rank, ring): (&u32, &mut Direct)| ring.way.take_offer().map(|offer| (rank, offer));
+        let offered = |(&rank, ring): (&u32, &mut InitiatorRing)| {
+            ring.way.take_offer().map(|offer| (rank, offer))
+        };
         self.of.iter_mut().filter_map(offered).collect()
     }
 

@@ -1,13 +1,13 @@
-//! The way of most puts: straight into a ring, and out of it again, under the rings' lock alone.
+//! The way of most puts: directly into a ring, and out of it again, under the rings' lock alone.
 //!
-//! A put of a worker's kernel goes this way if nothing holds it back or limits it, its target's ring is mapped and lives,
+//! & if nothing holds it back or limits it, its target's ring is mapped and lives,
 //! a worker is there, and no other put waits for the ring. The ring bounds their number, so they need no room (`room.rs`).
 //! It keeps a put until the outcome is known (`kept.rs`). Unless the task has ended well, the put then goes over to the
 //! initiator, which sends it again or ends it.
 
 use super::Outgoing;
-use super::direct::{AGAIN_NS, Direct, PutPath, RingEnd, Rings, SharedRings};
 use super::kept::Name;
+use super::rings::{AGAIN_NS, InitiatorRing, PutPath, RingEnd, Rings, SharedRings};
 use crate::device::{PutOutcome, SLOTS};
 use crate::packet::TaskWork;
 use crate::put::{Order, Put, PutHandle, Retry};
@@ -21,9 +21,9 @@ const CROWDED: usize = SLOTS * 3 / 4;
 /// Different signals whose ends are told together, at most.
 const SIGNALS: usize = 8;
 
-/// A put that went straight into a ring.
+/// A put that went directly into a ring.
 #[derive(Clone, Debug)]
-pub struct Straight {
+pub struct DirectPut {
     /// What becomes of it.
     pub handle: PutHandle,
     /// How many puts have gone into this ring before, and in the lowest bit whether a worker has it: two words are handed
@@ -31,7 +31,7 @@ pub struct Straight {
     what: u64,
 }
 
-impl Straight {
+impl DirectPut {
     /// How many puts have gone into this ring before.
     #[must_use]
     #[inline]
@@ -50,7 +50,7 @@ impl Straight {
 
 /// Outcomes that were taken, and the signals that are to be told once no lock is held.
 #[derive(Default)]
-pub(in crate::host) struct Harvest {
+pub(in crate::host) struct CompletionDrain {
     /// How many.
     pub(in crate::host) done: usize,
     /// Whether something lay in a ring.
@@ -60,7 +60,7 @@ pub(in crate::host) struct Harvest {
     signals: [Option<(Signal, u64)>; SIGNALS],
 }
 
-impl Harvest {
+impl CompletionDrain {
     /// Notes an end for its signal, if there is room: puts in a row mostly have the same.
     fn note(&mut self, signal: &Signal) -> bool {
         for place in &mut self.signals {
@@ -85,25 +85,29 @@ impl Harvest {
     }
 }
 
-impl Direct {
+impl InitiatorRing {
     /// Takes the outcomes of puts that only this ring knows.
-    fn harvest(&mut self, troubled: &mut Vec<(Outgoing, PutOutcome)>, harvest: &mut Harvest) {
+    fn drain_completions(
+        &mut self,
+        troubled: &mut Vec<(Outgoing, PutOutcome)>,
+        drain: &mut CompletionDrain,
+    ) {
         let PutPath::Live(RingEnd { lane, .. }) = &mut self.way else { return };
         while let Some(first) = self.running.first() {
-            harvest.is_any = true;
+            drain.is_any = true;
             let Some(slot) = first.slot() else {
                 // The initiator looks.
-                harvest.is_left = true;
+                drain.is_left = true;
                 return;
             };
             let Some((_, outcome)) = lane.next() else { return };
             self.silent_ns = None;
-            harvest.done += 1;
+            drain.done += 1;
             self.running.pop();
             let record = self.kept.at(slot);
             // A signal that finds no room here is told by the initiator.
-            if outcome != PutOutcome::Ended || !record.end_well(|signal| harvest.note(signal)) {
-                harvest.is_left = true;
+            if outcome != PutOutcome::Ended || !record.end_well(|signal| drain.note(signal)) {
+                drain.is_left = true;
                 troubled.extend(record.take().map(|put| (put, outcome)));
             }
         }
@@ -111,7 +115,7 @@ impl Direct {
 
     /// Puts this one, if nothing is in the way.
     #[inline(always)] // in both places
-    fn put(&mut self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
+    fn put(&mut self, put: Put, owing: &AtomicBool) -> Result<DirectPut, Put> {
         // What is carried takes progress.
         let PutPath::Live(RingEnd { lane, far: None }) = &mut self.way else { return Err(put) };
         let is_open = self.waiting.is_empty() && self.kernels & put.order.bit() != 0;
@@ -130,27 +134,27 @@ impl Direct {
             self.asked_ns = 0;
             self.again_ns = AGAIN_NS / 2;
         }
-        Ok(Straight { handle, what: number << 1 | u64::from(is_served) })
+        Ok(DirectPut { handle, what: number << 1 | u64::from(is_served) })
     }
 }
 
 impl Rings {
     /// The ring of a target, unless nothing new is put.
     #[inline]
-    fn open_to(&mut self, target: Rank) -> Option<&mut Direct> {
+    fn open_to(&mut self, target: Rank) -> Option<&mut InitiatorRing> {
         self.of.get_mut(&target.0).filter(|_| !self.closed)
     }
 
-    fn harvest(&mut self, harvest: &mut Harvest) {
+    fn drain_completions(&mut self, drain: &mut CompletionDrain) {
         let Rings { of, troubled, .. } = self;
-        harvest.is_left = !troubled.is_empty();
-        harvest.is_any = harvest.is_left;
-        of.values_mut().for_each(|ring| ring.harvest(troubled, harvest));
+        drain.is_left = !troubled.is_empty();
+        drain.is_any = drain.is_left;
+        of.values_mut().for_each(|ring| ring.drain_completions(troubled, drain));
     }
 }
 
 impl Order {
-    /// Whether it may go straight, as far as it goes.
+    /// Whether it may go directly into a ring, as far as its order says.
     #[inline]
     pub(in crate::host) fn is_plain(&self) -> bool {
         self.retry != Retry::InOrder && self.after.is_none() && self.limit.is_none()
@@ -167,17 +171,17 @@ impl Order {
 }
 
 impl SharedRings {
-    /// Takes the outcomes of puts that only rings know. The caller is to [tell](Harvest::tell) their signals.
-    pub(in crate::host) fn harvest(&self) -> Harvest {
-        let mut harvest = Harvest::default();
-        self.lock().harvest(&mut harvest);
-        harvest
+    /// Takes the outcomes of puts that only rings know. The caller is to [tell](CompletionDrain::tell) their signals.
+    pub(in crate::host) fn drain_completions(&self) -> CompletionDrain {
+        let mut drain = CompletionDrain::default();
+        self.lock().drain_completions(&mut drain);
+        drain
     }
 
     /// Puts this one, which was [checked](Order::check), into the ring of its target, and sets `owing`. An error: it has
     /// to go another way, and is as it was.
     #[inline]
-    pub(in crate::host) fn put(&self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
+    pub(in crate::host) fn put(&self, put: Put, owing: &AtomicBool) -> Result<DirectPut, Put> {
         match self.lock().open_to(put.order.target) {
             Some(ring) if ring.running.len() < CROWDED => return ring.put(put, owing),
             Some(_) => {}
@@ -188,8 +192,8 @@ impl SharedRings {
 
     /// The same, if there are many in the ring.
     #[cold]
-    fn put_behind_many(&self, put: Put, owing: &AtomicBool) -> Result<Straight, Put> {
-        self.harvest().tell();
+    fn put_behind_many(&self, put: Put, owing: &AtomicBool) -> Result<DirectPut, Put> {
+        self.drain_completions().tell();
         match self.lock().open_to(put.order.target) {
             Some(ring) => ring.put(put, owing),
             None => Err(put),

@@ -1,4 +1,4 @@
-//! Puts that go straight into a ring, and what a worker's signals lead to.
+//! Puts that go directly into a ring, and what a worker's signals lead to.
 #![allow(unsafe_code, reason = "registers kernels, whose memory nobody touches")]
 
 use super::*;
@@ -59,12 +59,12 @@ fn a_put_into_a_ring_needs_no_progress_here_or_there() {
     let xtq = pair.job.xtq(0).clone();
     assert_eq!(xtq.take_outcomes(), None, "nothing is in a ring");
     // The first goes by a message.
-    let first = xtq.put_straight(Pair::task(0)).unwrap_err();
+    let first = xtq.put_direct(Pair::task(0)).unwrap_err();
     xtq.put(first).unwrap();
     pair.warm();
     pair.job.settle();
-    let straight = |number| xtq.put_straight(Pair::task(number));
-    let puts: Vec<_> = (1..=100).map(|number| straight(number).unwrap()).collect();
+    let put = |number| xtq.put_direct(Pair::task(number));
+    let puts: Vec<_> = (1..=100).map(|number| put(number).unwrap()).collect();
     assert!(puts.iter().all(|put| put.is_served()));
     assert!(puts.iter().map(|put| put.number()).eq(0..100));
     // Nobody makes progress.
@@ -87,10 +87,10 @@ fn a_put_into_a_ring_needs_no_progress_here_or_there() {
     ];
     // The worker waits for this.
     let stops = pair.ran.lock().unwrap();
-    (0..256).for_each(|number| assert!(straight(number).unwrap().is_served()));
-    let more = xtq.put_straight(Pair::task(256)).expect_err("the ring is full");
+    (0..256).for_each(|number| assert!(put(number).unwrap().is_served()));
+    let more = xtq.put_direct(Pair::task(256)).expect_err("the ring is full");
     for other in others.into_iter().chain([more]) {
-        let other = xtq.put_straight(other).unwrap_err();
+        let other = xtq.put_direct(other).unwrap_err();
         xtq.put(other).unwrap();
     }
     drop(stops);
@@ -118,7 +118,7 @@ fn a_look_at_many_signals() {
     let already = stops.len();
     for number in 0..2 * SIGNALS {
         let of = usize::try_from(number % SIGNALS).unwrap();
-        assert!(xtq.put_straight(Pair::task(number).signal(&signals[of])).is_ok());
+        assert!(xtq.put_direct(Pair::task(number).signal(&signals[of])).is_ok());
     }
     drop(stops);
     let all = already + usize::try_from(2 * SIGNALS).unwrap();
@@ -179,8 +179,8 @@ fn puts_in_a_ring_end_with_either_end() {
         let xtq = pair.job.xtq(0).clone();
         let stops = pair.ran.lock().unwrap();
         let signals: Vec<_> = (0..20).map(|_| xtq.signal(1)).collect();
-        let straight = |signal| xtq.put_straight(Pair::task(0).signal(signal)).unwrap();
-        let puts: Vec<_> = signals.iter().map(straight).collect();
+        let put = |signal| xtq.put_direct(Pair::task(0).signal(signal)).unwrap();
+        let puts: Vec<_> = signals.iter().map(put).collect();
         assert!(!xtq.has_settled());
         let is_lost = |end: Result<(), XtqError>| matches!(end, Err(XtqError::Lost { .. }));
         if target_goes {
@@ -197,7 +197,7 @@ fn puts_in_a_ring_end_with_either_end() {
         } else {
             drop(xtq.abandon());
             assert!(signals.iter().all(|signal| signal.poll() == Some(Err(XtqError::Closed))));
-            assert!(xtq.put_straight(Pair::task(1)).is_err());
+            assert!(xtq.put_direct(Pair::task(1)).is_err());
             assert_eq!(xtq.put(Pair::task(1)).unwrap_err(), XtqError::Closed);
             drop(stops);
         }
@@ -214,8 +214,8 @@ fn what_a_worker_refuses_is_sent_again_or_told() {
     pair.warm();
     let xtq = pair.job.xtq(0).clone();
     let again = Pair::task(8).payload(&[1; 8][..]).retry(Retry::InAnyOrder);
-    let again = xtq.put_straight(again.clone()).unwrap().handle;
-    let never = xtq.put_straight(Pair::task(7).payload(vec![1; 8])).unwrap().handle;
+    let again = xtq.put_direct(again.clone()).unwrap().handle;
+    let never = xtq.put_direct(Pair::task(7).payload(vec![1; 8])).unwrap().handle;
     let (target, refusal) = (Rank(1), Refusal::NoReceiveBuffer);
     assert_eq!(pair.job.outcome(&never), Err(XtqError::Refused { target, refusal }));
     assert_eq!((never.refusals(), again.outcome()), (1, None));
@@ -246,7 +246,7 @@ fn a_payload_in_a_ring_is_given_up_when_its_put_has_ended() {
     let ran = Arc::clone(&pair.ran);
     let stops = ran.lock().unwrap();
     let put = Pair::task(1).payload(Arc::clone(&payload));
-    let put = xtq.put_straight(put).unwrap().handle;
+    let put = xtq.put_direct(put).unwrap().handle;
     assert_eq!(Arc::strong_count(&payload), 2);
     drop(stops);
     assert_eq!(pair.job.outcome(&put), Ok(()));

@@ -1,5 +1,5 @@
 //! The initiator's end of rings: puts of a worker's kernels go straight into memory that the worker polls, and their
-//! outcomes are read out of it. [`Ring`] says how both ends agree on one. `swift.rs` is the way of most puts. A ring on
+//! outcomes are read out of it. [`Ring`] says how both ends agree on one. `direct_put.rs` is the way of most puts. A ring on
 //! another host is a copy here: `far.rs`.
 //!
 //! The rings have a lock of their own, which is taken after that of the state: a put that finds everything as usual, and
@@ -76,7 +76,7 @@ pub(super) enum Flying {
 
 /// A ring at one target.
 #[derive(Debug)]
-pub(super) struct Direct {
+pub(super) struct InitiatorRing {
     pub(super) way: PutPath,
     /// The kernels that the worker runs.
     pub(super) kernels: u64,
@@ -96,7 +96,7 @@ pub(super) struct Direct {
 #[derive(Debug, Default)]
 pub(super) struct Rings {
     /// By target.
-    pub(super) of: BTreeMap<u32, Direct>,
+    pub(super) of: BTreeMap<u32, InitiatorRing>,
     /// Outcomes of puts that have not just ended well, until the initiator's turn.
     pub(super) troubled: Vec<(Outgoing, PutOutcome)>,
     /// Nothing new is put.
@@ -106,7 +106,7 @@ pub(super) struct Rings {
 impl Rings {
     /// Whether there is something to do that no message tells of.
     fn is_busy(&self) -> bool {
-        !self.troubled.is_empty() || self.of.values().any(Direct::is_busy)
+        !self.troubled.is_empty() || self.of.values().any(InitiatorRing::is_busy)
     }
 }
 
@@ -132,7 +132,7 @@ pub(super) fn bit(packet: &Packet) -> u64 {
     packet.kernel().map_or(0, kernel_bit)
 }
 
-impl Direct {
+impl InitiatorRing {
     /// Whether this put goes by the ring.
     pub(super) fn takes(&self, put: &Outgoing) -> bool {
         matches!(self.way, PutPath::Held(_) | PutPath::Live(_))
@@ -169,7 +169,7 @@ impl Direct {
     }
 
     /// A put goes that is not in the ring.
-    pub(super) fn withdraw(&mut self, id: u64) {
+    pub(super) fn cancel(&mut self, id: u64) {
         self.waiting.retain(|waiting| *waiting != id);
     }
 
@@ -306,8 +306,16 @@ impl Initiator {
             let way = PutPath::Offered(offer);
             let (waiting, running, kept) = Default::default();
             let (asked_ns, again_ns, silent_ns) = (0, AGAIN_NS, None);
-            let ring =
-                Direct { way, kernels, waiting, running, kept, asked_ns, again_ns, silent_ns };
+            let ring = InitiatorRing {
+                way,
+                kernels,
+                waiting,
+                running,
+                kept,
+                asked_ns,
+                again_ns,
+                silent_ns,
+            };
             rings.of.insert(from.0, ring);
             self.has_rings = true;
             return Ok(());
@@ -369,7 +377,7 @@ impl Initiator {
     pub(super) fn drop_rings(&mut self, target: Option<Rank>, error: &XtqError) {
         let mut rings = self.rings.lock();
         let is_concerned = |rank: u32| target.is_none_or(|target| target.0 == rank);
-        let gone: Vec<Direct> =
+        let gone: Vec<InitiatorRing> =
             rings.of.extract_if(.., |rank, _| is_concerned(*rank)).map(|(_, ring)| ring).collect();
         let troubled = rings.troubled.extract_if(.., |(put, _)| is_concerned(put.target.0));
         let troubled: Vec<Outgoing> = troubled.map(|(put, _)| put).collect();
