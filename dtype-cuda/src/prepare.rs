@@ -12,7 +12,7 @@ use crate::plan::{MapWriter, Patch, Patches, Pieces, PlanKind, PlanSpec};
 use crate::plans::DevicePlan;
 use crate::shared::Shared;
 use crate::staging::StagingRing;
-use crate::writers::{Broken, Script, Written};
+use crate::writers::{Broken, PlanBuild, Written};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, DeviceError, Region};
@@ -57,7 +57,7 @@ pub(crate) fn in_any_order(layout: &Layout, spec: &PlanSpec, config: &Config) ->
 /// Where written pieces come from.
 enum Source {
     /// Several threads, this one among them, and how many pieces were picked up.
-    Threads(Arc<Script>, usize),
+    Threads(Arc<PlanBuild>, usize),
     /// This thread.
     InOrder(Box<MapWriter>),
 }
@@ -65,8 +65,8 @@ enum Source {
 impl Drop for Source {
     /// Nobody waits for memory that nobody gives back.
     fn drop(&mut self) {
-        if let Source::Threads(script, _) = self {
-            script.give_up();
+        if let Source::Threads(build, _) = self {
+            build.give_up();
         }
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn prepare(
     let mut source = Source::of(layout, &spec, config);
     let staging = match &source {
         // All of it is written before any is uploaded.
-        Source::Threads(script, _) if !config.pipelined => script.count(),
+        Source::Threads(build, _) if !config.pipelined => build.count(),
         _ => pieces(config),
     };
     let mut ring = shared.rings.take(&*shared.accelerator, staging)?;
@@ -129,7 +129,7 @@ pub(crate) fn prepare(
 impl Source {
     fn of(layout: &Layout, spec: &PlanSpec, config: &Config) -> Source {
         if let Some(pieces) = in_any_order(layout, spec, config) {
-            return Source::Threads(Script::new(pieces), 0);
+            return Source::Threads(PlanBuild::new(pieces), 0);
         }
         match spec.kind {
             PlanKind::Mapped(map) => Source::InOrder(Box::new(MapWriter::new(layout, spec, map))),
@@ -139,19 +139,19 @@ impl Source {
 
     /// Writing begins: the ring's blank pieces are the writers'.
     fn open(&self, shared: &Shared, ring: &mut StagingRing) {
-        let Source::Threads(script, _) = self else { return };
+        let Source::Threads(build, _) = self else { return };
         while let Some(piece) = ring.blank() {
-            script.give(piece);
+            build.give(piece);
         }
         // The first piece is this thread's.
-        let others = script.count().saturating_sub(1).min(shared.writers.most());
-        shared.writers.call(script, others);
+        let others = build.count().saturating_sub(1).min(shared.writers.most());
+        shared.writers.call(build, others);
     }
 
     /// No more is written; the ring has its pieces back.
     fn close(&self, ring: &mut StagingRing) {
-        if let Source::Threads(script, _) = self {
-            script.stop().into_iter().for_each(|piece| ring.give(piece));
+        if let Source::Threads(build, _) = self {
+            build.stop().into_iter().for_each(|piece| ring.give(piece));
         }
     }
 
@@ -180,30 +180,30 @@ impl Source {
                     }
                 }
             }
-            Source::Threads(script, taken) => {
+            Source::Threads(build, taken) => {
                 let number = *taken;
-                if number >= script.count() {
+                if number >= build.count() {
                     return Ok(None);
                 }
                 loop {
                     while let Some(piece) = ring.landed(false)? {
-                        script.give(piece);
+                        build.give(piece);
                     }
-                    let put = script.put();
+                    let put = build.put();
                     let broken = |why| broken(shared, why);
-                    if let Some(written) = script.take(number).map_err(broken)? {
+                    if let Some(written) = build.take(number).map_err(broken)? {
                         *taken += 1;
                         return Ok(Some(written));
                     }
-                    if script.write_one() {
+                    if build.write_one() {
                         continue;
                     }
-                    if script.lacks_memory(number)
+                    if build.lacks_memory(number)
                         && let Some(piece) = ring.landed(true)?
                     {
-                        script.give(piece);
+                        build.give(piece);
                     } else {
-                        script.wait_beyond(put);
+                        build.wait_beyond(put);
                     }
                 }
             }

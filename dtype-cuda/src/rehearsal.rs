@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::plan::{MapWriter, Patches, PlanKind, PlanSpec};
 use crate::prepare::{in_any_order, piece_bytes, pieces};
 use crate::staging::StagingRings;
-use crate::writers::{Script, Writers};
+use crate::writers::{PlanBuild, Writers};
 use gapless_dtype::Layout;
 use std::time::{Duration, Instant};
 
@@ -36,24 +36,24 @@ pub fn rehearse(layout: &Layout, config: &Config, times: usize) -> Rehearsal {
     for _ in 0..times {
         let begin = Instant::now();
         if let Some(pieces) = in_any_order(layout, &spec, &config) {
-            let script = Script::new(pieces);
-            staging.drain(..).for_each(|piece| script.give(piece));
-            writers.call(&script, script.count().saturating_sub(1));
-            rehearsal.pieces = script.count();
-            for number in 0..script.count() {
+            let build = PlanBuild::new(pieces);
+            staging.drain(..).for_each(|piece| build.give(piece));
+            writers.call(&build, build.count().saturating_sub(1));
+            rehearsal.pieces = build.count();
+            for number in 0..build.count() {
                 let written = loop {
-                    let put = script.put();
-                    if let Some(written) = script.take(number).expect("writing fails nowhere") {
+                    let put = build.put();
+                    if let Some(written) = build.take(number).expect("writing fails nowhere") {
                         break written;
                     }
-                    if !script.write_one() {
-                        script.wait_beyond(put);
+                    if !build.write_one() {
+                        build.wait_beyond(put);
                     }
                 };
-                script.give(written.piece);
+                build.give(written.piece);
             }
             rehearsal.times.push(begin.elapsed());
-            staging = script.stop();
+            staging = build.stop();
         } else if let PlanKind::Mapped(map) = spec.kind {
             let mut writer = MapWriter::new(layout, &spec, map);
             let mut patches = Patches::new();

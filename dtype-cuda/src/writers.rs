@@ -1,6 +1,6 @@
 //! Threads that write plans, beside the one that asked for a plan.
 //!
-//! A [`Script`] is one plan being written. Whoever writes takes a blank piece of staging memory and with it the
+//! A [`PlanBuild`] is one plan being written. Whoever writes takes a blank piece of staging memory and with it the
 //! next number, writes that piece, and puts it down; the thread that asked for the plan picks pieces up by
 //! number, uploads them, and gives the memory back. A number is taken only together with memory, so the lowest
 //! piece that is not written is always being written, or waits for memory in flight: nobody waits for each
@@ -52,17 +52,17 @@ impl Written {
 pub(crate) struct Broken(pub(crate) String);
 
 /// A plan being written.
-pub(crate) struct Script {
+pub(crate) struct PlanBuild {
     pieces: Pieces,
-    desk: Mutex<Desk>,
+    state: Mutex<BuildState>,
     changed: Condvar,
     /// Pieces that are written, or given up: what is looked at while waiting.
     put: AtomicUsize,
 }
 
-/// What is where.
+/// Which pieces are blank, being written and written.
 #[derive(Default)]
-struct Desk {
+struct BuildState {
     /// The next piece to write.
     next: usize,
     blank: Vec<Piece>,
@@ -78,23 +78,23 @@ struct Desk {
     broken: Option<String>,
 }
 
-impl Script {
-    pub(crate) fn new(pieces: Pieces) -> Arc<Script> {
-        Arc::new(Script {
+impl PlanBuild {
+    pub(crate) fn new(pieces: Pieces) -> Arc<PlanBuild> {
+        Arc::new(PlanBuild {
             pieces,
-            desk: Mutex::default(),
+            state: Mutex::default(),
             changed: Condvar::new(),
             put: AtomicUsize::new(0),
         })
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        // The desk is in order after every statement that may panic (allocation).
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, BuildState> {
+        // The state is valid after every statement that may panic (allocation).
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
-        self.changed.wait_timeout(desk, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0
+    fn wait<'a>(&self, state: MutexGuard<'a, BuildState>) -> MutexGuard<'a, BuildState> {
+        self.changed.wait_timeout(state, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// How many pieces the plan has.
@@ -104,27 +104,27 @@ impl Script {
 
     /// Memory to write into.
     pub(crate) fn give(&self, piece: Piece) {
-        self.desk().blank.push(piece);
+        self.state().blank.push(piece);
         self.changed.notify_one();
     }
 
     /// A number and memory for it; waits for memory, if told to. `None` if there is nothing to write.
     fn claim(&self, wait: bool) -> Option<(usize, Piece)> {
-        let mut desk = self.desk();
+        let mut state = self.state();
         loop {
-            if desk.stopped || desk.next >= self.count() {
+            if state.stopped || state.next >= self.count() {
                 return None;
             }
-            if let Some(piece) = desk.blank.pop() {
-                let number = desk.next;
-                desk.next += 1;
-                desk.writing += 1;
+            if let Some(piece) = state.blank.pop() {
+                let number = state.next;
+                state.next += 1;
+                state.writing += 1;
                 return Some((number, piece));
             }
             if !wait {
                 return None;
             }
-            desk = self.wait(desk);
+            state = self.wait(state);
         }
     }
 
@@ -133,27 +133,27 @@ impl Script {
         let writing = catch_unwind(AssertUnwindSafe(|| {
             self.pieces.write(number, piece.bytes(), &mut patches)
         }));
-        let mut desk = self.desk();
-        desk.writing -= 1;
+        let mut state = self.state();
+        state.writing -= 1;
         match writing {
             Ok(Wrote { ready, blocks }) => {
-                desk.written.insert(number, Written { piece, patches, ready, blocks });
+                state.written.insert(number, Written { piece, patches, ready, blocks });
             }
             Err(why) => {
-                desk.stopped = true;
-                desk.broken.get_or_insert(told(&*why));
-                desk.blank.push(piece);
+                state.stopped = true;
+                state.broken.get_or_insert(told(&*why));
+                state.blank.push(piece);
             }
         }
-        // At the desk, so that who looks there and then waits (`wait_beyond`) is not waiting for this one.
+        // With the state locked, so that who looks at it and then waits (`wait_beyond`) is not waiting for this one.
         self.put.fetch_add(1, Ordering::Release);
-        drop(desk);
+        drop(state);
         self.changed.notify_all();
     }
 
     /// Writes pieces until all are started.
     fn help(&self) {
-        self.desk().others += 1;
+        self.state().others += 1;
         while let Some((number, piece)) = self.claim(true) {
             self.write(number, piece);
         }
@@ -161,7 +161,7 @@ impl Script {
 
     /// Writes a piece that nobody has started, if there is memory and too few others do; whether it did.
     pub(crate) fn write_one(&self) -> bool {
-        if self.desk().others >= ENOUGH {
+        if self.state().others >= ENOUGH {
             return false;
         }
         let Some((number, piece)) = self.claim(false) else { return false };
@@ -174,14 +174,14 @@ impl Script {
     /// # Errors
     /// A piece could not be written.
     pub(crate) fn take(&self, number: usize) -> Result<Option<Written>, Broken> {
-        let mut desk = self.desk();
-        if let Some(why) = desk.broken.take() {
+        let mut state = self.state();
+        if let Some(why) = state.broken.take() {
             return Err(Broken(why));
         }
-        let Some(mut written) = desk.written.remove(&number) else { return Ok(None) };
-        let before = desk.before;
-        desk.before += written.blocks;
-        drop(desk);
+        let Some(mut written) = state.written.remove(&number) else { return Ok(None) };
+        let before = state.before;
+        state.before += written.blocks;
+        drop(state);
         let Written { piece, patches, blocks, .. } = &mut written;
         self.pieces.settle(before, *blocks, piece.bytes(), patches);
         Ok(Some(written))
@@ -189,8 +189,8 @@ impl Script {
 
     /// Whether piece `number` is not started for lack of memory: all of it is in flight.
     pub(crate) fn lacks_memory(&self, number: usize) -> bool {
-        let desk = self.desk();
-        desk.next <= number && desk.blank.is_empty()
+        let state = self.state();
+        state.next <= number && state.blank.is_empty()
     }
 
     /// Returns when some piece has been put down that had not been when `put` was asked for, or after a while.
@@ -202,9 +202,9 @@ impl Script {
             }
             std::hint::spin_loop();
         }
-        let desk = self.desk();
+        let state = self.state();
         if self.put() == put {
-            drop(self.wait(desk));
+            drop(self.wait(state));
         }
     }
 
@@ -215,20 +215,20 @@ impl Script {
 
     /// No more pieces are started.
     pub(crate) fn give_up(&self) {
-        self.desk().stopped = true;
+        self.state().stopped = true;
         self.changed.notify_all();
     }
 
     /// Ends all writing. Gives the memory that is not in flight.
     pub(crate) fn stop(&self) -> Vec<Piece> {
         self.give_up();
-        let mut desk = self.desk();
+        let mut state = self.state();
         // A piece takes less than a millisecond.
-        while desk.writing > 0 {
-            desk = self.wait(desk);
+        while state.writing > 0 {
+            state = self.wait(state);
         }
-        let written = std::mem::take(&mut desk.written).into_values().map(|written| written.piece);
-        let blank = std::mem::take(&mut desk.blank);
+        let written = std::mem::take(&mut state.written).into_values().map(|written| written.piece);
+        let blank = std::mem::take(&mut state.blank);
         written.chain(blank).collect()
     }
 }
@@ -242,7 +242,7 @@ fn told(why: &(dyn Any + Send)) -> String {
 /// What a thread is told.
 enum Message {
     /// To help, as number `place` of `of`; and to wake those who come after it.
-    Help { script: Arc<Script>, place: usize, of: usize },
+    Help { build: Arc<PlanBuild>, place: usize, of: usize },
     /// To end.
     End,
 }
@@ -275,7 +275,7 @@ impl Writers {
     }
 
     /// Lets up to `helpers` threads write.
-    pub(crate) fn call(&self, script: &Arc<Script>, helpers: usize) {
+    pub(crate) fn call(&self, build: &Arc<PlanBuild>, helpers: usize) {
         let helpers = helpers.min(self.most);
         if helpers == 0 {
             return;
@@ -283,16 +283,16 @@ impl Writers {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = threads.get_or_insert_with(|| Threads::start(self.most));
         if threads.process == std::process::id() {
-            wake(&threads.boxes, script, 0, helpers.min(threads.boxes.len()));
+            wake(&threads.boxes, build, 0, helpers.min(threads.boxes.len()));
         }
     }
 }
 
 /// Wakes one thread, which wakes two, and so on: the one that asks has more to do.
-fn wake(boxes: &Boxes, script: &Arc<Script>, place: usize, of: usize) {
+fn wake(boxes: &Boxes, build: &Arc<PlanBuild>, place: usize, of: usize) {
     if place < of {
         // A thread that is gone helps nobody.
-        let _ = boxes[place].send(Message::Help { script: Arc::clone(script), place, of });
+        let _ = boxes[place].send(Message::Help { build: Arc::clone(build), place, of });
     }
 }
 
@@ -318,10 +318,10 @@ impl Threads {
 }
 
 fn serve(boxes: &Boxes, mail: &Receiver<Message>) {
-    while let Ok(Message::Help { script, place, of }) = mail.recv() {
-        wake(boxes, &script, 2 * place + 1, of);
-        wake(boxes, &script, 2 * place + 2, of);
-        script.help();
+    while let Ok(Message::Help { build, place, of }) = mail.recv() {
+        wake(boxes, &build, 2 * place + 1, of);
+        wake(boxes, &build, 2 * place + 2, of);
+        build.help();
     }
 }
 

@@ -9,14 +9,14 @@
 //! Views vouch for the handles in their spaces: their makers have promised so. A space that comes from safe code
 //! (`World::alloc_device`) is only opened if its handles are known.
 
-mod shelf;
+mod lazy_engines;
 
 use gapless_dtype_cuda::GpuEngine;
 use gapless_engine::{Engine, EngineError, Reducer, Typed, first_willing};
 use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "opencl")]
 use gapless_mem_opencl::OpenClDevice;
-use shelf::{EngineAnswer, Shelf};
+use lazy_engines::{EngineAnswer, LazyEngines};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The devices of one world.
 #[derive(Default)]
 pub struct Accelerators {
-    shelf: Shelf<Which, GpuEngine>,
+    lazy_engines: LazyEngines<Which, GpuEngine>,
     /// Opened, and not attached yet.
     fresh: Mutex<Vec<Arc<dyn Device>>>,
     any: AtomicBool,
@@ -171,7 +171,7 @@ impl Accelerators {
         which: Which,
         open: impl FnOnce() -> Result<GpuEngine, String>,
     ) -> Result<GpuEngine, String> {
-        let why = match self.shelf.get(which, Instant::now, open) {
+        let why = match self.lazy_engines.get(which, Instant::now, open) {
             EngineAnswer::Known(engine) => return Ok(engine),
             EngineAnswer::Opened(engine, late) => {
                 lock(&self.fresh).push(engine.device());
@@ -308,7 +308,7 @@ mod tests {
         for space in [Space::Host, Space::Pinned, Space::Fake { device: 0 }] {
             assert!(!engine.serves(space));
         }
-        assert!(accelerators.shelf.len() == 0 && !accelerators.has_fresh());
+        assert!(accelerators.lazy_engines.len() == 0 && !accelerators.has_fresh());
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         let space = Space::Cuda { device: 4_000_000 };
         for _ in 0..2 {
             assert!(!engine.serves(space));
-            assert_eq!(accelerators.shelf.len(), 1);
+            assert_eq!(accelerators.lazy_engines.len(), 1);
         }
         assert!(!accelerators.has_fresh());
     }

@@ -49,7 +49,7 @@ impl WindowCall {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct CallCounters {
     count: AtomicU64,
     bytes: AtomicU64,
     nanoseconds: AtomicU64,
@@ -59,7 +59,7 @@ struct Tally {
 #[derive(Debug)]
 pub struct Profile {
     since: Instant,
-    calls: [Tally; WindowCall::ALL.len()],
+    calls: [CallCounters; WindowCall::ALL.len()],
     sizes: [AtomicU64; SIZES],
 }
 
@@ -75,8 +75,9 @@ impl Profile {
     #[cold]
     pub fn note(&self, call: WindowCall, bytes: u64, began: Instant) {
         let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let tally = &self.calls[call as usize];
-        let numbers = [(&tally.count, 1), (&tally.bytes, bytes), (&tally.nanoseconds, took)];
+        let counters = &self.calls[call as usize];
+        let numbers =
+            [(&counters.count, 1), (&counters.bytes, bytes), (&counters.nanoseconds, took)];
         numbers.into_iter().for_each(|(sum, more)| {
             sum.fetch_add(more, Ordering::Relaxed);
         });
@@ -89,9 +90,10 @@ impl Profile {
     /// What was counted so far.
     pub fn read(&self, way: Accumulations) -> WindowProfile {
         let calls = WindowCall::ALL.iter().map(|(call, name)| {
-            let tally = &self.calls[*call as usize];
-            let [count, bytes, nanoseconds] = [&tally.count, &tally.bytes, &tally.nanoseconds]
-                .map(|number| number.load(Ordering::Relaxed));
+            let counters = &self.calls[*call as usize];
+            let [count, bytes, nanoseconds] =
+                [&counters.count, &counters.bytes, &counters.nanoseconds]
+                    .map(|number| number.load(Ordering::Relaxed));
             WindowCalls { name, count, bytes, time: Duration::from_nanos(nanoseconds) }
         });
         let sizes = self.sizes.iter().map(|count| count.load(Ordering::Relaxed));

@@ -371,7 +371,7 @@ unsafe impl Rdma for Loopback {
 }
 
 impl Loopback {
-    /// This end, which also [peeks](Rdma::single_copy_read) at its peers' memory and lets them do so to its own.
+    /// This end with [single-copy reads](Rdma::single_copy_read): of its peers' memory, and by them of its own.
     ///
     /// # Safety
     /// What [`single_copy_key`](Rdma::single_copy_key) is asked for is valid for reads, and nothing writes it, as long

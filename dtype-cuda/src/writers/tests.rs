@@ -66,30 +66,30 @@ fn alone(layout: &Layout, spec: &PlanSpec, piece_bytes: usize) -> (Plan, usize) 
 }
 
 /// Picks up all pieces in order, and gives the memory back.
-fn pick_up(script: &Script, plan: &mut Plan) -> Result<(), Broken> {
-    for number in 0..script.count() {
+fn pick_up(build: &PlanBuild, plan: &mut Plan) -> Result<(), Broken> {
+    for number in 0..build.count() {
         let mut written = loop {
-            let put = script.put();
-            if let Some(written) = script.take(number)? {
+            let put = build.put();
+            if let Some(written) = build.take(number)? {
                 break written;
             }
-            if !script.write_one() {
-                script.wait_beyond(put);
+            if !build.write_one() {
+                build.wait_beyond(put);
             }
         };
         plan.put(written.piece.bytes(), &written.patches, written.ready);
-        script.give(written.piece);
+        build.give(written.piece);
     }
     Ok(())
 }
 
 /// A plan to be written. A test that fails gives it up, so that its writers end.
-struct Started(Arc<Script>);
+struct Started(Arc<PlanBuild>);
 
 impl std::ops::Deref for Started {
-    type Target = Arc<Script>;
+    type Target = Arc<PlanBuild>;
 
-    fn deref(&self) -> &Arc<Script> {
+    fn deref(&self) -> &Arc<PlanBuild> {
         &self.0
     }
 }
@@ -103,9 +103,9 @@ impl Drop for Started {
 }
 
 fn begin(pieces: Pieces, memory: usize, piece_bytes: usize) -> Started {
-    let script = Script::new(pieces);
-    (0..memory).for_each(|_| script.give(StagingRings::plain(piece_bytes)));
-    Started(script)
+    let build = PlanBuild::new(pieces);
+    (0..memory).for_each(|_| build.give(StagingRings::plain(piece_bytes)));
+    Started(build)
 }
 
 #[test]
@@ -133,14 +133,14 @@ fn several_threads_write_what_one_writes() {
             assert_eq!((want.ready, want.patched), (spec.size, want.bytes.len()));
             // From one piece of memory for all to one for each.
             let memory = 1 + rng.index(count + 2);
-            let script =
+            let build =
                 begin(Pieces::of(&layout, &spec, piece_bytes).unwrap(), memory, piece_bytes);
-            pool.call(&script, script.count());
+            pool.call(&build, build.count());
             let mut plan = Plan::of(&spec);
-            pick_up(&script, &mut plan).unwrap();
+            pick_up(&build, &mut plan).unwrap();
             assert!(plan.bytes == want.bytes, "{writers} writers, case {case}");
             assert_eq!((plan.ready, plan.patched), (want.ready, want.patched));
-            assert_eq!(script.stop().len(), memory, "all memory is back");
+            assert_eq!(build.stop().len(), memory, "all memory is back");
             tables += usize::from(lengths.len() > 1 && !walked);
             most = most.max(count);
         }
@@ -161,10 +161,10 @@ fn plans_of_several_threads_share_the_writers() {
                     let layout = layout(&mut rng, 2000, &[1, 2, 3]);
                     let spec = PlanSpec::of(&layout);
                     let (want, _) = alone(&layout, &spec, 2048);
-                    let script = begin(Pieces::of(&layout, &spec, 2048).unwrap(), 3, 2048);
-                    pool.call(&script, script.count());
+                    let build = begin(Pieces::of(&layout, &spec, 2048).unwrap(), 3, 2048);
+                    pool.call(&build, build.count());
                     let mut plan = Plan::of(&spec);
-                    pick_up(&script, &mut plan).unwrap();
+                    pick_up(&build, &mut plan).unwrap();
                     assert!(plan.bytes == want.bytes);
                 }
             });
@@ -180,16 +180,16 @@ fn a_writer_that_panics_is_told_of_and_loses_nothing() {
     for writers in [1, 3] {
         let pool = Writers::new(writers);
         // Memory that is shorter than pieces are.
-        let script = begin(Pieces::of(&layout, &spec, 2048).unwrap(), 4, 100);
-        pool.call(&script, script.count());
+        let build = begin(Pieces::of(&layout, &spec, 2048).unwrap(), 4, 100);
+        pool.call(&build, build.count());
         let mut plan = Plan::of(&spec);
-        let Err(Broken(why)) = pick_up(&script, &mut plan) else { panic!("it was written") };
+        let Err(Broken(why)) = pick_up(&build, &mut plan) else { panic!("it was written") };
         assert!(!why.is_empty());
-        assert_eq!(script.stop().len(), 4);
+        assert_eq!(build.stop().len(), 4);
         // The threads go on.
-        let script = begin(Pieces::of(&layout, &spec, 2048).unwrap(), 4, 2048);
-        pool.call(&script, script.count());
-        pick_up(&script, &mut plan).unwrap();
+        let build = begin(Pieces::of(&layout, &spec, 2048).unwrap(), 4, 2048);
+        pool.call(&build, build.count());
+        pick_up(&build, &mut plan).unwrap();
         assert!(plan.bytes == alone(&layout, &spec, 2048).0.bytes);
     }
 }
@@ -201,25 +201,25 @@ fn writing_that_is_given_up_ends_and_gives_its_memory_back() {
     let spec = PlanSpec::of(&layout);
     let pool = Writers::new(5);
     for taken in 0..12 {
-        let script = begin(Pieces::of(&layout, &spec, 4096).unwrap(), 6, 4096);
-        pool.call(&script, script.count());
+        let build = begin(Pieces::of(&layout, &spec, 4096).unwrap(), 6, 4096);
+        pool.call(&build, build.count());
         let mut held = Vec::new();
         for number in 0..taken {
-            if script.write_one()
-                && let Some(written) = script.take(number).unwrap()
+            if build.write_one()
+                && let Some(written) = build.take(number).unwrap()
             {
                 held.push(written.piece);
             }
         }
-        assert_eq!(script.stop().len() + held.len(), 6, "after {taken}");
-        assert!(!script.write_one(), "nothing is started any more");
+        assert_eq!(build.stop().len() + held.len(), 6, "after {taken}");
+        assert!(!build.write_one(), "nothing is started any more");
     }
     // Dropped while a plan is being written: the threads end.
-    let script = begin(Pieces::of(&layout, &spec, 4096).unwrap(), 6, 4096);
-    pool.call(&script, script.count());
-    script.give_up();
+    let build = begin(Pieces::of(&layout, &spec, 4096).unwrap(), 6, 4096);
+    pool.call(&build, build.count());
+    build.give_up();
     drop(pool);
-    assert_eq!(script.stop().len(), 6);
+    assert_eq!(build.stop().len(), 6);
 }
 
 #[test]
@@ -228,10 +228,10 @@ fn one_writer_starts_no_thread() {
     let layout = layout(&mut rng, 3000, &[1, 2, 3]);
     let spec = PlanSpec::of(&layout);
     let pool = Writers::new(1);
-    let script = begin(Pieces::of(&layout, &spec, 4096).unwrap(), 2, 4096);
-    pool.call(&script, script.count());
+    let build = begin(Pieces::of(&layout, &spec, 4096).unwrap(), 2, 4096);
+    pool.call(&build, build.count());
     assert!(pool.threads.lock().unwrap().is_none());
     let mut plan = Plan::of(&spec);
-    pick_up(&script, &mut plan).unwrap();
+    pick_up(&build, &mut plan).unwrap();
     assert!(plan.bytes == alone(&layout, &spec, 4096).0.bytes);
 }

@@ -1,6 +1,6 @@
-//! Things that are opened when first needed, kept if that succeeds, and tried again later if not.
+//! Engines that are opened when first needed, kept if that succeeds, and tried again later if not.
 //!
-//! Each thing has its own lock while it is being opened: callers that want the same one wait for it, callers that
+//! Each engine has its own lock while it is being opened: callers that want the same one wait for it, callers that
 //! want another do not. Opening a device takes from milliseconds to seconds.
 
 use super::lock;
@@ -13,8 +13,8 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 /// … up to this.
 const RETRY_MAX: Duration = Duration::from_secs(64);
 
-/// Things of type `E` by what they are for.
-pub(super) struct Shelf<K, E> {
+/// Engines of type `E`, by their devices.
+pub(super) struct LazyEngines<K, E> {
     known: Mutex<Vec<(K, EngineSlot<E>)>>,
 }
 
@@ -46,14 +46,14 @@ pub(super) enum EngineAnswer<E> {
     FailedBefore,
 }
 
-impl<K, E> Default for Shelf<K, E> {
-    fn default() -> Shelf<K, E> {
-        Shelf { known: Mutex::default() }
+impl<K, E> Default for LazyEngines<K, E> {
+    fn default() -> LazyEngines<K, E> {
+        LazyEngines { known: Mutex::default() }
     }
 }
 
-impl<K: Copy + PartialEq, E: Clone> Shelf<K, E> {
-    /// The thing for `key`; opened by `open` if it is not there and no attempt has just failed.
+impl<K: Copy + PartialEq, E: Clone> LazyEngines<K, E> {
+    /// The engine for `key`; opened by `open` if it is not there and no attempt has just failed.
     pub(super) fn get(
         &self,
         key: K,
@@ -63,7 +63,7 @@ impl<K: Copy + PartialEq, E: Clone> Shelf<K, E> {
         let attempts = {
             let mut known = lock(&self.known);
             match known.iter().find(|(other, _)| *other == key) {
-                Some((_, EngineSlot::Open(thing))) => return EngineAnswer::Known(thing.clone()),
+                Some((_, EngineSlot::Open(engine))) => return EngineAnswer::Known(engine.clone()),
                 Some((_, EngineSlot::Closed(attempts))) => Arc::clone(attempts),
                 None => {
                     let none = Attempts { open: None, failures: 0, next: None };
@@ -74,20 +74,20 @@ impl<K: Copy + PartialEq, E: Clone> Shelf<K, E> {
             }
         };
         let mut attempts = lock(&attempts);
-        if let Some(thing) = &attempts.open {
-            return EngineAnswer::Known(thing.clone());
+        if let Some(engine) = &attempts.open {
+            return EngineAnswer::Known(engine.clone());
         }
         if attempts.next.is_some_and(|next| now() < next) {
             return EngineAnswer::FailedBefore;
         }
         match open() {
-            Ok(thing) => {
-                attempts.open = Some(thing.clone());
+            Ok(engine) => {
+                attempts.open = Some(engine.clone());
                 let mut known = lock(&self.known);
                 if let Some((_, slot)) = known.iter_mut().find(|(other, _)| *other == key) {
-                    *slot = EngineSlot::Open(thing.clone());
+                    *slot = EngineSlot::Open(engine.clone());
                 }
-                EngineAnswer::Opened(thing, attempts.failures > 0)
+                EngineAnswer::Opened(engine, attempts.failures > 0)
             }
             Err(why) => {
                 let wait = RETRY_MIN.saturating_mul(1 << attempts.failures.min(16)).min(RETRY_MAX);
@@ -115,17 +115,17 @@ mod tests {
 
     #[test]
     fn what_is_open_is_not_opened_again() {
-        let shelf = Shelf::default();
-        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), EngineAnswer::Opened('a', false));
+        let engines = LazyEngines::default();
+        assert_eq!(engines.get(1, Instant::now, || Ok('a')), EngineAnswer::Opened('a', false));
         let never = || panic!("it is there");
-        assert_eq!(shelf.get(1, Instant::now, never), EngineAnswer::Known('a'));
-        assert_eq!(shelf.get(2, Instant::now, || Ok('b')), EngineAnswer::Opened('b', false));
-        assert_eq!(shelf.len(), 2);
+        assert_eq!(engines.get(1, Instant::now, never), EngineAnswer::Known('a'));
+        assert_eq!(engines.get(2, Instant::now, || Ok('b')), EngineAnswer::Opened('b', false));
+        assert_eq!(engines.len(), 2);
     }
 
     #[test]
     fn a_failure_stands_for_a_while_and_longer_each_time() {
-        let shelf: Shelf<u8, char> = Shelf::default();
+        let engines: LazyEngines<u8, char> = LazyEngines::default();
         let clock = Cell::new(Instant::now());
         let tries = Cell::new(0);
         let fail = || {
@@ -133,28 +133,28 @@ mod tests {
             Err("busy".to_owned())
         };
         for (failures, seconds) in (1..).zip([1, 2, 4, 8, 16, 32, 64, 64, 64]) {
-            let found = shelf.get(1, || clock.get(), fail);
+            let found = engines.get(1, || clock.get(), fail);
             assert_eq!(found, EngineAnswer::Failed("busy".to_owned(), failures));
             let long = Duration::from_secs(seconds);
             let failed = clock.get();
             clock.set(failed + long - Duration::from_nanos(1));
-            assert_eq!(shelf.get(1, || clock.get(), fail), EngineAnswer::FailedBefore);
+            assert_eq!(engines.get(1, || clock.get(), fail), EngineAnswer::FailedBefore);
             clock.set(failed + long);
         }
         assert_eq!(tries.get(), 9);
-        assert_eq!(shelf.get(1, || clock.get(), || Ok('a')), EngineAnswer::Opened('a', true));
-        assert_eq!(shelf.get(1, || clock.get(), fail), EngineAnswer::Known('a'));
+        assert_eq!(engines.get(1, || clock.get(), || Ok('a')), EngineAnswer::Opened('a', true));
+        assert_eq!(engines.get(1, || clock.get(), fail), EngineAnswer::Known('a'));
     }
 
     /// One is opened slowly: another can be had meanwhile, and who wants the same one gets it, opened once.
     #[test]
     fn opening_one_does_not_hold_up_another() {
-        let shelf: Shelf<u8, char> = Shelf::default();
+        let engines: LazyEngines<u8, char> = LazyEngines::default();
         let opened = AtomicU32::new(0);
         let (started, has_started) = channel();
         let (go_on, may_go_on) = channel::<()>();
         std::thread::scope(|threads| {
-            let (shelf, opened) = (&shelf, &opened);
+            let (engines, opened) = (&engines, &opened);
             threads.spawn(move || {
                 let slowly = || {
                     opened.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +162,7 @@ mod tests {
                     may_go_on.recv().unwrap();
                     Ok('a')
                 };
-                assert_eq!(shelf.get(1, Instant::now, slowly), EngineAnswer::Opened('a', false));
+                assert_eq!(engines.get(1, Instant::now, slowly), EngineAnswer::Opened('a', false));
             });
             has_started.recv().unwrap();
             let same = threads.spawn(|| {
@@ -170,9 +170,9 @@ mod tests {
                     opened.fetch_add(1, Ordering::Relaxed);
                     Ok('c')
                 };
-                shelf.get(1, Instant::now, again)
+                engines.get(1, Instant::now, again)
             });
-            assert_eq!(shelf.get(2, Instant::now, || Ok('b')), EngineAnswer::Opened('b', false));
+            assert_eq!(engines.get(2, Instant::now, || Ok('b')), EngineAnswer::Opened('b', false));
             go_on.send(()).unwrap();
             assert_eq!(same.join().unwrap(), EngineAnswer::Known('a'));
         });
@@ -181,11 +181,11 @@ mod tests {
 
     #[test]
     fn an_attempt_that_panics_is_one_that_may_be_made_again() {
-        let shelf: Shelf<u8, char> = Shelf::default();
+        let engines: LazyEngines<u8, char> = LazyEngines::default();
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            shelf.get(1, Instant::now, || panic!("in the driver"))
+            engines.get(1, Instant::now, || panic!("in the driver"))
         }));
         assert!(caught.is_err());
-        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), EngineAnswer::Opened('a', false));
+        assert_eq!(engines.get(1, Instant::now, || Ok('a')), EngineAnswer::Opened('a', false));
     }
 }
