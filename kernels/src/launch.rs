@@ -133,8 +133,8 @@ pub enum Unfit {
     /// Lengths or counts of 0, or sizes beyond 63 bits.
     #[error("numbers that describe no stream")]
     Numbers,
-    /// A side of a reduction that is neither a grid nor one stretch, whose blocks cut elements, or whose elements lie at
-    /// odd addresses: it has to be packed before.
+    /// A side of a reduction that is neither a grid nor one contiguous span, whose blocks cut elements, or whose
+    /// elements lie at odd addresses: it has to be packed before.
     #[error("elements that kernels do not combine where they lie")]
     Scattered,
     /// No reduction, or one that takes several.

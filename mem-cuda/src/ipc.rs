@@ -263,7 +263,7 @@ impl CudaDevice {
 
     /// Whether the driver copies rows to or from this memory slower than kernels do: it is another process's, of an
     /// allocation whose length is no multiple of 1 MiB. (Driver 580, between two H200s: 300 to 328 instead of 358 to
-    /// 387 GB/s. Within a process, and in one stretch, it is as fast as ever.)
+    /// 387 GB/s. Within a process, and in one contiguous span, it is as fast as ever.)
     #[must_use]
     pub fn copies_rows_slowly(&self, region: Region) -> bool {
         const STEP: u64 = 1 << 20;

@@ -131,7 +131,7 @@ impl DeviceMemory {
         }
     }
 
-    /// The same as elements, of which engines see only bytes where they lie in one stretch.
+    /// The same as elements, of which engines see only bytes where they lie in one contiguous span.
     pub(crate) fn elements(
         &self,
         target: &Typed,
@@ -231,9 +231,9 @@ impl DeviceMemory {
             return Ok(true);
         }
         match (origin.as_contiguous(), origin.space()) {
-            (Some(stretch), space) if space.cpu_accessible() => {
+            (Some(contiguous), space) if space.cpu_accessible() => {
                 // SAFETY: the caller's promise, and as in `load`.
-                ended(unsafe { self.engine.unpack(stretch, &typed, all, &[]) })?;
+                ended(unsafe { self.engine.unpack(contiguous, &typed, all, &[]) })?;
             }
             (_, space) if space == typed.space() => {
                 // SAFETY: as above. Where the two overlap, bytes are arbitrary: MPI forbids it, and no reference covers
@@ -260,9 +260,9 @@ impl DeviceMemory {
             return Ok(true);
         }
         match (origin.as_contiguous(), origin.space()) {
-            (Some(stretch), space) if space.cpu_accessible() => {
+            (Some(contiguous), space) if space.cpu_accessible() => {
                 // SAFETY: the caller's promise, and as in `load`.
-                ended(unsafe { self.engine.pack(&typed, all, stretch, &[]) })?;
+                ended(unsafe { self.engine.pack(&typed, all, contiguous, &[]) })?;
             }
             (_, space) if space == typed.space() => {
                 // SAFETY: as in `store_from`.

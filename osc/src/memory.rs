@@ -76,9 +76,9 @@ pub(crate) fn for_each_run(
     let length = |len: u64| usize::try_from(len).map_err(|_| Fault::Outside);
     target.check_range(&range).map_err(|_| Fault::Outside)?;
     let start = target.region().offset();
-    if let Some(stretch) = target.contiguous_start() {
+    if let Some(first) = target.contiguous_start() {
         let len = length(range.end - range.start)?;
-        return if len == 0 { Ok(()) } else { visit(start + stretch + range.start, 0, len) };
+        return if len == 0 { Ok(()) } else { visit(start + first + range.start, 0, len) };
     }
     if let Shape::Strided { displacement, len, dims } = target.layout().shape()
         && let [Dim { stride, .. }] = dims[..]
@@ -140,8 +140,8 @@ pub(crate) fn load(
     for_each_run(target, range, |offset, at, len| memory.load(offset, &mut into[at..at + len]))
 }
 
-/// The stripes that the elements of `range` lie in; those that are atomic must be aligned. `misalignment`: of the window's
-/// first byte, modulo 8 or more.
+/// The stripes that the elements of `range` lie in; those that are atomic must be aligned. `misalignment`: of the
+/// window's first byte, modulo 8 or more.
 #[inline]
 pub(crate) fn stripes(
     misalignment: u64,
@@ -250,12 +250,13 @@ fn change_many(
     })
 }
 
-/// How much of a range is changed at once, from its start: what lies in one stripe, if the target is one stretch.
+/// How much of a range is changed at once, from its start: what lies in one stripe, if the target is one contiguous
+/// span.
 #[inline]
 pub(crate) fn part(target: &Typed, range: &Range<u64>, width: u64) -> Range<u64> {
     let most = match target.contiguous_start() {
-        Some(stretch) => {
-            let offset = target.region().offset() + stretch + range.start;
+        Some(first) => {
+            let offset = target.region().offset() + first + range.start;
             Stripes::rest(offset).next_multiple_of(width)
         }
         None => PART / width * width,

@@ -84,9 +84,10 @@ impl Window {
         let start = at.displacement.saturating_mul(member.unit);
         let plain = at.shape.is_none().then(|| origin.contiguous_start()).flatten();
         let target = match (&at.shape, plain) {
-            (None, Some(stretch)) => {
+            (None, Some(contiguous)) => {
                 // One run, there as here.
-                let first = i128::from(start) + i128::from(stretch) - i128::from(origin.origin());
+                let first =
+                    i128::from(start) + i128::from(contiguous) - i128::from(origin.origin());
                 let end = first + i128::from(origin.packed_bytes());
                 match u64::try_from(first) {
                     Ok(first) if end <= i128::from(bytes) => {

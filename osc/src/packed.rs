@@ -15,7 +15,7 @@ const CHUNK: u64 = 16 << 10;
 /// The same where a device has the memory: each time costs a way to it.
 const DEVICE_CHUNK: u64 = 1 << 20;
 
-/// The bytes of a packed stream that is one stretch in memory of the host.
+/// The bytes of a packed stream that is one contiguous span in memory of the host.
 ///
 /// # Safety
 /// For all of `'a`, `typed` describes memory that is valid for reads, and that nobody writes.
@@ -45,7 +45,7 @@ pub unsafe fn contiguous_span_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
     Some(unsafe { std::slice::from_raw_parts_mut(region.as_ptr()?, len) })
 }
 
-/// The displacement of an operation on one stretch that lies at the target as it lies here.
+/// The displacement of an operation on one contiguous span that lies at the target as it lies here.
 #[inline]
 #[must_use]
 pub fn plain_displacement(typed: &Typed, at: &Place) -> Option<u64> {

@@ -1,5 +1,5 @@
 //! Operations on memory that is mapped, straight between it and the origin's memory: where both sides are equal runs at
-//! equal distances, such as stretches, rows and columns. Everything else is packed first, and takes the way of
+//! equal distances, such as contiguous spans, rows and columns. Everything else is packed first, and takes the way of
 //! `operate.rs`; so does what is wrong, for the reason.
 //!
 //! Units: bytes.
@@ -90,8 +90,8 @@ impl Grid {
     }
 }
 
-/// Both sides of an operation.
-struct Straight<'w> {
+/// Both sides of an operation whose runs are loaded and stored directly.
+struct DirectRuns<'w> {
     exposure: &'w Exposure,
     runs: Runs,
     /// Where the origin's first run begins, in memory that the processor reaches, and from one to the next.
@@ -100,12 +100,12 @@ struct Straight<'w> {
 }
 
 impl Window {
-    fn straight(&self, access: &Access, origin: &Typed) -> Option<Straight<'_>> {
+    fn direct_runs(&self, access: &Access, origin: &Typed) -> Option<DirectRuns<'_>> {
         let (_, exposure) = self.reached(access.rank)?;
         let target = &access.target;
         let (ours, theirs) = Grid::of(origin)?.alike(Grid::of(target)?)?;
         let first = usize::try_from(ours.first).ok()?;
-        Some(Straight {
+        Some(DirectRuns {
             exposure,
             runs: theirs.runs(target.region().offset())?,
             start: origin.region().as_ptr()?.wrapping_add(first),
@@ -113,8 +113,8 @@ impl Window {
         })
     }
 
-    /// [`put`](Window::put) of all that `origin` describes, as it lies there. `false`: it takes another way, and nothing was
-    /// done.
+    /// [`put`](Window::put) of all that `origin` describes, as it lies there. `false`: it takes another way, and
+    /// nothing was done.
     ///
     /// # Safety
     /// During the call, `origin` describes memory that is valid for reads, and that nobody writes.
@@ -127,7 +127,8 @@ impl Window {
         access: &Access,
         origin: &Typed,
     ) -> Result<bool, WindowError> {
-        let Some(Straight { exposure, runs, start, stride }) = self.straight(access, origin) else {
+        let Some(DirectRuns { exposure, runs, start, stride }) = self.direct_runs(access, origin)
+        else {
             // SAFETY: the caller's promise.
             return unsafe { self.put_typed(driver, access, origin) };
         };
@@ -138,12 +139,12 @@ impl Window {
         Ok(true)
     }
 
-    /// [`get`](Window::get) of all that `origin` describes, to where it lies. `false`: it takes another way, and nothing was
-    /// done.
+    /// [`get`](Window::get) of all that `origin` describes, to where it lies. `false`: it takes another way, and
+    /// nothing was done.
     ///
     /// # Safety
-    /// During the call, `origin` describes memory that is valid for reads and writes, has no byte twice, and nobody else
-    /// touches it.
+    /// During the call, `origin` describes memory that is valid for reads and writes, has no byte twice, and nobody
+    /// else touches it.
     ///
     /// # Errors
     /// As `get`.
@@ -153,7 +154,8 @@ impl Window {
         access: &Access,
         origin: &Typed,
     ) -> Result<bool, WindowError> {
-        let Some(Straight { exposure, runs, start, stride }) = self.straight(access, origin) else {
+        let Some(DirectRuns { exposure, runs, start, stride }) = self.direct_runs(access, origin)
+        else {
             // SAFETY: the caller's promise.
             return unsafe { self.get_typed(driver, access, origin) };
         };
@@ -181,7 +183,7 @@ impl Window {
         if access.packed_bytes() == 0 {
             return Ok(true);
         }
-        let Some(straight) = self.straight(access, origin) else {
+        let Some(direct) = self.direct_runs(access, origin) else {
             // SAFETY: the caller's promise.
             return unsafe { self.accumulate_typed(driver, (access, op), (origin, at)) };
         };
@@ -189,7 +191,7 @@ impl Window {
         let (Some(number), None) = (arithmetic.sum(), self.key(access.rank)) else {
             return Ok(false);
         };
-        let Straight { exposure, runs, start, stride } = straight;
+        let DirectRuns { exposure, runs, start, stride } = direct;
         if runs.len as u64 > PART {
             let (mut from, mut offset) = (start, runs.offset);
             for _ in 0..runs.count {
@@ -208,8 +210,8 @@ impl Window {
         Ok(true)
     }
 
-    /// Adds numbers to a stretch: of several stripes at once if all are free, as mutexes that are taken together cost less,
-    /// else of one after the other.
+    /// Adds numbers to a contiguous span: of several stripes at once if all are free, as mutexes that are taken
+    /// together cost less, else of one after the other.
     #[inline]
     pub(crate) fn add_to_span<D: Driver>(
         &self,
@@ -241,8 +243,8 @@ impl Window {
         Ok(())
     }
 
-    /// Adds numbers to runs that are shorter than a part, some at a time; one at a time where others have a mutex of those:
-    /// who waits for many, and keeps none, might wait for ever.
+    /// Adds numbers to runs that are shorter than a part, some at a time; one at a time where others have a mutex of
+    /// those: who waits for many, and keeps none, might wait for ever.
     ///
     /// # Safety
     /// As [`Atomics::add_runs`](gapless_mem::Atomics::add_runs).

@@ -34,7 +34,7 @@ impl Window {
         let Pieces { head, range, bytes, element } = pieces;
         let process = self.members[access.rank as usize].process;
         let target = &access.target;
-        let stretch = target.contiguous_start().map(|stretch| target.region().offset() + stretch);
+        let contiguous = target.contiguous_start().map(|start| target.region().offset() + start);
         let mut at = range.start;
         let is_swap = head.kind == WindowMessage::Compare;
         let whom = || Some(process);
@@ -57,7 +57,7 @@ impl Window {
                 };
                 let room = (room / element).max(1) * element;
                 let len = room.min(range.end - at);
-                let layout = match stretch {
+                let layout = match contiguous {
                     Some(_) => 0,
                     None => match self.osc().core().tell(bml, process, target.layout())? {
                         Ok(id) => id,
@@ -67,8 +67,12 @@ impl Window {
                 let head = Head {
                     token: token.unwrap_or(0),
                     layout,
-                    origin: stretch.unwrap_or(target.origin()),
-                    count: if stretch.is_some() { target.packed_bytes() } else { target.count() },
+                    origin: contiguous.unwrap_or(target.origin()),
+                    count: if contiguous.is_some() {
+                        target.packed_bytes()
+                    } else {
+                        target.count()
+                    },
                     start: at,
                     length: len,
                     ..head

@@ -1,5 +1,5 @@
-//! Operations on one stretch of a target that is mapped: what most are, and so the shortest way to do them. Whatever is
-//! unusual, or wrong, takes the way of `operate.rs`, which has the reason.
+//! Operations on one contiguous span of a target that is mapped: what most are, and so the shortest way to do them.
+//! Whatever is unusual, or wrong, takes the way of `operate.rs`, which has the reason.
 
 use crate::arithmetic::{Quick, is_swapped, read};
 use crate::exposure::Exposure;
@@ -18,7 +18,7 @@ pub struct Span<'w> {
 }
 
 impl Window {
-    /// The bytes that an operation on one stretch is about, which lies there as it lies here: checked as
+    /// The bytes that an operation on one contiguous span is about, which lies there as it lies here: checked as
     /// [`access`](Window::access) does, and more quickly. `None`: the target is not mapped, accumulations
     /// are tasks, or `access` has the reason.
     #[must_use]
@@ -36,8 +36,8 @@ impl Window {
         (end <= member.bytes).then_some(Span { rank, exposure, offset })
     }
 
-    /// [`lock`](Window::lock), if the rank is mapped and its lock is free. `false`: it takes another way, whatever the reason
-    /// is. Nothing was done then.
+    /// [`lock`](Window::lock), if the rank is mapped and its lock is free. `false`: it takes another way, whatever the
+    /// reason is. Nothing was done then.
     #[must_use]
     #[inline]
     pub fn lock_now<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> bool {
@@ -114,11 +114,12 @@ impl Window {
         loaded
     }
 
-    /// Numbers of a span, to which others are added. `false`: it takes another way, whatever the reason is. Nothing was done
-    /// then.
+    /// Numbers of a span, to which others are added. `false`: it takes another way, whatever the reason is. Nothing was
+    /// done then.
     ///
     /// # Errors
-    /// Whoever has a mutex that is needed is lost, and may live. In a box: then there is nothing to move if all is well.
+    /// Whoever has a mutex that is needed is lost, and may live. In a box: then there is nothing to move if all is
+    /// well.
     #[inline]
     pub fn add_span<D: Driver>(
         &self,
@@ -140,8 +141,8 @@ impl Window {
         Ok(true)
     }
 
-    /// One number of a span, combined with another; gives what was there. `None`: it takes another way, whatever the reason
-    /// is. Nothing was done then.
+    /// One number of a span, combined with another; gives what was there. `None`: it takes another way, whatever the
+    /// reason is. Nothing was done then.
     #[inline]
     pub fn change_span<D: Driver>(
         &self,
@@ -157,7 +158,8 @@ impl Window {
         self.change_one(driver, span, width, |old| quick.change(old, read(bytes)))
     }
 
-    /// One integer, logical or byte of a span, replaced by `swap` if it is `compare`; as [`change_span`](Window::change_span).
+    /// One integer, logical or byte of a span, replaced by `swap` if it is `compare`; as
+    /// [`change_span`](Window::change_span).
     #[inline]
     pub fn swap_span<D: Driver>(
         &self,

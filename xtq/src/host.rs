@@ -13,9 +13,9 @@
 //! | `heap.rs` | memory for rings |
 //! | `serve.rs`, `serve/{own,far,offers}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
-//! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held, but sources of payloads
-//! ([`Gather`](crate::Gather), which says what they must not do). Signals are counted and the world's wake-up is rung
-//! after it is released. Queues, signals and buffers have locks of their own, which are taken last.
+//! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held, but sources of
+//! payloads ([`Gather`](crate::Gather), which says what they must not do). Signals are counted and the world's wake-up
+//! is rung after it is released. Queues, signals and buffers have locks of their own, which are taken last.
 
 mod config;
 mod flush;
@@ -93,8 +93,8 @@ struct XtqState {
 }
 
 impl XtqState {
-    /// From now on the signal ends when a rank is lost that was to count it down, or when this process has left; now, if
-    /// that has happened.
+    /// From now on the signal ends when a rank is lost that was to count it down, or when this process has left; now,
+    /// if that has happened.
     fn watch(&mut self, signal: &Signal) {
         self.watched.retain(|_, watched| watched.upgrade().is_some());
         self.watched.insert(signal.name(), signal.downgrade());
@@ -274,8 +274,8 @@ impl Xtq {
         Xtq::attach_at(bml, flush::TAG, config)
     }
 
-    /// The same, of messages with another tag: an end beside the first, which knows nothing of it. A layer above has its own
-    /// so, and indices, queues and receive buffers that are not its users'.
+    /// The same, of messages with another tag: an end beside the first, which knows nothing of it. A layer above has
+    /// its own so, and indices, queues and receive buffers that are not its users'.
     ///
     /// # Errors
     /// The tag is taken.
@@ -365,8 +365,8 @@ impl Xtq {
         }
     }
 
-    /// As [`put`](Xtq::put), for a put that does not go [directly](Xtq::put_direct) into a ring. If there is no room for
-    /// it, gives it back.
+    /// As [`put`](Xtq::put), for a put that does not go [directly](Xtq::put_direct) into a ring. If there is no room
+    /// for it, gives it back.
     ///
     /// # Errors
     /// As [`put`](Xtq::put), otherwise.
@@ -399,8 +399,8 @@ impl Xtq {
     /// [`take_outcomes`](Xtq::take_outcomes) sees its end, and the next [`advance`](Xtq::advance) may come later.
     /// It takes one lock, which is held for some tens of nanoseconds.
     ///
-    /// It makes this end not [quiet](Xtq::is_quiet), and then executes a sequentially consistent fence. So whoever says that
-    /// it falls asleep, fences, and finds this end quiet, is seen by the caller.
+    /// It makes this end not [quiet](Xtq::is_quiet), and then executes a sequentially consistent fence. So whoever says
+    /// that it falls asleep, fences, and finds this end quiet, is seen by the caller.
     ///
     /// # Errors
     /// The put, as it was: [`try_put`](Xtq::try_put) sends it, or says what is wrong with it.
@@ -429,8 +429,8 @@ impl Xtq {
     }
 
     /// Takes the outcomes of puts that lie in rings, and ends their signals: the quick part of
-    /// [`advance`](Xtq::advance), which has to be called now and then all the same. Gives how many; `None`: nothing lies
-    /// in a ring.
+    /// [`advance`](Xtq::advance), which has to be called now and then all the same. Gives how many; `None`: nothing
+    /// lies in a ring.
     pub fn take_outcomes(&self) -> Option<usize> {
         let drain = self.inner.rings.drain_completions();
         let (done, is_any, is_left) = (drain.done, drain.is_any, drain.is_left);
@@ -457,8 +457,8 @@ impl Xtq {
     }
 
     /// Posts a receive buffer, for payloads up to its capacity: one that was [taken](crate::Task::take_payload) with a
-    /// short payload in it has not shrunk. The next payload that it is the shortest for goes into it; when that task has
-    /// ended, the buffer is posted again.
+    /// short payload in it has not shrunk. The next payload that it is the shortest for goes into it; when that task
+    /// has ended, the buffer is posted again.
     pub fn post(&self, mut buffer: Vec<u8>) {
         buffer.resize(buffer.capacity(), 0);
         self.inner.with(|state| state.target.posted.post(buffer));
@@ -517,8 +517,8 @@ impl Xtq {
             })
     }
 
-    /// Whether a put has to end in [time](Put::within): then [`advance`](Xtq::advance) is to be called now and then, though
-    /// it is [quiet](Xtq::is_quiet). One load.
+    /// Whether a put has to end in [time](Put::within): then [`advance`](Xtq::advance) is to be called now and then,
+    /// though it is [quiet](Xtq::is_quiet). One load.
     #[inline]
     #[must_use]
     pub fn is_timed(&self) -> bool {
@@ -533,7 +533,8 @@ impl Xtq {
     }
 
     /// Whether all is over that was put from here, and all that was put here has run. After
-    /// [`abandon`](Xtq::abandon): whether no task runs any more, so that what kernels were registered with may be freed.
+    /// [`abandon`](Xtq::abandon): whether no task runs any more, so that what kernels were registered with may be
+    /// freed.
     #[must_use]
     pub fn has_settled(&self) -> bool {
         // In this order: a task that ends has something to say.
@@ -558,8 +559,8 @@ impl Xtq {
     /// The process has left, or is given up: nothing that arrives is looked at, tasks that have not begun are dropped,
     /// all puts and signals of tasks end. A task that runs goes on, and no peer hears of its end;
     /// [`has_settled`](Xtq::has_settled) does.
-    /// Gives what users have left here: dropping it may run their code. Its worker was told to leave: what others of the
-    /// process give back of an accelerator meanwhile may wait for that.
+    /// Gives what users have left here: dropping it may run their code. Its worker was told to leave: what others of
+    /// the process give back of an accelerator meanwhile may wait for that.
     #[must_use = "it may be a user's, and should be dropped without a lock"]
     pub fn abandon(&self) -> Box<dyn Any + Send> {
         let (target, dropped) = self.inner.with(|state| {

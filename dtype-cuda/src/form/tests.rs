@@ -51,7 +51,7 @@ fn name(form: &Form) -> &'static str {
         Form::Contiguous { .. } => "contiguous",
         Form::Strided(_) => "strided",
         Form::Affine(_) => "affine",
-        Form::Spans(_) => "stretches",
+        Form::Spans(_) => "spans",
         Form::Listed(_) => "listed",
         Form::Mapped(_) => "mapped",
     }

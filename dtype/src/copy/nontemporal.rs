@@ -99,7 +99,7 @@ pub(super) unsafe fn run(level: Level, piece: Piece, far: *const u8) {
     let mut at = 0;
     // A part at a time, between which the place asked for may turn to `far`.
     while at < whole {
-        let lines = (whole - at).min(STRETCH);
+        let lines = (whole - at).min(LINES_PER_LOOK);
         let next = at * LINE + ahead;
         let near = if next < len { from.wrapping_add(next) } else { far.wrapping_add(next - len) };
         let (source, target) = (from.wrapping_add(at * LINE), to.wrapping_add(at * LINE));
@@ -112,7 +112,7 @@ pub(super) unsafe fn run(level: Level, piece: Piece, far: *const u8) {
 }
 
 /// Lines that are moved between two looks at where to prefetch.
-const STRETCH: usize = 16;
+const LINES_PER_LOOK: usize = 16;
 
 /// Moves lines, and where `ASK` asks for as many at `near`. Wide registers matter while others use the memory too: unpacking
 /// long rows reaches 0.92 of `memcpy` by 128 bits at a time then, 1.07 by 256, 1.09 by 512.

@@ -29,7 +29,7 @@ impl<T> Copy for Rest<'_, T> {}
 
 impl<T> fmt::Debug for Rest<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rest of {} elements, {} stretches written", self.len, self.written.len())
+        write!(f, "Rest of {} elements, {} spans written", self.len, self.written.len())
     }
 }
 

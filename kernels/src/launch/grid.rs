@@ -1,4 +1,4 @@
-//! Equal blocks on a grid: one stretch, a vector, a face, a sub-matrix, with any number of instances.
+//! Equal blocks on a grid: one contiguous span, a vector, a face, a sub-matrix, with any number of instances.
 
 use super::transposed::transposed;
 use super::{
@@ -71,7 +71,7 @@ fn steps(count: u64, stride: i64) -> i64 {
     count.cast_signed().wrapping_mul(stride)
 }
 
-/// Launches for a stretch of memory without gaps that begins at `displacement`.
+/// Launches for memory without gaps that begins at `displacement`.
 ///
 /// # Errors
 /// [`Unfit::Numbers`] for a range beyond 63 bits.
@@ -116,7 +116,7 @@ fn cut(
         return Ok(());
     }
     let Some(outer) = grid.dims.first() else {
-        // One stretch: any part of it is one as well.
+        // One contiguous span: any part of it is one as well.
         let skipped = range.start >> width.log2() << width.log2();
         let mut displacement = grid.displacement.wrapping_add(skipped.cast_signed());
         let (mut from, mut end) = (range.start - skipped, range.end - skipped);

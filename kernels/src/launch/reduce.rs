@@ -140,8 +140,8 @@ impl ReducePart {
 /// Whether kernels combine the elements of this side where they lie, whatever part of it takes part.
 ///
 /// # Errors
-/// [`Unfit::Scattered`]: neither a grid nor one stretch, elements that blocks cut, or that lie at odd addresses. Or
-/// numbers that describe no stream, or too large for a launch.
+/// [`Unfit::Scattered`]: neither a grid nor one contiguous span, elements that blocks cut, or that lie at odd
+/// addresses. Or numbers that describe no stream, or too large for a launch.
 pub fn reducible(combine: Combine, side: &ReducedSide, len: u64) -> Result<(), Unfit> {
     for range in pieces(len) {
         let part = ReducePart::of(side, &range)?;

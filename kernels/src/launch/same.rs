@@ -2,7 +2,7 @@
 //! displacement of both.
 //!
 //! The stream's order means nothing then, so that a grid is walked in the order of its memory, and
-//! dimensions that continue each other become one: a transposed matrix is a stretch.
+//! dimensions that continue each other become one: a transposed matrix is a contiguous span.
 //!
 //! A launch is laid out as an unpack into the destination is, with the source in the packed side's place.
 
@@ -129,7 +129,7 @@ fn reorder(grid: &Grid, range: &Range<u64>, parts: &mut Parts) {
     }
     join(&mut grid);
     if grid.dims.is_empty() {
-        // Where a stretch ends is no reason for narrow words.
+        // Where a contiguous span ends is no reason for narrow words.
         grid.len = grid.len.next_multiple_of(16);
     }
     parts.push((grid, range));

@@ -13,7 +13,7 @@ use std::ops::Range;
 /// One side of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransferSide {
-    /// One stretch that begins at this displacement; it has no end of its own.
+    /// One contiguous span that begins at this displacement; it has no end of its own.
     Contiguous(i64),
     /// Equal blocks on a grid.
     Strided(Grid),
@@ -66,8 +66,8 @@ impl TransferSide {
                 if len > bytes_max {
                     return Ok(None);
                 }
-                let stretch = Grid { displacement, len, dims: SmallVec::new() };
-                side.strided = grid::shape(&stretch, width)?;
+                let span = Grid { displacement, len, dims: SmallVec::new() };
+                side.strided = grid::shape(&span, width)?;
                 (displacement, begin, range.end)
             }
             TransferSide::Strided(whole) => {

@@ -1,8 +1,8 @@
 //! Collectives with layouts: the table that a launch works through, and how its work is divided among blocks.
 //!
-//! A table has *pieces*, each from one layout to another, and for each block a list of *jobs*: stretches of pieces. What
+//! A table has *pieces*, each from one layout to another, and for each block a list of *jobs*: ranges of pieces. What
 //! goes from one rank to another is divided among all blocks that meet ([`share`]), by numbers that both ends know: of
-//! what goes through staging memory, the block that packs a stretch at the source has the number of the one that unpacks
+//! what goes through staging memory, the block that packs a range at the source has the number of the one that unpacks
 //! it. Short pieces are not cut, and count as if they were longer, because a block spends as long on each.
 
 use super::{BLOCKS_MAX, PeersArgs};
@@ -113,7 +113,7 @@ pub struct Table {
     pieces: Vec<Piece>,
 }
 
-/// A stretch of one of several lengths, and who has it.
+/// A range of one of several lengths, and who has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutPart {
     /// The block.

@@ -8,7 +8,7 @@ use kuva::render::layout::{ComputedLayout, Layout, TickFormat};
 use kuva::render::plots::Plot;
 use kuva::render::render::render_multiple;
 
-use super::scale::{self, Stretch};
+use super::scale::{self, AxisRange};
 use super::text::LINE_PX;
 use super::{COLOURS, HEIGHT_MAX, PlotError, WIDTH};
 
@@ -72,7 +72,7 @@ impl ChartMark {
 struct Upright {
     /// Of the exponents, if it is logarithmic.
     base: Option<f64>,
-    stretch: Stretch,
+    range: AxisRange,
 }
 
 impl Upright {
@@ -90,12 +90,12 @@ impl Upright {
             YAxis::Logarithmic => true,
         };
         if !(logarithmic && low > 0.0) {
-            return Upright { base: None, stretch: scale::linear(low, high) };
+            return Upright { base: None, range: scale::linear(low, high) };
         }
         let base = scale::base(low, high);
         let exponent = |value: f64| value.ln() / base.ln();
-        let stretch = scale::exponents(exponent(low), exponent(high), HEIGHT / 2.0, |_| LINE_PX);
-        Upright { base: Some(base), stretch }
+        let range = scale::exponents(exponent(low), exponent(high), HEIGHT / 2.0, |_| LINE_PX);
+        Upright { base: Some(base), range }
     }
 
     fn at(&self, value: f64) -> f64 {
@@ -105,8 +105,8 @@ impl Upright {
     fn label(&self, of: &str) -> String {
         match self.base {
             Some(_) => format!("{of}, logarithmic"),
-            None if self.stretch.low > 0.0 => {
-                format!("{of}; the axis begins at {}", TickFormat::Auto.format(self.stretch.low))
+            None if self.range.low > 0.0 => {
+                format!("{of}; the axis begins at {}", TickFormat::Auto.format(self.range.low))
             }
             None => of.to_owned(),
         }
@@ -158,9 +158,9 @@ impl Chart<'_> {
             .with_x_label(self.x_label)
             .with_x_tick_format(TickFormat::Custom(Arc::new(self.tick)))
             .with_y_label(upright.label(self.y_label))
-            .with_y_axis_min(upright.stretch.low)
-            .with_y_axis_max(upright.stretch.high)
-            .with_y_tick_step(upright.stretch.step)
+            .with_y_axis_min(upright.range.low)
+            .with_y_axis_max(upright.range.high)
+            .with_y_tick_step(upright.range.step)
             .with_y_tick_format(upright.ticks())
             .with_legend_position(LegendPosition::OutsideRightTop);
         // As wide as the legend leaves it.

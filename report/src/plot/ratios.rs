@@ -50,7 +50,7 @@ impl Spread {
     }
 }
 
-/// A stretch of exponents of two; 1 is on it.
+/// A range of exponents of two; 1 is on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Axis {
     low: f64,

@@ -1,13 +1,13 @@
-//! Which stretch of an axis is shown. It is chosen from what is drawn: every value lies on it, and little of it is
+//! Which range of an axis is shown. It is chosen from what is drawn: every value lies on it, and little of it is
 //! empty.
 //!
 //! A logarithmic axis is measured in exponents of its base, and its ticks are whole exponents.
 
 use super::text::{self, GAP_PX, TICK_PX};
 
-/// A stretch of an axis, with a tick at every multiple of `step`.
+/// A range of an axis, with a tick at every multiple of `step`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Stretch {
+pub(super) struct AxisRange {
     pub(super) low: f64,
     pub(super) high: f64,
     pub(super) step: f64,
@@ -23,13 +23,13 @@ const STEP_MAX: u32 = 2048;
 /// A linear axis for values from `low` to `high`, none of which is negative.
 ///
 /// It begins at 0, unless that left half of it empty. No difference looks more than twice as large as it is.
-pub(super) fn linear(low: f64, high: f64) -> Stretch {
+pub(super) fn linear(low: f64, high: f64) -> AxisRange {
     let high = if high > 1e-12 { high } else { 1.0 };
     let from = if low > high / 2.0 { high / 2.0 } else { 0.0 };
     let step = nice((high - from) / STEPS_MAX);
     // A value on a tick needs no further step, whatever the last bit of the quotient is.
     let steps = |value: f64| value / step;
-    Stretch {
+    AxisRange {
         low: (steps(from) + 1e-9).floor() * step,
         high: (steps(high) - 1e-9).ceil() * step,
         step,
@@ -53,7 +53,7 @@ pub(super) fn base(low: f64, high: f64) -> f64 {
 
 /// A logarithmic axis for exponents from `low` to `high`; `room` says how much of its `pixels` the label of an exponent
 /// takes.
-pub(super) fn exponents(low: f64, high: f64, pixels: f64, room: impl Fn(f64) -> f64) -> Stretch {
+pub(super) fn exponents(low: f64, high: f64, pixels: f64, room: impl Fn(f64) -> f64) -> AxisRange {
     let margin = if high > low { (high - low) * MARGIN } else { 1.0 };
     let (mut from, mut to) = (low - margin, high + margin);
     // An axis with a single tick has no scale.
@@ -69,7 +69,7 @@ pub(super) fn exponents(low: f64, high: f64, pixels: f64, room: impl Fn(f64) -> 
         })
     };
     let step = (1..=STEP_MAX).map(f64::from).find(fits).unwrap_or(f64::from(STEP_MAX));
-    Stretch { low: from, high: to, step }
+    AxisRange { low: from, high: to, step }
 }
 
 /// Room of a label below an axis.
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     /// The share of an axis that lies between the least and the greatest value.
-    fn used(low: f64, high: f64, axis: Stretch) -> f64 {
+    fn used(low: f64, high: f64, axis: AxisRange) -> f64 {
         (high - low) / (axis.high - axis.low)
     }
 
@@ -100,7 +100,7 @@ mod tests {
             assert!(used(0.0, high, axis) >= 0.75, "{high}: {axis:?}");
             assert!((axis.high / axis.step).round() <= STEPS_MAX + 1e-9, "{high}: {axis:?}");
         }
-        assert_eq!(linear(0.0, 0.0), Stretch { low: 0.0, high: 1.0, step: 0.1 });
+        assert_eq!(linear(0.0, 0.0), AxisRange { low: 0.0, high: 1.0, step: 0.1 });
     }
 
     #[test]

@@ -7,9 +7,9 @@
 //!                    └──────pass──────┘
 //! ```
 //!
-//! What a worker of the target runs may go into memory that both share, without a message: `rings.rs`, `direct_put.rs` if
-//! nothing is in the way, and `far.rs` if the target is on another host. A put may be held back: `held.rs`. It may have to
-//! end in time: `limit.rs`. How much there is room for: `room.rs`.
+//! What a worker of the target runs may go into memory that both share, without a message: `rings.rs`, `direct_put.rs`
+//! if nothing is in the way, and `far.rs` if the target is on another host. A put may be held back: `held.rs`. It may
+//! have to end in time: `limit.rs`. How much there is room for: `room.rs`.
 
 mod direct_put;
 #[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]

@@ -248,11 +248,11 @@ pub(super) fn groups(edges: &[Edge], rank: u32, ranks: u32, addresses: &Addresse
             let so_far = &mut staged_so_far[first + peer as usize];
             let place = at(starts[peer as usize].wrapping_add(*so_far));
             *so_far += staged(bytes);
-            let stretch = (TransferSide::Contiguous(0), place);
+            let contiguous = (TransferSide::Contiguous(0), place);
             if edge.from == rank {
-                to = stretch;
+                to = contiguous;
             } else {
-                from = stretch;
+                from = contiguous;
                 step = LayoutStep::Second;
             }
         }

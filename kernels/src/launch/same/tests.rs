@@ -175,10 +175,10 @@ fn other_shapes_keep_to_their_ways() {
     for range in [0..all.len() as u64, 3..5, 1000..12_345, 12_795..25_600] {
         check(range, &side, &all, (FROM, TO));
     }
-    let stretch = TransferSide::Contiguous(24);
+    let span = TransferSide::Contiguous(24);
     let all: Vec<i64> = (24..1024).collect();
     for range in [0..1000, 1..999, 17..18, 5..300] {
-        check(range, &stretch, &all, (FROM, TO));
+        check(range, &span, &all, (FROM, TO));
     }
     let list = [5i64, 0, 9, 2];
     let blocks = Blocks {

@@ -79,7 +79,7 @@ fn at(offset: u64) -> KernelAddress {
 
 #[test]
 fn jobs_move_every_byte_of_every_piece_to_its_place() {
-    // Rows of 3 words to columns; a stretch with a tail; bytes alone; short ones of several peers.
+    // Rows of 3 words to columns; a contiguous span with a tail; bytes alone; short ones of several peers.
     let blocks = [1, 3, 64];
     for blocks in blocks {
         for further in [0, 5] {
@@ -136,8 +136,8 @@ fn jobs_move_every_byte_of_every_piece_to_its_place() {
 
 #[test]
 fn a_table_as_bytes_is_where_it_says() {
-    let stretch = |at| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
-    let moved = vec![Moved { bytes: 100_000, from: stretch(64), to: stretch(1 << 20) }; 3];
+    let span = |at| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
+    let moved = vec![Moved { bytes: 100_000, from: span(64), to: span(1 << 20) }; 3];
     let groups = [LayoutStep::First, LayoutStep::Second].map(|step| Group {
         step,
         distance: 1,
@@ -160,8 +160,8 @@ fn a_table_as_bytes_is_where_it_says() {
 /// The kernel looks for a list of each block in each step.
 #[test]
 fn who_has_nothing_in_the_second_step_has_lists_for_it() {
-    let stretch = |at| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
-    let moved = vec![Moved { bytes: 100_000, from: stretch(64), to: stretch(1 << 20) }];
+    let span = |at| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
+    let moved = vec![Moved { bytes: 100_000, from: span(64), to: span(1 << 20) }];
     for distance in [0, 1] {
         for groups in
             [vec![], vec![Group { step: LayoutStep::First, distance, moved: moved.clone() }]]

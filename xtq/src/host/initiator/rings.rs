@@ -1,9 +1,9 @@
 //! The initiator's end of rings: puts of a worker's kernels go straight into memory that the worker polls, and their
-//! outcomes are read out of it. [`Ring`] says how both ends agree on one. `direct_put.rs` is the way of most puts. A ring on
-//! another host is a copy here: `far.rs`.
+//! outcomes are read out of it. [`Ring`] says how both ends agree on one. `direct_put.rs` is the way of most puts. A
+//! ring on another host is a copy here: `far.rs`.
 //!
-//! The rings have a lock of their own, which is taken after that of the state: a put that finds everything as usual, and
-//! whoever looks for outcomes, take no other.
+//! The rings have a lock of their own, which is taken after that of the state: a put that finds everything as usual,
+//! and whoever looks for outcomes, take no other.
 
 use super::far::Far;
 use super::kept::{Name, Running, SlotRecords};
@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// A worker that does not come is asked for again after so long.
 pub(super) const AGAIN_NS: u64 = 1_000_000;
-/// That time doubles with each request, up to this. After so long without an outcome the target is asked, too, whether its
-/// worker is still there: one that has failed says nothing, and the target may have no other reason to look.
+/// That time doubles with each request, up to this. After so long without an outcome the target is asked, too, whether
+/// its worker is still there: one that has failed says nothing, and the target may have no other reason to look.
 const SELDOM_NS: u64 = 128_000_000;
 /// The loss of a peer, which explains why its ring cannot be reached, is told within so long.
 const LOSS_NS: u64 = 2_000_000_000;
@@ -337,7 +337,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// The worker is gone, or its ring is not reached any more. What it had may have run; what it had not goes by messages.
+    /// The worker is gone, or its ring is not reached any more. What it had may have run; what it had not goes by
+    /// messages.
     fn leave_ring(&mut self, target: Rank, why: &str, way: PutPath) {
         let mut rings = self.rings.lock();
         let Some(ring) = rings.of.get_mut(&target.0) else { return };

@@ -21,7 +21,7 @@ fn base(rank: u32) -> u64 {
     u64::from(rank + 1) << 32
 }
 
-/// Layouts of as many elements: a stretch, grids in two orders, runs, lists, blocks of any length.
+/// Layouts of as many elements: a contiguous span, grids in two orders, runs, lists, blocks of any length.
 fn layouts(element: Primitive) -> Vec<Datatype> {
     let of = Datatype::from(element);
     let size = element.size_bytes().cast_signed();
