@@ -1,23 +1,23 @@
-//! The connection manager: it takes the calls of peers-to-be and of unauthenticated processes. A thread of its own
-//! serves it, so that a process which computes is seen to live.
+//! The connection manager takes the calls of processes that want a link, authenticated or not. It has a thread of its
+//! own, so that a process answers while it computes.
 //!
 //! It has one queue pair for datagrams. What arrives and is proved ([`crate::proof`]) goes to the transport; every
 //! hello that wants an answer gets "alive" at once. All else is dropped, counted, and named in the log now and then.
-//! Datagrams may be lost; whoever calls repeats itself. Both queues are bounded, and have one datagram for a place. What is
-//! to go to a port whose way is not known waits until that is found ([`crate::ways`]), and holds up nothing else.
+//! Datagrams may be lost, so callers repeat them. Both queues are bounded, and have at most one datagram for a receiver.
+//! A datagram to a port whose route is not known waits until the route is found ([`crate::routes`]). Others overtake it.
 //!
-//! A datagram that cannot leave takes the queue pair to the error state, where every buffer comes back at once. Then it
-//! begins anew with all of them.
+//! If a datagram cannot be sent, the queue pair is in the error state, and all its buffers come back at once. Then the
+//! connection manager resets the queue pair and posts the receive buffers again.
 
 use crate::address::Id;
 use crate::proof::{DATAGRAM_BYTES, Datagram, Keys, Word};
 use crate::qp_address::QpAddress;
+use crate::routes::{Outbox, Routes, WAITING_MAX, put};
 use crate::system;
 use crate::verbs::datagram::{DatagramRoute, Datagrams, ROUTE_BYTES};
 use crate::verbs::memory::{Domain, Registered};
 use crate::verbs::pair::Here;
 use crate::verbs::queues::{Channel, Done, Poller};
-use crate::ways::{Outbox, WAITING_MAX, Ways, put};
 use gapless_btl::LinkError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,7 +38,7 @@ struct Shared {
     inbox: Mutex<VecDeque<Datagram>>,
     outbox: Mutex<Outbox>,
     /// Readable while something waits for the transport.
-    ring: OwnedFd,
+    inbox_event: OwnedFd,
     /// Readable while something waits for the thread.
     wake: OwnedFd,
     stop: AtomicBool,
@@ -87,7 +87,7 @@ impl ConnectionManager {
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
             outbox: Mutex::default(),
-            ring: event()?,
+            inbox_event: event()?,
             wake: event()?,
             stop: AtomicBool::new(false),
             unauthenticated: AtomicU64::new(0),
@@ -95,7 +95,7 @@ impl ConnectionManager {
             pretend: Default::default(),
         });
         let (of, wake) = (Arc::clone(domain), Arc::clone(&shared));
-        let ways = Ways::new(
+        let routes = Routes::new(
             Arc::new(move |to: &QpAddress| DatagramRoute::new(&of, here, to)),
             Arc::new(move || _ = rustix::io::write(&wake.wake, &1u64.to_ne_bytes())),
         );
@@ -108,7 +108,7 @@ impl ConnectionManager {
             own,
             rank,
             cm: QpAddress { gid: gid.0, lid: gid.1, number },
-            ways,
+            routes,
             answers: VecDeque::new(),
             free: (0..SENDS).collect(),
             broken: false,
@@ -126,8 +126,8 @@ impl ConnectionManager {
     }
 
     /// Readable while datagrams wait.
-    pub(crate) fn ring(&self) -> BorrowedFd<'_> {
-        self.shared.ring.as_fd()
+    pub(crate) fn inbox_fd(&self) -> BorrowedFd<'_> {
+        self.shared.inbox_event.as_fd()
     }
 
     /// Sends a datagram, if there is room.
@@ -141,7 +141,7 @@ impl ConnectionManager {
         let mut inbox = locked(&self.shared.inbox);
         let next = inbox.pop_front();
         if next.is_none() {
-            let _ = rustix::io::read(&self.shared.ring, &mut [0; 8]);
+            let _ = rustix::io::read(&self.shared.inbox_event, &mut [0; 8]);
         }
         next
     }
@@ -179,7 +179,7 @@ struct ManagerThread {
     own: Id,
     rank: u32,
     cm: QpAddress,
-    ways: Ways<DatagramRoute>,
+    routes: Routes<DatagramRoute>,
     /// Answers to those who call, and what waited for its way: they leave first.
     answers: Outbox,
     /// Send buffers.
@@ -201,14 +201,14 @@ impl ManagerThread {
         let channel = Arc::clone(&self.poller.cq.channel);
         let shared = Arc::clone(&self.shared);
         let mut gone = false;
-        while !self.stops() {
+        while !self.is_stopped() {
             self.poller.arm();
             loop {
-                self.look(&mut done);
+                self.handle_completions(&mut done);
                 if self.broken {
-                    self.restart(&mut done);
+                    self.reset(&mut done);
                 }
-                if self.stops() || self.broken || !self.send_one() {
+                if self.is_stopped() || self.broken || !self.send_one() {
                     break;
                 }
             }
@@ -223,40 +223,40 @@ impl ManagerThread {
         }
     }
 
-    fn stops(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
     }
 
-    /// Looks at what came back.
-    fn look(&mut self, done: &mut Vec<Done>) {
-        while !self.stops() && self.poller.poll(done) > 0 {
+    /// Handles all completions.
+    fn handle_completions(&mut self, done: &mut Vec<Done>) {
+        while !self.is_stopped() && self.poller.poll(done) > 0 {
             done.drain(..).for_each(|one| self.ended(one));
         }
     }
 
-    /// Begins anew: all buffers are the connection manager's again, and those for arrivals are posted.
-    fn restart(&mut self, done: &mut Vec<Done>) {
+    /// Resets the queue pair, takes all buffers back, and posts the receive buffers.
+    fn reset(&mut self, done: &mut Vec<Done>) {
         if let Err(error) = self.pair.restart() {
-            // The next datagram that is to leave tries again.
-            tracing::debug!(%error, "the connection manager stays shut");
+            // The thread tries again when it has another datagram to send.
+            tracing::debug!(%error, "the connection manager's queue pair was not reset");
             return;
         }
-        // What was posted before is over.
+        // Completions of what was posted before the reset mean nothing now.
         while self.poller.poll(done) > 0 {
             done.clear();
         }
         self.broken = false;
         self.free = (0..SENDS).collect();
-        // The way may be another now.
-        self.ways.forget();
+        // Routes may have changed.
+        self.routes.forget();
         for index in 0..RECEIVES {
             if let Err(error) = receive(&mut self.pair, index) {
-                tracing::debug!(%error, "the connection manager has a buffer less");
+                tracing::debug!(%error, "the connection manager has lost a receive buffer");
             }
         }
     }
 
-    /// A buffer of the connection manager came back.
+    /// Handles the completion of a buffer: an arrival, the end of a send, or an error.
     fn ended(&mut self, done: Done) {
         let Ok(index) = u32::try_from(done.name) else { return };
         if done.status != 0 {
@@ -266,7 +266,7 @@ impl ManagerThread {
         } else {
             self.arrived(index, done.bytes);
             if let Err(error) = receive(&mut self.pair, index) {
-                tracing::debug!(%error, "the connection manager has a buffer less");
+                tracing::debug!(%error, "the connection manager has lost a receive buffer");
             }
         }
     }
@@ -309,7 +309,7 @@ impl ManagerThread {
             inbox.push_back(datagram);
         }
         drop(inbox);
-        let _ = rustix::io::write(&self.shared.ring, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.shared.inbox_event, &1u64.to_ne_bytes());
     }
 
     /// Sends a datagram that waits, answers first; whether there was one, and room for it.
@@ -318,8 +318,8 @@ impl ManagerThread {
             // What comes back makes room.
             return false;
         }
-        let flies = self.free.len() < SENDS as usize;
-        for (to, bytes) in self.ways.collect(flies) {
+        let in_flight = self.free.len() < SENDS as usize;
+        for (to, bytes) in self.routes.collect(in_flight) {
             // What waits already is newer.
             if self.answers.iter().all(|waits| waits.0 != to) {
                 put(&mut self.answers, to, bytes);
@@ -333,7 +333,7 @@ impl ManagerThread {
     }
 
     fn send(&mut self, to: QpAddress, bytes: &[u8; DATAGRAM_BYTES]) {
-        let Some(way) = self.ways.get(&to) else { return self.ways.hold(to, *bytes) };
+        let Some(route) = self.routes.get(&to) else { return self.routes.hold(to, *bytes) };
         let Some(buffer) = self.free.pop() else { return };
         let index = RECEIVES + buffer;
         let at = u64::from(index * STRIDE);
@@ -348,7 +348,7 @@ impl ManagerThread {
             other => other,
         };
         // SAFETY: the buffer comes back by its completion, and is touched by nobody before.
-        let sent = unsafe { self.pair.send(u64::from(index), (at, len), way, (to.number, key)) };
+        let sent = unsafe { self.pair.send(u64::from(index), (at, len), route, (to.number, key)) };
         if let Err(error) = sent {
             tracing::debug!(%error, %to, "a datagram stays");
             self.free.push(buffer);

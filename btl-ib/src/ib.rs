@@ -188,7 +188,7 @@ impl Ib {
         crate::dont_block(context.events_fd())?;
         // Nobody asks which of them it is.
         let (watch, wake) = (Watch::new(0u64)?, Arc::new(WakeFd::new()?));
-        for fd in [channel.fd(), cm.ring(), context.events_fd(), wake.fd()] {
+        for fd in [channel.fd(), cm.inbox_fd(), context.events_fd(), wake.fd()] {
             watch.add(fd, 0u64, Interest::READING)?;
         }
         let place = QpAddress { gid: gid.bytes, lid, number: cm.number() };

@@ -94,6 +94,8 @@ mod poll;
 #[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "implements Rdma, on memory that callers lend")]
 mod rdma;
+#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
+mod routes;
 #[cfg(all(test, feature = "ib"))]
 #[allow(unsafe_code, reason = "operates on memory that is never freed")]
 mod tests;
@@ -102,8 +104,6 @@ mod unbuilt;
 #[cfg(feature = "ib")]
 #[allow(unsafe_code, reason = "calls the library")]
 mod verbs;
-#[cfg_attr(not(feature = "ib"), allow(dead_code, reason = "what uses it needs verbs"))]
-mod ways;
 
 pub use address::LinkKind;
 pub use config::IbConfig;

@@ -158,7 +158,7 @@ impl OneSided {
     }
 
     /// Counts regions that are registered for an operation.
-    fn lend(&mut self, count: usize, bytes: u64) {
+    fn count_in_use(&mut self, count: usize, bytes: u64) {
         self.in_use += count;
         self.in_use_bytes += bytes;
     }

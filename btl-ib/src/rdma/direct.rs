@@ -187,7 +187,7 @@ impl Ib {
                 Err(error) => last = Some(error),
                 Ok(mr) => {
                     let mr = Arc::new(mr);
-                    self.one_sided.lend(1, region.len());
+                    self.one_sided.count_in_use(1, region.len());
                     let Some(id) = id else { return Ok(Direct { mr, in_use: true }) };
                     self.one_sided.devices.keep(region, id, Arc::clone(&mr));
                     return Ok(Direct { mr, in_use: false });

@@ -56,7 +56,7 @@ struct KnownAllocation<R> {
 }
 
 /// A key that peers have: how often it was given, and what it is of.
-struct Lent<R> {
+struct GivenKey<R> {
     count: u32,
     #[expect(dead_code, reason = "held, so that it is not ended")]
     kept: Arc<KeptLasting<R>>,
@@ -67,7 +67,7 @@ pub(crate) struct Remembered<R = Mr> {
     /// By address. Of memory that is gone some entries are left.
     known: BTreeMap<u64, KnownAllocation<R>>,
     /// Keys that peers have, by address and number.
-    keys: HashMap<(u64, u32), Lent<R>>,
+    keys: HashMap<(u64, u32), GivenKey<R>>,
     alive: Arc<Registrations>,
     turn: u64,
     /// So many entries, and those of memory that is gone are thrown away.
@@ -157,8 +157,8 @@ impl<R: Send + Sync + 'static> Remembered<R> {
     }
 
     /// A peer is given a key.
-    fn lend_key(&mut self, key: (u64, u32), kept: Arc<KeptLasting<R>>) {
-        self.keys.entry(key).or_insert(Lent { count: 0, kept }).count += 1;
+    fn give_key(&mut self, key: (u64, u32), kept: Arc<KeptLasting<R>>) {
+        self.keys.entry(key).or_insert(GivenKey { count: 0, kept }).count += 1;
     }
 
     /// A key is given back; whether it was one of these.
@@ -238,7 +238,7 @@ impl Ib {
     pub(super) fn lasting_key(&mut self, region: &Region) -> Option<u32> {
         let kept = self.lasting(region, true)?;
         let rkey = kept.registration.rkey();
-        self.one_sided.remembered.lend_key((region.start(), rkey), kept);
+        self.one_sided.remembered.give_key((region.start(), rkey), kept);
         Some(rkey)
     }
 
@@ -332,8 +332,8 @@ mod tests {
             let kept = all.keep(memory, at);
             all.find(&memory.region());
             if at == 0 {
-                all.lend_key((1000, 0), Arc::clone(&kept));
-                all.lend_key((1000, 0), kept);
+                all.give_key((1000, 0), Arc::clone(&kept));
+                all.give_key((1000, 0), kept);
             }
         }
         let works = Arc::clone(&all.find(&part(2000, 1)).unwrap().registration);

@@ -80,7 +80,7 @@ impl Ib {
                         lkeys.push(mr.lkey());
                         held.push(Arc::new(mr));
                         in_use = (in_use.0 + 1, in_use.1 + region.len());
-                        self.one_sided.lend(1, region.len());
+                        self.one_sided.count_in_use(1, region.len());
                     }
                     Err(error) => {
                         tracing::debug!(%error, "staged instead");

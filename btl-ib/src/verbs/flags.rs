@@ -18,7 +18,7 @@ bitflags! {
     }
 }
 
-/// From this length on, memory that was lent counts as bulk.
+/// From this length on, memory of callers counts as bulk.
 const BULK_BYTES: u64 = 64 << 10;
 
 impl MemoryAccess {

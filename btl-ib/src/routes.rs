@@ -1,6 +1,5 @@
-//! Ways to ports, as the connection manager needs them to send datagrams. The system finds them, which takes seconds
-//! for a host that is dead: so each is sought in a thread of its own, and what is to go there waits. Nothing here knows
-//! verbs.
+//! Routes to ports, by which the connection manager sends datagrams. The system finds them. That takes seconds if a host
+//! is dead, so a thread of its own seeks each route, and datagrams for it wait meanwhile. Nothing here knows verbs.
 
 use crate::proof::DATAGRAM_BYTES;
 use crate::qp_address::QpAddress;
@@ -11,18 +10,18 @@ use std::time::{Duration, Instant};
 
 /// Datagrams that wait, in one queue.
 pub(crate) const WAITING_MAX: usize = 1024;
-/// Ways that are remembered.
+/// Routes that are remembered.
 const KNOWN_MAX: usize = 256;
-/// Ways that are sought at a time.
+/// Routes that are sought at a time.
 const SOUGHT_MAX: usize = 8;
-/// For how long it is remembered that there is no way to a port, at least. Four times as long as it took to find out, if
+/// For how long it is remembered that there is no route to a port, at least. Four times as long as it took to find out, if
 /// that is longer.
-const NO_WAY: Duration = Duration::from_secs(1);
+const NO_ROUTE: Duration = Duration::from_secs(1);
 
 /// Datagrams that wait to leave, one for each receiver.
 pub(crate) type Outbox = VecDeque<(QpAddress, [u8; DATAGRAM_BYTES])>;
 
-/// Puts a datagram into a queue: in the place of what waits for the same receiver, or behind, if there is room.
+/// Puts a datagram into a queue: instead of what waits for the same receiver, or at the end, if there is room.
 pub(crate) fn put(outbox: &mut Outbox, to: QpAddress, bytes: [u8; DATAGRAM_BYTES]) {
     if let Some(waits) = outbox.iter_mut().find(|waits| waits.0 == to) {
         waits.1 = bytes;
@@ -38,29 +37,29 @@ fn port(of: &QpAddress) -> Port {
     (of.gid, of.lid)
 }
 
-/// What a search came to, and how long it took.
+/// The result of a search, and how long it took.
 type FoundRoute<W> = (Port, Duration, Result<W, LinkError>);
 
-/// Finds the way to a place; may take long.
+/// Finds the route to a receiver; may take long.
 pub(crate) type Seek<W> = dyn Fn(&QpAddress) -> Result<W, LinkError> + Send + Sync;
 
-/// Ways of the kind `W`.
-pub(crate) struct Ways<W> {
+/// Routes of the kind `W`.
+pub(crate) struct Routes<W> {
     seek: Arc<Seek<W>>,
     /// Called from another thread when a search has ended.
     ring: Arc<dyn Fn() + Send + Sync>,
     known: HashMap<Port, W>,
-    /// Ports to which there is no way, and until when that is believed.
+    /// Ports to which there is no route, and until when that is believed.
     none: HashMap<Port, Instant>,
     sought: HashSet<Port>,
     found: Arc<Mutex<Vec<FoundRoute<W>>>>,
-    /// What is to go to ports whose way is being sought, or is to be.
+    /// What is to go to ports whose route is being sought, or is to be.
     held: Outbox,
 }
 
-impl<W: Send + 'static> Ways<W> {
-    pub(crate) fn new(seek: Arc<Seek<W>>, ring: Arc<dyn Fn() + Send + Sync>) -> Ways<W> {
-        Ways {
+impl<W: Send + 'static> Routes<W> {
+    pub(crate) fn new(seek: Arc<Seek<W>>, ring: Arc<dyn Fn() + Send + Sync>) -> Routes<W> {
+        Routes {
             seek,
             ring,
             known: HashMap::new(),
@@ -71,17 +70,17 @@ impl<W: Send + 'static> Ways<W> {
         }
     }
 
-    /// The way to a place, if it is known.
+    /// the route to a receiver, if it is known.
     pub(crate) fn get(&self, to: &QpAddress) -> Option<&W> {
         self.known.get(&port(to))
     }
 
-    /// Forgets the ways: they may be others now.
+    /// Forgets the routes: they may be others now.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
 
-    /// Keeps a datagram until the way is found. It is dropped if there is known to be none.
+    /// Keeps a datagram until the route is found. It is dropped if there is known to be none.
     pub(crate) fn hold(&mut self, to: QpAddress, bytes: [u8; DATAGRAM_BYTES]) {
         let now = Instant::now();
         self.none.retain(|_, until| *until > now);
@@ -109,14 +108,14 @@ impl<W: Send + 'static> Ways<W> {
         let ring = Arc::clone(&self.ring);
         let search = move || {
             let begun = Instant::now();
-            let way = seek(&to);
-            let end = (port(&to), begun.elapsed(), way);
-            // If the connection manager was shut meanwhile, this thread is the last owner of the list, and drops the
-            // way.
+            let route = seek(&to);
+            let end = (port(&to), begun.elapsed(), route);
+            // If the connection manager was dropped meanwhile, this thread is the last owner of the list, and drops the
+            // route.
             found.lock().unwrap_or_else(PoisonError::into_inner).push(end);
             ring();
         };
-        let thread = std::thread::Builder::new().name("gapless-ib-way".to_owned());
+        let thread = std::thread::Builder::new().name("gapless-ib-route".to_owned());
         if let Err(error) = thread.spawn(search) {
             let (operation, reason) = ("starting a thread", error.to_string());
             let end = (port(&to), Duration::ZERO, Err(LinkError::System { operation, reason }));
@@ -125,29 +124,29 @@ impl<W: Send + 'static> Ways<W> {
         }
     }
 
-    /// Takes what searches came to; gives what was held for ports whose way is known now. Ways may be forgotten if
-    /// nothing `flies`: datagrams under way use them.
-    pub(crate) fn collect(&mut self, flies: bool) -> Outbox {
+    /// Takes the results of searches. Gives the datagrams that were held for ports whose routes are known now. If datagrams
+    /// are `in_flight`, no routes are forgotten: those datagrams use them.
+    pub(crate) fn collect(&mut self, in_flight: bool) -> Outbox {
         let mut ready = Outbox::new();
         let found = std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));
-        for (port_found, took, way) in found {
-            match way {
-                // What comes back makes room.
-                Ok(way) if self.known.len() >= KNOWN_MAX && flies => {
+        for (port_found, took, route) in found {
+            match route {
+                // The list is looked at again when datagrams have left.
+                Ok(route) if self.known.len() >= KNOWN_MAX && in_flight => {
                     let mut list = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-                    list.push((port_found, took, Ok(way)));
+                    list.push((port_found, took, Ok(route)));
                     continue;
                 }
-                Ok(way) => {
+                Ok(route) => {
                     if self.known.len() >= KNOWN_MAX {
                         self.known.clear();
                     }
-                    self.known.insert(port_found, way);
+                    self.known.insert(port_found, route);
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "no way to a port");
+                    tracing::debug!(%error, "no route to a port");
                     if self.none.len() < WAITING_MAX {
-                        let until = Instant::now() + NO_WAY.max(took * 4);
+                        let until = Instant::now() + NO_ROUTE.max(took * 4);
                         self.none.insert(port_found, until);
                     }
                 }
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn one_datagram_waits_for_a_place() {
+    fn one_datagram_waits_for_a_receiver() {
         let mut outbox = Outbox::new();
         for (number, byte) in [(1, 1), (2, 2), (1, 3)] {
             put(&mut outbox, qp_address(1, number), [byte; DATAGRAM_BYTES]);
@@ -191,8 +190,8 @@ mod tests {
         assert_eq!(outbox.len(), WAITING_MAX);
     }
 
-    /// Ways whose search for hosts from 100 up ends when something is sent, and a sign that one has ended.
-    fn ways() -> (Ways<u8>, std::sync::mpsc::Sender<()>, Receiver<()>) {
+    /// Routes whose search for hosts from 100 up ends when something is sent, and a sign that one has ended.
+    fn routes() -> (Routes<u8>, std::sync::mpsc::Sender<()>, Receiver<()>) {
         let ((end, ended), (rung, rings)) = (channel::<()>(), channel());
         let ended = Mutex::new(ended);
         let seek = move |to: &QpAddress| match to.gid[0] {
@@ -204,68 +203,71 @@ mod tests {
         };
         let rung = Mutex::new(rung);
         let ring = move || _ = rung.lock().unwrap().send(());
-        (Ways::new(Arc::new(seek), Arc::new(ring)), end, rings)
+        (Routes::new(Arc::new(seek), Arc::new(ring)), end, rings)
     }
 
     #[test]
     fn a_dead_host_does_not_hold_up_the_others() {
-        let (mut ways, end, rings) = ways();
-        ways.hold(qp_address(100, 1), [1; DATAGRAM_BYTES]);
+        let (mut routes, end, rings) = routes();
+        routes.hold(qp_address(100, 1), [1; DATAGRAM_BYTES]);
         for (number, byte) in [(2, 2), (3, 3), (2, 4)] {
-            ways.hold(qp_address(7, number), [byte; DATAGRAM_BYTES]);
+            routes.hold(qp_address(7, number), [byte; DATAGRAM_BYTES]);
         }
         rings.recv().unwrap();
-        assert_eq!(numbers(&ways.collect(false)), [(2, 4), (3, 3)]);
-        assert_eq!((ways.get(&qp_address(7, 9)), ways.get(&qp_address(100, 1))), (Some(&7), None));
+        assert_eq!(numbers(&routes.collect(false)), [(2, 4), (3, 3)]);
+        assert_eq!(
+            (routes.get(&qp_address(7, 9)), routes.get(&qp_address(100, 1))),
+            (Some(&7), None)
+        );
         end.send(()).unwrap();
         rings.recv().unwrap();
-        assert_eq!(numbers(&ways.collect(false)), []);
+        assert_eq!(numbers(&routes.collect(false)), []);
         // It is not sought again at once.
-        ways.hold(qp_address(100, 1), [1; DATAGRAM_BYTES]);
-        assert!(ways.held.is_empty() && ways.sought.is_empty());
-        ways.forget();
-        assert_eq!(ways.get(&qp_address(7, 9)), None);
+        routes.hold(qp_address(100, 1), [1; DATAGRAM_BYTES]);
+        assert!(routes.held.is_empty() && routes.sought.is_empty());
+        routes.forget();
+        assert_eq!(routes.get(&qp_address(7, 9)), None);
     }
 
     #[test]
     fn searches_are_bounded_and_all_have_their_turn() {
-        let (mut ways, end, rings) = ways();
+        let (mut routes, end, rings) = routes();
         let hosts = 100..100 + 3 * u8::try_from(SOUGHT_MAX).unwrap();
         for host in hosts.clone() {
-            ways.hold(qp_address(host, 1), [1; DATAGRAM_BYTES]);
-            assert!(ways.sought.len() <= SOUGHT_MAX);
+            routes.hold(qp_address(host, 1), [1; DATAGRAM_BYTES]);
+            assert!(routes.sought.len() <= SOUGHT_MAX);
         }
-        ways.hold(qp_address(7, 1), [7; DATAGRAM_BYTES]);
+        routes.hold(qp_address(7, 1), [7; DATAGRAM_BYTES]);
         for _ in hosts {
             end.send(()).unwrap();
         }
         let mut ready = Outbox::new();
-        while !ways.held.is_empty() {
+        while !routes.held.is_empty() {
             rings.recv().unwrap();
-            ready.extend(ways.collect(true));
-            assert!(ways.sought.len() <= SOUGHT_MAX);
+            ready.extend(routes.collect(true));
+            assert!(routes.sought.len() <= SOUGHT_MAX);
         }
         assert_eq!(numbers(&ready), [(1, 7)]);
     }
 
     #[test]
     fn ways_in_use_are_not_forgotten() {
-        let (mut ways, _end, rings) = ways();
+        let (mut routes, _end, rings) = routes();
         for host in 0..KNOWN_MAX {
             let gid = [u8::try_from(host % 100).unwrap(); 16];
             let to = QpAddress { gid, lid: u16::try_from(host).unwrap(), number: 1 };
-            ways.hold(to, [1; DATAGRAM_BYTES]);
-            while !ways.held.is_empty() {
+            routes.hold(to, [1; DATAGRAM_BYTES]);
+            while !routes.held.is_empty() {
                 rings.recv().unwrap();
-                ways.collect(true);
+                routes.collect(true);
             }
         }
         let last = qp_address(7, 1);
         let last = QpAddress { lid: u16::MAX, ..last };
-        ways.hold(last, [9; DATAGRAM_BYTES]);
+        routes.hold(last, [9; DATAGRAM_BYTES]);
         rings.recv().unwrap();
-        assert!(ways.collect(true).is_empty() && ways.get(&last).is_none());
-        assert_eq!(numbers(&ways.collect(false)), [(1, 9)]);
-        assert_eq!(ways.known.len(), 1);
+        assert!(routes.collect(true).is_empty() && routes.get(&last).is_none());
+        assert_eq!(numbers(&routes.collect(false)), [(1, 9)]);
+        assert_eq!(routes.known.len(), 1);
     }
 }
