@@ -16,6 +16,7 @@ use crate::link::LinkState;
 use crate::proof::Keys;
 use crate::{ListenAddress, Secret, Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
+pub(crate) use gapless_btl_testkit::Random;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
@@ -60,22 +61,6 @@ impl Patience {
     pub(crate) fn tick(&self, what: &str) {
         assert!(Instant::now() < self.0, "waiting for {what} takes too long");
         std::thread::yield_now();
-    }
-}
-
-/// Numbers from a seed (xorshift).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap_or(0) % bound.max(1)
     }
 }
 

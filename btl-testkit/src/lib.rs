@@ -2,7 +2,8 @@
 //!
 //! - [`conformance!`]: the suite that every transport passes;
 //! - [`fault`]: a wrapper that misbehaves as far as the contract allows, from a seed;
-//! - [`trace`]: a wrapper that records each call and event.
+//! - [`trace`]: a wrapper that records each call and event;
+//! - [`Random`]: numbers from a seed.
 //!
 //! The contract itself is [`gapless_btl`]. Its loopback, the smallest complete transport, stays there.
 #![deny(unsafe_code)]
@@ -12,3 +13,5 @@ pub mod fault;
 mod random;
 pub mod trace;
 mod wrapped;
+
+pub use random::Random;

@@ -2,15 +2,18 @@
 
 /// A generator with 64 bits of state (a Weyl sequence, mixed: "SplitMix64", Steele et al. 2014).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
+    /// Numbers that depend on `seed` alone.
+    #[must_use]
+    pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     /// The next number.
-    pub(crate) fn next(&mut self) -> u64 {
+    #[expect(clippy::should_implement_trait, reason = "it has no end")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,13 +22,18 @@ impl Random {
     }
 
     /// A number below `bound`, or 0 if that is 0. (The bias is below `bound` / 2⁶⁴.)
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         let bound = (bound as u64).max(1);
         usize::try_from(self.next() % bound).unwrap_or(0)
     }
 
+    /// So many bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next().to_le_bytes()[0]).collect()
+    }
+
     /// True `per_mille` times in 1000.
-    pub(crate) fn chance(&mut self, per_mille: u16) -> bool {
+    pub fn chance(&mut self, per_mille: u16) -> bool {
         per_mille > 0 && self.below(1000) < usize::from(per_mille)
     }
 }

@@ -1,24 +1,12 @@
 //! Arrays of `ndarray` as buffers: random shapes, orders, slices and axes, against the crate's own order of elements.
 
 use gapless::{AnyBits, Blocks, BlocksMut, Communicator, Datatype, InPlace, ReduceOp, World};
+use gapless_btl_testkit::Random;
 use ndarray::{
     ArcArray, Array2, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Axis, IxDyn, ShapeBuilder,
     Slice, arr1, s,
 };
 use std::fmt::Debug;
-
-/// Other numbers each time (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((word ^ (word >> 31)) % bound as u64).unwrap()
-    }
-}
 
 /// How a view is made of an array: the same for one that is read and one that is written.
 enum Change {
@@ -93,7 +81,7 @@ fn check<T: AnyBits + Clone + PartialEq + Debug>(
     make: impl Fn(usize) -> T,
 ) {
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for round in 0..400 {
         let shape: Vec<usize> = (0..random.below(5)).map(|_| random.below(6)).collect();
         let order = IxDyn(&shape).set_f(random.below(2) == 0);

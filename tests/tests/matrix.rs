@@ -6,6 +6,7 @@ use gapless::{
     World,
 };
 use gapless_btl::loopback::{self, Hub, Loopback};
+use gapless_btl_testkit::Random;
 use gapless_btl_testkit::fault::{Fault, Plan};
 use gapless_btl_testkit::trace::{Recorder, Trace};
 use gapless_dtype::naive::Typemap;
@@ -193,18 +194,6 @@ fn every_layout_over_tcp() {
     }
 }
 
-/// Numbers from a seed (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap() % bound
-    }
-}
-
 /// Bytes around what a message is received into.
 const AROUND: usize = 24;
 /// Rows of messages with gaps, from one to the next.
@@ -269,8 +258,7 @@ fn long_messages_over_tcp_go_where_they_should() {
             |_| over_tcp(force),
             |world| {
                 for round in 0..ROUNDS {
-                    let mut random =
-                        Random((seed * 1000 + round).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+                    let mut random = Random::new(seed * 1000 + round);
                     let window: Vec<Long> =
                         (0..=random.below(6)).map(|_| Long::new(&mut random)).collect();
                     windows(world, &window, random.below(2) == 0, seed * 1000 + round);

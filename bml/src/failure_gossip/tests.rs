@@ -2,18 +2,7 @@
 //! nothing else.
 
 use super::*;
-
-/// A small xorshift generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % bound as u64).unwrap()
-    }
-}
+use gapless_btl_testkit::Random;
 
 /// What is said of a rank that has died, or left because of such a one.
 fn died(rank: u32, culprit: u32, why: &str) -> Fact {
@@ -235,7 +224,7 @@ impl Job {
 fn everybody_learns_of_one_death_and_of_two() {
     for size in 2..=70 {
         for first in 0..size {
-            let mut random = Random(u64::from(size * 71 + first + 1));
+            let mut random = Random::new(u64::from(size * 71 + first + 1));
             let mut job = Job::new(size);
             job.kill(first);
             job.settle(&mut random);
@@ -254,7 +243,7 @@ fn everybody_learns_of_one_death_and_of_two() {
 #[test]
 fn everybody_learns_of_all_deaths_whenever_they_happen() {
     for seed in 1..2000u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::new(seed);
         let size = 2 + random.below(69);
         let deaths = random.below(size);
         let mut job = Job::new(u32::try_from(size).unwrap());
@@ -271,7 +260,7 @@ fn everybody_learns_of_all_deaths_whenever_they_happen() {
 #[test]
 fn everybody_blames_the_death_that_others_left_because_of() {
     for size in 3..=70 {
-        let mut random = Random(u64::from(size) * 77 + 1);
+        let mut random = Random::new(u64::from(size) * 77 + 1);
         let mut job = Job::new(size);
         let mut other = |not: &[u32]| loop {
             let rank = u32::try_from(random.below(size as usize)).unwrap();
@@ -298,7 +287,7 @@ fn everybody_blames_the_death_that_others_left_because_of() {
 #[test]
 fn everybody_learns_of_all_that_leave_while_others_die() {
     for seed in 1..600u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::new(seed);
         let size = 2 + random.below(69);
         let mut job = Job::new(u32::try_from(size).unwrap());
         for _ in 0..random.below(size) {
@@ -326,7 +315,7 @@ fn everybody_learns_of_all_that_leave_while_others_die() {
 fn everybody_learns_of_a_departure() {
     for is_silent in [false, true] {
         for size in 2..=70 {
-            let mut random = Random(u64::from(size) * 79 + 1);
+            let mut random = Random::new(u64::from(size) * 79 + 1);
             let mut job = Job::new(size);
             job.is_silent = is_silent;
             let departed = u32::try_from(random.below(size as usize)).unwrap();
@@ -347,7 +336,7 @@ fn everybody_learns_of_a_departure() {
 #[test]
 fn who_leaves_in_good_order_is_not_gone() {
     for seed in 1..200u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::new(seed);
         let size = 2 + random.below(69);
         let mut job = Job::new(u32::try_from(size).unwrap());
         for _ in 0..random.below(size) {
@@ -381,7 +370,7 @@ fn a_row_of_deaths_is_found_from_its_ends() {
         for rank in 1..=row {
             job.kill(rank);
         }
-        job.settle(&mut Random(7));
+        job.settle(&mut Random::new(7));
         job.check(&format!("{row} of {size}"));
     }
 }
@@ -391,7 +380,7 @@ fn a_death_costs_few_messages_and_links() {
     let mut job = Job::new(512);
     assert_eq!(job.gossips[0].neighbours().len(), 17, "± 2^k, and one of them is both");
     job.kill(100);
-    job.settle(&mut Random(5));
+    job.settle(&mut Random::new(5));
     job.check("one of 512");
     assert!(job.messages <= 512 * 18, "{} messages", job.messages);
 }

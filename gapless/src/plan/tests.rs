@@ -1,5 +1,6 @@
 use super::*;
 use crate::{Parts, Space, World};
+use gapless_btl_testkit::Random;
 use gapless_dtype::{Datatype, Primitive};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -16,19 +17,6 @@ fn doubles(count: u64, len: u64, stride: i64) -> Layout {
     Datatype::vector(count, len, stride, &double).unwrap().commit().unwrap()
 }
 
-/// Other numbers each time (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % bound
-    }
-}
-
 /// The elements that a message touches, in its order.
 fn touched(origin: u64, (count, len, stride): (u64, u64, i64)) -> Vec<usize> {
     let signed = |number: u64| i64::try_from(number).unwrap();
@@ -42,7 +30,8 @@ fn random_plans_move_what_copying_element_by_element_moves() {
     const LEN: u32 = 400;
     let seed = 20_261_123;
     println!("seed {seed}");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
+    let mut below = |bound: usize| random.below(bound) as u64;
     let world = World::init().unwrap();
     let comm = world.comm();
     let mut tried = 0;
@@ -54,12 +43,12 @@ fn random_plans_move_what_copying_element_by_element_moves() {
         let mut moves: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
         for tag in 0..6 {
             // Pairs of parts as long as each other; those that fit and are apart take part.
-            let (count, len) = (1 + random.below(12), 1 + random.below(3));
+            let (count, len) = (1 + below(12), 1 + below(3));
             let mut side = || {
-                let stride = i64::try_from(len + random.below(9)).unwrap();
-                let backwards = random.below(3) == 0;
+                let stride = i64::try_from(len + below(9)).unwrap();
+                let backwards = below(3) == 0;
                 let stride = if backwards { -stride } else { stride };
-                (random.below(LEN.into()), stride)
+                (below(LEN as usize), stride)
             };
             let (out, into) = (side(), side());
             let layouts = [out, into].map(|(_, stride)| doubles(count, len, stride));

@@ -5,18 +5,7 @@ use crate::arrival::Body;
 use crate::protocol::Protocol;
 use crate::wire::Rts;
 use crate::wire::tests::{envelope, rts};
-
-/// A small generator, so that a failure is reproduced by its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
+use gapless_btl_testkit::Random;
 
 fn matches(pattern: &Pattern, label: &Label) -> bool {
     pattern.context == label.context
@@ -53,7 +42,7 @@ impl Oracle {
 }
 
 fn random_run(seed: u64, steps: u32) {
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut random = Random::new(seed);
     let mut oracle = Oracle::default();
     let mut posted = Posted::default();
     let mut unexpected = Unexpected::default();
@@ -95,7 +84,7 @@ fn random_run(seed: u64, steps: u32) {
                 }
             }
             _ if !places.is_empty() => {
-                let at = usize::try_from(random.below(places.len() as u64)).unwrap();
+                let at = random.below(places.len());
                 let (request, place) = places.swap_remove(at);
                 posted.remove(place);
                 oracle.posted.retain(|(_, waiting)| *waiting != request);

@@ -5,19 +5,7 @@ use gapless::{
     Blocks, BlocksMut, Collective, CollectiveError, Communicator, Datatype, Error, InPlace, Layout,
     OwnedBlocks, Parts, Primitive, View,
 };
-
-/// Other numbers each time (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((z ^ (z >> 31)) % end as u64).unwrap()
-    }
-}
+use gapless_btl_testkit::Random;
 
 /// Blocks of a buffer: origin, layout, count.
 struct Places(Vec<(u64, Layout, u64)>);
@@ -104,12 +92,12 @@ fn alltoallw_with_random_layouts() {
             let (me, n) = (comm.rank() as usize, size as usize);
             for round in 0..6 {
                 // The same at all ranks: how many numbers go from one to another.
-                let mut common = Random(round);
+                let mut common = Random::new(round);
                 let lens: Vec<usize> =
                     (0..n * n).map(|_| [0, 1, 7, 40, 3000][common.below(5)]).collect();
                 let sends = &lens[me * n..][..n];
                 let receives: Vec<usize> = (0..n).map(|from| lens[from * n + me]).collect();
-                let mut own = Random(100 * round + me as u64);
+                let mut own = Random::new(100 * round + me as u64);
                 compare(comm, &mut own, (sends, &receives), |send, recv| {
                     Collective::alltoallw(send, recv)
                 });
@@ -125,13 +113,13 @@ fn alltoallw_in_place_with_random_layouts() {
         ranks(size, |comm| {
             let (me, n) = (comm.rank() as usize, size as usize);
             for round in 0..4 {
-                let mut common = Random(round);
+                let mut common = Random::new(round);
                 let lens: Vec<usize> =
                     (0..n * n).map(|_| [0, 1, 7, 40, 3000][common.below(5)]).collect();
                 let both: Vec<usize> =
                     (0..n).map(|other| lens[me.min(other) * n + me.max(other)]).collect();
                 let len = both.iter().sum::<usize>() + 5;
-                let mut own = Random(100 * round + me as u64);
+                let mut own = Random::new(100 * round + me as u64);
                 let places = Places::new(&mut own, &both, len);
                 let start: Vec<i32> =
                     (0..len).map(|_| i32::try_from(own.below(1 << 30)).unwrap()).collect();
@@ -162,13 +150,13 @@ fn neighbor_alltoallw_with_random_layouts() {
             let line = comm.cart_create(&[size], &[false], false).unwrap().unwrap();
             let (me, n) = (comm.rank() as usize, size as usize);
             for round in 0..6 {
-                let mut common = Random(round);
+                let mut common = Random::new(round);
                 // How many numbers each rank sends down, and up.
                 let lens: Vec<[usize; 2]> =
                     (0..n).map(|_| [0; 2].map(|_| [0, 1, 7, 3000][common.below(4)])).collect();
                 // From below comes what was sent up there.
                 let receives = [lens[(me + n - 1) % n][1], lens[(me + 1) % n][0]];
-                let mut own = Random(100 * round + me as u64);
+                let mut own = Random::new(100 * round + me as u64);
                 for grid in [&ring, &line] {
                     compare(grid, &mut own, (&lens[me], &receives), |send, recv| {
                         Collective::neighbor_alltoallw(send, recv)

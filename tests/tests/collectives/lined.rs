@@ -8,23 +8,11 @@ use gapless::{
     Blocks, BlocksMut, Collective, CollectiveError, Communicator, Config, Error, InPlace,
     OwnedCollective, PersistentCollective, ReduceOp,
 };
+use gapless_btl_testkit::Random;
 use gapless_btl_testkit::trace::{Record, Trace};
 use gapless_tests::job;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let high = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        usize::try_from(high).unwrap() % limit
-    }
-}
 
 /// What a rank contributes to the `call`th collective.
 fn given(call: usize, rank: usize, count: usize) -> Vec<u64> {
@@ -156,8 +144,8 @@ fn random_programs_give_what_they_are_defined_to_give() {
 fn program(comm: &Communicator, seed: u64) {
     const CALLS: usize = 60;
     let (me, n) = (comm.rank() as usize, comm.size() as usize);
-    let mut common = Random(seed * 7919 + 1);
-    let mut own = Random(seed * 104_729 + comm.rank() as u64 + 2);
+    let mut common = Random::new(seed * 7919 + 1);
+    let mut own = Random::new(seed * 104_729 + comm.rank() as u64 + 2);
     let comms: Vec<Communicator> = (0..3).map(|_| comm.dup().unwrap()).collect();
     let lens = [0, 1, 3, 40, 700, 6000, 40_000];
     let step = |call: usize, common: &mut Random| Step {
@@ -298,7 +286,7 @@ fn thousands_in_flight_on_many_communicators() {
                     flights.push((round * at, begun.unwrap()));
                 }
             }
-            let mut random = Random(u64::from(comm.rank()) + 5);
+            let mut random = Random::new(u64::from(comm.rank()) + 5);
             while !flights.is_empty() {
                 let (each, one) = flights.swap_remove(random.below(flights.len()));
                 let ((_, sum), result) = one.wait();

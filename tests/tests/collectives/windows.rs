@@ -24,6 +24,7 @@ use gapless::{
     Accumulations, AnyBits, Communicator, Config, Lock, ReduceOp, Window, WindowBuilder, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_btl_testkit::Random;
 use gapless_tests::job;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -114,27 +115,6 @@ fn window<T: AnyBits>(comm: &Communicator, path: Path, count: usize) -> Window<T
         assert_eq!(window.is_mapped(rank).unwrap(), path.maps() || is_near, "{path:?}");
     }
     window
-}
-
-/// Numbers that are the same at all ranks.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % bound
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| u8::try_from(self.below(256)).unwrap()).collect()
-    }
 }
 
 /// Every value of a counter is given once, whoever asks.
