@@ -27,7 +27,7 @@ mod detect;
 mod error;
 mod limits;
 #[allow(unsafe_code, reason = "takes over the descriptor that the launcher left")]
-mod link;
+mod line_stream;
 #[allow(unsafe_code, reason = "takes each descriptor over once")]
 mod membership;
 mod pieces;

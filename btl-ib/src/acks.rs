@@ -7,7 +7,7 @@
 //! for them: what gives room is a grant, which has the count, too.
 
 use crate::ib::Ib;
-use crate::link::{Link, Up};
+use crate::link::{IbLink, Up};
 use crate::verbs::memory::{Domain, Registered};
 use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, Short, Sink, Token, hand_out};
 use gapless_mem::WORD_BYTES;
@@ -93,7 +93,7 @@ impl Ib {
         let mut from = std::mem::take(&mut self.handed_out);
         let count = hand_out(&mut self.outbox, only, &mut Noting { sink, from: &mut from });
         for (id, bytes) in from.drain(..) {
-            let up = self.links.get_mut(id as usize).and_then(Link::up);
+            let up = self.links.get_mut(id as usize).and_then(IbLink::up);
             let first = up.is_some_and(|up| up.retains() && up.had.one_more(bytes, self.ticked));
             // Polls for one peer alone do not take it off the list.
             if first && !self.untold.contains(&id) {

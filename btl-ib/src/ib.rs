@@ -6,7 +6,7 @@ use crate::config::{IbConfig, lockable};
 use crate::connection_manager::ConnectionManager;
 use crate::device::{Chosen, choose};
 use crate::header::HEADER_BYTES;
-use crate::link::{DrainingQp, INLINE_BYTES, Link, LinkState, receives, sends};
+use crate::link::{DrainingQp, INLINE_BYTES, IbLink, LinkState, receives, sends};
 use crate::pending::PendingConnections;
 use crate::proof::Keys;
 use crate::qp_address::QpAddress;
@@ -68,7 +68,7 @@ pub struct Ib {
     pub(crate) pending: PendingConnections,
     pub(crate) watch: Watch,
     wake: Arc<WakeFd>,
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<IbLink>,
     pub(crate) by_id: HashMap<Id, u32>,
     /// Links by the numbers of their queue pairs.
     pub(crate) by_number: HashMap<u32, u32>,
@@ -261,7 +261,7 @@ impl Ib {
         self.config.notice / 4
     }
 
-    fn known(&self, peer: PeerId) -> Result<&Link, LinkError> {
+    fn known(&self, peer: PeerId) -> Result<&IbLink, LinkError> {
         self.links.get(peer.0 as usize).ok_or_else(|| LinkError::Unreachable {
             reason: format!("{peer} was never connected to"),
         })
@@ -371,7 +371,7 @@ impl Btl for Ib {
         let bytes = &bytes[..message.len()];
         let inline = HEADER_BYTES + bytes.len() <= self.lengths.inline_bytes as usize;
         let fits = inline && bytes.len() <= self.config.fragment_bytes;
-        let up = self.links.get_mut(to.0 as usize).and_then(Link::up);
+        let up = self.links.get_mut(to.0 as usize).and_then(IbLink::up);
         // What is retained needs a buffer.
         if fits && let Some(up) = up.filter(|up| !up.retains()) {
             if !up.has_room() {

@@ -2,7 +2,7 @@
 
 use crate::header::MessageKind;
 use crate::ib::Ib;
-use crate::link::{Link, LinkState};
+use crate::link::{IbLink, LinkState};
 use std::time::{Duration, Instant};
 
 impl Drop for Ib {
@@ -38,6 +38,6 @@ impl Drop for Ib {
 impl Ib {
     fn is_speaking(&mut self) -> bool {
         let links = self.links.iter_mut();
-        links.filter_map(Link::up).any(|up| up.ending.is_none() && !up.posted.is_empty())
+        links.filter_map(IbLink::up).any(|up| up.ending.is_none() && !up.posted.is_empty())
     }
 }

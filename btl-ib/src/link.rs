@@ -8,7 +8,7 @@ use crate::header::{HEADER_BYTES, Header, MessageKind};
 use crate::proof::{Hello, Signs};
 use crate::qp_address::QpAddress;
 use crate::retain::{Filled, Had, Retained, Sent};
-use crate::verbs::pair::{Init, Piece, Qp, RdmaKind, ReadyToSend};
+use crate::verbs::pair::{Init, Qp, RdmaKind, ReadyToSend, Sge};
 use gapless_btl::{AmTag, LinkError, Token, Unacknowledged};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub(crate) fn sends(buffers: u32) -> u32 {
 }
 
 /// One peer.
-pub(crate) struct Link {
+pub(crate) struct IbLink {
     pub(crate) address: IbAddress,
     pub(crate) state: LinkState,
     /// A link was asked for, by either end.
@@ -164,10 +164,10 @@ pub(crate) struct OperationPart {
     pub(crate) staging: Option<u32>,
 }
 
-impl Link {
-    pub(crate) fn new(address: IbAddress) -> Link {
+impl IbLink {
+    pub(crate) fn new(address: IbAddress) -> IbLink {
         let (state, unacknowledged) = (LinkState::Known, Vec::new());
-        Link { address, state, met: false, retains: false, unacknowledged }
+        IbLink { address, state, met: false, retains: false, unacknowledged }
     }
 
     pub(crate) fn up(&mut self) -> Option<&mut Up> {
@@ -389,7 +389,7 @@ impl Up {
         link: u32,
         part: OperationPart,
         way: RdmaKind,
-        pieces: &[Piece],
+        pieces: &[Sge],
         remote: (u32, u64),
     ) -> Result<(), LinkError> {
         let name = self.name(link);

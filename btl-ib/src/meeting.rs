@@ -21,7 +21,7 @@
 use crate::acks::AckWord;
 use crate::address::IbAddress;
 use crate::ib::{Ib, random};
-use crate::link::{Calling, HelloCall, Link, LinkState, Up};
+use crate::link::{Calling, HelloCall, IbLink, LinkState, Up};
 use crate::proof::{Datagram, Hello, Refusal, Signs, Word};
 use crate::qp_address::QpAddress;
 use crate::verbs::flags::MemoryAccess;
@@ -64,7 +64,7 @@ impl Ib {
         };
         self.pending.introduced(address.id, id);
         self.by_id.insert(address.id, id);
-        self.links.push(Link::new(address));
+        self.links.push(IbLink::new(address));
         Ok(id)
     }
 

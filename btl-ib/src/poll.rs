@@ -3,7 +3,7 @@
 use crate::buffers::ARRIVAL;
 use crate::header::{Header, MessageKind};
 use crate::ib::Ib;
-use crate::link::{GRANTS_MAX, Link, LinkState, PostedWork};
+use crate::link::{GRANTS_MAX, IbLink, LinkState, PostedWork};
 use crate::retain::COUNT_LATE;
 use crate::verbs::queues::{BATCH, Done};
 use gapless_btl::{AmTag, Event, LinkError, POLLS_PER_LOOK, PeerId, Sink, Token};
@@ -119,7 +119,7 @@ impl Ib {
 
     /// Work of a link has ended, and all before it.
     fn ended(&mut self, id: u32, position: u32, status: u32) {
-        let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
+        let Some(up) = self.links.get_mut(id as usize).and_then(IbLink::up) else { return };
         if status == 0 {
             up.heard = self.ticked;
         } else if up.ending.is_none() {
@@ -174,7 +174,7 @@ impl Ib {
         let Ib { arrivals, links, owing, debts, .. } = self;
         let mut spare = 0;
         let posted = arrivals.repost(|id| {
-            if let Some(up) = links.get_mut(id as usize).and_then(Link::up) {
+            if let Some(up) = links.get_mut(id as usize).and_then(IbLink::up) {
                 up.incoming.freed();
                 if up.incoming.is_due() && !owing.contains(&id) {
                     owing.push(id);

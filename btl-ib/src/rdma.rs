@@ -28,10 +28,10 @@ use self::local::Reach;
 use crate::config::IbConfig;
 use crate::ib::Ib;
 use crate::key::Key;
-use crate::link::{Link, LinkState, OperationPart, PARTS_MAX};
+use crate::link::{IbLink, LinkState, OperationPart, PARTS_MAX};
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::memory::{Domain, Mr, Registered};
-use crate::verbs::pair::{PIECES_MAX, Piece, RdmaKind};
+use crate::verbs::pair::{PIECES_MAX, RdmaKind, Sge};
 use gapless_btl::{
     AbilityId, Access, Change, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token, total_of,
@@ -60,7 +60,7 @@ struct Registration {
 }
 
 /// An operation under way.
-struct Operation {
+struct RdmaOperation {
     way: RdmaKind,
     token: Token,
     local: Box<[Region]>,
@@ -97,7 +97,7 @@ pub(crate) struct OneSided {
     /// Regions registered for operations under way, and allocations of devices that are remembered; and their bytes.
     in_use: usize,
     in_use_bytes: u64,
-    operations: Vec<Option<Operation>>,
+    operations: Vec<Option<RdmaOperation>>,
     /// Places in `operations`.
     vacant: Vec<u32>,
     /// The link that was the first to go on.
@@ -176,7 +176,7 @@ impl OneSided {
     }
 
     /// Room for one more operation in the table.
-    fn enter(&mut self, operation: Operation) -> u32 {
+    fn enter(&mut self, operation: RdmaOperation) -> u32 {
         if let Some(at) = self.vacant.pop() {
             self.operations[at as usize] = Some(operation);
             return at;
@@ -270,7 +270,7 @@ impl Ib {
         };
         let written = if way == RdmaKind::Read { local } else { &[] };
         let settles = self.one_sided.devices.of_all(written);
-        let operation = self.one_sided.enter(Operation {
+        let operation = self.one_sided.enter(RdmaOperation {
             way,
             token,
             local: local.into(),
@@ -310,7 +310,7 @@ impl Ib {
     /// Posts parts of a link's operations, as far as there is room: as one list.
     fn post_parts(&mut self, id: u32) {
         self.list_parts(id);
-        let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
+        let Some(up) = self.links.get_mut(id as usize).and_then(IbLink::up) else { return };
         // If they are refused, the link ends, and they with it.
         if let Err(error) = up.qp.end_list() {
             self.end(id, error);
@@ -320,18 +320,18 @@ impl Ib {
     /// Lists them.
     fn list_parts(&mut self, id: u32) {
         loop {
-            let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else { return };
+            let Some(up) = self.links.get_mut(id as usize).and_then(IbLink::up) else { return };
             let Some(&at) = up.operations.front() else { return };
             if up.parts_out >= PARTS_MAX || !up.is_open() {
                 return;
             }
             let Some(operation) = self.one_sided.operations[at as usize].as_mut() else { return };
-            let Operation { way, posted, total, .. } = *operation;
+            let RdmaOperation { way, posted, total, .. } = *operation;
             let (remote_piece, remote_offset) = operation.remote_at;
             let extent = operation.remote[remote_piece];
             let left = (total - posted).min(extent.len - remote_offset).min(PART_BYTES_MAX);
             let address = operation.address + extent.offset + remote_offset;
-            let mut pieces = [Piece::default(); PIECES_MAX];
+            let mut pieces = [Sge::default(); PIECES_MAX];
             let (mut count, mut bytes, mut staging) = (0, 0, None);
             if operation.lkeys.is_empty() {
                 let Some(&buffer) = self.one_sided.free.last() else { return };
@@ -341,7 +341,7 @@ impl Ib {
                 let address =
                     self.one_sided.staging.region().start() + u64::from(buffer) * STAGING_BYTES;
                 let lkey = self.one_sided.staging.lkey();
-                pieces[0] = Piece { address, bytes: u32::try_from(bytes).unwrap_or(0), lkey };
+                pieces[0] = Sge { address, bytes: u32::try_from(bytes).unwrap_or(0), lkey };
                 count = 1;
             } else {
                 let (mut piece, mut offset) = operation.local_at;
@@ -355,7 +355,7 @@ impl Ib {
                     if part > 0 {
                         let (address, lkey) = (region.start() + offset, operation.lkeys[piece]);
                         let bytes = u32::try_from(part).unwrap_or(0);
-                        pieces[count] = Piece { address, bytes, lkey };
+                        pieces[count] = Sge { address, bytes, lkey };
                         count += 1;
                     }
                     bytes += part;
@@ -434,12 +434,13 @@ impl Ib {
     /// Tells the end of an operation if it has come.
     fn finish_operation(&mut self, at: u32) {
         let over =
-            |operation: &Operation| operation.parts == 0 && operation.posted == operation.total;
+            |operation: &RdmaOperation| operation.parts == 0 && operation.posted == operation.total;
         let place = &mut self.one_sided.operations[at as usize];
         if !place.as_ref().is_some_and(over) {
             return;
         }
-        let Some(Operation { token, mut error, held, in_use, settles, .. }) = place.take() else {
+        let Some(RdmaOperation { token, mut error, held, in_use, settles, .. }) = place.take()
+        else {
             return;
         };
         self.one_sided.give_back(in_use);

@@ -5,7 +5,7 @@
 //! noticed, or for want of room, least recently used first), peers are told, and each answers when
 //! nothing there uses it any more: until then it is *leaving*, and its owner waits with freeing it.
 
-use crate::link::Link;
+use crate::link::SmLink;
 use crate::sm::Sm;
 use crate::socket;
 use crate::wire::{SHARED, device_packet, freed_packet, kind_of, make_key};
@@ -88,7 +88,7 @@ impl DeviceExports {
 }
 
 /// Tells a peer of a buffer, if it does not know it.
-fn share(link: &mut Link, number: u64, packet: &[u8], file: Option<&OwnedFd>) -> Option<()> {
+fn share(link: &mut SmLink, number: u64, packet: &[u8], file: Option<&OwnedFd>) -> Option<()> {
     if link.shared.contains(&number) {
         return Some(());
     }

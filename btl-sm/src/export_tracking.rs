@@ -17,7 +17,7 @@
 //! sooner. That is also so if it only broke the rules, or we did in its eyes, and lives. A BYE that finds
 //! the socket full, because its receiver has not looked for long, is said later.
 
-use crate::link::Link;
+use crate::link::SmLink;
 use crate::sm::Sm;
 use crate::socket::{self, Received, Socket};
 use crate::wire::{self, PACKET_BYTES, revoke_packet};
@@ -176,7 +176,7 @@ fn is_ready(file: &impl AsFd, what: PollFlags) -> bool {
     poll(&mut files, Some(&now)).is_ok() && files[0].revents().intersects(what)
 }
 
-impl Link {
+impl SmLink {
     /// Remembers the peer's process before something is shared with it for the first time. False if it is
     /// gone.
     pub(crate) fn know_process(&mut self) -> bool {

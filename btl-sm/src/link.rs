@@ -41,7 +41,7 @@ pub(crate) enum LinkState {
 }
 
 /// One peer.
-pub(crate) struct Link {
+pub(crate) struct SmLink {
     pub(crate) address: SmAddress,
     pub(crate) state: LinkState,
     /// The sending half; comes with the first call, and is gone with the link.
@@ -81,9 +81,9 @@ pub(crate) struct Link {
     pub(crate) unsent: VecDeque<Box<[u8]>>,
 }
 
-impl Link {
-    pub(crate) fn new(address: SmAddress, owed: &Arc<Owed>) -> Link {
-        Link {
+impl SmLink {
+    pub(crate) fn new(address: SmAddress, owed: &Arc<Owed>) -> SmLink {
+        SmLink {
             address,
             state: LinkState::Known,
             outbound: None,

@@ -22,7 +22,7 @@ struct Freed {
 
 /// One allocation: what an [`Allocation`] holds.
 #[derive(Debug)]
-struct Block {
+struct AllocationSegment {
     number: u64,
     /// Bytes that were asked for; the segment goes on to the end of its page.
     len: u64,
@@ -31,7 +31,7 @@ struct Block {
     freed: Arc<Freed>,
 }
 
-impl Drop for Block {
+impl Drop for AllocationSegment {
     fn drop(&mut self) {
         let mut list = self.freed.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.push((self.number, self.segment.start()));
@@ -43,14 +43,14 @@ impl Drop for Block {
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     /// By the address of the first byte.
-    live: BTreeMap<u64, Weak<Block>>,
+    live: BTreeMap<u64, Weak<AllocationSegment>>,
     next: u64,
     freed: Arc<Freed>,
 }
 
 impl Exports {
     /// The live allocation that `region` lies in, and where. What follows it in its last page is nobody's.
-    fn find(&self, region: Region) -> Option<(Arc<Block>, u64)> {
+    fn find(&self, region: Region) -> Option<(Arc<AllocationSegment>, u64)> {
         if !region.space().cpu_accessible() {
             return None;
         }
@@ -78,7 +78,7 @@ impl Exports {
 
     /// The live allocations that `region` touches, with the bytes of each that it does: where they start, and how
     /// many.
-    fn parts(&self, region: Region) -> Vec<(Arc<Block>, usize, usize)> {
+    fn parts(&self, region: Region) -> Vec<(Arc<AllocationSegment>, usize, usize)> {
         let (from, to) = (region.start(), region.start().saturating_add(region.len()));
         let live =
             self.live.range(..to).filter_map(|(&start, block)| Some((start, block.upgrade()?)));
@@ -220,7 +220,7 @@ unsafe impl Mapped for Sm {
         let length = usize::try_from(len).unwrap_or(bytes);
         let region = segment.region(0, length);
         let freed = Arc::clone(&self.exports.freed);
-        let block = Arc::new(Block { number, len, segment, file, freed });
+        let block = Arc::new(AllocationSegment { number, len, segment, file, freed });
         self.exports.live.insert(start, Arc::downgrade(&block));
         // SAFETY: `region` lies in the block's segment, which is sealed against shrinking and stays mapped
         // while the block lives.

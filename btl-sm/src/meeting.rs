@@ -17,7 +17,7 @@ use crate::address::{Hello, Nonce, SmAddress};
 use crate::credentials::check_peer;
 use crate::inbound::Inbound;
 use crate::lane::SendLane;
-use crate::link::{Link, LinkState};
+use crate::link::{LinkState, SmLink};
 use crate::sm::Sm;
 use crate::socket::{self, Accepted, Received, Socket};
 use crate::suspect;
@@ -191,7 +191,7 @@ impl Sm {
         let id = u32::try_from(self.links.len())
             .map_err(|_| system("connecting", "more than 2³² peers"))?;
         self.by_nonce.insert(address.nonce, PeerId(id));
-        self.links.push(Link::new(address, &self.owed));
+        self.links.push(SmLink::new(address, &self.owed));
         Ok(id)
     }
 
@@ -232,7 +232,7 @@ impl Sm {
         }
     }
 
-    pub(crate) fn hello(&self, link: &Link) -> Hello {
+    pub(crate) fn hello(&self, link: &SmLink) -> Hello {
         Hello {
             from: self.address.nonce,
             to: link.address.nonce,
@@ -243,7 +243,7 @@ impl Sm {
         }
     }
 
-    fn watch_outgoing(&self, id: u32, link: &Link) -> Result<(), LinkError> {
+    fn watch_outgoing(&self, id: u32, link: &SmLink) -> Result<(), LinkError> {
         match &link.outgoing {
             Some(socket) => self.cm.watch(socket, Watched::Outgoing(id)),
             None => Ok(()),

@@ -161,7 +161,7 @@ impl Pieces {
 
 /// A transfer.
 #[derive(Debug)]
-struct Operation {
+struct SingleCopyOperation {
     peer: PeerId,
     pid: i32,
     direction: Direction,
@@ -176,9 +176,9 @@ pub(crate) struct SingleCopy {
     /// The name of the transport's abilities.
     pub(crate) ability: AbilityId,
     limits: RdmaLimits,
-    queue: VecDeque<Operation>,
+    queue: VecDeque<SingleCopyOperation>,
     /// Finished operations, for their memory.
-    spare: Vec<Operation>,
+    spare: Vec<SingleCopyOperation>,
     local: Vec<libc::iovec>,
     remote: Vec<libc::iovec>,
 }
@@ -221,8 +221,8 @@ impl SingleCopy {
     }
 
     /// One system call's worth. Gives whether the operation is complete.
-    fn advance(&mut self, operation: &mut Operation) -> Result<bool, LinkError> {
-        let Operation { pid, direction, local, remote, .. } = operation;
+    fn advance(&mut self, operation: &mut SingleCopyOperation) -> Result<bool, LinkError> {
+        let SingleCopyOperation { pid, direction, local, remote, .. } = operation;
         let bytes = local.describe(STEP_BYTES, &mut self.local);
         let bytes = remote.describe(bytes, &mut self.remote);
         if bytes > 0 {
@@ -246,7 +246,7 @@ impl SingleCopy {
 
     fn finish(
         &mut self,
-        operation: Operation,
+        operation: SingleCopyOperation,
         result: Result<(), LinkError>,
         events: &mut VecDeque<Event>,
     ) {
@@ -283,12 +283,12 @@ impl SingleCopy {
         pid: i32,
         direction: Direction,
         token: Token,
-    ) -> Operation {
+    ) -> SingleCopyOperation {
         let (mut local, mut remote) =
             self.spare.pop().map_or_else(Default::default, |old| (old.local, old.remote));
         local.clear();
         remote.clear();
-        Operation { peer, pid, direction, token, local, remote }
+        SingleCopyOperation { peer, pid, direction, token, local, remote }
     }
 }
 

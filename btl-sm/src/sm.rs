@@ -8,7 +8,7 @@ use crate::device_imports::DeviceImports;
 use crate::export_tracking::Owed;
 use crate::geometry::Geometry;
 use crate::imports::Imports;
-use crate::link::{Link, LinkState};
+use crate::link::{LinkState, SmLink};
 use crate::mapped::Exports;
 use crate::meeting::ConnectionManager;
 use crate::segment::{self, Segment};
@@ -45,7 +45,7 @@ pub struct Sm {
     pub(crate) asymmetric: bool,
     pub(crate) probe: Probe,
     pub(crate) cm: ConnectionManager,
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<SmLink>,
     pub(crate) by_nonce: HashMap<Nonce, PeerId>,
     /// Links to receive from or to bury.
     pub(crate) active: Vec<u32>,
@@ -141,7 +141,7 @@ impl Sm {
     ///
     /// # Errors
     /// There never was one.
-    pub(crate) fn link(&self, peer: PeerId) -> Result<&Link, LinkError> {
+    pub(crate) fn link(&self, peer: PeerId) -> Result<&SmLink, LinkError> {
         self.links.get(peer.0 as usize).ok_or_else(|| LinkError::Unreachable {
             reason: format!("{peer} was never connected to"),
         })
@@ -309,7 +309,7 @@ impl Sm {
     }
 
     fn visit_segments(&self, mut visit: impl FnMut(&Segment)) {
-        self.links.iter().flat_map(Link::segments).for_each(&mut visit);
+        self.links.iter().flat_map(SmLink::segments).for_each(&mut visit);
         self.imports.for_each_segment(&mut visit);
         self.exports.for_each_segment(visit);
     }
@@ -460,8 +460,8 @@ impl Btl for Sm {
     /// descriptor reports (a single-copy transfer in steps, a full socket, parked messages that
     /// have taken all buffers), and if the system's barrier fails.
     fn arm(&mut self) -> Option<RawFd> {
-        let starved = |link: &Link| link.inbound.as_ref().is_some_and(|half| half.is_starved());
-        let unanswered = |link: &Link| link.state == LinkState::Meeting && !link.has_greeted();
+        let starved = |link: &SmLink| link.inbound.as_ref().is_some_and(|half| half.is_starved());
+        let unanswered = |link: &SmLink| link.state == LinkState::Meeting && !link.has_greeted();
         if !self.single_copy.is_idle()
             || self.packets_wait
             || self.dying > 0
@@ -523,7 +523,7 @@ impl Btl for Sm {
 impl Drop for Sm {
     fn drop(&mut self) {
         // Fragments that are still parked hold sockets; the peers learn of the end all the same.
-        self.links.iter().for_each(Link::hang_up);
+        self.links.iter().for_each(SmLink::hang_up);
         self.owed.close();
     }
 }

@@ -16,7 +16,7 @@ use gapless_mem::{Device, DeviceError};
 use std::sync::Arc;
 
 /// One peer.
-pub(crate) struct Link {
+pub(crate) struct TcpLink {
     pub(crate) address: TcpAddress,
     /// The address's hash.
     pub(crate) digest: Digest,
@@ -66,11 +66,11 @@ pub(crate) struct Up {
     pub(crate) waiting: u32,
 }
 
-impl Link {
-    pub(crate) fn new(address: TcpAddress) -> Link {
+impl TcpLink {
+    pub(crate) fn new(address: TcpAddress) -> TcpLink {
         let digest = address.digest();
         let (state, unacknowledged) = (LinkState::Known, Vec::new());
-        Link { address, digest, state, met: false, spare: None, retains: false, unacknowledged }
+        TcpLink { address, digest, state, met: false, spare: None, retains: false, unacknowledged }
     }
 
     pub(crate) fn up(&mut self) -> Option<&mut Up> {

@@ -17,7 +17,7 @@ use crate::attempt::Caller;
 use crate::burst::Next;
 use crate::call::{CallState, OutgoingCall};
 use crate::connection::Connection;
-use crate::link::{Link, LinkState, Up};
+use crate::link::{LinkState, TcpLink, Up};
 use crate::outbound::Outbound;
 use crate::proof::{ANSWER_BYTES, PROOF_BYTES, Purpose, Talk};
 use crate::silence::Silence;
@@ -73,7 +73,7 @@ impl Tcp {
         let refused = |_| LinkError::Unreachable { reason: "2³² peers are known".to_owned() };
         let id = u32::try_from(self.links.len()).map_err(refused)?;
         self.by_id.insert(address.id, id);
-        self.links.push(Link::new(address));
+        self.links.push(TcpLink::new(address));
         let caller = self.links[id as usize].address.id;
         let calls = |it: &Unauthenticated| matches!(&it.stage, UnauthenticatedStage::Pending { hello, .. } if hello.caller == caller);
         for at in self.unauthenticated.which(calls) {

@@ -2,7 +2,7 @@
 
 use crate::burst::Next;
 use crate::inbound::Stop;
-use crate::link::{Link, LinkState, Up};
+use crate::link::{LinkState, TcpLink, Up};
 use crate::sign;
 use crate::silence::{Answer, Watcher};
 use crate::tcp::Tcp;
@@ -132,7 +132,7 @@ impl Tcp {
     /// Whether a message that is sent now leaves at once, or may wait for others.
     pub(crate) fn next_of_burst(&mut self, id: u32, len: usize) -> Next {
         let (polls, may_block) = (self.polls, self.armed);
-        let Some(up) = self.links.get_mut(id as usize).and_then(Link::up) else {
+        let Some(up) = self.links.get_mut(id as usize).and_then(TcpLink::up) else {
             return Next::Leaves;
         };
         let is_first = up.spoke.replace(polls) != Some(polls);
@@ -255,7 +255,7 @@ impl Tcp {
             || self
                 .links
                 .iter_mut()
-                .filter_map(Link::up)
+                .filter_map(TcpLink::up)
                 .any(|up| up.silence.is_timed() || up.inbound.owes(false))
     }
 

@@ -4,7 +4,7 @@ use crate::address::{PLACES_MAX, TcpAddress};
 use crate::burst::{Burst, Next};
 use crate::config::TcpConfig;
 use crate::connection::Connection;
-use crate::link::{Link, LinkState, Up};
+use crate::link::{LinkState, TcpLink, Up};
 use crate::msg_zerocopy::ZerocopyManner;
 use crate::outbound::Outbound;
 use crate::proof::{Digest, Id, Keys};
@@ -48,7 +48,7 @@ pub struct Tcp {
     pub(crate) digest: Digest,
     pub(crate) watch: Watch,
     pub(crate) listeners: Vec<Listener>,
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<TcpLink>,
     pub(crate) by_id: HashMap<Id, u32>,
     /// How many links are being called.
     pub(crate) calling: usize,
@@ -210,7 +210,7 @@ impl Btl for Tcp {
     }
 
     fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
-        let Some(up) = self.links.get_mut(to.0 as usize).and_then(Link::up) else {
+        let Some(up) = self.links.get_mut(to.0 as usize).and_then(TcpLink::up) else {
             // The call, if it is due.
             let _ = self.reserve(to, message.len());
             return false;
@@ -250,7 +250,7 @@ impl Btl for Tcp {
     ) -> ZeroCopyResult {
         let len = message.len();
         let stands = |up: &&mut Up| up.broken.is_none();
-        let up = self.links.get_mut(to.0 as usize).and_then(Link::up).filter(stands);
+        let up = self.links.get_mut(to.0 as usize).and_then(TcpLink::up).filter(stands);
         let Some(up) = up.filter(|_| len <= self.config.fragment_bytes) else {
             // `reserve` says what there is to say.
             return ZeroCopyResult::Never;
@@ -335,7 +335,7 @@ impl Btl for Tcp {
         if self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
             return Ok(());
         }
-        for up in self.links.iter_mut().filter_map(Link::up) {
+        for up in self.links.iter_mut().filter_map(TcpLink::up) {
             up.attach(device).map_err(refused)?;
         }
         self.devices.push(Arc::clone(device));

@@ -66,13 +66,13 @@ pub struct Plan {
 
 /// An operation that the wrapped transport has not reported the end of.
 #[derive(Clone, Copy, Debug)]
-struct Operation {
+struct PendingOperation {
     peer: PeerId,
     token: Token,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Link {
+struct FaultyLink {
     sent: u64,
     pending: usize,
     /// Why this end was cut, if it was.
@@ -97,9 +97,9 @@ pub struct Fault<B> {
     ready: VecDeque<Event>,
     /// Room for what the wrapped transport reports; absent while it does.
     scratch: Option<Queue>,
-    links: Vec<Link>,
+    links: Vec<FaultyLink>,
     /// By the token that the wrapped transport was given instead.
-    operations: HashMap<u64, Operation>,
+    operations: HashMap<u64, PendingOperation>,
     next_operation: u64,
     copies: HeapPool,
     /// The name of its own [`Rdma`] and [`Mapped`].
@@ -152,7 +152,7 @@ impl<B: Btl> Fault<B> {
         }
     }
 
-    fn link(&mut self, peer: PeerId) -> Option<&mut Link> {
+    fn link(&mut self, peer: PeerId) -> Option<&mut FaultyLink> {
         self.links.get_mut(peer.0 as usize)
     }
 
@@ -188,7 +188,7 @@ impl<B: Btl> Fault<B> {
     fn stand_in(&mut self, peer: PeerId, token: Token) -> Token {
         let number = self.next_operation;
         self.next_operation += 1;
-        self.operations.insert(number, Operation { peer, token });
+        self.operations.insert(number, PendingOperation { peer, token });
         if let Some(link) = self.link(peer) {
             link.pending += 1;
         }
@@ -200,7 +200,7 @@ impl<B: Btl> Fault<B> {
         &mut self,
         stand_in: Token,
         result: Result<(), LinkError>,
-    ) -> Option<(Operation, Result<(), LinkError>)> {
+    ) -> Option<(PendingOperation, Result<(), LinkError>)> {
         let operation = self.operations.remove(&stand_in.0)?;
         let link = self.link(operation.peer)?;
         link.pending = link.pending.saturating_sub(1);
@@ -250,7 +250,8 @@ impl<B: Btl> Fault<B> {
                 }
             }
             Event::Sent { token, result } => {
-                if let Some((Operation { peer, token }, result)) = self.ended(token, result) {
+                if let Some((PendingOperation { peer, token }, result)) = self.ended(token, result)
+                {
                     if token != Token::NONE {
                         self.hold(Event::Sent { token, result });
                     }
@@ -260,7 +261,8 @@ impl<B: Btl> Fault<B> {
             Event::Completed(ended) => {
                 // Of another ability than the one that operations were passed to.
                 let Some((token, result)) = self.inner.abilities.ended(ended) else { return };
-                if let Some((Operation { peer, token }, result)) = self.ended(token, result) {
+                if let Some((PendingOperation { peer, token }, result)) = self.ended(token, result)
+                {
                     if token != Token::NONE {
                         self.hold(self.over(token, result));
                     }
@@ -284,7 +286,7 @@ impl<B: Btl> Fault<B> {
         self.inner.name(id);
         let count = id.0 as usize + 1;
         if self.links.len() < count {
-            self.links.resize_with(count, Link::default);
+            self.links.resize_with(count, FaultyLink::default);
         }
     }
 }
@@ -377,7 +379,9 @@ impl<B: Btl> Btl for Fault<B> {
 
     fn outstanding(&self, peer: PeerId) -> u64 {
         match self.links.get(peer.0 as usize) {
-            Some(Link { cut: Some(_), kept, .. }) => kept.as_ref().map_or(0, KeptFragments::bytes),
+            Some(FaultyLink { cut: Some(_), kept, .. }) => {
+                kept.as_ref().map_or(0, KeptFragments::bytes)
+            }
             _ => self.inner.btl.outstanding(peer),
         }
     }

@@ -93,7 +93,7 @@ impl Explain {
                     .collect::<Result<_, _>>()?
             }
         };
-        let mut link = Link::probe(worlds)?;
+        let mut link = PeerLink::probe(worlds)?;
         let location = Location::of_environment();
         let read = location.read().map_err(gapless::Error::from)?;
         let whose = match (&read, location.path()) {
@@ -132,7 +132,7 @@ fn workers(devices: Result<Vec<super::spaces::Start>, String>) -> String {
 }
 
 /// What the transport between processes promises: of those of the builder and the built-in one, the one that bml prefers.
-struct Link {
+struct PeerLink {
     limits: Limits,
     /// Whether it is the built-in one, by which memory is mapped and read.
     built_in: bool,
@@ -143,26 +143,26 @@ struct Link {
     turns: bool,
 }
 
-impl Link {
-    fn probe(worlds: Worlds<'_>) -> Result<Link, Failure> {
+impl PeerLink {
+    fn probe(worlds: Worlds<'_>) -> Result<PeerLink, Failure> {
         let builder = worlds.builder()?;
         let rank = |limits: &Limits| (!limits.ordered, predicted_ns(limits, RAIL_BYTES));
         let own = builder.limits().min_by_key(|limits| rank(limits));
-        let built_in = builder.uses("sm").then(Link::built_in).transpose()?;
+        let built_in = builder.uses("sm").then(PeerLink::built_in).transpose()?;
         let (ends, turns) = (Ends::HOST, false);
         match (own, built_in) {
             (Some(own), Some(link)) if rank(&link.limits) <= rank(own) => Ok(link),
             (Some(own), _) => {
                 let limits = own.clone();
-                Ok(Link { limits, built_in: false, single_copy: None, ends, turns })
+                Ok(PeerLink { limits, built_in: false, single_copy: None, ends, turns })
             }
             (None, Some(link)) => Ok(link),
             // Alone, a process needs no transport.
-            (None, None) => Link::built_in(),
+            (None, None) => PeerLink::built_in(),
         }
     }
 
-    fn built_in() -> Result<Link, Failure> {
+    fn built_in() -> Result<PeerLink, Failure> {
         let config = SmConfig::new(format!("explain-{}", std::process::id()), "explain");
         let mut sm = Sm::new(config).map_err(|error| {
             gapless::Error::from(gapless::BootError::Transport { name: "sm", error })
@@ -179,7 +179,7 @@ impl Link {
             }
         });
         let (limits, ends) = (sm.limits().clone(), Ends::HOST);
-        Ok(Link { limits, built_in: true, single_copy, ends, turns: false })
+        Ok(PeerLink { limits, built_in: true, single_copy, ends, turns: false })
     }
 
     /// What is known of devices.
@@ -271,7 +271,7 @@ fn describe_devices(tuning: &Tuning) -> String {
 /// The candidates for one message, in at most so many columns.
 fn explain(
     case: &Case,
-    link: &Link,
+    link: &PeerLink,
     config: &Config,
     asked: &Explain,
     columns: Option<usize>,

@@ -158,7 +158,7 @@ impl Tune {
         if world.size() != 2 {
             return Err(Failure::NotTwo { ranks: world.size() });
         }
-        let link = link::Link::new(&world)?;
+        let link = link::LinkTuner::new(&world)?;
         if world.rank() == 0 {
             // Devices, where there are any, need half the time.
             let (host, devices) = (budget.mul_f64(0.1), budget.mul_f64(0.45));

@@ -9,11 +9,11 @@ use crate::config::Launched;
 use crate::engine::GpuEngine;
 use crate::form::Form;
 use crate::lanes::Holds;
-use crate::memory::Block;
+use crate::memory::DeviceBlock;
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
 use crate::report::told;
-use crate::shared::{Job, Shared, Task, closed, launch_all};
+use crate::shared::{PackJob, Shared, Task, closed, launch_all};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{Launches, MovePart, TransferSide, fused};
@@ -39,7 +39,7 @@ pub struct BatchItem {
 
 /// A request that is to be fused.
 struct Small<'a> {
-    job: Job<'a>,
+    job: PackJob<'a>,
     typed: Spot,
     packed: Spot,
     shape: TransferSide,
@@ -73,14 +73,14 @@ impl Small<'_> {
 }
 
 /// A job as a part of a launch that needs no plan, where pointers are numbers.
-pub(crate) fn closed_part(job: &Job<'_>, typed: Spot, packed: Spot) -> Option<MovePart> {
+pub(crate) fn closed_part(job: &PackJob<'_>, typed: Spot, packed: Spot) -> Option<MovePart> {
     let shape = closed(Form::of(job.typed.layout(), job.typed.count()))?;
     let small = Small { job: *job, typed, packed, shape, plan: None, plan_bytes: 0 };
     Some(small.part(true))
 }
 
 /// Whether to fuse a task, which has bytes: its parts then, without a shape if that takes a plan.
-fn small<'a>(task: &Task<'a>) -> Option<(Job<'a>, Spot, Spot, Option<TransferSide>)> {
+fn small<'a>(task: &Task<'a>) -> Option<(PackJob<'a>, Spot, Spot, Option<TransferSide>)> {
     let &Task::Packed { job, typed, direct: Some(packed), .. } = task else { return None };
     if job.len() > FUSED_MAX {
         return None;
@@ -137,7 +137,7 @@ impl Shared {
     pub(crate) unsafe fn batch(
         &self,
         lane: &dyn Lane,
-        chunk: &mut Option<Arc<Block>>,
+        chunk: &mut Option<Arc<DeviceBlock>>,
         tasks: &[Task<'_>],
         held: &mut Holds,
     ) -> Result<(), EngineError> {

@@ -14,7 +14,7 @@ use crate::form::Form;
 use crate::lanes::Holds;
 use crate::nest::{Nest, Walk};
 use crate::plan::PlanSpec;
-use crate::recent::Pair;
+use crate::recent::LayoutPair;
 use crate::shared::{Shared, Side, closed, launch_all};
 use gapless_dtype::{Layout, WeakLayout};
 use gapless_engine::{EngineError, Typed};
@@ -156,7 +156,7 @@ impl Shared {
     /// The launches of two forms, as [`by_form`](Between::by_form) says.
     fn laid_out(&self, what: &Between<'_>) -> Option<Arc<Launches>> {
         let (from, to) = (what.from, what.to);
-        let key = Pair::new(from.0, to.0, what.range, what.budget).placed(from.1, to.1);
+        let key = LayoutPair::new(from.0, to.0, what.range, what.budget).placed(from.1, to.1);
         let layouts = [from.0.layout(), to.0.layout()];
         self.laid_out.get_or(key, layouts, || what.by_form(&self.layout_pairs).map(Arc::new))
     }

@@ -5,7 +5,7 @@
 //! under a running kernel.
 
 use crate::accelerator::Lane;
-use crate::memory::Block;
+use crate::memory::DeviceBlock;
 use crate::plans::DevicePlan;
 use gapless_mem::Completion;
 use smallvec::SmallVec;
@@ -25,7 +25,7 @@ pub(crate) enum Hold {
     /// A buffer.
     Block(
         #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "it is held, not looked at"))]
-        Arc<Block>,
+        Arc<DeviceBlock>,
     ),
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Retired(VecDeque<(Completion, Holds)>);
 pub(crate) struct Track {
     pub(crate) retired: Retired,
     /// A chunk between device and host; the lane's order keeps calls from sharing it.
-    pub(crate) chunk: Option<Arc<Block>>,
+    pub(crate) chunk: Option<Arc<DeviceBlock>>,
     /// The end of what the lane was used for last.
     pub(crate) last: Completion,
 }

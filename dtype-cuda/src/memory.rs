@@ -1,7 +1,7 @@
 //! Device memory of the engine's own: plans, and chunks that go to or come from the host.
 //!
 //! The driver takes long to allocate and waits for the device before it frees; so blocks are kept for
-//! reuse, up to a bound. Whoever owns a [`Block`] keeps it until the work that uses it has ended. Units: bytes.
+//! reuse, up to a bound. Whoever owns a [`DeviceBlock`] keeps it until the work that uses it has ended. Units: bytes.
 
 use gapless_mem::{Device, DeviceError, Region};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub(crate) struct PlanMemory {
 }
 
 /// Device memory; goes back for reuse when it is dropped.
-pub(crate) struct Block {
+pub(crate) struct DeviceBlock {
     memory: Arc<PlanMemory>,
     region: Region,
 }
@@ -50,9 +50,9 @@ impl PlanMemory {
     }
 
     /// A block of at least `len` bytes; what it holds is whatever its last user left.
-    pub(crate) fn take(self: &Arc<Self>, len: u64) -> Result<Block, DeviceError> {
+    pub(crate) fn take(self: &Arc<Self>, len: u64) -> Result<DeviceBlock, DeviceError> {
         let len = rounded(len);
-        let block = |region| Block { memory: Arc::clone(self), region };
+        let block = |region| DeviceBlock { memory: Arc::clone(self), region };
         if let Some(region) = self.idle().take(len) {
             return Ok(block(region));
         }
@@ -115,14 +115,14 @@ impl Drop for PlanMemory {
     }
 }
 
-impl Block {
+impl DeviceBlock {
     /// The memory; at least as long as was asked for.
     pub(crate) fn region(&self) -> Region {
         self.region
     }
 }
 
-impl Drop for Block {
+impl Drop for DeviceBlock {
     fn drop(&mut self) {
         self.memory.give(self.region);
     }

@@ -6,7 +6,7 @@ use crate::accelerator::{CopyRows, Lane};
 use crate::form::{ContiguousSpan, Form, blocks};
 use crate::lanes::InFlight;
 use crate::nest::{Nest, Walk};
-use crate::recent::Pair;
+use crate::recent::LayoutPair;
 use crate::rows::{self, COPIES_MAX, Copies, Rows, Terms};
 use crate::shared::{Shared, Task, launch_all};
 use crate::triangle::{Shares, shares};
@@ -149,7 +149,7 @@ impl Shared {
             Task::Packed { .. } => work_out(),
             Task::Transfer { from: (from, _), to: (to, _), range, budget } => {
                 let (pair, layouts) =
-                    (Pair::new(from, to, range, *budget), [from.layout(), to.layout()]);
+                    (LayoutPair::new(from, to, range, *budget), [from.layout(), to.layout()]);
                 self.shared_out.get_or(pair, layouts, work_out)
             }
         }?;
@@ -178,7 +178,7 @@ impl Shared {
             }
             Ok(Arc::new(launches))
         };
-        let key = Pair::new(from.0, to.0, range, *budget).placed(from.1, to.1);
+        let key = LayoutPair::new(from.0, to.0, range, *budget).placed(from.1, to.1);
         let launches = self.left_over.get_or(key, [from.0.layout(), to.0.layout()], lay_out);
         launches.map_err(|reason| self.unfit(reason))
     }

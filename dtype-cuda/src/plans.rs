@@ -1,7 +1,7 @@
 //! Plans in device memory.
 
 use crate::accelerator::Lane;
-use crate::memory::Block;
+use crate::memory::DeviceBlock;
 use crate::plan::PlanSpec;
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Region};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// any count can use it.
 pub(crate) struct DevicePlan {
     spec: PlanSpec,
-    block: Block,
+    block: DeviceBlock,
     /// The end of the last upload, once that is enqueued.
     uploaded: OnceLock<Completion>,
     /// The upload has been seen to end.
@@ -21,7 +21,7 @@ pub(crate) struct DevicePlan {
 
 impl DevicePlan {
     /// Memory for a plan that is yet to be written.
-    pub(crate) fn new(spec: PlanSpec, block: Block) -> DevicePlan {
+    pub(crate) fn new(spec: PlanSpec, block: DeviceBlock) -> DevicePlan {
         DevicePlan { spec, block, uploaded: OnceLock::new(), settled: AtomicBool::new(false) }
     }
 

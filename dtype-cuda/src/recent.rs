@@ -22,7 +22,7 @@ const ALIGNED: u64 = (1 << 12) - 1;
 
 /// A move from layout to layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pair {
+pub(crate) struct LayoutPair {
     sides: [(LayoutId, u64); 2],
     range: (u64, u64),
     budget: Option<NonZeroU32>,
@@ -31,20 +31,20 @@ pub(crate) struct Pair {
 /// The same between memory that is aligned in some way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Placed {
-    pair: Pair,
+    pair: LayoutPair,
     places: [(u64, i64); 2],
 }
 
-impl Pair {
+impl LayoutPair {
     /// Of `range` of the stream of `from`, which goes to `to`.
     pub(crate) fn new(
         from: &Typed,
         to: &Typed,
         range: &Range<u64>,
         budget: Option<NonZeroU32>,
-    ) -> Pair {
+    ) -> LayoutPair {
         let side = |typed: &Typed| (typed.layout().id(), typed.count());
-        Pair { sides: [side(from), side(to)], range: (range.start, range.end), budget }
+        LayoutPair { sides: [side(from), side(to)], range: (range.start, range.end), budget }
     }
 
     /// With kernels that find the sides there.
@@ -120,7 +120,8 @@ mod tests {
         let recent = Recent::default();
         for round in 0..3 {
             for (number, (from, range, budget, at)) in keys.iter().enumerate() {
-                let key = Pair::new(from, &keys[0].0, range, *budget).placed(*at, spot(16, 0));
+                let key =
+                    LayoutPair::new(from, &keys[0].0, range, *budget).placed(*at, spot(16, 0));
                 let layouts = [from.layout(), &one];
                 let found = recent.get_or(key, layouts, || {
                     assert_eq!(round, 0);
@@ -132,7 +133,8 @@ mod tests {
                     place: KernelAddress { address: at.place.address + (1 << 20), ..at.place },
                     ..*at
                 };
-                let key = Pair::new(from, &keys[0].0, range, *budget).placed(there, spot(16, 0));
+                let key =
+                    LayoutPair::new(from, &keys[0].0, range, *budget).placed(there, spot(16, 0));
                 assert_eq!(recent.get_or(key, layouts, || panic!("it is known")), number);
             }
         }
@@ -145,7 +147,7 @@ mod tests {
         for round in 0..3 * KEPT as u64 {
             let layout = layout(1 + round % 5);
             let typed = Typed::new(Region::of(&memory), 0, &layout, 1).unwrap();
-            let key = Pair::new(&typed, &typed, &(0..8), None);
+            let key = LayoutPair::new(&typed, &typed, &(0..8), None);
             assert_eq!(recent.get_or(key, [&layout; 2], || round), round);
         }
         assert_eq!(recent.0.lock().unwrap().len(), KEPT);

@@ -15,7 +15,7 @@ use crate::accelerator::{Lane, Spot};
 use crate::engine::GpuEngine;
 use crate::form::Form;
 use crate::lanes::Holds;
-use crate::memory::Block;
+use crate::memory::DeviceBlock;
 use crate::shared::{Shared, Task};
 use gapless_dtype::{Layout, Primitive};
 use gapless_engine::{EngineError, Method, Op, Operand, Reducer, Typed};
@@ -180,7 +180,7 @@ impl Shared {
     pub(crate) unsafe fn run_reduction(
         &self,
         lane: &dyn Lane,
-        chunk: &mut Option<Arc<Block>>,
+        chunk: &mut Option<Arc<DeviceBlock>>,
         reducing: &Reducing<'_>,
         held: &mut Holds,
         after: Option<&[Completion]>,

@@ -8,11 +8,11 @@ use crate::config::Config;
 use crate::form::Form;
 use crate::gathered::Gathered;
 use crate::lanes::{Elsewhere, Hold, Holds, InFlight, Lanes, PATIENCE, Track};
-use crate::memory::{Block, PlanMemory};
+use crate::memory::{DeviceBlock, PlanMemory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
 use crate::prepare::{OnReady, prepare};
-use crate::recent::{Pair, Placed, Recent};
+use crate::recent::{LayoutPair, Placed, Recent};
 use crate::staging::StagingRings;
 use crate::triangle::Shares;
 use crate::writers::Writers;
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) cache: Cache<DevicePlan>,
     pub(crate) layout_pairs: LayoutPairs,
     /// What copy engines were to do.
-    pub(crate) shared_out: Recent<Pair, Option<Arc<Shares>>>,
+    pub(crate) shared_out: Recent<LayoutPair, Option<Arc<Shares>>>,
     /// What kernels were to do, without plans.
     pub(crate) laid_out: Recent<Placed, Option<Arc<Launches>>>,
     /// What they were to do beside copy engines.
@@ -69,7 +69,7 @@ pub(crate) struct Side {
 
 /// A pack or an unpack whose numbers have been checked.
 #[derive(Clone, Copy)]
-pub(crate) struct Job<'a> {
+pub(crate) struct PackJob<'a> {
     pub(crate) direction: Direction,
     pub(crate) typed: &'a Typed,
     pub(crate) start: u64,
@@ -82,7 +82,7 @@ pub(crate) enum Task<'a> {
     /// A pack or an unpack.
     Packed {
         /// What.
-        job: Job<'a>,
+        job: PackJob<'a>,
         /// Where kernels find the typed side.
         typed: Spot,
         /// Where they find the packed one, unless only copies are to reach it.
@@ -113,7 +113,7 @@ impl Task<'_> {
     }
 }
 
-impl<'a> Job<'a> {
+impl<'a> PackJob<'a> {
     /// # Errors
     /// A range outside the stream, or a packed region of another length.
     pub(crate) fn new(
@@ -122,13 +122,13 @@ impl<'a> Job<'a> {
         range: &Range<u64>,
         packed: Region,
         budget: Option<NonZeroU32>,
-    ) -> Result<Job<'a>, EngineError> {
+    ) -> Result<PackJob<'a>, EngineError> {
         typed.check_range(range)?;
         let len = range.end - range.start;
         if packed.len() != len {
             return Err(EngineError::LengthMismatch { region: packed.len(), range: len });
         }
-        Ok(Job { direction, typed, start: range.start, end: range.end, budget })
+        Ok(PackJob { direction, typed, start: range.start, end: range.end, budget })
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -136,9 +136,9 @@ impl<'a> Job<'a> {
     }
 
     /// A part of it: bytes `start..end` of the stream.
-    pub(crate) fn part(self, start: u64, end: u64) -> Job<'a> {
+    pub(crate) fn part(self, start: u64, end: u64) -> PackJob<'a> {
         debug_assert!(self.start <= start && start <= end && end <= self.end);
-        Job { start, end, ..self }
+        PackJob { start, end, ..self }
     }
 
     /// As the kernels' arithmetic wants it.
@@ -265,7 +265,12 @@ impl Shared {
     }
 
     /// The same of a job's launches.
-    pub(crate) fn fitted_to(&self, job: &Job<'_>, packed: Spot, launches: Launches) -> Launches {
+    pub(crate) fn fitted_to(
+        &self,
+        job: &PackJob<'_>,
+        packed: Spot,
+        launches: Launches,
+    ) -> Launches {
         let (src, dst) = match job.direction {
             Direction::Pack => (job.typed.region(), packed.base),
             Direction::Unpack => (packed.base, job.typed.region()),
@@ -274,7 +279,7 @@ impl Shared {
     }
 
     /// The launches of a job without a plan, if it can do without.
-    pub(crate) fn by_form(&self, job: &Job<'_>, typed: Spot, packed: Spot) -> Option<Launches> {
+    pub(crate) fn by_form(&self, job: &PackJob<'_>, typed: Spot, packed: Spot) -> Option<Launches> {
         let (layout, count) = (job.typed.layout(), job.typed.count());
         let what = job.what(typed, packed);
         match Form::of(layout, count) {
@@ -307,7 +312,7 @@ impl Shared {
     /// Memory that this engine cannot work on.
     pub(crate) fn spots(
         &self,
-        job: &Job<'_>,
+        job: &PackJob<'_>,
         packed: Region,
     ) -> Result<(Spot, Option<Spot>), EngineError> {
         let typed = self.accelerator.typed(job.typed)?;
@@ -328,7 +333,7 @@ impl Shared {
         packed: Region,
         budget: Option<NonZeroU32>,
     ) -> Result<Task<'a>, EngineError> {
-        let job = Job::new(direction, typed, range, packed, budget)?;
+        let job = PackJob::new(direction, typed, range, packed, budget)?;
         self.check_len(job.len())?;
         let (typed, direct) = self.spots(&job, packed)?;
         Ok(Task::Packed { job, typed, direct, packed })
@@ -376,7 +381,7 @@ impl Shared {
     pub(crate) unsafe fn run(
         &self,
         lane: &dyn Lane,
-        chunk: &mut Option<Arc<Block>>,
+        chunk: &mut Option<Arc<DeviceBlock>>,
         task: &Task<'_>,
         held: &mut Holds,
         after: Option<&[Completion]>,
@@ -416,7 +421,7 @@ impl Shared {
     pub(crate) unsafe fn enqueue(
         &self,
         lane: &dyn Lane,
-        job: &Job<'_>,
+        job: &PackJob<'_>,
         typed: Spot,
         packed: Spot,
         held: &mut Holds,
@@ -457,7 +462,7 @@ impl Shared {
     pub(crate) unsafe fn enqueue_by(
         &self,
         lane: &dyn Lane,
-        job: &Job<'_>,
+        job: &PackJob<'_>,
         typed: Spot,
         packed: Spot,
         plan: Option<&DevicePlan>,

@@ -6,9 +6,9 @@
 
 use crate::accelerator::{Lane, Spot};
 use crate::lanes::{Hold, Holds, InFlight};
-use crate::memory::Block;
+use crate::memory::DeviceBlock;
 use crate::plans::DevicePlan;
-use crate::shared::{Job, Shared};
+use crate::shared::{PackJob, Shared};
 use gapless_engine::EngineError;
 use gapless_kernels::Direction;
 use gapless_kernels::launch::KernelAddress;
@@ -31,7 +31,7 @@ struct Route<'a> {
 
 /// A part of the job, and where it is in the packed region.
 struct StagedPart<'a> {
-    job: Job<'a>,
+    job: PackJob<'a>,
     packed: Region,
     chunk: Region,
 }
@@ -39,7 +39,7 @@ struct StagedPart<'a> {
 impl Shared {
     fn chunk(
         &self,
-        kept: &mut Option<Arc<Block>>,
+        kept: &mut Option<Arc<DeviceBlock>>,
         held: &mut Holds,
     ) -> Result<Region, DeviceError> {
         let block = match kept {
@@ -64,8 +64,8 @@ impl Shared {
     pub(crate) unsafe fn staged(
         &self,
         lane: &dyn Lane,
-        kept: &mut Option<Arc<Block>>,
-        job: &Job<'_>,
+        kept: &mut Option<Arc<DeviceBlock>>,
+        job: &PackJob<'_>,
         typed: Spot,
         packed: Region,
         held: &mut Holds,
@@ -76,7 +76,7 @@ impl Shared {
                 Direction::Pack => (packed, span),
                 Direction::Unpack => (span, packed),
             };
-            // SAFETY: the caller vouches for both; they have one length (`Job::new`).
+            // SAFETY: the caller vouches for both; they have one length (`PackJob::new`).
             return unsafe { lane.copy(dst, src) };
         }
         let plan = match self.by_form(job, typed, typed) {
@@ -115,7 +115,7 @@ impl Shared {
     unsafe fn parts(
         &self,
         routes: &[Route<'_>],
-        job: &Job<'_>,
+        job: &PackJob<'_>,
         typed: Spot,
         packed: Region,
         plan: Option<&DevicePlan>,

@@ -30,7 +30,7 @@ pub(crate) enum HostMemory {
 }
 
 /// A part of a ring.
-pub(crate) struct Piece {
+pub(crate) struct StagingPiece {
     memory: HostMemory,
     /// The upload that used it last.
     busy: Completion,
@@ -39,9 +39,9 @@ pub(crate) struct Piece {
 /// Pieces that are written, uploaded and written again.
 #[derive(Default)]
 pub(crate) struct StagingRing {
-    blank: Vec<Piece>,
+    blank: Vec<StagingPiece>,
     /// In flight, oldest first.
-    busy: VecDeque<Piece>,
+    busy: VecDeque<StagingPiece>,
 }
 
 /// StagingRings that nobody uses.
@@ -60,7 +60,7 @@ impl HostMemory {
     }
 }
 
-impl Piece {
+impl StagingPiece {
     /// The piece, for uploads.
     pub(crate) fn region(&mut self) -> Region {
         self.memory.region()
@@ -90,24 +90,24 @@ fn pinned_bytes(buffer: &mut PinnedBuffer) -> &mut [u8] {
     let len = usize::try_from(region.len()).unwrap_or(0);
     // SAFETY: the buffer owns `len` bytes of page-locked memory at `pointer`, and it is borrowed exclusively. They
     // are initialised: the system zeroes pages before a process sees them, and what is used again was
-    // written by its last user. The device's reads of them have ended (`Piece::bytes`).
+    // written by its last user. The device's reads of them have ended (`StagingPiece::bytes`).
     unsafe { std::slice::from_raw_parts_mut(pointer, len) }
 }
 
 impl StagingRing {
     /// A piece that may be written, if there is one.
-    pub(crate) fn blank(&mut self) -> Option<Piece> {
+    pub(crate) fn blank(&mut self) -> Option<StagingPiece> {
         self.blank.pop()
     }
 
     /// Takes a piece that may be written.
-    pub(crate) fn give(&mut self, piece: Piece) {
+    pub(crate) fn give(&mut self, piece: StagingPiece) {
         debug_assert!(matches!(piece.busy, Completion::Ready), "an upload reads it");
         self.blank.push(piece);
     }
 
     /// Takes a piece that is in flight, after those that it has.
-    pub(crate) fn sent(&mut self, piece: Piece) {
+    pub(crate) fn sent(&mut self, piece: StagingPiece) {
         self.busy.push_back(piece);
     }
 
@@ -116,7 +116,7 @@ impl StagingRing {
     ///
     /// # Errors
     /// That upload failed: the device's error, which later work would get as well.
-    pub(crate) fn landed(&mut self, wait: bool) -> Result<Option<Piece>, EngineError> {
+    pub(crate) fn landed(&mut self, wait: bool) -> Result<Option<StagingPiece>, EngineError> {
         let Some(first) = self.busy.front_mut() else { return Ok(None) };
         if wait {
             first.busy.wait()?;
@@ -181,16 +181,16 @@ impl StagingRings {
     }
 
     /// A piece of `len` bytes that no device reads.
-    pub(crate) fn plain(len: usize) -> Piece {
-        Piece {
+    pub(crate) fn plain(len: usize) -> StagingPiece {
+        StagingPiece {
             memory: HostMemory::Plain(vec![0; len].into_boxed_slice()),
             busy: Completion::Ready,
         }
     }
 
     /// One more piece.
-    pub(crate) fn piece(&self, device: &dyn Accelerator) -> Result<Piece, EngineError> {
-        Ok(Piece { memory: device.staging(self.piece_bytes)?, busy: Completion::Ready })
+    pub(crate) fn piece(&self, device: &dyn Accelerator) -> Result<StagingPiece, EngineError> {
+        Ok(StagingPiece { memory: device.staging(self.piece_bytes)?, busy: Completion::Ready })
     }
 
     /// Keeps a ring for the next who prepares, with `pieces` pieces at most.
@@ -232,7 +232,13 @@ mod tests {
         let upload = Arc::new(Upload(AtomicU32::new(polls)));
         let busy = Completion::Pending(Arc::clone(&upload) as Arc<dyn Pending>);
         let memory = HostMemory::Plain(vec![1; 64].into());
-        (StagingRing { blank: Vec::new(), busy: VecDeque::from([Piece { memory, busy }]) }, upload)
+        (
+            StagingRing {
+                blank: Vec::new(),
+                busy: VecDeque::from([StagingPiece { memory, busy }]),
+            },
+            upload,
+        )
     }
 
     #[test]
@@ -256,7 +262,8 @@ mod tests {
     #[test]
     fn an_upload_that_never_ends_holds_nobody_up() {
         let (mut ring, upload) = ring(u32::MAX);
-        let Some(Piece { memory: HostMemory::Plain(bytes), busy }) = ring.busy.pop_front() else {
+        let Some(StagingPiece { memory: HostMemory::Plain(bytes), busy }) = ring.busy.pop_front()
+        else {
             panic!("it was plain memory")
         };
         let at = bytes.as_ptr().addr();

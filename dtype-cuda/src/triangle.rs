@@ -78,7 +78,7 @@ fn split(runs: &Runs, levels: u32) -> Option<Shares> {
         Anchor::Begin
     };
     let wide = height.checked_mul(grow.unsigned_abs())?;
-    let shape = Shape { runs, anchor, height, wide, blocks };
+    let shape = TriangleShape { runs, anchor, height, wide, blocks };
     let mut copies = Copies::new();
     shape.rectangles(0, blocks, &mut copies);
     let pitched = |copy: &Rows| (copy.width..=Rows::PITCH_MAX).contains(&copy.src_pitch);
@@ -108,7 +108,7 @@ fn split(runs: &Runs, levels: u32) -> Option<Shares> {
     Some(Shares { copies, rest })
 }
 
-struct Shape<'a> {
+struct TriangleShape<'a> {
     runs: &'a Runs,
     anchor: Anchor,
     /// Runs of a block.
@@ -118,7 +118,7 @@ struct Shape<'a> {
     blocks: u64,
 }
 
-impl Shape<'_> {
+impl TriangleShape<'_> {
     /// Where a run begins.
     fn run(&self, number: u64) -> i64 {
         self.runs.displacement.wrapping_add(self.runs.step.wrapping_mul(number.cast_signed()))

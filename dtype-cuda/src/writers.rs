@@ -11,7 +11,7 @@
 //! no thread sees another's. Read first: `prepare.rs`.
 
 use crate::plan::{Patches, Pieces, Wrote};
-use crate::staging::Piece;
+use crate::staging::StagingPiece;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +32,7 @@ const ENOUGH: usize = 4;
 
 /// A piece that is written.
 pub(crate) struct Written {
-    pub(crate) piece: Piece,
+    pub(crate) piece: StagingPiece,
     pub(crate) patches: Patches,
     /// Bytes of an instance's stream that this and all earlier pieces complete.
     pub(crate) ready: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Written {
 
 impl Written {
     /// A piece that there is nothing more to do to.
-    pub(crate) fn whole(piece: Piece, patches: Patches, ready: u64) -> Written {
+    pub(crate) fn whole(piece: StagingPiece, patches: Patches, ready: u64) -> Written {
         Written { piece, patches, ready, blocks: 0 }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) struct PlanBuild {
 struct BuildState {
     /// The next piece to write.
     next: usize,
-    blank: Vec<Piece>,
+    blank: Vec<StagingPiece>,
     written: BTreeMap<usize, Written>,
     /// Blocks that the pieces that were taken have numbered for themselves.
     before: u64,
@@ -103,13 +103,13 @@ impl PlanBuild {
     }
 
     /// Memory to write into.
-    pub(crate) fn give(&self, piece: Piece) {
+    pub(crate) fn give(&self, piece: StagingPiece) {
         self.state().blank.push(piece);
         self.changed.notify_one();
     }
 
     /// A number and memory for it; waits for memory, if told to. `None` if there is nothing to write.
-    fn claim(&self, wait: bool) -> Option<(usize, Piece)> {
+    fn claim(&self, wait: bool) -> Option<(usize, StagingPiece)> {
         let mut state = self.state();
         loop {
             if state.stopped || state.next >= self.count() {
@@ -128,7 +128,7 @@ impl PlanBuild {
         }
     }
 
-    fn write(&self, number: usize, mut piece: Piece) {
+    fn write(&self, number: usize, mut piece: StagingPiece) {
         let mut patches = Patches::new();
         let writing = catch_unwind(AssertUnwindSafe(|| {
             self.pieces.write(number, piece.bytes(), &mut patches)
@@ -220,7 +220,7 @@ impl PlanBuild {
     }
 
     /// Ends all writing. Gives the memory that is not in flight.
-    pub(crate) fn stop(&self) -> Vec<Piece> {
+    pub(crate) fn stop(&self) -> Vec<StagingPiece> {
         self.give_up();
         let mut state = self.state();
         // A piece takes less than a millisecond.

@@ -18,7 +18,7 @@ use runs::RunList;
 use summary::summary;
 
 /// A piece that may be empty.
-pub(crate) type Piece = Option<ProgramPart>;
+pub(crate) type ProgramPiece = Option<ProgramPart>;
 
 /// Sequences take over the entries of parts with at most this many runs, so that a part is never copied
 /// more often than a constant.
@@ -52,7 +52,7 @@ impl Lengths<'_> {
 
 impl Builder {
     /// `len` bytes at `disp`.
-    pub(crate) fn run(&mut self, disp: i64, len: u64) -> Result<Piece, ProgramError> {
+    pub(crate) fn run(&mut self, disp: i64, len: u64) -> Result<ProgramPiece, ProgramError> {
         if len == 0 {
             return Ok(None);
         }
@@ -62,10 +62,10 @@ impl Builder {
     /// `count` copies of `piece`, `stride` apart.
     pub(crate) fn repeat(
         &mut self,
-        piece: Piece,
+        piece: ProgramPiece,
         count: u64,
         stride: i64,
-    ) -> Result<Piece, ProgramError> {
+    ) -> Result<ProgramPiece, ProgramError> {
         let Some(part) = piece else { return Ok(None) };
         if count <= 1 {
             return Ok(if count == 0 { None } else { piece });
@@ -87,12 +87,12 @@ impl Builder {
     /// `displacements[i] × unit` bytes.
     pub(crate) fn place(
         &mut self,
-        piece: Piece,
+        piece: ProgramPiece,
         extent: i64,
         lengths: Lengths<'_>,
         displacements: &[i64],
         unit: i64,
-    ) -> Result<Piece, ProgramError> {
+    ) -> Result<ProgramPiece, ProgramError> {
         let Some(part) = piece else { return Ok(None) };
         let at = |i: usize| {
             let disp = displacements[i].checked_mul(unit);
@@ -151,7 +151,7 @@ impl Builder {
     pub(crate) fn sequence(
         &mut self,
         pieces: impl IntoIterator<Item = ProgramPart>,
-    ) -> Result<Piece, ProgramError> {
+    ) -> Result<ProgramPiece, ProgramError> {
         let mut parts: Vec<ProgramPart> = Vec::new();
         for piece in pieces {
             match self.program.op(piece.op) {
@@ -193,7 +193,7 @@ impl Builder {
     }
 
     /// The program of `root`, without what merging left behind.
-    pub(crate) fn finish(mut self, root: Piece) -> Result<Program, ProgramError> {
+    pub(crate) fn finish(mut self, root: ProgramPiece) -> Result<Program, ProgramError> {
         self.program.set_root(root)?;
         Ok(self.program.compact().with_lines())
     }
@@ -261,11 +261,11 @@ impl Builder {
     }
 
     /// The shortest op for runs that no longer merge.
-    fn runs(&mut self, runs: RunList) -> Result<Piece, ProgramError> {
+    fn runs(&mut self, runs: RunList) -> Result<ProgramPiece, ProgramError> {
         self.classified(runs.classify()?)
     }
 
-    fn classified(&mut self, class: runs::Class) -> Result<Piece, ProgramError> {
+    fn classified(&mut self, class: runs::Class) -> Result<ProgramPiece, ProgramError> {
         match class {
             runs::Class::Empty => Ok(None),
             runs::Class::Run { disp, len } => self.run(disp, len),
@@ -279,7 +279,7 @@ impl Builder {
     }
 
     /// `body` at every displacement of a list that is not empty.
-    fn each(&mut self, body: OpId, disps: Vec<i64>) -> Result<Piece, ProgramError> {
+    fn each(&mut self, body: OpId, disps: Vec<i64>) -> Result<ProgramPiece, ProgramError> {
         let Some(&first) = disps.first() else { return Ok(None) };
         let origin = Some(ProgramPart { disp: first, op: body });
         if disps.len() == 1 {

@@ -15,7 +15,8 @@ mod fold;
 
 use crate::ReduceOp;
 use elements::{
-    Band, Bfloat16, Binary16, Bor, Bxor, Land, Lor, Lxor, Max, MaxLoc, Min, MinLoc, Pair, Prod, Sum,
+    Band, Bfloat16, Binary16, Bor, Bxor, Land, LocPair, Lor, Lxor, Max, MaxLoc, Min, MinLoc, Prod,
+    Sum,
 };
 use fold::fold;
 pub(crate) use fold::{Fold, Level, SOURCES_MAX};
@@ -75,8 +76,8 @@ macro_rules! complex {
 macro_rules! pair {
     ($op:expr, $level:expr, $t:ty, $index:ty) => {
         match $op {
-            ReduceOp::MaxLoc => Some(fold::<Pair<$t, $index>, MaxLoc>($level)),
-            ReduceOp::MinLoc => Some(fold::<Pair<$t, $index>, MinLoc>($level)),
+            ReduceOp::MaxLoc => Some(fold::<LocPair<$t, $index>, MaxLoc>($level)),
+            ReduceOp::MinLoc => Some(fold::<LocPair<$t, $index>, MinLoc>($level)),
             _ => None,
         }
     };

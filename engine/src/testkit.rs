@@ -5,7 +5,7 @@ mod fake;
 pub mod oracle;
 mod pretender;
 
-pub use fake::{FakeEngine, Piece};
+pub use fake::{FakeEngine, FakePiece};
 pub use pretender::Pretender;
 
 use crate::{Engine, EngineError, Reducer, Typed};

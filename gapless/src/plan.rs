@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::parts::UsedBytes;
 use crate::shared::{Look, Shared, WorldState};
 use crate::view::typed_in;
-use buffer::Shape;
+use buffer::ArrayShape;
 use gapless_dtype::{ElementType, Layout};
 use gapless_engine::Typed;
 use gapless_mem::Region;
@@ -78,7 +78,7 @@ use std::sync::Arc;
 /// ```
 pub struct Plan {
     comm: Communicator,
-    shape: Shape,
+    shape: ArrayShape,
     /// In the order of their description.
     messages: Vec<Planned>,
     /// Their indices in the order in which they are started: receives first, so that messages find them.
@@ -102,7 +102,7 @@ pub struct Plan {
 #[must_use = "`build` makes a plan of it"]
 pub struct PlanBuilder {
     comm: Communicator,
-    shape: Shape,
+    shape: ArrayShape,
     region: Region,
     taken: UsedBytes,
     messages: Vec<Planned>,
@@ -154,7 +154,7 @@ impl Communicator {
     }
 
     fn plan_in(&self, region: Region, element: ElementType) -> PlanBuilder {
-        let shape = Shape::new(region, element);
+        let shape = ArrayShape::new(region, element);
         let (taken, messages) = (UsedBytes::default(), Vec::new());
         PlanBuilder { comm: self.clone(), shape, region, taken, messages }
     }

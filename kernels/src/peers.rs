@@ -2,7 +2,7 @@
 //!
 //! Each rank has a [`Window`] of device memory that its peers have mapped, and launches the same kernel with the same
 //! shape and the same arguments, but for addresses. The kernels wait for each other; `cuda/peers.cu` says how. So all
-//! blocks of a launch must be resident at once on every rank: the caller counts them ([`Shape::blocks`]).
+//! blocks of a launch must be resident at once on every rank: the caller counts them ([`GridShape::blocks`]).
 //!
 //! | kernel | for |
 //! |---|---|
@@ -25,7 +25,7 @@ pub mod layouts;
 mod model;
 mod shape;
 
-pub use shape::{Shape, direct, flagged, flagged_max, moved, staged, words_max};
+pub use shape::{GridShape, direct, flagged, flagged_max, moved, staged, words_max};
 
 use crate::args::{LayoutEntry, structures};
 use std::fmt;
@@ -161,7 +161,7 @@ impl Element {
 
 /// How elements are combined: from left to right in the order of the ranks, rounded after every operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum PeersOperation {
     /// `MPI_SUM`; integers wrap.
     Sum,
     /// `MPI_PROD`; integers wrap.
@@ -172,19 +172,19 @@ pub enum Operation {
     Min,
 }
 
-impl Operation {
+impl PeersOperation {
     /// All of them.
-    pub const ALL: [Operation; 4] =
-        [Operation::Sum, Operation::Prod, Operation::Max, Operation::Min];
+    pub const ALL: [PeersOperation; 4] =
+        [PeersOperation::Sum, PeersOperation::Prod, PeersOperation::Max, PeersOperation::Min];
 }
 
 /// One kernel of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// An all-reduce of few bytes.
-    Flagged(Operation, Element),
+    Flagged(PeersOperation, Element),
     /// An all-reduce of many.
-    Direct(Operation, Element),
+    Direct(PeersOperation, Element),
     /// Writes into peers' memory.
     Move,
     /// Blocks of few bytes, from every rank to every rank.
@@ -196,20 +196,21 @@ pub enum Kernel {
 impl Kernel {
     /// Every kernel there is. Sums and products of integers do not depend on the sign, so one kernel serves both.
     pub fn all() -> impl Iterator<Item = Kernel> {
-        let pairs =
-            Operation::ALL.into_iter().flat_map(|op| Element::ALL.map(|element| (op, element)));
+        let pairs = PeersOperation::ALL
+            .into_iter()
+            .flat_map(|op| Element::ALL.map(|element| (op, element)));
         let both = pairs
             .flat_map(|(op, element)| [Kernel::Flagged(op, element), Kernel::Direct(op, element)]);
         both.chain([Kernel::Move, Kernel::Words, Kernel::Layouts])
     }
 
     /// How many [`all`](Kernel::all) gives.
-    pub const COUNT: usize = 2 * Operation::ALL.len() * Element::ALL.len() + 3;
+    pub const COUNT: usize = 2 * PeersOperation::ALL.len() * Element::ALL.len() + 3;
 
     /// Its place in [`all`](Kernel::all), without looking there.
     #[must_use]
     pub fn index(self) -> usize {
-        let pair = |op: Operation, element: Element| {
+        let pair = |op: PeersOperation, element: Element| {
             2 * (op as usize * Element::ALL.len() + element as usize)
         };
         match self {
@@ -233,10 +234,10 @@ impl fmt::Display for Kernel {
             Kernel::Layouts => return f.write_str("peers_layouts"),
         };
         let (op, adds) = match op {
-            Operation::Sum => ("sum", true),
-            Operation::Prod => ("prod", true),
-            Operation::Max => ("max", false),
-            Operation::Min => ("min", false),
+            PeersOperation::Sum => ("sum", true),
+            PeersOperation::Prod => ("prod", true),
+            PeersOperation::Max => ("max", false),
+            PeersOperation::Min => ("min", false),
         };
         let element = match element {
             Element::U32 if adds => Element::I32,

@@ -12,7 +12,7 @@ pub const SOURCES_MAX: usize = 8;
 
 /// What becomes of two elements (`OP_…` in `numbers.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operation {
+pub enum CombineOperation {
     /// Bitwise and, or, exclusive or.
     Bits,
     /// Sum.
@@ -27,7 +27,7 @@ pub enum Operation {
     Loc,
 }
 
-/// What an element is (`TYPE_…` in `numbers.h`). Of [`Operation::Loc`] it is the value, before an index of 4 bytes.
+/// What an element is (`TYPE_…` in `numbers.h`). Of [`CombineOperation::Loc`] it is the value, before an index of 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
     /// An integer of 1 byte.
@@ -82,24 +82,24 @@ impl Element {
     }
 }
 
-impl Operation {
-    const ALL: [Operation; 6] = [
-        Operation::Bits,
-        Operation::Sum,
-        Operation::Prod,
-        Operation::Logic,
-        Operation::Order,
-        Operation::Loc,
+impl CombineOperation {
+    const ALL: [CombineOperation; 6] = [
+        CombineOperation::Bits,
+        CombineOperation::Sum,
+        CombineOperation::Prod,
+        CombineOperation::Logic,
+        CombineOperation::Order,
+        CombineOperation::Loc,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Operation::Bits => "bits",
-            Operation::Sum => "sum",
-            Operation::Prod => "prod",
-            Operation::Logic => "logic",
-            Operation::Order => "order",
-            Operation::Loc => "loc",
+            CombineOperation::Bits => "bits",
+            CombineOperation::Sum => "sum",
+            CombineOperation::Prod => "prod",
+            CombineOperation::Logic => "logic",
+            CombineOperation::Order => "order",
+            CombineOperation::Loc => "loc",
         }
     }
 
@@ -107,14 +107,17 @@ impl Operation {
     fn takes(self, element: Element) -> bool {
         use Element as E;
         match element {
-            E::I8 => self != Operation::Loc,
+            E::I8 => self != CombineOperation::Loc,
             E::I32 => true,
-            E::I16 | E::I64 => self != Operation::Bits,
+            E::I16 | E::I64 => self != CombineOperation::Bits,
             E::F16 | E::BF16 => {
-                matches!(self, Operation::Sum | Operation::Prod | Operation::Order)
+                matches!(
+                    self,
+                    CombineOperation::Sum | CombineOperation::Prod | CombineOperation::Order
+                )
             }
-            E::F32 | E::F64 => !matches!(self, Operation::Bits | Operation::Logic),
-            E::C32 | E::C64 => self == Operation::Prod,
+            E::F32 | E::F64 => !matches!(self, CombineOperation::Bits | CombineOperation::Logic),
+            E::C32 | E::C64 => self == CombineOperation::Prod,
         }
     }
 }
@@ -122,17 +125,17 @@ impl Operation {
 /// An operation on elements, for which there are kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Combine {
-    operation: Operation,
+    operation: CombineOperation,
     element: Element,
 }
 
 impl Combine {
     /// How many there are places for in tables by [`number`](Combine::number).
-    pub const NUMBERS: usize = Operation::ALL.len() * Element::ALL.len();
+    pub const NUMBERS: usize = CombineOperation::ALL.len() * Element::ALL.len();
 
     /// `None` if there is no kernel.
     #[must_use]
-    pub fn new(operation: Operation, element: Element) -> Option<Combine> {
+    pub fn new(operation: CombineOperation, element: Element) -> Option<Combine> {
         operation.takes(element).then_some(Combine { operation, element })
     }
 
@@ -140,7 +143,7 @@ impl Combine {
     pub fn all() -> impl Iterator<Item = Combine> {
         let each =
             |operation| Element::ALL.into_iter().filter_map(move |e| Combine::new(operation, e));
-        Operation::ALL.into_iter().flat_map(each)
+        CombineOperation::ALL.into_iter().flat_map(each)
     }
 
     /// Its place in a table: below [`NUMBERS`](Combine::NUMBERS).
@@ -151,7 +154,7 @@ impl Combine {
 
     /// The operation.
     #[must_use]
-    pub fn operation(self) -> Operation {
+    pub fn operation(self) -> CombineOperation {
         self.operation
     }
 
@@ -170,7 +173,7 @@ impl Combine {
     /// Packed bytes of an element.
     #[must_use]
     pub fn bytes(self) -> u32 {
-        let index = if self.operation == Operation::Loc { 4 } else { 0 };
+        let index = if self.operation == CombineOperation::Loc { 4 } else { 0 };
         index
             + match self.element {
                 Element::I8 => 1,
@@ -184,7 +187,7 @@ impl Combine {
     /// What an element is read and written in, so that it must lie at multiples of that.
     #[must_use]
     pub fn part(self) -> Width {
-        let is_pair = self.operation == Operation::Loc;
+        let is_pair = self.operation == CombineOperation::Loc;
         match self.element {
             Element::I8 => Width::W1,
             Element::I16 | Element::F16 | Element::BF16 => Width::W2,
@@ -197,7 +200,7 @@ impl Combine {
     /// Whether words of 16 bytes hold whole elements.
     #[must_use]
     pub fn fills_words(self) -> bool {
-        self.operation != Operation::Loc
+        self.operation != CombineOperation::Loc
     }
 
     /// OpenCL C that defines what [`combine.h`](crate::opencl_reduce_source) is read for.

@@ -24,7 +24,7 @@ mod wait;
 
 pub(crate) use batch::Batch;
 pub(crate) use graph::RawGraph;
-pub(crate) use launch::{RawFunction, RawModule, Shape};
+pub(crate) use launch::{LaunchShape, RawFunction, RawModule};
 pub(crate) use link::{LinkFault, LinkPart};
 pub(crate) use memory::Rows;
 pub(crate) use order::{EventUse, RawEvent, RawStream};

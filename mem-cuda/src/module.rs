@@ -6,7 +6,7 @@
 mod image;
 
 use crate::context::Context;
-use crate::driver::{LinkFault, LinkPart, RawFunction, RawModule, Shape};
+use crate::driver::{LaunchShape, LinkFault, LinkPart, RawFunction, RawModule};
 use crate::stream::Stream;
 use crate::{CudaDevice, CudaError};
 use std::ffi::{CStr, c_void};
@@ -199,8 +199,11 @@ impl Function {
         for (pointer, argument) in pointers.iter_mut().zip(arguments) {
             *pointer = argument.at;
         }
-        let shape =
-            Shape { blocks: grid.blocks, threads: grid.threads, shared_bytes: grid.shared_bytes };
+        let shape = LaunchShape {
+            blocks: grid.blocks,
+            threads: grid.threads,
+            shared_bytes: grid.shared_bytes,
+        };
         let _bound = context.bind()?;
         // SAFETY: the context lives; each pointer is to a value that is borrowed during this call;
         // the caller vouches for their number, sizes and meaning.

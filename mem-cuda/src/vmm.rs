@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One mapping of memory.
 #[derive(Debug)]
-struct Block {
+struct VmmBlock {
     /// Bytes mapped.
     len: u64,
     allocation: MemoryHandle,
@@ -27,7 +27,7 @@ struct Block {
 
 /// This device's mappings, by first address.
 #[derive(Debug, Default)]
-pub(crate) struct Vmm(Mutex<BTreeMap<u64, Block>>);
+pub(crate) struct Vmm(Mutex<BTreeMap<u64, VmmBlock>>);
 
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
@@ -117,7 +117,7 @@ impl Vmm {
             release(context, allocation);
             return Err(context.fault_of(len, fault));
         }
-        lock(&self.0).insert(start, Block { len, allocation, id: next_id() });
+        lock(&self.0).insert(start, VmmBlock { len, allocation, id: next_id() });
         Ok(start)
     }
 

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One allocation by its forbidden address: its hidden alias and its length, in bytes.
 #[derive(Debug)]
-struct Block {
+struct FakeBlock {
     alias: u64,
     len: u64,
     mapped: usize,
@@ -37,7 +37,7 @@ struct Block {
     file: Option<OwnedFd>,
 }
 
-impl Block {
+impl FakeBlock {
     fn unmap(self, forbidden: u64) {
         unmap(forbidden, self.mapped);
         unmap(self.alias, self.mapped);
@@ -46,7 +46,7 @@ impl Block {
 
 #[derive(Debug, Default)]
 struct Heap {
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, FakeBlock>,
     next_id: u64,
 }
 
@@ -168,13 +168,13 @@ impl FakeDevice {
         let mut heap = self.heap();
         heap.next_id += 1;
         let id = heap.next_id;
-        heap.blocks.insert(forbidden, Block { alias, len, mapped, id, file });
+        heap.blocks.insert(forbidden, FakeBlock { alias, len, mapped, id, file });
         Region::new(self.space(), forbidden, 0, len)
     }
 
     /// Takes what starts where `region`'s object does out of the books: memory of ours, or memory
     /// that was imported.
-    fn take(&self, region: Region, ours: bool) -> Result<Block, DeviceError> {
+    fn take(&self, region: Region, ours: bool) -> Result<FakeBlock, DeviceError> {
         let wrong =
             DeviceError::WrongSpace { device: self.properties.name.clone(), space: region.space() };
         let mut heap = self.heap();

@@ -12,7 +12,7 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::WindowPart;
 use crate::header::Header;
 use crate::hosted::Hosted;
-use crate::job::Job;
+use crate::job::DeviceJob;
 use crate::peer::{PIECE, Peer};
 use crate::questions::{Asked, LostProcess, Questions};
 use crate::wire::{HEADER, Head, MORE, WindowMessage};
@@ -52,7 +52,7 @@ pub(crate) struct Core {
     pub(crate) questions: Questions,
     pub(crate) changes: Changes,
     /// What devices still do for processes that are lost.
-    orphans: Vec<Job>,
+    orphans: Vec<DeviceJob>,
     /// Why processes are lost, and who is to blame.
     losses: HashMap<u32, (u32, LinkError)>,
 }
@@ -307,8 +307,8 @@ impl Core {
     }
 
     /// What devices do in a window, to be dropped.
-    fn jobs_of(&mut self, window: u32) -> Vec<Job> {
-        let of = |job: &mut Box<Job>| job.window == window;
+    fn jobs_of(&mut self, window: u32) -> Vec<DeviceJob> {
+        let of = |job: &mut Box<DeviceJob>| job.window == window;
         let under_way = self.peers.values_mut().filter_map(|peer| peer.job.take_if(of));
         let under_way = under_way.map(|job| *job);
         under_way.chain(self.orphans.extract_if(.., |job| job.window == window)).collect()

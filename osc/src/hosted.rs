@@ -6,7 +6,7 @@ use crate::doubt::{self, Doubt, Mine};
 use crate::error::Fault;
 use crate::exposure::{Near, WindowPart};
 use crate::header::{Header, Lock, Stripes};
-use crate::job::Job;
+use crate::job::DeviceJob;
 use crate::memory::{WindowBytes, place};
 use crate::perform::Plan;
 use crate::questions::Questions;
@@ -146,7 +146,7 @@ pub(crate) enum Performed {
     /// A mutex is taken.
     Busy,
     /// A device is at work.
-    Goes(Box<Job>),
+    Goes(Box<DeviceJob>),
 }
 
 /// What is known of a rank that has a mutex.
@@ -203,7 +203,7 @@ impl Hosted {
                     return Ok(Performed::Busy);
                 }
                 let mutexes = (self.header.clone(), self.rank, stripes);
-                let job = Job::new(head.window, memory, mutexes, (plan, bytes));
+                let job = DeviceJob::new(head.window, memory, mutexes, (plan, bytes));
                 Ok(Performed::Goes(Box::new(job)))
             }
         }

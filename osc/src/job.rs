@@ -26,7 +26,7 @@ const POLLS: usize = 64;
 type Next = Result<ControlFlow<Option<Vec<u8>>, DeviceCopy>, EngineError>;
 
 /// An operation whose device is at work. Dropping it waits for that.
-pub(crate) struct Job {
+pub(crate) struct DeviceJob {
     pub(crate) window: u32,
     /// Where it is; `None`: it has not begun, or is over.
     step: Option<DeviceCopy>,
@@ -45,16 +45,26 @@ enum DeviceCopy {
     Write(DeviceWork),
 }
 
-impl Job {
+impl DeviceJob {
     /// An operation of which this rank has the mutexes: the job gives them back.
     pub(crate) fn new(
         window: u32,
         memory: &DeviceMemory,
         (header, rank, held): (Header, u32, Stripes),
         (plan, operand): (Plan, &[u8]),
-    ) -> Job {
+    ) -> DeviceJob {
         let (memory, operand) = (memory.clone(), operand.to_vec());
-        Job { window, step: None, plan, operand, found: Vec::new(), memory, header, rank, held }
+        DeviceJob {
+            window,
+            step: None,
+            plan,
+            operand,
+            found: Vec::new(),
+            memory,
+            header,
+            rank,
+            held,
+        }
     }
 
     /// Goes on as far as the device is. Gives what it comes to, if that is known; it is over then.
@@ -143,7 +153,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for DeviceJob {
     fn drop(&mut self) {
         // The device is done before others have the mutexes.
         self.step = None;

@@ -6,7 +6,7 @@ use crate::arithmetic::{Arithmetic, read};
 use crate::device::DeviceExposure;
 use crate::error::WindowError;
 use crate::header::{Header, Stripes};
-use crate::job::Job;
+use crate::job::DeviceJob;
 use crate::memory::{PART, part, stripes};
 use crate::perform::{Does, Plan};
 use crate::place::{Access, Place};
@@ -149,7 +149,7 @@ impl Window {
             let does = Does::Change { arithmetic: *arithmetic, fetches };
             let plan = Plan { target: access.target.clone(), range, does };
             let operand = bytes.get(here.clone()).unwrap_or(&[]);
-            let job = Job::new(self.handle.id(), &near.memory, mutexes, (plan, operand));
+            let job = DeviceJob::new(self.handle.id(), &near.memory, mutexes, (plan, operand));
             if let Some(old) = job.finish()?
                 && let Some(place) = found.as_deref_mut().and_then(|found| found.get_mut(here))
             {
@@ -204,7 +204,7 @@ impl Window {
         let held = plan.stripes(0).map_err(|fault| self.refused(access.rank, fault))?;
         self.take_stripes(driver, &near.header, held)?;
         let mutexes = (near.header.clone(), self.rank, held);
-        let job = Job::new(self.handle.id(), &near.memory, mutexes, (plan, &[]));
+        let job = DeviceJob::new(self.handle.id(), &near.memory, mutexes, (plan, &[]));
         let found = job.finish().map_err(WindowError::from)?;
         driver.progress();
         Ok(found.map_or(0, |old| read(&old)))

@@ -13,7 +13,7 @@
 //! the first; where there are none, a message of its own does. Locks, flushes and notices, of which each rank has one at a
 //! time, go without credit ([`SLACK`]).
 
-use crate::job::Job;
+use crate::job::DeviceJob;
 use crate::layouts::{Layouts, SentLayout};
 use crate::wire::{Head, WindowMessage};
 use std::collections::{BTreeMap, VecDeque};
@@ -51,7 +51,7 @@ pub(crate) struct Peer {
     /// What waits for another try, oldest first.
     pub(crate) held: Queue,
     /// What a device does for the oldest of those.
-    pub(crate) job: Option<Box<Job>>,
+    pub(crate) job: Option<Box<DeviceJob>>,
     /// Its layouts, as it numbers them.
     pub(crate) layouts: Layouts,
     /// Ours that it knows, or is being told, oldest first.

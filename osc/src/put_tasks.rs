@@ -43,7 +43,7 @@ pub fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
 }
 
 /// One piece of an accumulation: runs of the target's window, and where their operands are.
-struct Piece {
+struct PutPiece {
     runs: Vec<(u64, Range<usize>)>,
 }
 
@@ -182,7 +182,7 @@ impl Window {
                 Ok(())
             })
             .map_err(|fault| self.refused(rank, fault))?;
-            let piece = Piece { runs };
+            let piece = PutPiece { runs };
             match word.filter(|_| carried.way == Accumulations::Worker) {
                 Some(word) => {
                     self.put_kernels(driver, carried, rank, &piece, (word, width, bytes))?
@@ -199,7 +199,7 @@ impl Window {
         driver: &D,
         carried: &Carried,
         rank: u32,
-        piece: &Piece,
+        piece: &PutPiece,
         (arithmetic, bytes): (&Arithmetic, &[u8]),
     ) -> Result<(), D::Error> {
         let member = &self.members[rank as usize];
@@ -231,7 +231,7 @@ impl Window {
         driver: &D,
         carried: &Carried,
         rank: u32,
-        piece: &Piece,
+        piece: &PutPiece,
         (word, width, bytes): (u64, usize, &[u8]),
     ) -> Result<(), D::Error> {
         let member = &self.members[rank as usize];

@@ -65,7 +65,7 @@ use crate::protocol::{Protocol, Protocols};
 use crate::rndv::direct::Refusals;
 use crate::rndv::in_flight::{InFlight, InFlights};
 use crate::rndv::layouts::{Fetched, Published};
-use crate::rndv::link::Link;
+use crate::rndv::link::RndvLink;
 use crate::rndv::mapped_put::Granting;
 use crate::rndv::offering::{Offering, Unanswered};
 use crate::rndv::rings::Rings;
@@ -383,7 +383,7 @@ impl ProtocolKind {
 
 /// A request, as a protocol sees it from inside: its link, buffer, engines, staging memory. It knows no other request.
 pub(crate) struct Cx<'a> {
-    pub(crate) link: Link<'a>,
+    pub(crate) link: RndvLink<'a>,
     pub(crate) engines: &'a Engines,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,

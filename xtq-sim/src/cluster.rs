@@ -16,9 +16,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::cpu::Job;
+use crate::cpu::CpuJob;
 use crate::event::Event;
-use crate::nic::{Nic, NicCommand, Table};
+use crate::nic::{Nic, NicCommand, NicTable};
 use crate::program::Program;
 use crate::run::{Configuration, Options, Sim};
 use crate::time::Ps;
@@ -218,7 +218,7 @@ impl Cluster {
             return Err(XtqError::Worker { has: false }.into());
         }
         let entry = kernel.entry(self.name());
-        let tables = self.sim.nodes[at].nic.tables(Table::Kernels, index);
+        let tables = self.sim.nodes[at].nic.tables(NicTable::Kernels, index);
         tables.set_kernel(index, Some(entry))?;
         self.sim.cluster.processes[at].kernels.insert(entry.object, Arc::new(kernel));
         Ok(())
@@ -230,7 +230,7 @@ impl Cluster {
     /// No such process or index.
     pub fn unregister_kernel(&mut self, at: Rank, index: u8) -> Result<(), ClusterError> {
         let at = self.known(at)?;
-        Ok(self.sim.nodes[at].nic.tables(Table::Kernels, index).set_kernel(index, None)?)
+        Ok(self.sim.nodes[at].nic.tables(NicTable::Kernels, index).set_kernel(index, None)?)
     }
 
     /// Registers a queue. It begins empty; what is in the one that was there runs beside it.
@@ -248,7 +248,7 @@ impl Cluster {
         let QueueOptions { capacity, width } = options;
         let entry = QueueEntry { base: self.name(), capacity };
         let of = &mut self.sim.nodes[at];
-        of.nic.tables(Table::Queues, index).set_queue(index, Some(entry))?;
+        of.nic.tables(NicTable::Queues, index).set_queue(index, Some(entry))?;
         of.gpu.add_queue(entry.base, width);
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Cluster {
     /// No such process or index.
     pub fn unregister_queue(&mut self, at: Rank, index: u8) -> Result<(), ClusterError> {
         let at = self.known(at)?;
-        Ok(self.sim.nodes[at].nic.tables(Table::Queues, index).set_queue(index, None)?)
+        Ok(self.sim.nodes[at].nic.tables(NicTable::Queues, index).set_queue(index, None)?)
     }
 
     fn name(&mut self) -> u64 {
@@ -322,7 +322,7 @@ impl Cluster {
             sequence.len() > 1
         });
         if !waits {
-            self.sim.give(from, 0, Job::Put { put: number });
+            self.sim.give(from, 0, CpuJob::Put { put: number });
         }
         Ok(handle)
     }
@@ -461,7 +461,7 @@ impl Sim<'_> {
 
     pub(crate) fn put_again(&mut self, put: usize) {
         let from = self.cluster.puts[put].from;
-        self.give(from, 0, Job::Put { put });
+        self.give(from, 0, CpuJob::Put { put });
     }
 
     /// A put of a sequence is in its queue, or left out: the next one has its turn.
@@ -475,7 +475,7 @@ impl Sim<'_> {
         };
         sequence.pop_front();
         if let Some(&next) = sequence.front() {
-            self.give(from, 0, Job::Put { put: next });
+            self.give(from, 0, CpuJob::Put { put: next });
         }
     }
 
@@ -509,7 +509,7 @@ impl Sim<'_> {
             signal.end(failed.map_or(Ok(()), Err));
         }
         if issued.put.order.command.flags.contains(Flags::ACKNOWLEDGE) {
-            self.give(node, 1, Job::Answer { put });
+            self.give(node, 1, CpuJob::Answer { put });
         }
     }
 

@@ -15,15 +15,15 @@ use crate::trace::Phase;
 /// A thread of the CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Thread {
-    jobs: VecDeque<Job>,
-    doing: Option<Job>,
+    jobs: VecDeque<CpuJob>,
+    doing: Option<CpuJob>,
     /// How long it was at work.
     pub(crate) busy: Ps,
 }
 
 /// Something that a thread has to do, for a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Job {
+pub(crate) enum CpuJob {
     /// Hands a message to the NIC.
     Post { step: usize },
     /// Adds or copies.
@@ -53,39 +53,39 @@ impl Sim<'_> {
     pub(crate) fn ready(&mut self, node: usize, step: usize) {
         match self.work(node, step) {
             SimWork::Send { .. } | SimWork::Put { .. } | SimWork::Notify { .. } => {
-                self.job(node, step, Job::Post { step })
+                self.job(node, step, CpuJob::Post { step })
             }
-            SimWork::Copy { .. } => self.job(node, step, Job::Compute { step }),
+            SimWork::Copy { .. } => self.job(node, step, CpuJob::Compute { step }),
             SimWork::Reduce { .. } if self.options.configuration == Configuration::Cpu => {
-                self.job(node, step, Job::Compute { step });
+                self.job(node, step, CpuJob::Compute { step });
             }
-            SimWork::Reduce { .. } => self.job(node, step, Job::Command { step }),
+            SimWork::Reduce { .. } => self.job(node, step, CpuJob::Command { step }),
             SimWork::Receive { from, slot, .. } => {
                 match self.nodes[node].early.remove(&(from, slot)) {
-                    Some(message) => self.job(node, step, Job::Late { step, message }),
+                    Some(message) => self.job(node, step, CpuJob::Late { step, message }),
                     None => drop(self.nodes[node].posted.insert((from, slot), step)),
                 }
             }
             SimWork::Notice { from, slot } => {
                 match self.nodes[node].notices.remove(&(from, slot)) {
-                    Some(_) => self.job(node, step, Job::Notice { step }),
+                    Some(_) => self.job(node, step, CpuJob::Notice { step }),
                     None => drop(self.nodes[node].awaited.insert((from, slot), step)),
                 }
             }
             SimWork::Task { task } => match self.nodes[node].over.remove(&task) {
-                true => self.job(node, step, Job::See { step }),
+                true => self.job(node, step, CpuJob::See { step }),
                 false => drop(self.nodes[node].waiting.insert(task, step)),
             },
         }
     }
 
     /// Gives the thread of a step something to do.
-    pub(crate) fn job(&mut self, node: usize, step: usize, job: Job) {
+    pub(crate) fn job(&mut self, node: usize, step: usize, job: CpuJob) {
         self.give(node, self.thread_of(node, step), job);
     }
 
     /// Gives a thread something to do.
-    pub(crate) fn give(&mut self, node: usize, thread: usize, job: Job) {
+    pub(crate) fn give(&mut self, node: usize, thread: usize, job: CpuJob) {
         self.nodes[node].threads[thread].jobs.push_back(job);
         if self.nodes[node].threads[thread].doing.is_none() {
             self.next_job(node, thread);
@@ -101,27 +101,27 @@ impl Sim<'_> {
         self.after(time, Event::Job { node, thread });
     }
 
-    fn duration(&self, node: usize, job: Job) -> Ps {
+    fn duration(&self, node: usize, job: CpuJob) -> Ps {
         let machine = self.machine();
         let of_mpi = |time: Ps| if self.options.mpi { time } else { Ps::ZERO };
         let event = machine.cpu_read() + machine.event_handling;
         match job {
-            Job::Post { step } => match self.work(node, step) {
+            CpuJob::Post { step } => match self.work(node, step) {
                 SimWork::Notify { .. } => machine.post,
                 _ => machine.post + of_mpi(machine.mpi_post),
             },
-            Job::Compute { step } => machine.cpu_work(self.computed(node, step).len),
-            Job::Command { .. } => machine.command_write,
-            Job::Receive { .. } => event + of_mpi(machine.mpi_receive),
-            Job::Late { message, .. } => {
+            CpuJob::Compute { step } => machine.cpu_work(self.computed(node, step).len),
+            CpuJob::Command { .. } => machine.command_write,
+            CpuJob::Receive { .. } => event + of_mpi(machine.mpi_receive),
+            CpuJob::Late { message, .. } => {
                 event + of_mpi(machine.mpi_receive) + machine.cpu_work(self.messages[message].bytes)
             }
-            Job::Notice { .. } => event,
-            Job::See { .. } => machine.cpu_read(),
-            Job::Again { .. } => event + machine.post,
-            Job::Put { .. } => machine.post + of_mpi(machine.mpi_post),
-            Job::Hear { .. } => event,
-            Job::Answer { .. } => machine.cpu_read() + machine.post,
+            CpuJob::Notice { .. } => event,
+            CpuJob::See { .. } => machine.cpu_read(),
+            CpuJob::Again { .. } => event + machine.post,
+            CpuJob::Put { .. } => machine.post + of_mpi(machine.mpi_post),
+            CpuJob::Hear { .. } => event,
+            CpuJob::Answer { .. } => machine.cpu_read() + machine.post,
         }
     }
 
@@ -137,25 +137,25 @@ impl Sim<'_> {
     pub(crate) fn job_ended(&mut self, node: usize, thread: usize) {
         let Some(job) = self.nodes[node].threads[thread].doing.take() else { return };
         match job {
-            Job::Post { step } => self.post(node, step),
-            Job::Compute { step } => {
+            CpuJob::Post { step } => self.post(node, step),
+            CpuJob::Compute { step } => {
                 self.compute(node, step);
                 self.ended(node, step);
             }
-            Job::Command { step } => self.command(node, step),
-            Job::Receive { step } | Job::Notice { step } => self.ended(node, step),
-            Job::Late { step, message } => {
+            CpuJob::Command { step } => self.command(node, step),
+            CpuJob::Receive { step } | CpuJob::Notice { step } => self.ended(node, step),
+            CpuJob::Late { step, message } => {
                 self.store(node, step, message);
                 self.ended(node, step);
             }
-            Job::See { step } => {
+            CpuJob::See { step } => {
                 self.phase(Phase::Completion);
                 self.ended(node, step);
             }
-            Job::Again { message } => self.ring(message),
-            Job::Put { put } => self.post_task(put),
-            Job::Hear { message } => self.hear(message),
-            Job::Answer { put } => self.post_answer(put),
+            CpuJob::Again { message } => self.ring(message),
+            CpuJob::Put { put } => self.post_task(put),
+            CpuJob::Hear { message } => self.hear(message),
+            CpuJob::Answer { put } => self.post_answer(put),
         }
         // What it did may have made more possible, and have begun that.
         if self.nodes[node].threads[thread].doing.is_none() {

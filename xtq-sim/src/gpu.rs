@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use crate::cpu::Job;
+use crate::cpu::CpuJob;
 use crate::event::Event;
 use crate::machine::ELEMENT;
 use crate::program::{MemoryRange, SimWork};
@@ -27,7 +27,7 @@ const GROUP: u16 = 256;
 
 /// The GPU of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Gpu {
+pub(crate) struct SimGpu {
     /// The command queues, by their addresses.
     queues: BTreeMap<u64, Queue>,
     /// The queue that was looked at last: all take turns.
@@ -61,10 +61,10 @@ struct Kernel {
     task: Option<(Launch, u64)>,
 }
 
-impl Gpu {
+impl SimGpu {
     /// With the queue of programs, which has no width.
-    pub(crate) fn new() -> Gpu {
-        let mut gpu = Gpu::default();
+    pub(crate) fn new() -> SimGpu {
+        let mut gpu = SimGpu::default();
         gpu.add_queue(QUEUE, u32::MAX);
         gpu
     }
@@ -279,7 +279,7 @@ impl Sim<'_> {
             // A kernel of this node's own: its step waits.
             let step = signal - ENTRIES;
             if matches!(self.programs_step(node, step), Some(SimWork::Reduce { .. })) {
-                self.job(node, step, Job::See { step });
+                self.job(node, step, CpuJob::See { step });
             } else {
                 self.broken.push(format!("node {node}: signal {signal}"));
             }
@@ -290,7 +290,7 @@ impl Sim<'_> {
         of.counts[signal] += 1;
         let task = u32::try_from(signal).unwrap_or(u32::MAX) + uses * u32::from(INDICES);
         match of.waiting.remove(&task) {
-            Some(step) => self.job(node, step, Job::See { step }),
+            Some(step) => self.job(node, step, CpuJob::See { step }),
             None => drop(of.over.insert(task)),
         }
     }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::cpu::Job;
+use crate::cpu::CpuJob;
 use crate::event::Event;
 use crate::gpu::{ARGUMENTS, MEMORY, PAYLOADS, QUEUE, SIGNALS, SUM, launch};
 use crate::machine::Machine;
@@ -87,19 +87,19 @@ pub(crate) struct Nic {
 /// The entries that the NIC holds; those that were used last.
 #[derive(Debug)]
 struct Cache {
-    lines: VecDeque<(Table, u8)>,
+    lines: VecDeque<(NicTable, u8)>,
     most: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Table {
+pub(crate) enum NicTable {
     Kernels,
     Queues,
 }
 
 impl Cache {
     /// Whether it is there; afterwards it is.
-    fn holds(&mut self, table: Table, index: u8) -> bool {
+    fn holds(&mut self, table: NicTable, index: u8) -> bool {
         let found = self.lines.iter().position(|line| *line == (table, index));
         if let Some(at) = found {
             self.lines.remove(at);
@@ -119,9 +119,9 @@ impl Nic {
         let registered = register(&tables, memory, machine.queue);
         debug_assert_eq!(registered, Ok(()));
         for index in 0..INDICES {
-            cache.holds(Table::Kernels, index);
+            cache.holds(NicTable::Kernels, index);
         }
-        cache.holds(Table::Queues, 0);
+        cache.holds(NicTable::Queues, 0);
         Nic { tables, cache, sends: Ps::ZERO, receives: Ps::ZERO, landings: 0 }
     }
 
@@ -142,7 +142,7 @@ impl Nic {
     }
 
     /// Its tables. Whoever registers in them writes the entry to the NIC, too.
-    pub(crate) fn tables(&mut self, table: Table, index: u8) -> &Tables {
+    pub(crate) fn tables(&mut self, table: NicTable, index: u8) -> &Tables {
         self.cache.holds(table, index);
         &self.tables
     }
@@ -284,9 +284,10 @@ impl Sim<'_> {
             let nic = &mut self.nodes[to].nic;
             let command = packet.command();
             let (index, queue) = command.map_or((0, 0), |command| (command.index, command.queue));
-            for held in
-                [nic.cache.holds(Table::Kernels, index), nic.cache.holds(Table::Queues, queue)]
-            {
+            for held in [
+                nic.cache.holds(NicTable::Kernels, index),
+                nic.cache.holds(NicTable::Queues, queue),
+            ] {
                 handling += if held { machine.lookup } else { machine.lookup + machine.crossing };
             }
         }
@@ -350,22 +351,22 @@ impl Sim<'_> {
         match kind {
             NicCommand::Send { slot } => {
                 match (matched, self.nodes[to].posted.remove(&(from, slot))) {
-                    (Some(step), _) => self.job(to, step, Job::Receive { step }),
+                    (Some(step), _) => self.job(to, step, CpuJob::Receive { step }),
                     // It was posted when the payload had already gone elsewhere.
-                    (None, Some(step)) => self.job(to, step, Job::Late { step, message }),
+                    (None, Some(step)) => self.job(to, step, CpuJob::Late { step, message }),
                     (None, None) => drop(self.nodes[to].early.insert((from, slot), message)),
                 }
             }
             NicCommand::Notify { slot } => match self.nodes[to].awaited.remove(&(from, slot)) {
-                Some(step) => self.job(to, step, Job::Notice { step }),
+                Some(step) => self.job(to, step, CpuJob::Notice { step }),
                 None => drop(self.nodes[to].notices.insert((from, slot), message)),
             },
             NicCommand::Refusal { of } => {
                 let step = self.messages[of].step;
-                self.job(to, step, Job::Again { message: of });
+                self.job(to, step, CpuJob::Again { message: of });
             }
             NicCommand::Verdict { .. } | NicCommand::Answer { .. } => {
-                self.give(to, 0, Job::Hear { message })
+                self.give(to, 0, CpuJob::Hear { message })
             }
             NicCommand::Put { .. } | NicCommand::Task { .. } => {}
         }

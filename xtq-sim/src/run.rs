@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::cluster::ClusterState;
 use crate::cpu::Thread;
 use crate::event::{Agenda, Event};
-use crate::gpu::Gpu;
+use crate::gpu::SimGpu;
 use crate::machine::{ELEMENT, Machine};
 use crate::network::{Network, Traffic};
 use crate::nic::{Message, Nic};
@@ -127,7 +127,7 @@ pub(crate) struct Node {
     pub(crate) memory: Vec<u32>,
     pub(crate) threads: [Thread; 2],
     pub(crate) nic: Nic,
-    pub(crate) gpu: Gpu,
+    pub(crate) gpu: SimGpu,
     /// Receives that wait for their messages, and messages that wait for their receives.
     pub(crate) posted: HashMap<(usize, u32), usize>,
     pub(crate) early: HashMap<(usize, u32), usize>,
@@ -225,7 +225,7 @@ impl Node {
             memory: (0..grains).map(|at| initial(options.seed, rank, at * per)).collect(),
             threads: Default::default(),
             nic: Nic::new(program.memory, &options.machine),
-            gpu: Gpu::new(),
+            gpu: SimGpu::new(),
             posted: HashMap::new(),
             early: HashMap::new(),
             awaited: HashMap::new(),

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `layout.rs` | what lies where in the memory that is shared, as `kernels/src/worker.h` draws it |
 //! | `ring.rs` | [`Lane`]: the initiator's end of a ring |
-//! | `target.rs`, `target/{code,grants,said}.rs`, `terms.rs` | [`Target`]: tables, receive buffers, rings, functions of users; starting and stopping the worker |
+//! | `target.rs`, `target/{code,grants,said}.rs`, `terms.rs` | [`WorkerTarget`]: tables, receive buffers, rings, functions of users; starting and stopping the worker |
 //! | `state.rs` | who starts it again, and when |
 //! | `mock_worker.rs` | a thread that does what the kernel does, for tests (feature `testkit`) |
 //!
@@ -39,7 +39,7 @@ pub use layout::{
 pub(crate) use layout::{RING_ABORT, RING_STATE, SLOT_BYTES, arena_bytes};
 pub use ring::{Lane, PutOutcome, RingError};
 pub(crate) use short::Short;
-pub use target::{RingParts, Target, WorkerCount};
+pub use target::{RingParts, WorkerCount, WorkerTarget};
 pub(crate) use terms::Runs;
 pub use terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};
 
@@ -63,10 +63,10 @@ pub enum DeviceFunction {
     /// Nothing, for a while. Arguments: 2: nanoseconds.
     Pause = 5,
     /// Puts on: the payload is a packet and its body, which goes into a ring of another target
-    /// ([`Target::add_out`]). Arguments: 2: which ring. It has ended when it has put. If that ring is full it fails.
+    /// ([`WorkerTarget::add_out`]). Arguments: 2: which ring. It has ended when it has put. If that ring is full it fails.
     Forward = 6,
     /// The payload goes into the buffer as a layout says; it is all of the layout's bytes. Arguments: 2: the layout's number
-    /// ([`Target::register_layout`]); 3: where its displacement 0 is in the buffer, a multiple of 8.
+    /// ([`WorkerTarget::register_layout`]); 3: where its displacement 0 is in the buffer, a multiple of 8.
     Unpack = 7,
     /// Bytes of the buffer, as a layout says, go packed into the buffer elsewhere. Arguments: 2, 3: as of
     /// [`Unpack`](DeviceFunction::Unpack); 4: where the packed bytes go, a multiple of 8.

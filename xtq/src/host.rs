@@ -24,9 +24,9 @@ mod grant;
 #[allow(unsafe_code, reason = "frees what it has allocated")]
 mod heap;
 mod initiator;
-mod link;
 mod names;
 mod nic;
+mod ordered_link;
 mod own;
 mod queue;
 #[allow(unsafe_code, reason = "registers kernels, for whom the caller vouches")]
@@ -60,7 +60,7 @@ use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank, Registered};
 use initiator::{Initiator, SharedRings};
-use link::Link;
+use ordered_link::OrderedLink;
 use queue::Pool;
 use run::{Ready, contain, lay_down};
 use std::any::Any;
@@ -68,13 +68,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use target::Target;
+use target::TargetState;
 
 /// The number of the next end of this process; 0 is nobody's.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Messages of a peer, with what they say at their beginning.
-type PeerLink = Link<(Head, Fragment)>;
+type PeerLink = OrderedLink<(Head, Fragment)>;
 
 /// What the lock guards.
 #[derive(Default)]
@@ -82,7 +82,7 @@ struct XtqState {
     /// Of all messages of this end.
     tag: u8,
     initiator: Initiator,
-    target: Target,
+    target: TargetState,
     /// By rank.
     links: HashMap<u32, PeerLink>,
     /// Signals that end when a rank is lost, by name: those of [`Xtq::signal_from`] and of kernels.
@@ -239,7 +239,7 @@ impl Inner {
             }
             state.target.take_back(payload, private);
             if acknowledged && !state.left {
-                let head = Target::end(&task, result.is_err());
+                let head = TargetState::end(&task, result.is_err());
                 state.initiator.say(task.from, head, text.into_bytes());
             }
         });

@@ -116,14 +116,14 @@ impl Row {
 }
 
 /// One table: rows that share a writer's lock.
-struct Table {
+struct RowTable {
     rows: Box<[Row]>,
     writing: Mutex<()>,
 }
 
-impl Table {
-    fn new() -> Table {
-        Table { rows: (0..ROWS).map(|_| Row::new()).collect(), writing: Mutex::new(()) }
+impl RowTable {
+    fn new() -> RowTable {
+        RowTable { rows: (0..ROWS).map(|_| Row::new()).collect(), writing: Mutex::new(()) }
     }
 
     fn set(&self, index: u8, words: [u64; WORDS]) -> Result<(), NoSuchIndex> {
@@ -143,14 +143,14 @@ impl Table {
 
 /// The three tables of a process.
 pub struct Tables {
-    functions: Table,
-    kernels: Table,
-    queues: Table,
+    functions: RowTable,
+    kernels: RowTable,
+    queues: RowTable,
 }
 
 impl Default for Tables {
     fn default() -> Tables {
-        Tables { functions: Table::new(), kernels: Table::new(), queues: Table::new() }
+        Tables { functions: RowTable::new(), kernels: RowTable::new(), queues: RowTable::new() }
     }
 }
 
@@ -228,7 +228,7 @@ impl Tables {
 
 impl std::fmt::Debug for Tables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let count = |table: &Table| table.rows.iter().filter(|row| row.read()[0] != 0).count();
+        let count = |table: &RowTable| table.rows.iter().filter(|row| row.read()[0] != 0).count();
         f.debug_struct("Tables")
             .field("functions", &count(&self.functions))
             .field("kernels", &count(&self.kernels))

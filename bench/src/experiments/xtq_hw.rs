@@ -27,7 +27,7 @@ use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Grid, Module};
 use gapless_report::{Mark, Row, Samples, Summary};
 use gapless_xtq::device::{
     Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, PutOutcome, RingPlaces,
-    RingShape, SLOTS, Target,
+    RingShape, SLOTS, WorkerTarget,
 };
 use gapless_xtq::packet::{Command, Flags, Launch, Packet, TaskWork};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -248,7 +248,7 @@ fn receive(cublas: &str, common: &Common) -> Result<Findings, Failure> {
     let flags = tail(&memory)?;
     let mut peer = Peer::start(file.as_raw_fd(), common)?;
     let worker = Arc::new(CudaWorker::new(Arc::clone(&device)).map_err(job)?);
-    let mut target = Target::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
+    let mut target = WorkerTarget::new(worker, Life { idle: None, longest: Duration::from_secs(120) }).map_err(job)?;
     let sums = zeroed(&device, 4096)?;
     // SAFETY: it is never freed.
     let buffer = unsafe { Lease::kept_by_caller(sums) };

@@ -4,7 +4,7 @@
 //! system. Programs that a process starts inherit the variable, but not the descriptor: there, the number may be
 //! another file's. Only the very socket that the launcher has made is taken over.
 
-use super::link;
+use super::line_stream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ pub const ASKED: &str = "GAPLESS_ASK_FD";
 /// What the variable says of a socket that a launcher leaves to a process.
 pub fn name(socket: impl AsFd) -> Option<String> {
     let number = socket.as_fd().as_raw_fd();
-    Some(format!("{number}:{}", link::socket(number)?))
+    Some(format!("{number}:{}", line_stream::socket(number)?))
 }
 
 /// The socket; `None`: the launcher does not ask.
@@ -27,14 +27,15 @@ pub fn asked() -> Option<&'static OwnedFd> {
 fn find(text: &str) -> Option<u32> {
     let (number, socket) = text.split_once(':')?;
     let number = number.parse::<u32>().ok()?;
-    (link::socket(i32::try_from(number).ok()?) == Some(socket.parse().ok()?)).then_some(number)
+    (line_stream::socket(i32::try_from(number).ok()?) == Some(socket.parse().ok()?))
+        .then_some(number)
 }
 
 fn take_over(number: u32) -> Option<OwnedFd> {
     // SAFETY: the number is that of the socket that the launcher has left to this process, no other file's: it made the
     // socket, and named it. Nothing but this line, which runs once, takes it over: the connection to the launcher,
     // which is taken over as well, is another socket.
-    unsafe { link::adopt(ASKED, number) }.ok()
+    unsafe { line_stream::adopt(ASKED, number) }.ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Who started this process, by its environment.
 
-use super::{Limits, Pmi1, Pmix, Single, Wireup, WireupError, link, pmi1, pmix};
+use super::{Limits, Pmi1, Pmix, Single, Wireup, WireupError, line_stream, pmi1, pmix};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -40,7 +40,7 @@ pub fn is_launched() -> bool {
 }
 
 fn is_open(descriptor: &OsString) -> bool {
-    descriptor.to_str().and_then(|text| text.parse().ok()).is_some_and(link::is_socket)
+    descriptor.to_str().and_then(|text| text.parse().ok()).is_some_and(line_stream::is_socket)
 }
 
 /// Decides by the environment alone.

@@ -4,7 +4,7 @@
 //! A descriptor that a launcher left (`PMI_FD`) is a number in the environment, valid only while no other file gets
 //! that number. So it is taken over once, and kept open here between worlds: no other file ever has its number.
 
-use super::{WireupError, link};
+use super::{WireupError, line_stream};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -61,7 +61,7 @@ impl Membership {
         let stream = match memberships.descriptors.get_mut(&number) {
             // SAFETY: the launcher left the descriptor to this process, and only this line takes descriptors over. It
             // is the first time for this number: afterwards the table has it, unless it is no descriptor.
-            None => unsafe { link::adopt(variable, number) }?,
+            None => unsafe { line_stream::adopt(variable, number) }?,
             Some(kept) => kept.take().ok_or_else(|| WireupError::OnlyOnce {
                 reason: "the last world did not leave it in good order".to_owned(),
             })?,

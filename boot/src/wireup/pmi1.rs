@@ -9,7 +9,7 @@
 //! byte below.
 
 use super::limits::{ASK_EVERY, Wait};
-use super::link::{Link, connect};
+use super::line_stream::{LineStream, connect};
 use super::membership::Membership;
 use super::questions::LOOK_EVERY;
 use super::{Limits, Questions, Wireup, WireupError, job_name, pieces};
@@ -37,7 +37,7 @@ const VALUE_BYTES: std::ops::RangeInclusive<usize> = 64..=8192;
 #[derive(Debug)]
 pub struct Pmi1 {
     /// `None` once it was left in good order.
-    link: Option<Link>,
+    link: Option<LineStream>,
     /// Unless the caller brought the stream.
     membership: Option<Membership>,
     rank: u32,
@@ -108,7 +108,7 @@ impl Pmi1 {
         local_size: Option<u32>,
         limits: Limits,
     ) -> Result<Pmi1, WireupError> {
-        Pmi1::over(Link::new(stream), rank, size, local_size, limits)
+        Pmi1::over(LineStream::new(stream), rank, size, local_size, limits)
     }
 
     /// Talks to a launcher over a connected stream socket, to which only this process's number is
@@ -122,7 +122,7 @@ impl Pmi1 {
         local_size: Option<u32>,
         limits: Limits,
     ) -> Result<Pmi1, WireupError> {
-        let mut link = Link::new(stream);
+        let mut link = LineStream::new(stream);
         let (doing, wait) = ("initack", Wait::Answer(limits.answer));
         let asked = format!("cmd=initack pmiid={id}");
         link.say(&asked, doing, wait)?;
@@ -147,7 +147,7 @@ impl Pmi1 {
     }
 
     fn over(
-        link: Link,
+        link: LineStream,
         rank: u32,
         size: u32,
         local_size: Option<u32>,
@@ -203,7 +203,7 @@ impl Pmi1 {
         }
     }
 
-    fn link(&mut self, doing: &'static str) -> Result<&mut Link, WireupError> {
+    fn link(&mut self, doing: &'static str) -> Result<&mut LineStream, WireupError> {
         let left = || WireupError::LauncherGone { doing, reason: "it was left".to_owned() };
         self.link.as_mut().ok_or_else(left)
     }
@@ -414,7 +414,7 @@ impl Wireup for Pmi1 {
             return Ok(());
         }
         self.ask("cmd=finalize", "finalize_ack")?;
-        let stream = self.link.take().map(Link::into_stream);
+        let stream = self.link.take().map(LineStream::into_stream);
         if let Some(membership) = self.membership.take() {
             // Kept open: the launcher may take this process again.
             membership.leave(stream);

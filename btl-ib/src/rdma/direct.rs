@@ -13,7 +13,7 @@
 use super::{OneSided, Registration, not_the_cpus};
 use crate::ib::Ib;
 use crate::key::Key;
-use crate::link::Link;
+use crate::link::IbLink;
 use crate::verbs::flags::MemoryAccess;
 use crate::verbs::memory::Mr;
 use gapless_btl::{Access, LinkError, RdmaError, RemoteKey};
@@ -275,7 +275,7 @@ impl Ib {
         if all.is_empty() || self.staged {
             return Ok(());
         }
-        let slots = self.links[links].iter_mut().filter_map(Link::up).map(|up| up.slots.memory());
+        let slots = self.links[links].iter_mut().filter_map(IbLink::up).map(|up| up.slots.memory());
         let known = self.arrivals.memories().chain(slots).try_for_each(|it| it.make_known(all));
         if let Err(error) = &known {
             self.give_devices_up(error);
@@ -289,7 +289,7 @@ impl Ib {
         tracing::info!(%error, "messages of devices are staged");
         self.staged = true;
         self.arrivals.memories().for_each(|memory| memory.unpin());
-        for up in self.links.iter_mut().filter_map(Link::up) {
+        for up in self.links.iter_mut().filter_map(IbLink::up) {
             up.slots.memory().unpin();
         }
     }

@@ -1,7 +1,7 @@
 //! How the adapter reaches the local memory of operations, and how much may be registered.
 
 use super::direct::Direct;
-use super::{OneSided, Operation, PIECES_MAX, RdmaKind, STAGING_BYTES};
+use super::{OneSided, PIECES_MAX, RdmaKind, RdmaOperation, STAGING_BYTES};
 use crate::ib::Ib;
 use crate::key::Key;
 use crate::link::{LinkState, PostedWork};
@@ -195,7 +195,7 @@ impl OneSided {
     /// The operation has not ended, so its local memory is lent; the adapter does not have the buffer.
     pub(super) unsafe fn copy(
         &self,
-        operation: &Operation,
+        operation: &RdmaOperation,
         buffer: u32,
         (at, bytes): (u64, u64),
         way: RdmaKind,

@@ -349,7 +349,7 @@ impl Qp<ReadyToReceive> {
 
 /// A piece of registered local memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Piece {
+pub(crate) struct Sge {
     pub(crate) address: u64,
     pub(crate) bytes: u32,
     pub(crate) lkey: u32,
@@ -514,7 +514,7 @@ impl Qp<ReadyToSend> {
         name: u64,
         told: bool,
         way: RdmaKind,
-        pieces: &[Piece],
+        pieces: &[Sge],
         (rkey, address): (u32, u64),
     ) -> Result<(), LinkError> {
         assert!(pieces.len() <= PIECES_MAX, "{} pieces", pieces.len());

@@ -21,7 +21,7 @@ pub(super) struct Adapter {
 
 /// A CUDA device.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gpu {
+pub(super) struct DoctorGpu {
     pub(super) name: String,
     pub(super) capability: (u32, u32),
     /// Processes use it at the same time.
@@ -34,7 +34,7 @@ pub(super) struct Gpu {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cuda {
     pub(super) version: (u32, u32),
-    pub(super) gpus: Vec<Gpu>,
+    pub(super) gpus: Vec<DoctorGpu>,
 }
 
 /// What there is besides processors and memory.
@@ -72,7 +72,7 @@ impl Devices {
         }
     }
 
-    fn gpus(&self) -> &[Gpu] {
+    fn gpus(&self) -> &[DoctorGpu] {
         match &self.cuda {
             Some(Ok(cuda)) => &cuda.gpus,
             _ => &[],
@@ -156,14 +156,14 @@ fn cuda() -> Option<Result<Cuda, String>> {
     let one = |ordinal: u32| {
         let device = driver.device(ordinal).map_err(|error| error.to_string())?;
         let others = (0..driver.devices()).filter(|&other| other != ordinal);
-        Ok(Gpu {
+        Ok(DoctorGpu {
             name: device.properties().name.clone(),
             capability: device.capability(),
             mps: device.mps() != Mps::Off,
             reaches: others.filter(|&other| device.can_access(other) == Ok(true)).collect(),
         })
     };
-    let gpus: Result<Vec<Gpu>, String> = (0..driver.devices()).map(one).collect();
+    let gpus: Result<Vec<DoctorGpu>, String> = (0..driver.devices()).map(one).collect();
     Some(gpus.map(|gpus| Cuda { version: driver.version(), gpus }))
 }
 

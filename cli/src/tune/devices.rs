@@ -6,7 +6,7 @@
 //! reason to know nothing of it.
 
 use super::found::TunedNumbers;
-use super::link::Link;
+use super::link::LinkTuner;
 use crate::failure::Failure;
 use gapless::World;
 use std::time::Duration;
@@ -15,7 +15,11 @@ use std::time::Duration;
 const TABLE: &str = "device";
 
 #[cfg(not(feature = "cuda"))]
-pub(super) fn measure(_: &Link<'_>, _: Duration, found: &mut TunedNumbers) -> Result<(), Failure> {
+pub(super) fn measure(
+    _: &LinkTuner<'_>,
+    _: Duration,
+    found: &mut TunedNumbers,
+) -> Result<(), Failure> {
     found.miss_table(TABLE, "this build has no CUDA engine (feature cuda)");
     Ok(())
 }
@@ -31,7 +35,7 @@ pub(super) use on_cuda::{assist, measure};
 #[cfg(feature = "cuda")]
 mod on_cuda {
     use super::super::clock::{copy_seconds, real, repeat, slope_mb_s};
-    use super::{Duration, Failure, Link, TABLE, TunedNumbers, World};
+    use super::{Duration, Failure, LinkTuner, TABLE, TunedNumbers, World};
     use crate::tune::host::scattered_doubles;
     use gapless_dtype::{Datatype, Layout, Primitive};
     use gapless_dtype_cuda::GpuEngine;
@@ -324,7 +328,7 @@ mod on_cuda {
 
     /// Rank 0: measures for about so long.
     pub(in crate::tune) fn measure(
-        link: &Link<'_>,
+        link: &LinkTuner<'_>,
         time: Duration,
         found: &mut TunedNumbers,
     ) -> Result<(), Failure> {
@@ -357,7 +361,7 @@ mod on_cuda {
     }
 
     /// Has rank 1 map memory of ours, with the same device and with another.
-    fn import(link: &Link<'_>, bed: &Bed, found: &mut TunedNumbers) -> Result<(), Failure> {
+    fn import(link: &LinkTuner<'_>, bed: &Bed, found: &mut TunedNumbers) -> Result<(), Failure> {
         let exported = match bed.device.export(bed.typed.region) {
             Ok(Export { bytes, descriptors }) if descriptors.is_empty() => bytes,
             Ok(_) => {

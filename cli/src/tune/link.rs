@@ -46,7 +46,7 @@ const EAGER: [u64; 5] = [TINY, 1 << 10, 2 << 10, 4 << 10, 8 << 10];
 const ROUNDS: u32 = 11;
 
 /// One end of the two.
-pub(super) struct Link<'w> {
+pub(super) struct LinkTuner<'w> {
     world: &'w World,
     peer: u32,
     /// Memory that the peer can map, where there is some.
@@ -101,12 +101,12 @@ impl Order {
     }
 }
 
-impl<'w> Link<'w> {
-    pub(super) fn new(world: &'w World) -> Result<Link<'w>, Failure> {
+impl<'w> LinkTuner<'w> {
+    pub(super) fn new(world: &'w World) -> Result<LinkTuner<'w>, Failure> {
         let len = usize::try_from(LONG).unwrap_or(usize::MAX);
         let (mut out, inbox) = (world.alloc(len)?, world.alloc(len)?);
         out.fill(1);
-        Ok(Link { world, peer: 1 - world.rank(), out, inbox, heap: vec![1; len], end: None })
+        Ok(LinkTuner { world, peer: 1 - world.rank(), out, inbox, heap: vec![1; len], end: None })
     }
 
     /// Rank 1: does what it is told; `devices` when it is the devices' turn.
@@ -168,14 +168,14 @@ impl<'w> Link<'w> {
     }
 
     fn send(&self, probe: Probe) -> Result<Protocol, Error> {
-        let len = Link::len(probe);
+        let len = LinkTuner::len(probe);
         let from =
             if probe.protocol == Protocol::Mapped { &self.out[..len] } else { &self.heap[..len] };
         Ok(self.world.comm().send(from, self.peer, DATA)?.protocol)
     }
 
     fn receive(&mut self, probe: Probe) -> Result<Protocol, Error> {
-        let into = &mut self.inbox[..Link::len(probe)];
+        let into = &mut self.inbox[..LinkTuner::len(probe)];
         Ok(self.world.comm().recv(into, self.peer, DATA)?.protocol)
     }
 
@@ -215,7 +215,7 @@ impl<'w> Link<'w> {
         mut self,
         time: Duration,
         found: &mut TunedNumbers,
-    ) -> Result<Link<'w>, Failure> {
+    ) -> Result<LinkTuner<'w>, Failure> {
         let times = self.times(time)?;
         if let Ok(tiny) = times.median(usual(Protocol::Eager, TINY)) {
             found.latency(tiny);

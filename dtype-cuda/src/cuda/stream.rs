@@ -6,7 +6,7 @@ use crate::accelerator::Lane;
 use crate::batch::BatchItem;
 use crate::engine::GpuEngine;
 use crate::lanes::{Hold, Holds};
-use crate::memory::Block;
+use crate::memory::DeviceBlock;
 use crate::shared::{Shared, Task};
 use gapless_engine::{EngineError, Op, Typed};
 use gapless_kernels::Direction;
@@ -38,7 +38,7 @@ pub struct OnStream<'a> {
     /// What work on the stream uses, each once.
     used: RefCell<Holds>,
     /// A chunk between device and host; the stream's order keeps calls from sharing it.
-    chunk: RefCell<Option<Arc<Block>>>,
+    chunk: RefCell<Option<Arc<DeviceBlock>>>,
 }
 
 impl GpuEngine {

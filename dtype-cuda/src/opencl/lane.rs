@@ -21,11 +21,11 @@ const TABLES: usize = 16;
 struct LaneState {
     after: Vec<Completion>,
     last: Completion,
-    tables: VecDeque<Table>,
+    tables: VecDeque<ArgumentTable>,
 }
 
 /// Arguments too large for a parameter: a buffer that holds them, and what it is filled from.
-struct Table {
+struct ArgumentTable {
     buffer: Region,
     bytes: Box<[u8]>,
     /// The launch that used it last.
@@ -63,7 +63,7 @@ impl QueueLane {
     }
 
     /// A table that nothing uses, filled on the queue; it is used until its `busy` is set and has ended.
-    fn table(&self, bytes: &[u8]) -> Result<Table, EngineError> {
+    fn table(&self, bytes: &[u8]) -> Result<ArgumentTable, EngineError> {
         let mut tables = std::mem::take(&mut self.state().tables);
         let free = tables.iter().position(|table| !matches!(table.busy.poll(), Ok(false)));
         let oldest = (tables.len() >= TABLES).then_some(0);
@@ -75,7 +75,7 @@ impl QueueLane {
                 if let Some(table) = other {
                     self.free(&table);
                 }
-                Table {
+                ArgumentTable {
                     buffer: self.device.allocate(bytes.len() as u64)?,
                     bytes: vec![0; bytes.len()].into_boxed_slice(),
                     busy: Completion::Ready,
@@ -125,7 +125,7 @@ impl QueueLane {
         launched
     }
 
-    fn free(&self, table: &Table) {
+    fn free(&self, table: &ArgumentTable) {
         let _ = table.busy.wait();
         // SAFETY: the buffer is the table's, and the launch that used it last has ended.
         let _ = unsafe { self.device.free(table.buffer) };

@@ -4,7 +4,7 @@
 use super::{Combined, Side};
 use crate::accelerator::{Lane, Spot};
 use crate::lanes::{Hold, Holds};
-use crate::shared::{Job, Shared};
+use crate::shared::{PackJob, Shared};
 use gapless_engine::EngineError;
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{ReducedSide, Reduction, TransferSide};
@@ -183,7 +183,7 @@ impl Shared {
     ) -> Result<(), EngineError> {
         let first = side.window.start;
         let range = first + chunk.start..first + chunk.end;
-        let job = Job::new(direction, side.typed, &range, packed, all.what.budget)?;
+        let job = PackJob::new(direction, side.typed, &range, packed, all.what.budget)?;
         // SAFETY: the caller's own promise; the packed side is held.
         unsafe { self.enqueue(lane, &job, side.spot, self.packed_spot(packed)?, held) }
     }

@@ -2,12 +2,12 @@
 
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
-use gapless_kernels::reduce::{Combine, Element, Operation};
+use gapless_kernels::reduce::{Combine, CombineOperation, Element};
 
-/// Flags of [`Operation::Bits`]: which bits of `a & b` count, and which of `a ^ b`.
+/// Flags of [`CombineOperation::Bits`]: which bits of `a & b` count, and which of `a ^ b`.
 const AND: u64 = 0x0000_0000_ffff_ffff;
 const XOR: u64 = 0xffff_ffff_0000_0000;
-/// Results of [`Operation::Logic`] for the operands 11, 10, 01, 00, highest bit first.
+/// Results of [`CombineOperation::Logic`] for the operands 11, 10, 01, 00, highest bit first.
 const LAND: u64 = 0b1000;
 const LOR: u64 = 0b1110;
 const LXOR: u64 = 0b0110;
@@ -19,7 +19,7 @@ pub(super) fn only_moves(op: ReduceOp) -> bool {
 
 /// Some kernel.
 pub(super) fn any() -> Combine {
-    Combine::new(Operation::Bits, Element::I8).expect("bytes have bits")
+    Combine::new(CombineOperation::Bits, Element::I8).expect("bytes have bits")
 }
 
 /// The kernel, and its mask; `None` where devices have no arithmetic for the type.
@@ -35,10 +35,10 @@ pub(super) fn of(op: ReduceOp, primitive: Primitive) -> Option<(Combine, u64)> {
         P::Float => real(Element::F32)?,
         P::Double => real(Element::F64)?,
         // The sum of complex numbers is that of their parts.
-        P::FloatComplex if op == ReduceOp::Sum => (Operation::Sum, Element::F32, 0),
-        P::DoubleComplex if op == ReduceOp::Sum => (Operation::Sum, Element::F64, 0),
-        P::FloatComplex => (Operation::Prod, Element::C32, 0),
-        P::DoubleComplex => (Operation::Prod, Element::C64, 0),
+        P::FloatComplex if op == ReduceOp::Sum => (CombineOperation::Sum, Element::F32, 0),
+        P::DoubleComplex if op == ReduceOp::Sum => (CombineOperation::Sum, Element::F64, 0),
+        P::FloatComplex => (CombineOperation::Prod, Element::C32, 0),
+        P::DoubleComplex => (CombineOperation::Prod, Element::C64, 0),
         P::FloatInt => located(op, Element::F32),
         P::DoubleInt => located(op, Element::F64),
         P::LongInt => located(op, Element::I64),
@@ -53,22 +53,22 @@ pub(super) fn of(op: ReduceOp, primitive: Primitive) -> Option<(Combine, u64)> {
     Some((Combine::new(operation, element)?, mask))
 }
 
-fn floating(op: ReduceOp, element: Element) -> Option<(Operation, Element, u64)> {
+fn floating(op: ReduceOp, element: Element) -> Option<(CombineOperation, Element, u64)> {
     match op {
-        ReduceOp::Sum => Some((Operation::Sum, element, 0)),
-        ReduceOp::Prod => Some((Operation::Prod, element, 0)),
-        ReduceOp::Max => Some((Operation::Order, element, 0)),
-        ReduceOp::Min => Some((Operation::Order, element, u64::MAX)),
+        ReduceOp::Sum => Some((CombineOperation::Sum, element, 0)),
+        ReduceOp::Prod => Some((CombineOperation::Prod, element, 0)),
+        ReduceOp::Max => Some((CombineOperation::Order, element, 0)),
+        ReduceOp::Min => Some((CombineOperation::Order, element, u64::MAX)),
         _ => None,
     }
 }
 
-fn located(op: ReduceOp, element: Element) -> (Operation, Element, u64) {
-    (Operation::Loc, element, if op == ReduceOp::MinLoc { u64::MAX } else { 0 })
+fn located(op: ReduceOp, element: Element) -> (CombineOperation, Element, u64) {
+    (CombineOperation::Loc, element, if op == ReduceOp::MinLoc { u64::MAX } else { 0 })
 }
 
 /// C's integers, bytes and `_Bool`, whatever their width is here.
-fn integer(op: ReduceOp, primitive: Primitive) -> Option<(Operation, Element, u64)> {
+fn integer(op: ReduceOp, primitive: Primitive) -> Option<(CombineOperation, Element, u64)> {
     use Primitive as P;
     let bits = u32::try_from(primitive.size_bytes()).ok()? * 8;
     let element = match bits {
@@ -96,16 +96,16 @@ fn integer(op: ReduceOp, primitive: Primitive) -> Option<(Operation, Element, u6
     // Bits have no width.
     let word = if bits < 32 { Element::I8 } else { Element::I32 };
     match op {
-        ReduceOp::Max => Some((Operation::Order, element, sign)),
-        ReduceOp::Min => Some((Operation::Order, element, all ^ sign)),
-        ReduceOp::Sum => Some((Operation::Sum, element, 0)),
-        ReduceOp::Prod => Some((Operation::Prod, element, 0)),
-        ReduceOp::Land => Some((Operation::Logic, element, LAND)),
-        ReduceOp::Lor => Some((Operation::Logic, element, LOR)),
-        ReduceOp::Lxor => Some((Operation::Logic, element, LXOR)),
-        ReduceOp::Band => Some((Operation::Bits, word, AND)),
-        ReduceOp::Bor => Some((Operation::Bits, word, AND | XOR)),
-        ReduceOp::Bxor => Some((Operation::Bits, word, XOR)),
+        ReduceOp::Max => Some((CombineOperation::Order, element, sign)),
+        ReduceOp::Min => Some((CombineOperation::Order, element, all ^ sign)),
+        ReduceOp::Sum => Some((CombineOperation::Sum, element, 0)),
+        ReduceOp::Prod => Some((CombineOperation::Prod, element, 0)),
+        ReduceOp::Land => Some((CombineOperation::Logic, element, LAND)),
+        ReduceOp::Lor => Some((CombineOperation::Logic, element, LOR)),
+        ReduceOp::Lxor => Some((CombineOperation::Logic, element, LXOR)),
+        ReduceOp::Band => Some((CombineOperation::Bits, word, AND)),
+        ReduceOp::Bor => Some((CombineOperation::Bits, word, AND | XOR)),
+        ReduceOp::Bxor => Some((CombineOperation::Bits, word, XOR)),
         _ => None,
     }
 }

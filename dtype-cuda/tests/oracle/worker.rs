@@ -21,7 +21,7 @@ use gapless_mem_cuda::{Argument, CudaDevice, Grid, Module};
 use gapless_xtq::Refusal;
 use gapless_xtq::device::{
     Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Failure, Lane, Life, PutOutcome,
-    RingShape, Target,
+    RingShape, WorkerTarget,
 };
 use gapless_xtq::packet::{Command, ENTRIES, Flags, Launch, Packet, TaskWork};
 use gapless_xtq::rewrite::{RewriteError, Rewritten};
@@ -54,7 +54,7 @@ fn words(lease: &Lease) -> Words {
 
 struct Bench {
     device: Arc<CudaDevice>,
-    target: Target,
+    target: WorkerTarget,
     lanes: Vec<Lane>,
 }
 
@@ -65,7 +65,7 @@ impl Bench {
 
     fn with_blocks(device: &Arc<CudaDevice>, life: Life, rings: usize, blocks: u32) -> Bench {
         let worker = Arc::new(CudaWorker::with_blocks(Arc::clone(device), blocks).unwrap());
-        let mut target = Target::new(worker, life).unwrap();
+        let mut target = WorkerTarget::new(worker, life).unwrap();
         let lanes = (0..rings).map(|_| {
             let ring = pinned(device, SHAPE.bytes());
             // SAFETY: the memory is new, and the ring's.
@@ -122,7 +122,7 @@ impl Bench {
     }
 
     /// Waits for a count of the worker's: it comes behind the statuses.
-    fn comes_to(&self, count: impl Fn(&Target) -> u64, number: u64) {
+    fn comes_to(&self, count: impl Fn(&WorkerTarget) -> u64, number: u64) {
         let start = Instant::now();
         while count(&self.target) != number {
             assert!(start.elapsed() < PATIENCE, "{} of {number}", count(&self.target));

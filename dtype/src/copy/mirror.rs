@@ -3,7 +3,7 @@
 //! along the grain of memory.
 
 use super::method::{LONG, Method, Stores, sample};
-use super::nontemporal::{Piece, fence, run, runs_ahead};
+use super::nontemporal::{CopyPiece, fence, run, runs_ahead};
 use super::stream::is_short;
 use super::{copy, shifted};
 use crate::program::{AffineLengths, Axis, Flow, Sink};
@@ -47,7 +47,7 @@ impl Mirror {
     /// A long run, `far` ahead of another.
     fn long(&mut self, disp: i64, len: u64, far: i64) {
         let (from, to) = (shifted(self.from.cast_mut(), disp), shifted(self.to, disp));
-        let piece = Piece { from, to, len: in_memory(len) };
+        let piece = CopyPiece { from, to, len: in_memory(len) };
         // SAFETY: the processor is of its level; `new`'s caller promised it of this run.
         unsafe { run(self.stores.level(), piece, shifted(from, far)) };
     }

@@ -40,17 +40,17 @@ pub(super) fn fence() {
 
 /// One run on its way: read at `from`, written at `to`.
 #[derive(Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct CopyPiece {
     pub(super) from: *const u8,
     pub(super) to: *mut u8,
     pub(super) len: usize,
 }
 
-impl Piece {
+impl CopyPiece {
     /// What is left behind the first `bytes` bytes.
-    fn after(self, bytes: usize) -> Piece {
+    fn after(self, bytes: usize) -> CopyPiece {
         let (from, to) = (self.from.wrapping_add(bytes), self.to.wrapping_add(bytes));
-        Piece { from, to, len: self.len - bytes }
+        CopyPiece { from, to, len: self.len - bytes }
     }
 
     /// Moves what comes before the first whole line; gives the rest.
@@ -58,7 +58,7 @@ impl Piece {
     /// # Safety
     ///
     /// As [`copy`].
-    unsafe fn head(self) -> Piece {
+    unsafe fn head(self) -> CopyPiece {
         let head = to_line(self.to).min(self.len);
         // SAFETY: the first `head` of `len` bytes; the caller's promise.
         unsafe { copy(self.from, self.to, head) };
@@ -74,9 +74,9 @@ impl Piece {
 /// # Safety
 ///
 /// The processor is of this level; as [`copy`].
-pub(super) unsafe fn straight(level: Level, piece: Piece) {
+pub(super) unsafe fn straight(level: Level, piece: CopyPiece) {
     // SAFETY: the caller's promise.
-    let Piece { from, to, len } = unsafe { piece.head() };
+    let CopyPiece { from, to, len } = unsafe { piece.head() };
     let (whole, rest) = (len / LINE, len % LINE);
     // SAFETY: the processor is of this level; lines of those that are left, and `to` begins one.
     unsafe { move_lines::<false>(level, from, to, whole, from) };
@@ -91,9 +91,9 @@ pub(super) unsafe fn straight(level: Level, piece: Piece) {
 /// # Safety
 ///
 /// The processor is of this level; as [`copy`]. `far` is only a hint.
-pub(super) unsafe fn run(level: Level, piece: Piece, far: *const u8) {
+pub(super) unsafe fn run(level: Level, piece: CopyPiece, far: *const u8) {
     // SAFETY: the caller's promise.
-    let Piece { from, to, len } = unsafe { piece.head() };
+    let CopyPiece { from, to, len } = unsafe { piece.head() };
     let whole = len / LINE;
     let ahead = AHEAD.min(len);
     let mut at = 0;
@@ -158,7 +158,7 @@ const LAGGING_MIN: usize = 16;
 
 /// Asks for the first lines of a run that will be moved together with others.
 #[inline]
-pub(super) fn ask(piece: &Piece) {
+pub(super) fn ask(piece: &CopyPiece) {
     for at in (0..piece.len.min(AHEAD_TOGETHER)).step_by(LINE) {
         prefetch(piece.from.wrapping_add(at));
     }
@@ -169,7 +169,7 @@ pub(super) fn ask(piece: &Piece) {
 /// # Safety
 ///
 /// The processor is of this level; as [`copy`] for each.
-pub(super) unsafe fn together(level: Level, pieces: &[Piece; PIECES]) {
+pub(super) unsafe fn together(level: Level, pieces: &[CopyPiece; PIECES]) {
     let mut pieces = *pieces;
     for piece in &mut pieces {
         // SAFETY: the caller's promise.
@@ -199,7 +199,7 @@ mod wide {
         _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
     };
 
-    use super::{AHEAD_TOGETHER, LINE, PIECES, Piece};
+    use super::{AHEAD_TOGETHER, CopyPiece, LINE, PIECES};
     use crate::copy::prefetch;
 
     /// Defines a function that moves lines by registers of one width.
@@ -242,7 +242,7 @@ mod wide {
     /// The processor has AVX2; as [`copy`](super::copy) for so many pairs of lines of each piece, all of which
     /// begin one.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn pairs_256(pieces: &[Piece; PIECES], pairs: usize, lag: usize) {
+    pub(super) unsafe fn pairs_256(pieces: &[CopyPiece; PIECES], pairs: usize, lag: usize) {
         for turn in 0..pairs + lag * (PIECES - 1) {
             for (i, piece) in pieces.iter().enumerate() {
                 // Of those whose turn is not yet, a number beyond all pairs.
@@ -278,7 +278,7 @@ mod tests {
             for (shift, place) in [(0, 0), (1, 0), (0, 1), (3, 63), (8, 8), (17, 32)] {
                 let mut to = vec![0xee; 5200];
                 let start = to_line(to.as_ptr()) + place;
-                let piece = Piece {
+                let piece = CopyPiece {
                     from: from.as_ptr().wrapping_add(shift),
                     to: to.as_mut_ptr().wrapping_add(start),
                     len,
@@ -315,7 +315,7 @@ mod tests {
                 let mut to = vec![0xee; 30_000];
                 let mut expected = to.clone();
                 let mut pieces =
-                    [Piece { from: from.as_ptr(), to: to.as_mut_ptr(), len: 0 }; PIECES];
+                    [CopyPiece { from: from.as_ptr(), to: to.as_mut_ptr(), len: 0 }; PIECES];
                 let (mut read, mut written) = (17, shift);
                 for (i, piece) in pieces.iter_mut().enumerate() {
                     let len = shortest + i * step;

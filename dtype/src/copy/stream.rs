@@ -4,7 +4,7 @@
 use super::apart::{Apart, TRIED, TRIES, Verdict};
 use super::lines::{Dense, Records};
 use super::method::{LONG, Level, Method, Stores, sample, ticks};
-use super::nontemporal::{PIECES, Piece, ask, fence, run, straight, together};
+use super::nontemporal::{CopyPiece, PIECES, ask, fence, run, straight, together};
 use super::trial::Trial;
 use super::{Copier, shifted, tile};
 use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};
@@ -28,7 +28,7 @@ pub(crate) struct Gather {
     copier: Copier<true>,
     level: Level,
     /// Long runs that wait for others to be moved together with.
-    waiting: [Piece; PIECES],
+    waiting: [CopyPiece; PIECES],
     waits: usize,
     /// Whether they do.
     together: bool,
@@ -43,7 +43,7 @@ impl Gather {
     pub(crate) unsafe fn new(method: Method, bytes: u64, user: *mut u8, packed: *mut u8) -> Gather {
         // SAFETY: the caller's promise.
         let copier = unsafe { Copier::new(method.level, user, packed) };
-        let none = Piece { from: user, to: packed, len: 0 };
+        let none = CopyPiece { from: user, to: packed, len: 0 };
         let together = bytes >= method.together_min;
         let (level, waiting) = (method.level.known(), [none; PIECES]);
         Gather { copier, level, waiting, waits: 0, together }
@@ -68,7 +68,7 @@ impl Gather {
             return;
         }
         let (from, to) = (self.copier.at(disp), self.copier.take(len));
-        let piece = Piece { from, to, len: in_memory(len) };
+        let piece = CopyPiece { from, to, len: in_memory(len) };
         ask(&piece);
         self.waiting[self.waits] = piece;
         self.waits += 1;
@@ -247,7 +247,7 @@ impl Scatter {
     /// One long run.
     fn long(&mut self, disp: i64, len: u64) {
         let (to, from) = (self.copier.at(disp), self.copier.take(len));
-        let piece = Piece { from, to, len: in_memory(len) };
+        let piece = CopyPiece { from, to, len: in_memory(len) };
         // SAFETY: the processor is of its level; `new`'s caller promised it of this run.
         unsafe { straight(self.level, piece) };
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::{Program, ProgramError, ProgramPart};
 use crate::contents::Contents;
 use crate::datatype::Datatype;
-use crate::optimize::{Builder, Lengths, Piece};
+use crate::optimize::{Builder, Lengths, ProgramPiece};
 
 /// The normalised program of one instance of `datatype`.
 pub(crate) fn lower(datatype: &Datatype) -> Result<Program, ProgramError> {
@@ -20,11 +20,11 @@ pub(crate) fn lower(datatype: &Datatype) -> Result<Program, ProgramError> {
 #[derive(Default)]
 struct Lowering {
     builder: Builder,
-    known: HashMap<Datatype, Piece>,
+    known: HashMap<Datatype, ProgramPiece>,
 }
 
 impl Lowering {
-    fn piece(&mut self, datatype: &Datatype) -> Result<Piece, ProgramError> {
+    fn piece(&mut self, datatype: &Datatype) -> Result<ProgramPiece, ProgramError> {
         if let Some(piece) = self.known.get(datatype) {
             return Ok(*piece);
         }
@@ -33,7 +33,7 @@ impl Lowering {
         Ok(piece)
     }
 
-    fn lower(&mut self, datatype: &Datatype) -> Result<Piece, ProgramError> {
+    fn lower(&mut self, datatype: &Datatype) -> Result<ProgramPiece, ProgramError> {
         if let Some(simpler) = datatype.lower() {
             return self.piece(&simpler);
         }
@@ -97,7 +97,7 @@ impl Lowering {
         blocklength: u64,
         stride_bytes: i64,
         old: &Datatype,
-    ) -> Result<Piece, ProgramError> {
+    ) -> Result<ProgramPiece, ProgramError> {
         let piece = self.piece(old)?;
         let block = self.builder.repeat(piece, blocklength, old.extent())?;
         self.builder.repeat(block, count, stride_bytes)
@@ -109,7 +109,7 @@ impl Lowering {
         displacements: &[i64],
         unit: i64,
         old: &Datatype,
-    ) -> Result<Piece, ProgramError> {
+    ) -> Result<ProgramPiece, ProgramError> {
         let piece = self.piece(old)?;
         self.builder.place(piece, old.extent(), lengths, displacements, unit)
     }

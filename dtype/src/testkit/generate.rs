@@ -8,7 +8,7 @@
 
 mod place;
 
-use self::place::{Blocks, Span};
+use self::place::{RandomBlocks, Span};
 use super::rng::Rng;
 use crate::naive::Typemap;
 use crate::{Datatype, Distribution, Order, Primitive};
@@ -267,7 +267,7 @@ impl Grower<'_> {
             return spans.iter().map(|_| self.rng.between(-most * 2, most * 3)).collect();
         }
         let step_constant = self.rng.chance(25);
-        Blocks { gap_max: most, step_constant }.place(self.rng, spans)
+        RandomBlocks { gap_max: most, step_constant }.place(self.rng, spans)
     }
 
     fn structure(&mut self, depth: u32, budget: u64) -> Option<Datatype> {

@@ -217,13 +217,13 @@ impl<T: Number> Number for Complex<T> {
 /// A value and its index, packed.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
-pub(super) struct Pair<T, I> {
+pub(super) struct LocPair<T, I> {
     pub(super) value: T,
     pub(super) index: I,
 }
 
 // SAFETY: both parts are, and a packed struct has no padding.
-unsafe impl<T: Plain, I: Plain> Plain for Pair<T, I> {}
+unsafe impl<T: Plain, I: Plain> Plain for LocPair<T, I> {}
 
 /// What an operation makes of two elements.
 pub(super) trait Binary<T> {
@@ -297,10 +297,10 @@ operation!(Min, T: Ordered, left, right, if right.below(left) { right } else { l
 /// The pair that wins; of equal values, the one with the smaller index (MPI 4.1 §6.9.4).
 #[inline(always)]
 fn located<T: Plain + PartialOrd, I: Plain + Ord>(
-    left: Pair<T, I>,
-    right: Pair<T, I>,
+    left: LocPair<T, I>,
+    right: LocPair<T, I>,
     wins: impl Fn(T, T) -> bool,
-) -> Pair<T, I> {
+) -> LocPair<T, I> {
     let (l, r) = (left.value, right.value);
     let (i, j) = (left.index, right.index);
     if wins(l, r) || is_nan(l) {
@@ -312,16 +312,16 @@ fn located<T: Plain + PartialOrd, I: Plain + Ord>(
     }
 }
 
-impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<Pair<T, I>> for MaxLoc {
+impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<LocPair<T, I>> for MaxLoc {
     #[inline(always)]
-    fn apply(left: Pair<T, I>, right: Pair<T, I>) -> Pair<T, I> {
+    fn apply(left: LocPair<T, I>, right: LocPair<T, I>) -> LocPair<T, I> {
         located(left, right, |a, b| a > b)
     }
 }
 
-impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<Pair<T, I>> for MinLoc {
+impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<LocPair<T, I>> for MinLoc {
     #[inline(always)]
-    fn apply(left: Pair<T, I>, right: Pair<T, I>) -> Pair<T, I> {
+    fn apply(left: LocPair<T, I>, right: LocPair<T, I>) -> LocPair<T, I> {
         located(left, right, |a, b| a < b)
     }
 }

@@ -87,7 +87,7 @@ const PIECE_BYTES: usize = 1 << 10;
 
 /// Results on the stack.
 #[repr(align(64))]
-struct Piece(MaybeUninit<[u8; PIECE_BYTES]>);
+struct FoldPiece(MaybeUninit<[u8; PIECE_BYTES]>);
 
 /// # Safety
 /// As [`Fold`].
@@ -111,7 +111,7 @@ unsafe fn pieces<T: Plain, O: Binary<T>, const N: usize>(
 /// Combines `count` elements that begin `at` bytes into sources and target.
 ///
 /// # Safety
-/// As [`Fold`] for these elements, no more than fill a [`Piece`].
+/// As [`Fold`] for these elements, no more than fill a [`FoldPiece`].
 #[inline(always)]
 unsafe fn piece<T: Plain, O: Binary<T>, const N: usize>(
     srcs: [*const u8; N],
@@ -120,7 +120,7 @@ unsafe fn piece<T: Plain, O: Binary<T>, const N: usize>(
     count: usize,
 ) {
     let from = srcs.map(|src| src.wrapping_add(at).cast::<T>());
-    let mut results = Piece(MaybeUninit::uninit());
+    let mut results = FoldPiece(MaybeUninit::uninit());
     let to = results.0.as_mut_ptr().cast::<T>();
     for element in 0..count {
         let load = |source: usize| {

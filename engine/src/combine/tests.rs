@@ -128,7 +128,7 @@ fn long_doubles_are_summed_and_located() {
         sum(&from, (&raw mut b).cast(), 3)
     };
     assert!(b == values([1.5, 2.25, 0.0]));
-    let pair = |value, index| Pair { value: LongDouble::of(value), index };
+    let pair = |value, index| LocPair { value: LongDouble::of(value), index };
     let (a, mut b) = ([pair(2.0, 7), pair(1.0, 1)], [pair(2.0, 3), pair(1.5, 9)]);
     let most = combine(level, ReduceOp::MaxLoc, Primitive::LongDoubleInt).unwrap();
     let from = [(&raw const a).cast::<u8>(), (&raw const b).cast::<u8>()];

@@ -13,9 +13,9 @@ const BLOCK_BYTES: usize = 4 << 10;
 
 /// A block on the stack.
 #[repr(align(64))]
-struct Block(MaybeUninit<[u8; BLOCK_BYTES]>);
+struct ReduceBlock(MaybeUninit<[u8; BLOCK_BYTES]>);
 
-impl Block {
+impl ReduceBlock {
     fn at(&mut self) -> *mut u8 {
         self.0.as_mut_ptr().cast()
     }
@@ -145,8 +145,8 @@ pub(super) unsafe fn reduce(
         sides.push(Side::of(src, range)?);
     }
     let mut target = Side::of(dst, range)?;
-    let mut packed = [const { Block(MaybeUninit::uninit()) }; SOURCES_MAX];
-    let mut result = Block(MaybeUninit::uninit());
+    let mut packed = [const { ReduceBlock(MaybeUninit::uninit()) }; SOURCES_MAX];
+    let mut result = ReduceBlock(MaybeUninit::uninit());
     // No element is larger than a block.
     let element = usize::try_from(element_bytes).unwrap_or(BLOCK_BYTES);
     let block = BLOCK_BYTES / element * element;

@@ -29,14 +29,14 @@ pub struct FakeEngine {
     /// The most there were of them.
     pub most: AtomicI64,
     /// All pieces, in their order.
-    pub pieces: Mutex<Vec<Piece>>,
+    pub pieces: Mutex<Vec<FakePiece>>,
     /// Polls of pieces.
     pub asked: Arc<AtomicI64>,
 }
 
 /// What an engine was asked for.
 #[derive(Debug)]
-pub struct Piece {
+pub struct FakePiece {
     /// Bytes that it moves.
     pub bytes: u64,
     /// How many others were in flight.
@@ -157,7 +157,7 @@ impl FakeEngine {
         let mut pieces = self.pieces.lock().unwrap();
         let number = pieces.len();
         let after = after.iter().filter_map(Later::number).collect();
-        pieces.push(Piece { bytes, others, after });
+        pieces.push(FakePiece { bytes, others, after });
         let later = Later {
             number,
             state: Mutex::new(state),

@@ -68,7 +68,7 @@ enum LinkStage {
     Ended(LinkError),
 }
 
-pub(crate) struct Link {
+pub(crate) struct UdpLink {
     id: PeerId,
     address: UdpAddress,
     stage: LinkStage,
@@ -91,13 +91,13 @@ pub(crate) struct Link {
     retry_at: Option<Instant>,
 }
 
-impl Link {
+impl UdpLink {
     pub(crate) fn new(
         id: PeerId,
         address: UdpAddress,
         first: Seq,
         around: &Around<'_>,
-    ) -> Result<Link, LinkError> {
+    ) -> Result<UdpLink, LinkError> {
         let Config { max_fragment_bytes, window, flying_bytes, faults, .. } = *around.config;
         let (dialer, own) = (Socket::bind()?, Socket::bind()?);
         if [dialer.port(), own.port()].contains(&address.listener) {
@@ -109,7 +109,7 @@ impl Link {
         let receive_pool = HeapPool::new(window as usize, max_fragment_bytes);
         let mut receiver = Receiver::new(window);
         receiver.make_room(&receive_pool);
-        Ok(Link {
+        Ok(UdpLink {
             id,
             address,
             stage: LinkStage::Meeting { dialer, hello_at: around.now, pause: meeting::PAUSE_MIN },
@@ -337,7 +337,7 @@ impl Link {
         }
     }
 
-    /// When [`step`](Link::step) has something to do, if nothing comes before.
+    /// When [`step`](UdpLink::step) has something to do, if nothing comes before.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         match &self.stage {
             LinkStage::Ended(_) => None,
@@ -381,7 +381,7 @@ fn gone(reason: &str) -> LinkError {
 }
 
 #[cfg(test)]
-impl Link {
+impl UdpLink {
     /// The numbers of the next message to the peer and of the next from it.
     pub(crate) fn numbers(&self) -> (Seq, Seq) {
         (self.sender.end(), self.receiver.next())

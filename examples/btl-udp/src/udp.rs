@@ -5,7 +5,7 @@
 
 use crate::address::{UdpAddress, this_host};
 use crate::config::Config;
-use crate::link::{Around, Link};
+use crate::link::{Around, UdpLink};
 use crate::seq::Seq;
 use crate::socket::{Receive, Socket, system};
 use crate::wire::{Acks, HEADER_BYTES, Header, Hello, PacketKind, Sessions};
@@ -44,7 +44,7 @@ pub struct Udp {
     pub(crate) config: Config,
     limits: Limits,
     listener: Socket,
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<UdpLink>,
     by_session: HashMap<u64, PeerId>,
     /// What the next polls report.
     ready: VecDeque<Event>,
@@ -128,7 +128,7 @@ impl Udp {
     }
 
     /// Splits into the links and what they find around them.
-    fn split(&mut self, now: Instant) -> (&mut Vec<Link>, Around<'_>) {
+    fn split(&mut self, now: Instant) -> (&mut Vec<UdpLink>, Around<'_>) {
         let Udp { address, config, listener, epoll, ready, links, .. } = self;
         (links, Around { now, own: *address, config, listener, epoll, ready })
     }
@@ -219,7 +219,7 @@ impl Udp {
         links[number as usize].greeted(header, hello, &mut around);
     }
 
-    fn link(&self, peer: PeerId) -> Result<&Link, LinkError> {
+    fn link(&self, peer: PeerId) -> Result<&UdpLink, LinkError> {
         self.links
             .get(peer.0 as usize)
             .ok_or_else(|| LinkError::Unreachable { reason: format!("{peer} was never connected") })
@@ -285,7 +285,7 @@ impl Btl for Udp {
         let first =
             Seq(u32::from_ne_bytes(random()?.to_ne_bytes()[..4].try_into().expect("4 of 8")));
         let (links, mut around) = self.split(Instant::now());
-        let mut link = Link::new(PeerId(number), address, first, &around)?;
+        let mut link = UdpLink::new(PeerId(number), address, first, &around)?;
         link.step(false, false, &mut around);
         links.push(link);
         self.by_session.insert(address.session, PeerId(number));
@@ -340,7 +340,7 @@ impl Drop for Udp {
         loop {
             let now = Instant::now();
             self.progress(now, true);
-            if now >= until || !self.links.iter().any(Link::owes) {
+            if now >= until || !self.links.iter().any(UdpLink::owes) {
                 return;
             }
             self.set_timer(now);

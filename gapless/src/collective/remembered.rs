@@ -40,13 +40,13 @@ struct Key {
     operation: Operation,
     root: Root,
     op: Option<ReduceOp>,
-    send: Shape,
-    recv: Shape,
+    send: BufferShape,
+    recv: BufferShape,
 }
 
 /// A buffer that is not divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum BufferShape {
     Nothing,
     InPlace,
     /// So many instances of a layout, or bytes; where they are.
@@ -81,14 +81,14 @@ pub(super) fn lies(side: &Side) -> (Where, Option<Region>) {
 
 /// What a side is, and its memory if that is plain; `None`: it is divided.
 #[inline]
-fn shape(side: &Side) -> Option<(Shape, Option<Region>)> {
+fn shape(side: &Side) -> Option<(BufferShape, Option<Region>)> {
     match side {
-        Side::Nothing => Some((Shape::Nothing, None)),
-        Side::InPlace => Some((Shape::InPlace, None)),
+        Side::Nothing => Some((BufferShape::Nothing, None)),
+        Side::InPlace => Some((BufferShape::InPlace, None)),
         Side::Whole(typed) => {
             let (lies, region) = lies(side);
             let layout = typed.own_layout().map(Layout::id);
-            Some((Shape::Whole(layout, typed.count(), lies), region))
+            Some((BufferShape::Whole(layout, typed.count(), lies), region))
         }
         Side::Each(_) => None,
     }

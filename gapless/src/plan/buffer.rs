@@ -93,14 +93,14 @@ impl PlanBuffer for DeviceBuf {
 
 /// What arrays of a plan have in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct ArrayShape {
     region: Region,
     element: ElementType,
 }
 
-impl Shape {
-    pub(super) fn new(region: Region, element: ElementType) -> Shape {
-        Shape { region, element }
+impl ArrayShape {
+    pub(super) fn new(region: Region, element: ElementType) -> ArrayShape {
+        ArrayShape { region, element }
     }
 
     pub(super) fn element(&self) -> ElementType {
@@ -114,18 +114,18 @@ impl Shape {
         let same = self.region.len() == region.len()
             && self.region.space() == region.space()
             && self.element.layout().id() == element.layout().id();
-        if same { Ok(()) } else { Err(self.other(&Shape { region, element })) }
+        if same { Ok(()) } else { Err(self.other(&ArrayShape { region, element })) }
     }
 
     #[cold]
-    fn other(&self, given: &Shape) -> Error {
+    fn other(&self, given: &ArrayShape) -> Error {
         Error::OtherArray { planned: self.to_string(), given: given.to_string() }
     }
 }
 
-impl std::fmt::Display for Shape {
+impl std::fmt::Display for ArrayShape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shape { region, element } = self;
+        let ArrayShape { region, element } = self;
         write!(f, "{} bytes of {} in {}", region.len(), element.name(), region.space())
     }
 }

@@ -7,7 +7,7 @@ use super::error::StreamError;
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
 use gapless_kernels::peers::{
-    self, Element, Kernel, Operation, PeersArgs, RANKS_MAX, Shape, Window,
+    self, Element, GridShape, Kernel, PeersArgs, PeersOperation, RANKS_MAX, Window,
 };
 use gapless_mem::{Region, Space};
 
@@ -97,7 +97,7 @@ pub(super) struct Ground {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Launch {
     pub(super) kernel: Kernel,
-    pub(super) shape: Shape,
+    pub(super) shape: GridShape,
     pub(super) args: PeersArgs,
 }
 
@@ -112,12 +112,12 @@ struct CallBuffer {
 }
 
 /// An operation that there are kernels for.
-fn operation(op: ReduceOp) -> Option<Operation> {
+fn operation(op: ReduceOp) -> Option<PeersOperation> {
     match op {
-        ReduceOp::Sum => Some(Operation::Sum),
-        ReduceOp::Prod => Some(Operation::Prod),
-        ReduceOp::Max => Some(Operation::Max),
-        ReduceOp::Min => Some(Operation::Min),
+        ReduceOp::Sum => Some(PeersOperation::Sum),
+        ReduceOp::Prod => Some(PeersOperation::Prod),
+        ReduceOp::Max => Some(PeersOperation::Max),
+        ReduceOp::Min => Some(PeersOperation::Min),
         _ => None,
     }
 }
@@ -204,7 +204,7 @@ impl Ground {
         }
     }
 
-    fn kinds(op: ReduceOp, primitive: Primitive) -> Result<(Operation, Element), StreamError> {
+    fn kinds(op: ReduceOp, primitive: Primitive) -> Result<(PeersOperation, Element), StreamError> {
         let both = operation(op).zip(element(primitive));
         both.ok_or(StreamError::Unsupported { op, element: primitive })
     }

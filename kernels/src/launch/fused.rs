@@ -42,14 +42,14 @@ impl MovePart {
 }
 
 /// A part, or a piece of one, whose words can be numbered.
-struct Piece {
+struct FusedPiece {
     words: Words,
     /// How long blocks are cut, and how many strips they are; of blocks that do not loop, and that do.
     cuts: [Option<(Rows, u32)>; 2],
     part: FusedPart,
 }
 
-impl Piece {
+impl FusedPiece {
     /// Of blocks of so many threads, looping or not; of both together, if it has a twin.
     fn tiles(&self, threads: u32, few: bool, width: Width, twin: bool) -> u32 {
         let warps = threads / 32;
@@ -69,7 +69,7 @@ impl Piece {
     }
 
     /// Whether the other has the same short blocks, on the same lines.
-    fn is_twin_of(&self, other: &Piece) -> bool {
+    fn is_twin_of(&self, other: &FusedPiece) -> bool {
         let (here, there) = (&self.part, &other.part);
         let (shape, of) = (&here.side.strided, &there.side.strided);
         let dims = shape.dims as usize;
@@ -129,7 +129,7 @@ fn cut(
     direction: Direction,
     part: &MovePart,
     width: Width,
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Vec<FusedPiece>,
 ) -> Result<(), Unfit> {
     let size = part.side.size().ok_or(Unfit::Numbers)?;
     if part.range.end > size {
@@ -169,7 +169,7 @@ fn cut(
             skips = skipping(direction, side.first, side.listed.len, width, None);
         }
         let part = FusedPart { span, skipping: skips, rows: Rows::default(), side };
-        pieces.push(Piece { words, cuts, part });
+        pieces.push(FusedPiece { words, cuts, part });
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ fn cut(
 /// The pieces, each with its twin where it has one: the faces of a box at both ends of its lines, say.
 /// Memory moves in units longer than their blocks, and what one of two twins touches serves the other if
 /// that comes at the same time: where blocks are short and far apart, most of the time goes into that.
-fn twins(pieces: &[Piece]) -> impl Iterator<Item = (&Piece, Option<&Piece>)> {
+fn twins(pieces: &[FusedPiece]) -> impl Iterator<Item = (&FusedPiece, Option<&FusedPiece>)> {
     let mut taken = 0u32;
     pieces.iter().enumerate().filter_map(move |(at, piece)| {
         if taken >> at & 1 == 1 {
@@ -196,7 +196,7 @@ fn twins(pieces: &[Piece]) -> impl Iterator<Item = (&Piece, Option<&Piece>)> {
 fn launch(
     direction: Direction,
     width: Width,
-    pieces: &[Piece],
+    pieces: &[FusedPiece],
     budget: Option<NonZeroU32>,
 ) -> Launch {
     let tiles = |threads, few| {

@@ -272,10 +272,10 @@ fn launch(what: Reduction, len: u64, parts: &[ReducePart]) -> Result<ReduceLaunc
 mod tests {
     use super::*;
     use crate::launch::GridDim;
-    use crate::reduce::{Element, Operation};
+    use crate::reduce::{CombineOperation, Element};
 
     fn sum(element: Element) -> Combine {
-        Combine::new(Operation::Sum, element).unwrap()
+        Combine::new(CombineOperation::Sum, element).unwrap()
     }
 
     fn at(address: u64) -> ReducedSide {

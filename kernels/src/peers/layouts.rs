@@ -101,7 +101,7 @@ pub struct Group {
 
 /// A launch's table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
+pub struct LayoutTable {
     /// Blocks that meet.
     pub meeting: u32,
     /// Blocks after those.
@@ -148,7 +148,7 @@ pub fn share(lens: &[u64], blocks: u32, start: u32) -> Vec<LayoutPart> {
     parts
 }
 
-impl Table {
+impl LayoutTable {
     /// The table of a rank's groups. `blocks` meet; at most `further` may have what stays within the rank. With
     /// `second` there is a second step, even if this rank has nothing to do in it: ranks that unpack meet all.
     ///
@@ -159,7 +159,7 @@ impl Table {
         (blocks, further): (u32, u32),
         ranks: u32,
         second: bool,
-    ) -> Result<Table, Unfit> {
+    ) -> Result<LayoutTable, Unfit> {
         let blocks = blocks.clamp(1, BLOCKS_MAX);
         let second = second || groups.iter().any(|group| group.step == LayoutStep::Second);
         let local = |group: &&Group| group.distance == 0;
@@ -173,7 +173,7 @@ impl Table {
         let all = (blocks + further) as usize;
         let steps = if second { 2 } else { 1 };
         let mut lists: Vec<Vec<Job>> = vec![Vec::new(); all * steps as usize];
-        let mut table = Table { meeting: blocks, further, steps, ..Table::default() };
+        let mut table = LayoutTable { meeting: blocks, further, steps, ..LayoutTable::default() };
         let mut order: Vec<&Group> = groups.iter().collect();
         order.sort_by_key(|group| group.distance);
         // Peers first, and this rank last where blocks that meet have to move that, too.

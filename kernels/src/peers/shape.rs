@@ -17,7 +17,7 @@ const PER_THREAD: u64 = 64;
 
 /// Blocks and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct GridShape {
     /// Blocks; at most the budget.
     pub blocks: u32,
     /// Threads of each.
@@ -48,23 +48,23 @@ fn few(number: u64, most: u32) -> u32 {
 /// An all-reduce of `bytes`, or a move of blocks of as many, through words with flags: a packet a thread as long as there
 /// are blocks.
 #[must_use]
-pub fn flagged(bytes: u64, budget: u32) -> Shape {
+pub fn flagged(bytes: u64, budget: u32) -> GridShape {
     let packets = bytes.div_ceil(PACKET).max(1);
     let threads = few(packets, THREADS).next_multiple_of(WARP);
     let blocks = few(packets.div_ceil(u64::from(threads)), budget.clamp(1, BLOCKS_MAX));
-    Shape { blocks, threads }
+    GridShape { blocks, threads }
 }
 
 /// An all-reduce where the data lies: `bytes` is what this rank combines, the part of one.
 #[must_use]
-pub fn direct(bytes: u64, budget: u32) -> Shape {
+pub fn direct(bytes: u64, budget: u32) -> GridShape {
     let blocks = few(bytes / (PER_THREAD * u64::from(THREADS)), budget.clamp(1, BLOCKS_MAX));
-    Shape { blocks, threads: THREADS }
+    GridShape { blocks, threads: THREADS }
 }
 
 /// An all-reduce of `elements` through staging memory; also how many elements a block takes at a time.
 #[must_use]
-pub fn staged(elements: u64, element: Element, ranks: u32, budget: u32) -> (Shape, u64) {
+pub fn staged(elements: u64, element: Element, ranks: u32, budget: u32) -> (GridShape, u64) {
     let bytes = elements.saturating_mul(element.bytes());
     let shape = direct(bytes, budget);
     // Whole words for every thread, and for every rank's part.
@@ -76,7 +76,7 @@ pub fn staged(elements: u64, element: Element, ranks: u32, budget: u32) -> (Shap
 
 /// Writing blocks of `bytes` to each peer.
 #[must_use]
-pub fn moved(bytes: u64, ranks: u32, budget: u32) -> Shape {
+pub fn moved(bytes: u64, ranks: u32, budget: u32) -> GridShape {
     direct(bytes.saturating_mul(u64::from(ranks)), budget)
 }
 
@@ -110,10 +110,10 @@ mod tests {
 
     #[test]
     fn short_ones_take_a_packet_a_thread() {
-        assert_eq!(flagged(8, 64), Shape { blocks: 1, threads: 32 });
-        assert_eq!(flagged(4096, 64), Shape { blocks: 1, threads: 512 });
-        assert_eq!(flagged(32 << 10, 64), Shape { blocks: 8, threads: 512 });
-        assert_eq!(flagged(1 << 20, 64), Shape { blocks: 64, threads: 512 });
+        assert_eq!(flagged(8, 64), GridShape { blocks: 1, threads: 32 });
+        assert_eq!(flagged(4096, 64), GridShape { blocks: 1, threads: 512 });
+        assert_eq!(flagged(32 << 10, 64), GridShape { blocks: 8, threads: 512 });
+        assert_eq!(flagged(1 << 20, 64), GridShape { blocks: 64, threads: 512 });
     }
 
     #[test]

@@ -26,7 +26,7 @@ unsafe impl Sync for RawFunction {}
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchShape {
     pub(crate) blocks: [u32; 3],
     pub(crate) threads: [u32; 3],
     pub(crate) shared_bytes: u32,
@@ -162,7 +162,7 @@ impl Driver {
     pub(crate) unsafe fn launch(
         &self,
         function: RawFunction,
-        shape: Shape,
+        shape: LaunchShape,
         stream: &RawStream,
         arguments: &mut [*mut c_void],
     ) -> Result<(), Fault> {

@@ -90,7 +90,7 @@ type Context = *mut CUctx_st;
 type Event = *mut CUevent_st;
 type Function = *mut CUfunc_st;
 type Module = *mut CUmod_st;
-type Link = *mut CUlinkState_st;
+type LinkState = *mut CUlinkState_st;
 type Stream = *mut CUstream_st;
 
 symbols! {
@@ -182,12 +182,12 @@ symbols! {
 
     module_load = "cuModuleLoadData" (*mut Module, *const c_void);
     module_unload = "cuModuleUnload" (Module);
-    link_create = "cuLinkCreate_v2" (c_uint, *mut c_uint, *mut *mut c_void, *mut Link);
+    link_create = "cuLinkCreate_v2" (c_uint, *mut c_uint, *mut *mut c_void, *mut LinkState);
     link_add = "cuLinkAddData_v2" (
-        Link, c_uint, *mut c_void, usize, *const c_char, c_uint, *mut c_uint, *mut *mut c_void,
+        LinkState, c_uint, *mut c_void, usize, *const c_char, c_uint, *mut c_uint, *mut *mut c_void,
     );
-    link_complete = "cuLinkComplete" (Link, *mut *mut c_void, *mut usize);
-    link_destroy = "cuLinkDestroy" (Link);
+    link_complete = "cuLinkComplete" (LinkState, *mut *mut c_void, *mut usize);
+    link_destroy = "cuLinkDestroy" (LinkState);
     module_function = "cuModuleGetFunction" (*mut Function, Module, *const c_char);
     function_load = "cuFuncLoad" (Function);
     function_attribute = "cuFuncGetAttribute" (*mut c_int, c_uint, Function);

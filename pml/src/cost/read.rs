@@ -5,7 +5,7 @@ use super::{Model, copy_ns, real};
 use crate::cost::{DeviceEnds, SingleCopyCosts, Situation};
 use crate::tuning::Tuning;
 use crate::wire::FRAGMENT_MIN;
-use crate::wire::cut::Shape;
+use crate::wire::cut::FragmentShape;
 
 const MIB: f64 = (1u64 << 20) as f64;
 /// Fragments of a staged read begin at multiples of this, so that kernels move whole vectors.
@@ -14,11 +14,11 @@ const GRAIN: u64 = 16 << 10;
 const FRAGMENTS: u64 = 8;
 
 /// How a staged read is cut, if the sender wishes for no longer fragments than `most`.
-pub(crate) fn read_shape(s: &Situation, most: u32, t: &Tuning) -> Shape {
+pub(crate) fn read_shape(s: &Situation, most: u32, t: &Tuning) -> FragmentShape {
     let most = most.min(t.staged_fragment_bytes);
     let even = (s.bytes / FRAGMENTS).next_multiple_of(GRAIN);
     let even = u32::try_from(even).unwrap_or(u32::MAX);
-    Shape::even(even.max(t.staged_least_bytes).min(most).max(FRAGMENT_MIN))
+    FragmentShape::even(even.max(t.staged_least_bytes).min(most).max(FRAGMENT_MIN))
 }
 
 impl Model<'_> {

@@ -7,7 +7,7 @@ use super::{Model, copy_ns, real};
 use crate::cost::{Situation, Staging};
 use crate::protocol::Protocol;
 use crate::tuning::Tuning;
-use crate::wire::cut::{Cut, Shape};
+use crate::wire::cut::{Cut, FragmentShape};
 
 /// What a device loses between two kernels that fill it, if the second starts while the first one's last blocks still
 /// run.
@@ -65,7 +65,7 @@ impl CostStage {
 
     /// What is lost between fragments.
     fn gaps(&self, cut: &Cut) -> f64 {
-        let Shape { head, tail, .. } = cut.shape();
+        let FragmentShape { head, tail, .. } = cut.shape();
         let short = f64::from(head) + f64::from(tail);
         let between = (real(cut.total()) - 1.0).max(0.0);
         short.min(between) * self.short_gap + (between - short).max(0.0) * self.gap
@@ -215,13 +215,13 @@ impl Model<'_> {
     /// the others. They are used if a stage beside the slowest is quick enough to finish a fragment before the next,
     /// twice as long, has come, and if that saves more than the gaps of more fragments cost. If processes take turns
     /// on a device (`turns`), every fragment waits for a turn, and long ones are best.
-    fn shape(&self, chain: &Chain, staging: &Staging, turns: bool) -> Shape {
+    fn shape(&self, chain: &Chain, staging: &Staging, turns: bool) -> FragmentShape {
         let (bytes, t) = (self.s.bytes.max(1), self.t);
         let wish = staging.fragment_bytes.max(1);
         let least = f64::from(t.staged_least_bytes.clamp(1, wish));
         if turns {
             let place = bytes.div_ceil(u64::from(staging.depth.max(1)));
-            return Shape::even(rounded(real(place).max(least), wish));
+            return FragmentShape::even(rounded(real(place).max(least), wish));
         }
         let all = real(bytes);
         let slowest = chain.0[chain.pace()];
@@ -237,7 +237,8 @@ impl Model<'_> {
             // The middle is cut evenly, too.
             let ramps = 2.0 - part(head) - part(tail);
             let middle = (all / best - ramps).ceil().max(1.0);
-            let shape = Shape { fragment: rounded(all / (middle + ramps), wish), head, tail };
+            let shape =
+                FragmentShape { fragment: rounded(all / (middle + ramps), wish), head, tail };
             let shortest = f64::from(shape.fragment) * part(head.max(tail));
             let long_enough = head.max(tail) == 0 || shortest >= least.max(floor / 2.0);
             let cut = Cut::new(bytes, shape).filter(|_| long_enough)?;
@@ -251,7 +252,7 @@ impl Model<'_> {
             .flat_map(|head| tails.clone().map(move |tail| (head, tail)))
             .filter_map(|(head, tail)| ramped(head, tail))
             .min_by(|(_, one), (_, other)| one.total_cmp(other))
-            .map_or(Shape::even(wish), |(shape, _)| shape)
+            .map_or(FragmentShape::even(wish), |(shape, _)| shape)
     }
 }
 
@@ -268,11 +269,11 @@ pub(crate) fn staged_shape(
     s: &Situation,
     staging: &Staging,
     tuning: &Tuning,
-) -> Shape {
+) -> FragmentShape {
     let model = Model { s, t: tuning };
     let turns = s.devices.is_some_and(|ends| ends.turns);
     match model.chain(protocol, staging) {
         Some(chain) => model.shape(&chain, staging, turns),
-        None => Shape::even(staging.fragment_bytes),
+        None => FragmentShape::even(staging.fragment_bytes),
     }
 }

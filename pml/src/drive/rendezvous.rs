@@ -8,7 +8,7 @@ use crate::drive::operation::{Operation, Recv, RecvStage, Send, SendStage};
 use crate::error::{Failure, PmlError};
 use crate::protocol::Protocol;
 use crate::rndv::incoming::{Incoming, IncomingStage};
-use crate::rndv::link::Link;
+use crate::rndv::link::RndvLink;
 use crate::rndv::offered::Offered;
 use crate::rndv::turns::POLLED_MAX;
 use crate::rndv::{AtReceiver, Cx, Effects, Heard, RndvEnd, RndvStep};
@@ -430,7 +430,7 @@ impl Core {
             None => state.lost.is_some(),
         };
         let mut cx = Cx {
-            link: Link::new(bml, peer),
+            link: RndvLink::new(bml, peer),
             engines: &self.engines,
             config: &self.config,
             counters: &mut self.counters,

@@ -67,7 +67,7 @@ pub(crate) type Cell = u32;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct ListLink {
     /// Of the first entry of a list: the last one.
     previous: u32,
     /// Of a link that is not in use: the next such.
@@ -79,8 +79,8 @@ struct Link {
 
 /// The entries themselves, in lists; the owner of a list keeps its first entry.
 #[derive(Debug)]
-struct Links {
-    links: Vec<Link>,
+struct ListLinks {
+    links: Vec<ListLink>,
     free: u32,
     used: usize,
 }
@@ -94,12 +94,12 @@ pub(crate) struct Index {
     hot: (Key, u32),
     /// The key that was last appended to in `heads`; if it comes again, it becomes the hot one.
     warm: Key,
-    links: Links,
+    links: ListLinks,
 }
 
 impl Default for Index {
     fn default() -> Self {
-        let links = Links { links: Vec::new(), free: NONE, used: 0 };
+        let links = ListLinks { links: Vec::new(), free: NONE, used: 0 };
         Index {
             heads: HashMap::default(),
             hot: (Key::default(), NONE),
@@ -109,8 +109,8 @@ impl Default for Index {
     }
 }
 
-impl Links {
-    fn at(&mut self, cell: u32) -> &mut Link {
+impl ListLinks {
+    fn at(&mut self, cell: u32) -> &mut ListLink {
         &mut self.links[cell as usize]
     }
 
@@ -128,7 +128,7 @@ impl Links {
             self.at(last).next = cell;
             last
         };
-        let link = Link { previous, next: NONE, item, key, stamp };
+        let link = ListLink { previous, next: NONE, item, key, stamp };
         if self.free == NONE {
             self.links.push(link);
         } else {
@@ -142,7 +142,7 @@ impl Links {
     /// Takes an entry out of the list that begins with `head`.
     #[inline]
     fn unlink(&mut self, head: &mut u32, cell: Cell) {
-        let Link { previous, next, .. } = *self.at(cell);
+        let ListLink { previous, next, .. } = *self.at(cell);
         if *head == cell {
             *head = next;
         } else {

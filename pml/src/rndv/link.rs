@@ -3,7 +3,7 @@
 
 use crate::buffer::{Buffer, Gets, Listed, Packed, RegionList, StagingMemory};
 use crate::links::{AM_TAG, fragment_max, reserve};
-use crate::rndv::staging::{Block, StagingPool, device_of};
+use crate::rndv::staging::{StagingBlock, StagingPool, device_of};
 use gapless_bml::{
     Bml, Extent, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey,
     Token, ZeroCopyResult,
@@ -12,14 +12,14 @@ use gapless_mem::{Device, Lease, OutOfRange, Space};
 use std::sync::Arc;
 
 /// The link to one peer.
-pub(crate) struct Link<'a> {
+pub(crate) struct RndvLink<'a> {
     bml: &'a mut Bml,
     peer: u32,
 }
 
-impl<'a> Link<'a> {
-    pub(crate) fn new(bml: &'a mut Bml, peer: u32) -> Link<'a> {
-        Link { bml, peer }
+impl<'a> RndvLink<'a> {
+    pub(crate) fn new(bml: &'a mut Bml, peer: u32) -> RndvLink<'a> {
+        RndvLink { bml, peer }
     }
 
     /// Most bytes that a message can have.
@@ -115,7 +115,7 @@ impl<'a> Link<'a> {
         device: Option<&Arc<dyn Device>>,
         len: u64,
         bound: u64,
-    ) -> Option<Block> {
+    ) -> Option<StagingBlock> {
         staging.take(self.bml, device, len, bound)
     }
 
@@ -151,7 +151,7 @@ impl<'a> Link<'a> {
     pub(crate) fn read_key(
         &mut self,
         staging: &mut StagingPool,
-        block: &Block,
+        block: &StagingBlock,
     ) -> Option<RemoteKey> {
         staging.read_key(self.bml, Rank(self.peer), block)
     }

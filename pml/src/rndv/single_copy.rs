@@ -14,7 +14,7 @@
 //! registers its buffer if it expects to be read: what it predicts with the receiver's buffer like its own. The transport
 //! settles what it has written into a device's memory before it tells the end of a read.
 
-use super::{Cx, Heard, Link, Opened, ProtocolKind, RndvEnd, RndvStep, unexpected};
+use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvLink, RndvStep, unexpected};
 use crate::buffer::{Buffer, Gets, HeldMemory, Listed, RegionList};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
@@ -88,7 +88,7 @@ impl Scratch {
     /// Reads `len` bytes from `at` on of a buffer without gaps.
     pub(crate) fn get(
         &mut self,
-        link: &mut Link<'_>,
+        link: &mut RndvLink<'_>,
         buffer: &Buffer,
         (at, len): (u64, u64),
         from: (&RemoteKey, &[Extent]),

@@ -22,12 +22,12 @@ const GRAIN: u64 = 2 << 20;
 /// Part of a slab that one message uses. [`StagingPool::give`] takes it back.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Block {
+pub(crate) struct StagingBlock {
     slab: usize,
     place: StagingMemory,
 }
 
-impl Block {
+impl StagingBlock {
     pub(crate) fn place(&self) -> &StagingMemory {
         &self.place
     }
@@ -98,7 +98,7 @@ impl StagingPool {
         device: Option<&Arc<dyn Device>>,
         len: u64,
         bound: u64,
-    ) -> Option<Block> {
+    ) -> Option<StagingBlock> {
         self.look_back(bml);
         let idle = (0..self.slabs.len()).filter(|&at| {
             let slab = &self.slabs[at];
@@ -108,7 +108,7 @@ impl StagingPool {
         let slab = best.or_else(|| self.add(bml, device, len, bound))?;
         let place = self.slabs[slab].place.as_ref()?.sub(0, len).ok()?;
         self.slabs[slab].state = SlabState::Busy;
-        Some(Block { slab, place })
+        Some(StagingBlock { slab, place })
     }
 
     /// A key by which `peer` may read a block, from its start on; `None` if the transport refuses. All of its slab is
@@ -117,7 +117,7 @@ impl StagingPool {
         &mut self,
         bml: &mut Bml,
         peer: Rank,
-        block: &Block,
+        block: &StagingBlock,
     ) -> Option<RemoteKey> {
         let rail = bml.rdma_rail(peer)?;
         let slab = &mut self.slabs[block.slab];
@@ -225,12 +225,12 @@ impl StagingPool {
     }
 
     /// Takes back memory that no engine and no peer uses any more.
-    pub(crate) fn give(&mut self, block: Block) {
+    pub(crate) fn give(&mut self, block: StagingBlock) {
         self.slabs[block.slab].state = SlabState::Idle;
     }
 
     /// Takes back memory that a peer may still write.
-    pub(crate) fn give_late(&mut self, block: Block) {
+    pub(crate) fn give_late(&mut self, block: StagingBlock) {
         let slab = &mut self.slabs[block.slab];
         debug_assert!(
             slab.device.is_some(),

@@ -15,7 +15,7 @@ pub(crate) const RAMP_MAX: u8 = 4;
 
 /// Lengths of fragments, before the message's own is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct FragmentShape {
     /// The longest, in bytes; at least 1.
     pub(crate) fragment: u32,
     /// Shorter ones in front: each half as long as the next.
@@ -29,14 +29,14 @@ pub(crate) struct Shape {
 pub(crate) struct Cut {
     /// Packed bytes in all.
     end: u64,
-    shape: Shape,
+    shape: FragmentShape,
     total: u64,
 }
 
-impl Shape {
+impl FragmentShape {
     /// Fragments of one length.
-    pub(crate) fn even(fragment: u32) -> Shape {
-        Shape { fragment: fragment.max(1), head: 0, tail: 0 }
+    pub(crate) fn even(fragment: u32) -> FragmentShape {
+        FragmentShape { fragment: fragment.max(1), head: 0, tail: 0 }
     }
 
     /// Bytes of a ramp of so many steps.
@@ -57,8 +57,8 @@ impl Shape {
 }
 
 impl Cut {
-    /// `end` bytes (at least 1); `None` if the shape does not [fit](Shape::fits).
-    pub(crate) fn new(end: u64, shape: Shape) -> Option<Cut> {
+    /// `end` bytes (at least 1); `None` if the shape does not [fit](FragmentShape::fits).
+    pub(crate) fn new(end: u64, shape: FragmentShape) -> Option<Cut> {
         if end == 0 || !shape.fits(end) {
             return None;
         }
@@ -67,7 +67,7 @@ impl Cut {
         Some(Cut { end, shape, total })
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> FragmentShape {
         self.shape
     }
 
@@ -88,7 +88,7 @@ impl Cut {
 
     /// Which bytes a fragment has. None of them if there is no such fragment.
     pub(crate) fn range(&self, index: u64) -> Range<u64> {
-        let Shape { fragment, head, tail } = self.shape;
+        let FragmentShape { fragment, head, tail } = self.shape;
         let behind = u64::from(head);
         let before = self.total - u64::from(tail);
         let (start, len) = if index < behind {
@@ -116,7 +116,7 @@ mod tests {
     fn fragments_cover_the_stream_once_and_in_order() {
         for fragment in 1..=40 {
             for (head, tail) in (0..25).map(|both| (both / 5, both % 5)) {
-                let shape = Shape { fragment, head, tail };
+                let shape = FragmentShape { fragment, head, tail };
                 for end in 0..=300 {
                     let Some(cut) = Cut::new(end, shape) else {
                         assert!(end == 0 || !shape.fits(end), "{shape:?} of {end}");
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn ramps_go_up_and_down() {
-        let cut = Cut::new(100, Shape { fragment: 16, head: 2, tail: 3 }).unwrap();
+        let cut = Cut::new(100, FragmentShape { fragment: 16, head: 2, tail: 3 }).unwrap();
         let lengths: Vec<_> =
             (0..cut.total()).map(|i| cut.range(i)).map(|range| range.end - range.start).collect();
         assert_eq!(lengths, [4, 8, 16, 16, 16, 16, 10, 8, 4, 2]);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn ramps_that_do_not_fit_are_refused() {
-        let shape = |fragment, head, tail| Shape { fragment, head, tail };
+        let shape = |fragment, head, tail| FragmentShape { fragment, head, tail };
         assert_eq!(Cut::new(23, shape(16, 2, 2)), None);
         assert!(Cut::new(24, shape(16, 2, 2)).is_some_and(|cut| cut.total() == 4));
         assert_eq!(Cut::new(1000, shape(16, RAMP_MAX + 1, 0)), None);

@@ -3,7 +3,7 @@
 
 use super::{FRAGMENT_MIN, VERSION, Verdict, kind, reserved, short, words};
 use crate::protocol::Protocol;
-use crate::wire::cut::{Cut, Shape};
+use crate::wire::cut::{Cut, FragmentShape};
 use gapless_bml::RemoteKey;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -160,7 +160,7 @@ impl Open {
             return Err(format!("an OPEN for {protocol} with {key:?}, direct {}", wire.direct));
         }
         let (end, fragment) = (wire.end.get(), wire.fragment.get());
-        let shape = Shape { fragment, head: wire.head, tail: wire.tail };
+        let shape = FragmentShape { fragment, head: wire.head, tail: wire.tail };
         let cut = Cut::new(end, shape).filter(|_| fragment >= FRAGMENT_MIN);
         let cut = cut.ok_or_else(|| format!("an OPEN for {end} bytes in {shape:?}"))?;
         Ok(Open {
@@ -219,7 +219,7 @@ mod tests {
     fn open(protocol: Protocol) -> Open {
         let puts = matches!(protocol, Protocol::StagedPut | Protocol::StagedPutCopy);
         let key = puts.then(|| RemoteKey::new(&[7; 40]).unwrap());
-        let cut = Cut::new(9999, Shape { fragment: 1000, head: 1, tail: 3 }).unwrap();
+        let cut = Cut::new(9999, FragmentShape { fragment: 1000, head: 1, tail: 3 }).unwrap();
         Open { protocol, serial: 3, reply: 4, cut, depth: 4, direct: puts, key }
     }
 

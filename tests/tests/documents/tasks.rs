@@ -70,10 +70,10 @@ fn rings(
     packet: Packet,
     [arguments, payload]: [Vec<u8>; 2],
 ) -> Outcome {
-    use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, Life, RingShape, Target};
+    use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, Life, RingShape, WorkerTarget};
     // The target.
     let worker = Arc::new(gapless_dtype_cuda::CudaWorker::new(device)?);
-    let mut target = Target::new(worker, Life::default())?;
+    let mut target = WorkerTarget::new(worker, Life::default())?;
     unsafe { target.add_ring(shared_memory.clone(), RingShape::default()) }?;
     unsafe { target.post(receive_buffer) }?;
     let accumulate = DeviceKernel::new(DeviceFunction::Accumulate, 4096).buffer(sums);

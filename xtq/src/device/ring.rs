@@ -138,7 +138,7 @@ impl Lane {
     ///
     /// # Safety
     /// The memory is a ring's, zeroed at first, and nobody else of this process touches it, but a
-    /// [`Target`](super::Target) that has it as a ring.
+    /// [`WorkerTarget`](super::WorkerTarget) that has it as a ring.
     #[allow(unsafe_code, reason = "views memory as words")]
     pub unsafe fn new(memory: Lease, shape: RingShape) -> Result<Lane, DeviceError> {
         if memory.region().len() < shape.bytes() || !shape.arena_bytes.is_multiple_of(16) {
@@ -312,7 +312,7 @@ impl Lane {
     }
 
     /// After puts: whether a worker is there. If not, the target is asked for one, and starts it when it next
-    /// [looks](super::Target::advance).
+    /// [looks](super::WorkerTarget::advance).
     #[inline]
     pub fn announce(&self) -> bool {
         state::announce(self.word(RING_STATE), self.word(RING_WANTED))

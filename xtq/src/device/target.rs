@@ -46,8 +46,8 @@ struct Ring {
 
 /// The target's end of a worker. Initiators have [`Lane`](super::Lane)s.
 ///
-/// Nothing restarts a worker that has left but [`advance`](Target::advance). Dropping it stops the worker, and waits.
-pub struct Target {
+/// Nothing restarts a worker that has left but [`advance`](WorkerTarget::advance). Dropping it stops the worker, and waits.
+pub struct WorkerTarget {
     worker: Arc<dyn Worker>,
     words: Words,
     control: u64,
@@ -80,16 +80,16 @@ pub struct Target {
 /// How long the worker may take to answer, unless the user says otherwise.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-impl Target {
+impl WorkerTarget {
     /// A target without rings; nothing is started yet.
     ///
     /// # Errors
     /// No memory for the control block.
-    pub fn new(worker: Arc<dyn Worker>, life: Life) -> Result<Target, TargetError> {
+    pub fn new(worker: Arc<dyn Worker>, life: Life) -> Result<WorkerTarget, TargetError> {
         let (lease, control) = worker.control(CONTROL_BYTES as u64)?;
         // SAFETY: `control` gives zeroed memory for this alone; CPU and worker touch it as words.
         let words = unsafe { Words::new(lease) }?;
-        let target = Target {
+        let target = WorkerTarget {
             worker,
             words,
             control,
@@ -192,7 +192,7 @@ impl Target {
         }
     }
 
-    /// The worker leaves for a change; [`advance`](Target::advance) starts the next one.
+    /// The worker leaves for a change; [`advance`](WorkerTarget::advance) starts the next one.
     fn send_away(&mut self) -> Result<(), TargetError> {
         self.wait_away().map_err(|error| match error {
             TargetError::Busy(time) => TargetError::Stays(time),
@@ -235,7 +235,7 @@ impl Target {
 
     /// Writes something that the worker may read meanwhile; it is told, and waited for if there is one. The count of
     /// changes is a sequence lock over all of them.
-    fn change(&self, write: impl FnOnce(&Target)) -> Result<(), TargetError> {
+    fn change(&self, write: impl FnOnce(&WorkerTarget)) -> Result<(), TargetError> {
         let before = self.word(CONTROL_CHANGED).load(Ordering::Relaxed);
         self.word(CONTROL_CHANGED).store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -249,7 +249,7 @@ impl Target {
         })
     }
 
-    fn wait(&self, ready: impl Fn(&Target) -> bool) -> Result<(), TargetError> {
+    fn wait(&self, ready: impl Fn(&WorkerTarget) -> bool) -> Result<(), TargetError> {
         let start = Instant::now();
         while !ready(self) {
             self.look()?;
@@ -283,7 +283,7 @@ impl Target {
     /// There are too many; the worker cannot reach it, or does not answer.
     ///
     /// # Safety
-    /// Until it is [taken back](Target::take_posted), nobody but tasks touches it.
+    /// Until it is [taken back](WorkerTarget::take_posted), nobody but tasks touches it.
     pub unsafe fn post(&mut self, buffer: Lease) -> Result<(), TargetError> {
         let at = self.posted.len();
         if at >= BUFFERS_MAX {
@@ -387,7 +387,7 @@ impl Target {
     /// alone puts into it. Gives its number.
     ///
     /// # Errors
-    /// As [`add_ring`](Target::add_ring).
+    /// As [`add_ring`](WorkerTarget::add_ring).
     ///
     /// # Safety
     /// As there.
@@ -490,7 +490,7 @@ impl Target {
     /// many want it. Call it now and then; the target's CPU does nothing else. Whether it has started one.
     ///
     /// # Errors
-    /// As [`start`](Target::start); the worker has ended, and has not said so: once, then the next call starts another.
+    /// As [`start`](WorkerTarget::start); the worker has ended, and has not said so: once, then the next call starts another.
     pub fn advance(&mut self) -> Result<bool, TargetError> {
         let wanted = |ring: &Ring| {
             let head = ring.head.as_ref().map(Words::all);
@@ -513,7 +513,7 @@ impl Target {
     /// The worker leaves now, after what it runs. Puts that it has not taken wait for the next one.
     ///
     /// # Errors
-    /// What it runs takes too long: [`abort`](Target::abort) ends that.
+    /// What it runs takes too long: [`abort`](WorkerTarget::abort) ends that.
     pub fn leave(&mut self) -> Result<(), TargetError> {
         self.sent_away = false;
         self.order(ORDER_LEAVE)
@@ -528,17 +528,17 @@ impl Target {
         self.order(ORDER_ABORT)
     }
 
-    /// As [`leave`](Target::leave), and none is started, whoever wants one, until [`resume`](Target::resume): the
+    /// As [`leave`](WorkerTarget::leave), and none is started, whoever wants one, until [`resume`](WorkerTarget::resume): the
     /// application has the accelerator to itself.
     ///
     /// # Errors
-    /// As [`leave`](Target::leave); it is paused all the same.
+    /// As [`leave`](WorkerTarget::leave); it is paused all the same.
     pub fn pause(&mut self) -> Result<(), TargetError> {
         self.paused = true;
         self.leave()
     }
 
-    /// Ends a [`pause`](Target::pause).
+    /// Ends a [`pause`](WorkerTarget::pause).
     pub fn resume(&mut self) {
         self.paused = false;
     }

@@ -156,7 +156,7 @@ impl DeviceKernel {
     }
 
     /// Tasks that have ended count this signal, below [`SIGNALS_MAX`](super::SIGNALS_MAX);
-    /// [`Target::counted`](super::Target::counted) tells how often.
+    /// [`WorkerTarget::counted`](super::WorkerTarget::counted) tells how often.
     #[must_use]
     pub fn signal(mut self, signal: u8) -> DeviceKernel {
         self.signal = Some(signal);

@@ -31,8 +31,8 @@ fn always() -> Life {
     Life { idle: None, longest: PATIENCE }
 }
 
-fn target(worker: Arc<impl Worker + 'static>, life: Life) -> Target {
-    let mut target = Target::new(worker, life).unwrap();
+fn target(worker: Arc<impl Worker + 'static>, life: Life) -> WorkerTarget {
+    let mut target = WorkerTarget::new(worker, life).unwrap();
     let kernel = DeviceKernel::new(DeviceFunction::Copy, 2048).grid_max([1024, 1, 1]);
     register(&mut target, 7, Some(kernel.buffer(memory(64).unwrap()).signal(3))).unwrap();
     target.register_queue(2, 1).unwrap();
@@ -40,7 +40,7 @@ fn target(worker: Arc<impl Worker + 'static>, life: Life) -> Target {
 }
 
 fn register(
-    target: &mut Target,
+    target: &mut WorkerTarget,
     index: u8,
     kernel: Option<DeviceKernel>,
 ) -> Result<(), TargetError> {
@@ -48,12 +48,12 @@ fn register(
     unsafe { target.register_kernel(index, kernel) }
 }
 
-fn post(target: &mut Target, bytes: u64) {
+fn post(target: &mut WorkerTarget, bytes: u64) {
     // SAFETY: likewise.
     unsafe { target.post(memory(bytes).unwrap()) }.unwrap();
 }
 
-fn lane(target: &mut Target) -> (Lane, Lease) {
+fn lane(target: &mut WorkerTarget) -> (Lane, Lease) {
     let ring = memory(SHAPE.bytes()).unwrap();
     // SAFETY: the memory is new, and the ring's.
     unsafe { target.add_ring(ring.clone(), SHAPE) }.unwrap();
@@ -93,7 +93,7 @@ fn put_as(
 }
 
 /// The next outcome; `target` starts workers meanwhile.
-fn outcome(lane: &mut Lane, target: &mut Target) -> PutOutcome {
+fn outcome(lane: &mut Lane, target: &mut WorkerTarget) -> PutOutcome {
     let start = Instant::now();
     loop {
         if let Some((_, outcome)) = lane.next() {
@@ -153,7 +153,7 @@ fn what_was_not_registered_is_refused_and_both_ends_learn_why() {
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     let kernel = |launch| TaskWork::Kernel(launch);
-    let mut refused = |target: &mut Target, command: &Command, payload: &[u8]| {
+    let mut refused = |target: &mut WorkerTarget, command: &Command, payload: &[u8]| {
         put_as(&mut lane, command, 0, payload).unwrap();
         let PutOutcome::Refused(refusal) = outcome(&mut lane, target) else { panic!() };
         refusal

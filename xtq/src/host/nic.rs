@@ -71,7 +71,8 @@ impl XtqState {
         while let Some((head, fragment)) = next {
             self.handle(xtq, from, head, &fragment)?;
             drop(fragment);
-            next = self.links.get_mut(&from.0).and_then(super::link::Link::next_early);
+            next =
+                self.links.get_mut(&from.0).and_then(super::ordered_link::OrderedLink::next_early);
         }
         Ok(())
     }

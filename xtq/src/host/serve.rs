@@ -42,7 +42,7 @@ struct Counted {
 pub(super) struct Served {
     /// No other has it.
     number: u64,
-    pub(super) target: device::Target,
+    pub(super) target: device::WorkerTarget,
     /// The ring of this process, for tasks that came by messages.
     own: Lane,
     /// What became of those, until their threads look.
@@ -71,7 +71,7 @@ struct Heard {
 
 impl Served {
     fn new(worker: Arc<dyn Worker>, life: Life) -> Result<Served, TargetError> {
-        let mut target = device::Target::new(worker, life)?;
+        let mut target = device::WorkerTarget::new(worker, life)?;
         let (shape, memory) = (RingShape::default(), heap(RingShape::default().bytes())?);
         // SAFETY: the memory is new, and the ring's alone.
         unsafe { target.add_ring(memory.clone(), shape) }?;
@@ -131,7 +131,7 @@ impl Served {
     /// Tells the worker of a kernel, or that there is none, and which signal its tasks count.
     ///
     /// # Safety
-    /// As [`device::Target::register_kernel`].
+    /// As [`device::WorkerTarget::register_kernel`].
     unsafe fn register(
         &mut self,
         index: u8,
@@ -530,7 +530,7 @@ impl Served {
     ) -> Result<(), TargetError> {
         let Wishes { asked, wanted } = wishes;
         let links = asked.iter().map(|rank| (*rank, self.links.link(bml, *rank, now_ns)));
-        let asked: Vec<_> = links.filter(|(_, link)| *link != far::Link::Coming).collect();
+        let asked: Vec<_> = links.filter(|(_, link)| *link != far::RingReach::Coming).collect();
         if *wanted {
             self.target.want();
         }
@@ -542,7 +542,7 @@ impl Served {
         }
         for &(rank, link) in &asked {
             let (what, key) = match link {
-                far::Link::Reaches => (Ring::Reach, self.offer_far(bml, inner, rank)),
+                far::RingReach::Reaches => (Ring::Reach, self.offer_far(bml, inner, rank)),
                 _ => (Ring::Offer, self.offer(bml, rank)),
             };
             inner.with(|state| {

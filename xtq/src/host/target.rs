@@ -65,7 +65,7 @@ struct Transfer {
 }
 
 /// The target's state.
-pub(super) struct Target {
+pub(super) struct TargetState {
     pub(super) functions: Registered<Function>,
     pub(super) kernels: Registered<Kernel>,
     pub(super) queues: Registered<Queue>,
@@ -88,9 +88,9 @@ pub(super) struct Target {
     pub(super) quick: Vec<Arc<Queue>>,
 }
 
-impl Default for Target {
-    fn default() -> Target {
-        Target {
+impl Default for TargetState {
+    fn default() -> TargetState {
+        TargetState {
             functions: std::array::from_fn(|_| None),
             kernels: std::array::from_fn(|_| None),
             queues: std::array::from_fn(|_| None),
@@ -131,7 +131,7 @@ fn fragment_error(error: &gapless_mem::DeviceError) -> String {
     format!("a message that cannot be read: {error}")
 }
 
-impl Target {
+impl TargetState {
     /// Whether a body is on its way.
     #[cfg(test)]
     pub(super) fn awaits_data(&self) -> bool {

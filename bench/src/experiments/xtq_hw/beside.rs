@@ -25,7 +25,7 @@ fn synchronize() -> Result<unsafe extern "C" fn() -> i32, Failure> {
 /// module without one.
 pub(super) fn waits(
     device: &Arc<CudaDevice>,
-    target: &mut Target,
+    target: &mut WorkerTarget,
     quick: bool,
 ) -> Result<Times, Failure> {
     target.set_life(Life {
@@ -182,7 +182,7 @@ impl Product {
 /// Seconds of a matrix product, alone and beside a worker that stays, in turns; and what was compared.
 pub(super) fn products(
     device: &Arc<CudaDevice>,
-    target: &mut Target,
+    target: &mut WorkerTarget,
     cublas: &str,
     quick: bool,
 ) -> Result<(Times, String), Failure> {

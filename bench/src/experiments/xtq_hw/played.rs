@@ -13,7 +13,7 @@ use gapless_cli::pingpong::Pinned;
 use gapless_mem::Lease;
 use gapless_report::{Mark, Row};
 use gapless_xtq::device::mock_worker::{MockWorker, memory};
-use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, SLOTS, Target};
+use gapless_xtq::device::{DeviceFunction, DeviceKernel, Lane, SLOTS, WorkerTarget};
 use rustix::process::getpid;
 
 use super::world::{RunTimes, Putting};
@@ -28,7 +28,7 @@ const LOWER: &str = "lower interface";
 /// A ring of this process's own.
 struct Bare {
     lane: Lane,
-    target: Target,
+    target: WorkerTarget,
     packet: gapless_xtq::packet::Packet,
     arguments: Vec<u8>,
     payload: Vec<u8>,
@@ -51,7 +51,7 @@ fn pages(bytes: u64) -> Result<Lease, Failure> {
 
 impl Bare {
     fn new(sums: &Arc<[AtomicU64; NUMBERS]>) -> Result<Bare, Failure> {
-        let mut target = Target::new(mock(sums), LIFE).map_err(job)?;
+        let mut target = WorkerTarget::new(mock(sums), LIFE).map_err(job)?;
         let ring = pages(SHAPE.bytes())?;
         // SAFETY: the memory is new, zeroed, and the ring's alone.
         unsafe { target.add_ring(ring.clone(), SHAPE) }.map_err(job)?;

@@ -1,10 +1,10 @@
 use super::*;
 
-fn gpu(reaches: &[u32]) -> Gpu {
-    Gpu { name: "H200".into(), capability: (9, 0), mps: false, reaches: reaches.to_vec() }
+fn gpu(reaches: &[u32]) -> DoctorGpu {
+    DoctorGpu { name: "H200".into(), capability: (9, 0), mps: false, reaches: reaches.to_vec() }
 }
 
-fn with_gpus(gpus: Vec<Gpu>) -> Devices {
+fn with_gpus(gpus: Vec<DoctorGpu>) -> Devices {
     let nvidia = gpus.len();
     Devices { nvidia, cuda: Some(Ok(Cuda { version: (13, 0), gpus })), ..Devices::default() }
 }
@@ -43,7 +43,7 @@ fn what_hinders_gpus_is_told() {
     says(&one, "CUDA driver", Problem, "12.9", "580");
     one.cuda = Some(Err("there is no libcuda.so.1".to_owned()));
     says(&one, "CUDA driver", Problem, "1 GPU, but there is no", "libcuda");
-    let old = with_gpus(vec![Gpu { capability: (7, 0), ..gpu(&[]) }]);
+    let old = with_gpus(vec![DoctorGpu { capability: (7, 0), ..gpu(&[]) }]);
     says(&old, "GPU age", Problem, "cuda:0 H200 has 7.0", "CUDA_VISIBLE_DEVICES");
 }
 

@@ -402,7 +402,7 @@ fn squares_read_whole_lines_of_what_lies_elsewhere() {
     let far = |direction, typed: Region, packed: Region| {
         let typed = Typed::new(typed, 0, &layout, 1).unwrap();
         let packed = packed.sub(0, size).unwrap();
-        let job = crate::shared::Job::new(direction, &typed, &(0..size), packed, None).unwrap();
+        let job = crate::shared::PackJob::new(direction, &typed, &(0..size), packed, None).unwrap();
         let (at, direct) = shared.spots(&job, packed).unwrap();
         let launches = shared.by_form(&job, at, direct.unwrap()).unwrap();
         match &launches[0].args {

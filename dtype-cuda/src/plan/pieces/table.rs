@@ -35,12 +35,12 @@ struct Cut {
 
 /// The table, as the plan counts.
 #[derive(Clone, Copy)]
-struct Blocks<'a> {
+struct TableBlocks<'a> {
     table: RunTable<'a>,
     map: MapSpec,
 }
 
-impl Blocks<'_> {
+impl TableBlocks<'_> {
     fn len(&self) -> usize {
         self.table.displacements.len()
     }
@@ -102,7 +102,7 @@ impl Pieces {
         patches: &mut Patches,
     ) -> u64 {
         let table = self.layout.run_table().expect("it was there when the pieces were counted");
-        let blocks = Blocks { table, map: *map };
+        let blocks = TableBlocks { table, map: *map };
         let cut = |number: usize| match number {
             0 => Cut { unit: 0, block: 0 },
             n if n >= self.count => Cut { unit: map.units, block: blocks.len() },

@@ -302,7 +302,7 @@ fn what_a_gpu_writes_before_it_puts_the_task_sees() {
         bench.target.advance().unwrap();
         assert!(begun.elapsed() < 2 * PATIENCE);
     }
-    bench.comes_to(Target::tasks, count);
+    bench.comes_to(WorkerTarget::tasks, count);
     let mut found = [0u64; 2];
     // SAFETY: the kernel has ended; the copy is waited for.
     unsafe { initiator.copy(Region::of_mut(found.as_mut_bytes()), out, &[]) }

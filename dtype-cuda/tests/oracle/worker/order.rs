@@ -64,7 +64,7 @@ fn queues_keep_their_order_and_rings_take_turns() {
     for lane in 0..5 {
         assert_eq!(last.all()[lane].load(Ordering::Acquire), total - 2 + total % 2);
     }
-    bench.comes_to(Target::tasks, 5 * total);
+    bench.comes_to(WorkerTarget::tasks, 5 * total);
     bench.comes_to(|target| target.counted(0) + target.counted(1), 5 * total);
     let sum = |words: &[std::sync::atomic::AtomicU64]| {
         words.iter().map(|sum| sum.load(Ordering::Acquire)).sum::<u64>()
@@ -144,7 +144,7 @@ fn puts_that_meet_a_worker_that_leaves_are_not_lost() {
         assert_eq!(bench.outcome(lane), PutOutcome::Ended);
     }
     let starts = bench.target.starts();
-    bench.comes_to(Target::tasks, cases(3000));
+    bench.comes_to(WorkerTarget::tasks, cases(3000));
     println!("{starts} lives for {} tasks", cases(3000));
     assert!(starts > 1, "it never left for good");
 }

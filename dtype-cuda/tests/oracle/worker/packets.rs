@@ -162,13 +162,13 @@ fn random(rng: &mut Rng) -> (Packet, Vec<u8>, Vec<u8>) {
 
 /// A target over a worker, with the kernels, and the initiators' ends.
 struct End {
-    target: Target,
+    target: WorkerTarget,
     lanes: Vec<Lane>,
 }
 
 impl End {
     fn new(
-        mut target: Target,
+        mut target: WorkerTarget,
         rings: usize,
         ring: impl Fn() -> Lease,
         buffers: &[Lease],
@@ -228,7 +228,7 @@ fn compare(device: &Arc<CudaDevice>, rings: usize, packets: u64, rng: &mut Rng) 
     let buffers: Vec<Lease> = KERNELS.map(|_| pinned(device, BUFFER as u64)).into();
     let found: Vec<Words> = buffers.iter().map(words).collect();
     let mut real = End::new(
-        Target::new(worker, LIFE).unwrap(),
+        WorkerTarget::new(worker, LIFE).unwrap(),
         rings,
         || pinned(device, SHAPE.bytes()),
         &buffers,
@@ -248,7 +248,7 @@ fn compare(device: &Arc<CudaDevice>, rings: usize, packets: u64, rng: &mut Rng) 
         .map(|at| all.sub((at * BUFFER) as u64, BUFFER as u64).unwrap())
         .collect();
     let mut model = End::new(
-        Target::new(mock, LIFE).unwrap(),
+        WorkerTarget::new(mock, LIFE).unwrap(),
         rings,
         || memory(SHAPE.bytes()).unwrap(),
         &own,

@@ -37,13 +37,13 @@ impl Span {
 }
 
 /// How blocks follow each other.
-pub(super) struct Blocks {
+pub(super) struct RandomBlocks {
     pub(super) gap_max: i64,
     /// Whether displacements advance by a constant, wide enough for every block.
     pub(super) step_constant: bool,
 }
 
-impl Blocks {
+impl RandomBlocks {
     /// Displacements that keep `spans` apart: ascending, descending or shuffled, from a random
     /// start on either side of the origin.
     pub(super) fn place(&self, rng: &mut Rng, spans: &[Span]) -> Vec<i64> {

@@ -5,7 +5,7 @@
 //! connected, so what an eager peer sends is kept by the kernel. Hellos go out through a socket
 //! that is connected to the listener (the dialer), so that the kernel tells when nobody is behind it.
 
-use super::{Around, Link, LinkStage, REFUSALS, gone};
+use super::{Around, UdpLink, LinkStage, REFUSALS, gone};
 use crate::channel::Channel;
 use crate::seq::Seq;
 use crate::socket::{Receive, Send, Socket, system};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-impl Link {
+impl UdpLink {
     fn hello(&self, heard: bool, around: &Around<'_>) -> (Header, [u8; Hello::BYTES]) {
         let hello = Hello {
             port: self.socket().map_or(0, Socket::port),

@@ -72,7 +72,7 @@ fn short_ones_need_no_registration_and_ranks_may_differ_in_it() {
     let without = (own(1 << 20, 400), own(2 << 20, 400));
     let without = ground(1, 2).allreduce(without, 100, FLOATS).unwrap().unwrap();
     assert_eq!((with.kernel, with.args.doing), (without.kernel, without.args.doing));
-    assert_eq!(with.kernel, Kernel::Flagged(Operation::Sum, Element::F32));
+    assert_eq!(with.kernel, Kernel::Flagged(PeersOperation::Sum, Element::F32));
 }
 
 #[test]

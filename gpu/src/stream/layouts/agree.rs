@@ -6,7 +6,7 @@ use super::{Called, Planned, StreamBlock, StreamBuffer, StreamComm, StreamPlan};
 use crate::stream::error::StreamError;
 use crate::stream::{StreamMemory, StreamRanks, exchange};
 use gapless_engine::Typed;
-use gapless_kernels::peers::layouts::{LayoutsArgs, Table};
+use gapless_kernels::peers::layouts::{LayoutsArgs, LayoutTable};
 use gapless_kernels::peers::{self, RANKS_MAX};
 use gapless_mem::{Outstanding, Region};
 
@@ -249,7 +249,7 @@ impl<R: StreamRanks> StreamComm<'_, R> {
         let groups = work::groups(edges, rank, ranks, addresses);
         // Whether there is a second step is the same for all ranks: each meets each.
         let second = addresses.out[rank as usize] != 0;
-        let table = Table::new(&groups, (self.ground.blocks, self.further), ranks, second);
+        let table = LayoutTable::new(&groups, (self.ground.blocks, self.further), ranks, second);
         let table = table.map_err(|reason| too_long(reason.to_string()))?;
         let (bytes, [begins, jobs, pieces]) = table.to_bytes();
         let there = self.upload(&bytes)?;

@@ -43,7 +43,7 @@ fn every_byte_has_one_block_and_both_ends_agree() {
 }
 
 /// Carries out the jobs of a table as the kernel does, on memory whose addresses are indices.
-fn carry_out(table: &Table, step: LayoutStep, memory: &mut [u8]) {
+fn carry_out(table: &LayoutTable, step: LayoutStep, memory: &mut [u8]) {
     let none = |_: u64, _: u32| panic!("no plan");
     for block in 0..table.blocks() {
         for (job, piece) in table.jobs(step, block) {
@@ -112,7 +112,7 @@ fn jobs_move_every_byte_of_every_piece_to_its_place() {
                 moved: vec![Moved { bytes, from, to }],
             };
             let groups: Vec<Group> = pieces.into_iter().map(group).collect();
-            let table = Table::new(&groups, (blocks, further), 3, false).unwrap();
+            let table = LayoutTable::new(&groups, (blocks, further), 3, false).unwrap();
             assert_eq!((table.len(), table.steps(), table.meeting), (4, 1, blocks));
             assert_eq!(table.further, further.min(2));
             let mut memory: Vec<u8> = (0..150_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
@@ -143,7 +143,7 @@ fn a_table_as_bytes_is_where_it_says() {
         distance: 1,
         moved: moved.clone(),
     });
-    let table = Table::new(&groups, (8, 8), 2, false).unwrap();
+    let table = LayoutTable::new(&groups, (8, 8), 2, false).unwrap();
     assert_eq!((table.steps(), table.blocks(), table.further), (2, 8, 0));
     let (bytes, [begins, jobs, pieces]) = table.to_bytes();
     assert!([begins, jobs, pieces].iter().all(|at| at.is_multiple_of(16)));
@@ -166,7 +166,7 @@ fn who_has_nothing_in_the_second_step_has_lists_for_it() {
         for groups in
             [vec![], vec![Group { step: LayoutStep::First, distance, moved: moved.clone() }]]
         {
-            let table = Table::new(&groups, (8, 4), 2, true).unwrap();
+            let table = LayoutTable::new(&groups, (8, 4), 2, true).unwrap();
             let all = table.blocks() as usize;
             assert_eq!((table.steps(), table.begins.len()), (2, 2 * all + 1));
             let jobs = |step| (0..table.blocks()).map(move |block| (step, block));
@@ -183,7 +183,7 @@ fn what_is_too_long_for_one_numbering_is_several_pieces() {
     let side = |at: i64| (TransferSide::Contiguous(0), KernelAddress { address: 0, offset: at });
     let moved = Moved { bytes: (5 << 30) + 3, from: side(1), to: side(1 << 40) };
     let group = Group { step: LayoutStep::First, distance: 1, moved: vec![moved] };
-    let table = Table::new(&[group], (64, 0), 2, false).unwrap();
+    let table = LayoutTable::new(&[group], (64, 0), 2, false).unwrap();
     assert!(table.len() > 2);
     let jobs = |block| table.jobs(LayoutStep::First, block).map(|(job, _)| u64::from(job.words));
     assert_eq!((0..64).flat_map(jobs).sum::<u64>(), (5 << 30) + 3);

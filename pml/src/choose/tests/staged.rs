@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cost::staged_shape;
-use crate::wire::cut::{Cut, Shape};
+use crate::wire::cut::{Cut, FragmentShape};
 
 /// 64 MiB in blocks of three doubles, from and to one like it.
 pub(super) fn list() -> Situation {
@@ -50,7 +50,11 @@ fn fragments_that_are_asked_for_are_had() {
     for protocol in Protocol::STAGED {
         for fragment in [1000, 1 << 20, 4 << 20] {
             let (s, tuning) = forced(&list(), fragment);
-            assert_eq!(cut(protocol, &s, &tuning).shape(), Shape::even(fragment), "{protocol}");
+            assert_eq!(
+                cut(protocol, &s, &tuning).shape(),
+                FragmentShape::even(fragment),
+                "{protocol}"
+            );
         }
     }
 }

@@ -20,7 +20,7 @@ use super::window::Window;
 use crate::buffer::{Buffer, Engines, StagingMemory, Transfer};
 use crate::counters::ProtocolCounts;
 use crate::protocol::Protocol;
-use crate::rndv::staging::{Block, StagingPool};
+use crate::rndv::staging::{StagingBlock, StagingPool};
 use crate::wire::cut::Cut;
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;
@@ -41,7 +41,7 @@ pub(crate) struct StagingPipeline {
     /// What the ring is here.
     pub(crate) ring: Option<RingMemory>,
     /// The second stop, if there is one.
-    pub(crate) local: Option<Block>,
+    pub(crate) local: Option<StagingBlock>,
     /// Who copies, if anyone does.
     pub(crate) copier: Option<Arc<dyn Device>>,
     /// Fragments that engines work on.
@@ -56,7 +56,7 @@ pub(crate) struct StagingPipeline {
 #[derive(Debug)]
 pub(crate) enum RingMemory {
     /// Staging memory of ours.
-    Own(Block),
+    Own(StagingBlock),
     /// Memory of the other end.
     Theirs(Mapping),
     /// This part of our own buffer, which the other end writes. Nothing is put there or taken out here.

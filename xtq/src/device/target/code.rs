@@ -4,7 +4,7 @@
 use super::super::TargetError;
 use super::super::layout::{CONTROL_LAYOUT_LIST, LAYOUTS_MAX, ROW_WORDS, SIGNALS_MAX, USERS};
 use super::super::terms::{DeviceKernel, Runs};
-use super::Target;
+use super::WorkerTarget;
 use crate::packet::{ARGUMENTS_MAX, ARGUMENTS_MIN, ENTRIES};
 use gapless_mem::{Lease, WorkerFunction};
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ impl Code {
     }
 }
 
-impl Target {
+impl WorkerTarget {
     /// The row of a kernel, and the function of a user's that it names.
     pub(super) fn row(&mut self, at: usize, kernel: &DeviceKernel) -> Result<Row, TargetError> {
         let (bytes, min) = (kernel.argument_bytes, kernel.runs.argument_bytes());

@@ -1,10 +1,10 @@
 //! The end of a target: its worker leaves, and what that had goes back.
 
 use super::super::layout::GONE;
-use super::Target;
+use super::WorkerTarget;
 use std::sync::Arc;
 
-impl Drop for Target {
+impl Drop for WorkerTarget {
     fn drop(&mut self) {
         let over =
             self.leave().is_ok() || self.abort().is_ok() || self.worker.is_over() != Ok(false);
@@ -29,8 +29,13 @@ impl Drop for Target {
     }
 }
 
-impl std::fmt::Debug for Target {
+impl std::fmt::Debug for WorkerTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Target with {} rings, worker started {} times", self.rings.len(), self.starts)
+        write!(
+            f,
+            "WorkerTarget with {} rings, worker started {} times",
+            self.rings.len(),
+            self.starts
+        )
     }
 }

@@ -3,7 +3,7 @@
 
 use super::super::layout::{RING_HEAD_BYTES, RINGS_MAX, RingShape, SLOTS};
 use super::super::terms::RingPlaces;
-use super::{Ring, Target, TargetError, is_host, room};
+use super::{Ring, TargetError, WorkerTarget, is_host, room};
 use gapless_mem::{DeviceError, Lease, Words};
 
 /// The memory of such a ring. `whole` is the host's, and as long as a ring; the others take parts out of it.
@@ -74,7 +74,7 @@ impl RingParts {
     }
 }
 
-impl Target {
+impl WorkerTarget {
     /// Whether accelerators of other processes put here, who can want the worker by a word of their rings alone.
     pub(crate) fn has_granted(&self) -> bool {
         self.has_granted
@@ -84,7 +84,7 @@ impl Target {
     /// number.
     ///
     /// # Errors
-    /// As [`add_ring`](Target::add_ring).
+    /// As [`add_ring`](WorkerTarget::add_ring).
     ///
     /// # Safety
     /// As there, of all parts.

@@ -6,7 +6,7 @@ use super::super::layout::{
     WHY_IDLE, WHY_OLD, WHY_TOLD,
 };
 use super::super::{Failure, PutOutcome, RefusedPut, TargetError};
-use super::Target;
+use super::WorkerTarget;
 use crate::error::Refusal;
 use gapless_mem::Words;
 use std::sync::atomic::Ordering;
@@ -32,13 +32,13 @@ fn counter_at(signal: u8) -> usize {
     CONTROL_COUNTED + 8 * usize::from(signal).min(SIGNALS_MAX - 1)
 }
 
-impl Target {
+impl WorkerTarget {
     /// Work-items of a group, at most.
     pub(crate) fn items_max(&self) -> u32 {
         self.worker.limits().items_max
     }
 
-    /// Tells the worker to leave for a change, as [`send_away`](Target::send_away), and does not wait. Whether none runs.
+    /// Tells the worker to leave for a change, as [`send_away`](WorkerTarget::send_away), and does not wait. Whether none runs.
     pub(crate) fn is_away(&mut self) -> Result<bool, TargetError> {
         self.look()?;
         if self.state() == GONE {
@@ -49,7 +49,7 @@ impl Target {
         Ok(false)
     }
 
-    /// Somebody who cannot say so in a ring wants a worker: [`advance`](Target::advance) starts one, if none is there.
+    /// Somebody who cannot say so in a ring wants a worker: [`advance`](WorkerTarget::advance) starts one, if none is there.
     pub(crate) fn want(&mut self) {
         self.wished |= !matches!(self.state(), STARTING | RUNNING);
     }

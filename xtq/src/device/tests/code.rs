@@ -22,7 +22,7 @@ fn a_function_is_linked_once_and_replaces_another_of_its_name() {
     target.start().unwrap();
     let (first, second) = (code(b"first"), code(b"second"));
     let of = |code: &WorkerCode, name: &str| Some(DeviceKernel::of_code(code, name, 24, 0));
-    let mut run = |target: &mut Target, index: u8| {
+    let mut run = |target: &mut WorkerTarget, index: u8| {
         let command = Command { index, ..command(0) };
         put_as(&mut lane, &command, 0, &[]).unwrap();
         (outcome(&mut lane, target), names(&log))
@@ -110,12 +110,12 @@ fn layouts_are_named_by_number() {
     let address = form.region().start();
     // SAFETY: the mock worker looks at no form.
     let layout =
-        |target: &mut Target, number, form| unsafe { target.register_layout(number, form) };
+        |target: &mut WorkerTarget, number, form| unsafe { target.register_layout(number, form) };
     layout(&mut target, 5, Some(form.clone())).unwrap();
     let too_many = TargetError::TooMany { what: "layouts", max: LAYOUTS_MAX };
     assert_eq!(layout(&mut target, 32, None), Err(too_many));
     let reached = mock.reached();
-    let mut found = |target: &mut Target, number: u64| {
+    let mut found = |target: &mut WorkerTarget, number: u64| {
         let launch = Launch::linear(1, 32, 32);
         let command = Command { index: 8, work: TaskWork::Kernel(launch), ..command(0) };
         let packet = Packet::new(&command).unwrap();

@@ -14,7 +14,7 @@ const LINK_NS: u64 = 200_000_000;
 
 /// How a ring can be offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
+pub(super) enum RingReach {
     /// Its rank maps memory of this process's, or there is no way at all.
     Known,
     /// Its rank reaches it by one-sided operations.
@@ -29,15 +29,15 @@ pub(super) struct Waiting(BTreeMap<u32, u64>);
 
 impl Waiting {
     /// What is known of the link to a rank that has asked.
-    pub(super) fn link(&mut self, bml: &mut Bml, to: Rank, now_ns: u64) -> Link {
+    pub(super) fn link(&mut self, bml: &mut Bml, to: Rank, now_ns: u64) -> RingReach {
         let link = if bml.mapped(to).is_some() {
-            Link::Known
+            RingReach::Known
         } else if bml.rdma_rail(to).is_some() {
-            Link::Reaches
+            RingReach::Reaches
         } else if now_ns < self.0.entry(to.0).or_insert(now_ns).saturating_add(LINK_NS) {
-            return Link::Coming;
+            return RingReach::Coming;
         } else {
-            Link::Known
+            RingReach::Known
         };
         self.0.remove(&to.0);
         link

@@ -7,7 +7,7 @@
 use super::*;
 use gapless_dtype::{Convertor, Datatype, Primitive, Run};
 use gapless_kernels::lookup::side_at;
-use gapless_kernels::peers::layouts::Table;
+use gapless_kernels::peers::layouts::LayoutTable;
 
 /// Where things lie in a rank's memory.
 const SEND: u64 = 0;
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// A step of a rank's kernel.
-    fn carry_out(&mut self, table: &Table, step: LayoutStep) {
+    fn carry_out(&mut self, table: &LayoutTable, step: LayoutStep) {
         for block in 0..table.blocks() {
             for (job, piece) in table.jobs(step, block) {
                 let (t, w) = (&piece.transfer, 1u32 << piece.width);
@@ -170,7 +170,7 @@ fn exchange(
             plans,
         };
         let groups = groups(&ours, rank, ranks, &addresses);
-        tables.push(Table::new(&groups, (kernel_blocks, 2), ranks, false).unwrap());
+        tables.push(LayoutTable::new(&groups, (kernel_blocks, 2), ranks, false).unwrap());
     }
     for step in [LayoutStep::First, LayoutStep::Second] {
         tables.iter().for_each(|table| machine.carry_out(table, step));

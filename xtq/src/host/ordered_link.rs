@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 const EARLY_MAX: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Link<M> {
+pub(super) struct OrderedLink<M> {
     /// Of the next message to the peer.
     pub(super) out: u32,
     /// Of the next message from it.
@@ -14,13 +14,13 @@ pub(super) struct Link<M> {
     early: BTreeMap<u32, M>,
 }
 
-impl<M> Default for Link<M> {
-    fn default() -> Link<M> {
-        Link { out: 0, next: 0, early: BTreeMap::new() }
+impl<M> Default for OrderedLink<M> {
+    fn default() -> OrderedLink<M> {
+        OrderedLink { out: 0, next: 0, early: BTreeMap::new() }
     }
 }
 
-impl<M> Link<M> {
+impl<M> OrderedLink<M> {
     /// A message has come: it is the next one, or is kept until it is, or came before and is dropped. An error says
     /// what is wrong.
     pub(super) fn arrived(&mut self, serial: u32, message: M) -> Result<Option<M>, String> {
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn messages_come_in_order_and_once_each_though_numbers_begin_anew() {
         let last = u32::MAX;
-        let mut link = Link { next: last - 1, ..Link::default() };
+        let mut link = OrderedLink { next: last - 1, ..OrderedLink::default() };
         for early in [0, last, 1, 0] {
             assert_eq!(link.arrived(early, early), Ok(None));
         }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn there_is_an_end_to_what_comes_early() {
-        let mut link = Link::default();
+        let mut link = OrderedLink::default();
         for early in (1u32..).take(EARLY_MAX) {
             assert_eq!(link.arrived(early, ()), Ok(None));
         }

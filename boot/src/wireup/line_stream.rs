@@ -18,19 +18,19 @@ use std::time::{Duration, Instant};
 /// Longest line that is accepted, in bytes: PMI-1's own limits are far below.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// A stream of lines. It stays open until this process ends, unless [`into_stream`](Link::into_stream) is called:
+/// A stream of lines. It stays open until this process ends, unless [`into_stream`](LineStream::into_stream) is called:
 /// hydra kills a process that hangs up without having finalized, at once, and so before an error could be reported.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct LineStream {
     stream: ManuallyDrop<OwnedFd>,
     pending: Vec<u8>,
     /// What was in progress when the connection became useless.
     broken: Option<&'static str>,
 }
 
-impl Link {
-    pub(super) fn new(stream: OwnedFd) -> Link {
-        Link { stream: ManuallyDrop::new(stream), pending: Vec::new(), broken: None }
+impl LineStream {
+    pub(super) fn new(stream: OwnedFd) -> LineStream {
+        LineStream { stream: ManuallyDrop::new(stream), pending: Vec::new(), broken: None }
     }
 
     /// The stream, which was left in good order: dropping it hangs up.
