@@ -29,7 +29,7 @@ use crate::metadata::{Checkout, Package};
 use crate::{Failure, shell};
 
 /// The crate that opens the CUDA driver.
-const DOOR: &str = "gapless-mem-cuda";
+const CUDA_CRATE: &str = "gapless-mem-cuda";
 
 /// The crates whose tests stay at home.
 const AT_HOME: [&str; 2] = ["gapless", "gapless-cli"];
@@ -128,7 +128,7 @@ fn pack(checkout: &Checkout, folder: &Path, packed: &Path) -> Result<u64, Failur
 
 /// Whether its tests may need a GPU.
 fn touches_cuda(package: &Package) -> bool {
-    package.name == DOOR || package.uses(DOOR)
+    package.name == CUDA_CRATE || package.uses(CUDA_CRATE)
 }
 
 /// Something that cargo has built.

@@ -96,12 +96,12 @@ counts! {
     dropped,
     /// Receives that were cancelled by their script.
     cancelled,
-    /// Sends that were taken back.
-    withdrawn,
-    /// Sends that had ended, were asked for back, and were taken back.
-    recalled,
+    /// Sends that were cancelled.
+    cancelled_sends,
+    /// Sends that had ended, and were cancelled then.
+    cancelled_ended,
     /// … and had been received.
-    recalled_too_late,
+    cancelled_too_late,
     /// Persistent sends that were started again and ended well.
     sent_again,
     /// Sends that a leaving receiver refused.
@@ -198,12 +198,12 @@ impl Coverage {
             match end.outcome.as_ref().map_err(|failure| &failure.error) {
                 Ok(_) => {
                     seen.synchronous += u64::from(sent.mode == Mode::Synchronous);
-                    seen.recalled_too_late += u64::from(sent.recalled);
+                    seen.cancelled_too_late += u64::from(sent.cancelled_ended);
                     seen.sent_again += u64::from(sent.again);
                 }
                 Err(PmlError::Cancelled) => {
-                    seen.withdrawn += 1;
-                    seen.recalled += u64::from(sent.recalled);
+                    seen.cancelled_sends += 1;
+                    seen.cancelled_ended += u64::from(sent.cancelled_ended);
                 }
                 Err(PmlError::Unreceived { .. }) => seen.refused += 1,
                 Err(PmlError::PeerLost { .. }) => seen.lost_operations += 1,

@@ -34,8 +34,8 @@ pub(crate) struct Sent {
     pub(crate) tick: u64,
     /// Whether it is a persistent request's, and not its first.
     pub(crate) again: bool,
-    /// Whether it was asked for back after it had ended.
-    pub(crate) recalled: bool,
+    /// Whether it was cancelled after it had ended.
+    pub(crate) cancelled_ended: bool,
     pub(crate) ended: Option<End>,
 }
 

@@ -25,7 +25,7 @@
 //! # What it has been shown to find
 //!
 //! Changes that were made on purpose, each with the first seed that failed. With the worlds as they are: an
-//! asked-for message "withdrawn" whatever was found (22); all messages of its sender dropped with it (17); an
+//! cancelled message "taken back" whatever was found (22); all messages of its sender dropped with it (17); an
 //! active persistent request started again (0). With worlds drawn a little differently: the youngest receive or message first (1); receives of any message from anybody skipped (4); every
 //! eighth early message lost (3); fragments never given back (4); a named receive that outlives its
 //! peer (2); waiting for room to read without saying so (2425); a peer not told that it was given up (405);

@@ -56,7 +56,7 @@ fn fits(taken: &Taken, sent: &Sent) -> bool {
         && (taken.comm, taken.rank) == (sent.comm, sent.to)
 }
 
-fn withdrawn(sent: &Sent) -> bool {
+fn was_cancelled(sent: &Sent) -> bool {
     sent.ended.as_ref().and_then(End::error) == Some(&PmlError::Cancelled)
 }
 
@@ -151,7 +151,7 @@ impl Case<'_> {
     fn matches(&self) -> Result<Matches, Failure> {
         let Journal { sent, taken, .. } = self.journal;
         let mut by_ends: BTreeMap<(u32, usize), Vec<usize>> = BTreeMap::new();
-        for (at, send) in sent.iter().enumerate().filter(|(_, send)| !withdrawn(send)) {
+        for (at, send) in sent.iter().enumerate().filter(|(_, send)| !was_cancelled(send)) {
             by_ends.entry((send.to, send.comm)).or_default().push(at);
         }
         let mut found =
@@ -357,7 +357,7 @@ impl Case<'_> {
             let left = matches.by_send[at]
                 .is_none_or(|take| self.journal.taken[take].tick > self.rest_tick);
             let gone = self.wire.dead.contains(&send.to) || self.harmed(send.from, send.to);
-            if !left || withdrawn(send) || gone {
+            if !left || was_cancelled(send) || gone {
                 continue;
             }
             if let Some(take) = waiting.iter().find(|take| fits(take, send)) {
@@ -384,9 +384,9 @@ impl Case<'_> {
                 let pair = (send.from, send.to, send.comm) == (source, seen.rank, seen.comm);
                 left && pair && seen.tag.is_none_or(|tag| tag == send.tag) && send.tick < seen.tick
             });
-            // What was withdrawn later may have been there, or may have been gone.
-            let right =
-                sends.find(|(_, send)| !withdrawn(send) || (send.tag, send.bytes) == (tag, bytes));
+            // What was cancelled later may have been there, or may have been gone.
+            let right = sends
+                .find(|(_, send)| !was_cancelled(send) || (send.tag, send.bytes) == (tag, bytes));
             if right.is_none_or(|(_, send)| (send.tag, send.bytes) != (tag, bytes)) {
                 let what = format!(
                     "a probe saw {bytes} bytes with tag {tag}, but {:?} was due",

@@ -120,11 +120,11 @@ pub(crate) enum Action {
     Cancel {
         nth: u32,
     },
-    Withdraw {
+    CancelUnfinishedSend {
         nth: u32,
     },
-    /// Asks for a send back, ended or not, as long as its result was not collected.
-    Recall {
+    /// Cancels a send, ended or not, as long as its result was not collected.
+    CancelSend {
         nth: u32,
     },
     Wait {
@@ -401,8 +401,10 @@ impl Plan {
             let extra = match rng.below(100) {
                 0..6 => Action::Probe { from: source, comm, tag },
                 6..10 => Action::Cancel { nth: u32::try_from(rng.below(4)).expect("small") },
-                10..13 => Action::Withdraw { nth: u32::try_from(rng.below(4)).expect("small") },
-                13..18 => Action::Recall { nth: u32::try_from(rng.below(6)).expect("small") },
+                10..13 => Action::CancelUnfinishedSend {
+                    nth: u32::try_from(rng.below(4)).expect("small"),
+                },
+                13..18 => Action::CancelSend { nth: u32::try_from(rng.below(6)).expect("small") },
                 18..23 => {
                     // Mostly both ends of a message.
                     let nth = u32::try_from(rng.below(2)).expect("small");

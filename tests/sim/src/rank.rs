@@ -194,8 +194,8 @@ impl Rank {
                 self.claim(plan, shapes, journal, number, (from, comm, tag), how)
             }
             Action::Cancel { nth } => self.cancel(journal, nth),
-            Action::Withdraw { nth } => self.withdraw(journal, nth),
-            Action::Recall { nth } => self.recall(journal, nth),
+            Action::CancelUnfinishedSend { nth } => self.cancel_unfinished_send(journal, nth),
+            Action::CancelSend { nth } => self.cancel_send(journal, nth),
             Action::Wait { how, last } => {
                 let from = self.pending.len().saturating_sub(last as usize);
                 let ids: Vec<RequestId> = self.pending[from..].iter().map(|p| p.id).collect();

@@ -383,7 +383,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Doors to vendors, and what only measuring programs need.
+/// What gives access to a vendor, and what only measuring programs need.
 pub(super) const RESERVED: &[Reserved] = &[
     Reserved {
         name: "cudarc",

@@ -33,7 +33,7 @@ const MAP: &[Rule] = &[
     },
 ];
 
-const DOORS: &[Reserved] =
+const RESERVED_ONES: &[Reserved] =
     &[Reserved { name: "glass", only: &["window"], why: "only windows break" }];
 
 const BANS: &[Banned] = &[Banned { package: "floor", names: &["sky"], why: "floors lie below" }];
@@ -56,7 +56,7 @@ fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
 }
 
 fn found(packages: &[Package]) -> Vec<String> {
-    check(packages, MAP, DOORS, BANS).iter().map(ToString::to_string).collect()
+    check(packages, MAP, RESERVED_ONES, BANS).iter().map(ToString::to_string).collect()
 }
 
 #[test]

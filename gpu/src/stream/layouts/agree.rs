@@ -6,7 +6,7 @@ use super::{Called, Planned, StreamBlock, StreamBuffer, StreamComm, StreamPlan};
 use crate::stream::error::StreamError;
 use crate::stream::{StreamMemory, StreamRanks, exchange};
 use gapless_engine::Typed;
-use gapless_kernels::peers::layouts::{LayoutsArgs, LayoutTable};
+use gapless_kernels::peers::layouts::{LayoutTable, LayoutsArgs};
 use gapless_kernels::peers::{self, RANKS_MAX};
 use gapless_mem::{Outstanding, Region};
 

@@ -44,7 +44,11 @@ impl Rank {
         Ok(())
     }
 
-    pub(super) fn withdraw(&mut self, journal: &Journal, nth: u32) -> Result<(), Failure> {
+    pub(super) fn cancel_unfinished_send(
+        &mut self,
+        journal: &Journal,
+        nth: u32,
+    ) -> Result<(), Failure> {
         // One in ready mode that came too early is over for its sender before it is for its receiver.
         let sends = |p: &&Pending| match p.what {
             What::Send(at) => journal.sent[at].mode != Mode::Ready,
@@ -53,12 +57,12 @@ impl Rank {
         let mut sends = self.pending.iter().rev().filter(sends);
         let Some(&Pending { id, .. }) = sends.nth(nth as usize) else { return Ok(()) };
         self.tick();
-        self.tell(None, || "asks for a send back".to_owned());
+        self.tell(None, || "cancels a send".to_owned());
         let asked = self.pml().cancel_unfinished_send(id);
-        asked.map_err(|error| Failure::new(format!("withdrawing: {error}"), &[self.rank]))
+        asked.map_err(|error| Failure::new(format!("cancelling: {error}"), &[self.rank]))
     }
 
-    pub(super) fn recall(&mut self, journal: &mut Journal, nth: u32) -> Result<(), Failure> {
+    pub(super) fn cancel_send(&mut self, journal: &mut Journal, nth: u32) -> Result<(), Failure> {
         let sends = |p: &&Pending| match p.what {
             What::Send(at) => journal.sent[at].mode != Mode::Ready,
             What::Recv(_) => false,
@@ -73,7 +77,7 @@ impl Rank {
         let asked = self.pml().cancel_send(id);
         // One to this process is back at once.
         let back = asked == Ok(true) || self.pml().is_done(id) == Ok(false);
-        journal.sent[at].recalled |= ended && back;
+        journal.sent[at].cancelled_ended |= ended && back;
         self.tell(Some(journal.sent[at].to), || format!("cancels message {number}"));
         for pending in self.pending.iter_mut().filter(|pending| back && pending.id == id) {
             pending.done = None;
