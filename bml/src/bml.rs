@@ -255,7 +255,7 @@ impl Bml {
                 match name(&mut *rail.btl, address) {
                     Ok(id) => {
                         rail.name_peer(id, peer)?;
-                        rail.stir();
+                        rail.mark_active();
                         paths.push(Path::new(at, id));
                         break;
                     }
@@ -416,7 +416,7 @@ impl Bml {
         let Some(rail) = self.rails.get_mut(slot.rail) else {
             return self.send_in_bundle(slot, tag, done);
         };
-        rail.stir();
+        rail.mark_active();
         rail.btl.send(slot.slot, tag, done);
     }
 
@@ -432,7 +432,7 @@ impl Bml {
         if message.len() > rail.short_max || self.by_tag[usize::from(tag.0)] == RESERVED {
             return false;
         }
-        rail.stir();
+        rail.mark_active();
         let sent = rail.btl.send_short(carrier.peer, tag, message);
         carrier.used |= sent;
         sent
@@ -457,7 +457,7 @@ impl Bml {
         let rail = &mut self.rails[carrier.rail];
         let result = rail.btl.send_zero_copy(carrier.peer, tag, message);
         if result == ZeroCopyResult::Sent {
-            rail.stir();
+            rail.mark_active();
             carrier.used = true;
         }
         result
@@ -481,7 +481,7 @@ impl Bml {
     pub fn rdma_and_rail(&mut self, peer: Rank) -> Option<(RdmaRail, PeerId, &mut dyn Rdma)> {
         let path = self.rdma_path(peer)?;
         let rail = &mut self.rails[path.rail];
-        rail.stir();
+        rail.mark_active();
         Some((RdmaRail(path.rail), path.peer, rail.rdma()?))
     }
 
@@ -530,7 +530,7 @@ impl Bml {
         let path =
             path.or_else(|| paths.iter().find(|path| rails[path.rail].mapped().is_some()))?;
         let rail = &mut self.rails[path.rail];
-        rail.stir();
+        rail.mark_active();
         rail.meet(path.peer);
         Some((path.peer, rail.mapped()?))
     }

@@ -84,7 +84,7 @@ impl Endpoint {
         &self.paths
     }
 
-    /// The path that carries messages.
+    /// The path that carries messages. `None` if a bundle does (several rails that are used together), or nothing.
     #[inline]
     pub(crate) fn carrier(&self) -> Option<&Path> {
         self.paths.first()

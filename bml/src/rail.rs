@@ -117,7 +117,7 @@ impl Rail {
     /// Has the link to a peer made, if nobody has asked for it so far.
     pub(crate) fn meet(&mut self, peer: PeerId) {
         if !self.btl.has_met(peer) {
-            self.stir();
+            self.mark_active();
             // No room is no harm: the link was asked for. A peer that is gone is reported by a poll.
             drop(self.btl.reserve(peer, 0));
         }
@@ -138,9 +138,9 @@ impl Rail {
         (self.own && self.quiet > 0) || self.btl.is_quiet()
     }
 
-    /// It was used, or had an event: it is worth polling.
+    /// Notes that the transport was used, or reported an event: it is polled often again.
     #[inline]
-    pub(crate) fn stir(&mut self) {
+    pub(crate) fn mark_active(&mut self) {
         self.quiet = 0;
     }
 
@@ -222,7 +222,7 @@ mod tests {
         rail.first = true;
         assert_eq!(polled_of(&rail, 160), 160);
         rail.first = false;
-        rail.stir();
+        rail.mark_active();
         assert_eq!(polled_of(&rail, 160), 160);
     }
 
@@ -231,7 +231,7 @@ mod tests {
         let mut rail = rail(true);
         rail.was_quiet();
         assert_eq!(polled_of(&rail, 160), 0);
-        rail.stir();
+        rail.mark_active();
         assert_eq!(polled_of(&rail, 160), 160);
     }
 

@@ -3,8 +3,9 @@
 //!
 //! It has one queue pair for datagrams. What arrives and is proved ([`crate::proof`]) goes to the transport; every
 //! hello that wants an answer gets "alive" at once. All else is dropped, counted, and named in the log now and then.
-//! Datagrams may be lost, so callers repeat them. Both queues are bounded, and have at most one datagram for a receiver.
-//! A datagram to a port whose route is not known waits until the route is found ([`crate::routes`]). Others overtake it.
+//! Datagrams may be lost, so callers repeat them. Both queues are bounded, and have at most one datagram for a
+//! receiver. A datagram to a port whose route is not known waits until the route is found ([`crate::routes`]). Others
+//! overtake it.
 //!
 //! If a datagram cannot be sent, the queue pair is in the error state, and all its buffers come back at once. Then the
 //! connection manager resets the queue pair and posts the receive buffers again.

@@ -1,5 +1,6 @@
-//! Routes to ports, by which the connection manager sends datagrams. The system finds them. That takes seconds if a host
-//! is dead, so a thread of its own seeks each route, and datagrams for it wait meanwhile. Nothing here knows verbs.
+//! Routes to ports, by which the connection manager sends datagrams. The system finds them. That takes seconds if a
+//! host is dead, so a thread of its own seeks each route, and datagrams for it wait meanwhile. Nothing here knows
+//! verbs.
 
 use crate::proof::DATAGRAM_BYTES;
 use crate::qp_address::QpAddress;
@@ -14,8 +15,8 @@ pub(crate) const WAITING_MAX: usize = 1024;
 const KNOWN_MAX: usize = 256;
 /// Routes that are sought at a time.
 const SOUGHT_MAX: usize = 8;
-/// For how long it is remembered that there is no route to a port, at least. Four times as long as it took to find out, if
-/// that is longer.
+/// For how long it is remembered that there is no route to a port, at least. Four times as long as it took to find out,
+/// if that is longer.
 const NO_ROUTE: Duration = Duration::from_secs(1);
 
 /// Datagrams that wait to leave, one for each receiver.
@@ -124,8 +125,8 @@ impl<W: Send + 'static> Routes<W> {
         }
     }
 
-    /// Takes the results of searches. Gives the datagrams that were held for ports whose routes are known now. If datagrams
-    /// are `in_flight`, no routes are forgotten: those datagrams use them.
+    /// Takes the results of searches. Gives the datagrams that were held for ports whose routes are known now. If
+    /// datagrams are `in_flight`, no routes are forgotten: those datagrams use them.
     pub(crate) fn collect(&mut self, in_flight: bool) -> Outbox {
         let mut ready = Outbox::new();
         let found = std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));

@@ -143,7 +143,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// There is no such rank.
     pub fn is_mapped(&self, rank: u32) -> Result<bool, Error> {
         let member = self.inner.member(rank)?;
-        Ok(member.direct.is_some() || member.device.is_some())
+        Ok(member.mapped.is_some() || member.device.is_some())
     }
 
     /// Whether accumulations are carried out by adapters, at all ranks, so that no target needs to make progress for
@@ -185,9 +185,9 @@ impl<T: AnyBits, M> Window<T, M> {
         &self.comm.shared
     }
 
-    /// Who makes progress, and who packs.
+    /// What makes progress, and what packs.
     #[inline]
-    fn means(&self) -> (&Shared, &dyn Engine) {
+    fn driver_and_engine(&self) -> (&Shared, &dyn Engine) {
         (&self.comm.shared, &*self.comm.shared.tools)
     }
 

@@ -27,7 +27,8 @@ pub enum CombineOperation {
     Loc,
 }
 
-/// What an element is (`TYPE_…` in `numbers.h`). Of [`CombineOperation::Loc`] it is the value, before an index of 4 bytes.
+/// What an element is (`TYPE_…` in `numbers.h`). Of [`CombineOperation::Loc`] it is the value, before an index of 4
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
     /// An integer of 1 byte.

@@ -43,7 +43,7 @@ impl Window {
             match self.ask_flush(driver, rank)? {
                 Some(asked) => self.flushed(driver, rank, asked)?,
                 // Who only flushes hears of deaths, too.
-                None => self.now_and_then(driver, 1),
+                None => self.progress_now_and_then(driver, 1),
             }
         } else {
             self.in_order(driver);
@@ -82,7 +82,7 @@ impl Window {
         fence(Ordering::SeqCst);
         match self.all_ranks().any(|rank| self.is_remote(rank)) {
             true => driver.progress(),
-            false => self.now_and_then(driver, 1),
+            false => self.progress_now_and_then(driver, 1),
         }
     }
 
@@ -102,7 +102,7 @@ impl Window {
         for (rank, one) in asked {
             result = result.and(self.flushed(driver, rank, one));
         }
-        self.now_and_then(driver, 1);
+        self.progress_now_and_then(driver, 1);
         result
     }
 

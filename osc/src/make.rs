@@ -114,7 +114,7 @@ impl Making<'_> {
             reach(&mut members[me as usize], own.clone());
         }
         // Memory of no bytes is nowhere, and nobody accesses it.
-        let alone = members.iter().any(|member| member.bytes > 0 && member.direct.is_none());
+        let alone = members.iter().any(|member| member.bytes > 0 && member.mapped.is_none());
         if ranks.first_no(flavor != Flavor::Shared || !alone)?.is_some() {
             return Err(WindowError::Unshared { rank: me }.into());
         }
@@ -223,7 +223,7 @@ impl Making<'_> {
 /// A member's memory is mapped.
 fn reach(member: &mut Member, part: WindowPart) {
     match part {
-        WindowPart::Host(exposure) => member.direct = Some(exposure),
+        WindowPart::Host(exposure) => member.mapped = Some(exposure),
         WindowPart::Device(exposure) => member.device = Some(exposure),
     }
 }
@@ -278,7 +278,7 @@ fn read_records(
                 bytes: word(record, 1),
                 unit: word(record, 2).max(1),
                 misalignment: word(record, 3) % 64,
-                direct: None,
+                mapped: None,
                 device: None,
                 numbers: None,
                 kernel: u8::try_from(kind >> 24 & 0xFF).unwrap_or(0),

@@ -117,7 +117,7 @@ impl Window {
 
     /// The memory of an access of [`access_own`](Window::access_own) or [`access_shared`](Window::access_shared).
     fn near(&self, access: &Access) -> Near<'_> {
-        self.direct(access).map_or_else(|| self.own.memory(), |near| Near::Host(&near.memory))
+        self.mapped(access).map_or_else(|| self.own.memory(), |near| Near::Host(&near.memory))
     }
 
     /// Reads memory without an epoch.
@@ -156,11 +156,13 @@ impl Window {
         stored.map_err(|fault| self.refused(access.rank, fault))
     }
 
-    fn direct(&self, access: &Access) -> Option<&Exposure> {
-        self.members[access.rank as usize].direct.as_ref()
+    /// The target's memory, if this process has it mapped.
+    fn mapped(&self, access: &Access) -> Option<&Exposure> {
+        self.members[access.rank as usize].mapped.as_ref()
     }
 
-    /// Writes `bytes` to `range` of the target's packed stream (`MPI_Put`, MPI 4.1 §12.3.1).
+    /// Writes `bytes` to `range` of the target's packed stream (`MPI_Put`, MPI 4.1 §12.3.1): stores to memory that is
+    /// mapped, has a device of this process write, or sends messages.
     ///
     /// # Errors
     /// The target is lost.
@@ -173,9 +175,9 @@ impl Window {
         bytes: &[u8],
     ) -> Result<(), D::Error> {
         self.end_tasks(driver, access.rank)?;
-        if let Some(exposure) = self.direct(access) {
+        if let Some(exposure) = self.mapped(access) {
             let stored = store(&exposure.memory, &access.target, range, bytes);
-            self.now_and_then(driver, Window::weight(bytes.len()));
+            self.progress_now_and_then(driver, Window::weight(bytes.len()));
             return Ok(stored.map_err(|fault| self.refused(access.rank, fault))?);
         }
         if let Some(near) = self.near_device(access) {
@@ -185,7 +187,7 @@ impl Window {
         self.send(driver, access, Pieces { head, range, bytes, element: 1 }, None)
     }
 
-    /// Reads `range` of the target's packed stream (`MPI_Get`, MPI 4.1 §12.3.2).
+    /// Reads `range` of the target's packed stream (`MPI_Get`, MPI 4.1 §12.3.2), in the ways of [`put`](Window::put).
     ///
     /// # Errors
     /// The target is lost, or refuses.
@@ -198,9 +200,9 @@ impl Window {
         into: &mut [u8],
     ) -> Result<(), D::Error> {
         self.end_tasks(driver, access.rank)?;
-        if let Some(exposure) = self.direct(access) {
+        if let Some(exposure) = self.mapped(access) {
             let loaded = load(&exposure.memory, &access.target, range, into);
-            self.now_and_then(driver, Window::weight(into.len()));
+            self.progress_now_and_then(driver, Window::weight(into.len()));
             return Ok(loaded.map_err(|fault| self.refused(access.rank, fault))?);
         }
         if let Some(near) = self.near_device(access) {
@@ -222,10 +224,10 @@ impl Window {
         range: Range<u64>,
     ) -> Result<Reading, D::Error> {
         self.end_tasks(driver, access.rank)?;
-        if let Some(exposure) = self.direct(access) {
+        if let Some(exposure) = self.mapped(access) {
             let mut found = vec![0; length(&range)?];
             let loaded = load(&exposure.memory, &access.target, range, &mut found);
-            self.now_and_then(driver, Window::weight(found.len()));
+            self.progress_now_and_then(driver, Window::weight(found.len()));
             loaded.map_err(|fault| self.refused(access.rank, fault))?;
             return Ok(self.here(access.rank, found));
         }
@@ -348,7 +350,7 @@ impl Window {
             let goal = Goal::Combine(&arithmetic, bytes);
             return self.change_numbers(driver, (access, key), &goal, None);
         }
-        if let Some(exposure) = self.direct(access) {
+        if let Some(exposure) = self.mapped(access) {
             return self.change(driver, (access, exposure), (&arithmetic, bytes), None);
         }
         if op == ReduceOp::NoOp {
@@ -386,7 +388,7 @@ impl Window {
             self.change_numbers(driver, (access, key), &goal, Some(&mut found))?;
             return Ok(self.here(access.rank, found));
         }
-        if let Some(exposure) = self.direct(access) {
+        if let Some(exposure) = self.mapped(access) {
             let mut found = vec![0; length(&range)?];
             let operand = (&arithmetic, bytes);
             self.change(driver, (access, exposure), operand, Some(&mut found))?;
@@ -418,7 +420,7 @@ impl Window {
         (origin, at): (&Typed, &Place),
         (bytes, found): (&[u8], &mut [u8]),
     ) -> Result<(), D::Error> {
-        if let Some(exposure) = self.direct(access)
+        if let Some(exposure) = self.mapped(access)
             && self.key(access.rank).is_none()
         {
             let arithmetic = self.arithmetic(access, op, (origin, at))?;
@@ -463,7 +465,7 @@ impl Window {
             exposure.header.release_stripes(self.rank, stripes);
             changed.map_err(refused)?;
         }
-        self.now_and_then(driver, Window::weight(bytes.len()));
+        self.progress_now_and_then(driver, Window::weight(bytes.len()));
         Ok(())
     }
 
@@ -522,7 +524,7 @@ impl Window {
             let goal = Goal::Swap { compare, swap };
             return self.change_numbers(driver, (access, key), &goal, Some(found));
         }
-        if let Some(exposure) = self.direct(access) {
+        if let Some(exposure) = self.mapped(access) {
             let Some(place) = access.target.as_contiguous() else {
                 return Err(self.refused(access.rank, Fault::Elements).into());
             };
@@ -531,7 +533,7 @@ impl Window {
             self.take_stripes(driver, &exposure.header, stripes)?;
             let old = compare_swap(&exposure.memory, place.start(), width, (compare, swap));
             exposure.header.release_stripes(self.rank, stripes);
-            self.now_and_then(driver, 1);
+            self.progress_now_and_then(driver, 1);
             crate::arithmetic::write(old.map_err(|why| self.refused(access.rank, why))?, found);
             return Ok(());
         }

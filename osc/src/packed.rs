@@ -263,7 +263,8 @@ impl Window {
         unsafe { self.give_pieces(engine, origin, store) }
     }
 
-    /// [`put`](Window::put) of all that `origin` describes.
+    /// [`put`](Window::put) of all that `origin` describes: run by run into memory that is mapped, if the runs of both
+    /// sides correspond ([`put_runs`](Window::put_runs)); else packed, a piece at a time.
     ///
     /// # Safety
     /// As [`store_all`](Window::store_all).
@@ -285,7 +286,7 @@ impl Window {
         unsafe { self.give_pieces(engine, origin, put) }
     }
 
-    /// [`get`](Window::get) of all that `origin` describes.
+    /// [`get`](Window::get) of all that `origin` describes; run by run or in pieces, as [`put_all`](Window::put_all).
     ///
     /// # Safety
     /// As [`load_all`](Window::load_all).

@@ -134,7 +134,7 @@ impl Window {
         };
         // SAFETY: the runs are those of `origin`, which lie inside its region: the caller's promise.
         let stored = unsafe { exposure.memory.store_runs(&runs, start, stride) };
-        self.now_and_then(driver, Window::weight(runs.bytes()));
+        self.progress_now_and_then(driver, Window::weight(runs.bytes()));
         stored.map_err(|_| self.refused(access.rank, Fault::Outside))?;
         Ok(true)
     }
@@ -161,7 +161,7 @@ impl Window {
         };
         // SAFETY: as in `put_runs`, to be written.
         let loaded = unsafe { exposure.memory.load_runs(&runs, start, stride) };
-        self.now_and_then(driver, Window::weight(runs.bytes()));
+        self.progress_now_and_then(driver, Window::weight(runs.bytes()));
         loaded.map_err(|_| self.refused(access.rank, Fault::Outside))?;
         Ok(true)
     }
@@ -206,7 +206,7 @@ impl Window {
             // SAFETY: the runs are those of `origin`, which lie inside its region: the caller's promise.
             unsafe { self.add_runs(driver, (access, exposure), (runs, number), (start, stride)) }?;
         }
-        self.now_and_then(driver, Window::weight(runs.bytes()));
+        self.progress_now_and_then(driver, Window::weight(runs.bytes()));
         Ok(true)
     }
 

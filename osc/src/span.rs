@@ -42,7 +42,7 @@ impl Window {
     #[inline]
     pub fn lock_now<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> bool {
         let member = self.members.get(rank as usize);
-        let Some(exposure) = member.and_then(|member| member.direct.as_ref()) else { return false };
+        let Some(exposure) = member.and_then(|member| member.mapped.as_ref()) else { return false };
         if self.epochs.may_lock(rank).is_err() {
             return false;
         }
@@ -51,7 +51,7 @@ impl Window {
             self.say_mine(rank, false);
             return false;
         }
-        self.now_and_then(driver, 1);
+        self.progress_now_and_then(driver, 1);
         self.epochs.locked(rank, kind, true);
         true
     }
@@ -67,7 +67,7 @@ impl Window {
         }
         exposure.header.unlock(self.rank, held.kind);
         self.say_mine(rank, false);
-        self.now_and_then(driver, 1);
+        self.progress_now_and_then(driver, 1);
         self.epochs.unlocked(rank);
         true
     }
@@ -87,7 +87,7 @@ impl Window {
     #[inline]
     pub(crate) fn reached(&self, rank: u32) -> Option<(&Member, &Exposure)> {
         let member = self.members.get(rank as usize)?;
-        let exposure = member.direct.as_ref().filter(|_| self.tasks.is_none())?;
+        let exposure = member.mapped.as_ref().filter(|_| self.tasks.is_none())?;
         Some((member, exposure))
     }
 
@@ -102,7 +102,7 @@ impl Window {
     #[inline]
     pub fn put_span<D: Driver>(&self, driver: &D, span: Span<'_>, bytes: &[u8]) -> bool {
         let stored = span.exposure.memory.store(span.offset, bytes).is_ok();
-        self.now_and_then(driver, Window::weight(bytes.len()));
+        self.progress_now_and_then(driver, Window::weight(bytes.len()));
         stored
     }
 
@@ -110,7 +110,7 @@ impl Window {
     #[inline]
     pub fn get_span<D: Driver>(&self, driver: &D, span: Span<'_>, into: &mut [u8]) -> bool {
         let loaded = span.exposure.memory.load(span.offset, into).is_ok();
-        self.now_and_then(driver, Window::weight(into.len()));
+        self.progress_now_and_then(driver, Window::weight(into.len()));
         loaded
     }
 
@@ -137,7 +137,7 @@ impl Window {
             return Ok(false);
         }
         self.add_to_span(driver, span.exposure, (span.rank, span.offset, sum), bytes)?;
-        self.now_and_then(driver, Window::weight(bytes.len()));
+        self.progress_now_and_then(driver, Window::weight(bytes.len()));
         Ok(true)
     }
 
@@ -194,7 +194,7 @@ impl Window {
         }
         let found = change_number(memory, offset, width, change);
         exposure.header.release_stripes(self.rank, stripes);
-        self.now_and_then(driver, 1);
+        self.progress_now_and_then(driver, 1);
         found
     }
 }

@@ -98,7 +98,7 @@ pub struct Member {
     /// The address of its memory, modulo 64.
     pub misalignment: u64,
     /// Its memory and lock, if this process maps them.
-    pub direct: Option<Exposure>,
+    pub mapped: Option<Exposure>,
     /// Its memory of a device and its lock, if this process maps them.
     pub device: Option<DeviceExposure>,
     /// In a window of numbers, this process's rail by which adapters change those of its memory, and the key to that; of
@@ -241,7 +241,7 @@ impl Window {
 
     /// Serves peers now and then, from calls that need no message. `weight`: how many short calls it took as long as.
     #[inline]
-    pub(crate) fn now_and_then<D: Driver>(&self, driver: &D, weight: u32) {
+    pub(crate) fn progress_now_and_then<D: Driver>(&self, driver: &D, weight: u32) {
         // Threads may count over each other: then it is some other number of calls.
         let before = self.calls.load(Ordering::Relaxed);
         let now = before.wrapping_add(weight);
@@ -262,7 +262,7 @@ impl Window {
             }
         } else {
             fence(Ordering::SeqCst);
-            self.now_and_then(driver, 1);
+            self.progress_now_and_then(driver, 1);
         }
     }
 
@@ -336,7 +336,7 @@ impl Window {
     pub(crate) fn header(&self, rank: u32) -> Option<&Header> {
         let member = &self.members[rank as usize];
         let device = || member.device.as_ref().map(|near| &near.header);
-        member.direct.as_ref().map(|near| &near.header).or_else(device)
+        member.mapped.as_ref().map(|near| &near.header).or_else(device)
     }
 
     /// Waits for the lock of a rank that is mapped.
@@ -421,7 +421,7 @@ impl Window {
         let locked = match self.header(rank) {
             Some(header) => {
                 let locked = self.lock_direct(driver, (header, rank), kind);
-                self.now_and_then(driver, u32::from(locked.is_ok()));
+                self.progress_now_and_then(driver, u32::from(locked.is_ok()));
                 locked
             }
             None => {
@@ -489,7 +489,7 @@ impl Window {
         let unlocked = match self.header(rank) {
             Some(header) => {
                 header.unlock(self.rank, kind);
-                self.now_and_then(driver, 1);
+                self.progress_now_and_then(driver, 1);
                 self.check_alive(rank).map_err(D::Error::from)
             }
             None => self
@@ -536,7 +536,7 @@ impl Window {
                 return Err(error);
             }
         }
-        self.now_and_then(driver, 1);
+        self.progress_now_and_then(driver, 1);
         self.epochs.all_locked(true);
         Ok(())
     }

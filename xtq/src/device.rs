@@ -46,8 +46,8 @@ pub use terms::{DeviceKernel, Life, RefusedPut, RingPlaces, TargetError};
 use thiserror::Error;
 
 /// What a worker can run: an entry of the Kernel Table names one. `buffer` is the registered buffer, `payload` the
-/// payload; both are the target's, and what a task touches lies inside them, or it fails. Arguments are words; the first
-/// two are the target's.
+/// payload; both are the target's, and what a task touches lies inside them, or it fails. Arguments are words; the
+/// first two are the target's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum DeviceFunction {
@@ -57,23 +57,24 @@ pub enum DeviceFunction {
     Copy = 2,
     /// `buffer[a2..] op= buffer[a3..]`. Arguments: 2, 3: offsets in bytes; 4: elements; 5: an [`Accumulate`].
     Reduce = 3,
-    /// Each work-item adds 1 to its `u32` of the buffer, by its number in the grid (that of its group, times the items of
-    /// a group, and its own): shows that each runs once.
+    /// Each work-item adds 1 to its `u32` of the buffer, by its number in the grid (that of its group, times the items
+    /// of a group, and its own): shows that each runs once.
     Number = 4,
     /// Nothing, for a while. Arguments: 2: nanoseconds.
     Pause = 5,
     /// Puts on: the payload is a packet and its body, which goes into a ring of another target
-    /// ([`WorkerTarget::add_out`]). Arguments: 2: which ring. It has ended when it has put. If that ring is full it fails.
+    /// ([`WorkerTarget::add_out`]). Arguments: 2: which ring. It has ended when it has put. If that ring is full it
+    /// fails.
     Forward = 6,
-    /// The payload goes into the buffer as a layout says; it is all of the layout's bytes. Arguments: 2: the layout's number
-    /// ([`WorkerTarget::register_layout`]); 3: where its displacement 0 is in the buffer, a multiple of 8.
+    /// The payload goes into the buffer as a layout says; it is all of the layout's bytes. Arguments: 2: the layout's
+    /// number ([`WorkerTarget::register_layout`]); 3: where its displacement 0 is in the buffer, a multiple of 8.
     Unpack = 7,
     /// Bytes of the buffer, as a layout says, go packed into the buffer elsewhere. Arguments: 2, 3: as of
     /// [`Unpack`](DeviceFunction::Unpack); 4: where the packed bytes go, a multiple of 8.
     Pack = 8,
-    /// As [`Accumulate`](DeviceFunction::Accumulate), but not atomically: nothing else touches these elements meanwhile. In
-    /// memory of the host that is much quicker, and results are those of the processor, but for which NaN. Grids of at most
-    /// 4096 work-items.
+    /// As [`Accumulate`](DeviceFunction::Accumulate), but not atomically: nothing else touches these elements
+    /// meanwhile. In memory of the host that is much quicker, and results are those of the processor, but for which
+    /// NaN. Grids of at most 4096 work-items.
     Combine = 16,
 }
 

@@ -63,7 +63,7 @@ impl Bml {
             }
             named.ok()
         };
-        at.stir();
+        at.mark_active();
         named.is_some_and(|named| at.name_peer(named, peer).is_ok())
     }
 
@@ -77,7 +77,7 @@ impl Bml {
                 Some(true) => return Some(true),
                 Some(false) => {}
                 None => {
-                    rail.stir();
+                    rail.mark_active();
                     rail.meet(name);
                     answer = None;
                 }
@@ -96,7 +96,7 @@ impl Bml {
     ) -> Option<(PeerId, &mut dyn Rdma)> {
         let names = self.names(rail, peer);
         let rail = self.rails.get_mut(rail.0)?;
-        rail.stir();
+        rail.mark_active();
         let rdma = rail.rdma()?;
         let name = names.into_iter().find(|&name| rdma.changes(name, key) == Some(true))?;
         Some((name, rdma))

@@ -73,7 +73,7 @@ impl Bml {
             let Some(at) = best else { return Err(ReserveError::Full) };
             let strand = &mut bundle.strands[at];
             let rail = &mut rails[strand.rail];
-            rail.stir();
+            rail.mark_active();
             match rail.btl.reserve(strand.peer, whole) {
                 Ok(slot) => {
                     strand.stood = true;
@@ -144,7 +144,7 @@ impl Bml {
                 strand.rate.sent(whole);
                 strand.under_way.sent(number, whole);
                 let copies = copies_for_trials(bundle, &mut self.rails, at, &slot);
-                self.rails[at].stir();
+                self.rails[at].mark_active();
                 self.rails[at].btl.send(slot, tag, done);
                 if whole >= MEASURED_FROM as u64 {
                     self.measure_soon(to);
@@ -456,7 +456,7 @@ fn give(
         strand.rate.sent(whole);
         strand.under_way.sent(sent_number(message), whole);
     }
-    rails[rail].stir();
+    rails[rail].mark_active();
     rails[rail].btl.send(slot, *tag, *done);
     true
 }

@@ -254,7 +254,7 @@ impl Bml {
             None => self.say_in_bundle(peer, message),
             Some(path) => {
                 let rail = &mut self.rails[path.rail];
-                rail.stir();
+                rail.mark_active();
                 say(&mut *rail.btl, path.peer, message)
             }
         }

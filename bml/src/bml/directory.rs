@@ -162,7 +162,7 @@ impl Bml {
         for at in 0..self.rails.len() {
             for number in self.rails[at].btl.callers().unwrap_or_default() {
                 if self.is_listed(Rank(number)) {
-                    self.rails[at].stir();
+                    self.rails[at].mark_active();
                     any |= self.look_up(Rank(number));
                 }
             }

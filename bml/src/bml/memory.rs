@@ -50,7 +50,7 @@ impl Bml {
     pub fn invalidate(&mut self, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let mapped = rails.map(|rail| {
-            rail.stir();
+            rail.mark_active();
             rail.invalidate(region)
         });
         mapped.fold(false, |one, other| one | other)
@@ -61,7 +61,7 @@ impl Bml {
     pub fn revoke_access(&mut self, peer: Rank, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let used = rails.map(|rail| {
-            rail.stir();
+            rail.mark_active();
             rail.revoke_access(peer, region)
         });
         used.fold(false, |one, other| one | other)

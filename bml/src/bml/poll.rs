@@ -303,7 +303,7 @@ impl Bml {
                 if events.is_empty() && taken == 0 {
                     rail.was_quiet();
                 } else {
-                    rail.stir();
+                    rail.mark_active();
                     for event in events.drain() {
                         handled += 1;
                         self.dispatch(at, event, rest);
@@ -459,7 +459,7 @@ impl Bml {
             }
         }
         if handled > 0 {
-            waiter.stir();
+            waiter.restart();
         }
         handled
     }

@@ -51,7 +51,7 @@ impl Bml {
             strand.stood = true;
             strand.rate.sent(slot.len() as u64);
             strand.under_way.sent(number, slot.len() as u64);
-            rails[rail].stir();
+            rails[rail].mark_active();
             rails[rail].btl.send(slot, tag, Token::NONE);
         }
     }

@@ -54,12 +54,12 @@ impl<T: AnyBits, M> Window<T, M> {
 
     fn copy_out(&self, view: &ViewMut<'_>, access: &Access) -> Result<(), Error> {
         // SAFETY: whoever calls has the view by value, which borrows its memory exclusively.
-        unsafe { self.inner.load_all(self.means().1, access, &view.typed) }
+        unsafe { self.inner.load_all(self.driver_and_engine().1, access, &view.typed) }
     }
 
     fn copy_in(&self, view: &View<'_>, access: &Access) -> Result<(), Error> {
         // SAFETY: `view` borrows its memory for reading.
-        unsafe { self.inner.store_all(self.means().1, access, &view.typed) }
+        unsafe { self.inner.store_all(self.driver_and_engine().1, access, &view.typed) }
     }
 }
 

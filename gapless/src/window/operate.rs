@@ -81,7 +81,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let access = self.access(call, at, typed, AccessKind::Write)?;
         // SAFETY: the caller's promise.
-        unsafe { self.inner.put_all(self.means(), &access, typed) }
+        unsafe { self.inner.put_all(self.driver_and_engine(), &access, typed) }
     }
 
     /// Reads the memory of a rank (`MPI_Get`, MPI 4.1 §12.3.2); `at` as for [`put`](Window::put). Waits for the data; to
@@ -131,7 +131,7 @@ impl<T: AnyBits, M> Window<T, M> {
         }
         let access = self.access("get", (rank, at), &view.typed, AccessKind::Read)?;
         // SAFETY: `view` borrows its memory exclusively until this returns.
-        unsafe { self.inner.get_all(self.means(), &access, &view.typed) }
+        unsafe { self.inner.get_all(self.driver_and_engine(), &access, &view.typed) }
     }
 
     /// Combines elements of a rank's memory with `data`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
@@ -229,7 +229,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let access = self.access("accumulate", (rank, at), typed, AccessKind::Change)?;
         // SAFETY: the caller's promise.
-        unsafe { self.inner.accumulate_all(self.means(), (&access, op), (typed, at)) }
+        unsafe { self.inner.accumulate_all(self.driver_and_engine(), (&access, op), (typed, at)) }
     }
 
     /// As [`accumulate`](Window::accumulate), and `found` gets what was there before (`MPI_Get_accumulate`). With
@@ -262,7 +262,7 @@ impl<T: AnyBits, M> Window<T, M> {
         let typed = given(op, &view.typed, &found.typed)?;
         check_apart(&found.typed)?;
         let access = self.access("get_accumulate", (rank, at), typed, AccessKind::Change)?;
-        let (means, what) = (self.means(), (&access, op));
+        let (means, what) = (self.driver_and_engine(), (&access, op));
         // SAFETY: `view` borrows its memory for reading until this returns.
         let reading = unsafe { self.inner.start_get_accumulate_all(means, what, (typed, at)) }?;
         let bytes = self.inner.collect(means.0, reading)?;

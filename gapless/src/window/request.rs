@@ -159,7 +159,7 @@ impl<T: AnyBits, M> Window<T, M> {
             let given = given(op, &view.typed, typed)?;
             check_apart(typed)?;
             let access = self.access("rget_accumulate", (rank, &at), given, AccessKind::Change)?;
-            let (means, what) = (self.means(), (&access, op));
+            let (means, what) = (self.driver_and_engine(), (&access, op));
             // SAFETY: `view` borrows its memory for reading until this returns.
             unsafe { self.inner.start_get_accumulate_all(means, what, (given, &at)) }.map(Some)
         })

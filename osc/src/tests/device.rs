@@ -64,7 +64,7 @@ impl Scene {
             bytes: BYTES,
             unit: 1,
             misalignment: 0,
-            direct: None,
+            mapped: None,
             device: None,
             numbers: None,
             kernel: 0,

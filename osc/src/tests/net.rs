@@ -104,7 +104,7 @@ impl Net {
             bytes: BYTES as u64,
             unit: 1,
             misalignment: 0,
-            direct: maps.contains(rank).then(|| exposure(*rank)),
+            mapped: maps.contains(rank).then(|| exposure(*rank)),
             device: None,
             numbers: keys.get(*rank as usize).copied(),
             kernel: 0,

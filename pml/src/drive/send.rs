@@ -21,9 +21,10 @@ use gapless_mem::{Completion, DeviceError, Outstanding, Region};
 /// Shorter messages are copied into a slot sooner than described.
 pub(crate) const ZERO_COPY_MIN: u64 = 2048;
 
-/// A send with checked arguments.
-pub(crate) struct Ready {
+/// A send whose arguments were checked.
+pub(crate) struct CheckedSend {
     pub(crate) to: To,
+    /// The engine that packs the buffer, by its index.
     pub(crate) engine: usize,
     pub(crate) envelope: Envelope,
     /// Longest payload that the link takes eagerly.
@@ -31,7 +32,14 @@ pub(crate) struct Ready {
 }
 
 impl Core {
-    /// Starts a send.
+    /// Starts a send, in the first of these ways that is possible:
+    ///
+    /// 1. A message that is not to go eagerly is [offered](Core::offer); in buffered mode a copy of it is.
+    /// 2. So is an eager one of a device's memory, if the receiver may know something better.
+    /// 3. An eager message in synchronous mode is [queued](Core::queue_eager), because its answer is waited for.
+    /// 4. If no message waits for its turn, a long one is sent from where it lies, without a copy.
+    /// 5. Or it is packed into a slot of the transport (a strided buffer by its engine's convertor), and sent.
+    /// 6. If there is no room, it is queued, or a copy in buffered mode.
     ///
     /// # Safety
     /// As [`Pml::isend_mode`](crate::Pml::isend_mode).
@@ -43,18 +51,18 @@ impl Core {
         (rank, tag): (u32, i32),
         mode: SendMode,
     ) -> Result<RequestId, PmlError> {
-        let ready = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
-        let peer = ready.to.peer;
+        let checked = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
+        let peer = checked.to.peer;
         let bytes = buffer.packed_bytes();
         // SAFETY: the caller's promise holds for the time of this call.
-        if !unsafe { self.goes_eagerly(bml, &ready, buffer) } {
+        if !unsafe { self.goes_eagerly(bml, &checked, buffer) } {
             if mode == SendMode::Buffered {
                 // SAFETY: the caller's promise holds for the time of this call.
-                return unsafe { self.send_copy(bml, ready, buffer, true) };
+                return unsafe { self.send_copy(bml, checked, buffer, true) };
             }
             // SAFETY: the caller's promise is the one that a buffer takes.
-            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-            return Ok(self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There));
+            let buffer = unsafe { Buffer::promised(buffer, checked.engine) };
+            return Ok(self.offer(bml, checked.to, buffer, checked.envelope, None, Data::There));
         }
         if bytes > 0
             && !buffer.space().cpu_accessible()
@@ -63,30 +71,31 @@ impl Core {
             && self.is_better_offered(bml, peer, buffer)
         {
             // SAFETY: the caller's promise is the one that a buffer takes.
-            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-            let id = self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There);
+            let buffer = unsafe { Buffer::promised(buffer, checked.engine) };
+            let id = self.offer(bml, checked.to, buffer, checked.envelope, None, Data::There);
             if mode == SendMode::Standard {
+                // Its data follows if the receiver does not answer.
                 self.expect_answer(id);
             }
             return Ok(id);
         }
         if mode == SendMode::Synchronous {
             // SAFETY: the caller's promise is the one that a buffer takes.
-            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-            return Ok(self.queue_eager(bml, ready, buffer, None));
+            let buffer = unsafe { Buffer::promised(buffer, checked.engine) };
+            return Ok(self.queue_eager(bml, checked, buffer, None));
         }
         let outbox_empty = self.links[peer].outbox.is_empty();
         if outbox_empty
             && bytes >= ZERO_COPY_MIN
             // SAFETY: the caller's promise holds for the time of this call.
-            && let Some(left) = unsafe { self.send_eager_zero_copy(bml, &ready, buffer) }
+            && let Some(submitted) = unsafe { self.send_eager_zero_copy(bml, &checked, buffer) }
         {
-            return Ok(self.requests.insert_submitted(&left));
+            return Ok(self.requests.insert_submitted(&submitted));
         }
         if outbox_empty
             && let Some(mut slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes))
         {
-            let engine = ready.engine;
+            let engine = checked.engine;
             // SAFETY: the caller's promise holds until the request has ended, in buffered mode for the time of this call.
             // `work` has the slot's memory until it is dropped, which waits for it, or in a transfer with the slot.
             let mut work = unsafe {
@@ -100,7 +109,7 @@ impl Core {
                 // SAFETY: the caller's promise is the one that a buffer takes.
                 let buffer = unsafe { Buffer::promised(buffer, engine) };
                 let packing = Box::new(buffer.packing(work, slot));
-                let (to, envelope) = (ready.to, ready.envelope);
+                let (to, envelope) = (checked.to, checked.envelope);
                 let stage = SendStage::Eager { serial: 0 };
                 let send = Send { buffer, to, envelope, _copied: None, stage };
                 let id = self.requests.insert(Operation::Send(Box::new(send)));
@@ -108,7 +117,7 @@ impl Core {
                 return Ok(id);
             }
             let sequence = self.links[peer].next_sequence;
-            slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
+            slot.write(0, &Envelope { sequence, ..checked.envelope }.eager())
                 .map_err(EngineError::from)?;
             self.links.next_sequence(peer);
             bml.send(slot, AM_TAG, Token::NONE);
@@ -121,11 +130,11 @@ impl Core {
         }
         if mode == SendMode::Buffered {
             // SAFETY: the caller's promise holds for the time of this call.
-            return unsafe { self.send_copy(bml, ready, buffer, true) };
+            return unsafe { self.send_copy(bml, checked, buffer, true) };
         }
         // SAFETY: the caller's promise is the one that a buffer takes.
-        let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-        Ok(self.queue_eager(bml, ready, buffer, None))
+        let buffer = unsafe { Buffer::promised(buffer, checked.engine) };
+        Ok(self.queue_eager(bml, checked, buffer, None))
     }
 
     /// Starts to send a copy, so that the memory can be used at once. The request ends as the copy's
@@ -140,9 +149,9 @@ impl Core {
         buffer: &Typed,
         (rank, tag): (u32, i32),
     ) -> Result<RequestId, PmlError> {
-        let ready = self.check_send(bml, comm, buffer, (rank, tag), SendMode::Standard)?;
+        let checked = self.check_send(bml, comm, buffer, (rank, tag), SendMode::Standard)?;
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.send_copy(bml, ready, buffer, false) }
+        unsafe { self.send_copy(bml, checked, buffer, false) }
     }
 
     /// Sends an eager message straight out of its buffer, if the transport does that and the runs are long. It has left
@@ -153,18 +162,18 @@ impl Core {
     unsafe fn send_eager_zero_copy(
         &mut self,
         bml: &mut Bml,
-        ready: &Ready,
+        checked: &CheckedSend,
         buffer: &Typed,
     ) -> Option<Submitted> {
-        let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
+        let (To { peer, rank, .. }, tag) = (checked.to, checked.envelope.tag);
         if !buffer.space().cpu_accessible() || !bml.has_zero_copy(Rank(peer)) {
             return None;
         }
         let sequence = self.links[peer].next_sequence;
-        let head = Envelope { sequence, ..ready.envelope }.eager();
+        let head = Envelope { sequence, ..checked.envelope }.eager();
         let bytes = buffer.packed_bytes();
         // SAFETY: the caller's promise; the value is dropped before this returns.
-        let promised = unsafe { Buffer::promised(buffer, ready.engine) };
+        let promised = unsafe { Buffer::promised(buffer, checked.engine) };
         let result = promised.send_zero_copy(
             bml,
             (Rank(peer), AM_TAG),
@@ -189,7 +198,7 @@ impl Core {
         buffer: &Typed,
         (rank, tag): (u32, i32),
         mode: SendMode,
-    ) -> Result<Ready, PmlError> {
+    ) -> Result<CheckedSend, PmlError> {
         let peer = comm.process_of(rank, "the destination of a send")?;
         if tag < 0 && !comm.is_collective() {
             return Err(PmlError::InvalidTag { tag });
@@ -213,7 +222,7 @@ impl Core {
         let digest = self.digests.of(buffer.layout(), buffer.count());
         let envelope = Envelope { context: comm.context_at(rank), tag, sequence: 0, digest, mode };
         let to = To { peer, rank, comm: comm.id() };
-        Ok(Ready { to, engine, envelope, link_eager })
+        Ok(CheckedSend { to, engine, envelope, link_eager })
     }
 
     /// Starts to send a copy of `buffer`. Where it counts against the attached buffer, the request
@@ -225,26 +234,26 @@ impl Core {
     unsafe fn send_copy(
         &mut self,
         bml: &mut Bml,
-        ready: Ready,
+        checked: CheckedSend,
         buffer: &Typed,
         attached: bool,
     ) -> Result<RequestId, PmlError> {
         let bytes = buffer.packed_bytes();
         let share = if attached { Some(self.take_share(bytes)?) } else { None };
         // SAFETY: the caller's promise is passed on.
-        let copy = unsafe { buffer::copy_out(&self.engines, ready.engine, buffer) }?;
+        let copy = unsafe { buffer::copy_out(&self.engines, checked.engine, buffer) }?;
         let typed = Typed::contiguous(Region::of(&copy));
         let engine = buffer::engine_for(&self.engines, &typed)?;
         // SAFETY: the copy lives in the send, whose request ends when nothing reads it any more, and
         // nobody writes it.
         let own = unsafe { Buffer::promised(&typed, engine) };
         let copied = Some(Copied { _bytes: copy, _share: share });
-        let (To { rank, .. }, tag) = (ready.to, ready.envelope.tag);
+        let (To { rank, .. }, tag) = (checked.to, checked.envelope.tag);
         // SAFETY: the copy lives.
-        let id = if unsafe { self.goes_eagerly(bml, &ready, &typed) } {
-            self.queue_eager(bml, ready, own, copied)
+        let id = if unsafe { self.goes_eagerly(bml, &checked, &typed) } {
+            self.queue_eager(bml, checked, own, copied)
         } else {
-            self.offer(bml, ready.to, own, ready.envelope, copied, Data::There)
+            self.offer(bml, checked.to, own, checked.envelope, copied, Data::There)
         };
         if !attached {
             return Ok(id);
@@ -259,11 +268,11 @@ impl Core {
     fn queue_eager(
         &mut self,
         bml: &mut Bml,
-        ready: Ready,
+        checked: CheckedSend,
         buffer: Buffer,
         copied: Option<Copied>,
     ) -> RequestId {
-        let Ready { to, envelope, .. } = ready;
+        let CheckedSend { to, envelope, .. } = checked;
         let peer = to.peer;
         let stage = SendStage::Eager { serial: 0 };
         let send = Send { buffer, to, envelope, _copied: copied, stage };
@@ -285,21 +294,26 @@ impl Core {
     /// # Safety
     /// For the time of this call, `buffer` describes memory that is valid for reads.
     #[inline]
-    unsafe fn goes_eagerly(&mut self, bml: &mut Bml, ready: &Ready, buffer: &Typed) -> bool {
+    unsafe fn goes_eagerly(
+        &mut self,
+        bml: &mut Bml,
+        checked: &CheckedSend,
+        buffer: &Typed,
+    ) -> bool {
         let bytes = buffer.packed_bytes();
         let tuning = &self.config.tuning;
         let force = self.config.force;
         if bytes == 0 {
             return true;
         }
-        if bytes > ready.link_eager.min(tuning.eager_bytes_max) {
+        if bytes > checked.link_eager.min(tuning.eager_bytes_max) {
             return false;
         }
         if matches!(force, None | Some(Protocol::Eager)) && bytes <= tuning.eager_bytes_sure {
             return true;
         }
         // SAFETY: the caller's promise is passed on.
-        unsafe { self.eager_wins(bml, ready, buffer) }
+        unsafe { self.eager_wins(bml, checked, buffer) }
     }
 
     /// Whether the cost model chooses eager.
@@ -307,8 +321,8 @@ impl Core {
     /// # Safety
     /// As [`goes_eagerly`](Core::goes_eagerly).
     #[inline(never)]
-    unsafe fn eager_wins(&mut self, bml: &mut Bml, ready: &Ready, buffer: &Typed) -> bool {
-        let peer = ready.to.peer;
+    unsafe fn eager_wins(&mut self, bml: &mut Bml, checked: &CheckedSend, buffer: &Typed) -> bool {
+        let peer = checked.to.peer;
         let mut situation = self.expectation(bml, peer, buffer);
         situation.mapped =
             buffer.space().cpu_accessible() && bml.mapped(Rank(peer)).is_some() && !situation.local;
@@ -322,7 +336,7 @@ impl Core {
         }
         // Something is better for memory that the receiver can map. Whether this is such memory has a price, too.
         // SAFETY: the memory is promised for the time of this call, in which this buffer is dropped.
-        let promised = unsafe { Buffer::promised(buffer, ready.engine) };
+        let promised = unsafe { Buffer::promised(buffer, checked.engine) };
         situation.mapped = promised.key(bml, peer, false).is_some();
         wins(&situation)
     }

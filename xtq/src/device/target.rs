@@ -2,9 +2,9 @@
 //!
 //! The control block is written by the target and read by the worker while it runs: table rows by their sequence locks,
 //! everything behind a counter of changes, odd while something is written, which the worker answers. So when a
-//! registration has returned, the worker has it; what it has replaced is kept until then, or until no worker runs. Rings,
-//! and receive buffers that must be made reachable, are added between two lives: accelerators may wait for all their work
-//! then, and a worker would never end.
+//! registration has returned, the worker has it; what it has replaced is kept until then, or until no worker runs.
+//! Rings, and receive buffers that must be made reachable, are added between two lives: accelerators may wait for all
+//! their work then, and a worker would never end.
 
 mod code;
 mod end;
@@ -46,7 +46,8 @@ struct Ring {
 
 /// The target's end of a worker. Initiators have [`Lane`](super::Lane)s.
 ///
-/// Nothing restarts a worker that has left but [`advance`](WorkerTarget::advance). Dropping it stops the worker, and waits.
+/// Nothing restarts a worker that has left but [`advance`](WorkerTarget::advance). Dropping it stops the worker, and
+/// waits.
 pub struct WorkerTarget {
     worker: Arc<dyn Worker>,
     words: Words,
@@ -132,8 +133,8 @@ impl WorkerTarget {
     }
 
     /// Lets others put tasks of this kernel, in the place of what was there; `None`: refuses them. A put that arrives
-    /// meanwhile gets the old one or the new one, as a whole. The buffer of what it replaces is given back, if that lies in
-    /// host memory while the worker is away for a moment.
+    /// meanwhile gets the old one or the new one, as a whole. The buffer of what it replaces is given back, if that
+    /// lies in host memory while the worker is away for a moment.
     ///
     /// # Errors
     /// There is no such index or signal; arguments of a length that no packet has; the worker does not answer: then it
@@ -208,8 +209,8 @@ impl WorkerTarget {
         Ok(())
     }
 
-    /// Makes a queue for tasks of others. At most `width` of its tasks run at a time; at width 1 they run in the order in
-    /// which they came. Width 0 takes it away.
+    /// Makes a queue for tasks of others. At most `width` of its tasks run at a time; at width 1 they run in the order
+    /// in which they came. Width 0 takes it away.
     ///
     /// # Errors
     /// There is no such index; the worker does not answer.
@@ -276,8 +277,8 @@ impl WorkerTarget {
         Err(over.map_or_else(TargetError::from, |_| TargetError::Died))
     }
 
-    /// Posts a receive buffer: memory of the accelerator's for payloads of up to its length. A payload takes the shortest
-    /// that is long enough, and its task has it alone; then it is posted again.
+    /// Posts a receive buffer: memory of the accelerator's for payloads of up to its length. A payload takes the
+    /// shortest that is long enough, and its task has it alone; then it is posted again.
     ///
     /// # Errors
     /// There are too many; the worker cannot reach it, or does not answer.
@@ -304,8 +305,8 @@ impl WorkerTarget {
         })
     }
 
-    /// Takes all receive buffers back: puts with payloads are refused from now on. If one lies in host memory, the worker
-    /// leaves for a moment.
+    /// Takes all receive buffers back: puts with payloads are refused from now on. If one lies in host memory, the
+    /// worker leaves for a moment.
     ///
     /// # Errors
     /// The worker does not answer; then it may still use them, and they are kept.
@@ -324,8 +325,8 @@ impl WorkerTarget {
     /// Gives its number.
     ///
     /// # Errors
-    /// There are too many; memory that is too short, not at a multiple of 16, or that the worker cannot reach; the worker
-    /// does not leave.
+    /// There are too many; memory that is too short, not at a multiple of 16, or that the worker cannot reach; the
+    /// worker does not leave.
     ///
     /// # Safety
     /// As long as this lives, the memory belongs to the ring: to this, and to the [`Lane`](super::Lane) of its
@@ -340,8 +341,8 @@ impl WorkerTarget {
         self.add_places(ring, places)
     }
 
-    /// The same, of a ring whose parts lie apart; `memory` has its slots. `head` is its head, if that lies in host memory;
-    /// else nobody can want a worker by it.
+    /// The same, of a ring whose parts lie apart; `memory` has its slots. `head` is its head, if that lies in host
+    /// memory; else nobody can want a worker by it.
     ///
     /// # Errors
     /// As there; and a head that is too short, or that the CPU must not touch.
@@ -490,7 +491,8 @@ impl WorkerTarget {
     /// many want it. Call it now and then; the target's CPU does nothing else. Whether it has started one.
     ///
     /// # Errors
-    /// As [`start`](WorkerTarget::start); the worker has ended, and has not said so: once, then the next call starts another.
+    /// As [`start`](WorkerTarget::start); the worker has ended, and has not said so: once, then the next call starts
+    /// another.
     pub fn advance(&mut self) -> Result<bool, TargetError> {
         let wanted = |ring: &Ring| {
             let head = ring.head.as_ref().map(Words::all);
@@ -500,7 +502,8 @@ impl WorkerTarget {
         let away = self.state() == GONE;
         // A worker that runs finds what the wish was for.
         self.wished &= !self.is_running();
-        // Asked while there is time: an accelerator takes some to answer, and a full one may take long to end what is gone.
+        // Asked while there is time: an accelerator takes some to answer, and a full one may take long to end what is
+        // gone.
         self.over = away && (self.over || self.starts == 0 || self.worker.is_over()?);
         if !self.over || !(self.sent_away || self.wished || self.rings.iter().any(wanted)) {
             return Ok(false);
@@ -528,8 +531,8 @@ impl WorkerTarget {
         self.order(ORDER_ABORT)
     }
 
-    /// As [`leave`](WorkerTarget::leave), and none is started, whoever wants one, until [`resume`](WorkerTarget::resume): the
-    /// application has the accelerator to itself.
+    /// As [`leave`](WorkerTarget::leave), and none is started, whoever wants one, until
+    /// [`resume`](WorkerTarget::resume): the application has the accelerator to itself.
     ///
     /// # Errors
     /// As [`leave`](WorkerTarget::leave); it is paused all the same.

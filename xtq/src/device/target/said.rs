@@ -38,7 +38,8 @@ impl WorkerTarget {
         self.worker.limits().items_max
     }
 
-    /// Tells the worker to leave for a change, as [`send_away`](WorkerTarget::send_away), and does not wait. Whether none runs.
+    /// Tells the worker to leave for a change, as [`send_away`](WorkerTarget::send_away), and does not wait. Whether
+    /// none runs.
     pub(crate) fn is_away(&mut self) -> Result<bool, TargetError> {
         self.look()?;
         if self.state() == GONE {
@@ -49,7 +50,8 @@ impl WorkerTarget {
         Ok(false)
     }
 
-    /// Somebody who cannot say so in a ring wants a worker: [`advance`](WorkerTarget::advance) starts one, if none is there.
+    /// Somebody who cannot say so in a ring wants a worker: [`advance`](WorkerTarget::advance) starts one, if none is
+    /// there.
     pub(crate) fn want(&mut self) {
         self.wished |= !matches!(self.state(), STARTING | RUNNING);
     }
