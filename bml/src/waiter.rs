@@ -109,7 +109,7 @@ impl Waiter {
     }
 
     /// Starts afresh: something happened, or another wait starts.
-    pub fn mark_active(&mut self) {
+    pub fn restart(&mut self) {
         self.empty = 0;
         self.spin.found();
     }
@@ -194,7 +194,7 @@ mod tests {
         let mut waiter = Waiter::with(patience);
         let steps: Vec<_> = (0..4).map(|_| waiter.step()).collect();
         assert_eq!(steps, [WaitStep::Yield, WaitStep::Yield, WaitStep::Block, WaitStep::Block]);
-        waiter.mark_active();
+        waiter.restart();
         assert_eq!(waiter.step(), WaitStep::Yield);
     }
 

@@ -433,8 +433,7 @@ impl Ib {
 
     /// Tells the end of an operation if it has come.
     fn finish_operation(&mut self, at: u32) {
-        let over =
-            |operation: &RdmaOperation| operation.parts == 0 && operation.posted == operation.total;
+        let over = |it: &RdmaOperation| it.parts == 0 && it.posted == it.total;
         let place = &mut self.one_sided.operations[at as usize];
         if !place.as_ref().is_some_and(over) {
             return;

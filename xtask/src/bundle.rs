@@ -23,8 +23,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::Deserialize;
-
+use crate::artifact::{Artifact, ArtifactTarget};
 use crate::metadata::{Checkout, Package};
 use crate::{Failure, shell};
 
@@ -131,36 +130,9 @@ fn touches_cuda(package: &Package) -> bool {
     package.name == CUDA_CRATE || package.uses(CUDA_CRATE)
 }
 
-/// Something that cargo has built.
-#[derive(Debug, Deserialize)]
-struct Artifact {
-    reason: String,
-    #[serde(default)]
-    manifest_path: PathBuf,
-    target: Option<Target>,
-    profile: Option<Profile>,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Profile {
-    test: bool,
-}
-
 impl Artifact {
-    fn parse(line: &str) -> Option<Artifact> {
-        let artifact: Artifact = serde_json::from_str(line).ok()?;
-        (artifact.reason == "compiler-artifact").then_some(artifact)
-    }
-
-    fn of(&self, test: bool) -> Option<(&Target, &Path)> {
-        if self.profile.as_ref()?.test != test {
+    fn of(&self, test: bool) -> Option<(&ArtifactTarget, &Path)> {
+        if self.is_test() != test {
             return None;
         }
         Some((self.target.as_ref()?, self.executable.as_deref()?))
@@ -169,14 +141,14 @@ impl Artifact {
     /// Its place in the bundle if it is a test program, and where it is now.
     fn as_test(&self) -> Option<(PathBuf, PathBuf)> {
         let (target, executable) = self.of(true)?;
-        let is_test = target.kind.iter().any(|kind| kind == "test");
+        let is_test = target.is("test");
         is_test.then_some((self.named(&target.name)?, executable.to_owned()))
     }
 
     /// Its place in the bundle if it is the unit tests of a library, and where it is now.
     fn as_units(&self) -> Option<(PathBuf, PathBuf)> {
         let (target, executable) = self.of(true)?;
-        let is_library = target.kind.iter().any(|kind| kind == "lib");
+        let is_library = target.is("lib");
         is_library.then_some((self.named("lib")?, executable.to_owned()))
     }
 
@@ -189,7 +161,7 @@ impl Artifact {
     /// Its place in the bundle if it is a program, and where it is now.
     fn as_program(&self) -> Option<(PathBuf, PathBuf)> {
         let (target, executable) = self.of(false)?;
-        let program = target.kind.iter().any(|kind| kind == "bin" || kind == "example");
+        let program = target.is("bin") || target.is("example");
         program.then(|| (Path::new("programs").join(&target.name), executable.to_owned()))
     }
 }
@@ -225,6 +197,7 @@ fn at(path: &Path, source: std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::Deserialize;
 
     fn artifact(kind: &str, test: bool, executable: &str) -> Artifact {
         Artifact::parse(&format!(

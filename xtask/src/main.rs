@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod ages;
+mod artifact;
 mod book;
 mod bundle;
 mod ci;

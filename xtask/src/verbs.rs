@@ -22,8 +22,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
-
+use crate::artifact::Artifact;
 use crate::metadata::Checkout;
 use crate::skips::{Skip, SkipLog};
 use crate::{Failure, shell, tools};
@@ -216,17 +215,6 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|source| Failure::File { path: folder.to_owned(), source })
 }
 
-#[derive(Deserialize)]
-struct Artifact {
-    target: Target,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-}
-
 /// What was built.
 pub(super) struct Programs {
     /// The tests of btl-ib, and those of them that are not run.
@@ -291,7 +279,7 @@ fn library(checkout: &Checkout, package: &str) -> Result<PathBuf, Failure> {
 }
 
 fn find(all: &[Artifact], name: &str) -> Result<PathBuf, Failure> {
-    let found = all.iter().find(|artifact| artifact.target.name == name);
+    let found = all.iter().find(|it| it.target.as_ref().is_some_and(|target| target.name == name));
     let path = found.and_then(|artifact| artifact.executable.clone());
     path.ok_or_else(|| Failure::Missing(format!("the program {name}")))
 }
@@ -303,7 +291,7 @@ fn executables(checkout: &Checkout, what: &[&str]) -> Result<Vec<Artifact>, Fail
     command.args(["--no-run", "--message-format=json-render-diagnostics"]);
     shell::show(&command);
     let text = shell::output(command.stderr(Stdio::inherit()))?;
-    let artifacts = text.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let artifacts = text.lines().filter_map(Artifact::parse);
     Ok(artifacts.filter(|artifact| artifact.executable.is_some()).collect())
 }
 

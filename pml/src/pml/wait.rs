@@ -20,7 +20,7 @@ impl Pml {
         &mut self,
         mut done: impl FnMut(&mut Pml) -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        self.waiter.stir();
+        self.waiter.restart();
         let mut idle = 0u32;
         loop {
             if let Some(value) = done(self)? {

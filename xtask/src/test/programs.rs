@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde::Deserialize;
-
+use crate::artifact::Artifact;
 use crate::metadata::Checkout;
 use crate::{Failure, shell};
 
@@ -17,26 +16,6 @@ pub(super) struct Program {
     pub(super) target: String,
     executable: PathBuf,
     folder: PathBuf,
-}
-
-/// What cargo says of something that it has built.
-#[derive(Deserialize)]
-struct Built {
-    manifest_path: Option<PathBuf>,
-    target: Option<Target>,
-    profile: Option<Profile>,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Profile {
-    test: bool,
 }
 
 /// Builds what `cargo test --workspace` runs, but for the tests of documentation.
@@ -53,11 +32,12 @@ pub(super) fn build(checkout: &Checkout, release: bool) -> Result<Vec<Program>, 
 impl Program {
     /// Out of a line of cargo's; nothing if it is about something else.
     fn parse(line: &str, checkout: &Checkout) -> Option<Program> {
-        let built: Built = serde_json::from_str(line).ok()?;
+        let built = Artifact::parse(line)?;
+        let is_test = built.is_test();
         let (manifest, target, executable) =
-            (built.manifest_path?, built.target?, built.executable?);
+            (built.manifest_path, built.target?, built.executable?);
         // The compiler loads macros, and its own libraries with them.
-        if !built.profile?.test || target.kind.iter().any(|kind| kind == "proc-macro") {
+        if !is_test || target.is("proc-macro") {
             return None;
         }
         let package = checkout.packages.iter().find(|package| package.manifest_path == manifest)?;
