@@ -63,7 +63,7 @@ fn build_as(
     }
     let (send, recv) = rows(call, rank, ranks);
     let mut b = Builder::new((rank, ranks), Terms::of(call, algorithm), send, recv);
-    let plan = Plan { rank, locality, algorithm: done, team: Team::all(rank, ranks) };
+    let plan = BuildPlan { rank, locality, algorithm: done, team: Team::all(rank, ranks) };
     if let Some(of) = call.reduction() {
         plan.reduction(&mut b, call, of);
     } else {
@@ -117,14 +117,14 @@ pub(crate) fn rows(call: &Call<'_>, rank: usize, n: usize) -> (Row, Row) {
     }
 }
 
-struct Plan<'a> {
+struct BuildPlan<'a> {
     rank: usize,
     locality: &'a Locality,
     algorithm: Algorithm,
     team: Team,
 }
 
-impl Plan<'_> {
+impl BuildPlan<'_> {
     /// This rank's place on the levels; the root leads its groups, if there is one and it `leads`.
     fn levels(&self, root: Option<usize>, leads: bool) -> Levels {
         let root = (root.unwrap_or(0), leads);

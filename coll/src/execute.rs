@@ -103,13 +103,13 @@ use rows::Spot;
 use run::Run;
 
 /// How many steps of several ranks a schedule may have: a collective takes so many numbers of the shared segment. It is
-/// odd: mailboxes have room for an even number of entries of each rank, and so collectives with one such step use all of
-/// it by turns.
+/// odd: mailboxes have room for an even number of entries of each rank, and so collectives with one such step use all
+/// of it by turns.
 const SHARES_MAX: u64 = 3;
 
 /// What does not change while a collective runs.
 #[derive(Debug)]
-struct Plan {
+struct ExecutorPlan {
     schedule: Arc<Schedule>,
     rows: Rows,
     combine: Option<Combine>,
@@ -128,7 +128,7 @@ struct Plan {
     bounds: Box<[usize]>,
 }
 
-impl Plan {
+impl ExecutorPlan {
     fn new(
         schedule: Arc<Schedule>,
         rows: Rows,
@@ -244,7 +244,7 @@ pub struct Executor {
     refused: Option<CollError>,
     /// Whether this rank has failed before it knew if the arguments fit together.
     doomed: bool,
-    plan: Plan,
+    plan: ExecutorPlan,
     run: Run,
 }
 
@@ -275,7 +275,7 @@ impl Executor {
             true => Some(Box::new(Comparison::new(&ticket, &schedule, &rows, combine.as_ref()))),
             false => None,
         };
-        let mut plan = Plan::new(schedule, rows, combine, ticket, true);
+        let mut plan = ExecutorPlan::new(schedule, rows, combine, ticket, true);
         let run = plan.run();
         Ok(Self { comparison, refused: None, doomed: false, plan, run })
     }
@@ -291,7 +291,7 @@ impl Executor {
     unsafe fn part(schedule: Schedule, rows: Rows, ticket: Arc<Ticket>) -> Result<Self, CollError> {
         check(&schedule, &rows, None, &ticket)?;
         let ends = !ticket.is_persistent();
-        let mut plan = Plan::new(Arc::new(schedule), rows, None, ticket, ends);
+        let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, ticket, ends);
         let run = plan.run();
         Ok(Self { comparison: None, refused: None, doomed: false, plan, run })
     }
@@ -300,7 +300,7 @@ impl Executor {
     fn part_without(schedule: Schedule, ticket: Arc<Ticket>, failure: CollError) -> Self {
         let ends = !ticket.is_persistent();
         let rows = Rows { send: Blocks::None, recv: Blocks::None };
-        let mut plan = Plan::new(Arc::new(schedule), rows, None, ticket, ends);
+        let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, ticket, ends);
         let mut run = plan.run();
         run.doom(failure);
         Self { comparison: None, refused: None, doomed: false, plan, run }
@@ -316,10 +316,10 @@ impl Executor {
     /// As there.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn by(&self, schedule: impl Into<Arc<Schedule>>) -> Result<Self, CollError> {
-        let Plan { rows, combine, lender, tasks, ticket, ends, .. } = &self.plan;
+        let ExecutorPlan { rows, combine, lender, tasks, ticket, ends, .. } = &self.plan;
         let (schedule, rows, combine) = (schedule.into(), rows.clone(), combine.clone());
         check(&schedule, &rows, combine.as_ref(), ticket)?;
-        let mut plan = Plan::new(schedule, rows, combine, Arc::clone(ticket), *ends);
+        let mut plan = ExecutorPlan::new(schedule, rows, combine, Arc::clone(ticket), *ends);
         let run = plan.run();
         let (refused, doomed) = (self.refused.clone(), self.doomed);
         let it = Self { comparison: None, refused, doomed, plan, run };

@@ -14,7 +14,7 @@
 //! ```
 //! The tag is the slot of the message. `calc` is in nanoseconds. What ranks of a host do together
 //! ([`Together`](crate::Together)) is written as its parts: `l4p` puts, `l4s1` signals rank 1 by a message of no bytes,
-//! `l4w2` waits for rank 2, and `l4` takes what comes of it. So a player knows the order, but takes signals for
+//! `l4w2` waits for rank 2, and `l4` takes what comes of it. So a simulator knows the order, but takes signals for
 //! messages; a task is a message as well, and a computation at its target. [`build_apart`](crate::build_apart) has
 //! messages in place of all of it.
 use std::fmt;

@@ -10,9 +10,9 @@ use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Region};
 use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
 
-use super::Plan;
+use super::ExecutorPlan;
 use super::error::CollError;
-use super::rows::{Combine, Piece, Spot};
+use super::rows::{Combine, Spot, TypedRange};
 use super::sm::{Begun, SharedSegment, Task};
 use super::tasks;
 use crate::call::Call;
@@ -164,7 +164,7 @@ impl Tools<'_> {
 
     /// What a task does that comes for a place; `None`: the place is no plain memory of the host. Grants the place from
     /// when the work is opened until it is withdrawn, or its step has ended.
-    pub(super) fn task(&self, plan: &Plan, place: &Place) -> Option<tasks::Work> {
+    pub(super) fn task(&self, plan: &ExecutorPlan, place: &Place) -> Option<tasks::Work> {
         let Spot::Direct(typed) = plan.spot(place) else { return None };
         let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
         let combine = plan.combine.clone()?;
@@ -189,7 +189,7 @@ impl Tools<'_> {
     /// Starts to pack pieces one behind the other. Grants both until `work` is over.
     pub(super) fn pack(
         &self,
-        pieces: &[Piece],
+        pieces: &[TypedRange],
         packed: Region,
         work: &mut Work,
     ) -> Result<(), EngineError> {
@@ -204,7 +204,7 @@ impl Tools<'_> {
     pub(super) fn unpack(
         &self,
         packed: Region,
-        pieces: &[Piece],
+        pieces: &[TypedRange],
         work: &mut Work,
     ) -> Result<(), EngineError> {
         let after = work.pending.clone();
@@ -247,7 +247,7 @@ impl Tools<'_> {
 
 /// Pieces, and where they lie in packed memory one behind the other.
 fn split(
-    pieces: &[Piece],
+    pieces: &[TypedRange],
     packed: Region,
 ) -> impl Iterator<Item = ((&Typed, Range<u64>), Result<Region, EngineError>)> {
     let mut at = 0;

@@ -2,23 +2,24 @@
 //! begin, or none does, and all give the same error. So no message of theirs is left over.
 //!
 //! 1. Everybody tells everybody its terms: [`RECORD_BYTES`] bytes, an all-gather.
-//! 2. If lengths are a matter of pairs, or blocks may be of several types, each rank tells each how many bytes it will send
-//!    it, in which pieces (where all know the lengths: none), and of which elements: an all-to-all of [`PAIR_BYTES`] bytes.
+//! 2. If lengths are a matter of pairs, or blocks may be of several types, each rank tells each how many bytes it will
+//!    send it, in which pieces (where all know the lengths: none), and of which elements: an all-to-all of
+//!    [`PAIR_BYTES`] bytes.
 //! 3. After that, everybody tells everybody what did not fit: [`RECORD_BYTES`] bytes, an all-gather.
 //!
 //! These are schedules as others are. They do not depend on arguments, so they fit whatever the ranks were called with,
 //! and they have the collective's tags: messages between two ranks with one tag are received in order.
 //!
-//! A rank that fails meanwhile, because a peer is lost or there is no memory, goes through the rest and then through the collective, as
-//! after any failure. If ranks differ and one dies at the same time, a rank that could not compare may therefore wait
-//! for ranks that have given up.
+//! A rank that fails meanwhile, because a peer is lost or there is no memory, goes through the rest and then through
+//! the collective, as after any failure. If ranks differ and one dies at the same time, a rank that could not compare
+//! may therefore wait for ranks that have given up.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 
 use gapless_bml::{digest, digest_bytes};
 
-use super::Plan;
+use super::ExecutorPlan;
 use super::act::Tools;
 use super::elements;
 use super::error::CollError;
@@ -34,9 +35,9 @@ use crate::operation::Operation;
 use crate::schedule::{Action, Schedule};
 use gapless_engine::{ReduceOp, Typed};
 
-/// Numbers of a record, each of 8 bytes in little-endian order. Of terms: those of [`ARGUMENTS`]; 0 for what a rank does
-/// not give. A rank that has nothing to do in an operation with a root gives the first only. Of a complaint: 1 of bytes and 2
-/// of elements, the sender's rank, what it sends, what was expected.
+/// Numbers of a record, each of 8 bytes in little-endian order. Of terms: those of [`ARGUMENTS`]; 0 for what a rank
+/// does not give. A rank that has nothing to do in an operation with a root gives the first only. Of a complaint: 1 of
+/// bytes and 2 of elements, the sender's rank, what it sends, what was expected.
 const RECORD: usize = 10;
 /// The element's bytes, which are not 0.
 const UNIT: usize = 3;
@@ -67,14 +68,14 @@ pub(super) struct Comparison {
     ticket: Arc<Ticket>,
     /// What goes to each rank, and what is expected of each, if that is compared.
     pairs: Option<[BTreeMap<usize, [u64; PAIR]>; 2]>,
-    stage: Stage,
+    stage: ComparisonStage,
     round: Round,
     /// Why this rank cannot compare.
     failure: Option<CollError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ComparisonStage {
     Terms,
     Pairs,
     Complaints,
@@ -83,7 +84,7 @@ enum Stage {
 /// One exchange.
 #[derive(Debug)]
 struct Round {
-    plan: Plan,
+    plan: ExecutorPlan,
     run: Run,
     /// `None`: there was no memory, and the run has failed.
     heard: Option<Memory>,
@@ -123,7 +124,7 @@ impl Comparison {
                 true => Some(pairs(schedule, rows)),
                 false => blocks(schedule, rows, ticket.members().size() as usize),
             },
-            stage: Stage::Terms,
+            stage: ComparisonStage::Terms,
             round: Round::new(ticket, &call, &terms),
             failure: None,
         }
@@ -152,17 +153,17 @@ impl Comparison {
                 self.failure.get_or_insert(error);
             }
             let next = match (self.stage, &self.failure) {
-                (Stage::Terms, None) => match self.compare_terms() {
+                (ComparisonStage::Terms, None) => match self.compare_terms() {
                     Some(error) => return Poll::Ready(Verdict::Refused(error)),
                     None => self.pairs_round(),
                 },
-                (Stage::Terms, Some(_)) => self.pairs_round(),
-                (Stage::Pairs, _) => Some(self.complaints_round()),
-                (Stage::Complaints, None) => match self.hear_complaints() {
+                (ComparisonStage::Terms, Some(_)) => self.pairs_round(),
+                (ComparisonStage::Pairs, _) => Some(self.complaints_round()),
+                (ComparisonStage::Complaints, None) => match self.hear_complaints() {
                     Some(error) => return Poll::Ready(Verdict::Refused(error)),
                     None => None,
                 },
-                (Stage::Complaints, Some(_)) => None,
+                (ComparisonStage::Complaints, Some(_)) => None,
             };
             match next {
                 None => {
@@ -212,7 +213,7 @@ impl Comparison {
 
     fn pairs_round(&mut self) -> Option<Round> {
         let [out, _] = self.pairs.as_ref()?;
-        self.stage = Stage::Pairs;
+        self.stage = ComparisonStage::Pairs;
         let numbers =
             (0..self.ranks()).flat_map(|rank| out.get(&rank).copied().unwrap_or([0; PAIR]));
         let numbers: Vec<u64> = numbers.collect();
@@ -222,7 +223,7 @@ impl Comparison {
 
     /// Tells of the first rank that will not send what is expected of it.
     fn complaints_round(&mut self) -> Round {
-        self.stage = Stage::Complaints;
+        self.stage = ComparisonStage::Complaints;
         let mut complaint = [0; RECORD];
         if let (Some([_, expected]), None) = (&self.pairs, &self.failure) {
             let wrong = (0..self.ranks()).find_map(|rank| {
@@ -257,8 +258,8 @@ impl Comparison {
 }
 
 impl Round {
-    /// An exchange of these numbers. If there is no memory for it, this rank takes part without, and all others learn that:
-    /// they need its numbers, or what has passed through it.
+    /// An exchange of these numbers. If there is no memory for it, this rank takes part without, and all others learn
+    /// that: they need its numbers, or what has passed through it.
     fn new(ticket: &Arc<Ticket>, call: &Call<'_>, numbers: &[u64]) -> Self {
         let members = ticket.members();
         let (rank, ranks) = (members.rank(), members.size() as usize);
@@ -281,7 +282,7 @@ impl Round {
             None => Blocks::None,
         };
         let rows = Rows { send: row(&said), recv: row(&heard) };
-        let mut plan = Plan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false);
+        let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false);
         let mut run = plan.run();
         if let Some(failure) = failure {
             run.doom(failure);
@@ -351,7 +352,8 @@ fn operator(number: u64) -> String {
 /// A message of a schedule: its slot, its bytes, a digest of its elements.
 type Message = (u32, u64, u64);
 
-/// What a schedule sends to each rank, and expects of each: total bytes, a digest of the messages by slot, their elements.
+/// What a schedule sends to each rank, and expects of each: total bytes, a digest of the messages by slot, their
+/// elements.
 fn pairs(schedule: &Schedule, rows: &Rows) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
     let mut messages: [BTreeMap<usize, Vec<Message>>; 2] = Default::default();
     for (action, _) in schedule.steps() {

@@ -42,7 +42,7 @@ impl Rows {
 }
 
 /// A range of one block's packed stream.
-pub(super) type Piece = (Typed, Range<u64>);
+pub(super) type TypedRange = (Typed, Range<u64>);
 
 /// Where a place lies.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub(super) enum Spot {
     /// It is the whole packed stream of this: plain memory, or whole instances of the user's layout.
     Direct(Typed),
     /// It is these, one after the other.
-    Pieces(Vec<Piece>),
+    Pieces(Vec<TypedRange>),
 }
 
 impl Blocks {
@@ -107,7 +107,7 @@ impl Blocks {
 }
 
 impl Spot {
-    fn new(pieces: Vec<Piece>) -> Self {
+    fn new(pieces: Vec<TypedRange>) -> Self {
         let direct = match &pieces[..] {
             [one] => flat(one).map(Typed::contiguous).or_else(|| instances(one)),
             several => joined(several).map(Typed::contiguous),
@@ -117,12 +117,12 @@ impl Spot {
 }
 
 /// The plain memory that a piece is, if it is.
-fn flat((typed, range): &Piece) -> Option<Region> {
+fn flat((typed, range): &TypedRange) -> Option<Region> {
     typed.as_contiguous()?.sub(range.start, range.end - range.start).ok()
 }
 
 /// The plain memory that several pieces are, if they lie one behind the other in one object.
-fn joined(pieces: &[Piece]) -> Option<Region> {
+fn joined(pieces: &[TypedRange]) -> Option<Region> {
     let mut regions = pieces.iter().map(flat);
     let first = regions.next()??;
     regions.try_fold(first, |whole, next| {
@@ -135,7 +135,7 @@ fn joined(pieces: &[Piece]) -> Option<Region> {
 }
 
 /// The whole instances that a piece is, if it is.
-fn instances((typed, range): &Piece) -> Option<Typed> {
+fn instances((typed, range): &TypedRange) -> Option<Typed> {
     let layout = typed.layout();
     let size = layout.size();
     if size == 0 || !range.start.is_multiple_of(size) || !range.end.is_multiple_of(size) {

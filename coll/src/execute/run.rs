@@ -13,18 +13,18 @@ use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Region, Space};
 use gapless_pml::{PmlError, RequestId};
 
-use super::Plan;
+use super::ExecutorPlan;
 use super::act::{Tools, Work};
 use super::error::CollError;
 use super::memory::Room;
 use super::tasks::{Expected, Leaving, TaskKernel};
-use super::tickets::{Gate, Way};
+use super::tickets::{Direction, Gate};
 use crate::schedule::{Action, Schedule};
 
 /// The state of a run.
 #[derive(Debug)]
 pub(super) struct Run {
-    stage: Stage,
+    stage: RunStage,
     /// How many steps each step still waits for.
     missing: Vec<u32>,
     /// Steps that may begin.
@@ -51,7 +51,7 @@ pub(super) struct Run {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum RunStage {
     /// Nothing has begun.
     Fresh,
     Going,
@@ -84,7 +84,7 @@ enum Phase {
     /// `expected`: bytes; `drop`: no room was given.
     Receiving { from: u32, id: RequestId, expected: u64, drop: bool },
     /// A step waits until messages may go or come (see `tickets.rs`).
-    Held { way: Way, rank: u32 },
+    Held { way: Direction, rank: u32 },
     /// As above, and the answer to this rank's marker is received here.
     Asking { to: u32, id: RequestId },
     /// As above, and the other's marker is received here.
@@ -135,7 +135,7 @@ impl Run {
             .collect();
         let ready = (0u32..).zip(&missing).filter(|(_, missing)| **missing == 0);
         Self {
-            stage: Stage::Fresh,
+            stage: RunStage::Fresh,
             ready: ready.map(|(step, _)| step).collect(),
             left: missing.len(),
             shares: 0,
@@ -152,7 +152,7 @@ impl Run {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over(_))
+        matches!(self.stage, RunStage::Over(_))
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -168,8 +168,8 @@ impl Run {
     }
 
     /// Whether it waits for another collective of this rank to end.
-    pub(super) fn is_blocked(&self, plan: &Plan) -> bool {
-        matches!(self.stage, Stage::Fresh) && plan.ticket.may_begin() == Ok(false)
+    pub(super) fn is_blocked(&self, plan: &ExecutorPlan) -> bool {
+        matches!(self.stage, RunStage::Fresh) && plan.ticket.may_begin() == Ok(false)
     }
 
     /// Before it is dropped: waits for engines; whether nothing else is in flight. Otherwise memory is leaked.
@@ -177,7 +177,7 @@ impl Run {
         // Waits for tasks that run.
         self.forget_tasks();
         self.flights.iter_mut().for_each(|flight| flight.work.drain());
-        let idle = matches!(self.stage, Stage::Fresh | Stage::Over(_));
+        let idle = matches!(self.stage, RunStage::Fresh | RunStage::Over(_));
         if !idle {
             std::mem::take(&mut self.flights).into_iter().for_each(std::mem::forget);
         }
@@ -186,24 +186,24 @@ impl Run {
 
     pub(super) fn advance(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
     ) -> Poll<Result<(), CollError>> {
         match &self.stage {
-            Stage::Over(result) => return Poll::Ready(result.clone()),
-            Stage::Torn => return Poll::Ready(Err(CollError::Abandoned)),
-            Stage::Going => {}
-            Stage::Fresh if plan.ticket.members().is_revoked() => {
+            RunStage::Over(result) => return Poll::Ready(result.clone()),
+            RunStage::Torn => return Poll::Ready(Err(CollError::Abandoned)),
+            RunStage::Going => {}
+            RunStage::Fresh if plan.ticket.members().is_revoked() => {
                 return self.over(plan, Err(CollError::Revoked));
             }
-            Stage::Fresh => match plan.ticket.may_begin() {
+            RunStage::Fresh => match plan.ticket.may_begin() {
                 Ok(true) if plan.has_tasks => self.expect_tasks(plan, tools),
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(error) => return self.over(plan, Err(error)),
             },
         }
-        self.stage = Stage::Torn;
+        self.stage = RunStage::Torn;
         loop {
             while let Some(step) = self.ready.pop_front() {
                 self.begin(plan, tools, step);
@@ -212,7 +212,7 @@ impl Run {
                 break;
             }
         }
-        self.stage = Stage::Going;
+        self.stage = RunStage::Going;
         if self.left > 0 || !self.flights.is_empty() {
             return Poll::Pending;
         }
@@ -223,14 +223,14 @@ impl Run {
     /// Ends it.
     pub(super) fn over(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         result: Result<(), CollError>,
     ) -> Poll<Result<(), CollError>> {
         if plan.ends {
             plan.ticket.end();
         }
         self.forget_tasks();
-        self.stage = Stage::Over(result.clone());
+        self.stage = RunStage::Over(result.clone());
         Poll::Ready(result)
     }
 
@@ -243,7 +243,7 @@ impl Run {
         self.failure.get_or_insert(error);
     }
 
-    fn fail_message(&mut self, plan: &Plan, rank: u32, error: PmlError) {
+    fn fail_message(&mut self, plan: &ExecutorPlan, rank: u32, error: PmlError) {
         self.fail(match &error {
             PmlError::PeerLost { rank: process, .. } => {
                 let rank = plan.ticket.members().rank_of(*process).unwrap_or(rank);
@@ -255,12 +255,12 @@ impl Run {
         });
     }
 
-    fn fail_engine(&mut self, plan: &Plan, error: EngineError) {
+    fn fail_engine(&mut self, plan: &ExecutorPlan, error: EngineError) {
         self.fail(CollError::Engine { rank: plan.rank(), error });
     }
 
     /// A step has ended: those that waited for nothing else may begin.
-    fn ended(&mut self, plan: &Plan, step: u32) {
+    fn ended(&mut self, plan: &ExecutorPlan, step: u32) {
         self.left -= 1;
         for follower in plan.followers(step) {
             let missing = &mut self.missing[*follower as usize];
@@ -271,7 +271,7 @@ impl Run {
         }
     }
 
-    fn begin(&mut self, plan: &Plan, tools: &mut Tools<'_>, step: u32) {
+    fn begin(&mut self, plan: &ExecutorPlan, tools: &mut Tools<'_>, step: u32) {
         let action = plan.schedule.action(step as usize);
         if self.astray.is_some()
             && matches!(action, Action::Receive { .. } | Action::Put { .. } | Action::Task { .. })
@@ -280,9 +280,9 @@ impl Run {
         }
         let gate = match action {
             // A task may be followed by a message that says why it came without its bytes.
-            Action::Send { to, .. } | Action::Put { to, .. } => Some((Way::Out, peer(*to))),
+            Action::Send { to, .. } | Action::Put { to, .. } => Some((Direction::Out, peer(*to))),
             Action::Receive { from, .. } | Action::Task { from, .. } => {
-                Some((Way::In, peer(*from)))
+                Some((Direction::In, peer(*from)))
             }
             _ => None,
         };
@@ -320,7 +320,7 @@ impl Run {
     }
 
     /// Looks at all that is under way; whether something has ended.
-    fn collect(&mut self, plan: &Plan, tools: &mut Tools<'_>) -> bool {
+    fn collect(&mut self, plan: &ExecutorPlan, tools: &mut Tools<'_>) -> bool {
         let (mut index, mut ended) = (0, false);
         while index < self.flights.len() {
             let before = std::mem::discriminant(&self.flights[index].phase);
@@ -342,7 +342,7 @@ impl Run {
     }
 
     /// Looks at something that is under way; whether it has ended.
-    fn look(&mut self, plan: &Plan, tools: &mut Tools<'_>, index: usize) -> bool {
+    fn look(&mut self, plan: &ExecutorPlan, tools: &mut Tools<'_>, index: usize) -> bool {
         match self.flights[index].phase {
             Phase::Packing { to, slot } => self.look_packing(plan, tools, index, (to, slot)),
             Phase::Sending { to, id, data } => match tools.pml.collect(id) {

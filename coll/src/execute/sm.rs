@@ -252,7 +252,7 @@ impl SharedSegment {
     pub fn takes(call: &Call<'_>, ranks: usize) -> bool {
         plan::fits(call, ranks)
             || routes::fits(call, ranks)
-            || pieces::Plan::new(call, 0, ranks).is_some()
+            || pieces::LongPlan::new(call, 0, ranks).is_some()
     }
 
     /// As [`begin_task`](SharedSegment::begin_task), of a call. `combine` is needed if it combines elements.

@@ -70,7 +70,7 @@ pub(super) enum Gate {
 
 /// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub(super) enum Direction {
     Out,
     In,
 }
@@ -110,7 +110,7 @@ struct State {
     /// The number of the next persistent one.
     next_persistent: u64,
     /// The epoch of the last marker in each direction, and whether it was answered.
-    gates: BTreeMap<(Way, u32), (u64, bool)>,
+    gates: BTreeMap<(Direction, u32), (u64, bool)>,
     /// Messages that were dropped because nobody expected them.
     strays: usize,
     /// Whether messages may be on their way that nobody will receive.
@@ -291,7 +291,7 @@ impl Ticket {
     }
 
     /// Whether messages may go to a rank, or be received from it.
-    pub(super) fn gate(&self, way: Way, rank: u32) -> Gate {
+    pub(super) fn gate(&self, way: Direction, rank: u32) -> Gate {
         let Some(epoch) = self.epoch() else { return Gate::Open };
         let mut state = self.order.lock();
         match state.gates.get(&(way, rank)) {
@@ -305,7 +305,7 @@ impl Ticket {
     }
 
     /// Mark and answer were exchanged, or the rank is lost.
-    pub(super) fn open(&self, way: Way, rank: u32) {
+    pub(super) fn open(&self, way: Direction, rank: u32) {
         if let Some((_, open)) = self.order.lock().gates.get_mut(&(way, rank)) {
             *open = true;
         }

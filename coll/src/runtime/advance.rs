@@ -81,7 +81,8 @@ impl InFlight {
         ended
     }
 
-    /// Goes on with a queue; gives how many have ended, and whether nothing is left in it, so that it is not listed any more.
+    /// Goes on with a queue; gives how many have ended, and whether nothing is left in it, so that it is not listed any
+    /// more.
     fn advance_at(&mut self, at: usize, pml: &mut Pml, spent: &mut Spent) -> (usize, bool) {
         let engines = Arc::clone(&self.engines);
         let cx = &mut Cx { pml, engines: &*engines };
@@ -110,16 +111,16 @@ impl InFlight {
             let InFlight { queues, queued, .. } = self;
             let Some(Listed { comm, queue }) = queues.get(at) else { return ended };
             match queue.with(|state| step(state, comm, queued, cx)) {
-                Step::Waits { busy } => {
+                Advanced::Waits { busy } => {
                     self.busy |= busy;
                     return ended;
                 }
-                Step::Over => {}
-                Step::Ended(id, result) => {
+                Advanced::Over => {}
+                Advanced::Ended(id, result) => {
                     self.end_queued(cx, id, result, spent);
                     ended += 1;
                 }
-                Step::Apart(id) => ended += self.set_apart(cx, id, spent),
+                Advanced::Apart(id) => ended += self.set_apart(cx, id, spent),
             }
         }
     }
@@ -190,8 +191,8 @@ impl InFlight {
         self.queues.iter().all(|listed| listed.queue.with(|state| !state.look()))
     }
 
-    /// Announces for the first of each queue that this process is about to sleep, so that those that it waits for wake it.
-    /// `false`: something has got on, or only polling gets on.
+    /// Announces for the first of each queue that this process is about to sleep, so that those that it waits for wake
+    /// it. `false`: something has got on, or only polling gets on.
     pub fn arm(&mut self, pml: &mut Pml, spent: &mut Spent) -> bool {
         let engines = Arc::clone(&self.engines);
         let cx = &mut Cx { pml, engines: &*engines };
@@ -226,7 +227,7 @@ impl InFlight {
 }
 
 /// What has come of the first in a queue.
-enum Step {
+enum Advanced {
     /// There is none, or it waits; `busy`: for an engine.
     Waits {
         busy: bool,
@@ -244,8 +245,8 @@ fn step(
     comm: &Comm,
     queued: &mut BTreeMap<OpId, Box<OpEntry>>,
     cx: &mut Cx<'_>,
-) -> Step {
-    const WAITS: Step = Step::Waits { busy: false };
+) -> Advanced {
+    const WAITS: Advanced = Advanced::Waits { busy: false };
     state.working = None;
     let step = match state.items.front_mut() {
         None | Some(Item::Reserved(_)) => return WAITS,
@@ -255,28 +256,28 @@ fn step(
             };
             // An error is one that collectives by messages will have as well.
             state.opened(comm, made.ok().flatten());
-            Step::Over
+            Advanced::Over
         }
         Some(Item::Refused(number)) => {
             let number = *number;
             let Some(modules) = state.modules() else { return WAITS };
             modules.iter_mut().for_each(|module| module.skip(number, cx));
-            Step::Over
+            Advanced::Over
         }
         Some(Item::Op(id)) => {
             let id = *id;
             let Some(modules) = state.modules() else { return WAITS };
             let Some(entry) = queued.get_mut(&id) else {
                 state.items.pop_front();
-                return Step::Over;
+                return Advanced::Over;
             };
             match entry.op.step(modules, cx) {
                 Progress::Waits { busy } => {
                     state.working = Some(entry.op.at);
-                    return Step::Waits { busy };
+                    return Advanced::Waits { busy };
                 }
-                Progress::Apart => Step::Apart(id),
-                Progress::Ended(result) => Step::Ended(id, result),
+                Progress::Apart => Advanced::Apart(id),
+                Progress::Ended(result) => Advanced::Ended(id, result),
             }
         }
     };

@@ -29,7 +29,7 @@ use crate::operation::Operation;
 
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum GpuLeaderStage {
     Opening,
     Mapping,
     /// Of what its own GPU has.
@@ -44,7 +44,7 @@ pub(super) enum Stage {
 /// A GPU leader's part of a call.
 #[derive(Debug)]
 pub(super) struct GpuLeader {
-    stage: Stage,
+    stage: GpuLeaderStage,
     groups: Vec<Group>,
     /// Which group is its own.
     own: usize,
@@ -75,10 +75,16 @@ impl GpuLeader {
     pub(super) fn new(part: &Part, groups: Vec<Group>) -> Option<GpuLeader> {
         let own = groups.iter().position(|group| group.gpu_leader == part.me)?;
         let lent = BTreeMap::from([(part.me, Lent::own(part)?)]);
-        Some(GpuLeader { stage: Stage::Opening, groups, own, lent, works: Works::default() })
+        Some(GpuLeader {
+            stage: GpuLeaderStage::Opening,
+            groups,
+            own,
+            lent,
+            works: Works::default(),
+        })
     }
 
-    pub(super) fn stage(&self) -> Stage {
+    pub(super) fn stage(&self) -> GpuLeaderStage {
         self.stage
     }
 
@@ -123,31 +129,35 @@ impl GpuLeader {
         loop {
             let before = self.stage;
             match before {
-                Stage::Opening => {
+                GpuLeaderStage::Opening => {
                     self.open(part, tools)?;
-                    self.stage = Stage::Mapping;
+                    self.stage = GpuLeaderStage::Mapping;
                 }
-                Stage::Mapping if self.map(part, tools)? => {
+                GpuLeaderStage::Mapping if self.map(part, tools)? => {
                     self.stage = match self.goes_straight(part) {
                         true => {
                             self.alone(part, tools).map_err(engine)?;
-                            Stage::Spreading
+                            GpuLeaderStage::Spreading
                         }
                         false => {
                             self.combine(part, tools).map_err(engine)?;
-                            Stage::Combining
+                            GpuLeaderStage::Combining
                         }
                     };
                 }
-                Stage::Combining if self.works.poll().map_err(|error| engine(error.into()))? => {
-                    self.stage = Stage::Combined;
+                GpuLeaderStage::Combining
+                    if self.works.poll().map_err(|error| engine(error.into()))? =>
+                {
+                    self.stage = GpuLeaderStage::Combined;
                 }
-                Stage::Combined if join => {
+                GpuLeaderStage::Combined if join => {
                     self.join(part, tools).map_err(engine)?;
-                    self.stage = Stage::Spreading;
+                    self.stage = GpuLeaderStage::Spreading;
                 }
-                Stage::Spreading if self.works.poll().map_err(|error| engine(error.into()))? => {
-                    self.stage = Stage::Over;
+                GpuLeaderStage::Spreading
+                    if self.works.poll().map_err(|error| engine(error.into()))? =>
+                {
+                    self.stage = GpuLeaderStage::Over;
                 }
                 _ => {}
             }

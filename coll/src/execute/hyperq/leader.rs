@@ -1,7 +1,8 @@
 //! The leader's part: tells the others when to copy by which kind, moves what they stage, and combines.
 //!
-//! However it ends, what it has started is over before it says so to the others, and before its own call ends. An IPC copy
-//! of the gather that was sent again overlaps what follows; the leader's call ends when its rank has reported its end.
+//! However it ends, what it has started is over before it says so to the others, and before its own call ends. An IPC
+//! copy of the gather that was sent again overlaps what follows; the leader's call ends when its rank has reported its
+//! end.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::hyperq::{Act, Dynamic, Event, Kind, Policy, QUICK_BYTES, RING, Step};
 
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum LeaderStage {
     Opening,
     Gathering,
     Combining,
@@ -36,7 +37,7 @@ enum Stage {
 /// The leader's part of a call.
 #[derive(Debug)]
 pub(super) struct Leading {
-    stage: Stage,
+    stage: LeaderStage,
     peers: Vec<Peer>,
     gather: Policy,
     scatter: Policy,
@@ -69,7 +70,7 @@ pub(super) struct Tools<'a> {
 impl Leading {
     pub(super) fn new(ranks: usize, gather: Policy, scatter: Policy) -> Leading {
         Leading {
-            stage: Stage::Opening,
+            stage: LeaderStage::Opening,
             peers: vec![Peer::default(); ranks],
             gather,
             scatter,
@@ -85,8 +86,8 @@ impl Leading {
         }
     }
 
-    /// How the gather and the scatter went, and how long they took: from when all ranks were there. The reduction counts as
-    /// the gather's: where processes take turns, it waits for those that have copied by IPC.
+    /// How the gather and the scatter went, and how long they took: from when all ranks were there. The reduction
+    /// counts as the gather's: where processes take turns, it waits for those that have copied by IPC.
     pub(super) fn learned(&self) -> [(&Policy, Option<u64>); 2] {
         let between =
             |from: usize, to: usize| Some(self.times[to]?.saturating_sub(self.times[from]?));
@@ -119,26 +120,26 @@ impl Leading {
     pub(super) fn advance(&mut self, part: &Part, tools: &mut Tools<'_>) -> Option<Ended> {
         loop {
             let before = self.stage;
-            if let Err(error) = self.turn(part, tools) {
+            if let Err(error) = self.advance_stage(part, tools) {
                 self.failure.get_or_insert(error);
-                if !matches!(self.stage, Stage::Leaving(_)) {
-                    self.stage = Stage::Leaving(FAILED);
+                if !matches!(self.stage, LeaderStage::Leaving(_)) {
+                    self.stage = LeaderStage::Leaving(FAILED);
                 }
             }
             match self.stage {
-                Stage::Over => {
+                LeaderStage::Over => {
                     return Some(match self.failure.take() {
                         Some(error) => Ended::Failed(error),
                         None => Ended::Done,
                     });
                 }
-                Stage::Leaving(orders) if before == self.stage => {
+                LeaderStage::Leaving(orders) if before == self.stage => {
                     let over = [self.own.settle(), self.up.settle(), self.down.settle()];
                     if over != [true; 3] {
                         return None;
                     }
                     self.tell_all(part, tools, orders);
-                    self.stage = Stage::Over;
+                    self.stage = LeaderStage::Over;
                     if orders == ELSEWHERE {
                         return Some(Ended::Elsewhere);
                     }
@@ -170,13 +171,13 @@ impl Leading {
         }
     }
 
-    fn turn(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn advance_stage(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
         let rank = u32::try_from(tools.members.me).unwrap_or(u32::MAX);
         let engine = |error: EngineError| CollError::Engine { rank, error };
         let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
         match self.stage {
-            Stage::Opening => self.open(part, tools).map_err(engine),
-            Stage::Gathering => {
+            LeaderStage::Opening => self.open(part, tools).map_err(engine),
+            LeaderStage::Gathering => {
                 self.meet(part, tools)?;
                 self.reported(part, tools)?;
                 self.collect(part, tools).map_err(device)?;
@@ -186,16 +187,16 @@ impl Leading {
                 let idle = self.own.poll().map_err(device)?;
                 let all_here = tools.members.others().all(|rank| self.peers[rank].here);
                 let over = all_here && idle && self.gather.is_over();
-                if !over || !matches!(self.stage, Stage::Gathering) {
+                if !over || !matches!(self.stage, LeaderStage::Gathering) {
                     return Ok(());
                 }
                 self.times[1] = Some(tools.now_ns);
                 self.moments.note(tools.now_ns, Seen::Gathered);
                 self.combine(part, tools).map_err(engine)?;
-                self.stage = Stage::Combining;
+                self.stage = LeaderStage::Combining;
                 Ok(())
             }
-            Stage::Combining => {
+            LeaderStage::Combining => {
                 self.reported(part, tools)?;
                 if !self.own.poll().map_err(device)? {
                     return Ok(());
@@ -203,32 +204,32 @@ impl Leading {
                 self.times[2] = Some(tools.now_ns);
                 self.moments.note(tools.now_ns, Seen::Combined);
                 self.scatter(part, tools).map_err(engine)?;
-                self.stage = Stage::Scattering;
+                self.stage = LeaderStage::Scattering;
                 Ok(())
             }
-            Stage::Scattering => {
+            LeaderStage::Scattering => {
                 self.reported(part, tools)?;
                 self.collect(part, tools).map_err(device)?;
                 self.obey(part, tools, Step::Scatter)?;
                 let idle =
                     self.own.poll().map_err(device)? && self.down.is_empty() && self.up.is_empty();
                 let over = idle && self.scatter.is_over();
-                if !over || !matches!(self.stage, Stage::Scattering) {
+                if !over || !matches!(self.stage, LeaderStage::Scattering) {
                     return Ok(());
                 }
                 if self.times[3].is_none() {
                     self.times[3] = Some(tools.now_ns);
                     self.moments.note(tools.now_ns, Seen::Scattered);
                 }
-                // IPC copies that were sent again have overlapped this. Orders of the next call are written where those of
-                // this one stand.
+                // IPC copies that were sent again have overlapped this. Orders of the next call are written where those
+                // of this one stand.
                 let owed = |rank: usize| self.peers[rank].owed() & (GATHERED | SEEN);
                 if tools.members.others().all(|rank| owed(rank) == 0) {
-                    self.stage = Stage::Over;
+                    self.stage = LeaderStage::Over;
                 }
                 Ok(())
             }
-            Stage::Leaving(_) | Stage::Over => Ok(()),
+            LeaderStage::Leaving(_) | LeaderStage::Over => Ok(()),
         }
     }
 
@@ -236,17 +237,17 @@ impl Leading {
     fn open(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let (me, bytes) = (tools.members.me, part.bytes());
         if tools.lead.impossible {
-            self.stage = Stage::Leaving(ELSEWHERE);
+            self.stage = LeaderStage::Leaving(ELSEWHERE);
             return Ok(());
         }
         let device = Arc::clone(tools.mover.device);
         let held = tools.lead.ensure(&device, bytes, tools.members.ranks, tools.pml.bml_mut());
         let Some(held) = held else {
             tools.lead.impossible = true;
-            self.stage = Stage::Leaving(ELSEWHERE);
+            self.stage = LeaderStage::Leaving(ELSEWHERE);
             return Ok(());
         };
-        self.stage = Stage::Gathering;
+        self.stage = LeaderStage::Gathering;
         self.moments.note(tools.now_ns, Seen::Begun);
         if let Some(give) = part.frame.give(me) {
             let into = held.buffer().sub(give.at, give.range.end - give.range.start)?;
@@ -270,7 +271,7 @@ impl Leading {
                     }
                 }
                 Presence::Here(_) | Presence::Elsewhere => {
-                    self.stage = Stage::Leaving(ELSEWHERE);
+                    self.stage = LeaderStage::Leaving(ELSEWHERE);
                     return Ok(());
                 }
                 Presence::Away => {
@@ -296,9 +297,9 @@ impl Leading {
             }
             let reports = said(rank, owed, part, tools.control);
             let culprit = u32::try_from(rank).unwrap_or(u32::MAX);
-            if reports & CANNOT != 0 && matches!(self.stage, Stage::Gathering) {
+            if reports & CANNOT != 0 && matches!(self.stage, LeaderStage::Gathering) {
                 tools.lead.impossible = true;
-                self.stage = Stage::Leaving(ELSEWHERE);
+                self.stage = LeaderStage::Leaving(ELSEWHERE);
                 return Ok(());
             }
             if reports & (BROKEN | CANNOT) != 0 {
@@ -414,7 +415,7 @@ impl Leading {
     fn obey(&mut self, part: &Part, tools: &mut Tools<'_>, step: Step) -> Result<(), CollError> {
         let me = tools.members.me;
         for act in std::mem::take(&mut self.acts) {
-            if matches!(self.stage, Stage::Leaving(_)) {
+            if matches!(self.stage, LeaderStage::Leaving(_)) {
                 return Ok(());
             }
             let (rank, orders) = match (act, step) {
@@ -436,7 +437,7 @@ impl Leading {
                 }
                 tools.lead.impossible = true;
                 if step == Step::Gather {
-                    self.stage = Stage::Leaving(ELSEWHERE);
+                    self.stage = LeaderStage::Leaving(ELSEWHERE);
                     return Ok(());
                 }
                 let rank = u32::try_from(rank).unwrap_or(u32::MAX);
@@ -524,7 +525,7 @@ impl Leading {
             reports & (peer.owed() | BROKEN | CANNOT) != 0
                 || (peer.takes(part) && control.staged(rank, part.number) > peer.hopped)
         };
-        busy || matches!(self.stage, Stage::Opening | Stage::Leaving(_))
+        busy || matches!(self.stage, LeaderStage::Opening | LeaderStage::Leaving(_))
             || members.others().any(|rank| away(rank) || reported(rank))
     }
 }

@@ -181,8 +181,8 @@ impl Following {
             gpu_leader.advance(part, self.seen & JOIN != 0, tools)?;
         }
         let mut says = match gpu_leader.stage() {
-            gpu_leader::Stage::Combined => COMBINED,
-            gpu_leader::Stage::Over => COMBINED | SPREAD,
+            gpu_leader::GpuLeaderStage::Combined => COMBINED,
+            gpu_leader::GpuLeaderStage::Over => COMBINED | SPREAD,
             _ => 0,
         };
         if self.seen & HALT != 0 && gpu_leader.settle() {
@@ -221,7 +221,7 @@ impl Following {
             return Some(Ended::Failed(self.failure.take().unwrap_or(told)));
         }
         if self.failure.is_none()
-            && let Err(error) = self.turn(part, tools)
+            && let Err(error) = self.advance_stage(part, tools)
         {
             self.failure = Some(error);
         }
@@ -278,7 +278,7 @@ impl Following {
         self.seen & GO != 0 && scattered && self.is_idle()
     }
 
-    fn turn(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn advance_stage(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
         let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
         let engine = |error: EngineError| CollError::Engine { rank, error };
         let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };

@@ -16,7 +16,7 @@ use crate::hyperq::{groups, in_order};
 
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RootLeaderStage {
     Meeting,
     Working,
     /// All is done, and the others were told so.
@@ -43,7 +43,7 @@ pub(super) struct Wanted {
 
 #[derive(Debug)]
 pub(super) struct RootLeader {
-    stage: Stage,
+    stage: RootLeaderStage,
     wanted: Wanted,
     gpu_leader: Option<GpuLeader>,
     joined: bool,
@@ -58,7 +58,7 @@ pub(super) struct RootLeader {
 impl RootLeader {
     pub(super) fn new(wanted: Wanted) -> RootLeader {
         RootLeader {
-            stage: Stage::Meeting,
+            stage: RootLeaderStage::Meeting,
             wanted,
             gpu_leader: None,
             joined: false,
@@ -83,26 +83,26 @@ impl RootLeader {
         tools: &mut Tools<'_>,
         now_ns: u64,
     ) -> Option<Led> {
-        if self.stage == Stage::Meeting {
+        if self.stage == RootLeaderStage::Meeting {
             match self.meet(part, tools) {
                 Ok(None) => {}
                 Ok(Some(several)) => return Some(Led::Declined { several }),
                 Err(error) => self.fail(error),
             }
         }
-        if self.stage == Stage::Working
+        if self.stage == RootLeaderStage::Working
             && let Err(error) = self.work(part, tools, now_ns)
         {
             self.fail(error);
         }
-        if let Stage::Leaving(orders) = self.stage {
+        if let RootLeaderStage::Leaving(orders) = self.stage {
             if !self.halted(part, tools) {
                 return None;
             }
             self.tell_all(part, tools, orders);
-            self.stage = Stage::Over;
+            self.stage = RootLeaderStage::Over;
         }
-        if self.stage == Stage::Parting {
+        if self.stage == RootLeaderStage::Parting {
             // Orders of the next call are written where those of this one stand.
             let parted = |rank: usize, tools: &mut Tools<'_>| {
                 tools.control.reports(rank, part.number) & SEEN != 0
@@ -112,9 +112,9 @@ impl RootLeader {
             if !tools.members.others().all(|rank| parted(rank, tools)) {
                 return None;
             }
-            self.stage = Stage::Over;
+            self.stage = RootLeaderStage::Over;
         }
-        if self.stage != Stage::Over {
+        if self.stage != RootLeaderStage::Over {
             return None;
         }
         let gpus = self.gpu_leader.as_ref().map_or(0, |gpu_leader| gpu_leader.groups().len());
@@ -132,11 +132,11 @@ impl RootLeader {
         self.stage = match is_early {
             true => {
                 self.cannot = true;
-                Stage::Leaving(ELSEWHERE)
+                RootLeaderStage::Leaving(ELSEWHERE)
             }
             false => {
                 self.failure = Some(error);
-                Stage::Leaving(FAILED)
+                RootLeaderStage::Leaving(FAILED)
             }
         };
     }
@@ -154,7 +154,7 @@ impl RootLeader {
                     plain &= tools.control.is_plain(rank);
                 }
                 Presence::Elsewhere => {
-                    self.stage = Stage::Leaving(ELSEWHERE);
+                    self.stage = RootLeaderStage::Leaving(ELSEWHERE);
                     return Ok(None);
                 }
                 Presence::Away => {
@@ -176,7 +176,7 @@ impl RootLeader {
         if self.gpu_leader.is_none() {
             return Ok(Some(several));
         }
-        self.stage = Stage::Working;
+        self.stage = RootLeaderStage::Working;
         self.order(part, tools, LEND);
         Ok(None)
     }
@@ -211,10 +211,10 @@ impl RootLeader {
         };
         gpu_leader.advance(part, self.joined, tools)?;
         // On one GPU buffers are written now.
-        let begun =
-            gpu_leader.groups().len() == 1 && gpu_leader.stage() >= gpu_leader::Stage::Spreading;
+        let begun = gpu_leader.groups().len() == 1
+            && gpu_leader.stage() >= gpu_leader::GpuLeaderStage::Spreading;
         self.joined |= begun;
-        if gpu_leader.stage() == gpu_leader::Stage::Combined
+        if gpu_leader.stage() == gpu_leader::GpuLeaderStage::Combined
             && !self.joined
             && all_say(gpu_leader, tools.control, COMBINED)
         {
@@ -227,12 +227,12 @@ impl RootLeader {
             }
             gpu_leader.advance(part, true, tools)?;
         }
-        if gpu_leader.stage() == gpu_leader::Stage::Over
+        if gpu_leader.stage() == gpu_leader::GpuLeaderStage::Over
             && all_say(gpu_leader, tools.control, SPREAD)
         {
             self.times[2] = Some(now_ns);
             self.order(part, tools, GO);
-            self.stage = Stage::Parting;
+            self.stage = RootLeaderStage::Parting;
         }
         Ok(())
     }
@@ -267,7 +267,7 @@ impl RootLeader {
     /// Whether [`advance`](RootLeader::advance) may get on.
     pub(super) fn look(&self, part: &Part, control: &Control, members: &Members) -> bool {
         match self.stage {
-            Stage::Meeting => {
+            RootLeaderStage::Meeting => {
                 let said = |rank: usize| control.presence(rank, part.number);
                 members.others().all(|rank| said(rank) != Presence::Away)
                     || members.others().any(|rank| said(rank) == Presence::Elsewhere)

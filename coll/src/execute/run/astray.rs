@@ -2,7 +2,7 @@
 use gapless_pml::Pml;
 
 use super::{CollError, Phase, Run};
-use crate::execute::Plan;
+use crate::execute::ExecutorPlan;
 
 impl Run {
     /// A rank that it waits for, if it is one: for a message of its own, or for one of its to be taken.
@@ -26,12 +26,12 @@ impl Run {
 
     /// Whether nothing is waited for that a rank has not begun: the communicator is revoked, or a rank is in another
     /// collective.
-    pub(super) fn expects_nothing(&self, plan: &Plan) -> bool {
+    pub(super) fn expects_nothing(&self, plan: &ExecutorPlan) -> bool {
         self.astray.is_some() || plan.ticket.members().is_revoked()
     }
 
-    /// A rank is in another collective. What no rank will send is not waited for; the others are told, but not that one,
-    /// which finds out by itself. Whether that is new.
+    /// A rank is in another collective. What no rank will send is not waited for; the others are told, but not that
+    /// one, which finds out by itself. Whether that is new.
     pub(in crate::execute) fn go_astray(
         &mut self,
         pml: &mut Pml,

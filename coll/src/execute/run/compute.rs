@@ -3,7 +3,7 @@ use gapless_engine::Typed;
 use gapless_mem::Region;
 
 use super::{Flight, Phase, Run};
-use crate::execute::Plan;
+use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use crate::execute::rows::Spot;
@@ -19,7 +19,7 @@ impl Run {
     /// Packed memory of a flight's.
     pub(super) fn memory(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         index: usize,
         bytes: u64,
     ) -> Result<Region, CollError> {
@@ -32,7 +32,7 @@ impl Run {
     /// Starts a copy; an error is only of memory, others are kept with the work.
     pub(super) fn copy(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &Tools<'_>,
         index: usize,
         from: &Place,
@@ -75,7 +75,7 @@ impl Run {
     /// Starts to combine; an error is only of memory, others are kept with the work.
     pub(super) fn reduce(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &Tools<'_>,
         index: usize,
         sources: &[Place],

@@ -2,23 +2,23 @@
 use gapless_pml::{Failure, Status};
 
 use super::{Flight, Phase, Run, nothing};
-use crate::execute::Plan;
+use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
-use crate::execute::tickets::{Gate, Way, is_stale};
+use crate::execute::tickets::{Direction, Gate, is_stale};
 
 impl Run {
     /// Whether a step may send to a rank, or receive from it. If not, the step begins again when it may.
     pub(super) fn passes(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
-        (way, rank): (Way, u32),
+        (way, rank): (Direction, u32),
     ) -> bool {
         let phase = match (plan.ticket.gate(way, rank), way) {
             (Gate::Open, _) => return true,
             // Whoever would answer the marker may be in another collective.
-            (gate, Way::Out) if self.astray.is_some() => {
+            (gate, Direction::Out) if self.astray.is_some() => {
                 if gate == Gate::Shut {
                     let (marker, _) = plan.ticket.marker_tags();
                     self.tell(plan, tools, rank, &[], marker);
@@ -29,14 +29,14 @@ impl Run {
             (Gate::Opening, _) => Phase::Held { way, rank },
             (Gate::Shut, way) => {
                 let (marker, answer) = plan.ticket.marker_tags();
-                let tag = if way == Way::Out { answer } else { marker };
+                let tag = if way == Direction::Out { answer } else { marker };
                 let heard = tools.receive(plan.reach(rank), &nothing(), tag);
-                if way == Way::Out {
+                if way == Direction::Out {
                     self.tell(plan, tools, rank, &[], marker);
                 }
                 match (heard, way) {
-                    (Ok(id), Way::Out) => Phase::Asking { to: rank, id },
-                    (Ok(id), Way::In) => Phase::Listening { from: rank, id },
+                    (Ok(id), Direction::Out) => Phase::Asking { to: rank, id },
+                    (Ok(id), Direction::In) => Phase::Listening { from: rank, id },
                     (Err(error), _) => {
                         // The step itself fails, too, and ends.
                         self.fail_message(plan, rank, error);
@@ -57,17 +57,22 @@ impl Run {
     }
 
     /// The answer to this rank's marker has come, or will not.
-    pub(super) fn answered(&mut self, plan: &Plan, to: u32, outcome: Result<Status, Failure>) {
+    pub(super) fn answered(
+        &mut self,
+        plan: &ExecutorPlan,
+        to: u32,
+        outcome: Result<Status, Failure>,
+    ) {
         if let Err(failure) = outcome {
             self.fail_message(plan, to, failure.error);
         }
-        plan.ticket.open(Way::Out, to);
+        plan.ticket.open(Direction::Out, to);
     }
 
     /// The other's marker has come, or will not.
     pub(super) fn answer(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         from: u32,
         outcome: Result<Status, Failure>,
@@ -82,13 +87,13 @@ impl Run {
         }
         let (_, answer) = plan.ticket.marker_tags();
         self.tell(plan, tools, from, &[], answer);
-        plan.ticket.open(Way::In, from);
+        plan.ticket.open(Direction::In, from);
     }
 
     /// Sends a copy of a few bytes, whose fate does not matter.
     pub(super) fn tell(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         to: u32,
         bytes: &[u8],

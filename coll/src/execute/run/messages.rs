@@ -5,7 +5,7 @@ use gapless_engine::Typed;
 use gapless_pml::{Failure, PmlError, RequestId, Status};
 
 use super::{Flight, Phase, Run, nothing};
-use crate::execute::Plan;
+use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::memory::Room;
@@ -26,7 +26,7 @@ pub(super) enum Told {
 impl Run {
     pub(super) fn begin_send(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         (to, slot, from): (u32, u32, &Place),
@@ -59,7 +59,7 @@ impl Run {
 
     fn send(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         (to, slot): (u32, u32),
@@ -71,7 +71,7 @@ impl Run {
 
     fn sent(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         (step, to): (u32, u32),
         sent: Result<RequestId, PmlError>,
@@ -86,7 +86,7 @@ impl Run {
     /// no other: it would wait there, and be taken for a message of the next start if the collective is persistent.
     pub(super) fn send_ended_badly(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         to: u32,
@@ -104,7 +104,7 @@ impl Run {
     /// is sent.
     pub(super) fn could_not_send(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         to: u32,
@@ -122,7 +122,7 @@ impl Run {
     /// Instead of data: a message of another length, and a notice of whom to blame.
     fn send_failure(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         (to, slot, expected): (u32, u32, u64),
@@ -141,7 +141,7 @@ impl Run {
     }
 
     /// Tells a rank whom to blame, once.
-    pub(super) fn tell_failure(&mut self, plan: &Plan, tools: &mut Tools<'_>, to: u32) {
+    pub(super) fn tell_failure(&mut self, plan: &ExecutorPlan, tools: &mut Tools<'_>, to: u32) {
         if self.told.insert(to) {
             let notice = self
                 .failure
@@ -153,7 +153,7 @@ impl Run {
 
     pub(super) fn begin_receive(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         (from, slot, into): (u32, u32, &Place),
@@ -212,7 +212,7 @@ impl Run {
     /// Sends what has been packed.
     pub(super) fn look_packing(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         index: usize,
         (to, slot): (u32, u32),
@@ -243,7 +243,7 @@ impl Run {
     /// A receive has ended; whether its step has, too.
     pub(super) fn received(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         index: usize,
         what: (u32, u64, bool),
@@ -269,7 +269,7 @@ impl Run {
     /// What a receive has come to.
     fn outcome(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         (rank, expected, drop): (u32, u64, bool),
         outcome: Result<Status, Failure>,
     ) -> Told {
@@ -294,7 +294,7 @@ impl Run {
     /// Goes on after a receive; whether its step has ended.
     pub(super) fn after_receive(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         index: usize,
         from: u32,
@@ -328,7 +328,7 @@ impl Run {
     }
 
     /// Unpacks what was received into packed memory; whether there is nothing to do.
-    fn unpack(&mut self, plan: &Plan, tools: &Tools<'_>, index: usize) -> bool {
+    fn unpack(&mut self, plan: &ExecutorPlan, tools: &Tools<'_>, index: usize) -> bool {
         let flight = &mut self.flights[index];
         let (Some(packed), Some(step)) = (flight.memory.first(), flight.step) else { return true };
         let Action::Receive { into, .. } = plan.schedule.action(step as usize) else { return true };
@@ -344,7 +344,7 @@ impl Run {
     /// Reads whom to blame.
     pub(super) fn hear(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         index: usize,
         from: u32,
         outcome: Result<Status, Failure>,

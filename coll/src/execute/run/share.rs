@@ -18,7 +18,7 @@ use gapless_mem::Region;
 
 use super::{Flight, Phase, Run};
 use crate::call::{Call, Reduction};
-use crate::execute::Plan;
+use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use crate::execute::rows::{Blocks, Rows, Spot};
@@ -39,7 +39,7 @@ struct Share<'s> {
 }
 
 impl<'s> Share<'s> {
-    fn new(plan: &'s Plan, step: u32) -> Option<Share<'s>> {
+    fn new(plan: &'s ExecutorPlan, step: u32) -> Option<Share<'s>> {
         let Action::Share { what, lead, from, into } = plan.schedule.action(step as usize) else {
             return None;
         };
@@ -54,7 +54,7 @@ impl<'s> Share<'s> {
     }
 
     /// The same as a collective of the ranks of the host; `in_place`: of a leader that reads what it writes.
-    fn call(&self, plan: &Plan, in_place: bool) -> Call<'static> {
+    fn call(&self, plan: &ExecutorPlan, in_place: bool) -> Call<'static> {
         let root = self.lead;
         let ranks = self.ranks as u64;
         let len = match self.what {
@@ -86,7 +86,7 @@ pub(super) struct Lies {
 
 impl Run {
     /// Begins to do something together with others.
-    pub(super) fn begin_share(&mut self, plan: &Plan, tools: &mut Tools<'_>, step: u32) {
+    pub(super) fn begin_share(&mut self, plan: &ExecutorPlan, tools: &mut Tools<'_>, step: u32) {
         self.flights.push(Flight::new(step, Phase::Packed));
         let index = self.flights.len() - 1;
         if self.failure.is_none()
@@ -100,7 +100,7 @@ impl Run {
     /// Has packed memory for what lies elsewhere, and starts to pack what is read.
     fn pack_share(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &Tools<'_>,
         index: usize,
         share: &Share<'_>,
@@ -121,7 +121,12 @@ impl Run {
     }
 
     /// What is read is packed: the segment begins. Whether the step has ended.
-    pub(super) fn look_packed(&mut self, plan: &Plan, tools: &mut Tools<'_>, index: usize) -> bool {
+    pub(super) fn look_packed(
+        &mut self,
+        plan: &ExecutorPlan,
+        tools: &mut Tools<'_>,
+        index: usize,
+    ) -> bool {
         match self.flights[index].work.result() {
             None => return false,
             Some(Ok(())) => {}
@@ -154,7 +159,12 @@ impl Run {
     }
 
     /// This rank's part.
-    fn task(&self, plan: &Plan, index: usize, share: &Share<'_>) -> Result<Task, CollError> {
+    fn task(
+        &self,
+        plan: &ExecutorPlan,
+        index: usize,
+        share: &Share<'_>,
+    ) -> Result<Task, CollError> {
         let Lies { read, written, .. } = self.flights[index].lies;
         let typed = |place: &Place, packed: Option<Region>| match (packed, plan.spot(place)) {
             (Some(packed), _) => Blocks::Whole(Typed::contiguous(packed)),
@@ -185,7 +195,7 @@ impl Run {
     /// Goes on with the segment; whether the step has ended.
     pub(super) fn look_sharing(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         index: usize,
     ) -> bool {

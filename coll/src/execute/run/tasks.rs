@@ -7,7 +7,7 @@ use gapless_pml::PmlError;
 
 use super::messages::Told;
 use super::{Flight, Phase, Run};
-use crate::execute::Plan;
+use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use crate::execute::memory::Room;
@@ -19,7 +19,7 @@ use crate::schedule::{Action, Place};
 
 impl Run {
     /// Has all tasks of the schedule expected.
-    pub(super) fn expect_tasks(&mut self, plan: &Plan, tools: &Tools<'_>) {
+    pub(super) fn expect_tasks(&mut self, plan: &ExecutorPlan, tools: &Tools<'_>) {
         let Some(tasks) = &plan.tasks else {
             return self.fail(CollError::NoTasks { operation: plan.schedule.terms.operation });
         };
@@ -46,7 +46,7 @@ impl Run {
         }
     }
 
-    fn fail_task(&mut self, plan: &Plan, rank: u32, fault: TaskFault) {
+    fn fail_task(&mut self, plan: &ExecutorPlan, rank: u32, fault: TaskFault) {
         match fault {
             TaskFault::Lost { process, error } => {
                 self.fail_message(plan, rank, PmlError::PeerLost { rank: process, error });
@@ -58,7 +58,7 @@ impl Run {
     /// A message is about to leave: the tasks that wait for it may come, if it goes to their initiator. A task's step
     /// names the message that says «ready» among those that it waits for. Gives what the message says: where an
     /// accelerator combines them.
-    pub(super) fn open_tasks(&mut self, plan: &Plan, step: u32) -> Vec<u8> {
+    pub(super) fn open_tasks(&mut self, plan: &ExecutorPlan, step: u32) -> Vec<u8> {
         let mut said = Vec::new();
         let Action::Send { to, .. } = plan.schedule.action(step as usize) else { return said };
         let mut followers = match plan.has_tasks {
@@ -83,7 +83,7 @@ impl Run {
     }
 
     /// How many kernels a message of a peer can name: those of the tasks that are put there.
-    pub(super) fn kernels_max(plan: &Plan, peer: u32) -> u64 {
+    pub(super) fn kernels_max(plan: &ExecutorPlan, peer: u32) -> u64 {
         let is_put =
             |action: &Action| matches!(action, Action::Put { to, .. } if super::peer(*to) == peer);
         let puts = plan.schedule.steps().filter(|(action, _)| is_put(action));
@@ -126,7 +126,7 @@ impl Run {
     /// Looks whether a task has ended; whether its step has.
     pub(super) fn look_awaiting(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         index: usize,
         from: u32,
@@ -178,7 +178,7 @@ impl Run {
     /// Begins to put a task.
     pub(super) fn begin_put(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         (to, slot, from): (u32, u32, &Place),
@@ -211,7 +211,7 @@ impl Run {
     /// Puts what has been packed.
     pub(super) fn look_gathering(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         index: usize,
         (to, slot): (u32, u32),
@@ -234,7 +234,7 @@ impl Run {
 
     fn put(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         (to, slot): (u32, u32),
@@ -249,7 +249,7 @@ impl Run {
     /// A task leaves; the step ends when the target has taken it.
     fn leave(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         step: u32,
         (to, slot): (u32, u32),
         payload: Vec<u8>,
@@ -276,7 +276,7 @@ impl Run {
     /// A task without its bytes, and a notice of whom to blame.
     fn put_failure(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         step: u32,
         (to, slot): (u32, u32),
@@ -291,7 +291,7 @@ impl Run {
     /// Looks whether the target has taken a task. If it does not, as its place is for fewer bytes, it gets one without.
     pub(super) fn look_leaving(
         &mut self,
-        plan: &Plan,
+        plan: &ExecutorPlan,
         tools: &mut Tools<'_>,
         index: usize,
         (to, slot, data): (u32, u32, bool),

@@ -22,7 +22,7 @@ use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
 use gapless_sync::mailboxes::ENTRY_BYTES;
 
 use super::buffers::{Described, Lies, UserBuffers};
-use super::pieces::{Piece, SLOTS};
+use super::pieces::{SLOTS, SlotPiece};
 use super::plan::{Content, Round, Span, Then};
 use super::routes::DIRECTORY_ENTRY_BYTES;
 use super::slots::LAST_BYTES;
@@ -136,7 +136,7 @@ impl Area {
     pub(super) fn fill_entry(
         &self,
         buffers: &UserBuffers<impl Described>,
-        piece: &Piece,
+        piece: &SlotPiece,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
@@ -257,7 +257,7 @@ impl SegmentMemory {
     pub(super) fn fill(
         &self,
         buffers: &UserBuffers<impl Described>,
-        piece: &Piece,
+        piece: &SlotPiece,
         (rank, slot): (usize, usize),
         tools: &Tools<'_>,
         work: &mut Work,
@@ -314,7 +314,7 @@ impl SegmentMemory {
     /// Starts to unpack a source into a user's buffer. Lends both until `work` is over.
     pub(super) fn take(
         buffers: &UserBuffers<impl Described>,
-        piece: &Piece,
+        piece: &SlotPiece,
         source: &Stretch,
         tools: &Tools<'_>,
         work: &mut Work,
@@ -336,7 +336,11 @@ impl SegmentMemory {
     }
 
     /// Has the cache fetch the first bytes of where a piece goes, `most` at most; how many, if that is plain memory.
-    pub(super) fn prefetch(buffers: &UserBuffers<impl Described>, piece: &Piece, most: u64) -> u64 {
+    pub(super) fn prefetch(
+        buffers: &UserBuffers<impl Described>,
+        piece: &SlotPiece,
+        most: u64,
+    ) -> u64 {
         let Lies::Plain(region) = buffers.piece(piece) else { return 0 };
         let first = region.sub(0, most.min(region.len())).unwrap_or(region);
         gapless_mem::prefetch_to_write(&first);
@@ -411,7 +415,7 @@ pub(super) unsafe fn fold(
 /// over.
 fn pack(
     buffers: &UserBuffers<impl Described>,
-    piece: &Piece,
+    piece: &SlotPiece,
     into: Region,
     tools: &Tools<'_>,
     work: &mut Work,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use gapless_engine::Typed;
 use gapless_mem::Region;
 
-use super::pieces::{Piece, Plan};
+use super::pieces::{LongPlan, SlotPiece};
 use super::plan::Span;
 use crate::execute::rows::{Blocks, Rows, Spot};
 use crate::schedule::{Buffer, Place};
@@ -101,7 +101,7 @@ impl<R: Described> UserBuffers<R> {
 
     /// Where a piece lies.
     #[inline]
-    pub(super) fn piece(&self, piece: &Piece) -> Lies {
+    pub(super) fn piece(&self, piece: &SlotPiece) -> Lies {
         self.part(piece.buffer, (piece.block, piece.start), piece.range.clone())
     }
 
@@ -141,7 +141,7 @@ impl<R: Described> UserBuffers<R> {
     }
 
     /// What this rank contributes, if that is plain memory and stays as it is while others read it.
-    pub(super) fn contributed(&self, plan: &Plan) -> Option<Region> {
+    pub(super) fn contributed(&self, plan: &LongPlan) -> Option<Region> {
         let (buffer, range) = plan.own_input.as_ref()?;
         self.whole(*buffer)?.sub(range.start, bytes(range)).ok()
     }

@@ -7,7 +7,7 @@
 use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
 use gapless_mem::{Lease, Region};
 
-use super::pieces::Plan;
+use super::pieces::LongPlan;
 use super::slots::among;
 use super::{Place, SegmentMemory, single_copy};
 use crate::execute::error::CollError;
@@ -97,7 +97,7 @@ impl Offered {
 /// The memory of this rank's buffers that the others read where they lie, with keys for all of them. `input`: what it
 /// contributes. `recv`: what it receives into, if that is plain memory.
 pub(super) fn offer(
-    plan: &Plan,
+    plan: &LongPlan,
     (input, recv): (Option<Region>, Option<Region>),
     place: &mut Place<'_>,
     bml: &mut Bml,
@@ -179,7 +179,7 @@ pub(super) struct Direct {
 
 /// Finds the buffers of a rank that its flags name.
 pub(super) fn accept(
-    plan: &Plan,
+    plan: &LongPlan,
     (rank, flags): (usize, u8),
     place: &Place<'_>,
     bml: &mut Bml,

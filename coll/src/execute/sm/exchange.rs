@@ -24,11 +24,11 @@ use gapless_sync::mailboxes::{Moment, Readers};
 use super::act::Stretch;
 use super::buffers::UserBuffers;
 use super::direct::{self, Side};
-use super::pieces::{Piece, done, exposed};
+use super::pieces::{SlotPiece, done, exposed};
 use super::plan::LONG;
-use super::routes::{self, Cell, Plan, window};
+use super::routes::{self, Cell, ExchangePlan, window};
 use super::slots::{Filled, Slots};
-use super::state_machine::{Next, Progress, Stage, StateMachine};
+use super::state_machine::{Next, Progress, SmStage, StateMachine};
 use super::{AT_ONCE_MAX, Place, SegmentMemory, single_copy};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
@@ -38,7 +38,7 @@ use crate::execute::error::CollError;
 pub(super) struct Exchange {
     /// The first: with it ends what engines do.
     progress: Progress,
-    plan: Plan,
+    plan: ExchangePlan,
     buffers: UserBuffers,
     /// How many there are for this rank; known when it has met those that send to it.
     fragments: u64,
@@ -82,17 +82,17 @@ impl StateMachine for Exchange {
 
     fn step(
         &mut self,
-        stage: Stage,
+        stage: SmStage,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError> {
         match stage {
-            Stage::Fresh => Ok(self.begin(place, tools)),
-            Stage::Waiting => self.expose(place, tools),
-            Stage::Exposing => Ok(Some(self.exposed(place, tools))),
-            Stage::Gathering => self.meet(place, tools),
-            Stage::Collecting => self.collect(place, tools),
-            _ => Ok(Some(self.turn(place, tools))),
+            SmStage::Fresh => Ok(self.begin(place, tools)),
+            SmStage::Waiting => self.expose(place, tools),
+            SmStage::Exposing => Ok(Some(self.exposed(place, tools))),
+            SmStage::Gathering => self.meet(place, tools),
+            SmStage::Collecting => self.collect(place, tools),
+            _ => Ok(Some(self.next_fragment(place, tools))),
         }
     }
 
@@ -115,7 +115,7 @@ impl Exchange {
     /// An exchange that begins in this round. `is_plain`: what is sent is plain memory, and what goes to this rank
     /// itself has no cell.
     pub(super) fn new(
-        plan: Plan,
+        plan: ExchangePlan,
         (buffers, is_plain): (UserBuffers, bool),
         (ranks, round): (usize, u64),
         slots: &Slots,
@@ -159,14 +159,14 @@ impl Exchange {
         }
         if !self.plan.is_inline() {
             (self.is_direct, self.by_single_copy) = self.offer(place, tools.pml.bml_mut());
-            return Some(Stage::Waiting);
+            return Some(SmStage::Waiting);
         }
         for piece in self.plan.inline_pieces() {
             let packed =
                 place.area.fill_entry(&self.buffers, &piece, tools, &mut self.progress.work);
             self.progress.work.started(packed);
         }
-        Some(Stage::Exposing)
+        Some(SmStage::Exposing)
     }
 
     /// Whether others read what this rank sends where it lies, and whether by the kernel: it writes a key for each that
@@ -214,7 +214,7 @@ impl Exchange {
     /// Fills the slot, once it is free, if there is something left to send.
     fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         if self.progress.fragment >= self.sends() {
-            return Ok(Some(Stage::Exposing));
+            return Ok(Some(SmStage::Exposing));
         }
         let own = (place.rank(), self.progress.slot(self.progress.first));
         let filled = Filled {
@@ -235,16 +235,16 @@ impl Exchange {
                 place.shared.fill(&self.buffers, &piece, own, tools, &mut self.progress.work);
             self.progress.work.started(packed);
         }
-        Ok(Some(Stage::Exposing))
+        Ok(Some(SmStage::Exposing))
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
         if self.progress.fragment > 0 {
             if self.progress.fragment < self.sends() {
                 self.progress.report(place, tools, exposed(self.progress.fragment));
             }
-            return Stage::Collecting;
+            return SmStage::Collecting;
         }
         self.progress.publish_first();
         if let Some(readers) = self.plan.readers() {
@@ -252,7 +252,7 @@ impl Exchange {
             place.mailbox.publish(&place.mailboxes, LONG, entry, readers);
             place.wake(tools.pml, readers);
         }
-        Stage::Gathering
+        SmStage::Gathering
     }
 
     /// Beginning with the next rank, so that not all read the same slot at once.
@@ -278,7 +278,7 @@ impl Exchange {
         });
         self.fragments = fragments.max().unwrap_or(0).max(self.sends()).max(1);
         self.progress.at = 0;
-        Ok(Some(Stage::Collecting))
+        Ok(Some(SmStage::Collecting))
     }
 
     /// Reads what this rank gets.
@@ -355,7 +355,7 @@ impl Exchange {
                     }
                     let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
                     let pieces = self.plan.output(rank, 0..expected, 0);
-                    let key = (process, &key, |piece: &Piece| piece.at);
+                    let key = (process, &key, |piece: &SlotPiece| piece.at);
                     match self.progress.read_single_copy(&self.buffers, pieces, key, tools) {
                         Ok(true) => {}
                         Ok(false) => return Ok(None),
@@ -369,7 +369,7 @@ impl Exchange {
             }
             self.progress.at += 1;
         }
-        Ok(Some(Stage::Unpacking))
+        Ok(Some(SmStage::Unpacking))
     }
 
     /// Where what this rank sends to itself lies, if that does not go at once.
@@ -382,16 +382,16 @@ impl Exchange {
     }
 
     /// A fragment is over.
-    fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+    fn next_fragment(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
         self.progress.fragment += 1;
         if self.progress.fragment < self.fragments {
             if self.progress.fragment >= self.sends() {
                 // Who still sends says so with the next fragment.
                 self.progress.report(place, tools, done(self.progress.fragment - 1));
             }
-            return Stage::Waiting;
+            return SmStage::Waiting;
         }
         self.progress.end(place, tools);
-        Stage::Revoking
+        SmStage::Revoking
     }
 }

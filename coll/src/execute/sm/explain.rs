@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use gapless_sync::mailboxes::Readers;
 
-use super::pieces::{self, Piece, SLOTS};
+use super::pieces::{self, SLOTS, SlotPiece};
 use super::plan::{self, Content, Round, Span, Then};
 use super::{SharedSegment, routes};
 use crate::schedule::Buffer;
@@ -22,9 +22,9 @@ pub struct Explanation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Explained {
-    Short(plan::Plan),
-    Long(pieces::Plan),
-    Exchange(routes::Plan),
+    Short(plan::ShortPlan),
+    Long(pieces::LongPlan),
+    Exchange(routes::ExchangePlan),
 }
 
 impl SharedSegment {
@@ -40,12 +40,12 @@ impl SharedSegment {
         call.check(rank, ranks)?;
         let plan = match () {
             () if plan::fits(call, ranks) => {
-                Some(Explained::Short(plan::Plan::new(call, rank, ranks)))
+                Some(Explained::Short(plan::ShortPlan::new(call, rank, ranks)))
             }
             () if routes::fits(call, ranks) => {
-                routes::Plan::new(call, rank, ranks, true).map(Explained::Exchange)
+                routes::ExchangePlan::new(call, rank, ranks, true).map(Explained::Exchange)
             }
-            () => pieces::Plan::new(call, rank, ranks).map(Explained::Long),
+            () => pieces::LongPlan::new(call, rank, ranks).map(Explained::Long),
         };
         Ok(plan.map(|plan| Explanation { rank, ranks, plan }))
     }
@@ -105,12 +105,12 @@ fn part(round: &Round, rank: usize) -> Range<usize> {
     round.part(rank)
 }
 
-fn length(piece: &Piece) -> u64 {
+fn length(piece: &SlotPiece) -> u64 {
     piece.range.end - piece.range.start
 }
 
 /// What a rank puts into its slot: what only it reads stays where it is, unless it might be replaced there.
-fn fills(plan: &pieces::Plan, fragment: u64) -> impl Iterator<Item = Piece> + '_ {
+fn fills(plan: &pieces::LongPlan, fragment: u64) -> impl Iterator<Item = SlotPiece> + '_ {
     let pieces = plan.input(fragment, plan.own_input.is_none());
     pieces.filter(|_| plan.exposes())
 }
@@ -138,7 +138,7 @@ impl Lines<'_, '_> {
         writeln!(self.f, "{:>3}  {what}", self.next - 1)
     }
 
-    fn short(&mut self, of: &Explanation, plan: &plan::Plan) -> fmt::Result {
+    fn short(&mut self, of: &Explanation, plan: &plan::ShortPlan) -> fmt::Result {
         let rounds: Vec<_> = plan.rounds.iter().flatten().collect();
         let count = if rounds.len() == 1 { "one round" } else { "two rounds" };
         writeln!(
@@ -188,7 +188,7 @@ impl Lines<'_, '_> {
         }
     }
 
-    fn long(&mut self, of: &Explanation, plan: &pieces::Plan) -> fmt::Result {
+    fn long(&mut self, of: &Explanation, plan: &pieces::LongPlan) -> fmt::Result {
         let (slot, fragments) = (plan.slot(), plan.fragments);
         let count = if fragments == 1 {
             "one fragment".to_owned()
@@ -218,7 +218,7 @@ impl Lines<'_, '_> {
         )
     }
 
-    fn exchange(&mut self, of: &Explanation, plan: &routes::Plan) -> fmt::Result {
+    fn exchange(&mut self, of: &Explanation, plan: &routes::ExchangePlan) -> fmt::Result {
         let fragments = match plan.sends {
             0 | 1 => String::new(),
             more => format!(", {more} fragments"),
@@ -243,7 +243,12 @@ impl Lines<'_, '_> {
         Ok(())
     }
 
-    fn fragment(&mut self, of: &Explanation, plan: &pieces::Plan, fragment: u64) -> fmt::Result {
+    fn fragment(
+        &mut self,
+        of: &Explanation,
+        plan: &pieces::LongPlan,
+        fragment: u64,
+    ) -> fmt::Result {
         for piece in fills(plan, fragment) {
             let bytes = piece.at..piece.at + length(&piece);
             let whom = told(plan.readers());
@@ -293,7 +298,7 @@ fn spanned(span: &Span) -> String {
     named(*buffer, *block, &(range.start as u64..range.end as u64))
 }
 
-fn placed(piece: &Piece) -> String {
+fn placed(piece: &SlotPiece) -> String {
     named(piece.buffer, piece.block, &(piece.start..piece.start + length(piece)))
 }
 

@@ -17,8 +17,8 @@ use gapless_sync::mailboxes::{Flag, Mailbox, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
 use super::long::{Long, Tried};
-use super::plan::{self, Plan, Round, Span, Then};
-use super::short::Stage;
+use super::plan::{self, Round, ShortPlan, Span, Then};
+use super::short::ShortStage;
 use super::subgroup::Subgroup;
 use super::task::Way;
 use super::{Area, SharedSegment, act, pieces, routes};
@@ -69,13 +69,13 @@ impl Known {
         }
         let fold = combine.as_ref().and_then(Combine::fold);
         let (way, is_tried) = if plan::fits(call, ranks) {
-            let plan = Plan::new(call, rank, ranks);
+            let plan = ShortPlan::new(call, rank, ranks);
             let alike = plan.rounds.iter().flatten().all(|round| round.entries.are_alike());
             (Way::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
         } else if routes::fits(call, ranks) {
             return None;
         } else {
-            let plan = pieces::Plan::new(call, rank, ranks)?;
+            let plan = pieces::LongPlan::new(call, rank, ranks)?;
             let folds = call.reduction().is_none() || fold.is_some();
             let is_tried =
                 folds && !plan.is_scan() && !plan.may_lengthen() && plan.volume() <= VOLUME_MAX;
@@ -101,7 +101,7 @@ pub(super) struct Halfway {
     pub(super) began: u64,
     /// Rounds that are over.
     pub(super) rounds: usize,
-    pub(super) stage: Stage,
+    pub(super) stage: ShortStage,
 }
 
 /// Where a part of a buffer lies. `None`: there is no such part, and none is needed.
@@ -189,7 +189,7 @@ impl SharedSegment {
     fn attempt_long(
         &mut self,
         number: u64,
-        (plan, known): (&pieces::Plan, &Known),
+        (plan, known): (&pieces::LongPlan, &Known),
         (send, recv): (Option<Region>, Option<Region>),
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,
@@ -232,7 +232,7 @@ struct At<'p> {
 }
 
 /// Where a collective stopped: after so many rounds, in this stage.
-type Stopped = (usize, Stage);
+type Stopped = (usize, ShortStage);
 
 impl At<'_> {
     #[inline]
@@ -285,7 +285,7 @@ impl At<'_> {
             let kept = input.is_none_or(|input| unsafe { self.area.fill(&input) }.is_ok());
             // `part` has found memory that the CPU may touch, as long as the plan says: no longer than an entry.
             debug_assert!(kept, "plain memory of this rank");
-            return Err((0, Stage::Reading));
+            return Err((0, ShortStage::Reading));
         }
         if !round.part(self.subgroup.local_rank()).is_empty() && !round.sources.is_empty() {
             // SAFETY: the caller's promise.
@@ -304,7 +304,7 @@ impl At<'_> {
     fn is_intact(&self, round: &Round, number: usize) -> Result<(), Stopped> {
         match self.mailbox.was_excused(&self.mailboxes, round.sources.clone()) {
             None => Ok(()),
-            Some(_) => Err((number, Stage::Reading)),
+            Some(_) => Err((number, ShortStage::Reading)),
         }
     }
 
@@ -397,14 +397,14 @@ impl At<'_> {
     ) -> Result<(), Stopped> {
         // SAFETY: the caller's promise.
         if input.is_some_and(|input| unsafe { self.area.fill(&input) }.is_err()) {
-            return Err((0, Stage::Fresh));
+            return Err((0, ShortStage::Fresh));
         }
         let me = self.subgroup.local_rank();
         for (number, round) in rounds.iter().flatten().enumerate() {
             let Round { publish, sources, .. } = round;
             if let Some((content, readers)) = *publish {
                 if number > 0 && self.mailbox.blocked_by(&self.mailboxes).is_some() {
-                    return Err((number, Stage::Publishing));
+                    return Err((number, ShortStage::Publishing));
                 }
                 self.mailbox.publish(
                     &self.mailboxes,
@@ -415,7 +415,7 @@ impl At<'_> {
                 self.wake(readers);
             }
             if !self.all_there(round, look) {
-                return Err((number, Stage::Reading));
+                return Err((number, ShortStage::Reading));
             }
             for source in sources.clone() {
                 if source == me {

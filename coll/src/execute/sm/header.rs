@@ -3,17 +3,17 @@
 use gapless_sync::mailboxes::Flag;
 
 use super::Place;
-use super::pieces::{Plan, SLOTS};
+use super::pieces::{LongPlan, SLOTS};
 use super::plan::{FAILED, LONG};
 use crate::Operation;
 use crate::execute::error::{CollError, NOTICE_BYTES};
 
-/// Bytes of the header: the operation, which slot comes first, which buffers can be mapped, the root, how long the vector
-/// or a block is ([`Plan::told_bytes`]), and what stands for the lengths of blocks ([`Plan::digest`]).
+/// Bytes of the header: the operation, which slot comes first, which buffers can be mapped, the root, how long the
+/// vector or a block is ([`LongPlan::told_bytes`]), and what stands for the lengths of blocks ([`LongPlan::digest`]).
 pub(super) const HEADER_BYTES: usize = 24;
 
 /// The header of a rank that calls this.
-pub(super) fn header(plan: &Plan, me: usize, first: usize, flags: u8) -> [u8; HEADER_BYTES] {
+pub(super) fn header(plan: &LongPlan, me: usize, first: usize, flags: u8) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[0] = plan.operation().code();
     bytes[1] = u8::try_from(first).unwrap_or(0);
@@ -25,7 +25,7 @@ pub(super) fn header(plan: &Plan, me: usize, first: usize, flags: u8) -> [u8; HE
 }
 
 /// The root, or a rank that there is not.
-fn root(plan: &Plan) -> u32 {
+fn root(plan: &LongPlan) -> u32 {
     plan.root().and_then(|root| u32::try_from(root).ok()).unwrap_or(u32::MAX)
 }
 
@@ -65,7 +65,7 @@ pub(super) fn notice(source: usize, place: &Place<'_>) -> CollError {
 
 /// What a rank's header says, if it calls what this one calls.
 pub(super) fn agree(
-    plan: &Plan,
+    plan: &LongPlan,
     source: usize,
     flag: Flag,
     place: &Place<'_>,

@@ -31,10 +31,10 @@ use gapless_sync::mailboxes::{Moment, Readers};
 use super::act::Stretch;
 use super::direct::{self, Both, Direct};
 use super::header::{agree, header};
-use super::pieces::{Plan, combined, done, exposed};
+use super::pieces::{LongPlan, combined, done, exposed};
 use super::plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
-use super::state_machine::{Carried, Next, Progress, Stage, StateMachine};
+use super::state_machine::{Carried, Next, Progress, SmStage, StateMachine};
 use super::{AT_ONCE_MAX, Place, SegmentMemory};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
@@ -82,18 +82,18 @@ impl<T: Terms> StateMachine for Long<T> {
     #[inline]
     fn step(
         &mut self,
-        stage: Stage,
+        stage: SmStage,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError> {
         match stage {
-            Stage::Fresh => Ok(self.begin(place, tools)),
-            Stage::Waiting => self.expose(place, tools),
-            Stage::Exposing => Ok(Some(self.exposed(place, tools))),
-            Stage::Gathering => self.gather(place, tools),
-            Stage::Combining => Ok(Some(self.combined_all(place, tools))),
-            Stage::Collecting => self.collect(place, tools),
-            _ => Ok(Some(self.turn(place, tools))),
+            SmStage::Fresh => Ok(self.begin(place, tools)),
+            SmStage::Waiting => self.expose(place, tools),
+            SmStage::Exposing => Ok(Some(self.exposed(place, tools))),
+            SmStage::Gathering => self.gather(place, tools),
+            SmStage::Combining => Ok(Some(self.combined_all(place, tools))),
+            SmStage::Collecting => self.collect(place, tools),
+            _ => Ok(Some(self.next_fragment(place, tools))),
         }
     }
 
@@ -228,7 +228,7 @@ impl<T: Terms> Long<T> {
         self.theirs.get(rank)?.as_ref()
     }
 
-    fn plan(&self) -> &Plan {
+    fn plan(&self) -> &LongPlan {
         self.terms.plan()
     }
 
@@ -250,11 +250,11 @@ impl<T: Terms> Long<T> {
             tools.pml.bml_mut(),
         );
         (self.flags, self.own) = (offered.flags(), offered.own);
-        Some(Stage::Waiting)
+        Some(SmStage::Waiting)
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
         if self.progress.publish_first() {
             self.progress.report(place, tools, exposed(self.progress.fragment));
         } else {
@@ -266,9 +266,9 @@ impl<T: Terms> Long<T> {
     }
 
     /// What comes once this fragment's bytes are there.
-    fn next(&self) -> Stage {
+    fn next(&self) -> SmStage {
         let gathers = self.slice.is_some() || self.plan().is_scan();
-        if gathers { Stage::Gathering } else { Stage::Collecting }
+        if gathers { SmStage::Gathering } else { SmStage::Collecting }
     }
 
     /// Fills the slot, once it is free, if it is needed.
@@ -299,7 +299,7 @@ impl<T: Terms> Long<T> {
             self.progress.work.started(place.shared.say_slept(own, self.progress.slept));
         }
         let is_filled = self.progress.work.is_done();
-        Ok(Some(if is_filled { self.exposed(place, tools) } else { Stage::Exposing }))
+        Ok(Some(if is_filled { self.exposed(place, tools) } else { SmStage::Exposing }))
     }
 
     /// Whether this rank combines in its slot what it alone needs: buffers that are not plain memory.
@@ -338,16 +338,16 @@ impl<T: Terms> Long<T> {
             self.progress.work.started(combined);
         }
         if !self.progress.work.is_done() {
-            return Ok(Some(Stage::Combining));
+            return Ok(Some(SmStage::Combining));
         }
         self.intact(place)?;
         Ok(Some(self.combined_all(place, tools)))
     }
 
     /// Tells the others that this rank's slice is combined.
-    fn combined_all(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+    fn combined_all(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
         self.progress.report(place, tools, combined(self.progress.fragment));
-        Stage::Collecting
+        SmStage::Collecting
     }
 
     /// While it waits: has the cache fetch where this rank will write.
@@ -508,10 +508,10 @@ impl<T: Terms> Long<T> {
             self.progress.at += 1;
         }
         if !self.progress.work.is_done() {
-            return Ok(Some(Stage::Unpacking));
+            return Ok(Some(SmStage::Unpacking));
         }
         self.intact(place)?;
-        Ok(Some(self.turn(place, tools)))
+        Ok(Some(self.next_fragment(place, tools)))
     }
 
     /// Whether fragments may get longer. All ranks agree once they have met: it depends on what all know by then.
@@ -535,7 +535,7 @@ impl<T: Terms> Long<T> {
     }
 
     /// A fragment is over.
-    fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+    fn next_fragment(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
         self.lengthen(place);
         self.progress.fragment += 1;
         if self.progress.fragment < self.plan().fragments && !self.is_over_early(place) {
@@ -543,13 +543,13 @@ impl<T: Terms> Long<T> {
                 // Whoever does says so with the next fragment.
                 self.progress.report(place, tools, done(self.progress.fragment - 1));
             }
-            return Stage::Waiting;
+            return SmStage::Waiting;
         }
         self.progress.end(place, tools);
         if self.plan().together() && self.others + 1 == self.ranks {
             place.mailbox.all_began(self.progress.round);
         }
-        if self.own.is_empty() { Stage::Over } else { Stage::Revoking }
+        if self.own.is_empty() { SmStage::Over } else { SmStage::Revoking }
     }
 
     /// Whether a rank has come so far.

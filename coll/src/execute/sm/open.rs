@@ -61,7 +61,7 @@ pub struct Opening {
     tickets: Vec<Arc<Ticket>>,
     /// Whether this rank is for it.
     willing: bool,
-    stage: Stage,
+    stage: OpeningStage,
     /// What is under way.
     exchange: Option<Exchange>,
     /// Whether all are registered for asymmetric fences.
@@ -73,7 +73,7 @@ pub struct Opening {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum OpeningStage {
     Asking,
     Giving,
     Answering,
@@ -156,7 +156,7 @@ impl Opening {
             wake_tag,
             tickets,
             willing,
-            stage: if fits { Stage::Asking } else { Stage::Over },
+            stage: if fits { OpeningStage::Asking } else { OpeningStage::Over },
             exchange: None,
             asymmetric: false,
             shared: None,
@@ -201,30 +201,32 @@ impl Opening {
                 };
                 let exchange = self.exchange.take();
                 if let Err(error @ CollError::Abandoned) = result {
-                    self.stage = Stage::Over;
+                    self.stage = OpeningStage::Over;
                     return Poll::Ready(Err(error));
                 }
                 let received = exchange.filter(|_| result.is_ok()).and_then(|it| it.recv);
                 self.exchanged(pml, received);
             }
             let begun = match self.stage {
-                Stage::Asking => self.gather(u8::from(membarrier::register())),
-                Stage::Giving => self.give(pml),
-                Stage::Answering => self.gather(u8::from(self.willing && self.shared.is_some())),
-                Stage::Telling => self.tell(),
-                Stage::Verdict => match self.verdict(pml) {
+                OpeningStage::Asking => self.gather(u8::from(membarrier::register())),
+                OpeningStage::Giving => self.give(pml),
+                OpeningStage::Answering => {
+                    self.gather(u8::from(self.willing && self.shared.is_some()))
+                }
+                OpeningStage::Telling => self.tell(),
+                OpeningStage::Verdict => match self.verdict(pml) {
                     None => return Poll::Pending,
                     Some(segment) => {
-                        self.stage = Stage::Over;
+                        self.stage = OpeningStage::Over;
                         return Poll::Ready(Ok(segment));
                     }
                 },
-                Stage::Over => return Poll::Ready(Ok(None)),
+                OpeningStage::Over => return Poll::Ready(Ok(None)),
             };
             match begun {
                 Ok(exchange) => self.exchange = Some(exchange),
                 Err(error) => {
-                    self.stage = Stage::Over;
+                    self.stage = OpeningStage::Over;
                     return Poll::Ready(Err(error));
                 }
             }
@@ -237,18 +239,18 @@ impl Opening {
             received.as_ref().is_some_and(|bytes| (0..ranks).all(|rank| bytes.byte(rank) == 1))
         };
         match self.stage {
-            Stage::Asking => {
+            OpeningStage::Asking => {
                 self.asymmetric = self.me == LEADER && all_say_yes(self.ranks);
-                self.stage = Stage::Giving;
+                self.stage = OpeningStage::Giving;
             }
-            Stage::Giving => {
+            OpeningStage::Giving => {
                 if self.me != LEADER {
                     let key: Option<[u8; KEY_BYTES]> = received.as_ref().map(Memory::head);
                     self.shared = key.and_then(|key| self.map(pml, key));
                 }
-                self.stage = Stage::Answering;
+                self.stage = OpeningStage::Answering;
             }
-            Stage::Answering => {
+            OpeningStage::Answering => {
                 if self.me == LEADER
                     && let Some((shared, _)) = &self.shared
                 {
@@ -259,10 +261,10 @@ impl Opening {
                     };
                     shared.mailboxes().head().store(word, Ordering::Release);
                 }
-                self.stage = Stage::Telling;
+                self.stage = OpeningStage::Telling;
             }
-            Stage::Telling => self.stage = Stage::Verdict,
-            Stage::Verdict | Stage::Over => {}
+            OpeningStage::Telling => self.stage = OpeningStage::Verdict,
+            OpeningStage::Verdict | OpeningStage::Over => {}
         }
     }
 

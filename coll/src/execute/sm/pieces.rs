@@ -65,7 +65,7 @@ fn whole_bytes(ranks: usize) -> u64 {
 
 /// Bytes of a user's buffer, and where they lie in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct SlotPiece {
     pub(super) buffer: Buffer,
     /// The block that they lie in, and where they begin there.
     pub(super) block: usize,
@@ -76,7 +76,7 @@ pub(super) struct Piece {
     pub(super) at: u64,
 }
 
-impl Piece {
+impl SlotPiece {
     pub(super) fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
@@ -84,7 +84,7 @@ impl Piece {
 
 /// How the bytes of a rank's slot belong to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum SlotShape {
     /// Everybody who reads it reads all of it.
     Whole,
     /// A piece for each rank.
@@ -95,25 +95,25 @@ enum Shape {
     Vectors,
 }
 
-impl Shape {
+impl SlotShape {
     /// Bytes of a slot that are used.
     fn slot(self, ranks: usize) -> u64 {
         match self {
-            Shape::Pieces => pieces_bytes(ranks),
-            Shape::Whole | Shape::Slices | Shape::Vectors => whole_bytes(ranks),
+            SlotShape::Pieces => pieces_bytes(ranks),
+            SlotShape::Whole | SlotShape::Slices | SlotShape::Vectors => whole_bytes(ranks),
         }
     }
 }
 
 /// One rank's part of a long collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct LongPlan {
     operation: Operation,
     /// The call, with blocks that are all as long as the longest.
     call: Call<'static>,
     me: usize,
     ranks: usize,
-    shape: Shape,
+    shape: SlotShape,
     /// Bytes of the vector, or of the longest block.
     len: u64,
     /// The blocks of all ranks. Vectors are as long as a block.
@@ -173,26 +173,26 @@ fn blocks(call: &Call<'_>, ranks: usize) -> Option<Row> {
     (lens.len() == ranks).then(|| Row::each(lens))
 }
 
-impl Plan {
+impl LongPlan {
     /// What rank `me` does in a call that goes through slots; `None`: it does not. All ranks agree, because they agree
     /// on what this depends on.
-    pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize) -> Option<Plan> {
+    pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize) -> Option<LongPlan> {
         let (operation, blocks) = (call.operation(), blocks(call, ranks)?);
         let call = call.evened()?;
         let shape = match call {
-            Call::Bcast { .. } | Call::Gather { .. } | Call::Allgather { .. } => Shape::Whole,
+            Call::Bcast { .. } | Call::Gather { .. } | Call::Allgather { .. } => SlotShape::Whole,
             Call::Scatter { .. } | Call::Alltoall { .. } | Call::ReduceScatterBlock { .. } => {
-                Shape::Pieces
+                SlotShape::Pieces
             }
             Call::Reduce { len, .. } | Call::Allreduce { len, .. }
                 if ranks == 2 && len <= VECTORS_MAX =>
             {
-                Shape::Vectors
+                SlotShape::Vectors
             }
             Call::Reduce { .. }
             | Call::Allreduce { .. }
             | Call::Scan { .. }
-            | Call::Exscan { .. } => Shape::Slices,
+            | Call::Exscan { .. } => SlotShape::Slices,
             _ => return None,
         };
         let len = call.bytes().filter(|len| *len > 0)?;
@@ -206,23 +206,23 @@ impl Plan {
         let share_max = if is_pair { FRAGMENT_PAIR } else { FRAGMENT_MAX };
         let share = share.clamp(FRAGMENT_MIN, share_max).min(slot);
         let most = match (shape, &call) {
-            (Shape::Whole, Call::Bcast { .. }) => share,
-            (Shape::Whole, _) => slot,
-            (Shape::Vectors, Call::Reduce { .. }) => share.max(grain) / grain * grain,
-            (Shape::Vectors, _) => slot / grain * grain,
-            (Shape::Pieces, _) => slot / ranks as u64 / grain * grain,
-            (Shape::Slices, _) => {
+            (SlotShape::Whole, Call::Bcast { .. }) => share,
+            (SlotShape::Whole, _) => slot,
+            (SlotShape::Vectors, Call::Reduce { .. }) => share.max(grain) / grain * grain,
+            (SlotShape::Vectors, _) => slot / grain * grain,
+            (SlotShape::Pieces, _) => slot / ranks as u64 / grain * grain,
+            (SlotShape::Slices, _) => {
                 (slot / ranks as u64 / grain).checked_mul(ranks as u64 * grain)?
             }
         };
         let whole = len.checked_next_multiple_of(grain)?;
-        let step = if shape == Shape::Pieces { whole.min(most) } else { most };
+        let step = if shape == SlotShape::Pieces { whole.min(most) } else { most };
         let fragments = len.checked_div(step)? + u64::from(!len.is_multiple_of(step));
         if step > slot {
             return None;
         }
         let fits = fragments.checked_mul(3)? < u64::from(STEP_MAX);
-        let mut plan = Plan {
+        let mut plan = LongPlan {
             operation,
             call,
             me,
@@ -261,7 +261,7 @@ impl Plan {
     /// differ, or of all that it contributes, if these are blocks that differ.
     pub(super) fn told_bytes(&self, rank: usize) -> u64 {
         match (&self.blocks, self.shape) {
-            (Row::Each { .. }, Shape::Pieces) => self.blocks.len(),
+            (Row::Each { .. }, SlotShape::Pieces) => self.blocks.len(),
             _ => self.block_bytes(rank),
         }
     }
@@ -269,7 +269,7 @@ impl Plan {
     /// Stands for the lengths of blocks, if each rank contributes blocks that differ.
     pub(super) fn digest(&self) -> u64 {
         match (&self.blocks, self.shape) {
-            (Row::Each { ends }, Shape::Pieces) => digest(ends),
+            (Row::Each { ends }, SlotShape::Pieces) => digest(ends),
             _ => 0,
         }
     }
@@ -330,7 +330,7 @@ impl Plan {
         match self.call {
             Call::Bcast { .. } | Call::Scatter { .. } => is_root,
             Call::Gather { .. } => !(is_root && self.in_place()),
-            Call::Reduce { .. } if self.shape == Shape::Vectors => !is_root,
+            Call::Reduce { .. } if self.shape == SlotShape::Vectors => !is_root,
             _ => true,
         }
     }
@@ -339,7 +339,7 @@ impl Plan {
     pub(super) fn readers(&self) -> Readers {
         match self.call {
             Call::Gather { root, .. } => Readers::One(root),
-            Call::Reduce { root, .. } if self.shape == Shape::Vectors => Readers::One(root),
+            Call::Reduce { root, .. } if self.shape == SlotShape::Vectors => Readers::One(root),
             _ => Readers::All,
         }
     }
@@ -350,7 +350,7 @@ impl Plan {
     pub(super) fn has_own_readers(&self) -> bool {
         match self.call {
             Call::Bcast { .. } => false,
-            _ => !self.reduces() && (self.shape == Shape::Pieces || self.ranks == 2),
+            _ => !self.reduces() && (self.shape == SlotShape::Pieces || self.ranks == 2),
         }
     }
 
@@ -376,7 +376,7 @@ impl Plan {
     pub(super) fn together(&self) -> bool {
         match self.call {
             Call::Bcast { .. } | Call::Scatter { .. } | Call::Gather { .. } => false,
-            Call::Reduce { .. } => self.shape != Shape::Vectors,
+            Call::Reduce { .. } => self.shape != SlotShape::Vectors,
             _ => true,
         }
     }
@@ -398,12 +398,12 @@ impl Plan {
         let window = self.window(fragment, rank);
         let bytes = window.end - window.start;
         match self.shape {
-            Shape::Pieces => {
+            SlotShape::Pieces => {
                 let at = rank as u64 * self.step;
                 return at..at + bytes;
             }
-            Shape::Vectors => return 0..bytes,
-            Shape::Whole | Shape::Slices => {}
+            SlotShape::Vectors => return 0..bytes,
+            SlotShape::Whole | SlotShape::Slices => {}
         }
         let each = if bytes == self.step { self.slices.0 } else { self.slices.1 };
         let at = |rank: u64| (rank * each).min(bytes);
@@ -413,17 +413,17 @@ impl Plan {
     /// Bytes that a rank contributes, if it does.
     pub(super) fn input_bytes(&self, rank: usize) -> u64 {
         match self.shape {
-            Shape::Pieces => self.blocks.checked_len().unwrap_or(u64::MAX),
-            Shape::Whole | Shape::Slices | Shape::Vectors => self.block_bytes(rank),
+            SlotShape::Pieces => self.blocks.checked_len().unwrap_or(u64::MAX),
+            SlotShape::Whole | SlotShape::Slices | SlotShape::Vectors => self.block_bytes(rank),
         }
     }
 
     fn find_own_input(&self) -> Option<(Buffer, Range<u64>)> {
         let replaced = match self.shape {
-            Shape::Pieces => self.root().is_none(),
+            SlotShape::Pieces => self.root().is_none(),
             // The other rank reads it while this one writes results.
-            Shape::Vectors => self.exposes(),
-            Shape::Whole | Shape::Slices => false,
+            SlotShape::Vectors => self.exposes(),
+            SlotShape::Whole | SlotShape::Slices => false,
         };
         let needed = self.exposes() || self.combines(0).is_some();
         if !needed || self.in_place() && replaced || self.is_scan() {
@@ -438,11 +438,11 @@ impl Plan {
     pub(super) fn position(&self, fragment: u64, at: u64) -> u64 {
         let start = self.begun(fragment);
         match self.shape {
-            Shape::Pieces => {
+            SlotShape::Pieces => {
                 let block = usize::try_from(at / self.step).unwrap_or(usize::MAX);
                 self.blocks.range(block.min(self.ranks - 1)).start + start + at % self.step
             }
-            Shape::Whole | Shape::Slices | Shape::Vectors => start + at,
+            SlotShape::Whole | SlotShape::Slices | SlotShape::Vectors => start + at,
         }
     }
 
@@ -465,26 +465,26 @@ impl Plan {
         match self.call {
             Call::ReduceScatterBlock { .. } => true,
             Call::Reduce { root, .. } => root == self.me,
-            Call::Allreduce { .. } => self.shape == Shape::Vectors,
+            Call::Allreduce { .. } => self.shape == SlotShape::Vectors,
             _ => false,
         }
     }
 
     /// Whether each rank receives its slice of the result, which others get from it.
     pub(super) fn shares_results(&self) -> bool {
-        matches!(self.call, Call::Allreduce { .. }) && self.shape != Shape::Vectors
+        matches!(self.call, Call::Allreduce { .. }) && self.shape != SlotShape::Vectors
     }
 
     /// Where in its slot a rank combines what it has no other place for.
     pub(super) fn in_slot(&self, slice: &Range<u64>) -> Range<u64> {
         // The other rank reads what lies before that.
-        let skipped = if self.shape == Shape::Vectors { self.slot() } else { 0 };
+        let skipped = if self.shape == SlotShape::Vectors { self.slot() } else { 0 };
         slice.start + skipped..slice.end + skipped
     }
 
     /// What this rank puts into its slot: `all`, or only what others read.
-    pub(super) fn input(&self, fragment: u64, all: bool) -> impl Iterator<Item = Piece> + '_ {
-        let blocks = if self.shape == Shape::Pieces { self.ranks } else { 1 };
+    pub(super) fn input(&self, fragment: u64, all: bool) -> impl Iterator<Item = SlotPiece> + '_ {
+        let blocks = if self.shape == SlotShape::Pieces { self.ranks } else { 1 };
         let received = match self.call {
             // Its root has but one buffer.
             Call::Bcast { .. } => true,
@@ -500,12 +500,12 @@ impl Plan {
             let index = half / 2;
             let block = if own { self.me } else { index };
             let first = self.blocks.range(block).start;
-            let rank = if self.shape == Shape::Pieces { index } else { self.me };
+            let rank = if self.shape == SlotShape::Pieces { index } else { self.me };
             let (window, at) = (self.window(fragment, rank), index as u64 * self.step);
             let len = window.end - window.start;
             let cut = |at_slot: u64| at_slot.saturating_sub(at).min(len);
             let bytes = if half % 2 == 0 { 0..cut(left.start) } else { cut(left.end)..len };
-            (!bytes.is_empty()).then(|| Piece {
+            (!bytes.is_empty()).then(|| SlotPiece {
                 buffer,
                 block,
                 start: window.start + bytes.start,
@@ -518,15 +518,15 @@ impl Plan {
     /// Which bytes of its slot nobody but this rank reads.
     fn read_by_me(&self, fragment: u64) -> Range<u64> {
         match self.shape {
-            Shape::Whole | Shape::Vectors => 0..0,
-            Shape::Pieces | Shape::Slices => self.slice(fragment, self.me),
+            SlotShape::Whole | SlotShape::Vectors => 0..0,
+            SlotShape::Pieces | SlotShape::Slices => self.slice(fragment, self.me),
         }
     }
 
     /// The slice of all slots that this rank combines, in its own.
     pub(super) fn combines(&self, fragment: u64) -> Option<Range<u64>> {
         if !self.reduces()
-            || self.shape == Shape::Vectors && self.root().is_some_and(|root| root != self.me)
+            || self.shape == SlotShape::Vectors && self.root().is_some_and(|root| root != self.me)
         {
             return None;
         }

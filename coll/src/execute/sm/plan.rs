@@ -76,7 +76,7 @@ impl EntryLengths {
 
 /// One rank's part of a short collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct ShortPlan {
     pub(super) operation: Operation,
     /// What this rank contributes.
     pub(super) input: Option<Span>,
@@ -113,9 +113,9 @@ fn longest_entry(call: &Call<'_>, ranks: usize) -> Option<u64> {
     }
 }
 
-impl Plan {
+impl ShortPlan {
     /// What rank `me` of `ranks` does in a call that [`fits`], and was checked.
-    pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize) -> Plan {
+    pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize) -> ShortPlan {
         let len = usize::try_from(call.bytes().unwrap_or(0)).unwrap_or(0);
         let all = len * ranks;
         let own = me * len..(me + 1) * len;
@@ -129,7 +129,7 @@ impl Plan {
             true => span(Buffer::Recv, me, own.clone()),
             false => span(Buffer::Send, 0, 0..len),
         };
-        let plan = |input, rounds, output, together| Plan {
+        let plan = |input, rounds, output, together| ShortPlan {
             operation: call.operation(),
             input,
             rounds,
@@ -137,7 +137,7 @@ impl Plan {
             together,
         };
         let one = |round: Round| [Some(round), None];
-        let step = Step { me, ranks, len };
+        let step = RoundMaker { me, ranks, len };
         match *call {
             Call::Bcast { root, .. } if me == root => {
                 plan(received(len), one(step.writes(len, Readers::All)), None, false)
@@ -230,13 +230,13 @@ impl Plan {
 }
 
 /// Makes rounds.
-struct Step {
+struct RoundMaker {
     me: usize,
     ranks: usize,
     len: usize,
 }
 
-impl Step {
+impl RoundMaker {
     fn writes(&self, entry: usize, readers: Readers) -> Round {
         let publish = Some((Content::Input, readers));
         Round { publish, ..self.reads(0..0, entry, 0..0) }
@@ -255,7 +255,7 @@ impl Step {
     /// Each rank combines a slice of all ranks' vectors, and the readers put these together; `None` if that fetches
     /// more than whole vectors.
     fn slices(&self, unit: u64, readers: Readers) -> Option<[Option<Round>; 2]> {
-        let Step { me, ranks, len } = *self;
+        let RoundMaker { me, ranks, len } = *self;
         let others = ranks - 1;
         // The same as below, of whole vectors that cost less than a round.
         if lines(len, len) * others <= ROUND_LINES {
@@ -376,7 +376,7 @@ mod tests {
         for ranks in 2..=33 {
             let lens = lens(ranks);
             for call in calls(0, 12).into_iter().chain(listed(&lens)) {
-                for (me, plan) in (0..ranks).map(|me| (me, Plan::new(&call, me, ranks))) {
+                for (me, plan) in (0..ranks).map(|me| (me, ShortPlan::new(&call, me, ranks))) {
                     let Some(last) = plan.rounds.iter().flatten().last() else { continue };
                     if last.then == Then::Combine || plan.output.is_none() {
                         continue;
@@ -402,7 +402,8 @@ mod tests {
             let lens = lens(ranks);
             let rooted = (0..ranks).flat_map(|root| calls(root, 12));
             for call in rooted.chain(listed(&lens)) {
-                let plans: Vec<Plan> = (0..ranks).map(|me| Plan::new(&call, me, ranks)).collect();
+                let plans: Vec<ShortPlan> =
+                    (0..ranks).map(|me| ShortPlan::new(&call, me, ranks)).collect();
                 for (me, plan) in plans.iter().enumerate() {
                     assert_eq!(plan.count(), plans[0].count(), "{call:?}");
                     for (number, round) in plan.rounds.iter().flatten().enumerate() {
@@ -434,7 +435,8 @@ mod tests {
         for ranks in 2..=33 {
             let lens = lens(ranks);
             for call in calls(1, 12).into_iter().chain(listed(&lens)) {
-                let plans: Vec<Plan> = (0..ranks).map(|me| Plan::new(&call, me, ranks)).collect();
+                let plans: Vec<ShortPlan> =
+                    (0..ranks).map(|me| ShortPlan::new(&call, me, ranks)).collect();
                 let mut heard: Vec<Vec<bool>> =
                     (0..ranks).map(|me| (0..ranks).map(|other| me == other).collect()).collect();
                 for number in 0..plans[0].count() {
@@ -458,7 +460,7 @@ mod tests {
     fn slices_are_combined_where_that_fetches_less() {
         let sliced = |ranks: usize, len: u64| {
             let call = Call::Allreduce { len, of: OF, in_place: false };
-            Plan::new(&call, 0, ranks).rounds.iter().flatten().any(|round| {
+            ShortPlan::new(&call, 0, ranks).rounds.iter().flatten().any(|round| {
                 matches!(round.publish, Some((Content::Result, _))) && !round.sources.is_empty()
             })
         };

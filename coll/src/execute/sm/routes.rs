@@ -3,8 +3,8 @@
 //!
 //! Each rank cuts its slots into cells, one for each rank that it sends to, so that all are through after the same
 //! number of fragments. What it sends to whom, and where that lies, stands in a directory: in the first bytes of its
-//! first slot, or in its entry, if the bytes are few enough to go with that ([`Plan::is_inline`]). Readers believe
-//! nothing of it that does not fit ([`DirectoryEntry::read`]).
+//! first slot, or in its entry, if the bytes are few enough to go with that ([`ExchangePlan::is_inline`]). Readers
+//! believe nothing of it that does not fit ([`DirectoryEntry::read`]).
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::schedule::{Buffer, Row};
 use crate::topologies::Edge;
 use crate::{Call, Operation};
 
-use super::pieces::{Piece, pieces_bytes, slot_bytes};
+use super::pieces::{SlotPiece, pieces_bytes, slot_bytes};
 use super::plan::RANKS_MAX;
 
 /// Bytes that an entry begins with: the operation, which slot comes first, whether data follows, and the root.
@@ -83,13 +83,18 @@ impl Flow {
     }
 
     /// The pieces of the buffer that a window of a rank's stream is; they lie at `at`, one behind the other.
-    fn pieces(&self, rank: usize, window: Range<u64>, at: u64) -> impl Iterator<Item = Piece> + '_ {
+    fn pieces(
+        &self,
+        rank: usize,
+        window: Range<u64>,
+        at: u64,
+    ) -> impl Iterator<Item = SlotPiece> + '_ {
         let mut begin = 0;
         self.parts(rank).iter().filter_map(move |Part { block, range }| {
             let (start, end) = (begin, begin + range.end - range.start);
             begin = end;
             let (from, to) = (window.start.max(start), window.end.min(end));
-            (from < to).then(|| Piece {
+            (from < to).then(|| SlotPiece {
                 buffer: self.buffer,
                 block: *block,
                 start: from - start,
@@ -160,7 +165,7 @@ pub(super) fn window(fragment: u64, step: u64, bytes: u64) -> Range<u64> {
 
 /// One rank's part of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct ExchangePlan {
     pub(super) operation: Operation,
     root: Option<usize>,
     me: usize,
@@ -227,10 +232,15 @@ fn flows(call: &Call<'_>, me: usize, ranks: usize) -> [Flow; 2] {
     [flow(from, out), flow(Buffer::Recv, into)]
 }
 
-impl Plan {
+impl ExchangePlan {
     /// What rank `me` does in a call that [`fits`], and was checked. `own_apart`: what it sends to itself needs no
     /// cell. `None`: it would need more fragments than there can be.
-    pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize, own_apart: bool) -> Option<Plan> {
+    pub(super) fn new(
+        call: &Call<'_>,
+        me: usize,
+        ranks: usize,
+        own_apart: bool,
+    ) -> Option<ExchangePlan> {
         let [out, into] = flows(call, me, ranks);
         let (root, replaced) = match *call {
             Call::Gatherv { root, .. } | Call::Scatterv { root, .. } => (Some(root), false),
@@ -249,7 +259,7 @@ impl Plan {
         let sends = if is_inline { 0 } else { sends };
         let operation = call.operation();
         let most = cells.iter().map(|cell| cell.step).max().filter(|_| !whole);
-        may_be(sends).then_some(Plan {
+        may_be(sends).then_some(ExchangePlan {
             operation,
             root,
             me,
@@ -360,7 +370,7 @@ impl Plan {
     }
 
     /// What lies in the entry, behind its directory.
-    pub(super) fn inline_pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+    pub(super) fn inline_pieces(&self) -> impl Iterator<Item = SlotPiece> + '_ {
         (0..self.ranks()).flat_map(|rank| {
             let at = data_at(self.ranks()) + self.end(rank);
             self.out.pieces(rank, 0..self.celled(rank), at as u64)
@@ -368,7 +378,7 @@ impl Plan {
     }
 
     /// What this rank puts into its slot.
-    pub(super) fn input(&self, fragment: u64) -> impl Iterator<Item = Piece> + '_ {
+    pub(super) fn input(&self, fragment: u64) -> impl Iterator<Item = SlotPiece> + '_ {
         (0..self.ranks()).flat_map(move |rank| {
             let Cell { at, step } = self.cells[rank];
             self.out.pieces(rank, window(fragment, step, self.celled(rank)), at)
@@ -381,18 +391,18 @@ impl Plan {
         rank: usize,
         window: Range<u64>,
         at: u64,
-    ) -> impl Iterator<Item = Piece> + '_ {
+    ) -> impl Iterator<Item = SlotPiece> + '_ {
         self.into.pieces(rank, window, at)
     }
 
     /// What this rank sends to itself, if that has no cell: each block, where it lies in what is sent, and where it
     /// goes.
-    pub(super) fn own(&self) -> impl Iterator<Item = (usize, Range<u64>, Piece)> + '_ {
+    pub(super) fn own(&self) -> impl Iterator<Item = (usize, Range<u64>, SlotPiece)> + '_ {
         let apart = self.celled(self.me) == 0;
         let parts = self.out.parts(self.me).iter().zip(self.into.parts(self.me));
         parts.filter(move |_| apart).filter(|(from, _)| !from.range.is_empty()).map(|(from, to)| {
             let Part { block, range } = to.clone();
-            let piece = Piece { buffer: Buffer::Recv, block, start: 0, range, at: 0 };
+            let piece = SlotPiece { buffer: Buffer::Recv, block, start: 0, range, at: 0 };
             (from.block, from.range.clone(), piece)
         })
     }

@@ -16,7 +16,7 @@ use super::Place;
 use super::buffers::UserBuffers;
 use super::fast_path::Halfway;
 use super::header::read_header;
-use super::plan::{FAILED, LONG, Plan, Round, Then};
+use super::plan::{FAILED, LONG, Round, ShortPlan, Then};
 use super::state_machine::Carried;
 use crate::Operation;
 use crate::execute::act::{Tools, Work};
@@ -26,10 +26,10 @@ use crate::execute::rows::Combine;
 /// A short collective that is under way.
 #[derive(Debug)]
 pub(super) struct Short {
-    plan: Plan,
+    plan: ShortPlan,
     buffers: UserBuffers,
     combine: Option<Combine>,
-    stage: Stage,
+    stage: ShortStage,
     /// Rounds that are over.
     rounds: usize,
     /// Sources of this round whose entries were read, or need not be.
@@ -41,7 +41,7 @@ pub(super) struct Short {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ShortStage {
     Fresh,
     Packing,
     Publishing,
@@ -60,7 +60,7 @@ impl Drop for Short {
 
 impl Carried for Short {
     fn is_torn(&self) -> bool {
-        self.stage == Stage::Torn
+        self.stage == ShortStage::Torn
     }
 
     fn is_busy(&self) -> bool {
@@ -69,11 +69,11 @@ impl Carried for Short {
 
     fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
         loop {
-            let stage = std::mem::replace(&mut self.stage, Stage::Torn);
+            let stage = std::mem::replace(&mut self.stage, ShortStage::Torn);
             let next = self.step(stage, place, tools);
             self.stage = next.unwrap_or(stage);
             match next {
-                Some(Stage::Fresh) => return true,
+                Some(ShortStage::Fresh) => return true,
                 Some(_) => {}
                 None => return false,
             }
@@ -86,12 +86,12 @@ impl Carried for Short {
 
     fn give_up(&mut self, _: &mut Place<'_>) {
         self.work.drain();
-        self.stage = Stage::Torn;
+        self.stage = ShortStage::Torn;
     }
 
     fn look(&self, place: &mut Place<'_>) -> bool {
         match self.stage {
-            Stage::Reading => {
+            ShortStage::Reading => {
                 self.unread().is_none_or(|ranks| place.mailbox.all_there(&place.mailboxes, ranks))
             }
             _ => self.awaited(place).is_none(),
@@ -101,8 +101,10 @@ impl Carried for Short {
     fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
         let ranks = place.subgroup.size();
         match self.stage {
-            Stage::Publishing => place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader),
-            Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Entry),
+            ShortStage::Publishing => {
+                place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader)
+            }
+            ShortStage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Entry),
             _ => None,
         }
     }
@@ -113,7 +115,7 @@ impl Carried for Short {
 impl Short {
     /// A collective that begins in this round.
     pub(super) fn new(
-        plan: Plan,
+        plan: ShortPlan,
         buffers: UserBuffers,
         combine: Option<Combine>,
         round: u64,
@@ -122,7 +124,7 @@ impl Short {
             plan,
             buffers,
             combine,
-            stage: Stage::Fresh,
+            stage: ShortStage::Fresh,
             rounds: 0,
             read: 0,
             began: round,
@@ -170,26 +172,26 @@ impl Short {
     /// What comes after a stage: `Fresh` if all is over, `None` if it goes on.
     fn step(
         &mut self,
-        stage: Stage,
+        stage: ShortStage,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
-    ) -> Option<Stage> {
+    ) -> Option<ShortStage> {
         match stage {
-            Stage::Fresh => {
+            ShortStage::Fresh => {
                 if self.failure.is_none()
                     && let Some(span) = &self.plan.input
                     && let Err(error) = place.area.pack(&self.buffers, span, tools, &mut self.work)
                 {
                     self.work.fail(error);
                 }
-                Some(Stage::Packing)
+                Some(ShortStage::Packing)
             }
-            Stage::Packing => {
+            ShortStage::Packing => {
                 self.settle(place)?;
-                Some(Stage::Publishing)
+                Some(ShortStage::Publishing)
             }
-            Stage::Publishing => self.publish(place, tools).then_some(Stage::Reading),
-            Stage::Reading => {
+            ShortStage::Publishing => self.publish(place, tools).then_some(ShortStage::Reading),
+            ShortStage::Reading => {
                 while self.read_next(place, tools)? {}
                 if let Some(round) = self.round()
                     && let Some(error) = place.overwritten(round.sources.clone())
@@ -197,23 +199,23 @@ impl Short {
                     self.fail(error);
                 }
                 self.combine(place, tools);
-                Some(Stage::Combining)
+                Some(ShortStage::Combining)
             }
-            Stage::Combining => {
+            ShortStage::Combining => {
                 self.settle(place)?;
                 place.mailbox.next_round();
                 (self.rounds, self.read) = (self.rounds + 1, 0);
                 if self.round().is_some() {
-                    return Some(Stage::Publishing);
+                    return Some(ShortStage::Publishing);
                 }
                 self.deliver(place, tools);
-                Some(Stage::Delivering)
+                Some(ShortStage::Delivering)
             }
-            Stage::Delivering => {
+            ShortStage::Delivering => {
                 self.settle(place)?;
-                Some(Stage::Fresh)
+                Some(ShortStage::Fresh)
             }
-            Stage::Torn => None,
+            ShortStage::Torn => None,
         }
     }
 

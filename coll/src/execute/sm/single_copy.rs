@@ -12,7 +12,7 @@ use gapless_pml::{Pml, PmlError};
 
 use super::buffers::{Described, Lies, UserBuffers};
 use super::direct::{self, Side};
-use super::pieces::Piece;
+use super::pieces::SlotPiece;
 use super::state_machine::Progress;
 use super::{AT_ONCE_MAX, Memory, Place};
 use crate::execute::act::{Tools, Work};
@@ -92,7 +92,7 @@ pub(super) enum Unread {
 /// places, by a little memory of the segment's own, which an engine may work on until this returns.
 pub(super) fn read_to(
     buffers: &UserBuffers<impl Described>,
-    (piece, skipped, most): (&Piece, u64, u64),
+    (piece, skipped, most): (&SlotPiece, u64, u64),
     (process, key, at): (u32, &RemoteKey, u64),
     (bounce, work): (&mut Option<Memory>, &mut Work),
     tools: &mut Tools<'_>,
@@ -140,8 +140,8 @@ impl Progress {
     pub(super) fn read_single_copy(
         &mut self,
         buffers: &UserBuffers<impl Described>,
-        pieces: impl Iterator<Item = Piece>,
-        (process, key, at): (u32, &RemoteKey, impl Fn(&Piece) -> u64),
+        pieces: impl Iterator<Item = SlotPiece>,
+        (process, key, at): (u32, &RemoteKey, impl Fn(&SlotPiece) -> u64),
         tools: &mut Tools<'_>,
     ) -> Result<bool, Unread> {
         let (mut start, mut left) = (0, AT_ONCE_MAX);

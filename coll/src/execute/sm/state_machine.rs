@@ -18,7 +18,7 @@ use crate::execute::error::CollError;
 
 /// Where a collective is. Each fragment begins with `Waiting`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum SmStage {
     Fresh,
     /// The own slot is to be free.
     Waiting,
@@ -36,15 +36,18 @@ pub(super) enum Stage {
     Torn,
 }
 
-impl Stage {
+impl SmStage {
     /// Whether it waits until the work that was started is over. In the others there may be such work as well.
     fn is_work(self) -> bool {
-        matches!(self, Stage::Exposing | Stage::Combining | Stage::Unpacking | Stage::Failing)
+        matches!(
+            self,
+            SmStage::Exposing | SmStage::Combining | SmStage::Unpacking | SmStage::Failing
+        )
     }
 }
 
 /// What comes of a step: another one, or nothing yet.
-pub(super) type Next = Option<Stage>;
+pub(super) type Next = Option<SmStage>;
 
 /// What is under way on a segment.
 pub(super) trait Carried {
@@ -82,7 +85,7 @@ pub(super) trait StateMachine {
     /// over.
     fn step(
         &mut self,
-        stage: Stage,
+        stage: SmStage,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError>;
@@ -151,12 +154,12 @@ pub(super) trait StateMachine {
     /// A step, whosever it is.
     fn go(
         &mut self,
-        stage: Stage,
+        stage: SmStage,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError> {
         match stage {
-            Stage::Exposing | Stage::Combining | Stage::Unpacking => {
+            SmStage::Exposing | SmStage::Combining | SmStage::Unpacking => {
                 let work = &mut self.progress_mut().work;
                 if !work.is_done() {
                     let Some(result) = work.result() else { return Ok(None) };
@@ -166,13 +169,13 @@ pub(super) trait StateMachine {
                 self.intact(place)?;
                 self.step(stage, place, tools)
             }
-            Stage::Failing => {
+            SmStage::Failing => {
                 let told = self.progress_mut().tell(place, tools);
-                Ok(told.then_some(Stage::Revoking))
+                Ok(told.then_some(SmStage::Revoking))
             }
-            Stage::Revoking => Ok(self.revoke(place, tools).then_some(Stage::Over)),
-            Stage::Over => Ok(Some(Stage::Over)),
-            Stage::Torn => Ok(None),
+            SmStage::Revoking => Ok(self.revoke(place, tools).then_some(SmStage::Over)),
+            SmStage::Over => Ok(Some(SmStage::Over)),
+            SmStage::Torn => Ok(None),
             _ => self.step(stage, place, tools),
         }
     }
@@ -180,7 +183,7 @@ pub(super) trait StateMachine {
 
 impl<S: StateMachine> Carried for S {
     fn is_torn(&self) -> bool {
-        self.progress().stage == Stage::Torn
+        self.progress().stage == SmStage::Torn
     }
 
     fn is_busy(&self) -> bool {
@@ -190,17 +193,17 @@ impl<S: StateMachine> Carried for S {
 
     fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
         loop {
-            let stage = std::mem::replace(&mut self.progress_mut().stage, Stage::Torn);
+            let stage = std::mem::replace(&mut self.progress_mut().stage, SmStage::Torn);
             let next = match self.go(stage, place, tools) {
                 Ok(next) => next,
                 Err(error) => {
                     self.progress_mut().failure.get_or_insert_with(|| Box::new(error));
-                    Some(Stage::Failing)
+                    Some(SmStage::Failing)
                 }
             };
             self.progress_mut().stage = next.unwrap_or(stage);
             match next {
-                Some(Stage::Over) => return true,
+                Some(SmStage::Over) => return true,
                 Some(_) => {}
                 None => return false,
             }
@@ -215,19 +218,19 @@ impl<S: StateMachine> Carried for S {
         let exports = self.exports(place.shared.ranks);
         let progress = self.progress_mut();
         progress.work.drain();
-        if exports && progress.stage != Stage::Over {
+        if exports && progress.stage != SmStage::Over {
             progress.give_up(place);
         }
-        progress.stage = Stage::Torn;
+        progress.stage = SmStage::Torn;
     }
 
     fn look(&self, place: &mut Place<'_>) -> bool {
         let progress = self.progress();
         match progress.stage {
-            Stage::Fresh | Stage::Failing => false,
-            Stage::Waiting => place.slot_reader(progress.slot(progress.first)).is_none(),
-            Stage::Revoking => self.user(place).is_none(),
-            Stage::Gathering | Stage::Collecting => match self.source(place) {
+            SmStage::Fresh | SmStage::Failing => false,
+            SmStage::Waiting => place.slot_reader(progress.slot(progress.first)).is_none(),
+            SmStage::Revoking => self.user(place).is_none(),
+            SmStage::Gathering | SmStage::Collecting => match self.source(place) {
                 Some((rank, step)) if self.met(rank).is_some() => {
                     progress.has_come(rank, step, place)
                 }
@@ -241,14 +244,16 @@ impl<S: StateMachine> Carried for S {
     fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
         let progress = self.progress();
         match progress.stage {
-            Stage::Fresh | Stage::Failing => {
+            SmStage::Fresh | SmStage::Failing => {
                 place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader)
             }
-            Stage::Waiting => place.slot_reader(progress.slot(progress.first)).map(Awaited::Reader),
-            Stage::Revoking => self.user(place).map(Awaited::Reader),
+            SmStage::Waiting => {
+                place.slot_reader(progress.slot(progress.first)).map(Awaited::Reader)
+            }
+            SmStage::Revoking => self.user(place).map(Awaited::Reader),
             // If it has come there is work left, of which no wake-up tells.
-            Stage::Gathering | Stage::Collecting if self.look(place) => None,
-            Stage::Gathering | Stage::Collecting => {
+            SmStage::Gathering | SmStage::Collecting if self.look(place) => None,
+            SmStage::Gathering | SmStage::Collecting => {
                 self.source(place).map(|(rank, _)| Awaited::Entry(rank))
             }
             _ => None,
@@ -257,8 +262,8 @@ impl<S: StateMachine> Carried for S {
 
     fn sleeps(&mut self, place: &Place<'_>) {
         let has_begun = match self.progress().stage {
-            Stage::Waiting => self.progress().fragment > 0,
-            Stage::Gathering | Stage::Collecting => {
+            SmStage::Waiting => self.progress().fragment > 0,
+            SmStage::Gathering | SmStage::Collecting => {
                 self.source(place).is_some_and(|(rank, _)| self.met(rank).is_some())
             }
             _ => false,
@@ -270,7 +275,7 @@ impl<S: StateMachine> Carried for S {
 /// How far a collective of many steps is, as this rank and others see each other in it.
 #[derive(Debug)]
 pub(super) struct Progress {
-    pub(super) stage: Stage,
+    pub(super) stage: SmStage,
     /// The round that it began in.
     pub(super) round: u64,
     pub(super) fragment: u64,
@@ -303,7 +308,7 @@ impl Progress {
     #[inline]
     pub(super) fn new(round: u64, first: usize) -> Progress {
         Progress {
-            stage: Stage::Fresh,
+            stage: SmStage::Fresh,
             round,
             fragment: 0,
             at: 0,
@@ -321,8 +326,8 @@ impl Progress {
     /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
     pub(super) fn doom(&mut self, error: CollError) {
         self.failure.get_or_insert_with(|| Box::new(error));
-        if self.stage != Stage::Over {
-            self.stage = Stage::Failing;
+        if self.stage != SmStage::Over {
+            self.stage = SmStage::Failing;
         }
     }
 
@@ -355,7 +360,7 @@ impl Progress {
     }
 
     pub(super) fn is_gathering(&self) -> bool {
-        self.stage == Stage::Gathering
+        self.stage == SmStage::Gathering
     }
 
     /// Whether a rank whose entry was read has come so far: that entry was the first step's report.

@@ -22,23 +22,23 @@ pub struct Task {
 /// How it goes.
 #[derive(Clone, Debug)]
 pub(super) enum Way {
-    Short(plan::Plan),
-    Long(pieces::Plan),
+    Short(plan::ShortPlan),
+    Long(pieces::LongPlan),
     /// And whether what is sent is plain memory.
-    Exchange(routes::Plan, bool),
+    Exchange(routes::ExchangePlan, bool),
 }
 
 impl Way {
     fn new(call: &Call<'_>, (rank, ranks): (usize, usize), rows: &Rows) -> Result<Way, CollError> {
         let refused = || CollError::NotShared { operation: call.operation() };
         Ok(if plan::fits(call, ranks) {
-            Way::Short(plan::Plan::new(call, rank, ranks))
+            Way::Short(plan::ShortPlan::new(call, rank, ranks))
         } else if routes::fits(call, ranks) {
             let is_plain = buffers::sends_plain(rows);
-            let plan = routes::Plan::new(call, rank, ranks, is_plain);
+            let plan = routes::ExchangePlan::new(call, rank, ranks, is_plain);
             Way::Exchange(plan.ok_or_else(refused)?, is_plain)
         } else {
-            Way::Long(pieces::Plan::new(call, rank, ranks).ok_or_else(refused)?)
+            Way::Long(pieces::LongPlan::new(call, rank, ranks).ok_or_else(refused)?)
         })
     }
 

@@ -6,7 +6,7 @@ use super::{Long, Place, Terms, Tools};
 use crate::execute::error::CollError;
 use crate::execute::sm::SegmentMemory;
 use crate::execute::sm::direct::Direct;
-use crate::execute::sm::pieces::Piece;
+use crate::execute::sm::pieces::SlotPiece;
 use crate::execute::sm::state_machine::StateMachine;
 
 impl<T: Terms> Long<T> {
@@ -31,7 +31,7 @@ impl<T: Terms> Long<T> {
     pub(super) fn read_all(
         &mut self,
         rank: usize,
-        first: Piece,
+        first: SlotPiece,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Option<u64>, CollError> {
@@ -40,7 +40,7 @@ impl<T: Terms> Long<T> {
         if let Some(key) = self.single_copy_key(rank) {
             let from = self.plan().position(0, at);
             let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
-            let key = (process, &key, |_: &Piece| from);
+            let key = (process, &key, |_: &SlotPiece| from);
             let read = self.progress.read_single_copy(
                 self.terms.buffers(),
                 std::iter::once(piece),

@@ -3,27 +3,27 @@
 
 use crate::execute::rows::{Combine, Rows};
 use crate::execute::sm::buffers::{Described, UserBuffers};
-use crate::execute::sm::pieces::Plan;
+use crate::execute::sm::pieces::LongPlan;
 
 pub(in crate::execute::sm) trait Terms {
-    /// Whether any [may lengthen](Plan::may_lengthen).
+    /// Whether any [may lengthen](LongPlan::may_lengthen).
     const MAY_LENGTHEN: bool;
 
     type Rows: Described;
 
     fn buffers(&self) -> &UserBuffers<Self::Rows>;
 
-    fn plan(&self) -> &Plan;
+    fn plan(&self) -> &LongPlan;
 
     /// How elements are combined, if they are.
     fn combine(&self) -> Option<&Combine>;
 
-    /// As [`Plan::lengthen`].
+    /// As [`LongPlan::lengthen`].
     fn lengthen(&mut self, from: u64);
 }
 
 pub(in crate::execute::sm) struct Tried<'k> {
-    pub(in crate::execute::sm) plan: &'k Plan,
+    pub(in crate::execute::sm) plan: &'k LongPlan,
     pub(in crate::execute::sm) combine: Option<&'k Combine>,
     pub(in crate::execute::sm) buffers: UserBuffers<()>,
 }
@@ -37,7 +37,7 @@ impl Terms for Tried<'_> {
         &self.buffers
     }
 
-    fn plan(&self) -> &Plan {
+    fn plan(&self) -> &LongPlan {
         self.plan
     }
 
@@ -50,7 +50,7 @@ impl Terms for Tried<'_> {
 
 #[derive(Debug)]
 pub(in crate::execute::sm) struct Kept {
-    pub(in crate::execute::sm) plan: Plan,
+    pub(in crate::execute::sm) plan: LongPlan,
     pub(in crate::execute::sm) combine: Option<Combine>,
     pub(in crate::execute::sm) buffers: UserBuffers,
 }
@@ -63,7 +63,7 @@ impl Terms for Kept {
         &self.buffers
     }
 
-    fn plan(&self) -> &Plan {
+    fn plan(&self) -> &LongPlan {
         &self.plan
     }
 

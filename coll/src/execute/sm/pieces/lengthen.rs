@@ -5,24 +5,24 @@
 //! bytes in the slot, whether it has slept so. Once the fragment is over all ranks have heard all of them, so that all
 //! go on with fragments of the same length.
 
-use super::{Plan, Shape, grain, slot_bytes};
+use super::{LongPlan, SlotShape, grain, slot_bytes};
 use crate::execute::sm::slots::LAST_BYTES;
 use crate::schedule::Row;
 
 /// Blocks or vectors of fewer bytes are over soon.
 const LEN_MIN: u64 = 1 << 20;
 
-impl Plan {
+impl LongPlan {
     /// How many bytes of the vector, or of a rank's block, go in a long fragment.
     fn long_step(&self, left: u64) -> Option<u64> {
         let grain = grain(&self.call);
         let (slot, ranks) = (slot_bytes(self.ranks).checked_sub(LAST_BYTES)?, self.ranks as u64);
         let each = slot / ranks / grain * grain;
         match self.shape {
-            Shape::Whole => Some(slot),
-            Shape::Pieces => Some(left.checked_next_multiple_of(grain)?.min(each)),
-            Shape::Slices => each.checked_mul(ranks),
-            Shape::Vectors => None,
+            SlotShape::Whole => Some(slot),
+            SlotShape::Pieces => Some(left.checked_next_multiple_of(grain)?.min(each)),
+            SlotShape::Slices => each.checked_mul(ranks),
+            SlotShape::Vectors => None,
         }
     }
 

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::{Piece, Plan, Shape, combined, exposed};
+use super::{LongPlan, SlotPiece, SlotShape, combined, exposed};
 use crate::Call;
 use crate::schedule::Buffer;
 
-impl Plan {
+impl LongPlan {
     /// How many pieces this rank reads in each fragment.
     pub(super) fn count_outputs(&self) -> usize {
         let is_root = self.root() == Some(self.me);
@@ -15,7 +15,7 @@ impl Plan {
             Call::Scatter { .. } => usize::from(!self.in_place()),
             Call::ReduceScatterBlock { .. } => 1,
             Call::Gather { .. } | Call::Reduce { .. } if !is_root => 0,
-            Call::Reduce { .. } | Call::Allreduce { .. } if self.shape == Shape::Vectors => 1,
+            Call::Reduce { .. } | Call::Allreduce { .. } if self.shape == SlotShape::Vectors => 1,
             Call::Exscan { .. } if self.me == 0 => 0,
             _ => self.ranks,
         }
@@ -28,18 +28,18 @@ impl Plan {
         &self,
         fragment: u64,
         index: usize,
-    ) -> Option<(usize, u32, Piece)> {
+    ) -> Option<(usize, u32, SlotPiece)> {
         (index < self.outputs).then(|| self.output_at(fragment, index))
     }
 
-    fn output_at(&self, fragment: u64, index: usize) -> (usize, u32, Piece) {
-        let Plan { me, ranks, .. } = *self;
+    fn output_at(&self, fragment: u64, index: usize) -> (usize, u32, SlotPiece) {
+        let LongPlan { me, ranks, .. } = *self;
         let begun = self.begun(fragment);
         let piece = |block: usize, skipped: u64, bytes: Range<u64>| {
             let start = begun + skipped;
             let first = self.blocks.range(block).start + start;
             let range = first..first + (bytes.end - bytes.start);
-            Piece { buffer: Buffer::Recv, block, start, range, at: bytes.start }
+            SlotPiece { buffer: Buffer::Recv, block, start, range, at: bytes.start }
         };
         let all = |rank: usize| {
             let window = self.window(fragment, rank);
@@ -62,15 +62,15 @@ impl Plan {
             }
             Call::Gather { .. } | Call::Allgather { .. } | Call::Alltoall { .. } => {
                 // Of an all-to-all in place, all is read again: it was taken from there.
-                let is_there = from == me && self.shape == Shape::Whole && self.in_place();
+                let is_there = from == me && self.shape == SlotShape::Whole && self.in_place();
                 let piece = match self.shape {
                     _ if is_there => piece(0, 0, 0..0),
-                    Shape::Pieces => piece(from, 0, self.slice(fragment, me)),
+                    SlotShape::Pieces => piece(from, 0, self.slice(fragment, me)),
                     _ => piece(from, 0, all(from)),
                 };
                 (from, exposed(fragment), piece)
             }
-            Call::Reduce { .. } | Call::Allreduce { .. } if self.shape == Shape::Vectors => {
+            Call::Reduce { .. } | Call::Allreduce { .. } if self.shape == SlotShape::Vectors => {
                 (me, combined(fragment), piece(0, 0, all(me)))
             }
             _ => {
@@ -81,9 +81,9 @@ impl Plan {
     }
 
     /// All that is read of what a rank contributes: `first` is its part in the first fragment.
-    pub(in crate::execute::sm) fn whole(&self, rank: usize, first: Piece) -> Piece {
-        let of = if self.shape == Shape::Pieces { self.me } else { rank };
+    pub(in crate::execute::sm) fn whole(&self, rank: usize, first: SlotPiece) -> SlotPiece {
+        let of = if self.shape == SlotShape::Pieces { self.me } else { rank };
         let start = first.range.start;
-        Piece { range: start..start + self.block_bytes(of), ..first }
+        SlotPiece { range: start..start + self.block_bytes(of), ..first }
     }
 }

@@ -40,8 +40,8 @@ fn fragments_cover_all_and_stay_in_their_slots() {
             let lens: Vec<u64> = (0..ranks).map(lens).collect();
             let rooted = calls(ranks - 1, len, of).into_iter();
             for call in rooted.chain(ragged(&lens, of)) {
-                let plans: Vec<Plan> =
-                    (0..ranks).map(|me| Plan::new(&call, me, ranks).unwrap()).collect();
+                let plans: Vec<LongPlan> =
+                    (0..ranks).map(|me| LongPlan::new(&call, me, ranks).unwrap()).collect();
                 for plan in &plans {
                     check(&call, plan.me, &plans, None);
                 }
@@ -56,8 +56,8 @@ fn longer_fragments_cover_what_is_left() {
     for (ranks, unit) in [(2, 8), (3, 12), (5, 1), (16, 8)] {
         let of = Reduction { unit, commutative: true };
         for call in calls(ranks - 1, (5 << 20) / unit * unit + unit, of) {
-            let plans: Vec<Plan> =
-                (0..ranks).map(|me| Plan::new(&call, me, ranks).unwrap()).collect();
+            let plans: Vec<LongPlan> =
+                (0..ranks).map(|me| LongPlan::new(&call, me, ranks).unwrap()).collect();
             let one_way =
                 matches!(call, Call::Bcast { .. } | Call::Gather { .. } | Call::Scatter { .. });
             for plan in &plans {
@@ -74,14 +74,14 @@ fn longer_fragments_cover_what_is_left() {
 }
 
 /// Whether a rank puts these bytes of its slot there, all or only what others read.
-fn fills(plan: &Plan, fragment: u64, all: bool, bytes: &Range<u64>) -> bool {
-    let end = |piece: &Piece| piece.at + piece.range.end - piece.range.start;
+fn fills(plan: &LongPlan, fragment: u64, all: bool, bytes: &Range<u64>) -> bool {
+    let end = |piece: &SlotPiece| piece.at + piece.range.end - piece.range.start;
     let mut pieces = plan.input(fragment, all);
     bytes.is_empty() || pieces.any(|it| it.at <= bytes.start && bytes.end <= end(&it))
 }
 
 /// `longer`: from this fragment on they are.
-fn check(call: &Call<'_>, me: usize, plans: &[Plan], longer: Option<u64>) {
+fn check(call: &Call<'_>, me: usize, plans: &[LongPlan], longer: Option<u64>) {
     // Where what a rank contributes lies is asked before fragments get longer.
     let own_input = plans[me].own_input.clone();
     let (mut plans, ranks) = (plans.to_vec(), plans.len());
@@ -141,7 +141,7 @@ fn check(call: &Call<'_>, me: usize, plans: &[Plan], longer: Option<u64>) {
         let alone = match plan.call {
             Call::Reduce { root, .. } => root == me,
             Call::ReduceScatterBlock { .. } => true,
-            Call::Allreduce { .. } => plan.shape == Shape::Vectors,
+            Call::Allreduce { .. } => plan.shape == SlotShape::Vectors,
             _ => false,
         };
         assert_eq!(plan.own_result(fragment).is_some(), alone, "{call:?} rank {me}");
@@ -155,7 +155,7 @@ fn check(call: &Call<'_>, me: usize, plans: &[Plan], longer: Option<u64>) {
             assert!(slice.start % unit == 0 && slice.end % unit == 0 && slice.end <= slot);
             let there = plan.in_slot(&slice);
             assert!(there == slice || (there.start >= slot && there.end <= slot_bytes(ranks)));
-            assert!(there == slice || plan.shape == Shape::Vectors, "{call:?}");
+            assert!(there == slice || plan.shape == SlotShape::Vectors, "{call:?}");
             for (rank, other) in plans.iter().enumerate() {
                 assert!(fills(other, fragment, rank == me, &slice), "{call:?} {rank} {slice:?}");
             }
@@ -186,14 +186,15 @@ fn two_ranks_combine_whole_vectors_each_for_itself() {
     let of = Reduction { unit: 8, commutative: false };
     for len in [2000, 8 << 10, VECTORS_MAX, VECTORS_MAX + 8] {
         for in_place in [false, true] {
-            let plan = |me| Plan::new(&Call::Allreduce { len, of, in_place }, me, 2).unwrap();
+            let plan = |me| LongPlan::new(&Call::Allreduce { len, of, in_place }, me, 2).unwrap();
             let is_whole = len <= VECTORS_MAX;
             for plan in [plan(0), plan(1)] {
                 assert_eq!(plan.combines(0) == Some(0..len), is_whole, "{len}");
                 assert_eq!(plan.shares_results(), !is_whole);
                 assert_eq!(plan.own_input.is_none(), is_whole && in_place);
             }
-            let plan = |me| Plan::new(&Call::Reduce { root: 1, len, of, in_place }, me, 2).unwrap();
+            let plan =
+                |me| LongPlan::new(&Call::Reduce { root: 1, len, of, in_place }, me, 2).unwrap();
             let (other, root) = (plan(0), plan(1));
             assert_eq!(other.fragments, root.fragments);
             assert_eq!((other.exposes(), root.exposes()), (true, !is_whole));
@@ -202,27 +203,27 @@ fn two_ranks_combine_whole_vectors_each_for_itself() {
             assert!(root.own_input.is_some(), "nobody else reads it, or a slice at most");
         }
     }
-    let three = Plan::new(&Call::Allreduce { len: 2000, of, in_place: false }, 0, 3).unwrap();
-    assert_eq!(three.shape, Shape::Slices);
+    let three = LongPlan::new(&Call::Allreduce { len: 2000, of, in_place: false }, 0, 3).unwrap();
+    assert_eq!(three.shape, SlotShape::Slices);
 }
 
 #[test]
 fn what_has_no_slots_goes_another_way() {
     let of = Reduction { unit: 8, commutative: true };
-    assert_eq!(Plan::new(&Call::Barrier, 0, 2), None);
+    assert_eq!(LongPlan::new(&Call::Barrier, 0, 2), None);
     let lens = [8000, 8000];
     let call = Call::Alltoallv { send: &lens, recv: &lens, in_place: false };
-    assert_eq!(Plan::new(&call, 0, 2), None);
+    assert_eq!(LongPlan::new(&call, 0, 2), None);
     for lens in [&[u64::MAX, 8][..], &[8000], &[0, 0]] {
         let call = Call::ReduceScatter { lens, of, in_place: false };
-        assert_eq!(Plan::new(&call, 0, 2), None, "{lens:?}");
+        assert_eq!(LongPlan::new(&call, 0, 2), None, "{lens:?}");
     }
-    assert_eq!(Plan::new(&Call::Bcast { root: 0, len: u64::MAX }, 0, 2), None);
-    assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 0 }, 0, 2), None);
-    assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 8000 }, 0, RANKS_MAX + 1), None);
+    assert_eq!(LongPlan::new(&Call::Bcast { root: 0, len: u64::MAX }, 0, 2), None);
+    assert_eq!(LongPlan::new(&Call::Bcast { root: 0, len: 0 }, 0, 2), None);
+    assert_eq!(LongPlan::new(&Call::Bcast { root: 0, len: 8000 }, 0, RANKS_MAX + 1), None);
     let large = Reduction { unit: 1 << 20, commutative: true };
     let call = Call::Allreduce { len: 2 << 20, of: large, in_place: false };
-    assert_eq!(Plan::new(&call, 0, 2), None, "an element is longer than a slot");
+    assert_eq!(LongPlan::new(&call, 0, 2), None, "an element is longer than a slot");
     let call = Call::Alltoall { len: u64::MAX - 1, in_place: false };
-    assert_eq!(Plan::new(&call, 0, 2), None);
+    assert_eq!(LongPlan::new(&call, 0, 2), None);
 }

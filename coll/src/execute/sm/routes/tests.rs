@@ -54,7 +54,7 @@ fn each(ranks: usize, apart: bool, call: impl Fn(usize, &mut dyn FnMut(&Call<'_>
             assert_eq!(call.check(me, ranks), Ok(()), "{call:?}");
             assert!(fits(call, ranks));
             let in_place = matches!(call, Call::Alltoallv { in_place: true, .. });
-            plans.push(Plan::new(call, me, ranks, apart && !in_place).unwrap());
+            plans.push(ExchangePlan::new(call, me, ranks, apart && !in_place).unwrap());
             rows.push(crate::build::rows(call, me, ranks));
             what = format!("{call:?} of rank {me}, {ranks} ranks");
         });
@@ -75,7 +75,7 @@ fn each(ranks: usize, apart: bool, call: impl Fn(usize, &mut dyn FnMut(&Call<'_>
 }
 
 /// Bytes of the receive buffer that nobody sends.
-fn kept(plan: &Plan) -> u64 {
+fn kept(plan: &ExchangePlan) -> u64 {
     let in_place = plan.out.buffer == Buffer::Recv;
     match plan.operation {
         Operation::Alltoallv if in_place => len_of_own(plan),
@@ -85,7 +85,7 @@ fn kept(plan: &Plan) -> u64 {
     }
 }
 
-fn len_of_own(plan: &Plan) -> u64 {
+fn len_of_own(plan: &ExchangePlan) -> u64 {
     if plan.into.bytes(plan.me) == 0 { len(PATTERN.get(), plan.me, plan.me) } else { 0 }
 }
 
@@ -94,10 +94,10 @@ thread_local! {
 }
 
 /// What is sent lies in the entry, or in slots; each byte once, and none outside.
-fn sent(plan: &Plan, (send, recv): &(Row, Row), what: &str) {
+fn sent(plan: &ExchangePlan, (send, recv): &(Row, Row), what: &str) {
     let ranks = plan.ranks();
     let row = if plan.out.buffer == Buffer::Send { send } else { recv };
-    let there = |piece: &Piece| {
+    let there = |piece: &SlotPiece| {
         assert_eq!(row.range(piece.block).start + piece.start, piece.range.start, "{what}");
         assert!(piece.range.end <= row.range(piece.block).end, "{what}");
         piece.range.end - piece.range.start
@@ -199,7 +199,7 @@ fn one_large_stream_has_nearly_the_whole_slot() {
     let (mut send, recv) = (vec![8; 16], vec![8; 16]);
     send[3] = 1 << 20;
     let call = Call::Alltoallv { send: &send, recv: &recv, in_place: false };
-    let plan = Plan::new(&call, 0, 16, false).unwrap();
+    let plan = ExchangePlan::new(&call, 0, 16, false).unwrap();
     assert_eq!(plan.sends, (1u64 << 20).div_ceil(pieces_bytes(16)) + 1);
 }
 
@@ -222,7 +222,7 @@ fn directories_that_no_rank_writes_are_refused() {
 fn what_has_more_fragments_than_there_can_be_is_refused() {
     let send = [0, 1 << 47];
     let call = Call::Alltoallv { send: &send, recv: &[0, 0], in_place: false };
-    assert_eq!(Plan::new(&call, 0, 2, false), None);
+    assert_eq!(ExchangePlan::new(&call, 0, 2, false), None);
     assert!(!fits(&call, 1) && !fits(&call, RANKS_MAX + 1));
     assert!(!fits(&Call::Barrier, 2));
 }
