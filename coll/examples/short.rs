@@ -12,7 +12,7 @@
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_coll::sm::{Opening, SharedSegment};
-use gapless_coll::{Blocks, Call, Combine, Reduction, Rows, Sequencer};
+use gapless_coll::{BufferBlocks, Call, Combine, Reduction, Rows, Sequencer};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{HostEngine, ReduceOp, Typed};
 use gapless_mem::Region;
@@ -53,11 +53,11 @@ impl RankOf {
             _ => unreachable!("not measured here"),
         };
         let blocks = |words: &mut [u64], bytes: u64| match bytes {
-            0 => Blocks::None,
+            0 => BufferBlocks::None,
             _ => {
                 let start = words.as_mut_ptr().expose_provenance() as u64;
                 let region = Region::new(gapless_mem::Space::Host, start, 0, bytes);
-                Blocks::Whole(Typed::contiguous(region))
+                BufferBlocks::Whole(Typed::contiguous(region))
             }
         };
         let rows =

@@ -88,7 +88,7 @@ use gapless_pml::{Comm, Doing, Pml, WaitingCall};
 pub use error::CollError;
 pub use lender::Lender;
 pub use members::between;
-pub use rows::{Blocks, Combine, Rows};
+pub use rows::{BufferBlocks, Combine, Rows};
 pub use tasks::{Awaited, Leaving, TaskFault, TaskKernel, TaskName, Tasks, Work};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
@@ -299,7 +299,7 @@ impl Executor {
     /// As [`part`](Self::part), at a rank that has failed before: it tells the others, and touches no memory.
     fn part_without(schedule: Schedule, ticket: Arc<Ticket>, failure: CollError) -> Self {
         let ends = !ticket.is_persistent();
-        let rows = Rows { send: Blocks::None, recv: Blocks::None };
+        let rows = Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
         let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, ticket, ends);
         let mut run = plan.run();
         run.doom(failure);

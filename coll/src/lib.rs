@@ -83,8 +83,8 @@ pub use error::{BuildError, Misfit};
 pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::sm;
 pub use execute::{
-    Awaited, Blocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer, TaskFault,
-    TaskKernel, TaskName, Tasks, Ticket, Work,
+    Awaited, BufferBlocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer,
+    TaskFault, TaskKernel, TaskName, Tasks, Ticket, Work,
 };
 pub use gapless_bml::Level;
 pub use goal::{Goal, GoalRank};

@@ -24,7 +24,7 @@ use super::act::Tools;
 use super::elements;
 use super::error::CollError;
 use super::memory::Memory;
-use super::rows::{Blocks, Combine, Rows};
+use super::rows::{BufferBlocks, Combine, Rows};
 use super::run::Run;
 use super::tickets::Ticket;
 use crate::algorithm::{Algorithm, Exchange, Method};
@@ -278,8 +278,8 @@ impl Round {
             said.write(numbers);
         }
         let row = |memory: &Option<Memory>| match memory {
-            Some(memory) => Blocks::Whole(Typed::contiguous(memory.region())),
-            None => Blocks::None,
+            Some(memory) => BufferBlocks::Whole(Typed::contiguous(memory.region())),
+            None => BufferBlocks::None,
         };
         let rows = Rows { send: row(&said), recv: row(&heard) };
         let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false);

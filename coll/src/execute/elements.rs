@@ -6,7 +6,7 @@ use gapless_bml::digest;
 use gapless_dtype::{Layout, Primitive, SignatureKind};
 use gapless_engine::Typed;
 
-use super::rows::{Blocks, Rows};
+use super::rows::{BufferBlocks, Rows};
 use crate::operation::Operation;
 use crate::schedule::{Buffer, Place};
 
@@ -72,7 +72,7 @@ pub(super) fn of_rows(operation: Operation, Rows { send, recv }: &Rows) -> [u64;
         O::Bcast | O::Reduce | O::Allreduce | O::Scan | O::Exscan => [whole(send), whole(recv)],
         // Blocks that are received have lengths of their own, and the elements of the vector.
         O::ReduceScatter | O::ReduceScatterBlock => match send {
-            Blocks::None => [0, whole(recv)],
+            BufferBlocks::None => [0, whole(recv)],
             send => [whole(send), 0],
         },
         _ => [0, 0],
@@ -89,10 +89,11 @@ pub(super) fn of_pairs(
 ) -> Option<[Vec<u64>; 2]> {
     use Operation as O;
     let Rows { send, recv } = rows;
-    let all = |side: &Blocks| vec![whole(side); ranks];
-    let each = |side: &Blocks| (0..ranks).map(|of| nth(side, of, ranks)).collect::<Vec<u64>>();
+    let all = |side: &BufferBlocks| vec![whole(side); ranks];
+    let each =
+        |side: &BufferBlocks| (0..ranks).map(|of| nth(side, of, ranks)).collect::<Vec<u64>>();
     // Who is no root has no blocks.
-    let with_root = |side: &Blocks| {
+    let with_root = |side: &BufferBlocks| {
         let word = whole(side);
         (0..ranks).map(|of| if root == Some(of) { word } else { 0 }).collect::<Vec<u64>>()
     };
@@ -100,7 +101,7 @@ pub(super) fn of_pairs(
         O::Gather => [with_root(send), each(recv)],
         O::Scatter => [each(send), with_root(recv)],
         // Where the blocks lie in one description is not known here; others may have one for each block.
-        O::Allgatherv if matches!(recv, Blocks::Whole(_)) => [all(send), vec![0; ranks]],
+        O::Allgatherv if matches!(recv, BufferBlocks::Whole(_)) => [all(send), vec![0; ranks]],
         O::Allgather | O::Allgatherv => [all(send), each(recv)],
         O::Alltoall => [each(send), each(recv)],
         _ => return None,
@@ -115,9 +116,9 @@ pub(super) fn of_place(rows: &Rows, place: &Place, range: Range<u64>) -> u64 {
         Buffer::Scratch => return 0,
     };
     let (typed, range) = match blocks {
-        Blocks::None => return 0,
-        Blocks::Whole(typed) => (typed, range),
-        Blocks::Each(each) => match each.get(place.block) {
+        BufferBlocks::None => return 0,
+        BufferBlocks::Whole(typed) => (typed, range),
+        BufferBlocks::Each(each) => match each.get(place.block) {
             Some(typed) => (typed, place.start..place.start.saturating_add(place.len)),
             None => return 0,
         },
@@ -129,11 +130,11 @@ pub(super) fn of_place(rows: &Rows, place: &Place, range: Range<u64>) -> u64 {
 }
 
 /// All of a buffer.
-fn whole(blocks: &Blocks) -> u64 {
+fn whole(blocks: &BufferBlocks) -> u64 {
     match blocks {
-        Blocks::None => 0,
-        Blocks::Whole(typed) => all_of(typed),
-        Blocks::Each(each) => {
+        BufferBlocks::None => 0,
+        BufferBlocks::Whole(typed) => all_of(typed),
+        BufferBlocks::Each(each) => {
             let Some(first) = each.first() else { return 0 };
             let alike = each.iter().all(|typed| typed.layout().id() == first.layout().id());
             let count = each.iter().fold(0u64, |all, typed| all.saturating_add(typed.count()));
@@ -144,13 +145,13 @@ fn whole(blocks: &Blocks) -> u64 {
 }
 
 /// The block of a rank.
-fn nth(blocks: &Blocks, rank: usize, ranks: usize) -> u64 {
+fn nth(blocks: &BufferBlocks, rank: usize, ranks: usize) -> u64 {
     match blocks {
-        Blocks::None => 0,
-        Blocks::Whole(typed) => {
+        BufferBlocks::None => 0,
+        BufferBlocks::Whole(typed) => {
             let (rank, bytes) = (rank as u64, typed.packed_bytes() / ranks as u64);
             of(typed.layout(), typed.count(), rank * bytes..(rank + 1) * bytes)
         }
-        Blocks::Each(each) => each.get(rank).map_or(0, all_of),
+        BufferBlocks::Each(each) => each.get(rank).map_or(0, all_of),
     }
 }

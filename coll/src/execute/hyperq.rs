@@ -52,7 +52,7 @@ use gapless_mem::Space;
 use gapless_pml::{Comm, Pml};
 
 use super::error::CollError;
-use super::rows::{Blocks, Combine, Rows};
+use super::rows::{BufferBlocks, Combine, Rows};
 use crate::build::rows as rows_of;
 use crate::call::Call;
 use crate::hyperq::{Dynamic, Fixed, Frame, Kind, Memory, Mode, Policy, Settings, Staging, Step};
@@ -121,9 +121,9 @@ const REFUSALS_MAX: u32 = 4;
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
 fn space_of(rows: &Rows) -> Option<Space> {
     let parts = |blocks| match blocks {
-        &Blocks::None => &[],
-        Blocks::Whole(typed) => std::slice::from_ref(typed),
-        Blocks::Each(each) => &each[..],
+        &BufferBlocks::None => &[],
+        BufferBlocks::Whole(typed) => std::slice::from_ref(typed),
+        BufferBlocks::Each(each) => &each[..],
     };
     let mut all = [&rows.send, &rows.recv].into_iter().flat_map(parts);
     let space = all.next().map(Typed::space)?;

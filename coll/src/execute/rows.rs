@@ -11,7 +11,7 @@ use crate::schedule::{Buffer, Place, Row};
 
 /// A buffer of the user's. Its packed stream is that of its blocks, one after the other, as in [`Row`].
 #[derive(Clone, Debug)]
-pub enum Blocks {
+pub enum BufferBlocks {
     /// No bytes.
     None,
     /// All blocks, one after the other, in one description.
@@ -24,9 +24,9 @@ pub enum Blocks {
 #[derive(Clone, Debug)]
 pub struct Rows {
     /// What is sent: only read.
-    pub send: Blocks,
+    pub send: BufferBlocks,
     /// What is received into.
-    pub recv: Blocks,
+    pub recv: BufferBlocks,
 }
 
 impl Rows {
@@ -37,7 +37,7 @@ impl Rows {
 
     /// Both, which are gone from here.
     pub(crate) fn take(&mut self) -> Rows {
-        std::mem::replace(self, Rows { send: Blocks::None, recv: Blocks::None })
+        std::mem::replace(self, Rows { send: BufferBlocks::None, recv: BufferBlocks::None })
     }
 }
 
@@ -53,12 +53,12 @@ pub(super) enum Spot {
     Pieces(Vec<TypedRange>),
 }
 
-impl Blocks {
+impl BufferBlocks {
     fn buffers(&self) -> &[Typed] {
         match self {
-            Blocks::None => &[],
-            Blocks::Whole(typed) => std::slice::from_ref(typed),
-            Blocks::Each(blocks) => blocks,
+            BufferBlocks::None => &[],
+            BufferBlocks::Whole(typed) => std::slice::from_ref(typed),
+            BufferBlocks::Each(blocks) => blocks,
         }
     }
 

@@ -170,7 +170,7 @@ pub struct SharedSegment {
     subgroup: Subgroup,
     /// That of messages that wake sleepers.
     wake_tag: i32,
-    area: Area,
+    area: PrivateMemory,
     slots: Slots,
     /// Whose memory this rank can read by the kernel, of those that it has told so: a bit for each.
     seen: u64,
@@ -190,7 +190,7 @@ pub struct SharedSegment {
 
 /// Private memory: what this rank contributes, a result, and the blocks that were read.
 #[derive(Debug)]
-struct Area {
+struct PrivateMemory {
     memory: Memory,
     /// Bytes of the result. What lies behind them is of earlier collectives.
     result: usize,
@@ -224,7 +224,7 @@ impl Going {
 
 impl SharedSegment {
     fn new(
-        (shared, area): (SegmentMemory, Area),
+        (shared, area): (SegmentMemory, PrivateMemory),
         mailbox: Mailbox,
         (subgroup, wake_tag): (Subgroup, i32),
     ) -> SharedSegment {

@@ -3,7 +3,7 @@ use gapless_dtype::{Convertor, Datatype, Layout, Primitive};
 use gapless_engine::Typed;
 use gapless_mem::Region;
 
-use crate::Blocks;
+use crate::BufferBlocks;
 use crate::schedule::Row;
 
 /// Random numbers (splitmix64).
@@ -126,15 +126,15 @@ impl Held {
     }
 
     /// The blocks as an executor wants them. They are used while this lives, and nothing else touches it.
-    pub fn blocks(&mut self) -> Blocks {
+    pub fn blocks(&mut self) -> BufferBlocks {
         let region = Region::of_mut(&mut self.memory);
         let typed =
             |part: &Part| Typed::new(region, part.origin as u64, &part.layout, part.count).unwrap();
         let mut all: Vec<Typed> = self.parts.iter().map(typed).collect();
         match self.whole {
-            true if all[0].packed_bytes() == 0 => Blocks::None,
-            true => Blocks::Whole(all.remove(0)),
-            false => Blocks::Each(all),
+            true if all[0].packed_bytes() == 0 => BufferBlocks::None,
+            true => BufferBlocks::Whole(all.remove(0)),
+            false => BufferBlocks::Each(all),
         }
     }
 

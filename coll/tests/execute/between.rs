@@ -3,7 +3,7 @@ use super::*;
 use crate::job::Job;
 use gapless_coll::execute::between;
 use gapless_coll::testkit::after_between;
-use gapless_coll::{Between, BetweenCall, Blocks, CollError};
+use gapless_coll::{Between, BetweenCall, BufferBlocks, CollError};
 use gapless_pml::Comm;
 
 const LIES: [&[Lie]; 3] = [&[Lie::Plain], &[Lie::Gaps], &[Lie::Gaps, Lie::Plain, Lie::Apart]];
@@ -219,7 +219,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(both.sizes, (1, 2));
     let worlds = job.worlds();
     assert_eq!(between(&worlds[0]), None);
-    let none = || Rows { send: Blocks::None, recv: Blocks::None };
+    let none = || Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
     let schedule = both.at(2).build(&BetweenCall::Barrier).unwrap();
     // SAFETY: it never runs.
     let made = unsafe { Executor::new(schedule, none(), None, both.sequencers[1].next()) };

@@ -3,7 +3,7 @@ use super::*;
 use crate::job::Job;
 use gapless_coll::choose::candidates;
 use gapless_coll::execute::{IN_FLIGHT_MAX, SLOTS_MAX};
-use gapless_coll::{Blocks, CollError, Exchange, Method, Row, Tree};
+use gapless_coll::{BufferBlocks, CollError, Exchange, Method, Row, Tree};
 use gapless_dtype::Equivalence;
 use gapless_engine::testkit::{Work, Wrapper};
 use gapless_engine::{Engine, EngineError, HostEngine, ReduceOp, Typed};
@@ -167,7 +167,8 @@ fn what_does_not_fit_is_refused() {
         let made = unsafe { Executor::new(schedule.clone(), rows, combine, sequencers[on].next()) };
         made.unwrap_err()
     };
-    let none = || Rows { send: gapless_coll::Blocks::None, recv: gapless_coll::Blocks::None };
+    let none =
+        || Rows { send: gapless_coll::BufferBlocks::None, recv: gapless_coll::BufferBlocks::None };
     let chain = Algorithm::new(Method::Tree(Tree::Chain));
     let make = |call: Call<'_>, algorithm| build(0, &Locality::flat(2), &call, &algorithm).unwrap();
     let bcast = make(Call::Bcast { root: 0, len: 8 }, chain);
@@ -176,7 +177,7 @@ fn what_does_not_fit_is_refused() {
     let error = refused(&bcast, none(), None, 0);
     let (buffer, what) = (Buffer::Recv, "bytes");
     assert_eq!(error, CollError::Row { buffer, what, given: 0, expected: 8 });
-    let two = gapless_coll::Blocks::Each(Vec::new());
+    let two = gapless_coll::BufferBlocks::Each(Vec::new());
     let error = refused(&bcast, Rows { recv: two, ..none() }, None, 0);
     assert_eq!(error, CollError::Row { buffer, what: "blocks", given: 0, expected: 1 });
     let of = Reduction { unit: 6, commutative: true };
@@ -212,7 +213,7 @@ fn refused_among(ranks: u32, schedule: Schedule) -> CollError {
     let ticket = Sequencer::new(&worlds[0]).next();
     let mut held =
         Held::new(&schedule.row(Buffer::Recv), Lie::Plain, &[0; 20 << 16], &mut Random(0));
-    let rows = Rows { send: gapless_coll::Blocks::None, recv: held.blocks() };
+    let rows = Rows { send: gapless_coll::BufferBlocks::None, recv: held.blocks() };
     // SAFETY: it never runs.
     unsafe { Executor::new(schedule, rows, None, ticket) }.unwrap_err()
 }
@@ -327,10 +328,10 @@ fn a_rank_without_memory_tells_the_others() {
             let call = Call::Reduce { root: 0, len: 8 * count, of, in_place: false };
             let schedule = build_apart(rank as usize, &Locality::flat(3), &call, &chain).unwrap();
             let region = Region::of_mut(&mut own[rank as usize]);
-            let send = Blocks::Whole(Typed::new(region, 0, &all_at_once, count).unwrap());
+            let send = BufferBlocks::Whole(Typed::new(region, 0, &all_at_once, count).unwrap());
             let recv = match rank {
-                0 => Blocks::Whole(Typed::contiguous(Region::of_mut(&mut total))),
-                _ => Blocks::None,
+                0 => BufferBlocks::Whole(Typed::contiguous(Region::of_mut(&mut total))),
+                _ => BufferBlocks::None,
             };
             let rows = Rows { send, recv };
             let combine = Combine::new(&ReduceOp::Max.into(), u8::layout()).unwrap();

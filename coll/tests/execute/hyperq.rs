@@ -8,7 +8,7 @@ use crate::job::Job;
 use crate::sm::open;
 use gapless_coll::hyperq::{Entry, Gpu, Kind, Mode, Settings, Step, Table};
 use gapless_coll::testkit::Content;
-use gapless_coll::{Blocks, CollError, HyperQ, Outcome};
+use gapless_coll::{BufferBlocks, CollError, HyperQ, Outcome};
 use gapless_dtype::Layout;
 use gapless_engine::testkit::{FakeEngine, Work, Wrapper};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
@@ -128,7 +128,7 @@ fn one_gpu(ranks: u32, delay: u32) -> Vec<Gear> {
 struct Place {
     fake: Arc<FakeDevice>,
     region: Region,
-    blocks: Blocks,
+    blocks: BufferBlocks,
 }
 
 impl Place {
@@ -146,7 +146,7 @@ impl Place {
             }
             None => Typed::contiguous(region.sub(0, len).unwrap()),
         };
-        let blocks = if len == 0 { Blocks::None } else { Blocks::Whole(typed) };
+        let blocks = if len == 0 { BufferBlocks::None } else { BufferBlocks::Whole(typed) };
         let place = Place { fake, region, blocks };
         place.moved(&mut bytes.to_vec(), true);
         place
@@ -154,7 +154,7 @@ impl Place {
 
     /// Its packed bytes come from there, or go there; at once.
     fn moved(&self, bytes: &mut [u8], inwards: bool) {
-        let Blocks::Whole(typed) = &self.blocks else { return };
+        let BufferBlocks::Whole(typed) = &self.blocks else { return };
         let there = self.fake.alias(typed.region()).unwrap();
         let there = Typed::new(there, typed.origin(), typed.layout(), typed.count()).unwrap();
         let (range, here) = (0..bytes.len() as u64, Region::of_mut(bytes));

@@ -5,7 +5,7 @@ use crate::job::Job;
 use gapless_coll::choose::{Table, choose};
 use gapless_coll::execute::IN_FLIGHT_MAX;
 use gapless_coll::topologies::{Cartesian, Neighborhood};
-use gapless_coll::{BetweenCall, Blocks, CollError, Method, Tree};
+use gapless_coll::{BetweenCall, BufferBlocks, CollError, Method, Tree};
 use std::task::Poll;
 
 const N: usize = 5;
@@ -204,7 +204,7 @@ fn two_groups_are_compared() {
     let mut job = Job::new(3);
     let comms = job.inter(|process| process == 0);
     let sequencers = checked(&comms);
-    let none = || Rows { send: Blocks::None, recv: Blocks::None };
+    let none = || Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
     let mut executors: Vec<(u32, Executor)> = Vec::new();
     for (rank, sequencer) in sequencers.iter().enumerate() {
         let at = gapless_coll::execute::between(&comms[rank]).unwrap();

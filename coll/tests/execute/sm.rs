@@ -11,7 +11,7 @@ use crate::late::Late;
 use calls::{Choose, any, exchange, listed, long, short};
 use gapless_coll::choose::candidates;
 use gapless_coll::sm::{Known, Opening, SharedSegment};
-use gapless_coll::{Blocks, CollError, Operation};
+use gapless_coll::{BufferBlocks, CollError, Operation};
 use gapless_engine::{Engine, HostEngine, Reducer};
 use gapless_pml::Pml;
 use std::collections::VecDeque;
@@ -109,10 +109,10 @@ impl Collective {
         let ranks = (rank, self.held.len());
         let known = Known::new(call, ranks, Some(self.how.how()), true)?;
         let (send, recv) = &mut self.held[rank];
-        let plain = |blocks: Blocks| match blocks {
-            Blocks::None => Some(None),
-            Blocks::Whole(typed) => typed.as_contiguous().map(Some),
-            Blocks::Each(_) => None,
+        let plain = |blocks: BufferBlocks| match blocks {
+            BufferBlocks::None => Some(None),
+            BufferBlocks::Whole(typed) => typed.as_contiguous().map(Some),
+            BufferBlocks::Each(_) => None,
         };
         let buffers = (plain(send.blocks())?, plain(recv.blocks())?);
         let mut look = 0..looks;

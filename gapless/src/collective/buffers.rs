@@ -108,11 +108,11 @@ impl Side {
     }
 
     /// What the executor is told.
-    pub(super) fn into_blocks(self) -> coll::Blocks {
+    pub(super) fn into_blocks(self) -> coll::BufferBlocks {
         match self {
-            Side::Nothing | Side::InPlace => coll::Blocks::None,
-            Side::Whole(typed) => coll::Blocks::Whole(typed),
-            Side::Each(each) => coll::Blocks::Each(each),
+            Side::Nothing | Side::InPlace => coll::BufferBlocks::None,
+            Side::Whole(typed) => coll::BufferBlocks::Whole(typed),
+            Side::Each(each) => coll::BufferBlocks::Each(each),
         }
     }
 }

@@ -20,7 +20,7 @@ use gapless_coll::runtime::{
 };
 use gapless_coll::sm::Known;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
-use gapless_coll::{Blocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
+use gapless_coll::{BufferBlocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
 use gapless_engine::{Engine, Op, Reducer};
 use gapless_pml::{Comm, PmlError};
 use std::any::Any;
@@ -498,12 +498,12 @@ enum Fast {
 
 /// The memory of both buffers, if it is contiguous memory of the host, or there is none.
 fn contiguous(rows: &Rows) -> Option<Contiguous> {
-    let one = |blocks: &Blocks| match blocks {
-        Blocks::None => Some(None),
-        Blocks::Whole(typed) => {
+    let one = |blocks: &BufferBlocks| match blocks {
+        BufferBlocks::None => Some(None),
+        BufferBlocks::Whole(typed) => {
             typed.as_contiguous().filter(|region| region.as_ptr().is_some()).map(Some)
         }
-        Blocks::Each(_) => None,
+        BufferBlocks::Each(_) => None,
     };
     Some((one(&rows.send)?, one(&rows.recv)?))
 }

@@ -77,7 +77,7 @@ impl Uses {
     pub(super) fn rows(self, send: Side, recv: Side) -> Rows {
         let blocks = |uses: bool, mut side: Side| {
             if !uses {
-                return gapless_coll::Blocks::None;
+                return gapless_coll::BufferBlocks::None;
             }
             if self.as_numbers {
                 side.parts_mut().iter_mut().for_each(|typed| *typed = numbers(typed));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Device, DeviceError, Region};
 
-use crate::execute::rows::{Blocks, Combine, Rows};
+use crate::execute::rows::{BufferBlocks, Combine, Rows};
 use crate::schedule::Buffer;
 
 /// What moves bytes.
@@ -32,12 +32,12 @@ fn pieces(rows: &Rows, buffer: Buffer, range: Range<u64>) -> Vec<(&Typed, Range<
     let blocks = match buffer {
         Buffer::Send => &rows.send,
         Buffer::Recv => &rows.recv,
-        Buffer::Scratch => &Blocks::None,
+        Buffer::Scratch => &BufferBlocks::None,
     };
     let all = match blocks {
-        Blocks::None => &[],
-        Blocks::Whole(typed) => std::slice::from_ref(typed),
-        Blocks::Each(each) => &each[..],
+        BufferBlocks::None => &[],
+        BufferBlocks::Whole(typed) => std::slice::from_ref(typed),
+        BufferBlocks::Each(each) => &each[..],
     };
     let mut at = 0;
     let mut found = Vec::new();

@@ -21,7 +21,7 @@ use crate::call::{Call, Reduction};
 use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
-use crate::execute::rows::{Blocks, Rows, Spot};
+use crate::execute::rows::{BufferBlocks, Rows, Spot};
 use crate::execute::sm::{Begun, Task};
 use crate::schedule::{Action, Place};
 use crate::together::Together;
@@ -167,10 +167,10 @@ impl Run {
     ) -> Result<Task, CollError> {
         let Lies { read, written, .. } = self.flights[index].lies;
         let typed = |place: &Place, packed: Option<Region>| match (packed, plan.spot(place)) {
-            (Some(packed), _) => Blocks::Whole(Typed::contiguous(packed)),
-            (None, _) if place.len == 0 => Blocks::None,
-            (None, Spot::Direct(typed)) => Blocks::Whole(typed),
-            (None, Spot::Pieces(_)) => Blocks::None,
+            (Some(packed), _) => BufferBlocks::Whole(Typed::contiguous(packed)),
+            (None, _) if place.len == 0 => BufferBlocks::None,
+            (None, Spot::Direct(typed)) => BufferBlocks::Whole(typed),
+            (None, Spot::Pieces(_)) => BufferBlocks::None,
         };
         let (from, into) = (typed(share.from, read), typed(share.into, written));
         // What a leader gathers lies in place already, unless the whole of it is packed elsewhere.
@@ -183,9 +183,9 @@ impl Run {
             };
         let rows = match share.what {
             // The leader of a bcast only reads.
-            Together::Bcast if share.leads() => Rows { send: Blocks::None, recv: from },
+            Together::Bcast if share.leads() => Rows { send: BufferBlocks::None, recv: from },
             Together::Scatter => Rows { send: from, recv: into },
-            _ if in_place => Rows { send: Blocks::None, recv: into },
+            _ if in_place => Rows { send: BufferBlocks::None, recv: into },
             _ => Rows { send: from, recv: into },
         };
         let combine = plan.combine.clone().filter(|_| share.what == Together::Reduce);

@@ -27,7 +27,7 @@ use super::plan::{Content, Round, Span, Then};
 use super::routes::DIRECTORY_ENTRY_BYTES;
 use super::slots::LAST_BYTES;
 use super::subgroup::Subgroup;
-use super::{Area, Memory, SegmentMemory};
+use super::{Memory, PrivateMemory, SegmentMemory};
 use crate::execute::act::{Tools, Work};
 use crate::execute::rows::Combine;
 use crate::execute::run::nothing;
@@ -64,11 +64,11 @@ fn block(source: usize, round: &Round) -> usize {
     }
 }
 
-impl Area {
+impl PrivateMemory {
     /// For so many ranks; `None` if there is no memory.
-    pub(super) fn new(ranks: usize) -> Option<Area> {
+    pub(super) fn new(ranks: usize) -> Option<PrivateMemory> {
         let bytes = ranks.checked_mul(ENTRY_BYTES)?.checked_add(BLOCKS)?;
-        Some(Area { memory: Memory::new(bytes as u64)?, result: 0 })
+        Some(PrivateMemory { memory: Memory::new(bytes as u64)?, result: 0 })
     }
 
     fn slice(&mut self, at: usize, len: usize) -> &mut [u8] {
@@ -455,7 +455,7 @@ impl Stretch {
 
     /// The bytes from byte `start` of this rank's entry on.
     pub(super) fn in_entry(
-        area: &Area,
+        area: &PrivateMemory,
         start: usize,
         range: Range<u64>,
     ) -> Result<Stretch, EngineError> {
@@ -463,9 +463,9 @@ impl Stretch {
         Ok(Stretch { region: entry.sub(range.start, range.end - range.start)? })
     }
 
-    /// The bytes of a rank's entry that were [kept](Area::kept).
+    /// The bytes of a rank's entry that were [kept](PrivateMemory::kept).
     pub(super) fn kept(
-        area: &Area,
+        area: &PrivateMemory,
         rank: usize,
         range: Range<u64>,
     ) -> Result<Stretch, EngineError> {

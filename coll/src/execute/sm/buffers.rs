@@ -7,7 +7,7 @@ use gapless_mem::Region;
 
 use super::pieces::{LongPlan, SlotPiece};
 use super::plan::Span;
-use crate::execute::rows::{Blocks, Rows, Spot};
+use crate::execute::rows::{BufferBlocks, Rows, Spot};
 use crate::schedule::{Buffer, Place};
 
 /// Both buffers of the user's. What is plain memory is found out once. `R`: what describes the rest; `()`: there is
@@ -49,8 +49,8 @@ fn plain(typed: &Typed) -> Option<Region> {
     typed.as_contiguous().filter(|region| region.space().cpu_accessible())
 }
 
-fn whole(blocks: &Blocks) -> Option<Region> {
-    let Blocks::Whole(typed) = blocks else { return None };
+fn whole(blocks: &BufferBlocks) -> Option<Region> {
+    let BufferBlocks::Whole(typed) = blocks else { return None };
     plain(typed)
 }
 
@@ -61,9 +61,9 @@ fn bytes(range: &Range<u64>) -> u64 {
 /// Whether all that is sent is plain memory, in one piece or in one for each block.
 pub(super) fn sends_plain(rows: &Rows) -> bool {
     match &rows.send {
-        Blocks::None => false,
-        Blocks::Whole(typed) => plain(typed).is_some(),
-        Blocks::Each(blocks) => {
+        BufferBlocks::None => false,
+        BufferBlocks::Whole(typed) => plain(typed).is_some(),
+        BufferBlocks::Each(blocks) => {
             blocks.iter().all(|block| block.packed_bytes() == 0 || plain(block).is_some())
         }
     }
@@ -79,7 +79,7 @@ impl UserBuffers {
     /// stream.
     pub(super) fn block(&self, block: usize, range: Range<u64>) -> Option<Region> {
         match &self.rows.send {
-            Blocks::Each(blocks) => plain(blocks.get(block)?),
+            BufferBlocks::Each(blocks) => plain(blocks.get(block)?),
             _ => self.send?.sub(range.start, bytes(&range)).ok(),
         }
     }
@@ -155,7 +155,7 @@ impl<R: Described> UserBuffers<R> {
     pub(super) fn long(&self) -> Option<&Typed> {
         /// As `PART_OF` in `dtype/src/copy/method.rs`.
         const LONG: u64 = 4 << 20;
-        let Blocks::Whole(typed) = &self.rows.rows()?.recv else { return None };
+        let BufferBlocks::Whole(typed) = &self.rows.rows()?.recv else { return None };
         (typed.packed_bytes() >= LONG).then_some(typed)
     }
 }

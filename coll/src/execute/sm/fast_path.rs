@@ -21,7 +21,7 @@ use super::plan::{self, Round, ShortPlan, Span, Then};
 use super::short::ShortStage;
 use super::subgroup::Subgroup;
 use super::task::Way;
-use super::{Area, SharedSegment, act, pieces, routes};
+use super::{PrivateMemory, SharedSegment, act, pieces, routes};
 use crate::build::rows as rows_of;
 use crate::execute::act::Tools;
 use crate::execute::rows::Combine;
@@ -223,7 +223,7 @@ impl SharedSegment {
 struct At<'p> {
     mailboxes: Mailboxes<'p>,
     mailbox: &'p mut Mailbox,
-    area: &'p mut Area,
+    area: &'p mut PrivateMemory,
     pml: &'p mut Pml,
     subgroup: &'p Subgroup,
     wake_tag: i32,

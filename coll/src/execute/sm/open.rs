@@ -30,9 +30,9 @@ use gapless_sync::{Fences, membarrier};
 
 use super::plan::{LEADER, RANKS_MAX};
 use super::subgroup::Subgroup;
-use super::{Area, SegmentMemory, SharedSegment};
+use super::{PrivateMemory, SegmentMemory, SharedSegment};
 use crate::execute::memory::Memory;
-use crate::execute::rows::{Blocks, Rows};
+use crate::execute::rows::{BufferBlocks, Rows};
 use crate::execute::tickets::{Sequencer, Ticket, WAKE_TAG};
 use crate::execute::{CollError, Executor};
 use crate::{Algorithm, BuildError, Call, Locality, Method, Tree, build};
@@ -67,7 +67,7 @@ pub struct Opening {
     /// Whether all are registered for asymmetric fences.
     asymmetric: bool,
     /// The segment's memory, and this rank's own beside it.
-    shared: Option<(SegmentMemory, Area)>,
+    shared: Option<(SegmentMemory, PrivateMemory)>,
     /// What is tried if there is no segment.
     next: Option<Box<Opening>>,
 }
@@ -313,7 +313,7 @@ impl Opening {
     }
 
     /// The segment's memory, and its lease.
-    fn allocate(&self, bml: &mut Bml) -> Option<((SegmentMemory, Area), Lease)> {
+    fn allocate(&self, bml: &mut Bml) -> Option<((SegmentMemory, PrivateMemory), Lease)> {
         let allocation = bml.allocate(SegmentMemory::bytes(self.ranks)?)?.ok()?;
         let lease = allocation.lease().clone();
         // SAFETY: the memory was just allocated, and is zeroed; its owner is in the lease. The allocation ends here, so
@@ -328,16 +328,16 @@ impl Opening {
     /// # Safety
     /// While a clone of the lease lives, its region describes initialised memory that is valid for reads and writes,
     /// that no reference of this process covers, and that this process reaches through what this makes of it only.
-    unsafe fn make(&self, lease: &Lease) -> Option<(SegmentMemory, Area)> {
+    unsafe fn make(&self, lease: &Lease) -> Option<(SegmentMemory, PrivateMemory)> {
         let words = SegmentMemory::first_slot(self.ranks)?;
         let slots = lease.sub(words, lease.region().len().checked_sub(words)?).ok()?;
         // SAFETY: the caller's promise; slots are other bytes than words.
         let words = unsafe { Words::new(lease.sub(0, words).ok()?) }.ok()?;
-        Some((SegmentMemory::new(words, slots, self.ranks)?, Area::new(self.ranks)?))
+        Some((SegmentMemory::new(words, slots, self.ranks)?, PrivateMemory::new(self.ranks)?))
     }
 
     /// Maps the segment.
-    fn map(&self, pml: &mut Pml, key: [u8; KEY_BYTES]) -> Option<(SegmentMemory, Area)> {
+    fn map(&self, pml: &mut Pml, key: [u8; KEY_BYTES]) -> Option<(SegmentMemory, PrivateMemory)> {
         let [len, key @ ..] = &key;
         let key = RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)?;
         let (peer, mapped) = pml.bml_mut().mapped(self.process(LEADER)?)?;
@@ -378,8 +378,8 @@ impl Opening {
             }
         };
         let blocks = |memory: &Option<Memory>| match memory {
-            Some(memory) => Blocks::Whole(Typed::contiguous(memory.region())),
-            None => Blocks::None,
+            Some(memory) => BufferBlocks::Whole(Typed::contiguous(memory.region())),
+            None => BufferBlocks::None,
         };
         let rows = Rows { send: blocks(&send), recv: blocks(&recv) };
         // SAFETY: both are memory of the exchange's own, which keeps it until the executor has ended, and leaks it if

@@ -6,7 +6,7 @@ use gapless_sync::mailboxes::{Broken, Flag, Mailbox, Mailboxes, Readers};
 
 use super::slots::Slots;
 use super::subgroup::Subgroup;
-use super::{Area, SegmentMemory, act};
+use super::{PrivateMemory, SegmentMemory, act};
 use crate::execute::error::CollError;
 
 /// What a collective works with, but for the endpoint.
@@ -16,7 +16,7 @@ pub(super) struct Place<'p> {
     pub(super) mailbox: &'p mut Mailbox,
     pub(super) subgroup: &'p Subgroup,
     pub(super) wake_tag: i32,
-    pub(super) area: &'p mut Area,
+    pub(super) area: &'p mut PrivateMemory,
     pub(super) slots: &'p mut Slots,
     pub(super) seen: &'p mut u64,
     /// Whether who is lost, or has gone on, is found out later.

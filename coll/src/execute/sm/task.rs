@@ -4,7 +4,7 @@ use super::fast_path::Known;
 use super::{buffers, pieces, plan, routes};
 use crate::build::rows as rows_of;
 use crate::execute::error::CollError;
-use crate::execute::rows::{Blocks, Combine, Rows};
+use crate::execute::rows::{BufferBlocks, Combine, Rows};
 use crate::schedule::Buffer;
 use crate::{Call, Operation};
 
@@ -81,7 +81,7 @@ impl Task {
 
     /// That of a rank that has failed.
     pub(super) fn without_memory(call: &Call<'_>, of: (usize, usize)) -> Result<Task, CollError> {
-        let rows = Rows { send: Blocks::None, recv: Blocks::None };
+        let rows = Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
         Ok(Task { way: Way::new(call, of, &rows)?, rows, combine: None, of })
     }
 }

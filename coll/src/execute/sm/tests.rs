@@ -11,7 +11,7 @@ use gapless_pml::Config;
 
 use super::*;
 use crate::Reduction;
-use crate::execute::{Blocks, Sequencer};
+use crate::execute::{BufferBlocks, Sequencer};
 use gapless_bml::Rank;
 
 fn endpoints(ranks: u32) -> Vec<Pml> {
@@ -87,12 +87,12 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                 let mut memory = vec![0xEE; usize::try_from(row.len()).unwrap() + 16];
                 let region = Region::of_mut(&mut memory).sub(8, row.len()).unwrap();
                 let recv = match row.len() {
-                    0 => Blocks::None,
-                    _ => Blocks::Whole(Typed::contiguous(region)),
+                    0 => BufferBlocks::None,
+                    _ => BufferBlocks::Whole(Typed::contiguous(region)),
                 };
                 let int = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Int32);
                 let sum = Combine::new(&ReduceOp::Sum.into(), &int.commit().unwrap()).unwrap();
-                let rows = Rows { send: Blocks::None, recv };
+                let rows = Rows { send: BufferBlocks::None, recv };
                 // SAFETY: the memory outlives the collective, which the segment is dropped with at the latest.
                 unsafe { segment.begin(number, &call, rows, Some(sum)) }.unwrap();
                 let mut over = false;
@@ -153,7 +153,7 @@ fn a_rank_that_cannot_begin_a_step_is_not_waited_for() {
     let failure = CollError::GaveUp { rank: 1 };
     let begun = segments[1].fail_step(0, of_another, failure.clone(), &mut pmls[1]);
     assert_eq!(begun.err(), Some(failure));
-    let rows = || Rows { send: Blocks::None, recv: Blocks::None };
+    let rows = || Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
     for (number, expected) in [(0, Err(CollError::WentOn { rank: 1 })), (1, Ok(()))] {
         let mut ended = [None, (number == 0).then_some(Ok(()))];
         for _ in 0..100 {
@@ -184,7 +184,8 @@ fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
     segments[1].refuse(0, &mut pmls[1]);
     for (rank, number) in (1..=4).map(|number| (1, number)).chain((0..=4).map(|it| (0, it))) {
         let region = Region::of_mut(&mut words[1 - rank]);
-        let rows = Rows { send: Blocks::None, recv: Blocks::Whole(Typed::contiguous(region)) };
+        let rows =
+            Rows { send: BufferBlocks::None, recv: BufferBlocks::Whole(Typed::contiguous(region)) };
         // SAFETY: the words outlive the collective, and nothing else touches them meanwhile.
         unsafe { segments[rank].begin(number, &call, rows, None) }.unwrap();
         let ended = (0..100).find_map(|_| {
@@ -208,7 +209,7 @@ fn whoever_waits_finds_that_its_own_entries_were_written_over() {
     let mut pmls = endpoints(2);
     let mut segments = segments(&mut pmls);
     let begin = |segment: &mut SharedSegment, number| {
-        let rows = Rows { send: Blocks::None, recv: Blocks::None };
+        let rows = Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
         // SAFETY: there is no memory.
         unsafe { segment.begin(number, &Call::Barrier, rows, None) }.unwrap();
     };
@@ -270,8 +271,8 @@ fn nobody_sleeps_while_there_is_something_to_read() {
             .collect();
         let mut segments = segments(&mut pmls);
         for (segment, [send, recv]) in segments.iter_mut().zip(&mut buffers) {
-            let [send, recv] =
-                [send, recv].map(|buffer| Blocks::Whole(Typed::contiguous(Region::of_mut(buffer))));
+            let [send, recv] = [send, recv]
+                .map(|buffer| BufferBlocks::Whole(Typed::contiguous(Region::of_mut(buffer))));
             // SAFETY: the buffers outlive the collective, and nothing else touches them meanwhile.
             unsafe { segment.begin(0, &call, Rows { send, recv }, None) }.unwrap();
         }
@@ -318,8 +319,8 @@ fn waits(call: &Call<'_>, arms: bool) -> usize {
         .collect();
     let mut segments = segments(&mut pmls);
     for (segment, [send, recv]) in segments.iter_mut().zip(&mut buffers) {
-        let [send, recv] =
-            [send, recv].map(|buffer| Blocks::Whole(Typed::contiguous(Region::of_mut(buffer))));
+        let [send, recv] = [send, recv]
+            .map(|buffer| BufferBlocks::Whole(Typed::contiguous(Region::of_mut(buffer))));
         let byte = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Uint8);
         let sum = Combine::new(&ReduceOp::Sum.into(), &byte.commit().unwrap()).unwrap();
         // SAFETY: the buffers outlive the collective, and nothing else touches them meanwhile.

@@ -71,8 +71,8 @@ fn reader_of(owner: Owner) -> Result<(), CollError> {
     let element = Datatype::resized(0, 8, &Primitive::Int32.into()).unwrap().commit().unwrap();
     let mut room = vec![0u8; usize::try_from(8 * COUNT).unwrap()];
     let mut word = [0u8; 4];
-    let send = Blocks::Whole(Typed::contiguous(sent.region()));
-    let recv = |memory: &mut [u8]| Blocks::Whole(Typed::contiguous(Region::of_mut(memory)));
+    let send = BufferBlocks::Whole(Typed::contiguous(sent.region()));
+    let recv = |memory: &mut [u8]| BufferBlocks::Whole(Typed::contiguous(Region::of_mut(memory)));
     // Rank 0 has much for rank 1, and awaits a number of rank 2.
     let awaited = if owner == Owner::LosesReader { 0 } else { 4 };
     let rows = Rows { send, recv: recv(&mut word[..awaited]) };
@@ -81,8 +81,8 @@ fn reader_of(owner: Owner) -> Result<(), CollError> {
     // SAFETY: the memory outlives the collective, which has ended or is given up at the end.
     unsafe { segments[0].begin(1, &out, rows, None) }.unwrap();
     let region = Region::of_mut(&mut room);
-    let gaps = Blocks::Whole(Typed::new(region, 0, &element, COUNT).unwrap());
-    let rows = Rows { send: Blocks::None, recv: gaps };
+    let gaps = BufferBlocks::Whole(Typed::new(region, 0, &element, COUNT).unwrap());
+    let rows = Rows { send: BufferBlocks::None, recv: gaps };
     let come = Call::Alltoallv { send: &[0; 3], recv: &[bytes, 0, 0], in_place: false };
     // SAFETY: as above.
     unsafe { segments[1].begin(1, &come, rows, None) }.unwrap();

@@ -3,7 +3,7 @@
 use super::{Exchange, Lies, Place, Tools};
 use crate::Operation;
 use crate::execute::error::CollError;
-use crate::execute::sm::Area;
+use crate::execute::sm::PrivateMemory;
 use crate::execute::sm::direct::{self, Side};
 use crate::execute::sm::header::notice;
 use crate::execute::sm::plan::{FAILED, LONG};
@@ -19,7 +19,7 @@ const SINGLE_COPY: u8 = 4;
 
 impl Exchange {
     /// This rank's entry.
-    pub(super) fn write_entry<'a>(&self, area: &'a mut Area) -> &'a [u8] {
+    pub(super) fn write_entry<'a>(&self, area: &'a mut PrivateMemory) -> &'a [u8] {
         let mut head = [0; HEAD_BYTES];
         head[0] = self.plan.operation.code();
         head[1] = u8::try_from(self.progress.first).unwrap_or(0);
