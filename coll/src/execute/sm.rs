@@ -39,6 +39,7 @@
 )]
 mod act;
 mod buffers;
+mod context;
 #[allow(
     unsafe_code,
     reason = "asks for keys of memory that is granted, and reads and writes the key table"
@@ -52,7 +53,6 @@ mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;
 mod pieces;
-mod place;
 mod plan;
 mod routes;
 mod short;
@@ -82,13 +82,13 @@ use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
 use buffers::UserBuffers;
+use context::SmContext;
 use exchange::Exchange;
 pub use explain::Explanation;
 use fast_path::Halfway;
 pub use fast_path::Known;
 use long::{Kept, Long};
 pub use open::Opening;
-use place::Place;
 use short::Short;
 use slots::Slots;
 use state_machine::Carried;
@@ -378,11 +378,11 @@ impl SharedSegment {
             self.give_up();
             return self.over(Err(CollError::Overwritten { expected, found }));
         }
-        let (Some(going), mut place) = self.parts() else { return Poll::Ready(Ok(())) };
+        let (Some(going), mut cx) = self.parts() else { return Poll::Ready(Ok(())) };
         if going.is_torn() {
             return Poll::Ready(Err(CollError::Abandoned));
         }
-        if !going.advance(&mut place, &mut Tools { pml, engine, reducer, segment: None }) {
+        if !going.advance(&mut cx, &mut Tools { pml, engine, reducer, segment: None }) {
             return Poll::Pending;
         }
         let mut result = going.result();
@@ -407,13 +407,13 @@ impl SharedSegment {
 
     /// What is under way, and what it works with.
     #[inline]
-    fn parts(&mut self) -> (Option<&mut dyn Carried>, Place<'_>) {
+    fn parts(&mut self) -> (Option<&mut dyn Carried>, SmContext<'_>) {
         let SharedSegment { shared, mailbox, subgroup, area, slots, seen, going, .. } = self;
         let (mailboxes, wake_tag) = (shared.mailboxes(), self.wake_tag);
         let going = going.as_mut().map(Going::get_mut);
         (
             going,
-            Place {
+            SmContext {
                 mailboxes,
                 shared,
                 mailbox,
@@ -436,9 +436,9 @@ impl SharedSegment {
     /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the segment is
     /// not to be used any more. Ranks that read this one's memory where it lies find out before they use it.
     pub fn give_up(&mut self) {
-        let (going, mut place) = self.parts();
+        let (going, mut cx) = self.parts();
         if let Some(going) = going {
-            going.give_up(&mut place);
+            going.give_up(&mut cx);
         }
     }
 
@@ -448,8 +448,8 @@ impl SharedSegment {
         if self.is_revoked() {
             return true;
         }
-        let (going, mut place) = self.parts();
-        going.is_none_or(|going| going.look(&mut place))
+        let (going, mut cx) = self.parts();
+        going.is_none_or(|going| going.look(&mut cx))
     }
 
     /// Announces that this rank is about to sleep: afterwards call [`advance`](SharedSegment::advance) once more, and
@@ -461,10 +461,10 @@ impl SharedSegment {
         if self.spoilt.is_some() {
             return None;
         }
-        let (going, mut place) = self.parts();
+        let (going, mut cx) = self.parts();
         let going = going?;
-        let awaited = going.awaited(&mut place)?;
-        going.sleeps(&place);
+        let awaited = going.awaited(&mut cx)?;
+        going.sleeps(&cx);
         let by = (self.subgroup.comm(), self.wake_tag);
         let request = act::wake_request(pml, by, self.wake_request)?;
         let is_new = self.wake_request.replace(request) != Some(request);
@@ -486,8 +486,8 @@ impl SharedSegment {
     #[must_use]
     pub fn is_armed(&mut self) -> bool {
         let announced = self.asleep;
-        let (going, mut place) = self.parts();
-        let awaited = going.and_then(|going| going.awaited(&mut place));
+        let (going, mut cx) = self.parts();
+        let awaited = going.and_then(|going| going.awaited(&mut cx));
         announced.is_some() && announced == awaited
     }
 

@@ -9,7 +9,7 @@ use gapless_mem::{Lease, Region};
 
 use super::pieces::LongPlan;
 use super::slots::among;
-use super::{Place, SegmentMemory, single_copy};
+use super::{SegmentMemory, SmContext, single_copy};
 use crate::execute::error::CollError;
 
 /// With more ranks there is no key table: to write and to map so many keys takes longer than to fill slots.
@@ -99,27 +99,27 @@ impl Offered {
 pub(super) fn offer(
     plan: &LongPlan,
     (input, recv): (Option<Region>, Option<Region>),
-    place: &mut Place<'_>,
+    cx: &mut SmContext<'_>,
     bml: &mut Bml,
 ) -> Offered {
-    let ranks = place.shared.ranks;
+    let ranks = cx.shared.ranks;
     if ranks > RANKS_MAX {
         return Offered::default();
     }
     let may_single_copy =
         plan.has_own_readers() && plan.len() >= single_copy::least(plan.sources());
     if may_single_copy {
-        single_copy::tell_what_is_seen(place, bml);
+        single_copy::tell_what_is_seen(cx, bml);
     }
-    if plan.input_bytes(place.rank()) < BYTES_MIN.saturating_mul(ranks as u64) {
+    if plan.input_bytes(cx.rank()) < BYTES_MIN.saturating_mul(ranks as u64) {
         return Offered::default();
     }
-    let (me, place) = (place.rank(), &*place);
+    let (me, cx) = (cx.rank(), &*cx);
     let readers = || among(plan.readers(), ranks).filter(|reader| *reader != me);
     let mut shared = |region: Option<Region>, side: Side| {
         let region = region?;
         readers()
-            .all(|reader| write_key(region, (side, reader), place, bml).is_some())
+            .all(|reader| write_key(region, (side, reader), cx, bml).is_some())
             .then_some(region)
     };
     let output = recv.filter(|_| plan.shares_results());
@@ -128,8 +128,8 @@ pub(super) fn offer(
         && may_single_copy
         && input.is_some_and(|region| {
             readers().all(|reader| {
-                single_copy::is_seen(reader, place)
-                    && single_copy::write_key(region, reader, place, bml).is_some()
+                single_copy::is_seen(reader, cx)
+                    && single_copy::write_key(region, reader, cx, bml).is_some()
             })
         });
     if by_single_copy {
@@ -142,23 +142,23 @@ pub(super) fn offer(
 pub(super) fn write_key(
     region: Region,
     (side, reader): (Side, usize),
-    place: &Place<'_>,
+    cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Option<()> {
-    let process = place.subgroup.process(reader)?;
+    let process = cx.subgroup.process(reader)?;
     let (peer, mapped) = bml.mapped(Rank(process))?;
     // SAFETY: the region is of a buffer that the caller of `SharedSegment::begin` grants until the collective has
     // ended; nothing keeps a clone of the lease after the call (rule 2 of `Mapped`).
     let lease = unsafe { Lease::kept_by_caller(region) };
-    store_key(&mapped.key(peer, &lease)?, (side, reader), place)
+    store_key(&mapped.key(peer, &lease)?, (side, reader), cx)
 }
 
 pub(super) fn store_key(
     key: &RemoteKey,
     (side, reader): (Side, usize),
-    place: &Place<'_>,
+    cx: &SmContext<'_>,
 ) -> Option<()> {
-    let record = place.shared.key_record(place.rank(), side, reader)?;
+    let record = cx.shared.key_record(cx.rank(), side, reader)?;
     let bytes = key.as_bytes();
     let mut written = [0; KEY_BYTES];
     written[0] = u8::try_from(bytes.len()).ok()?;
@@ -181,10 +181,10 @@ pub(super) struct Direct {
 pub(super) fn accept(
     plan: &LongPlan,
     (rank, flags): (usize, u8),
-    place: &Place<'_>,
+    cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Result<Direct, CollError> {
-    let mut map = |side, expected| map(rank, side, expected, place, bml);
+    let mut map = |side, expected| map(rank, side, expected, cx, bml);
     let expected = plan.input_bytes(rank);
     let input = (flags & INPUT != 0).then(|| map(Side::Input, expected)).transpose()?;
     // No other operation's results are shared, whatever a rank says.
@@ -192,14 +192,14 @@ pub(super) fn accept(
         .then(|| map(Side::Output, plan.len()))
         .transpose()?;
     let by_single_copy = flags & SINGLE_COPY != 0 && plan.has_own_readers();
-    let single_copy_key = by_single_copy.then(|| single_copy_key_of(rank, place));
+    let single_copy_key = by_single_copy.then(|| single_copy_key_of(rank, cx));
     Ok(Direct { mapped: Both { input, output }, single_copy_key: single_copy_key.transpose()? })
 }
 
 /// The key by which what a rank contributes is read by the kernel.
-pub(super) fn single_copy_key_of(rank: usize, place: &Place<'_>) -> Result<RemoteKey, CollError> {
-    let refused = |reason| CollError::NotMapped { rank: place.subgroup.rank(rank), reason };
-    load_key(rank, Side::Input, place).map_err(refused)
+pub(super) fn single_copy_key_of(rank: usize, cx: &SmContext<'_>) -> Result<RemoteKey, CollError> {
+    let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(rank), reason };
+    load_key(rank, Side::Input, cx).map_err(refused)
 }
 
 /// Maps a buffer of a rank, of so many bytes at least.
@@ -207,11 +207,11 @@ pub(super) fn map(
     rank: usize,
     side: Side,
     expected: u64,
-    place: &Place<'_>,
+    cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Result<Mapping, CollError> {
-    let refused = |reason| CollError::NotMapped { rank: place.subgroup.rank(rank), reason };
-    let mapping = read_key(rank, side, place, bml).map_err(refused)?;
+    let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(rank), reason };
+    let mapping = read_key(rank, side, cx, bml).map_err(refused)?;
     let region = mapping.region();
     match region.len() {
         len if len < expected => Err(refused(format!("{len} bytes instead of {expected}"))),
@@ -220,9 +220,9 @@ pub(super) fn map(
     }
 }
 
-fn read_key(rank: usize, side: Side, place: &Place<'_>, bml: &mut Bml) -> Result<Mapping, String> {
-    let key = load_key(rank, side, place)?;
-    let process = place.subgroup.process(rank);
+fn read_key(rank: usize, side: Side, cx: &SmContext<'_>, bml: &mut Bml) -> Result<Mapping, String> {
+    let key = load_key(rank, side, cx)?;
+    let process = cx.subgroup.process(rank);
     let (peer, mapped) =
         process.and_then(|process| bml.mapped(Rank(process))).ok_or_else(no_key)?;
     mapped.map(peer, &key).map_err(|error| error.to_string())
@@ -232,8 +232,8 @@ fn no_key() -> String {
     "there is no key".to_owned()
 }
 
-fn load_key(rank: usize, side: Side, place: &Place<'_>) -> Result<RemoteKey, String> {
-    let record = place.shared.key_record(rank, side, place.rank()).ok_or_else(no_key)?;
+fn load_key(rank: usize, side: Side, cx: &SmContext<'_>) -> Result<RemoteKey, String> {
+    let record = cx.shared.key_record(rank, side, cx.rank()).ok_or_else(no_key)?;
     let mut written = [0; KEY_BYTES];
     // SAFETY: as in `store_key`; the rank wrote its key before its entry, and if it writes meanwhile, the bytes are
     // arbitrary.

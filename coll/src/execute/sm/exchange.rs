@@ -29,7 +29,7 @@ use super::plan::LONG;
 use super::routes::{self, Cell, ExchangePlan, window};
 use super::slots::{Filled, Slots};
 use super::state_machine::{Next, Progress, SmStage, StateMachine};
-use super::{AT_ONCE_MAX, Place, SegmentMemory, single_copy};
+use super::{AT_ONCE_MAX, SegmentMemory, SmContext, single_copy};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 
@@ -83,16 +83,16 @@ impl StateMachine for Exchange {
     fn step(
         &mut self,
         stage: SmStage,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError> {
         match stage {
-            SmStage::Fresh => Ok(self.begin(place, tools)),
-            SmStage::Waiting => self.expose(place, tools),
-            SmStage::Exposing => Ok(Some(self.exposed(place, tools))),
-            SmStage::Gathering => self.meet(place, tools),
-            SmStage::Collecting => self.collect(place, tools),
-            _ => Ok(Some(self.next_fragment(place, tools))),
+            SmStage::Fresh => Ok(self.begin(cx, tools)),
+            SmStage::Waiting => self.expose(cx, tools),
+            SmStage::Exposing => Ok(Some(self.exposed(cx, tools))),
+            SmStage::Gathering => self.meet(cx, tools),
+            SmStage::Collecting => self.collect(cx, tools),
+            _ => Ok(Some(self.next_fragment(cx, tools))),
         }
     }
 
@@ -105,8 +105,8 @@ impl StateMachine for Exchange {
     }
 
     /// One whose bytes come in a cell or entry of its own.
-    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
-        let at = (self.turn_of(place), exposed(self.progress.fragment));
+    fn source(&self, cx: &SmContext<'_>) -> Option<(usize, u32)> {
+        let at = (self.turn_of(cx), exposed(self.progress.fragment));
         (self.progress.at < self.met.len()).then_some(at)
     }
 }
@@ -133,13 +133,13 @@ impl Exchange {
     }
 
     /// Moves what this rank sends to itself, and packs what goes with the entry.
-    fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
-        if self.plan.readers().is_some() && !place.has_room(tools.pml) {
+    fn begin(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Next {
+        if self.plan.readers().is_some() && !cx.has_room(tools.pml) {
             return None;
         }
         let ranks = self.met.len();
         if (0..ranks).any(|rank| self.plan.into.bytes(rank) >= single_copy::BYTES_MIN) {
-            single_copy::tell_what_is_seen(place, tools.pml.bml_mut());
+            single_copy::tell_what_is_seen(cx, tools.pml.bml_mut());
         }
         if self.is_plain {
             for (block, range, piece) in self.plan.own() {
@@ -158,12 +158,11 @@ impl Exchange {
             }
         }
         if !self.plan.is_inline() {
-            (self.is_direct, self.by_single_copy) = self.offer(place, tools.pml.bml_mut());
+            (self.is_direct, self.by_single_copy) = self.offer(cx, tools.pml.bml_mut());
             return Some(SmStage::Waiting);
         }
         for piece in self.plan.inline_pieces() {
-            let packed =
-                place.area.fill_entry(&self.buffers, &piece, tools, &mut self.progress.work);
+            let packed = cx.area.fill_entry(&self.buffers, &piece, tools, &mut self.progress.work);
             self.progress.work.started(packed);
         }
         Some(SmStage::Exposing)
@@ -171,7 +170,7 @@ impl Exchange {
 
     /// Whether others read what this rank sends where it lies, and whether by the kernel: it writes a key for each that
     /// does.
-    fn offer(&self, place: &Place<'_>, bml: &mut Bml) -> (bool, bool) {
+    fn offer(&self, cx: &SmContext<'_>, bml: &mut Bml) -> (bool, bool) {
         let ranks = self.met.len();
         let receivers = || self.plan.receivers();
         let bytes: u64 = receivers().map(|rank| self.plan.out.bytes(rank)).sum();
@@ -184,13 +183,13 @@ impl Exchange {
             self.buffers.block(block, range)
         };
         let mut is_mapped =
-            |rank: usize| direct::write_key(region(rank)?, (Side::Input, rank), place, bml);
+            |rank: usize| direct::write_key(region(rank)?, (Side::Input, rank), cx, bml);
         if is_worth(direct::BYTES_MIN) && receivers().all(|rank| is_mapped(rank).is_some()) {
             return (true, false);
         }
         let mut by_single_copy = |rank: usize| {
-            let seen = region(rank).filter(|_| single_copy::is_seen(rank, place))?;
-            single_copy::write_key(seen, rank, place, bml)
+            let seen = region(rank).filter(|_| single_copy::is_seen(rank, cx))?;
+            single_copy::write_key(seen, rank, cx, bml)
         };
         let by_single_copy = is_worth(single_copy::least(receivers().count()))
             && receivers().all(|rank| by_single_copy(rank).is_some());
@@ -212,62 +211,61 @@ impl Exchange {
     }
 
     /// Fills the slot, once it is free, if there is something left to send.
-    fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+    fn expose(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         if self.progress.fragment >= self.sends() {
             return Ok(Some(SmStage::Exposing));
         }
-        let own = (place.rank(), self.progress.slot(self.progress.first));
+        let own = (cx.rank(), self.progress.slot(self.progress.first));
         let filled = Filled {
-            readers: self.plan.readers().unwrap_or(Readers::One(place.rank())),
+            readers: self.plan.readers().unwrap_or(Readers::One(cx.rank())),
             round: self.progress.round,
             until: Moment::new(self.progress.round, done(self.progress.fragment)),
             others_write: false,
         };
-        if !place.claim(own.1, filled, tools.pml)? {
+        if !cx.claim(own.1, filled, tools.pml)? {
             return Ok(None);
         }
         if self.progress.fragment == 0 {
             let entries = self.directory();
-            self.progress.work.started(place.shared.write_directory(own, entries.as_flattened()));
+            self.progress.work.started(cx.shared.write_directory(own, entries.as_flattened()));
         }
         for piece in self.plan.input(self.progress.fragment).filter(|_| !self.is_direct) {
-            let packed =
-                place.shared.fill(&self.buffers, &piece, own, tools, &mut self.progress.work);
+            let packed = cx.shared.fill(&self.buffers, &piece, own, tools, &mut self.progress.work);
             self.progress.work.started(packed);
         }
         Ok(Some(SmStage::Exposing))
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
+    fn exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
         if self.progress.fragment > 0 {
             if self.progress.fragment < self.sends() {
-                self.progress.report(place, tools, exposed(self.progress.fragment));
+                self.progress.report(cx, tools, exposed(self.progress.fragment));
             }
             return SmStage::Collecting;
         }
         self.progress.publish_first();
         if let Some(readers) = self.plan.readers() {
-            let entry = self.write_entry(place.area);
-            place.mailbox.publish(&place.mailboxes, LONG, entry, readers);
-            place.wake(tools.pml, readers);
+            let entry = self.write_entry(cx.area);
+            cx.mailbox.publish(&cx.mailboxes, LONG, entry, readers);
+            cx.wake(tools.pml, readers);
         }
         SmStage::Gathering
     }
 
     /// Beginning with the next rank, so that not all read the same slot at once.
-    fn turn_of(&self, place: &Place<'_>) -> usize {
-        (place.rank() + 1 + self.progress.at) % self.met.len()
+    fn turn_of(&self, cx: &SmContext<'_>) -> usize {
+        (cx.rank() + 1 + self.progress.at) % self.met.len()
     }
 
     /// Reads the entries of all that send something to this rank.
-    fn meet(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+    fn meet(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         while self.progress.at < self.met.len() {
-            let rank = self.turn_of(place);
+            let rank = self.turn_of(cx);
             let expected = self.plan.into.bytes(rank);
-            if rank != place.rank() && expected > 0 {
-                let Some(flag) = place.entry(tools.pml, rank)? else { return Ok(None) };
-                self.met[rank] = Some(self.read_entry(rank, flag.kind, place, tools)?);
+            if rank != cx.rank() && expected > 0 {
+                let Some(flag) = cx.entry(tools.pml, rank)? else { return Ok(None) };
+                self.met[rank] = Some(self.read_entry(rank, flag.kind, cx, tools)?);
             }
             self.progress.at += 1;
         }
@@ -282,22 +280,26 @@ impl Exchange {
     }
 
     /// Reads what this rank gets.
-    fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+    fn collect(
+        &mut self,
+        cx: &mut SmContext<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError> {
         let mut read_at_once = 0;
         while self.progress.at < self.met.len() {
-            let rank = self.turn_of(place);
+            let rank = self.turn_of(cx);
             let expected = self.plan.into.bytes(rank);
             let lies = match &self.met[rank] {
-                None if rank == place.rank() => self.own_cell(),
+                None if rank == cx.rank() => self.own_cell(),
                 lies => lies.clone(),
             };
             match lies {
                 Some(Lies::Inline) if self.progress.fragment == 0 => {
                     for piece in self.plan.output(rank, 0..expected, 0) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
-                        let source = match rank == place.rank() {
-                            true => Stretch::in_entry(place.area, self.plan.own_in_entry(), bytes),
-                            false => Stretch::kept(place.area, rank, bytes),
+                        let source = match rank == cx.rank() {
+                            true => Stretch::in_entry(cx.area, self.plan.own_in_entry(), bytes),
+                            false => Stretch::kept(cx.area, rank, bytes),
                         };
                         let taken = source.and_then(|source| {
                             SegmentMemory::take(
@@ -313,16 +315,16 @@ impl Exchange {
                 }
                 Some(Lies::Slots { first, cell }) => {
                     let window = window(self.progress.fragment, cell.step, expected);
-                    if !window.is_empty() && rank != place.rank() {
+                    if !window.is_empty() && rank != cx.rank() {
                         let step = exposed(self.progress.fragment);
-                        if !self.progress.wait((rank, step), place, tools)? {
+                        if !self.progress.wait((rank, step), cx, tools)? {
                             return Ok(None);
                         }
                     }
                     let slot = (rank, self.progress.slot(first));
                     for piece in self.plan.output(rank, window, cell.at) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
-                        let taken = Stretch::slot(place.shared, slot, bytes).and_then(|source| {
+                        let taken = Stretch::slot(cx.shared, slot, bytes).and_then(|source| {
                             SegmentMemory::take(
                                 &self.buffers,
                                 &piece,
@@ -353,14 +355,14 @@ impl Exchange {
                     if read_at_once > AT_ONCE_MAX {
                         return Ok(None);
                     }
-                    let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
+                    let process = cx.subgroup.process(rank).unwrap_or(u32::MAX);
                     let pieces = self.plan.output(rank, 0..expected, 0);
                     let key = (process, &key, |piece: &SlotPiece| piece.at);
                     match self.progress.read_single_copy(&self.buffers, pieces, key, tools) {
                         Ok(true) => {}
                         Ok(false) => return Ok(None),
                         Err(unread) => {
-                            return Err(place.unread(rank, unread, self.torn(place), tools.pml));
+                            return Err(cx.unread(rank, unread, self.torn(cx), tools.pml));
                         }
                     }
                     read_at_once += expected;
@@ -382,16 +384,16 @@ impl Exchange {
     }
 
     /// A fragment is over.
-    fn next_fragment(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
+    fn next_fragment(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
         self.progress.fragment += 1;
         if self.progress.fragment < self.fragments {
             if self.progress.fragment >= self.sends() {
                 // Who still sends says so with the next fragment.
-                self.progress.report(place, tools, done(self.progress.fragment - 1));
+                self.progress.report(cx, tools, done(self.progress.fragment - 1));
             }
             return SmStage::Waiting;
         }
-        self.progress.end(place, tools);
+        self.progress.end(cx, tools);
         SmStage::Revoking
     }
 }

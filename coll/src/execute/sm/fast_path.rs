@@ -206,9 +206,9 @@ impl SharedSegment {
         let of = (self.shared.ranks, self.mailbox.round());
         let mut long = Long::new(terms, of, &self.slots);
         let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, segment: None };
-        let (_, mut place) = self.parts();
-        place.only_looks = true;
-        let is_over = long.attempt(&mut place, &mut tools, &mut look);
+        let (_, mut cx) = self.parts();
+        cx.only_looks = true;
+        let is_over = long.attempt(&mut cx, &mut tools, &mut look);
         if !is_over {
             self.tried = Some((number, Box::new(long.halt())));
         } else if long.is_bare() {

@@ -2,7 +2,7 @@
 
 use gapless_sync::mailboxes::Flag;
 
-use super::Place;
+use super::SmContext;
 use super::pieces::{LongPlan, SLOTS};
 use super::plan::{FAILED, LONG};
 use crate::Operation;
@@ -42,9 +42,9 @@ pub(super) struct Header {
 }
 
 /// What a rank's header says.
-pub(super) fn read_header(rank: usize, place: &Place<'_>) -> Header {
+pub(super) fn read_header(rank: usize, cx: &SmContext<'_>) -> Header {
     let mut bytes = [0; HEADER_BYTES];
-    place.mailbox.read(&place.mailboxes, rank, 0, &mut bytes);
+    cx.mailbox.read(&cx.mailboxes, rank, 0, &mut bytes);
     let [kind, first, flags, ..] = bytes;
     let (mut root, mut len, mut digest) = ([0; 4], [0; 8], [0; 8]);
     root.copy_from_slice(&bytes[4..8]);
@@ -56,11 +56,11 @@ pub(super) fn read_header(rank: usize, place: &Place<'_>) -> Header {
 }
 
 /// Why a rank has failed, as its entry of this round says.
-pub(super) fn notice(source: usize, place: &Place<'_>) -> CollError {
-    let rank = place.subgroup.rank(source);
+pub(super) fn notice(source: usize, cx: &SmContext<'_>) -> CollError {
+    let rank = cx.subgroup.rank(source);
     let mut notice = [0; NOTICE_BYTES];
-    place.mailbox.read(&place.mailboxes, source, 0, &mut notice);
-    CollError::told(notice, rank, place.subgroup.comm().size())
+    cx.mailbox.read(&cx.mailboxes, source, 0, &mut notice);
+    CollError::told(notice, rank, cx.subgroup.comm().size())
 }
 
 /// What a rank's header says, if it calls what this one calls.
@@ -68,15 +68,15 @@ pub(super) fn agree(
     plan: &LongPlan,
     source: usize,
     flag: Flag,
-    place: &Place<'_>,
+    cx: &SmContext<'_>,
 ) -> Result<Header, CollError> {
-    let rank = place.subgroup.rank(source);
+    let rank = cx.subgroup.rank(source);
     let (ours, expected) = (plan.operation(), plan.told_bytes(source));
     if flag.kind == FAILED {
-        return Err(notice(source, place));
+        return Err(notice(source, cx));
     }
     let header = match flag.kind {
-        LONG => read_header(source, place),
+        LONG => read_header(source, cx),
         kind => Header { kind, len: u64::from(flag.len), ..Header::default() },
     };
     let theirs = Operation::from_code(header.kind);
@@ -87,15 +87,15 @@ pub(super) fn agree(
         return Err(CollError::Length { rank, sent: header.len, expected });
     }
     if header.root != root(plan) {
-        let named = |root: u32| place.subgroup.rank(root as usize).to_string();
+        let named = |root: u32| cx.subgroup.rank(root as usize).to_string();
         let (given, expected) = (named(header.root), named(root(plan)));
-        let (argument, other) = ("root", place.subgroup.own());
+        let (argument, other) = ("root", cx.subgroup.own());
         return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     if header.digest != plan.digest() {
         let list = |digest: u64| format!("a list with digest {digest:x}");
         let (given, expected) = (list(header.digest), list(plan.digest()));
-        let (argument, other) = ("lengths of blocks", place.subgroup.own());
+        let (argument, other) = ("lengths of blocks", cx.subgroup.own());
         return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     Ok(header)

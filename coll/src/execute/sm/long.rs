@@ -35,7 +35,7 @@ use super::pieces::{LongPlan, combined, done, exposed};
 use super::plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
 use super::state_machine::{Carried, Next, Progress, SmStage, StateMachine};
-use super::{AT_ONCE_MAX, Place, SegmentMemory};
+use super::{AT_ONCE_MAX, SegmentMemory, SmContext};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use terms::Terms;
@@ -83,17 +83,17 @@ impl<T: Terms> StateMachine for Long<T> {
     fn step(
         &mut self,
         stage: SmStage,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError> {
         match stage {
-            SmStage::Fresh => Ok(self.begin(place, tools)),
-            SmStage::Waiting => self.expose(place, tools),
-            SmStage::Exposing => Ok(Some(self.exposed(place, tools))),
-            SmStage::Gathering => self.gather(place, tools),
-            SmStage::Combining => Ok(Some(self.combined_all(place, tools))),
-            SmStage::Collecting => self.collect(place, tools),
-            _ => Ok(Some(self.next_fragment(place, tools))),
+            SmStage::Fresh => Ok(self.begin(cx, tools)),
+            SmStage::Waiting => self.expose(cx, tools),
+            SmStage::Exposing => Ok(Some(self.exposed(cx, tools))),
+            SmStage::Gathering => self.gather(cx, tools),
+            SmStage::Combining => Ok(Some(self.combined_all(cx, tools))),
+            SmStage::Collecting => self.collect(cx, tools),
+            _ => Ok(Some(self.next_fragment(cx, tools))),
         }
     }
 
@@ -109,11 +109,11 @@ impl<T: Terms> StateMachine for Long<T> {
         !self.theirs.is_empty()
     }
 
-    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
+    fn source(&self, cx: &SmContext<'_>) -> Option<(usize, u32)> {
         let Progress { fragment, at, .. } = self.progress;
         if self.progress.is_gathering() {
             let ranks = self.ranks;
-            return (at < ranks).then(|| ((place.rank() + 1 + at) % ranks, exposed(fragment)));
+            return (at < ranks).then(|| ((cx.rank() + 1 + at) % ranks, exposed(fragment)));
         }
         let (rank, step, _) = self.plan().output(fragment, at)?;
         Some((rank, step))
@@ -200,22 +200,22 @@ impl<T: Terms> Long<T> {
     #[inline]
     pub(super) fn attempt(
         &mut self,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
         look: &mut impl FnMut() -> bool,
     ) -> bool {
-        let Some(stage) = self.begin(place, tools) else { return false };
+        let Some(stage) = self.begin(cx, tools) else { return false };
         self.progress.stage = stage;
         // Others read exported buffers for longer than they are granted so far.
         if !self.own.is_empty() {
             return false;
         }
-        while !self.advance(place, tools) {
+        while !self.advance(cx, tools) {
             loop {
                 if !look() {
                     return false;
                 }
-                if self.look(place) {
+                if self.look(cx) {
                     break;
                 }
             }
@@ -238,29 +238,25 @@ impl<T: Terms> Long<T> {
     }
 
     /// Finds out which of this rank's buffers others read where they lie.
-    fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
-        if !place.has_room(tools.pml) {
+    fn begin(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Next {
+        if !cx.has_room(tools.pml) {
             return None;
         }
         let input = self.plain.filter(|_| self.plan().exposes());
-        let offered = direct::offer(
-            self.plan(),
-            (input, self.terms.buffers().recv),
-            place,
-            tools.pml.bml_mut(),
-        );
+        let offered =
+            direct::offer(self.plan(), (input, self.terms.buffers().recv), cx, tools.pml.bml_mut());
         (self.flags, self.own) = (offered.flags(), offered.own);
         Some(SmStage::Waiting)
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
+    fn exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
         if self.progress.publish_first() {
-            self.progress.report(place, tools, exposed(self.progress.fragment));
+            self.progress.report(cx, tools, exposed(self.progress.fragment));
         } else {
-            let header = header(self.plan(), place.rank(), self.progress.first, self.flags);
-            place.mailbox.publish(&place.mailboxes, LONG, &header, Readers::All);
-            place.wake(tools.pml, Readers::All);
+            let header = header(self.plan(), cx.rank(), self.progress.first, self.flags);
+            cx.mailbox.publish(&cx.mailboxes, LONG, &header, Readers::All);
+            cx.wake(tools.pml, Readers::All);
         }
         self.next()
     }
@@ -272,12 +268,12 @@ impl<T: Terms> Long<T> {
     }
 
     /// Fills the slot, once it is free, if it is needed.
-    fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+    fn expose(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         self.progress.at = 0;
         self.slice = self.plan().combines(self.progress.fragment);
         if !self.plan().exposes() && !self.keeps() {
             let says = self.progress.fragment == 0;
-            return Ok(Some(if says { self.exposed(place, tools) } else { self.next() }));
+            return Ok(Some(if says { self.exposed(cx, tools) } else { self.next() }));
         }
         let fills = self.own.input.is_none();
         if fills || (self.slice.is_some() && self.own.output.is_none()) {
@@ -287,19 +283,19 @@ impl<T: Terms> Long<T> {
                 until: Moment::new(self.progress.round, done(self.progress.fragment)),
                 others_write: self.plan().is_scan(),
             };
-            if !place.claim(self.progress.slot(self.progress.first), filled, tools.pml)? {
+            if !cx.claim(self.progress.slot(self.progress.first), filled, tools.pml)? {
                 return Ok(None);
             }
         }
         if fills {
-            self.fill(place, tools);
+            self.fill(cx, tools);
         }
         if self.may_lengthen() {
-            let own = (place.rank(), self.progress.slot(self.progress.first));
-            self.progress.work.started(place.shared.say_slept(own, self.progress.slept));
+            let own = (cx.rank(), self.progress.slot(self.progress.first));
+            self.progress.work.started(cx.shared.say_slept(own, self.progress.slept));
         }
         let is_filled = self.progress.work.is_done();
-        Ok(Some(if is_filled { self.exposed(place, tools) } else { SmStage::Exposing }))
+        Ok(Some(if is_filled { self.exposed(cx, tools) } else { SmStage::Exposing }))
     }
 
     /// Whether this rank combines in its slot what it alone needs: buffers that are not plain memory.
@@ -309,44 +305,44 @@ impl<T: Terms> Long<T> {
     }
 
     /// Starts to fill this rank's slot.
-    fn fill(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
-        let own = (place.rank(), self.progress.slot(self.progress.first));
+    fn fill(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) {
+        let own = (cx.rank(), self.progress.slot(self.progress.first));
         for piece in self.terms.plan().input(self.progress.fragment, self.plain.is_none()) {
             let work = &mut self.progress.work;
-            let packed = place.shared.fill(self.terms.buffers(), &piece, own, tools, work);
+            let packed = cx.shared.fill(self.terms.buffers(), &piece, own, tools, work);
             work.started(packed);
         }
     }
 
     /// Waits for all slots, and starts to combine this rank's slice.
-    fn gather(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+    fn gather(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         let ranks = self.ranks;
         if self.progress.at == 0 && self.progress.fragment == 0 {
             // Fetches all entries at once; each is looked at below.
-            let _ = place.mailbox.all_there(&place.mailboxes, 0..ranks);
+            let _ = cx.mailbox.all_there(&cx.mailboxes, 0..ranks);
         }
         while self.progress.at < ranks {
-            let rank = (place.rank() + 1 + self.progress.at) % ranks;
-            if !self.wait(rank, exposed(self.progress.fragment), place, tools)? {
+            let rank = (cx.rank() + 1 + self.progress.at) % ranks;
+            if !self.wait(rank, exposed(self.progress.fragment), cx, tools)? {
                 self.prefetch();
                 return Ok(None);
             }
             self.progress.at += 1;
         }
         if let Some(slice) = self.slice.clone() {
-            let combined = self.combine(slice, place, tools);
+            let combined = self.combine(slice, cx, tools);
             self.progress.work.started(combined);
         }
         if !self.progress.work.is_done() {
             return Ok(Some(SmStage::Combining));
         }
-        self.intact(place)?;
-        Ok(Some(self.combined_all(place, tools)))
+        self.intact(cx)?;
+        Ok(Some(self.combined_all(cx, tools)))
     }
 
     /// Tells the others that this rank's slice is combined.
-    fn combined_all(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
-        self.progress.report(place, tools, combined(self.progress.fragment));
+    fn combined_all(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+        self.progress.report(cx, tools, combined(self.progress.fragment));
         SmStage::Collecting
     }
 
@@ -374,21 +370,21 @@ impl<T: Terms> Long<T> {
     fn combine(
         &mut self,
         slice: Range<u64>,
-        place: &Place<'_>,
+        cx: &SmContext<'_>,
         tools: &Tools<'_>,
     ) -> Result<(), EngineError> {
         let Some(combine) = self.terms.combine() else { return Ok(()) };
         if self.plan().is_scan() {
             for rank in 1..self.ranks {
-                let before = self.in_slot(rank - 1, slice.clone(), place)?;
-                let own = self.in_slot(rank, slice.clone(), place)?;
+                let before = self.in_slot(rank - 1, slice.clone(), cx)?;
+                let own = self.in_slot(rank, slice.clone(), cx)?;
                 let (sources, work) = ([before, own], &mut self.progress.work);
                 SegmentMemory::reduce(combine, &sources, own.region(), tools, work)?;
             }
             return Ok(());
         }
-        let into = self.combined(place.rank(), slice.clone(), place)?.region();
-        let sources = (0..self.ranks).map(|rank| self.contributed(rank, slice.clone(), place));
+        let into = self.combined(cx.rank(), slice.clone(), cx)?.region();
+        let sources = (0..self.ranks).map(|rank| self.contributed(rank, slice.clone(), cx));
         if SegmentMemory::fold(combine, sources.clone(), into) {
             return Ok(());
         }
@@ -411,9 +407,9 @@ impl<T: Terms> Long<T> {
         &self,
         rank: usize,
         range: Range<u64>,
-        place: &Place<'_>,
+        cx: &SmContext<'_>,
     ) -> Result<Stretch, EngineError> {
-        Stretch::slot(place.shared, (rank, self.progress.slot(self.first(rank))), range)
+        Stretch::slot(cx.shared, (rank, self.progress.slot(self.first(rank))), range)
     }
 
     /// What a rank contributes, as it lies in its slot or would lie there.
@@ -421,15 +417,15 @@ impl<T: Terms> Long<T> {
         &self,
         rank: usize,
         range: Range<u64>,
-        place: &Place<'_>,
+        cx: &SmContext<'_>,
     ) -> Result<Stretch, EngineError> {
         let start = self.plan().position(self.progress.fragment, range.start);
         let direct = start..start + (range.end - range.start);
         let mapped = self.direct(rank).and_then(|it| it.mapped.input.as_ref());
         match (mapped, self.plain) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
-            (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
-            _ => self.in_slot(rank, range, place),
+            (None, Some(own)) if rank == cx.rank() => Stretch::own(own, direct),
+            _ => self.in_slot(rank, range, cx),
         }
     }
 
@@ -438,9 +434,9 @@ impl<T: Terms> Long<T> {
         &self,
         rank: usize,
         slice: Range<u64>,
-        place: &Place<'_>,
+        cx: &SmContext<'_>,
     ) -> Result<Stretch, EngineError> {
-        if rank == place.rank()
+        if rank == cx.rank()
             && let Some((target, own)) =
                 self.terms.buffers().recv.zip(self.plan().own_result(self.progress.fragment))
         {
@@ -450,38 +446,42 @@ impl<T: Terms> Long<T> {
         let mapped = self.direct(rank).and_then(|it| it.mapped.output.as_ref());
         match (mapped, self.own.output) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
-            (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
-            _ => self.in_slot(rank, self.plan().in_slot(&slice), place),
+            (None, Some(own)) if rank == cx.rank() => Stretch::own(own, direct),
+            _ => self.in_slot(rank, self.plan().in_slot(&slice), cx),
         }
     }
 
     /// Whether what is read is what this rank has combined where it goes.
-    fn is_in_place(&self, rank: usize, is_input: bool, place: &Place<'_>) -> bool {
-        let has_combined = !is_input && rank == place.rank();
+    fn is_in_place(&self, rank: usize, is_input: bool, cx: &SmContext<'_>) -> bool {
+        let has_combined = !is_input && rank == cx.rank();
         has_combined && self.terms.buffers().recv.is_some() && self.plan().has_own_result()
     }
 
     /// Reads what this rank gets.
-    fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+    fn collect(
+        &mut self,
+        cx: &mut SmContext<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError> {
         let mut read_at_once = 0;
         while let Some((rank, step, piece)) =
             self.plan().output(self.progress.fragment, self.progress.at)
         {
             let is_input = step == exposed(self.progress.fragment);
-            let was_read = self.progress.fragment > 0 && is_input && self.is_at_hand(rank, place);
-            if piece.is_empty() || was_read || self.is_in_place(rank, is_input, place) {
+            let was_read = self.progress.fragment > 0 && is_input && self.is_at_hand(rank, cx);
+            if piece.is_empty() || was_read || self.is_in_place(rank, is_input, cx) {
                 self.progress.at += 1;
                 continue;
             }
             if read_at_once > AT_ONCE_MAX {
                 return Ok(None);
             }
-            if !self.wait(rank, step, place, tools)? {
+            if !self.wait(rank, step, cx, tools)? {
                 self.prefetch();
                 return Ok(None);
             }
-            if is_input && self.is_at_hand(rank, place) {
-                let Some(read) = self.read_all(rank, piece, place, tools)? else {
+            if is_input && self.is_at_hand(rank, cx) {
+                let Some(read) = self.read_all(rank, piece, cx, tools)? else {
                     return Ok(None);
                 };
                 read_at_once += read;
@@ -490,8 +490,8 @@ impl<T: Terms> Long<T> {
             }
             let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
             let source = match is_input {
-                true => self.contributed(rank, bytes, place),
-                false => self.combined(self.plan().holder(rank), bytes, place),
+                true => self.contributed(rank, bytes, cx),
+                false => self.combined(self.plan().holder(rank), bytes, cx),
             };
             let read = source.and_then(|source| {
                 SegmentMemory::take(
@@ -510,8 +510,8 @@ impl<T: Terms> Long<T> {
         if !self.progress.work.is_done() {
             return Ok(Some(SmStage::Unpacking));
         }
-        self.intact(place)?;
-        Ok(Some(self.next_fragment(place, tools)))
+        self.intact(cx)?;
+        Ok(Some(self.next_fragment(cx, tools)))
     }
 
     /// Whether fragments may get longer. All ranks agree once they have met: it depends on what all know by then.
@@ -523,31 +523,31 @@ impl<T: Terms> Long<T> {
     }
 
     /// Has the rest go in longer fragments, if a rank has said with this one that it has slept for one that had begun.
-    fn lengthen(&mut self, place: &Place<'_>) {
+    fn lengthen(&mut self, cx: &SmContext<'_>) {
         if !self.may_lengthen() {
             return;
         }
         let says =
-            |rank: usize| place.shared.has_slept((rank, self.progress.slot(self.first(rank)))).ok();
+            |rank: usize| cx.shared.has_slept((rank, self.progress.slot(self.first(rank)))).ok();
         if (0..self.ranks).any(|rank| says(rank) == Some(true)) {
             self.terms.lengthen(self.progress.fragment + 1);
         }
     }
 
     /// A fragment is over.
-    fn next_fragment(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> SmStage {
-        self.lengthen(place);
+    fn next_fragment(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+        self.lengthen(cx);
         self.progress.fragment += 1;
-        if self.progress.fragment < self.plan().fragments && !self.is_over_early(place) {
+        if self.progress.fragment < self.plan().fragments && !self.is_over_early(cx) {
             if !self.plan().exposes() {
                 // Whoever does says so with the next fragment.
-                self.progress.report(place, tools, done(self.progress.fragment - 1));
+                self.progress.report(cx, tools, done(self.progress.fragment - 1));
             }
             return SmStage::Waiting;
         }
-        self.progress.end(place, tools);
+        self.progress.end(cx, tools);
         if self.plan().together() && self.others + 1 == self.ranks {
-            place.mailbox.all_began(self.progress.round);
+            cx.mailbox.all_began(self.progress.round);
         }
         if self.own.is_empty() { SmStage::Over } else { SmStage::Revoking }
     }
@@ -557,30 +557,30 @@ impl<T: Terms> Long<T> {
         &mut self,
         rank: usize,
         step: u32,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        if rank == place.rank() {
+        if rank == cx.rank() {
             return Ok(true);
         }
-        if !self.has_met(rank) && !self.meet(rank, place, tools)? {
+        if !self.has_met(rank) && !self.meet(rank, cx, tools)? {
             return Ok(false);
         }
-        self.progress.wait((rank, step), place, tools)
+        self.progress.wait((rank, step), cx, tools)
     }
 
     /// Reads a rank's first entry, if it is there.
     fn meet(
         &mut self,
         rank: usize,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        let Some(flag) = place.entry(tools.pml, rank)? else { return Ok(false) };
-        let header = agree(self.plan(), rank, flag, place)?;
+        let Some(flag) = cx.entry(tools.pml, rank)? else { return Ok(false) };
+        let header = agree(self.plan(), rank, flag, cx)?;
         if header.flags != 0 {
             let named = (rank, header.flags);
-            let direct = direct::accept(self.plan(), named, place, tools.pml.bml_mut())?;
+            let direct = direct::accept(self.plan(), named, cx, tools.pml.bml_mut())?;
             self.theirs.resize_with(self.ranks, || None);
             self.theirs[rank] = Some(direct);
         }

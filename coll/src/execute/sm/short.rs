@@ -12,7 +12,7 @@ use std::ops::Range;
 use gapless_engine::EngineError;
 use gapless_sync::mailboxes::{Awaited, Flag, Readers};
 
-use super::Place;
+use super::SmContext;
 use super::buffers::UserBuffers;
 use super::fast_path::Halfway;
 use super::header::read_header;
@@ -67,10 +67,10 @@ impl Carried for Short {
         self.work.is_pending()
     }
 
-    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+    fn advance(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
         loop {
             let stage = std::mem::replace(&mut self.stage, ShortStage::Torn);
-            let next = self.step(stage, place, tools);
+            let next = self.step(stage, cx, tools);
             self.stage = next.unwrap_or(stage);
             match next {
                 Some(ShortStage::Fresh) => return true,
@@ -84,32 +84,30 @@ impl Carried for Short {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    fn give_up(&mut self, _: &mut Place<'_>) {
+    fn give_up(&mut self, _: &mut SmContext<'_>) {
         self.work.drain();
         self.stage = ShortStage::Torn;
     }
 
-    fn look(&self, place: &mut Place<'_>) -> bool {
+    fn look(&self, cx: &mut SmContext<'_>) -> bool {
         match self.stage {
             ShortStage::Reading => {
-                self.unread().is_none_or(|ranks| place.mailbox.all_there(&place.mailboxes, ranks))
+                self.unread().is_none_or(|ranks| cx.mailbox.all_there(&cx.mailboxes, ranks))
             }
-            _ => self.awaited(place).is_none(),
+            _ => self.awaited(cx).is_none(),
         }
     }
 
-    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
-        let ranks = place.subgroup.size();
+    fn awaited(&self, cx: &mut SmContext<'_>) -> Option<Awaited> {
+        let ranks = cx.subgroup.size();
         match self.stage {
-            ShortStage::Publishing => {
-                place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader)
-            }
+            ShortStage::Publishing => cx.mailbox.blocked_by(&cx.mailboxes).map(Awaited::Reader),
             ShortStage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Entry),
             _ => None,
         }
     }
 
-    fn sleeps(&mut self, _place: &Place<'_>) {}
+    fn sleeps(&mut self, _place: &SmContext<'_>) {}
 }
 
 impl Short {
@@ -158,8 +156,8 @@ impl Short {
         self.failure.get_or_insert(error);
     }
 
-    fn fail_engine(&mut self, place: &Place<'_>, error: EngineError) {
-        self.fail(CollError::Engine { rank: place.subgroup.own(), error });
+    fn fail_engine(&mut self, cx: &SmContext<'_>, error: EngineError) {
+        self.fail(CollError::Engine { rank: cx.subgroup.own(), error });
     }
 
     /// The source whose entry is read next.
@@ -173,46 +171,46 @@ impl Short {
     fn step(
         &mut self,
         stage: ShortStage,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Option<ShortStage> {
         match stage {
             ShortStage::Fresh => {
                 if self.failure.is_none()
                     && let Some(span) = &self.plan.input
-                    && let Err(error) = place.area.pack(&self.buffers, span, tools, &mut self.work)
+                    && let Err(error) = cx.area.pack(&self.buffers, span, tools, &mut self.work)
                 {
                     self.work.fail(error);
                 }
                 Some(ShortStage::Packing)
             }
             ShortStage::Packing => {
-                self.settle(place)?;
+                self.settle(cx)?;
                 Some(ShortStage::Publishing)
             }
-            ShortStage::Publishing => self.publish(place, tools).then_some(ShortStage::Reading),
+            ShortStage::Publishing => self.publish(cx, tools).then_some(ShortStage::Reading),
             ShortStage::Reading => {
-                while self.read_next(place, tools)? {}
+                while self.read_next(cx, tools)? {}
                 if let Some(round) = self.round()
-                    && let Some(error) = place.overwritten(round.sources.clone())
+                    && let Some(error) = cx.overwritten(round.sources.clone())
                 {
                     self.fail(error);
                 }
-                self.combine(place, tools);
+                self.combine(cx, tools);
                 Some(ShortStage::Combining)
             }
             ShortStage::Combining => {
-                self.settle(place)?;
-                place.mailbox.next_round();
+                self.settle(cx)?;
+                cx.mailbox.next_round();
                 (self.rounds, self.read) = (self.rounds + 1, 0);
                 if self.round().is_some() {
                     return Some(ShortStage::Publishing);
                 }
-                self.deliver(place, tools);
+                self.deliver(cx, tools);
                 Some(ShortStage::Delivering)
             }
             ShortStage::Delivering => {
-                self.settle(place)?;
+                self.settle(cx)?;
                 Some(ShortStage::Fresh)
             }
             ShortStage::Torn => None,
@@ -220,53 +218,53 @@ impl Short {
     }
 
     /// Whether the work of engines is over.
-    fn settle(&mut self, place: &Place<'_>) -> Option<()> {
+    fn settle(&mut self, cx: &SmContext<'_>) -> Option<()> {
         if let Err(error) = self.work.result()? {
-            self.fail_engine(place, error);
+            self.fail_engine(cx, error);
         }
         Some(())
     }
 
     /// Publishes this round's entry, if there is one; `false`: a reader of an earlier one is behind.
-    fn publish(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+    fn publish(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
         let Some(round) = self.round() else { return true };
         let Some((content, readers)) = round.publish else { return true };
-        let entry = round.entry_bytes(place.rank());
-        if !place.has_room(tools.pml) {
+        let entry = round.entry_bytes(cx.rank());
+        if !cx.has_room(tools.pml) {
             return false;
         }
         match &self.failure {
             None => {
-                let data = place.area.entry(content, entry);
-                place.mailbox.publish(&place.mailboxes, self.plan.operation.code(), data, readers);
+                let data = cx.area.entry(content, entry);
+                cx.mailbox.publish(&cx.mailboxes, self.plan.operation.code(), data, readers);
             }
             Some(failure) => {
-                let notice = failure.notice(place.subgroup.own());
-                place.mailbox.publish(&place.mailboxes, FAILED, &notice, readers);
+                let notice = failure.notice(cx.subgroup.own());
+                cx.mailbox.publish(&cx.mailboxes, FAILED, &notice, readers);
             }
         }
-        place.wake(tools.pml, readers);
+        cx.wake(tools.pml, readers);
         true
     }
 
     /// Reads the next entry; `false`: there is none left, `None`: it is not there yet.
-    fn read_next(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Option<bool> {
+    fn read_next(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Option<bool> {
         if self.failure.is_some() {
             return Some(false);
         }
         let Some(source) = self.source() else { return Some(false) };
         let Some(round) = self.round() else { return Some(false) };
-        if source == place.rank() {
-            place.area.take_own(source, round);
+        if source == cx.rank() {
+            cx.area.take_own(source, round);
             self.read += 1;
             return Some(true);
         }
-        match place.entry(tools.pml, source) {
+        match cx.entry(tools.pml, source) {
             Ok(None) => return None,
-            Ok(Some(flag)) => match self.refuses(flag, source, place) {
+            Ok(Some(flag)) => match self.refuses(flag, source, cx) {
                 None => {
-                    let (block, part) = place.area.block(source, round);
-                    place.mailbox.read(&place.mailboxes, source, part, block);
+                    let (block, part) = cx.area.block(source, round);
+                    cx.mailbox.read(&cx.mailboxes, source, part, block);
                 }
                 Some(error) => self.fail(error),
             },
@@ -280,18 +278,18 @@ impl Short {
     }
 
     /// What is wrong with another rank's entry.
-    fn refuses(&self, flag: Flag, source: usize, place: &Place<'_>) -> Option<CollError> {
-        let rank = place.subgroup.rank(source);
+    fn refuses(&self, flag: Flag, source: usize, cx: &SmContext<'_>) -> Option<CollError> {
+        let rank = cx.subgroup.rank(source);
         let Flag { kind, len } = flag;
         if kind == FAILED {
             let mut notice = [0; NOTICE_BYTES];
-            place.mailbox.read(&place.mailboxes, source, 0, &mut notice);
-            return Some(CollError::told(notice, rank, place.subgroup.comm().size()));
+            cx.mailbox.read(&cx.mailboxes, source, 0, &mut notice);
+            return Some(CollError::told(notice, rank, cx.subgroup.comm().size()));
         }
         let ours = self.plan.operation;
         let (kind, sent) = match kind {
             LONG => {
-                let header = read_header(source, place);
+                let header = read_header(source, cx);
                 (header.kind, header.len)
             }
             _ => (kind, u64::from(len)),
@@ -305,28 +303,28 @@ impl Short {
     }
 
     /// Starts to combine the blocks that were read.
-    fn combine(&mut self, place: &mut Place<'_>, tools: &Tools<'_>) {
+    fn combine(&mut self, cx: &mut SmContext<'_>, tools: &Tools<'_>) {
         let Some(Some(round)) = self.plan.rounds.get(self.rounds) else { return };
         let is_empty =
             |round: &Round| round.sources.is_empty() || round.part(round.sources.start).is_empty();
         if round.then == Then::Join || is_empty(round) || self.failure.is_some() {
-            place.area.no_result();
+            cx.area.no_result();
             return;
         }
         let Some(combine) = &self.combine else { return };
-        if let Err(error) = place.area.combine(combine, round, tools, &mut self.work) {
+        if let Err(error) = cx.area.combine(combine, round, tools, &mut self.work) {
             self.work.fail(error);
         }
     }
 
     /// No entry is needed any more: tells the others, and starts to unpack the result.
-    fn deliver(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
+    fn deliver(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) {
         if self.plan.together && self.failure.is_none() {
-            place.mailbox.all_began(self.began);
+            cx.mailbox.all_began(self.began);
         }
         // Others must not wait for this rank's next entry: it may be long until there is one.
-        place.mailbox.finish(&place.mailboxes);
-        place.wake(tools.pml, Readers::All);
+        cx.mailbox.finish(&cx.mailboxes);
+        cx.wake(tools.pml, Readers::All);
         if self.failure.is_some() {
             return;
         }
@@ -336,7 +334,7 @@ impl Short {
             return;
         };
         let combined = last.then == Then::Combine;
-        let begun = place.area.unpack(&self.buffers, span, combined, tools, &mut self.work);
+        let begun = cx.area.unpack(&self.buffers, span, combined, tools, &mut self.work);
         if let Err(error) = begun {
             self.work.fail(error);
         }

@@ -14,7 +14,7 @@ use super::buffers::{Described, Lies, UserBuffers};
 use super::direct::{self, Side};
 use super::pieces::SlotPiece;
 use super::state_machine::Progress;
-use super::{AT_ONCE_MAX, Memory, Place};
+use super::{AT_ONCE_MAX, Memory, SmContext};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
 
@@ -30,34 +30,34 @@ pub(super) fn least(sources: usize) -> u64 {
 }
 
 /// Tells others that this rank can read their memory by the kernel, as far as it has not told them.
-pub(super) fn tell_what_is_seen(place: &mut Place<'_>, bml: &mut Bml) {
-    let (me, ranks) = (place.rank(), place.shared.ranks);
+pub(super) fn tell_what_is_seen(cx: &mut SmContext<'_>, bml: &mut Bml) {
+    let (me, ranks) = (cx.rank(), cx.shared.ranks);
     if ranks > direct::RANKS_MAX {
         return;
     }
     for rank in (0..ranks).filter(|rank| *rank != me) {
         let bit = 1u64 << rank;
-        if *place.seen & bit != 0 {
+        if *cx.seen & bit != 0 {
             continue;
         }
-        let process = place.subgroup.process(rank);
+        let process = cx.subgroup.process(rank);
         let sees = process
             .and_then(|process| bml.rdma(Rank(process)))
             .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
-        if sees && let Some(record) = place.shared.key_record(me, Side::Input, rank) {
+        if sees && let Some(record) = cx.shared.key_record(me, Side::Input, rank) {
             // SAFETY: as in `direct::store_key`; it is never anything else afterwards.
             let written = unsafe { gapless_mem::write(&record, direct::KEY_BYTES as u64, &[1]) };
             if written.is_ok() {
-                *place.seen |= bit;
+                *cx.seen |= bit;
             }
         }
     }
 }
 
 /// Whether a rank has told this one that it can read its memory by the kernel.
-pub(super) fn is_seen(reader: usize, place: &Place<'_>) -> bool {
+pub(super) fn is_seen(reader: usize, cx: &SmContext<'_>) -> bool {
     let mut told = [0];
-    let record = place.shared.key_record(reader, Side::Input, place.rank());
+    let record = cx.shared.key_record(reader, Side::Input, cx.rank());
     // SAFETY: as in `direct::load_key`; the byte is 0 until the rank has told.
     let read = record
         .map(|record| unsafe { gapless_mem::read(&record, direct::KEY_BYTES as u64, &mut told) });
@@ -68,12 +68,12 @@ pub(super) fn is_seen(reader: usize, place: &Place<'_>) -> bool {
 pub(super) fn write_key(
     region: Region,
     reader: usize,
-    place: &Place<'_>,
+    cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Option<()> {
-    let (peer, rdma) = bml.rdma(Rank(place.subgroup.process(reader)?))?;
+    let (peer, rdma) = bml.rdma(Rank(cx.subgroup.process(reader)?))?;
     let key = rdma.single_copy_key(peer, region)?;
-    direct::store_key(&key, (Side::Input, reader), place)
+    direct::store_key(&key, (Side::Input, reader), cx)
 }
 
 /// Most bytes that are read by the kernel at a time, if they go to several places.
@@ -186,7 +186,7 @@ unsafe fn read(
     unsafe { rdma.single_copy_read(peer, key, at, into) }
 }
 
-impl Place<'_> {
+impl SmContext<'_> {
     /// Why memory of a rank could not be read; `torn`: why what was read of it is not to be used, if that is so.
     pub(super) fn unread(
         &self,

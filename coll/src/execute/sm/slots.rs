@@ -3,7 +3,7 @@
 use gapless_pml::Pml;
 use gapless_sync::mailboxes::{Mailbox, Moment, Readers};
 
-use super::Place;
+use super::SmContext;
 use super::pieces::SLOTS;
 use crate::execute::error::CollError;
 
@@ -42,7 +42,7 @@ pub(super) fn among(readers: Readers, ranks: usize) -> std::ops::Range<usize> {
     }
 }
 
-impl Place<'_> {
+impl SmContext<'_> {
     /// The rank that still reads what is in a slot of this rank's.
     pub(super) fn slot_reader(&mut self, slot: usize) -> Option<usize> {
         let Filled { readers, round, until, .. } = self.slots.filled[slot]?;

@@ -12,7 +12,7 @@ use super::header::notice;
 use super::pieces::exposed;
 use super::plan::FAILED;
 use super::slots::slot;
-use super::{Memory, Place};
+use super::{Memory, SmContext};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
 
@@ -57,22 +57,22 @@ pub(super) trait Carried {
     fn is_busy(&self) -> bool;
 
     /// Goes on as far as it can; whether all is over.
-    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool;
+    fn advance(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool;
 
     /// Why it failed, once it is over.
     fn result(&mut self) -> Result<(), CollError>;
 
     /// Waits for engines; nothing goes on afterwards. Who reads this rank's buffers is told first.
-    fn give_up(&mut self, place: &mut Place<'_>);
+    fn give_up(&mut self, cx: &mut SmContext<'_>);
 
     /// Whether `advance` would get on, as far as a few loads tell.
-    fn look(&self, place: &mut Place<'_>) -> bool;
+    fn look(&self, cx: &mut SmContext<'_>) -> bool;
 
     /// Which rank is waited for; `None`: none is.
-    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited>;
+    fn awaited(&self, cx: &mut SmContext<'_>) -> Option<Awaited>;
 
     /// This rank is about to sleep.
-    fn sleeps(&mut self, place: &Place<'_>);
+    fn sleeps(&mut self, cx: &SmContext<'_>);
 }
 
 /// A collective of many steps.
@@ -86,7 +86,7 @@ pub(super) trait StateMachine {
     fn step(
         &mut self,
         stage: SmStage,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError>;
 
@@ -102,7 +102,7 @@ pub(super) trait StateMachine {
     }
 
     /// Which rank is waited for while slots are gathered or collected, and for which step of it.
-    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)>;
+    fn source(&self, cx: &SmContext<'_>) -> Option<(usize, u32)>;
 
     /// Whether others may read this rank's buffers where they lie.
     fn exports(&self, ranks: usize) -> bool {
@@ -111,42 +111,42 @@ pub(super) trait StateMachine {
 
     /// Why what was read of other ranks is not to be used, if it is not: one of them has given up while this one read
     /// its buffers, or takes this one for lost.
-    fn torn(&self, place: &Place<'_>) -> Option<CollError> {
-        let ranks = || 0..place.shared.ranks;
-        let torn = match self.imports(place.shared.ranks) {
+    fn torn(&self, cx: &SmContext<'_>) -> Option<CollError> {
+        let ranks = || 0..cx.shared.ranks;
+        let torn = match self.imports(cx.shared.ranks) {
             true => {
                 let read = ranks().filter(|rank| self.met(*rank) == Some(true));
-                self.progress().torn(read, place)
+                self.progress().torn(read, cx)
             }
             false => None,
         };
-        torn.or_else(|| place.overwritten(ranks().filter(|rank| self.met(*rank).is_some())))
+        torn.or_else(|| cx.overwritten(ranks().filter(|rank| self.met(*rank).is_some())))
     }
 
     /// What was read is to be used.
     #[inline]
-    fn intact(&mut self, place: &Place<'_>) -> Result<(), CollError> {
+    fn intact(&mut self, cx: &SmContext<'_>) -> Result<(), CollError> {
         self.progress_mut().at = 0;
-        let ranks = place.shared.ranks;
-        if !self.imports(ranks) && place.mailbox.was_excused(&place.mailboxes, 0..ranks).is_none() {
+        let ranks = cx.shared.ranks;
+        if !self.imports(ranks) && cx.mailbox.was_excused(&cx.mailboxes, 0..ranks).is_none() {
             return Ok(());
         }
-        self.torn(place).map_or(Ok(()), Err)
+        self.torn(cx).map_or(Ok(()), Err)
     }
 
     /// The first rank that may still read this one's buffers.
-    fn user(&self, place: &mut Place<'_>) -> Option<usize> {
-        let users = (0..place.shared.ranks).filter(|rank| self.is_user(*rank));
-        self.progress().user(users, place)
+    fn user(&self, cx: &mut SmContext<'_>) -> Option<usize> {
+        let users = (0..cx.shared.ranks).filter(|rank| self.is_user(*rank));
+        self.progress().user(users, cx)
     }
 
     /// Whether none reads them any more: who is lost is not waited for.
-    fn revoke(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
-        while let Some(rank) = self.user(place) {
-            if place.loss(tools.pml, rank).is_none() {
+    fn revoke(&self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
+        while let Some(rank) = self.user(cx) {
+            if cx.loss(tools.pml, rank).is_none() {
                 return false;
             }
-            place.mailbox.excuse(&place.mailboxes, rank);
+            cx.mailbox.excuse(&cx.mailboxes, rank);
         }
         true
     }
@@ -155,7 +155,7 @@ pub(super) trait StateMachine {
     fn go(
         &mut self,
         stage: SmStage,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError> {
         match stage {
@@ -163,20 +163,20 @@ pub(super) trait StateMachine {
                 let work = &mut self.progress_mut().work;
                 if !work.is_done() {
                     let Some(result) = work.result() else { return Ok(None) };
-                    let failed = |error| CollError::Engine { rank: place.subgroup.own(), error };
+                    let failed = |error| CollError::Engine { rank: cx.subgroup.own(), error };
                     result.map_err(failed)?;
                 }
-                self.intact(place)?;
-                self.step(stage, place, tools)
+                self.intact(cx)?;
+                self.step(stage, cx, tools)
             }
             SmStage::Failing => {
-                let told = self.progress_mut().tell(place, tools);
+                let told = self.progress_mut().tell(cx, tools);
                 Ok(told.then_some(SmStage::Revoking))
             }
-            SmStage::Revoking => Ok(self.revoke(place, tools).then_some(SmStage::Over)),
+            SmStage::Revoking => Ok(self.revoke(cx, tools).then_some(SmStage::Over)),
             SmStage::Over => Ok(Some(SmStage::Over)),
             SmStage::Torn => Ok(None),
-            _ => self.step(stage, place, tools),
+            _ => self.step(stage, cx, tools),
         }
     }
 }
@@ -191,10 +191,10 @@ impl<S: StateMachine> Carried for S {
         stage.is_work() && work.is_pending()
     }
 
-    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+    fn advance(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
         loop {
             let stage = std::mem::replace(&mut self.progress_mut().stage, SmStage::Torn);
-            let next = match self.go(stage, place, tools) {
+            let next = match self.go(stage, cx, tools) {
                 Ok(next) => next,
                 Err(error) => {
                     self.progress_mut().failure.get_or_insert_with(|| Box::new(error));
@@ -214,57 +214,53 @@ impl<S: StateMachine> Carried for S {
         self.progress_mut().failure.take().map_or(Ok(()), |error| Err(*error))
     }
 
-    fn give_up(&mut self, place: &mut Place<'_>) {
-        let exports = self.exports(place.shared.ranks);
+    fn give_up(&mut self, cx: &mut SmContext<'_>) {
+        let exports = self.exports(cx.shared.ranks);
         let progress = self.progress_mut();
         progress.work.drain();
         if exports && progress.stage != SmStage::Over {
-            progress.give_up(place);
+            progress.give_up(cx);
         }
         progress.stage = SmStage::Torn;
     }
 
-    fn look(&self, place: &mut Place<'_>) -> bool {
+    fn look(&self, cx: &mut SmContext<'_>) -> bool {
         let progress = self.progress();
         match progress.stage {
             SmStage::Fresh | SmStage::Failing => false,
-            SmStage::Waiting => place.slot_reader(progress.slot(progress.first)).is_none(),
-            SmStage::Revoking => self.user(place).is_none(),
-            SmStage::Gathering | SmStage::Collecting => match self.source(place) {
-                Some((rank, step)) if self.met(rank).is_some() => {
-                    progress.has_come(rank, step, place)
-                }
-                Some((rank, _)) => place.mailbox.look(&place.mailboxes, rank) != Ok(None),
+            SmStage::Waiting => cx.slot_reader(progress.slot(progress.first)).is_none(),
+            SmStage::Revoking => self.user(cx).is_none(),
+            SmStage::Gathering | SmStage::Collecting => match self.source(cx) {
+                Some((rank, step)) if self.met(rank).is_some() => progress.has_come(rank, step, cx),
+                Some((rank, _)) => cx.mailbox.look(&cx.mailboxes, rank) != Ok(None),
                 None => true,
             },
             _ => true,
         }
     }
 
-    fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
+    fn awaited(&self, cx: &mut SmContext<'_>) -> Option<Awaited> {
         let progress = self.progress();
         match progress.stage {
             SmStage::Fresh | SmStage::Failing => {
-                place.mailbox.blocked_by(&place.mailboxes).map(Awaited::Reader)
+                cx.mailbox.blocked_by(&cx.mailboxes).map(Awaited::Reader)
             }
-            SmStage::Waiting => {
-                place.slot_reader(progress.slot(progress.first)).map(Awaited::Reader)
-            }
-            SmStage::Revoking => self.user(place).map(Awaited::Reader),
+            SmStage::Waiting => cx.slot_reader(progress.slot(progress.first)).map(Awaited::Reader),
+            SmStage::Revoking => self.user(cx).map(Awaited::Reader),
             // If it has come there is work left, of which no wake-up tells.
-            SmStage::Gathering | SmStage::Collecting if self.look(place) => None,
+            SmStage::Gathering | SmStage::Collecting if self.look(cx) => None,
             SmStage::Gathering | SmStage::Collecting => {
-                self.source(place).map(|(rank, _)| Awaited::Entry(rank))
+                self.source(cx).map(|(rank, _)| Awaited::Entry(rank))
             }
             _ => None,
         }
     }
 
-    fn sleeps(&mut self, place: &Place<'_>) {
+    fn sleeps(&mut self, cx: &SmContext<'_>) {
         let has_begun = match self.progress().stage {
             SmStage::Waiting => self.progress().fragment > 0,
             SmStage::Gathering | SmStage::Collecting => {
-                self.source(place).is_some_and(|(rank, _)| self.met(rank).is_some())
+                self.source(cx).is_some_and(|(rank, _)| self.met(rank).is_some())
             }
             _ => false,
         };
@@ -348,15 +344,15 @@ impl Progress {
     }
 
     /// Reports a step.
-    pub(super) fn report(&self, place: &mut Place<'_>, tools: &mut Tools<'_>, step: u32) {
-        place.mailbox.report(&place.mailboxes, Moment::new(self.round, step));
-        place.wake(tools.pml, Readers::All);
+    pub(super) fn report(&self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>, step: u32) {
+        cx.mailbox.report(&cx.mailboxes, Moment::new(self.round, step));
+        cx.wake(tools.pml, Readers::All);
     }
 
     /// All is over here, and well.
-    pub(super) fn end(&self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
-        place.mailbox.report(&place.mailboxes, Moment::last(self.round));
-        place.wake(tools.pml, Readers::All);
+    pub(super) fn end(&self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) {
+        cx.mailbox.report(&cx.mailboxes, Moment::last(self.round));
+        cx.wake(tools.pml, Readers::All);
     }
 
     pub(super) fn is_gathering(&self) -> bool {
@@ -364,9 +360,9 @@ impl Progress {
     }
 
     /// Whether a rank whose entry was read has come so far: that entry was the first step's report.
-    fn has_come(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
+    fn has_come(&self, rank: usize, step: u32, cx: &mut SmContext<'_>) -> bool {
         let moment = Moment::new(self.round, step);
-        step <= exposed(0) || place.mailbox.reached(&place.mailboxes, rank, moment)
+        step <= exposed(0) || cx.mailbox.reached(&cx.mailboxes, rank, moment)
     }
 
     /// Whether a rank whose entry was read has come so far.
@@ -376,57 +372,56 @@ impl Progress {
     pub(super) fn wait(
         &mut self,
         (rank, step): (usize, u32),
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        if !self.has_come(rank, step, place) {
-            let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
+        if !self.has_come(rank, step, cx) {
+            let Some(loss) = cx.loss(tools.pml, rank) else { return Ok(false) };
             // It may have done so before.
-            if !self.has_come(rank, step, place) {
+            if !self.has_come(rank, step, cx) {
                 return Err(loss);
             }
         }
-        if place.mailbox.has_left(rank)
-            && place.mailbox.foretells(&place.mailboxes, rank, self.round, FAILED)
+        if cx.mailbox.has_left(rank)
+            && cx.mailbox.foretells(&cx.mailboxes, rank, self.round, FAILED)
         {
-            self.next_round(place);
-            return Err(notice(rank, place));
+            self.next_round(cx);
+            return Err(notice(rank, cx));
         }
         Ok(true)
     }
 
-    fn next_round(&mut self, place: &mut Place<'_>) {
+    fn next_round(&mut self, cx: &mut SmContext<'_>) {
         if !std::mem::replace(&mut self.in_failure_round, true) {
-            place.mailbox.next_round();
+            cx.mailbox.next_round();
         }
     }
 
     /// Nothing goes on here any more, and others may still read this rank's buffers where they lie: what they read is
     /// not to be used.
-    fn give_up(&self, place: &mut Place<'_>) {
-        place.mailbox.report(&place.mailboxes, Moment::given_up(self.round));
+    fn give_up(&self, cx: &mut SmContext<'_>) {
+        cx.mailbox.report(&cx.mailboxes, Moment::given_up(self.round));
         // The memory may become something else only after the report.
         fence(Ordering::SeqCst);
     }
 
     /// One of these ranks has given up while this one read its buffers: what was read may be anything.
-    fn torn(&self, mut read: impl Iterator<Item = usize>, place: &Place<'_>) -> Option<CollError> {
+    fn torn(&self, mut read: impl Iterator<Item = usize>, cx: &SmContext<'_>) -> Option<CollError> {
         // What was read was read before the reports are.
         fence(Ordering::Acquire);
         // Who fails in good order lets others read until they are done.
-        let rank =
-            read.find(|rank| place.mailbox.has_given_up(&place.mailboxes, *rank, self.round))?;
-        Some(CollError::GaveUp { rank: place.subgroup.rank(rank) })
+        let rank = read.find(|rank| cx.mailbox.has_given_up(&cx.mailboxes, *rank, self.round))?;
+        Some(CollError::GaveUp { rank: cx.subgroup.rank(rank) })
     }
 
     /// The first of these ranks that may still read this rank's buffers.
     fn user(
         &self,
         mut readers: impl Iterator<Item = usize>,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
     ) -> Option<usize> {
         let last = Moment::last(self.round);
-        let (me, mailbox, mailboxes) = (place.rank(), &mut *place.mailbox, &place.mailboxes);
+        let (me, mailbox, mailboxes) = (cx.rank(), &mut *cx.mailbox, &cx.mailboxes);
         readers.find(|rank| {
             let over = mailbox.reached(mailboxes, *rank, last)
                 || !mailbox.is_behind(mailboxes, *rank, self.round);
@@ -436,7 +431,7 @@ impl Progress {
 
     /// Tells the others that this rank fails, and why; `false`: a reader of an earlier entry is behind, or an engine
     /// works.
-    fn tell(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+    fn tell(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
         // What was started is over first, however it went.
         if self.work.result().is_none() {
             return false;
@@ -444,22 +439,22 @@ impl Progress {
         // Those that wait for the first entry find the notice in its place.
         let early = !self.first_published;
         if !early {
-            self.next_round(place);
+            self.next_round(cx);
         }
-        if !place.has_room(tools.pml) {
+        if !cx.has_room(tools.pml) {
             return false;
         }
         if let Some(failure) = &self.failure {
-            let notice = failure.notice(place.subgroup.own());
-            place.mailbox.publish(&place.mailboxes, FAILED, &notice, Readers::All);
+            let notice = failure.notice(cx.subgroup.own());
+            cx.mailbox.publish(&cx.mailboxes, FAILED, &notice, Readers::All);
         }
-        place.mailbox.report(&place.mailboxes, Moment::failed(self.round));
-        place.mailbox.next_round();
+        cx.mailbox.report(&cx.mailboxes, Moment::failed(self.round));
+        cx.mailbox.next_round();
         if early {
-            place.mailbox.next_round();
+            cx.mailbox.next_round();
         }
-        place.mailbox.finish(&place.mailboxes);
-        place.wake(tools.pml, Readers::All);
+        cx.mailbox.finish(&cx.mailboxes);
+        cx.wake(tools.pml, Readers::All);
         true
     }
 }

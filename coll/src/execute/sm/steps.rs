@@ -131,10 +131,10 @@ impl SharedSegment {
         // It may have begun, and stopped halfway.
         (self.halfway, self.tried) = (None, None);
         self.mailbox.begin(number);
-        let (_, mut place) = self.parts();
+        let (_, mut cx) = self.parts();
         // It writes no entry that would say why: if the others do this collective by messages, nobody would ever have
         // read it, and its place would not become free.
-        place.mailbox.finish(&place.mailboxes);
-        place.wake(pml, Readers::All);
+        cx.mailbox.finish(&cx.mailboxes);
+        cx.wake(pml, Readers::All);
     }
 }

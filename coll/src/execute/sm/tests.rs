@@ -246,7 +246,7 @@ fn whoever_waits_finds_that_its_own_entries_were_written_over() {
 fn what_is_spoilt_names_the_rank() {
     let pmls = endpoints(4);
     let subgroup = Subgroup::of(pmls[3].world(), &[2, 3]).unwrap();
-    let error = place::scribbled(&subgroup, Broken { rank: 0, expected: 2, found: 9 });
+    let error = context::scribbled(&subgroup, Broken { rank: 0, expected: 2, found: 9 });
     let CollError::Scribbled { rank: 2, what } = error else { panic!("{error}") };
     assert!(what.starts_with("rank 2 has written"), "{what}");
 }

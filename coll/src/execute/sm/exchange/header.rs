@@ -1,6 +1,6 @@
 //! The entry of a rank in an exchange: what it calls, and where others find its bytes.
 
-use super::{Exchange, Lies, Place, Tools};
+use super::{Exchange, Lies, SmContext, Tools};
 use crate::Operation;
 use crate::execute::error::CollError;
 use crate::execute::sm::PrivateMemory;
@@ -40,19 +40,19 @@ impl Exchange {
         &self,
         rank: usize,
         kind: u8,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Lies, CollError> {
-        let source = place.subgroup.rank(rank);
+        let source = cx.subgroup.rank(rank);
         let spoilt = || CollError::Scribbled {
             rank: source,
             what: format!("rank {source} has written a directory that cannot be"),
         };
         if kind == FAILED {
-            return Err(notice(rank, place));
+            return Err(notice(rank, cx));
         }
         let mut head = [0; HEAD_BYTES];
-        place.mailbox.read(&place.mailboxes, rank, 0, &mut head);
+        cx.mailbox.read(&cx.mailboxes, rank, 0, &mut head);
         let ours = self.plan.operation;
         let theirs = Operation::from_code(if kind == LONG { head[0] } else { kind });
         if kind != LONG || theirs != Some(ours) {
@@ -62,10 +62,10 @@ impl Exchange {
         let root = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         if root != self.plan.root() {
             let (given, expected) = (root.to_string(), self.plan.root().to_string());
-            let (argument, other) = ("root", place.subgroup.own());
+            let (argument, other) = ("root", cx.subgroup.own());
             return Err(CollError::Differs { rank: source, argument, given, other, expected });
         }
-        let (ranks, me, expected) = (self.met.len(), place.rank(), self.plan.into.bytes(rank));
+        let (ranks, me, expected) = (self.met.len(), cx.rank(), self.plan.into.bytes(rank));
         let fits = |sent: u64| match sent == expected {
             true => Ok(()),
             false => Err(CollError::Length { rank: source, sent, expected }),
@@ -74,42 +74,42 @@ impl Exchange {
             let entries = routes::ends_at(me);
             let mut ends = [0; 4];
             let ends = &mut ends[..entries.len()];
-            place.mailbox.read(&place.mailboxes, rank, entries.start, ends);
+            cx.mailbox.read(&cx.mailboxes, rank, entries.start, ends);
             let range = routes::ends_read(ends, ranks).ok_or_else(spoilt)?;
             fits(range.len() as u64)?;
-            let into = place.area.kept(rank, range.len());
-            place.mailbox.read(&place.mailboxes, rank, routes::data_at(ranks) + range.start, into);
-            return self.in_place(rank, expected, place).map(|()| Lies::Inline);
+            let into = cx.area.kept(rank, range.len());
+            cx.mailbox.read(&cx.mailboxes, rank, routes::data_at(ranks) + range.start, into);
+            return self.in_place(rank, expected, cx).map(|()| Lies::Inline);
         }
         let first = slot(usize::from(first), 0);
-        let entry = place.shared.read_directory_entry((rank, first), me).map_err(|_| spoilt())?;
+        let entry = cx.shared.read_directory_entry((rank, first), me).map_err(|_| spoilt())?;
         if flags & (DIRECT | SINGLE_COPY) != 0 {
             let [sent, _] = routes::numbers(entry);
             fits(sent)?;
-            self.in_place(rank, expected, place)?;
+            self.in_place(rank, expected, cx)?;
             if flags & SINGLE_COPY != 0 {
-                let key = direct::single_copy_key_of(rank, place)?;
+                let key = direct::single_copy_key_of(rank, cx)?;
                 return Ok(Lies::SingleCopy { key });
             }
-            let mapping = direct::map(rank, Side::Input, expected, place, tools.pml.bml_mut())?;
+            let mapping = direct::map(rank, Side::Input, expected, cx, tools.pml.bml_mut())?;
             return Ok(Lies::Direct { mapping });
         }
         let entry = DirectoryEntry::read(entry, ranks).ok_or_else(spoilt)?;
         fits(entry.bytes)?;
-        self.in_place(rank, entry.cell.step, place)?;
+        self.in_place(rank, entry.cell.step, cx)?;
         Ok(Lies::Slots { first, cell: entry.cell })
     }
 
     /// If what comes takes the place of what goes out, it must not come in longer fragments: another rank's are as
     /// long, unless it is not in place there.
-    fn in_place(&self, rank: usize, step: u64, place: &Place<'_>) -> Result<(), CollError> {
+    fn in_place(&self, rank: usize, step: u64, cx: &SmContext<'_>) -> Result<(), CollError> {
         let expected = self.plan.into.bytes(rank);
         if self.plan.keeps_up(step.min(expected)) {
             return Ok(());
         }
-        let rank = place.subgroup.rank(rank);
+        let rank = cx.subgroup.rank(rank);
         let (given, expected) = ("a send buffer".to_owned(), "none".to_owned());
-        let (argument, other) = ("buffers", place.subgroup.own());
+        let (argument, other) = ("buffers", cx.subgroup.own());
         Err(CollError::Differs { rank, argument, given, other, expected })
     }
 }

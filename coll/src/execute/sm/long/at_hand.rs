@@ -2,7 +2,7 @@
 
 use gapless_bml::RemoteKey;
 
-use super::{Long, Place, Terms, Tools};
+use super::{Long, SmContext, Terms, Tools};
 use crate::execute::error::CollError;
 use crate::execute::sm::SegmentMemory;
 use crate::execute::sm::direct::Direct;
@@ -11,19 +11,19 @@ use crate::execute::sm::state_machine::StateMachine;
 
 impl<T: Terms> Long<T> {
     /// Whether all that a rank contributes can be read from its entry on.
-    pub(super) fn is_at_hand(&self, rank: usize, place: &Place<'_>) -> bool {
+    pub(super) fn is_at_hand(&self, rank: usize, cx: &SmContext<'_>) -> bool {
         let lies_there = |it: &Direct| it.mapped.input.is_some() || it.single_copy_key.is_some();
-        let is_own = rank == place.rank();
+        let is_own = rank == cx.rank();
         if is_own { self.plain.is_some() } else { self.direct(rank).is_some_and(lies_there) }
     }
 
     /// Whether nothing is left to do after the first fragment: all others read where it lies what this rank
     /// contributes, and this one has read all that it gets.
-    pub(super) fn is_over_early(&self, place: &Place<'_>) -> bool {
+    pub(super) fn is_over_early(&self, cx: &SmContext<'_>) -> bool {
         let is_read = self.own.input.is_some() || !self.plan().exposes();
         let gets = (0..).map_while(|index| self.plan().output(0, index));
         let mut gets = gets.filter(|(.., piece)| !piece.is_empty());
-        is_read && !self.plan().reduces() && gets.all(|(rank, ..)| self.is_at_hand(rank, place))
+        is_read && !self.plan().reduces() && gets.all(|(rank, ..)| self.is_at_hand(rank, cx))
     }
 
     /// Reads all that this rank gets of another; how many bytes that is, or `None` if some are left for another time.
@@ -32,14 +32,14 @@ impl<T: Terms> Long<T> {
         &mut self,
         rank: usize,
         first: SlotPiece,
-        place: &mut Place<'_>,
+        cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Option<u64>, CollError> {
         let piece = self.plan().whole(rank, first);
         let (at, len) = (piece.at, piece.range.end - piece.range.start);
         if let Some(key) = self.single_copy_key(rank) {
             let from = self.plan().position(0, at);
-            let process = place.subgroup.process(rank).unwrap_or(u32::MAX);
+            let process = cx.subgroup.process(rank).unwrap_or(u32::MAX);
             let key = (process, &key, |_: &SlotPiece| from);
             let read = self.progress.read_single_copy(
                 self.terms.buffers(),
@@ -50,11 +50,11 @@ impl<T: Terms> Long<T> {
             return match read {
                 Ok(is_all) => Ok(is_all.then_some(len)),
                 // Why, and whether the rank is lost, is found out when it is read again.
-                Err(_) if place.only_looks => Ok(None),
-                Err(unread) => Err(place.unread(rank, unread, self.torn(place), tools.pml)),
+                Err(_) if cx.only_looks => Ok(None),
+                Err(unread) => Err(cx.unread(rank, unread, self.torn(cx), tools.pml)),
             };
         }
-        let source = self.contributed(rank, at..at + len, place);
+        let source = self.contributed(rank, at..at + len, cx);
         let read = source.and_then(|source| {
             SegmentMemory::take(
                 self.terms.buffers(),

@@ -10,7 +10,7 @@ use super::{PrivateMemory, SegmentMemory, act};
 use crate::execute::error::CollError;
 
 /// What a collective works with, but for the endpoint.
-pub(super) struct Place<'p> {
+pub(super) struct SmContext<'p> {
     pub(super) mailboxes: Mailboxes<'p>,
     pub(super) shared: &'p SegmentMemory,
     pub(super) mailbox: &'p mut Mailbox,
@@ -23,7 +23,7 @@ pub(super) struct Place<'p> {
     pub(super) only_looks: bool,
 }
 
-impl Place<'_> {
+impl SmContext<'_> {
     pub(super) fn rank(&self) -> usize {
         self.subgroup.local_rank()
     }
