@@ -82,7 +82,7 @@ impl fmt::Display for Kind {
 
 /// A step of a collective in which processes copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Step {
+pub enum HyperQStep {
     /// Into the leader's buffer.
     Gather,
     /// Out of it.

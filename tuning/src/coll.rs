@@ -4,8 +4,8 @@
 //! (`Builder::coll_table`):
 //!
 //! - the file that the variable `GAPLESS_COLL` names, which must exist; an empty value means none;
-//! - else `gapless/coll.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` if that is not set; if there is no such file, the
-//!   built-in rules are used.
+//! - else `gapless/coll.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` if that is not set; if there is no such file,
+//!   the built-in rules are used.
 //!
 //! All ranks of a world must have the same table: what one sends another waits for. So they compare their tables when
 //! the world starts, and it does not start if they differ (`BootError::TablesDiffer`).
@@ -51,7 +51,7 @@ mod hyperq;
 mod text;
 
 pub use gapless_coll::choose::{Rule, Table};
-pub use gapless_coll::hyperq::{Entry, Gpu, Mode, Settings, Step};
+pub use gapless_coll::hyperq::{Entry, Gpu, HyperQStep, Mode, Settings};
 pub use hyperq::{parse_hyperq, write_hyperq};
 pub use text::{parse, write, write_rule};
 
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn other_tables_have_other_digests() {
         // What ranks that share a GPU do must be the same everywhere, too: some would ask, and wait for the others.
-        let entry = Entry { step: Step::Gather, processes: 4, bytes: 64, staged: 2 };
+        let entry = Entry { step: HyperQStep::Gather, processes: 4, bytes: 64, staged: 2 };
         let gpu = |mps| Gpu { model: "one".to_owned(), mps, entries: vec![entry] };
         let known = |mps| gapless_coll::hyperq::Table { gpus: vec![gpu(mps)] };
         let settings = [

@@ -1,8 +1,8 @@
-//! Calls of processes whose buffers lie on GPUs: what they send and receive, how long they take, whether the numbers are
-//! right.
+//! Calls of processes whose buffers lie on GPUs: what they send and receive, how long they take, whether the numbers
+//! are right.
 
 use gapless::coll::choose::Table;
-use gapless::tuning::coll::{Entry, Gpu as Known, Mode, Settings, Step};
+use gapless::tuning::coll::{Entry, Gpu as Known, HyperQStep, Mode, Settings};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, World};
 use gapless_report::Summary;
 
@@ -121,7 +121,8 @@ impl<'w> Bench<'w> {
     pub(super) fn fixed(&self, staged: [usize; 2], bytes: u64) -> Settings {
         let (processes, (model, mps)) = (self.world.size() as usize, self.device());
         let entry = |step, staged| Entry { step, processes, bytes, staged };
-        let entries = vec![entry(Step::Gather, staged[0]), entry(Step::Scatter, staged[1])];
+        let entries =
+            vec![entry(HyperQStep::Gather, staged[0]), entry(HyperQStep::Scatter, staged[1])];
         settings(Mode::Static, vec![Known { model, mps, entries }])
     }
 

@@ -1,18 +1,19 @@
-//! `gapless tune --hyperq`: how many copies of each kind are best where processes share a GPU, by trying every number. It
-//! goes into the [table](gapless::tuning::coll) of collectives, which keeps what else it has.
+//! `gapless tune --hyperq`: how many copies of each kind are best where processes share a GPU, by trying every number.
+//! It goes into the [table](gapless::tuning::coll) of collectives, which keeps what else it has.
 //!
-//! There is a job for each number of processes, under the Multi-Process Service if that runs. In each round every number of
-//! host-staged copies is tried once, in both steps; the mean of the rounds' best, rounded, for the gather and for the
-//! scatter, is what Faraji and Afsahi keep. Where processes take turns, a step may be quick after one gather and slow after
-//! another, and a number between two quick ones slow. So that pair is compared with the best single number in further
-//! rounds, and the quicker is kept. Rank 0 leaves its entries in a file, which the tuner puts together.
+//! There is a job for each number of processes, under the Multi-Process Service if that runs. In each round every
+//! number of host-staged copies is tried once, in both steps; the mean of the rounds' best, rounded, for the gather and
+//! for the scatter, is what Faraji and Afsahi keep. Where processes take turns, a step may be quick after one gather
+//! and slow after another, and a number between two quick ones slow. So that pair is compared with the best single
+//! number in further rounds, and the quicker is kept. Rank 0 leaves its entries in a file, which the tuner puts
+//! together.
 
 use super::heading;
 use crate::failure::Failure;
 use crate::run::start_ours;
 use crate::{Worlds, complain, say};
 use gapless::launch::Job;
-use gapless::tuning::coll::{self, Entry, Gpu, Mode, Rule, Settings, Step, Table};
+use gapless::tuning::coll::{self, Entry, Gpu, HyperQStep, Mode, Rule, Settings, Table};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, Space, World};
 use gapless_pml::Tuning;
 use gapless_report::write_atomically;
@@ -37,8 +38,8 @@ const PROCESSES: [u32; 4] = [2, 4, 8, 16];
 /// Options.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Measure how processes that share a GPU should copy instead, by trying every number of copies of each kind, and put
-    /// that into the table of collectives
+    /// Measure how processes that share a GPU should copy instead, by trying every number of copies of each kind, and
+    /// put that into the table of collectives
     #[arg(long, conflicts_with = "coll")]
     pub(super) hyperq: bool,
     /// Processes on the GPU; repeatable, or separated by commas. By default 2, 4, 8, 16, up to a processor each
@@ -204,7 +205,7 @@ pub(super) fn measure(
     for bytes in SIZES {
         let seconds = Duration::from_secs_f64(budget / SIZES.len() as f64);
         let best = bench.rounds(bytes, seconds)?;
-        for (step, staged) in [Step::Gather, Step::Scatter].into_iter().zip(best) {
+        for (step, staged) in [HyperQStep::Gather, HyperQStep::Scatter].into_iter().zip(best) {
             entries.push(Entry { step, processes, bytes, staged });
         }
     }
@@ -288,7 +289,8 @@ impl Bench<'_> {
     fn comm(&self, staged: [usize; 2]) -> Result<Communicator, Failure> {
         let processes = self.world.size() as usize;
         let entry = |(step, staged)| Entry { step, processes, bytes: 1, staged };
-        let entries = [Step::Gather, Step::Scatter].into_iter().zip(staged).map(entry).collect();
+        let entries =
+            [HyperQStep::Gather, HyperQStep::Scatter].into_iter().zip(staged).map(entry).collect();
         let mut hyperq = Settings { mode: Mode::Static, bytes_min: 0, ..Settings::default() };
         hyperq.table.gpus = vec![Gpu { model: self.model.clone(), mps: self.mps, entries }];
         let before = self.world.coll_table();
@@ -340,7 +342,8 @@ mod tests {
 
     #[test]
     fn new_entries_take_the_place_of_their_like() {
-        let entry = |processes, staged| Entry { step: Step::Gather, processes, bytes: 64, staged };
+        let entry =
+            |processes, staged| Entry { step: HyperQStep::Gather, processes, bytes: 64, staged };
         let gpu = |mps, entries: &[Entry]| Gpu {
             model: "one".to_owned(),
             mps,

@@ -55,7 +55,9 @@ use super::error::CollError;
 use super::rows::{BufferBlocks, Combine, Rows};
 use crate::build::rows as rows_of;
 use crate::call::Call;
-use crate::hyperq::{Dynamic, Fixed, Frame, Kind, Memory, Mode, Policy, Settings, Staging, Step};
+use crate::hyperq::{
+    Dynamic, Fixed, Frame, HyperQStep, Kind, Memory, Mode, Policy, Settings, Staging,
+};
 use crate::schedule::Buffer;
 pub(in crate::execute) use control::Control;
 use control::SETTLED;
@@ -275,10 +277,10 @@ impl HyperQ {
                 }
             }
         };
-        let gather = policy(Step::Gather, frame.gather_bytes());
+        let gather = policy(HyperQStep::Gather, frame.gather_bytes());
         let scatter = match staging.can_mirror() {
-            true => policy(Step::Scatter, frame.scatter_bytes()),
-            false => Policy::Fixed(Fixed::new(0, frame.copies(Step::Scatter))),
+            true => policy(HyperQStep::Scatter, frame.scatter_bytes()),
+            false => Policy::Fixed(Fixed::new(0, frame.copies(HyperQStep::Scatter))),
         };
         [gather, scatter]
     }
@@ -407,7 +409,10 @@ impl HyperQ {
         self.took_ns = gathered.zip(scattered).map(|(gather, scatter)| [gather, scatter]);
         let counts = |policy: &Policy| [Kind::Staged, Kind::Ipc].map(|kind| policy.count(kind));
         self.copied = Some([counts(gather), counts(scatter)]);
-        let steps = [(Step::Gather, frame.gather_bytes()), (Step::Scatter, frame.scatter_bytes())];
+        let steps = [
+            (HyperQStep::Gather, frame.gather_bytes()),
+            (HyperQStep::Scatter, frame.scatter_bytes()),
+        ];
         for ((step, bytes), (policy, ns)) in steps.into_iter().zip(leading.learned()) {
             let copies = frame.copies(step);
             if let Some(ns) = ns.filter(|_| copies > 0) {

@@ -1,23 +1,23 @@
-//! The dynamic algorithm of Faraji and Afsahi 2015, §4: the numbers of copies of each kind are found in the call itself,
-//! by how soon copies end.
+//! The dynamic algorithm of Faraji and Afsahi 2015, §4: the numbers of copies of each kind are found in the call
+//! itself, by how soon copies end.
 //!
 //! - *Initialization.* The first two ranks to arrive get one host-staged and one IPC copy.
-//! - *Progress.* When a copy of a kind ends, the ended copies of the other kind are subtracted from those of its own. If
-//!   that is 0 or less, one more copy of this kind is issued; if it is *d* > 0, 2^*d* of them, to the next ranks that have
-//!   arrived. If fewer have arrived, those that arrive later get them.
-//! - *The last copy.* If all others have ended, and no copy of its kind ever has, it is sent again by the other kind. What
-//!   is left of a host-staged copy is dropped. An IPC copy goes on, and whichever ends first counts.
+//! - *Progress.* When a copy of a kind ends, the ended copies of the other kind are subtracted from those of its own.
+//!   If that is 0 or less, one more copy of this kind is issued; if it is *d* > 0, 2^*d* of them, to the next ranks
+//!   that have arrived. If fewer have arrived, those that arrive later get them.
+//! - *The last copy.* If all others have ended, and no copy of its kind ever has, it is sent again by the other kind.
+//!   What is left of a host-staged copy is dropped. An IPC copy goes on, and whichever ends first counts.
 //!
-//! The scatter has no last step, and goes on from what the gather has shown ([`Dynamic::after`]). A kind of which no copy
-//! ended there is not used. If some of both kinds have, half of the copies begin at once, shared by how many those were;
-//! each copy that ends is followed by one of its kind, so that the faster kind is used more often.
+//! The scatter has no last step, and goes on from what the gather has shown ([`Dynamic::after`]). A kind of which no
+//! copy ended there is not used. If some of both kinds have, half of the copies begin at once, shared by how many those
+//! were; each copy that ends is followed by one of its kind, so that the faster kind is used more often.
 //!
-//! A copy is sent again only if some copy of the other kind has ended: of two processes, one copies, and nothing is known of
-//! the other kind.
+//! A copy is sent again only if some copy of the other kind has ended: of two processes, one copies, and nothing is
+//! known of the other kind.
 
 use std::collections::VecDeque;
 
-use super::{Act, Event, Kind, Step};
+use super::{Act, Event, HyperQStep, Kind};
 
 /// The largest power of two that is issued at once; there are never so many ranks.
 const POWER_MAX: usize = 20;
@@ -27,7 +27,7 @@ const POWER_MAX: usize = 20;
 pub struct Dynamic {
     /// How many ranks copy.
     copies: usize,
-    step: Step,
+    step: HyperQStep,
     /// The only kind that is used, if the other one is slow.
     only: Option<Kind>,
     /// Arrived, and not told to copy.
@@ -49,7 +49,7 @@ pub struct Dynamic {
 impl Dynamic {
     /// For a step in which so many ranks copy, of which nothing is known.
     #[must_use]
-    pub fn new(copies: usize, step: Step) -> Dynamic {
+    pub fn new(copies: usize, step: HyperQStep) -> Dynamic {
         Dynamic {
             copies,
             step,
@@ -65,11 +65,11 @@ impl Dynamic {
         }
     }
 
-    /// For the scatter after a gather that went like this: without a kind that is [slow](Dynamic::slow); if both are known,
-    /// from their numbers on.
+    /// For the scatter after a gather that went like this: without a kind that is [slow](Dynamic::slow); if both are
+    /// known, from their numbers on.
     #[must_use]
     pub fn after(gather: &Dynamic, copies: usize) -> Dynamic {
-        let mut scatter = Dynamic::new(copies, Step::Scatter);
+        let mut scatter = Dynamic::new(copies, HyperQStep::Scatter);
         scatter.only = gather.slow().map(Kind::other);
         scatter.earlier = gather.completed;
         if scatter.knows_both() {
@@ -166,7 +166,7 @@ impl Dynamic {
     fn send_again(&mut self, acts: &mut Vec<Act>) {
         let all_issued = self.issued == self.copies && self.moved.len() + 1 == self.copies;
         let &[(rank, kind)] = &self.pending[..] else { return };
-        if self.step == Step::Scatter || !all_issued || self.slow() != Some(kind) {
+        if self.step == HyperQStep::Scatter || !all_issued || self.slow() != Some(kind) {
             return;
         }
         if self.sent_again.replace(rank).is_some() {

@@ -210,11 +210,11 @@ impl Frame {
 
     /// How many ranks other than the leader copy in a step.
     #[must_use]
-    pub fn copies(&self, step: super::Step) -> usize {
+    pub fn copies(&self, step: super::HyperQStep) -> usize {
         let others = (0..self.ranks).filter(|rank| *rank != self.leader);
         match step {
-            super::Step::Gather => others.filter(|rank| self.give(*rank).is_some()).count(),
-            super::Step::Scatter => others.filter(|rank| self.take(*rank).is_some()).count(),
+            super::HyperQStep::Gather => others.filter(|rank| self.give(*rank).is_some()).count(),
+            super::HyperQStep::Scatter => others.filter(|rank| self.take(*rank).is_some()).count(),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! What a leader remembers from call to call: how long a step took with so many host-staged copies.
 //!
 //! This is ours, and not of the paper. The first call of a class goes by the [dynamic](super::Dynamic) algorithm, which
-//! tells which kind is slow. The next ones search from the quicker kind alone towards a mix, in steps that are halved. Then
-//! the best number of copies is kept, and once in [`CALLS_PER_PROBE`] calls a number beside it is tried again, above and
-//! below by turns.
+//! tells which kind is slow. The next ones search from the quicker kind alone towards a mix, in steps that are halved.
+//! Then the best number of copies is kept, and once in [`CALLS_PER_PROBE`] calls a number beside it is tried again,
+//! above and below by turns.
 
 use std::collections::BTreeMap;
 
-use super::{Dynamic, Fixed, Kind, Policy, Step};
+use super::{Dynamic, Fixed, HyperQStep, Kind, Policy};
 
 /// So many calls go by what is known, then one tries something else.
 pub const CALLS_PER_PROBE: u32 = 64;
@@ -28,7 +28,7 @@ const WEIGHT: f64 = 0.25;
 const BETTER: f64 = 0.98;
 
 /// A step of calls that are alike: which, bytes of a copy (rounded up to a power of two), and how many copies.
-type Class = (Step, u32, usize);
+type Class = (HyperQStep, u32, usize);
 
 /// What is known of a number of host-staged copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -147,12 +147,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    fn class(step: Step, bytes: u64, copies: usize) -> Class {
+    fn class(step: HyperQStep, bytes: u64, copies: usize) -> Class {
         (step, bytes.next_power_of_two().trailing_zeros(), copies)
     }
 
     /// How the next call goes, with so many copies of so many bytes each.
-    pub fn policy(&mut self, step: Step, bytes: u64, copies: usize) -> Policy {
+    pub fn policy(&mut self, step: HyperQStep, bytes: u64, copies: usize) -> Policy {
         let class = Memory::class(step, bytes, copies);
         if self.classes.len() >= CLASSES_MAX && !self.classes.contains_key(&class) {
             self.classes.clear();
@@ -165,7 +165,7 @@ impl Memory {
     }
 
     /// A call that went by this policy has taken so long.
-    pub fn learn(&mut self, step: Step, bytes: u64, copies: usize, went: &Policy, ns: f64) {
+    pub fn learn(&mut self, step: HyperQStep, bytes: u64, copies: usize, went: &Policy, ns: f64) {
         if let Some(learned) = self.classes.get_mut(&Memory::class(step, bytes, copies)) {
             learned.learn(went, ns);
         }
@@ -173,7 +173,7 @@ impl Memory {
 
     /// What is known of a class.
     #[must_use]
-    pub fn learned(&self, step: Step, bytes: u64, copies: usize) -> Option<&Learned> {
+    pub fn learned(&self, step: HyperQStep, bytes: u64, copies: usize) -> Option<&Learned> {
         self.classes.get(&Memory::class(step, bytes, copies))
     }
 }

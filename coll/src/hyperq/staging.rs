@@ -19,10 +19,10 @@ use super::{Frame, Take};
 /// Chunks of an area, at most.
 pub const RING: u32 = 4;
 
-/// A shorter copy from the host waits until it is the process's turn on the GPU: drivers put it among the commands. (On an
-/// H100 and driver 580, copies of up to 24 KiB do, and those of 28 KiB do not; copies to the host never do.) One of two
-/// rows with a gap between them does not wait, however short: so what is mirrored is there twice, one behind the other, and
-/// the first half is taken from the first, the second from the second.
+/// A shorter copy from the host waits until it is the process's turn on the GPU: drivers put it among the commands. (On
+/// an H100 and driver 580, copies of up to 24 KiB do, and those of 28 KiB do not; copies to the host never do.) One of
+/// two rows with a gap between them does not wait, however short: so what is mirrored is there twice, one behind the
+/// other, and the first half is taken from the first, the second from the second.
 pub const QUICK_BYTES: u64 = 32 << 10;
 
 /// A copy is cut from so many bytes on,
@@ -57,7 +57,7 @@ impl Staging {
     /// The cut of a call among so many ranks.
     #[must_use]
     pub fn new(frame: &Frame, ranks: usize) -> Staging {
-        let gathers = frame.copies(super::Step::Gather) > 0;
+        let gathers = frame.copies(super::HyperQStep::Gather) > 0;
         let given = if gathers { frame.gather_bytes() } else { 0 };
         let cut = given.div_ceil(u64::from(RING)).next_multiple_of(CHUNK_MIN).min(CHUNK_MAX);
         let chunk = if given <= WHOLE { given.max(1) } else { cut };

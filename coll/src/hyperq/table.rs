@@ -1,6 +1,6 @@
 //! How many copies of each kind are best: the table of the static algorithm, and the settings of all ranks.
 
-use super::{Fixed, Step};
+use super::{Fixed, HyperQStep};
 
 /// How collectives on one GPU decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Which step.
-    pub step: Step,
+    pub step: HyperQStep,
     /// How many processes there were, the leader among them.
     pub processes: usize,
     /// Bytes of a copy.
@@ -96,7 +96,7 @@ impl Table {
     pub fn counts(
         &self,
         (model, mps): (&str, bool),
-        step: Step,
+        step: HyperQStep,
         (processes, copies): (usize, usize),
         bytes: u64,
     ) -> Fixed {
@@ -124,7 +124,7 @@ fn rounded(number: f64) -> usize {
 
 impl Gpu {
     /// Which part of the copies is host-staged.
-    fn staged_part(&self, step: Step, processes: usize, bytes: u64) -> Option<f64> {
+    fn staged_part(&self, step: HyperQStep, processes: usize, bytes: u64) -> Option<f64> {
         let own = || self.entries.iter().filter(|entry| entry.step == step && entry.processes > 1);
         let far = |entry: &Entry| (log(entry.processes as f64) - log(processes as f64)).abs();
         let nearest = own().map(far).min_by(f64::total_cmp)?;

@@ -22,7 +22,7 @@ fn issued(acts: &[Act]) -> Vec<(usize, Kind)> {
 
 /// All ranks but 0 have arrived; the copies that this issues.
 fn all_arrived(processes: usize) -> (Dynamic, Vec<(usize, Kind)>) {
-    let mut policy = Dynamic::new(processes - 1, Step::Gather);
+    let mut policy = Dynamic::new(processes - 1, HyperQStep::Gather);
     let acts = (1..processes).flat_map(|rank| told(&mut policy, Event::Arrived(rank)));
     let acts: Vec<Act> = acts.collect();
     (policy, issued(&acts))
@@ -106,9 +106,9 @@ fn two_processes_make_one_copy_and_three_may_send_the_slow_one_again() {
     assert!(staged_late.is_over());
 }
 
-/// Section 4 by its words, as an oracle: 16 processes arrive and copies end in random orders. The first two that arrive get
-/// one copy of each kind; the end of a copy is worth one more of its kind, or two to the power of how far its kind is
-/// ahead; whoever arrives is served in order.
+/// Section 4 by its words, as an oracle: 16 processes arrive and copies end in random orders. The first two that arrive
+/// get one copy of each kind; the end of a copy is worth one more of its kind, or two to the power of how far its kind
+/// is ahead; whoever arrives is served in order.
 #[test]
 fn sixteen_processes_are_served_as_the_paper_says_in_random_orders() {
     for seed in 0..300u64 {
@@ -119,7 +119,7 @@ fn sixteen_processes_are_served_as_the_paper_says_in_random_orders() {
             state ^= state << 17;
             usize::try_from(state % below as u64).unwrap()
         };
-        let mut policy = Dynamic::new(15, Step::Gather);
+        let mut policy = Dynamic::new(15, HyperQStep::Gather);
         let mut away: Vec<usize> = (1..16).collect();
         let (mut arrived, mut open) = (Vec::new(), Vec::new());
         let (mut may, mut ended, mut begun) = ([1usize; 2], [0i32; 2], [0usize; 2]);
@@ -179,7 +179,7 @@ fn the_scatter_avoids_what_was_slow() {
     assert_eq!(told(&mut scatter, Event::Completed(2, Kind::Staged)), []);
     assert!(scatter.is_over());
     // With both kinds, the last copy is waited for.
-    let mut fresh = Dynamic::new(2, Step::Scatter);
+    let mut fresh = Dynamic::new(2, HyperQStep::Scatter);
     told(&mut fresh, Event::Arrived(1));
     told(&mut fresh, Event::Arrived(2));
     assert_eq!(told(&mut fresh, Event::Completed(1, Kind::Staged)), []);
@@ -286,7 +286,7 @@ impl World {
 fn whatever_the_order_every_ranks_bytes_are_moved_and_it_ends() {
     for ranks in 1..=4 {
         let mut ends = 0;
-        for step in [Step::Gather, Step::Scatter] {
+        for step in [HyperQStep::Gather, HyperQStep::Scatter] {
             ends += World::new(Policy::Dynamic(Dynamic::new(ranks, step))).all_orders(ranks);
         }
         for gather in gathers_of_both() {
@@ -322,11 +322,11 @@ fn calls(
     time: impl Fn(usize) -> f64,
 ) -> Vec<f64> {
     let call = |_| {
-        let policy = memory.policy(Step::Gather, 70_000, copies);
+        let policy = memory.policy(HyperQStep::Gather, 70_000, copies);
         let ended = match &policy {
             Policy::Fixed(_) => policy,
             Policy::Dynamic(_) => {
-                let mut dynamic = Dynamic::new(copies, Step::Gather);
+                let mut dynamic = Dynamic::new(copies, HyperQStep::Gather);
                 let mut acts = Vec::new();
                 (0..copies).for_each(|rank| dynamic.step(Event::Arrived(rank), &mut acts));
                 let quick = if time(0) < time(copies) { Kind::Ipc } else { Kind::Staged };
@@ -340,7 +340,7 @@ fn calls(
             }
         };
         let ns = time(ended.count(Kind::Staged).min(copies));
-        memory.learn(Step::Gather, 70_000, copies, &ended, ns);
+        memory.learn(HyperQStep::Gather, 70_000, copies, &ended, ns);
         ns
     };
     (0..count).map(call).collect()
@@ -353,7 +353,7 @@ fn what_was_slow_is_remembered_and_tried_seldom() {
         let mut memory = Memory::default();
         let time = |staged: usize| 100.0 + 60.0 * staged.abs_diff(best) as f64;
         let took = calls(&mut memory, 1000, copies, time);
-        let learned = memory.learned(Step::Gather, 70_000, copies).unwrap();
+        let learned = memory.learned(HyperQStep::Gather, 70_000, copies).unwrap();
         assert!(learned.is_settled());
         assert_eq!(learned.best(), Some(best));
         let slow = |took: &[f64]| took.iter().filter(|ns| **ns > 100.0).count();
@@ -366,32 +366,32 @@ fn what_was_slow_is_remembered_and_tried_seldom() {
         let other = copies - best;
         let moved = |staged: usize| 100.0 + 60.0 * staged.abs_diff(other) as f64;
         calls(&mut memory, 64 * 40 * copies, copies, moved);
-        let learned = memory.learned(Step::Gather, 70_000, copies).unwrap();
+        let learned = memory.learned(HyperQStep::Gather, 70_000, copies).unwrap();
         assert_eq!(learned.best(), Some(other), "from {best} of {copies}");
     }
     // Another class is another.
     let mut memory = Memory::default();
     calls(&mut memory, 10, 3, |_| 1.0);
-    assert_eq!(memory.learned(Step::Scatter, 70_000, 3), None);
-    assert_eq!(memory.learned(Step::Gather, 70_000, 4), None);
+    assert_eq!(memory.learned(HyperQStep::Scatter, 70_000, 3), None);
+    assert_eq!(memory.learned(HyperQStep::Gather, 70_000, 4), None);
     assert!(
-        memory.learned(Step::Gather, 131_072, 3).is_some()
-            && memory.learned(Step::Gather, 131_073, 3).is_none()
+        memory.learned(HyperQStep::Gather, 131_072, 3).is_some()
+            && memory.learned(HyperQStep::Gather, 131_073, 3).is_none()
     );
 }
 
-fn entry(step: Step, processes: usize, bytes: u64, staged: usize) -> Entry {
+fn entry(step: HyperQStep, processes: usize, bytes: u64, staged: usize) -> Entry {
     Entry { step, processes, bytes, staged }
 }
 
 #[test]
 fn the_table_is_read_between_its_entries() {
     let entries = vec![
-        entry(Step::Gather, 16, 1 << 10, 15),
-        entry(Step::Gather, 16, 1 << 20, 5),
-        entry(Step::Gather, 4, 1 << 10, 3),
-        entry(Step::Gather, 4, 1 << 20, 0),
-        entry(Step::Scatter, 16, 1 << 20, 1),
+        entry(HyperQStep::Gather, 16, 1 << 10, 15),
+        entry(HyperQStep::Gather, 16, 1 << 20, 5),
+        entry(HyperQStep::Gather, 4, 1 << 10, 3),
+        entry(HyperQStep::Gather, 4, 1 << 20, 0),
+        entry(HyperQStep::Scatter, 16, 1 << 20, 1),
     ];
     let known = Gpu { model: "this".to_owned(), mps: false, entries };
     let table = Table { gpus: vec![known] };
@@ -400,21 +400,21 @@ fn the_table_is_read_between_its_entries() {
         assert_eq!(fixed.count(Kind::Staged) + fixed.count(Kind::Ipc), processes - 1);
         fixed.count(Kind::Staged)
     };
-    let gather = |processes, bytes| staged(Step::Gather, processes, bytes);
+    let gather = |processes, bytes| staged(HyperQStep::Gather, processes, bytes);
     assert_eq!([gather(16, 1 << 10), gather(16, 1 << 20)], [15, 5]);
     assert_eq!([gather(16, 1), gather(16, 1 << 30)], [15, 5], "beyond the ends");
     assert_eq!(gather(16, 1 << 15), 10, "half way");
     assert_eq!([gather(4, 1 << 20), gather(5, 1 << 20), gather(12, 1 << 20)], [0, 0, 4]);
-    assert_eq!(staged(Step::Scatter, 4, 64), 0, "of 3, a fifteenth");
+    assert_eq!(staged(HyperQStep::Scatter, 4, 64), 0, "of 3, a fifteenth");
     // Another model is taken for this one under the same service, and not under another.
-    let other = |mps, bytes| table.counts(("that", mps), Step::Gather, (16, 15), bytes);
+    let other = |mps, bytes| table.counts(("that", mps), HyperQStep::Gather, (16, 15), bytes);
     assert_eq!(other(false, 1 << 10).count(Kind::Staged), 15);
     assert_eq!(other(true, 1 << 10).count(Kind::Staged), 0);
     assert!(
         table.knows("this", false) && !table.knows("this", true) && !table.knows("that", false)
     );
     // Without anything, by what is known of turns.
-    let none = |mps, bytes| Table::default().counts(("", mps), Step::Gather, (5, 4), bytes);
+    let none = |mps, bytes| Table::default().counts(("", mps), HyperQStep::Gather, (5, 4), bytes);
     assert_eq!(none(false, 4096).count(Kind::Staged), 4);
     assert_eq!(none(false, 8 << 20).count(Kind::Staged), 2);
     assert_eq!(none(true, 4096).count(Kind::Staged), 0);

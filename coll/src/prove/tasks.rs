@@ -10,7 +10,7 @@ use super::{Access, Refutation};
 use crate::schedule::{Action, Schedule};
 
 /// A rank, and one of its steps.
-type Step = (usize, usize);
+type RankStep = (usize, usize);
 
 /// Checks that each put waits for a message of its target, and that every step of the target which touches the place of
 /// the task has ended before such a message leaves, or waits for the end of the task.
@@ -71,7 +71,7 @@ pub(super) fn check(
 fn ends(
     schedules: &[Schedule],
     of: impl Fn(usize, &Action) -> Option<(usize, usize, u32)>,
-) -> HashMap<(usize, usize, u32), Step> {
+) -> HashMap<(usize, usize, u32), RankStep> {
     let mut ends = HashMap::new();
     for (rank, schedule) in schedules.iter().enumerate() {
         for (step, (action, _)) in schedule.steps().enumerate() {

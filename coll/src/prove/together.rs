@@ -9,7 +9,7 @@ use crate::schedule::{Action, Schedule};
 type Key = (Vec<usize>, usize);
 
 /// A rank, and one of its steps.
-type Step = (usize, usize);
+type RankStep = (usize, usize);
 
 /// The steps that are done together with each such step, in the order of the ranks. Steps of all ranks are numbered
 /// through; `starts`: where each rank's begin.
@@ -17,7 +17,7 @@ pub(super) fn groups(
     schedules: &[Schedule],
     starts: &[usize],
 ) -> Result<HashMap<usize, Rc<[usize]>>, Refutation> {
-    let mut groups: BTreeMap<Key, Vec<Step>> = BTreeMap::new();
+    let mut groups: BTreeMap<Key, Vec<RankStep>> = BTreeMap::new();
     for (rank, schedule) in schedules.iter().enumerate() {
         let steps = schedule.steps().enumerate();
         let shares = steps.filter(|(_, (action, _))| matches!(action, Action::Share { .. }));
@@ -32,7 +32,7 @@ pub(super) fn groups(
     let mut all = HashMap::new();
     for ((subgroup, _), steps) in groups {
         let (rank, step) = steps[0];
-        let kind = |(rank, step): &Step| match schedules[*rank].action(*step) {
+        let kind = |(rank, step): &RankStep| match schedules[*rank].action(*step) {
             Action::Share { what, lead, .. } => Some((*what, *lead)),
             _ => None,
         };

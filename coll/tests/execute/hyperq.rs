@@ -6,7 +6,7 @@ mod trouble;
 use super::*;
 use crate::job::Job;
 use crate::sm::open;
-use gapless_coll::hyperq::{Entry, Gpu, Kind, Mode, Settings, Step, Table};
+use gapless_coll::hyperq::{Entry, Gpu, HyperQStep, Kind, Mode, Settings, Table};
 use gapless_coll::testkit::Content;
 use gapless_coll::{BufferBlocks, CollError, HyperQ, Outcome};
 use gapless_dtype::Layout;
@@ -334,7 +334,7 @@ fn settings(mode: Mode) -> Settings {
 fn only(kind: Kind) -> Settings {
     let staged = usize::from(kind == Kind::Staged);
     let entry = |step| Entry { step, processes: 2, bytes: 1, staged };
-    let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
+    let entries = vec![entry(HyperQStep::Gather), entry(HyperQStep::Scatter)];
     let gpu = |mps| Gpu { model: String::new(), mps, entries: entries.clone() };
     Settings { table: Table { gpus: vec![gpu(false), gpu(true)] }, ..settings(Mode::Static) }
 }
@@ -421,7 +421,7 @@ fn the_table_says_how_many_copies_of_a_kind_there_are() {
     let mut random = Random(162);
     for staged in 0..=4 {
         let entry = |step| Entry { step, processes: 5, bytes: 1, staged };
-        let entries = vec![entry(Step::Gather), entry(Step::Scatter)];
+        let entries = vec![entry(HyperQStep::Gather), entry(HyperQStep::Scatter)];
         let gpu = Gpu { model: "fake:86".to_owned(), mps: true, entries };
         let table = Table { gpus: vec![gpu] };
         let settings = Settings { table, ..settings(Mode::Auto) };

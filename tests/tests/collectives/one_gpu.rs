@@ -1,8 +1,8 @@
-//! Processes whose buffers lie on one GPU, pretended by devices whose memory they share, or a GPU: collectives go there. One
-//! whose buffers lie elsewhere, or which is killed, holds nobody up.
+//! Processes whose buffers lie on one GPU, pretended by devices whose memory they share, or a GPU: collectives go
+//! there. One whose buffers lie elsewhere, or which is killed, holds nobody up.
 
 use gapless::coll::choose::Table;
-use gapless::tuning::coll::{Entry, Gpu, Mode, Settings, Step};
+use gapless::tuning::coll::{Entry, Gpu, HyperQStep, Mode, Settings};
 use gapless::{
     Collective, CudaDriver, DeviceBuf, Equivalence, Error, InPlace, ReduceOp, Space, World,
 };
@@ -111,7 +111,7 @@ fn rank(mut member: Member) {
         let staged = usize::from(how == STAGED);
         let entry = |step| Entry { step, processes: 2, bytes: 1, staged };
         let gpu = |mps| {
-            let entries = [Step::Gather, Step::Scatter].map(entry).into();
+            let entries = [HyperQStep::Gather, HyperQStep::Scatter].map(entry).into();
             Gpu { model: String::new(), mps, entries }
         };
         hyperq.table.gpus = [false, true].map(gpu).into();

@@ -2,7 +2,7 @@
 
 use super::super::TuningError;
 use super::super::text::{Source, alike, shown};
-use gapless_coll::hyperq::{Entry, Gpu, Mode, Settings, Step};
+use gapless_coll::hyperq::{Entry, Gpu, HyperQStep, Mode, Settings};
 use std::fmt::Write;
 use std::path::Path;
 use toml_edit::{Item, Table, Value};
@@ -79,7 +79,8 @@ impl Source<'_> {
                 "model" => gpu.model = item.as_str().ok_or_else(|| wrong("a text"))?.to_owned(),
                 "mps" => gpu.mps = item.as_bool().ok_or_else(|| wrong("true or false"))?,
                 "gather" | "scatter" => {
-                    let step = if key == "gather" { Step::Gather } else { Step::Scatter };
+                    let step =
+                        if key == "gather" { HyperQStep::Gather } else { HyperQStep::Scatter };
                     let list = item.as_array().ok_or_else(|| wrong("a list of entries"))?;
                     for value in list {
                         gpu.entries.push(self.entry(step, &path, value)?);
@@ -91,7 +92,7 @@ impl Source<'_> {
         Ok(gpu)
     }
 
-    fn entry(&self, step: Step, path: &str, value: &Value) -> Result<Entry, TuningError> {
+    fn entry(&self, step: HyperQStep, path: &str, value: &Value) -> Result<Entry, TuningError> {
         let line = self.line(value.span());
         let item = || Item::Value(value.clone());
         let wanted = "an entry like { processes = 4, bytes = 65536, staged = 1 }";
@@ -139,7 +140,7 @@ pub fn write_hyperq(settings: &Settings) -> String {
     for Gpu { model, mps, entries } in &settings.table.gpus {
         let model = quoted(model);
         let _ = write!(text, "\n[[{NAME}.gpu]]\nmodel = {model}\nmps = {mps}\n");
-        for (name, step) in [("gather", Step::Gather), ("scatter", Step::Scatter)] {
+        for (name, step) in [("gather", HyperQStep::Gather), ("scatter", HyperQStep::Scatter)] {
             let own = entries.iter().filter(|entry| entry.step == step);
             let _ = writeln!(text, "{name} = [");
             for Entry { processes, bytes, staged, .. } in own {
@@ -178,9 +179,9 @@ mod tests {
     fn what_is_written_is_read_again() {
         let entry = |step, bytes, staged| Entry { step, processes: 16, bytes, staged };
         let entries = vec![
-            entry(Step::Gather, 4, 15),
-            entry(Step::Gather, 1 << 20, 0),
-            entry(Step::Scatter, 64, 3),
+            entry(HyperQStep::Gather, 4, 15),
+            entry(HyperQStep::Gather, 1 << 20, 0),
+            entry(HyperQStep::Scatter, 64, 3),
         ];
         let gpu = |model: &str, mps| Gpu { model: model.to_owned(), mps, entries: entries.clone() };
         let mut settings = Settings { mode: Mode::Static, bytes_min: 0, ..Settings::default() };

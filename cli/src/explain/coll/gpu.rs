@@ -1,6 +1,6 @@
 //! What a blocking collective does if all ranks' buffers lie on one GPU, or on several.
 
-use gapless::tuning::coll::{Gpu, Mode, Settings, Step};
+use gapless::tuning::coll::{Gpu, HyperQStep, Mode, Settings};
 use gapless_coll::hyperq::{Frame, Kind};
 use gapless_coll::{Call, HyperQ};
 use std::fmt::Write;
@@ -22,7 +22,8 @@ pub(super) fn on_one_gpu(settings: &Settings, call: &Call<'_>, ranks: usize) -> 
         text += "one rank works for all, if there are no gaps (hyperq.mode = \"leader-driven\")\n";
         return text + heads;
     }
-    let copies = [(Step::Gather, frame.gather_bytes()), (Step::Scatter, frame.scatter_bytes())];
+    let copies =
+        [(HyperQStep::Gather, frame.gather_bytes()), (HyperQStep::Scatter, frame.scatter_bytes())];
     let steps = copies.map(|(step, bytes)| (step, bytes, frame.copies(step)));
     let _ = writeln!(
         text,
@@ -69,7 +70,7 @@ mod tests {
         let mut settings = Settings::default();
         let said = |settings: &Settings| on_one_gpu(settings, &call, 5);
         assert!(said(&settings).contains("rank 0 leads, 4 copies to its buffer and 4 from there"));
-        let entry = Entry { step: Step::Gather, processes: 5, bytes: 64, staged: 3 };
+        let entry = Entry { step: HyperQStep::Gather, processes: 5, bytes: 64, staged: 3 };
         let gpu = Gpu { model: "NVIDIA H200".to_owned(), mps: true, entries: vec![entry] };
         settings.table.gpus.push(gpu);
         let text = said(&settings);

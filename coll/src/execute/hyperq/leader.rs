@@ -20,7 +20,7 @@ use super::peer::{Peer, said};
 use super::space::{Held, Lead};
 use super::{Ended, Members, Part};
 use crate::execute::CollError;
-use crate::hyperq::{Act, Dynamic, Event, Kind, Policy, QUICK_BYTES, RING, Step};
+use crate::hyperq::{Act, Dynamic, Event, HyperQStep, Kind, Policy, QUICK_BYTES, RING};
 
 /// Where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,11 +100,11 @@ impl Leading {
     }
 
     /// Tells the policy of a step.
-    fn tell(&mut self, step: Step, event: Event, now_ns: u64) {
+    fn tell(&mut self, step: HyperQStep, event: Event, now_ns: u64) {
         self.moments.note(now_ns, Seen::Event(step, event));
         let policy = match step {
-            Step::Gather => &mut self.gather,
-            Step::Scatter => &mut self.scatter,
+            HyperQStep::Gather => &mut self.gather,
+            HyperQStep::Scatter => &mut self.scatter,
         };
         policy.step(event, &mut self.acts);
     }
@@ -182,7 +182,7 @@ impl Leading {
                 self.reported(part, tools)?;
                 self.collect(part, tools).map_err(device)?;
                 self.hop_up(part, tools).map_err(engine)?;
-                self.obey(part, tools, Step::Gather)?;
+                self.obey(part, tools, HyperQStep::Gather)?;
                 // Chunks of a copy that was dropped may still be on their way: they write what is there already.
                 let idle = self.own.poll().map_err(device)?;
                 let all_here = tools.members.others().all(|rank| self.peers[rank].here);
@@ -210,7 +210,7 @@ impl Leading {
             LeaderStage::Scattering => {
                 self.reported(part, tools)?;
                 self.collect(part, tools).map_err(device)?;
-                self.obey(part, tools, Step::Scatter)?;
+                self.obey(part, tools, HyperQStep::Scatter)?;
                 let idle =
                     self.own.poll().map_err(device)? && self.down.is_empty() && self.up.is_empty();
                 let over = idle && self.scatter.is_over();
@@ -267,7 +267,7 @@ impl Leading {
                 Presence::Here(gpu) if gpu == part.gpu => {
                     self.peers[rank].here = true;
                     if part.frame.give(rank).is_some() {
-                        self.tell(Step::Gather, Event::Arrived(rank), tools.now_ns);
+                        self.tell(HyperQStep::Gather, Event::Arrived(rank), tools.now_ns);
                     }
                 }
                 Presence::Here(_) | Presence::Elsewhere => {
@@ -310,7 +310,7 @@ impl Leading {
             }
             if reports & owed & GATHERED != 0 {
                 self.peers[rank].told[0] = true;
-                self.tell(Step::Gather, Event::Completed(rank, Kind::Ipc), tools.now_ns);
+                self.tell(HyperQStep::Gather, Event::Completed(rank, Kind::Ipc), tools.now_ns);
             }
             if reports & owed & SCATTERED != 0 {
                 self.peers[rank].told[2] = true;
@@ -318,7 +318,7 @@ impl Leading {
                     true => Kind::Ipc,
                     false => Kind::Staged,
                 };
-                self.tell(Step::Scatter, Event::Completed(rank, kind), tools.now_ns);
+                self.tell(HyperQStep::Scatter, Event::Completed(rank, kind), tools.now_ns);
             }
             if self.peers[rank].owed() != 0
                 && let Some(loss) = tools.members.loss(tools.pml, rank)
@@ -343,7 +343,11 @@ impl Leading {
                 let dropped = peer.orders & GATHER_DROP != 0;
                 if peer.taken == part.staging.chunks() && !dropped {
                     peer.told[1] = true;
-                    self.tell(Step::Gather, Event::Completed(rank, Kind::Staged), tools.now_ns);
+                    self.tell(
+                        HyperQStep::Gather,
+                        Event::Completed(rank, Kind::Staged),
+                        tools.now_ns,
+                    );
                 }
             }
         }
@@ -412,7 +416,12 @@ impl Leading {
     }
 
     /// Does what the policy wants.
-    fn obey(&mut self, part: &Part, tools: &mut Tools<'_>, step: Step) -> Result<(), CollError> {
+    fn obey(
+        &mut self,
+        part: &Part,
+        tools: &mut Tools<'_>,
+        step: HyperQStep,
+    ) -> Result<(), CollError> {
         let me = tools.members.me;
         for act in std::mem::take(&mut self.acts) {
             if matches!(self.stage, LeaderStage::Leaving(_)) {
@@ -420,10 +429,10 @@ impl Leading {
             }
             let (rank, orders) = match (act, step) {
                 (Act::Drop(rank), _) => (rank, GATHER_DROP),
-                (Act::Issue(rank, Kind::Ipc), Step::Gather) => (rank, GATHER_IPC),
-                (Act::Issue(rank, Kind::Staged), Step::Gather) => (rank, GATHER_STAGED),
-                (Act::Issue(rank, Kind::Ipc), Step::Scatter) => (rank, SCATTER_IPC),
-                (Act::Issue(rank, Kind::Staged), Step::Scatter) => match twice(part, tools) {
+                (Act::Issue(rank, Kind::Ipc), HyperQStep::Gather) => (rank, GATHER_IPC),
+                (Act::Issue(rank, Kind::Staged), HyperQStep::Gather) => (rank, GATHER_STAGED),
+                (Act::Issue(rank, Kind::Ipc), HyperQStep::Scatter) => (rank, SCATTER_IPC),
+                (Act::Issue(rank, Kind::Staged), HyperQStep::Scatter) => match twice(part, tools) {
                     Some(_) => (rank, SCATTER_STAGED | SCATTER_TWICE),
                     None => (rank, SCATTER_STAGED),
                 },
@@ -436,7 +445,7 @@ impl Leading {
                     return Err(loss);
                 }
                 tools.lead.impossible = true;
-                if step == Step::Gather {
+                if step == HyperQStep::Gather {
                     self.stage = LeaderStage::Leaving(ELSEWHERE);
                     return Ok(());
                 }
@@ -495,14 +504,14 @@ impl Leading {
 
     /// The result is there: begins to give it to all.
     fn scatter(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
-        let copies = part.frame.copies(Step::Scatter);
+        let copies = part.frame.copies(HyperQStep::Scatter);
         if let (Policy::Dynamic(gather), Policy::Dynamic(scatter)) =
             (&self.gather, &mut self.scatter)
         {
             *scatter = Dynamic::after(gather, copies);
         }
         for rank in tools.members.others().filter(|rank| part.frame.take(*rank).is_some()) {
-            self.tell(Step::Scatter, Event::Arrived(rank), tools.now_ns);
+            self.tell(HyperQStep::Scatter, Event::Arrived(rank), tools.now_ns);
         }
         let Some(take) = part.frame.take(tools.members.me) else { return Ok(()) };
         let Some(held) = tools.lead.held() else { return Ok(()) };

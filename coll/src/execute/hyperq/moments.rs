@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::hyperq::{Act, Event, Step};
+use crate::hyperq::{Act, Event, HyperQStep};
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,9 +10,9 @@ pub(super) enum Seen {
     /// The leader has begun.
     Begun,
     /// A policy was told of this.
-    Event(Step, Event),
+    Event(HyperQStep, Event),
     /// It wanted this.
-    Act(Step, Act),
+    Act(HyperQStep, Act),
     /// All is in the leader's buffer.
     Gathered,
     /// And combined.
@@ -68,8 +68,8 @@ mod tests {
     fn they_are_told_in_microseconds_from_the_first() {
         let mut moments = Moments::default();
         moments.note(5_000, Seen::Begun);
-        moments.note(5_999, Seen::Event(Step::Gather, Event::Arrived(1)));
-        moments.note(6_100, Seen::Act(Step::Gather, Act::Issue(1, Kind::Ipc)));
+        moments.note(5_999, Seen::Event(HyperQStep::Gather, Event::Arrived(1)));
+        moments.note(6_100, Seen::Act(HyperQStep::Gather, Act::Issue(1, Kind::Ipc)));
         moments.note(17_000, Seen::Gathered);
         let text = moments.to_string();
         assert_eq!(text, "0.0 begun, 0.9 1 arrived, 1.1 1 begins IPC, 12.0 gathered");

@@ -119,7 +119,7 @@ fn staging_memory_is_cut_without_overlaps() {
                 );
                 at = range.end;
             }
-            let gathers = frame.copies(Step::Gather) > 0;
+            let gathers = frame.copies(HyperQStep::Gather) > 0;
             assert_eq!(at, if gathers { frame.gather_bytes() } else { 0 });
             assert!(staging.is_whole() == (staging.chunks() <= 1));
             // Chunks that are there at once, of all ranks, and the mirror.
