@@ -1,13 +1,24 @@
-//! Collectives on one host without messages: by entries in shared mailboxes, and by slots beside those.
+//! Collectives on one host without messages, through a segment of memory that the ranks share.
 //!
-//! The ranks of a communicator that can map each other's memory have [mailboxes](gapless_sync::mailboxes) in common,
-//! and slots: a [`SharedSegment`] is one rank's end of them, an [`Opening`] makes them. A collective of up to
-//! [`SHORT_BYTES`] costs each rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one
-//! goes through slots, a fragment at a time: each rank packs what it has into its slot, combines a slice of all slots,
-//! and unpacks what it gets (`long`). So it goes from layout to layout, through caches. Long buffers without gaps are
-//! read where they lie instead, if peers can map that memory, or if the kernel lets them read it and each block is for
-//! one rank only (`direct`). Where only the sender and the receiver of bytes know how many there are, the sender says
-//! so in its entry or beside its slots, and the receiver checks it (`exchange`).
+//! The segment has [mailboxes](gapless_sync::mailboxes), in which ranks publish short entries, and slots for data. An
+//! [`Opening`] makes it; a [`SharedSegment`] is one rank's end of it. A collective of up to [`SHORT_BYTES`] costs each
+//! rank stores to a few cache lines of its own, and loads of others'. A longer one goes through slots, a fragment at a
+//! time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it gets. So data
+//! goes from layout to layout, through caches. Long buffers without gaps are read where they lie instead, if peers can
+//! map that memory, or if the kernel lets them read it and each block is for one rank only. In exchanges only the
+//! sender and the receiver of bytes know how many there are. There the sender says so in its entry or beside its slots,
+//! and the receiver checks it.
+//!
+//! # What is where
+//! - `open` makes a segment, `subgroup` says whose it is, `context` is what a collective works with;
+//! - `task` is a call that was checked; `steps` begins steps of schedules; `buffers` describes the user's buffers, and
+//!   `act` touches memory;
+//! - short collectives: `plan` says what each rank does (pure), `short` does it, and `fast_path` the most frequent
+//!   ones;
+//! - long ones: `pieces` (pure), `long`, `slots`, and the `header` that each rank publishes first; `direct` and
+//!   `single_copy` read buffers where they lie;
+//! - exchanges: `routes` (pure) and `exchange`; `state_machine` has what they and long collectives have in common;
+//! - `explain` says in words what a rank would do.
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
 //! at all ranks and in every run.
@@ -91,7 +102,7 @@ use long::{Kept, Long};
 pub use open::Opening;
 use short::Short;
 use slots::Slots;
-use state_machine::Carried;
+use state_machine::InProgress;
 pub(super) use steps::Begun;
 use steps::Identity;
 use subgroup::Subgroup;
@@ -205,7 +216,7 @@ enum Going {
 }
 
 impl Going {
-    fn get(&self) -> &dyn Carried {
+    fn get(&self) -> &dyn InProgress {
         match self {
             Going::Short(short) => short,
             Going::Long(long) => long.as_ref(),
@@ -213,7 +224,7 @@ impl Going {
         }
     }
 
-    fn get_mut(&mut self) -> &mut dyn Carried {
+    fn get_mut(&mut self) -> &mut dyn InProgress {
         match self {
             Going::Short(short) => short,
             Going::Long(long) => long.as_mut(),
@@ -407,7 +418,7 @@ impl SharedSegment {
 
     /// What is under way, and what it works with.
     #[inline]
-    fn parts(&mut self) -> (Option<&mut dyn Carried>, SmContext<'_>) {
+    fn parts(&mut self) -> (Option<&mut dyn InProgress>, SmContext<'_>) {
         let SharedSegment { shared, mailbox, subgroup, area, slots, seen, going, .. } = self;
         let (mailboxes, wake_tag) = (shared.mailboxes(), self.wake_tag);
         let going = going.as_mut().map(Going::get_mut);
@@ -492,7 +503,7 @@ impl SharedSegment {
     }
 
     /// This rank has no part in a collective, because its arguments were refused: those that need something of it learn
-    /// that ([`CollError::WentOn`]). `number` as for [`begin`](SharedSegment::begin); on the segment of a host as for
+    /// that ([`CollError::WentOn`]). `number` as for [`begin`](SharedSegment::begin); in the segment of a host as for
     /// [`advance_with`](super::Executor::advance_with).
     pub fn refuse(&mut self, number: u64, pml: &mut Pml) {
         let next = number.saturating_add(1);

@@ -34,7 +34,7 @@ use super::header::{agree, header};
 use super::pieces::{LongPlan, combined, done, exposed};
 use super::plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
-use super::state_machine::{Carried, Next, Progress, SmStage, StateMachine};
+use super::state_machine::{InProgress, Next, Progress, SmStage, StateMachine};
 use super::{AT_ONCE_MAX, SegmentMemory, SmContext};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;

@@ -17,7 +17,7 @@ use super::buffers::UserBuffers;
 use super::fast_path::Halfway;
 use super::header::read_header;
 use super::plan::{FAILED, LONG, Round, ShortPlan, Then};
-use super::state_machine::Carried;
+use super::state_machine::InProgress;
 use crate::Operation;
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::{CollError, NOTICE_BYTES};
@@ -58,7 +58,7 @@ impl Drop for Short {
     }
 }
 
-impl Carried for Short {
+impl InProgress for Short {
     fn is_torn(&self) -> bool {
         self.stage == ShortStage::Torn
     }

@@ -50,7 +50,7 @@ impl SmStage {
 pub(super) type Next = Option<SmStage>;
 
 /// What is under way on a segment.
-pub(super) trait Carried {
+pub(super) trait InProgress {
     fn is_torn(&self) -> bool;
 
     /// Whether it waits for work of an engine, and for no rank.
@@ -181,7 +181,7 @@ pub(super) trait StateMachine {
     }
 }
 
-impl<S: StateMachine> Carried for S {
+impl<S: StateMachine> InProgress for S {
     fn is_torn(&self) -> bool {
         self.progress().stage == SmStage::Torn
     }
