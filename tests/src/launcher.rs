@@ -2,13 +2,12 @@
 //! its environment which part to play, and this process between them, so that a test sees every
 //! rank's words and end, and may kill any of them.
 //!
-//! Ranks and this process, their launcher, talk in lines over pipes, like [`actor`](crate::actor)s. The pipes also carry the
-//! wire-up: a rank puts keys and comes to fences; the launcher answers a fence with all keys once
-//! every rank that lives has come. Whoever dies before the first fence ends start-up for the others, as
-//! under a launcher; later fences do not count the dead. A rank whose launcher is gone ends at once, so
-//! that no process outlives a test that was killed.
+//! Ranks and this process, their launcher, talk in lines over pipes. What ranks say is marked, because the test harness
+//! writes to the same place. The pipes also carry the wire-up: a rank puts keys and comes to fences; the launcher answers
+//! a fence with all keys once every rank that lives has come. Whoever dies before the first fence ends start-up for the
+//! others, as under a launcher; later fences do not count the dead. A rank whose launcher is gone ends at once, so that
+//! no process outlives a test that was killed.
 
-use crate::actor::{part, say};
 use gapless::wireup::{Wireup, WireupError};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
@@ -29,6 +28,20 @@ pub const JOB: &str = "GAPLESS_TEST_JOB";
 const MARK: &str = "@says ";
 /// Longest that a rank waits at a fence.
 const FENCE: Duration = Duration::from_secs(60);
+
+/// In a rank: which part to play.
+#[must_use]
+pub fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+/// In a rank: says a line.
+pub fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Whoever is gone does not hear.
+    let _ = writeln!(out, "\n{MARK}{line}");
+    let _ = out.flush();
+}
 
 /// What a rank did.
 #[derive(Debug)]

@@ -2,11 +2,9 @@
 //!
 //! [`job`] runs a function as each rank of a job whose ranks are threads. They meet through memory, and the test
 //! chooses their transports: loopbacks that lack abilities, misbehave or are traced. Jobs of real processes under a
-//! launcher are tested in `cli/tests`. [`actor`]s play pairs of processes without a launcher, a
-//! [`launcher`](launcher::TestLauncher) plays whole jobs.
+//! launcher are tested in `cli/tests`; a [`launcher`](launcher::TestLauncher) plays them without one.
 #![forbid(unsafe_code)]
 
-pub mod actor;
 pub mod launcher;
 
 /// What `#[derive(Datatype)]` takes and refuses: its examples, which need `gapless-dtype`, run here.

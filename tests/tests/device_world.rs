@@ -115,7 +115,15 @@ fn travels(test: &str, open: Open) {
     if let Err(why) = open(0) {
         return gapless_btl_testkit::conformance::skip(test, &why);
     }
-    let some = [("v", 8), ("v", 200), ("t", 64), ("x", 24), ("lammps-full", 1)];
+    let some = [
+        ("v", 8),
+        ("v", 200),
+        ("vc", 100),
+        ("t", 64),
+        ("x", 24),
+        ("face-x", 24),
+        ("lammps-full", 1),
+    ];
     let layouts: Vec<Case> =
         some.into_iter().flat_map(|(name, n)| cases(name, Some(n)).expect(name)).collect();
     let hub = Hub::new();

@@ -4,8 +4,7 @@
 use crate::by_tasks;
 use crate::work::{FORMS, Work};
 use gapless::{ReduceOp, World};
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Lines, Member, TestLauncher};
+use gapless_tests::launcher::{Lines, Member, TestLauncher, say};
 use std::time::Duration;
 
 const TEST: &str = "killed::a_killed_rank_is_named_and_the_others_go_on";

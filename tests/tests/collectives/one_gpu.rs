@@ -9,8 +9,7 @@ use gapless::{
 use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Lines, Member, TestLauncher};
+use gapless_tests::launcher::{Lines, Member, TestLauncher, say};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,8 +6,7 @@ use crate::work::{FORMS, Work};
 use gapless::{
     Collective, Communicator, Error, OwnedCollective, ReduceOp, SendMode, Source, TagSel, World,
 };
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Lines, Member, TestLauncher};
+use gapless_tests::launcher::{Lines, Member, TestLauncher, say};
 use std::time::Duration;
 
 /// One for each way of waiting.

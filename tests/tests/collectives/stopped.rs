@@ -3,8 +3,7 @@
 
 use crate::work::{FORMS, Work};
 use gapless::World;
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, Said, TestLauncher};
+use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::time::Duration;
 
 const TEST: &str = "stopped::a_stopped_rank_delays_the_others_and_breaks_nothing";

@@ -6,8 +6,7 @@ use crate::heard::Warnings;
 use crate::letters::{Exchange, Letter, exchange};
 use crate::{Words, listen, seed, tuned};
 use gapless::{Config, Protocol, World};
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, TestLauncher};
+use gapless_tests::launcher::{Member, TestLauncher, say};
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 

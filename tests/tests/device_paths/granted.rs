@@ -6,8 +6,7 @@ use crate::letters::{Exchange, Letter};
 use crate::{Words, listen, seed, tuned};
 use gapless::{SharedBuf, View, ViewMut, World};
 use gapless_mem::Region;
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, TestLauncher};
+use gapless_tests::launcher::{Member, TestLauncher, say};
 
 /// Messages in each direction.
 const ROUNDS: u64 = 6;

@@ -10,8 +10,7 @@ use crate::{Words, seed, tuned};
 use gapless::{Config, Error, Protocol, World};
 use gapless_dtype::testkit::Rng;
 use gapless_mem::Region;
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, Said, TestLauncher};
+use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -11,8 +11,7 @@ use gapless_engine::{Engine, EngineError, HostEngine};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
 use gapless_mem_cuda::{CudaDevice, Stream};
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, TestLauncher};
+use gapless_tests::launcher::{Member, TestLauncher, say};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

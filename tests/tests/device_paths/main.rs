@@ -101,7 +101,7 @@ fn listen(launcher: &mut TestLauncher, test: &str) -> Vec<String> {
 
 /// Runs a test on a kind of device, or says why not; in a rank, where the device is known to be there.
 fn with(test: &str, kind: Kind, run: fn(&str, Kind)) {
-    if gapless_tests::actor::part().is_some() {
+    if gapless_tests::launcher::part().is_some() {
         return run(test, kind);
     }
     match kind.is_there() {
@@ -142,6 +142,7 @@ on! {
     granted_cuda_one: CudaOne, granted::host_memory_is_granted;
     granted_cuda_two: CudaTwo, granted::host_memory_is_granted;
     peers_are_killed_fake: Fake, killed::peers_are_killed;
+    peers_are_killed_opencl: OpenCl, killed::peers_are_killed;
     peers_are_killed_cuda_one: CudaOne, killed::peers_are_killed;
     peers_are_killed_cuda_two: CudaTwo, killed::peers_are_killed;
     local_fake: Fake, local::all_pairs;

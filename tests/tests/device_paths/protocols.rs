@@ -6,8 +6,7 @@ use crate::heard::Warnings;
 use crate::letters::{Carried, Exchange, Letter, exchange};
 use crate::{Words, listen, seed, tuned};
 use gapless::{Config, Protocol};
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, TestLauncher};
+use gapless_tests::launcher::{Member, TestLauncher, say};
 use std::process::Command;
 
 /// Messages in each direction by each protocol, the longest, and the length of those that fill a pipeline.

@@ -7,9 +7,8 @@ use crate::traffic::Traffic;
 use crate::{WATCHDOG, number, seed, words};
 use gapless::{Config, Protocol, Source, TagSel, World};
 use gapless_dtype::testkit::Rng;
-use gapless_tests::actor::say;
 use gapless_tests::launcher::{
-    Member, Said, TestLauncher, descriptors, processes_of, segments, shared_files,
+    Member, Said, TestLauncher, descriptors, processes_of, say, segments, shared_files,
 };
 use std::collections::BTreeSet;
 use std::os::linux::net::SocketAddrExt;

@@ -6,8 +6,7 @@
 use crate::traffic::Traffic;
 use crate::{number, seed, words};
 use gapless::World;
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, Said, TestLauncher, descriptors, segments};
+use gapless_tests::launcher::{Member, Said, TestLauncher, descriptors, say, segments};
 use std::time::{Duration, Instant};
 
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";

@@ -8,8 +8,7 @@ use gapless::{
     StreamError, StreamOptions, StreamPlan, StreamWay, Subarray,
 };
 use gapless_dtype::{pack, unpack};
-use gapless_tests::actor::say;
-use gapless_tests::launcher::Member;
+use gapless_tests::launcher::{Member, say};
 use std::time::Instant;
 
 const WAYS: [Option<StreamWay>; 4] =

@@ -12,8 +12,7 @@ use gapless::{
     World,
 };
 use gapless_mem_cuda::Mps;
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, Said, TestLauncher};
+use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,7 @@
 //! those that are left go on together.
 
 use gapless::{Lock, ReduceOp, Window, World};
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Lines, Member, Said, TestLauncher};
+use gapless_tests::launcher::{Lines, Member, Said, TestLauncher, say};
 use std::time::{Duration, Instant};
 
 const TEST: &str = "windows::killed::a_killed_rank_is_named";

@@ -14,9 +14,8 @@ use gapless::{
 use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
-use gapless_tests::actor::say;
 use gapless_tests::job_of;
-use gapless_tests::launcher::{Lines, Member, TestLauncher};
+use gapless_tests::launcher::{Lines, Member, TestLauncher, say};
 use gapless_xtq::device::mock_worker::{MockTask, MockWorker};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

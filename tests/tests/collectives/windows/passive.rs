@@ -2,8 +2,7 @@
 //! which is stopped (SIGSTOP) is read and written all the same.
 
 use gapless::{Lock, ReduceOp, Window, World};
-use gapless_tests::actor::say;
-use gapless_tests::launcher::{Member, Said, TestLauncher};
+use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::time::Duration;
 
 const TEST: &str = "windows::passive::a_target_that_calls_nothing_is_reached";
