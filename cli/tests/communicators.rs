@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::{join, orphans, ranks};
+use common::ranks;
 use gapless::{Comparison, World};
-use std::time::Duration;
 
 /// Everybody sends its rank in the job to everybody, itself included.
 fn gossip(comm: &gapless::Communicator, me: u32) {
@@ -74,24 +73,5 @@ fn threads_make_communicators_at_once() {
             }
         });
         world.finalize().unwrap();
-    });
-}
-
-#[test]
-fn whoever_dies_is_named() {
-    const NAME: &str = "whoever_dies_is_named";
-    orphans(3, NAME, &[1], Duration::from_secs(30), |builder| {
-        let world = join(builder);
-        if world.rank() == 1 {
-            std::process::abort();
-        }
-        let error = world.comm().dup().unwrap_err();
-        assert_eq!(error.lost_rank(), Some(1), "{error}");
-        // Those that are left can go on among themselves.
-        let left = world.comm().group().excl(&[1]).unwrap();
-        let comm = world.comm().create_group(&left, 0).unwrap();
-        gossip(&comm, world.rank());
-        // Nobody leaves this job in good order.
-        std::mem::forget(world);
     });
 }

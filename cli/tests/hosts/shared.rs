@@ -1,5 +1,5 @@
-//! Collectives on two hosts, where the table says so, go through the memory that the ranks of each host share: all forms, uneven hosts, orders of
-//! ranks; and what happens if a rank is killed, or one is refused.
+//! Collectives on two hosts, where the table says so, go through the memory that the ranks of each host share: all forms,
+//! uneven hosts, orders of ranks; and what happens if a rank revokes.
 
 use super::{on_two_hosts, under_launchers};
 use gapless::tuning::coll::{Rule, Table};
@@ -159,39 +159,6 @@ fn all_forms_give_what_they_are_defined_to_give() {
         alone_on_its_host(&world);
         world.finalize().unwrap();
     });
-}
-
-/// A rank dies between collectives, a leader or another one: the others fail, and name it.
-fn dying(name: &str, dead: u32) {
-    on_two_hosts(name, &[dead], |builder| {
-        let world = builder.init().unwrap();
-        over_shared(&world);
-        let comm = world.comm().dup().unwrap();
-        let mut sum = [0u64];
-        comm.allreduce(&[1u64], &mut sum, ReduceOp::Sum).unwrap();
-        assert_eq!(sum, [4]);
-        if world.rank() == dead {
-            let me = rustix::process::getpid();
-            rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
-        }
-        for len in [1usize, 10_000] {
-            let mut sums = vec![0u64; len];
-            let error = comm.allreduce(&vec![1u64; len], &mut sums, ReduceOp::Sum);
-            let error = error.expect_err("a rank is gone");
-            assert_eq!(error.lost_rank(), Some(dead), "{error}");
-        }
-        std::mem::forget((comm, world));
-    });
-}
-
-#[test]
-fn a_leader_that_is_killed_is_named_on_both_hosts() {
-    dying("shared::a_leader_that_is_killed_is_named_on_both_hosts", 2);
-}
-
-#[test]
-fn another_rank_that_is_killed_is_named_on_both_hosts() {
-    dying("shared::another_rank_that_is_killed_is_named_on_both_hosts", 1);
 }
 
 /// A rank calls nothing, and revokes: the others end, on the page and beyond.

@@ -293,8 +293,10 @@ fn over_rails(seed: u64) {
 const ROUNDS: usize = 30;
 const LAST: usize = 3;
 
-/// Rank 3 is killed in the middle of rounds of `what`: the others' fail, and name it; then they put tasks at each other.
-fn last_dies_in_rounds_of(name: &str, what: fn(&mut Site) -> Result<(), Error>) {
+/// Rank 3 is killed in the middle of reductions: the others' fail, and name it; then they put tasks at each other.
+#[test]
+fn a_rank_that_is_killed_in_reductions_by_tasks_is_named() {
+    let name = "tasks::a_rank_that_is_killed_in_reductions_by_tasks_is_named";
     on_two_hosts(name, &[3], |builder| {
         let world = builder.only(["sm", "tcp"]).init().unwrap();
         let mut site = Site::new(&world);
@@ -322,20 +324,19 @@ fn last_dies_in_rounds_of(name: &str, what: fn(&mut Site) -> Result<(), Error>) 
                 rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
             });
         }
-        // All call as many reductions, for who has not called one is waited for: the last ones cannot end well. Puts may all
-        // have ended before rank 3 is killed.
-        let (mut at, mut is_lost) = (0, false);
-        while at < ROUNDS + LAST || !is_lost {
+        // All call as many reductions, for who has not called one is waited for: the last ones cannot end well.
+        let mut is_lost = false;
+        for at in 0..ROUNDS + LAST {
             while world.rank() == 3 && at >= ROUNDS {
                 std::thread::park_timeout(Duration::from_secs(1));
             }
             begun.fetch_add(1, Ordering::Relaxed);
-            if let Err(error) = what(&mut site) {
+            if let Err(error) = site.reduce() {
                 assert_eq!(error.lost_rank(), Some(3), "{error}");
                 is_lost = true;
             }
-            at += 1;
         }
+        assert!(is_lost);
         let rest = rest.expect("the last one is dead");
         rest.barrier().unwrap();
         let error = site.put().expect_err("one of the targets is dead");
@@ -350,21 +351,4 @@ fn last_dies_in_rounds_of(name: &str, what: fn(&mut Site) -> Result<(), Error>) 
         over("over", 3);
         std::mem::forget((world, site));
     });
-}
-
-#[test]
-fn a_target_of_tasks_that_is_killed_is_named() {
-    last_dies_in_rounds_of("tasks::a_target_of_tasks_that_is_killed_is_named", Site::put);
-}
-
-#[test]
-fn a_rank_that_is_killed_in_reductions_by_tasks_is_named() {
-    let name = "tasks::a_rank_that_is_killed_in_reductions_by_tasks_is_named";
-    last_dies_in_rounds_of(name, Site::reduce);
-}
-
-#[test]
-fn a_rank_that_is_killed_in_accumulations_by_tasks_is_named() {
-    let name = "tasks::a_rank_that_is_killed_in_accumulations_by_tasks_is_named";
-    last_dies_in_rounds_of(name, Site::accumulate);
 }

@@ -1,5 +1,5 @@
 //! Collectives as methods: each operation in each form, on plain and on strided buffers, against what the operation
-//! means, written out. Ranks are threads; those of `killed.rs`, `one_gpu.rs` and `stopped.rs` are processes. One-sided windows (`windows.rs`),
+//! means, written out. Ranks are threads; those of `revoked.rs`, `one_gpu.rs` and `stopped.rs` are processes. One-sided windows (`windows.rs`),
 //! which are made by collective calls, and tasks of workers (`tasks.rs`) are here, too.
 #![deny(unsafe_code)]
 
@@ -19,7 +19,6 @@ mod device;
 mod field;
 mod given_up;
 mod kept;
-mod killed;
 mod laid_out;
 mod lined;
 mod moved;

@@ -5,7 +5,7 @@
 
 use crate::traffic::Traffic;
 use crate::{WATCHDOG, number, seed, words};
-use gapless::{Config, Protocol, Source, TagSel, World};
+use gapless::{Config, Error, Protocol, Source, TagSel, World};
 use gapless_dtype::testkit::Rng;
 use gapless_tests::launcher::{
     Member, Said, TestLauncher, descriptors, processes_of, say, segments, shared_files,
@@ -250,5 +250,62 @@ fn rank(mut member: Member) {
     assert_eq!(segments("self"), [], "segments are mapped");
     let after = descriptors("self");
     assert_eq!(after, before, "descriptors are open");
+    say("clean");
+}
+
+const AFTER: &str = "kill::what_came_before_the_end_is_delivered";
+/// What the victim of [`AFTER`] sends.
+const LAST: [u8; 10] = [7, 1, 8, 2, 8, 1, 8, 2, 8, 4];
+
+/// What the dead sent in full is received. Then all calls that need them fail and name them, and those that do not go on.
+#[test]
+fn what_came_before_the_end_is_delivered() {
+    if let Some(member) = Member::of_launcher() {
+        return after_the_end(member);
+    }
+    let mut launcher = TestLauncher::start(AFTER, &[""; 3], |_, _| {});
+    let mut book = Book::default();
+    let met = |book: &Book| book.joined.len() == 3;
+    book.listen(&mut launcher, Duration::from_secs(60), "all have sent", met);
+    launcher.kill(1);
+    let clean = |book: &Book| book.clean == BTreeSet::from([0, 2]);
+    book.listen(&mut launcher, 2 * WATCHDOG, "the survivors have gone on", clean);
+}
+
+fn after_the_end(mut member: Member) {
+    let world = World::builder().wireup(member.wireup()).init().expect("all live");
+    let comm = world.comm();
+    if world.rank() == 1 {
+        for byte in LAST {
+            comm.send(&[byte], 0, 0).expect("all live");
+        }
+    }
+    say("joined");
+    let mut byte = [0u8];
+    if world.rank() == 1 {
+        // Killed before anything comes.
+        let _ = comm.recv(&mut byte, 0, 9);
+    }
+    let lost = |error: Error| assert_eq!(error.lost_rank(), Some(1), "{error}");
+    lost(comm.recv(&mut byte, 1, 9).expect_err("it is dead"));
+    lost(comm.send(&vec![0u8; 1 << 20], 1, 0).expect_err("it is dead"));
+    lost(comm.dup().expect_err("a member is dead"));
+    if world.rank() == 0 {
+        for expected in LAST {
+            comm.recv(&mut byte, 1, 0).expect("it was sent in full");
+            assert_eq!(byte, [expected]);
+        }
+        lost(comm.probe(1, 0).expect_err("all of it was received"));
+    }
+    // From any source: the other one lives.
+    let other = 2 - world.rank();
+    let left = comm.group().excl(&[1]).expect("a member");
+    let rest = comm.create_group(&left, 0).expect("its members live");
+    rest.send(&[9u8], other / 2, 0).expect("it lives");
+    rest.recv(&mut byte, Source::Any, 0).expect("it lives");
+    comm.send(&[9u8], other, 0).expect("it lives");
+    comm.recv(&mut byte, Source::Any, 0).expect("it lives");
+    // That somebody died is worth an error.
+    let _ = world.finalize();
     say("clean");
 }
