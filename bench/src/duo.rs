@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_dtype::Layout;
 use gapless_engine::{HostEngine, Typed};
 use gapless_mem::{Device, HostDevice, Region};
 use gapless_pml::{Config, Pml, RequestId, Source, TagSel};
@@ -90,34 +89,6 @@ impl Duo {
         let slot = slot_of(&self.outbox, 0)?;
         write(&slot, number)?;
         self.start(&Typed::contiguous(slot), tag)
-    }
-
-    /// Starts to send `count` instances of `layout` from the start of the sender's memory.
-    ///
-    /// # Errors
-    /// Instances that do not fit the memory, a tag below 0.
-    pub fn send_typed(
-        &mut self,
-        layout: &Layout,
-        count: u64,
-        tag: i32,
-    ) -> Result<RequestId, Failure> {
-        let typed = Typed::new(self.outbox.region, 0, layout, count)?;
-        self.start(&typed, tag)
-    }
-
-    /// Posts a receive of `count` instances of `layout` at the start of the receiver's memory.
-    ///
-    /// # Errors
-    /// Instances that do not fit the memory, a tag below 0.
-    pub fn post_typed(
-        &mut self,
-        layout: &Layout,
-        count: u64,
-        tag: i32,
-    ) -> Result<RequestId, Failure> {
-        let typed = Typed::new(self.inbox.region, 0, layout, count)?;
-        self.receive(&typed, tag)
     }
 
     /// Lets both ends go on until a request of each has ended.
@@ -212,7 +183,6 @@ fn write(slot: &Region, number: u64) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_dtype::{Datatype, Primitive};
 
     #[test]
     fn numbers_arrive_where_they_match() {
@@ -241,16 +211,5 @@ mod tests {
             duo.finish(sent, received).unwrap();
             assert_eq!(duo.received(1).unwrap(), u64::try_from(n).unwrap());
         }
-    }
-
-    #[test]
-    fn layouts_travel() {
-        let mut duo = Duo::new(1 << 10).unwrap();
-        let column = Datatype::vector(8, 1, 4, &Primitive::Double.into()).unwrap();
-        let layout = column.commit().unwrap();
-        let received = duo.post_typed(&layout, 1, 0).unwrap();
-        let sent = duo.send_typed(&layout, 1, 0).unwrap();
-        duo.finish(sent, received).unwrap();
-        assert!(duo.send_typed(&layout, 5, 0).is_err());
     }
 }

@@ -132,7 +132,6 @@ mod recent;
     reason = "implements Reducer's unsafe method, and launches kernels by address"
 )]
 mod reduce;
-mod rehearsal;
 mod report;
 mod rows;
 #[allow(unsafe_code, reason = "launches kernels by address")]
@@ -156,4 +155,3 @@ pub use engine::GpuEngine;
 pub use ledger::{
     Ask, Claim, Holder, Holding, LedgerError, Reservation, ledger_folder, reserved, reserved_here,
 };
-pub use rehearsal::{Rehearsal, rehearse};

@@ -181,6 +181,7 @@ impl StagingRings {
     }
 
     /// A piece of `len` bytes that no device reads.
+    #[cfg(test)]
     pub(crate) fn plain(len: usize) -> StagingPiece {
         StagingPiece {
             memory: HostMemory::Plain(vec![0; len].into_boxed_slice()),

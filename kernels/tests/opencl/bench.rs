@@ -1,6 +1,5 @@
 //! The device, its programs and a way to run launches.
 
-use crate::machine::Machine;
 use gapless_kernels::launch::Launch;
 use gapless_kernels::{Kernel, opencl_source};
 use gapless_mem::{Completion, Device, Region};
@@ -49,17 +48,17 @@ impl Bench {
         let bytes = self.take(buffer);
         bytes.chunks_exact(8).map(|eight| u64::from_ne_bytes(eight.try_into().unwrap())).collect()
     }
-}
 
-impl Machine for Bench {
-    fn upload(&mut self, bytes: &[u8]) -> Region {
+    /// A buffer with these bytes.
+    pub(crate) fn upload(&mut self, bytes: &[u8]) -> Region {
         let region = self.device.allocate(bytes.len() as u64).unwrap();
         // SAFETY: both live until the wait ends.
         unsafe { self.device.copy(region, Region::of(bytes), &[]) }.unwrap().wait().unwrap();
         region
     }
 
-    fn take(&mut self, region: Region) -> Vec<u8> {
+    /// Reads a buffer back and frees it.
+    pub(crate) fn take(&mut self, region: Region) -> Vec<u8> {
         let mut bytes = vec![0u8; usize::try_from(region.len()).unwrap()];
         let to = Region::of_mut(&mut bytes);
         // SAFETY: both live until the wait ends.
@@ -69,7 +68,8 @@ impl Machine for Bench {
         bytes
     }
 
-    fn run(&mut self, launches: &[Launch], pointers: &[Region]) -> Vec<Kernel> {
+    /// Runs launches one after the other, and says which kernels they were. Plans follow the two sides.
+    pub(crate) fn run(&mut self, launches: &[Launch], pointers: &[Region]) -> Vec<Kernel> {
         let mut last = Completion::Ready;
         let mut used = Vec::new();
         for launch in launches {

@@ -1,30 +1,20 @@
 //! Runs cases on a device and compares every byte of both sides with a byte-by-byte reference. Gaps and
 //! surroundings are canaries: what should not be touched is looked at as well.
 
-use super::cases::{Case, MARGIN, Random, place, strided_case};
-use super::shapes;
+use crate::bench::Bench;
+use crate::cases::{Case, MARGIN, Random, place, strided_case};
+use crate::shapes;
 use gapless_kernels::args::{Args, HALF};
 use gapless_kernels::launch::{
     self, Blocks, Grid, GridDim, Launch, Launches, Move, MovePart, Planned, TransferSide, fused,
     transfer,
 };
 use gapless_kernels::{Direction, Family, Kernel, Width};
-use gapless_mem::Region;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// A device that launches kernels.
-pub(crate) trait Machine {
-    /// A buffer with these bytes.
-    fn upload(&mut self, bytes: &[u8]) -> Region;
-
-    /// Reads a buffer back and frees it.
-    fn take(&mut self, region: Region) -> Vec<u8>;
-
-    /// Runs launches one after the other, and says which kernels they were. Plans follow the two sides.
-    fn run(&mut self, launches: &[Launch], pointers: &[Region]) -> Vec<Kernel>;
-
+impl Bench {
     /// Runs a case and compares every byte of both sides. `skew` shifts the packed side against the
     /// stream's words.
     #[expect(clippy::too_many_arguments, reason = "what a test varies")]
@@ -300,7 +290,7 @@ fn one_sided(family: Family) -> bool {
     !matches!(family, Family::Transfer | Family::Fused) && !family.is_same()
 }
 
-pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut impl Machine) {
+pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut Bench) {
     let mut ran = BTreeSet::new();
     for width in Width::ALL {
         for family in Family::ALL.into_iter().filter(|&family| one_sided(family)) {
@@ -324,7 +314,7 @@ pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut impl Machin
     }
 }
 
-pub(crate) fn layouts_move_into_layouts(bench: &mut impl Machine) {
+pub(crate) fn layouts_move_into_layouts(bench: &mut Bench) {
     let sides = [
         Family::Copy,
         Family::Strided,
@@ -361,7 +351,7 @@ pub(crate) fn layouts_move_into_layouts(bench: &mut impl Machine) {
 }
 
 /// Of two grids with the same loops one side runs along its memory where the other runs across.
-pub(crate) fn rows_move_into_columns(bench: &mut impl Machine) {
+pub(crate) fn rows_move_into_columns(bench: &mut Bench) {
     let mut ran = BTreeSet::new();
     for width in Width::ALL {
         for round in 0..2 * ROUNDS {
@@ -413,7 +403,7 @@ fn planes(round: u64) -> u64 {
     1 + round / 3 % 2
 }
 
-pub(crate) fn equal_layouts_move_into_each_other(bench: &mut impl Machine) {
+pub(crate) fn equal_layouts_move_into_each_other(bench: &mut Bench) {
     let mut ran = BTreeSet::new();
     for width in Width::ALL {
         let same = Family::ALL.into_iter().filter(|family| family.is_same());
@@ -442,7 +432,7 @@ pub(crate) fn equal_layouts_move_into_each_other(bench: &mut impl Machine) {
     }
 }
 
-pub(crate) fn many_requests_move_at_once(bench: &mut impl Machine) {
+pub(crate) fn many_requests_move_at_once(bench: &mut Bench) {
     let sides: Vec<Family> = Family::ALL.into_iter().filter(|&family| one_sided(family)).collect();
     let mut ran = BTreeSet::new();
     for round in 0u64..30 {
@@ -475,7 +465,7 @@ pub(crate) fn many_requests_move_at_once(bench: &mut impl Machine) {
 }
 
 /// Both ends of a box's lines, in one launch: the same threads move both.
-pub(crate) fn twins_move_as_if_they_were_alone(bench: &mut impl Machine) {
+pub(crate) fn twins_move_as_if_they_were_alone(bench: &mut Bench) {
     for width in Width::ALL {
         let word = u64::from(width.bytes());
         for (round, after) in [(0, false), (1, true)] {
@@ -536,7 +526,7 @@ pub(crate) fn twins_move_as_if_they_were_alone(bench: &mut impl Machine) {
     }
 }
 
-pub(crate) fn a_range_may_lie_inside_a_word(bench: &mut impl Machine) {
+pub(crate) fn a_range_may_lie_inside_a_word(bench: &mut Bench) {
     let mut random = Random::new(99);
     let case: Case = shapes::case(Family::Strided1, Width::W8, &mut random);
     for range in [0..0, 3..4, 3..8, 8..9, 5..12, 1..case.size() - 1] {

@@ -1,6 +1,5 @@
 //! Every kernel, run through OpenCL against a byte-by-byte reference; in CI that is PoCL, on the host's
 //! processor. Gaps and surroundings are canaries: what should not be touched is looked at as well.
-//! `cargo run -p gapless-kernels --example speed -- --small` does the same through CUDA.
 //!
 //! Without an OpenCL device the tests are skipped, aloud; where the variable `CI` is set they fail instead.
 

@@ -121,7 +121,7 @@ pub(super) const RULES: &[Rule] = &[
         may: &[],
         features: &[],
         // Its tests run the kernels.
-        tests_may: &["gapless-mem", "gapless-mem-cuda", "gapless-mem-opencl"],
+        tests_may: &["gapless-mem", "gapless-mem-opencl"],
         must_not_know: "host policy",
     },
     Rule {
