@@ -189,14 +189,6 @@ impl Pml {
         }
     }
 
-    /// As [`collect_survivors`](Pml::collect_survivors), waited for.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn wait_survivors(&mut self, request: SurvivorsRequest) -> Result<Survivors, PmlError> {
-        self.wait_for(|pml| pml.collect_survivors(request))
-    }
-
     /// Drives all agreements among survivors; gives how many have ended.
     pub(super) fn survey_all(&mut self) -> usize {
         let called = std::mem::take(&mut self.core.called);
