@@ -1,13 +1,10 @@
-//! Point-to-point beyond send and receive, between real processes: modes, matched probe, persistent
-//! requests, exchange, threads, progress without a call, futures, and leaving.
+//! Point-to-point beyond send and receive, between real processes: threads, progress without a call, futures, leaving,
+//! and a scope that panics.
 
 mod common;
 
 use common::{pattern, ranks, ranks_with};
-use gapless::{
-    Datatype, Error, OwnedRequest, PmlError, Primitive, SendMode, Source, TagSel, View, ViewMut,
-    World,
-};
+use gapless::{Error, PmlError, SendMode, Source, TagSel, World};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,100 +14,6 @@ use std::time::{Duration, Instant};
 
 /// A promise of milliseconds is given this long.
 const WATCHDOG: Duration = Duration::from_secs(30);
-
-#[test]
-fn modes_and_matched_probe_between_processes() {
-    ranks(2, "modes_and_matched_probe_between_processes", |world: World| {
-        let (comm, me) = (world.comm(), world.rank());
-        for len in [0usize, 50, 3000, 200_000] {
-            let data = pattern(len, 5);
-            if me == 0 {
-                comm.ssend(&data, 1, 0).unwrap();
-                comm.recv(&mut [0u8; 0], 1, 1).unwrap(); // the receive is posted
-                comm.rsend(&data, 1, 2).unwrap();
-                world.attach_buffer(1 << 20).unwrap();
-                comm.bsend(&data, 1, 3).unwrap();
-                assert_eq!(world.detach_buffer().unwrap(), 1 << 20);
-                let late = comm.rsend(&data, 1, 4);
-                comm.send(&[0u8; 0], 1, 5).unwrap();
-                let due = PmlError::NotReady { rank: 1, tag: 4 };
-                assert!(late.is_ok() || late == Err(due.into()));
-            } else {
-                let mut into = vec![0u8; len];
-                let message = comm.mprobe(Source::Any, 0).unwrap();
-                assert_eq!(message.status().bytes, len as u64);
-                message.recv(&mut into).unwrap();
-                assert_eq!(into, data);
-                into.fill(0);
-                comm.scope(|s| {
-                    let request = s.irecv(&mut into, 0, 2)?;
-                    comm.send(&[0u8; 0], 0, 1)?;
-                    s.wait(request)
-                })
-                .unwrap();
-                assert_eq!(into, data);
-                into.fill(0);
-                let message = comm.mprobe(0, 3).unwrap();
-                comm.scope(|s| s.imrecv(message, &mut into).map(drop)).unwrap();
-                assert_eq!(into, data);
-                comm.recv(&mut [0u8; 0], 0, 5).unwrap();
-                let late = comm.recv(&mut into, 0, 4);
-                let Err(Error::Message(failure)) = late else { panic!("{late:?}") };
-                assert_eq!(failure.error, PmlError::NotReady { rank: 0, tag: 4 });
-                let status =
-                    failure.status().map(|status| (status.source, status.tag, status.bytes));
-                assert_eq!(status, Some((0, 4, len as u64)));
-            }
-        }
-        world.finalize().unwrap();
-    });
-}
-
-#[test]
-fn a_ring_goes_round() {
-    ranks(3, "a_ring_goes_round", |world: World| {
-        let comm = world.comm();
-        let (me, n) = (comm.rank(), comm.size());
-        let (right, left) = ((me + 1) % n, (me + n - 1) % n);
-        let column =
-            Datatype::vector(1000, 1, 3, &Primitive::Double.into()).unwrap().commit().unwrap();
-        let matrix = |seed: u32| -> Vec<f64> {
-            (0..3000)
-                .map(|at| if at % 3 == 1 { f64::from(seed * 10_000 + at) } else { -1.0 })
-                .collect()
-        };
-        let (mine, mut theirs) = (matrix(me), vec![-1.0; 3000]);
-        let out = View::typed(&mine, 1, &column, 1).unwrap();
-        let into = ViewMut::typed(&mut theirs, 1, &column, 1).unwrap();
-        comm.sendrecv(out, (right, 0), into, (left, 0)).unwrap();
-        assert_eq!(theirs, matrix(left));
-        // As many times round as it takes to get mine back.
-        let mut buffer = mine.clone();
-        for _ in 0..n {
-            let view = ViewMut::typed(&mut buffer, 1, &column, 1).unwrap();
-            comm.sendrecv_replace(view, (right, 1), (left, TagSel::Any)).unwrap();
-        }
-        assert_eq!(buffer, mine);
-        let mut send = comm.send_init(vec![me], right, 2, SendMode::Synchronous).unwrap();
-        let mut recv = comm.recv_init(vec![0u32], left, 2).unwrap();
-        assert_eq!(recv.wait(), Err(Error::Inactive));
-        for step in 0..100 {
-            send.buffer_mut().unwrap()[0] = me * 1000 + step;
-            recv.start().unwrap();
-            send.start().unwrap();
-            assert!(recv.buffer().is_err() && send.start().is_err());
-            recv.wait().unwrap();
-            send.wait().unwrap();
-            assert_eq!(recv.buffer().unwrap(), [left * 1000 + step]);
-        }
-        assert_eq!(send.into_buffer().unwrap(), [me * 1000 + 99]);
-        // Dropped while active: it goes on.
-        recv.start().unwrap();
-        drop(recv);
-        comm.send(&[7u32], right, 2).unwrap();
-        world.finalize().unwrap();
-    });
-}
 
 /// Threads of two processes, each with its own tag or its own communicator, all at once.
 fn chatter(world: &World, own_comms: bool) {
@@ -301,44 +204,6 @@ fn futures_are_awaited_by_any_runtime() {
 }
 
 #[test]
-fn several_owned_requests_are_waited_for() {
-    ranks(2, "several_owned_requests_are_waited_for", |world: World| {
-        let (comm, peer) = (world.comm(), 1 - world.rank());
-        let receive = || -> Vec<_> {
-            (0..5).map(|tag| comm.irecv_owned(vec![0u32], peer, tag).unwrap()).collect()
-        };
-        let mut receives = receive();
-        assert!(OwnedRequest::test_any(&mut receives).is_none());
-        assert!(OwnedRequest::test_some(&mut receives).is_empty());
-        let receives_again = OwnedRequest::test_all(receives).unwrap_err();
-        receives = receives_again;
-        comm.sendrecv(&[0u8; 0], (peer, 9), &mut [0u8; 0], (peer, 9)).unwrap();
-        comm.send(&[3u32], peer, 3).unwrap();
-        let (index, (buffer, result)) = OwnedRequest::wait_any(&mut receives).unwrap();
-        assert_eq!((index, buffer, result.unwrap().tag), (3, vec![3], 3));
-        comm.sendrecv(&[0u8; 0], (peer, 9), &mut [0u8; 0], (peer, 9)).unwrap();
-        for tag in [4i32, 0, 1] {
-            comm.send(&[tag.unsigned_abs()], peer, tag).unwrap();
-        }
-        let mut got = Vec::new();
-        while receives.len() > 1 {
-            for (_, (buffer, result)) in OwnedRequest::wait_some(&mut receives) {
-                assert_eq!(buffer[0], result.unwrap().tag.unsigned_abs());
-                got.push(buffer[0]);
-            }
-        }
-        got.sort_unstable();
-        assert_eq!(got, [0, 1, 4]);
-        comm.sendrecv(&[0u8; 0], (peer, 9), &mut [0u8; 0], (peer, 9)).unwrap();
-        comm.send(&[2u32], peer, 2).unwrap();
-        let last = OwnedRequest::wait_all(receives);
-        assert_eq!(last[0].0, [2]);
-        assert!(OwnedRequest::<Vec<u8>>::wait_any(&mut Vec::new()).is_none());
-        world.finalize().unwrap();
-    });
-}
-
-#[test]
 fn leaving_ends_everything_and_drops_no_pair() {
     ranks(2, "leaving_ends_everything_and_drops_no_pair", |world: World| {
         let (comm, peer) = (world.comm().clone(), 1 - world.rank());
@@ -374,34 +239,6 @@ fn leaving_ends_everything_and_drops_no_pair() {
         assert_eq!(hear.recv_timeout(WATCHDOG).unwrap(), cancelled);
         assert_eq!(persistent.wait(), cancelled);
         assert_eq!(comm.send(&[0u8], peer, 0), Err(Error::Finalized));
-    });
-}
-
-#[test]
-fn sends_are_cancelled_or_received() {
-    ranks(2, "sends_are_cancelled_or_received", |world: World| {
-        let comm = world.comm();
-        for len in [0usize, 100, 200_000] {
-            if world.rank() == 0 {
-                let mut unwanted = comm.isend_owned(pattern(len, 1), 1, 0).unwrap();
-                // At once if it has not left yet, for instance because there is no link yet.
-                unwanted.cancel().unwrap();
-                // The receiver answers while it waits for something else.
-                let cancelled = unwanted.wait().1;
-                assert_eq!(cancelled, Err(PmlError::Cancelled.into()), "{len} bytes");
-                let mut wanted = comm.isend_owned(pattern(len, 2), 1, 0).unwrap();
-                comm.send(&[0u8; 0], 1, 1).unwrap();
-                comm.recv(&mut [0u8; 0], 1, 2).unwrap();
-                assert_eq!(wanted.cancel(), Ok(false));
-                assert_eq!(wanted.wait().1.unwrap().bytes, len as u64);
-            } else {
-                comm.recv(&mut [0u8; 0], 0, 1).unwrap();
-                let mut into = vec![0u8; len];
-                comm.recv(&mut into, 0, 0).unwrap();
-                assert_eq!(into, pattern(len, 2));
-                comm.send(&[0u8; 0], 0, 2).unwrap();
-            }
-        }
     });
 }
 

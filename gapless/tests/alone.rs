@@ -1,6 +1,6 @@
 //! A process without a launcher: a job of one, which can send to itself.
 
-use gapless::{Error, PmlError, Protocol, Source, TagSel, World};
+use gapless::{Communicator, Error, PmlError, Protocol, SendMode, Source, TagSel, World};
 
 #[test]
 fn messages_to_oneself_arrive() {
@@ -28,6 +28,53 @@ fn messages_to_oneself_arrive() {
         .unwrap();
         assert!(into == out);
     }
+    world.finalize().unwrap();
+}
+
+/// What `pml/tests/{modes,operations}.rs` test between ranks, through the safe API.
+#[test]
+fn modes_matched_probe_replacement_and_persistent_requests() {
+    let world = World::init().unwrap();
+    let comm = world.comm();
+    for len in [0usize, 50, 3000, 200_000] {
+        let out: Vec<u8> = (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect();
+        let mut into = vec![0u8; len];
+        for mode in [Communicator::ssend, Communicator::rsend] {
+            into.fill(0);
+            comm.scope(|s| {
+                let recv = s.irecv(&mut into, 0, 1)?;
+                mode(comm, &out, 0, 1)?;
+                s.wait(recv)
+            })
+            .unwrap();
+            assert!(into == out);
+        }
+        into.fill(0);
+        let sent = comm.isend_owned(out.clone(), 0, 2).unwrap();
+        let message = comm.mprobe(Source::Any, 2).unwrap();
+        assert_eq!(message.status().bytes, len as u64);
+        comm.scope(|s| s.imrecv(message, &mut into).map(drop)).unwrap();
+        sent.wait().1.unwrap();
+        let status = comm.sendrecv_replace(&mut into, (0, 3), (0, TagSel::Any)).unwrap();
+        assert_eq!((status.tag, into == out), (3, true));
+    }
+    let mut send = comm.send_init(vec![7u32], 0, 4, SendMode::Synchronous).unwrap();
+    let mut recv = comm.recv_init(vec![0u32], 0, 4).unwrap();
+    assert_eq!(recv.wait(), Err(Error::Inactive));
+    for step in 0..100 {
+        send.buffer_mut().unwrap()[0] = step;
+        recv.start().unwrap();
+        assert!(recv.buffer().is_err() && recv.start().is_err());
+        send.start().unwrap();
+        recv.wait().unwrap();
+        send.wait().unwrap();
+        assert_eq!(recv.buffer().unwrap(), [step]);
+    }
+    assert_eq!(send.into_buffer().unwrap(), [99]);
+    // Dropped while active: it goes on.
+    recv.start().unwrap();
+    drop(recv);
+    comm.send(&[7u32], 0, 4).unwrap();
     world.finalize().unwrap();
 }
 
