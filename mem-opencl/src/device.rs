@@ -26,6 +26,14 @@ struct Buffers {
     next_id: u64,
 }
 
+/// Host memory that a buffer was made of, so that the driver page-locks it.
+#[derive(Clone, Copy, Debug)]
+struct Registered {
+    start: u64,
+    len: u64,
+    buffer: u64,
+}
+
 /// An OpenCL device with a context and an in-order queue.
 #[derive(Debug)]
 pub struct OpenClDevice {
@@ -34,6 +42,7 @@ pub struct OpenClDevice {
     name: Arc<str>,
     space: Space,
     buffers: Mutex<Buffers>,
+    registered: Mutex<Vec<Registered>>,
     pub(crate) programs: Programs,
     queue: Queue,
     context: Context,
@@ -123,6 +132,7 @@ impl OpenClDevice {
             properties,
             space,
             buffers: Mutex::default(),
+            registered: Mutex::default(),
             programs: Programs::default(),
             number: info.cpu.then(Number::take),
             info,
@@ -171,6 +181,10 @@ impl OpenClDevice {
         let buffer = unsafe { sys::wrap_buffer(&self.context, len, pointer.cast()) }
             .map_err(|error| error.on(&self.name, host.len()))?;
         Ok(self.remember(sys::number(buffer), host.len(), host.start()))
+    }
+
+    fn registered(&self) -> MutexGuard<'_, Vec<Registered>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How the buffer that a region lies in is aligned, told by the low bits of a number: the address of
@@ -250,7 +264,8 @@ impl OpenClDevice {
 // 1. `clCreateBuffer` gives memory of the buffer's own, until it is released, here or with the device.
 // 2. Copies are enqueued with the events of `after` as what they wait for; other work is waited for before. OpenCL
 //    refuses what leaves a buffer, rows are checked first, and `started` and `rows` wait where they give an error.
-// 3. `free` releases the buffer; commands that still use it hold references. `register` is the default.
+// 3. `free` releases the buffer; commands that still use it hold references. `register` makes a buffer of the memory
+//    that no command ever names, and `unregister` releases it.
 // 4., 6. `import` and `import_completion` are the defaults, which refuse.
 // 5. The space is the context, device and queue that it was made with; `buffer_id` counts up, and is of buffers in
 //    the table only. `allocation`, `locate` and `identity` say nothing.
@@ -286,6 +301,35 @@ unsafe impl Device for OpenClDevice {
         // SAFETY: the handle was in our table, hence ours, and is out of it now.
         unsafe { sys::release_buffer(sys::pointer(region.address())) }
             .map_err(|error| error.on(&self.name, region.len()))
+    }
+
+    /// OpenCL has no call for this. A buffer is made of the memory, which NVIDIA's driver page-locks for it; commands that
+    /// name the memory by its address then run as quickly as those on memory of the driver's own
+    /// (`CL_MEM_ALLOC_HOST_PTR`). It may be shared with other processes, and page-locked by other runtimes.
+    unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {
+        let pointer = host.as_ptr().ok_or_else(|| self.wrong_space(host.space()))?;
+        let len = self.length(host.len())?;
+        // SAFETY: the caller keeps the memory until `unregister`, which releases the buffer. The driver alone touches
+        // the memory through the buffer, and only for commands on it, of which there are none.
+        let buffer = unsafe { sys::wrap_buffer(&self.context, len, pointer.cast()) }
+            .map_err(|error| error.on(&self.name, host.len()))?;
+        let (start, len) = (host.start(), host.len());
+        self.registered().push(Registered { start, len, buffer: sys::number(buffer) });
+        Ok(())
+    }
+
+    unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
+        let mut registered = self.registered();
+        let same = |one: &Registered| (one.start, one.len) == (host.start(), host.len());
+        let at = registered.iter().position(same).ok_or_else(|| DeviceError::Failed {
+            device: self.name.to_string(),
+            operation: "unregistering host memory",
+            reason: format!("{} bytes at {:#x} are not registered", host.len(), host.start()),
+        })?;
+        let buffer = registered.swap_remove(at).buffer;
+        // SAFETY: `register` made it, no command names it, and it is out of the list.
+        unsafe { sys::release_buffer(sys::pointer(buffer)) }
+            .map_err(|error| error.on(&self.name, host.len()))
     }
 
     unsafe fn copy(
@@ -325,8 +369,9 @@ impl Drop for OpenClDevice {
     fn drop(&mut self) {
         known::remove(self.handles());
         let live = std::mem::take(&mut self.buffers().live);
-        for handle in live.into_keys() {
-            // SAFETY: a buffer of ours that was not freed; commands in flight keep references.
+        let registered = std::mem::take(&mut *self.registered());
+        for handle in live.into_keys().chain(registered.into_iter().map(|one| one.buffer)) {
+            // SAFETY: a buffer of ours that was not released; commands in flight keep references.
             let _ = unsafe { sys::release_buffer(sys::pointer(handle)) };
         }
     }

@@ -239,6 +239,36 @@ fn host_memory_can_be_a_buffer() {
 }
 
 #[test]
+fn host_memory_is_registered_once_it_is_used_by_address() {
+    let Some(device) = device() else { return };
+    // Not aligned, and registered twice: each is undone by itself.
+    let mut memory = vec![0u8; 10_001];
+    let all = Region::of_mut(&mut memory[1..]);
+    let part = all.sub(100, 5_000).unwrap();
+    for region in [all, part, all] {
+        // SAFETY: `memory` lives until the device is dropped.
+        unsafe { device.register(region) }.unwrap();
+    }
+    let buffer = device.allocate(10_000).unwrap();
+    let bytes: Vec<u8> = (0..10_000u32).map(|i| i.to_le_bytes()[0]).collect();
+    up(&device, buffer, &bytes);
+    // SAFETY: both live until the wait ends.
+    unsafe { device.copy(all, buffer, &[]) }.unwrap().wait().unwrap();
+    for region in [part, all] {
+        // SAFETY: nothing is in flight.
+        unsafe { device.unregister(region) }.unwrap();
+    }
+    // SAFETY: as above: there is no such registration.
+    let error = unsafe { device.unregister(part) }.unwrap_err();
+    assert!(error.to_string().contains("not registered"), "{error}");
+    // SAFETY: nothing is in flight.
+    unsafe { device.free(buffer) }.unwrap();
+    // One registration is left to the drop.
+    drop(device);
+    assert_eq!(memory[1..], bytes);
+}
+
+#[test]
 fn devices_are_made_of_handles_that_another_one_has_and_of_no_others() {
     let Some(first) = device() else { return };
     let space = first.space();

@@ -6,7 +6,8 @@
 //! into the entry, and out of entries into the user's memory. [`Short`](super::short::Short) keeps them in private
 //! memory in between, so that it can stop at each step: these copies are spared here. All that is unusual is left to
 //! it: a rank that is late or lost, an entry that says something else, a reader that is behind. It goes on where this
-//! has stopped ([`Halfway`]).
+//! has stopped ([`Halfway`]). Without this body two ranks take 2.3 times as long for 8 B, and 1.9 times for 1 KiB
+//! (`bench/results/cpu/coll`, "Short calls without a body of their own").
 
 use std::ops::Range;
 
