@@ -12,7 +12,7 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::WindowPart;
 use crate::header::Header;
 use crate::hosted::Hosted;
-use crate::job::DeviceJob;
+use crate::device_job::DeviceJob;
 use crate::peer::{PIECE, Peer};
 use crate::questions::{Asked, LostProcess, Questions};
 use crate::wire::{HEADER, Head, MORE, WindowMessage};

@@ -1,7 +1,7 @@
 //! Memory of a device as a window's: the processor cannot touch it, so engines copy it in and out.
 //!
 //! Whoever has mapped it (`near_device.rs`) or owns it works on it by these calls. Work is waited for, or is a
-//! [`DeviceWork`] that somebody asks again: `job.rs` makes of it changes of elements, which are read, combined by the
+//! [`DeviceWork`] that somebody asks again: `device_job.rs` makes of it changes of elements, which are read, combined by the
 //! processor and written back. Units: bytes.
 
 use crate::arithmetic::Arithmetic;

@@ -6,7 +6,7 @@ use crate::doubt::{self, Doubt, Mine};
 use crate::error::Fault;
 use crate::exposure::{Near, WindowPart};
 use crate::header::{Header, Lock, Stripes};
-use crate::job::DeviceJob;
+use crate::device_job::DeviceJob;
 use crate::memory::{WindowBytes, place};
 use crate::perform::Plan;
 use crate::questions::Questions;

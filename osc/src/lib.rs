@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | memory that the origin maps | the origin, by loads, stores and atomic instructions; the lock is a word beside the memory | none needed |
 //! | memory of a device that the origin maps | the origin, by its device's engine (`device.rs`); the lock is a word in memory of the host | none needed, unless a message's accumulation of the same elements is under way |
-//! | messages | the target's progress engine ([`Osc`]), as they arrive; on memory of a device step by step (`job.rs`) | whenever it is in a call, or its progress thread runs |
+//! | messages | the target's progress engine ([`Osc`]), as they arrive; on memory of a device step by step (`device_job.rs`) | whenever it is in a call, or its progress thread runs |
 //! | changes in a [window of numbers](Flavor::Numbers) | the target's adapter, if all have one (`adapter.rs`) | none needed |
 //!
 //! Loads and messages do the same to the memory (`memory.rs`), and take the same lock, so ranks of one host and of others
@@ -20,7 +20,7 @@
 //! | the rank's end | `window.rs`: members, locks, fences; `epoch.rs`: which calls go together; `reading.rs`: answers that are awaited |
 //! | messages | `target.rs`: what they do; `core.rs`: in, out, and who waits; `tasks.rs`: accumulations as tasks of XTQ |
 //! | what they change | `hosted.rs`: this process's part of a window; `peer.rs`, `layouts.rs`, `questions.rs`, `changes.rs`: what is between two processes; `departed.rs`; `doubt.rs`: locks that are in doubt |
-//! | work on bytes | `perform.rs`, on devices `job.rs`; `exposure.rs`, `device.rs`, `memory.rs`, `arithmetic.rs`, `header.rs`: the lock; `wire.rs` draws the messages |
+//! | work on bytes | `perform.rs`, on devices `device_job.rs`; `exposure.rs`, `device.rs`, `memory.rs`, `arithmetic.rs`, `header.rs`: the lock; `wire.rs` draws the messages |
 //!
 //! # What holds
 //! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at
@@ -59,7 +59,7 @@ mod flush;
 mod groups;
 mod header;
 mod hosted;
-mod job;
+mod device_job;
 mod layouts;
 #[allow(unsafe_code, reason = "vouches for the memory of windows")]
 mod make;

@@ -13,7 +13,7 @@
 //! the first; where there are none, a message of its own does. Locks, flushes and notices, of which each rank has one at a
 //! time, go without credit ([`SLACK`]).
 
-use crate::job::DeviceJob;
+use crate::device_job::DeviceJob;
 use crate::layouts::{Layouts, SentLayout};
 use crate::wire::{Head, WindowMessage};
 use std::collections::{BTreeMap, VecDeque};

@@ -1,5 +1,5 @@
 //! An operation that a message asks for: read out of the message, checked, and done in memory of the host. In memory of a
-//! device, `job.rs` does it.
+//! device, `device_job.rs` does it.
 
 use crate::arithmetic::{Arithmetic, read, write};
 use crate::error::Fault;

@@ -383,9 +383,9 @@ mod tests {
     #[test]
     fn values_are_read_by_their_type() {
         // SAFETY: copies a string constant with malloc.
-        let text = unsafe { libc::strdup(c"a card".as_ptr()) };
+        let text = unsafe { libc::strdup(c"a record".as_ptr()) };
         for (kind, data, expected) in [
-            (STRING, Data { string: text }, PmixValue::Text("a card".to_owned())),
+            (STRING, Data { string: text }, PmixValue::Text("a record".to_owned())),
             (STRING, Data { string: null() }, PmixValue::Text(String::new())),
             (UINT16, Data { short: 7 }, PmixValue::Number(7)),
             (UINT, Data { number: 1 << 31 }, PmixValue::Number(1 << 31)),
