@@ -7,12 +7,12 @@
 
 use crate::changes::Changes;
 use crate::departed::Departed;
+use crate::device_job::DeviceJob;
 use crate::doubt::{Doubt, Suspect};
 use crate::error::{Fault, WindowError};
 use crate::exposure::WindowPart;
 use crate::header::Header;
 use crate::hosted::Hosted;
-use crate::device_job::DeviceJob;
 use crate::peer::{PIECE, Peer};
 use crate::questions::{Asked, LostProcess, Questions};
 use crate::wire::{HEADER, Head, MORE, WindowMessage};

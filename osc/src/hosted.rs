@@ -2,11 +2,11 @@
 
 use crate::attached::Attached;
 use crate::departed::Departed;
+use crate::device_job::DeviceJob;
 use crate::doubt::{self, Doubt, Mine};
 use crate::error::Fault;
 use crate::exposure::{Near, WindowPart};
 use crate::header::{Header, Lock, Stripes};
-use crate::device_job::DeviceJob;
 use crate::memory::{WindowBytes, place};
 use crate::perform::Plan;
 use crate::questions::Questions;

@@ -50,6 +50,7 @@ mod core;
 mod departed;
 #[allow(unsafe_code, reason = "has engines work on memory of devices")]
 mod device;
+mod device_job;
 mod doubt;
 mod elements;
 mod epoch;
@@ -59,7 +60,6 @@ mod flush;
 mod groups;
 mod header;
 mod hosted;
-mod device_job;
 mod layouts;
 #[allow(unsafe_code, reason = "vouches for the memory of windows")]
 mod make;

@@ -4,9 +4,9 @@
 
 use crate::arithmetic::{Arithmetic, read};
 use crate::device::DeviceExposure;
+use crate::device_job::DeviceJob;
 use crate::error::WindowError;
 use crate::header::{Header, Stripes};
-use crate::device_job::DeviceJob;
 use crate::memory::{PART, part, stripes};
 use crate::perform::{Does, Plan};
 use crate::place::{Access, Place};

@@ -68,7 +68,7 @@ use grant::GrantWire;
 pub(crate) use grant::{GRANT_BYTES, Grant};
 pub(crate) use note::{NOTE_BYTES, Note, NoteKind, note};
 use rts::RtsWire;
-pub(crate) use rts::{Data, Rts, StagedOffer};
+pub(crate) use rts::{DataState, Rts, StagedOffer};
 pub(crate) use staged::{DEPTH_MAX, Open, RingOffer, Why, free, ready, refuse};
 use staged::{OpenWire, RingWire};
 pub(crate) use verdict::Verdict;

@@ -27,7 +27,7 @@ use crate::links::Outgoing;
 use crate::rndv::in_flight::InFlight;
 use crate::rndv::incoming::IncomingStage;
 use crate::status::RequestId;
-use crate::wire::{self, Data, NoteKind, SendMode, Verdict};
+use crate::wire::{self, DataState, NoteKind, SendMode, Verdict};
 use gapless_bml::Bml;
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Completion;
@@ -89,7 +89,7 @@ impl Core {
         let serial = offered.rts.serial;
         let what = match result {
             Ok(()) => {
-                offered.rts.data = Data::There;
+                offered.rts.data = DataState::Present;
                 NoteKind::Go { serial }
             }
             Err(error) => {
@@ -106,14 +106,14 @@ impl Core {
     pub(crate) fn defer(&mut self, bml: &mut Bml, id: RequestId) -> Result<bool, String> {
         let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(true) };
         Ok(match incoming.rts.data {
-            Data::There => false,
-            Data::Later => {
+            DataState::Present => false,
+            DataState::Pending => {
                 incoming.stage = IncomingStage::Deferred;
                 let (from, serial) = (incoming.from, incoming.rts.serial);
                 self.rndv.defer(from, serial, id)?;
                 true
             }
-            Data::Never => {
+            DataState::Failed => {
                 let (from, serial) = (incoming.from, incoming.rts.serial);
                 incoming.failure = Some(PmlError::SenderFailed { rank: from });
                 self.send_control(bml, from, &wire::fin(serial, Verdict::Refused));
@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// A note on the data of an offer. An unknown offer was refused.
-    pub(crate) fn data_told(&mut self, bml: &mut Bml, from: u32, serial: u64, data: Data) {
+    pub(crate) fn data_told(&mut self, bml: &mut Bml, from: u32, serial: u64, data: DataState) {
         if let Some(id) = self.rndv.undefer(from, serial) {
             let Some((incoming, _)) = self.requests.incoming(id) else { return };
             if incoming.from != from || !matches!(incoming.stage, IncomingStage::Deferred) {
@@ -141,7 +141,7 @@ impl Core {
             return;
         }
         if let Some(Arrival::Rts(rts, _)) = self.matching.held_offer(from, serial)
-            && rts.data == Data::Later
+            && rts.data == DataState::Pending
         {
             rts.data = data;
         }
@@ -160,10 +160,10 @@ impl Core {
         buffer: &Typed,
         to: (u32, i32),
     ) -> Result<RequestId, PmlError> {
-        let ready = self.check_send(bml, comm, buffer, to, SendMode::Standard)?;
+        let checked = self.check_send(bml, comm, buffer, to, SendMode::Standard)?;
         // SAFETY: the caller's promise is the one that a buffer takes; it is read only after the work
         // that writes it has ended.
-        let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-        Ok(self.offer(bml, ready.to, buffer, ready.envelope, None, Data::Later))
+        let buffer = unsafe { Buffer::promised(buffer, checked.engine) };
+        Ok(self.offer(bml, checked.to, buffer, checked.envelope, None, DataState::Pending))
     }
 }

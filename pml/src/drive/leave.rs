@@ -15,7 +15,7 @@
 use crate::arrival::Arrival;
 use crate::drive::core::Core;
 use crate::links::Outgoing;
-use crate::wire::{self, Data, Label, NoteKind, Verdict};
+use crate::wire::{self, DataState, Label, NoteKind, Verdict};
 use gapless_bml::{Bml, Rank};
 
 impl Core {
@@ -29,8 +29,8 @@ impl Core {
                 // It was taken: the answer is on its way, or will be.
                 self.refuse_held(bml, Verdict::Cancelled, wanted);
             }
-            NoteKind::Go { serial } => self.data_told(bml, from, serial, Data::There),
-            NoteKind::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
+            NoteKind::Go { serial } => self.data_told(bml, from, serial, DataState::Present),
+            NoteKind::Fail { serial } => self.data_told(bml, from, serial, DataState::Failed),
             NoteKind::CancelEager { sequence, serial } => {
                 self.cancel_eager(bml, from, sequence, serial)
             }

@@ -17,7 +17,7 @@ use crate::rndv::staging::device_of;
 use crate::status::{RequestId, Status};
 use crate::tuning::Config;
 use crate::wire::{
-    self, CONTROL_MAX, DATA_BYTES, Data, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message,
+    self, CONTROL_MAX, DATA_BYTES, DataState, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message,
     RTS_BYTES, Rts, Verdict,
 };
 use gapless_bml::{Bml, Rank, RdmaError, RdmaRail, RemoteKey, ReserveError};
@@ -100,7 +100,7 @@ impl Core {
         buffer: Buffer,
         envelope: Envelope,
         copied: Option<Copied>,
-        data: Data,
+        data: DataState,
     ) -> RequestId {
         let peer = to.peer;
         let limits = bml.limits(Rank(peer));
@@ -268,7 +268,7 @@ impl Core {
             };
         }
         // A peer that does not wait for our note would have us read data that is still being written.
-        if offered.rts.data != Data::There && !matches!(heard.message, Message::Fin { .. }) {
+        if offered.rts.data != DataState::Present && !matches!(heard.message, Message::Fin { .. }) {
             let serial = offered.rts.serial;
             return Err(format!("rendezvous {serial} was started before its data is there"));
         }

@@ -13,7 +13,7 @@ use crate::protocol::{Protocol, Protocols};
 use crate::requests::Submitted;
 use crate::rndv::direct::single_copy_costs;
 use crate::status::{RequestId, Status};
-use crate::wire::{Data, EAGER_BYTES, Envelope, SERIAL_BYTES, SendMode, Verdict, to_usize};
+use crate::wire::{DataState, EAGER_BYTES, Envelope, SERIAL_BYTES, SendMode, Verdict, to_usize};
 use gapless_bml::{Bml, Limits, RailSlot, Rank, Token, ZeroCopyResult};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region};
@@ -62,7 +62,14 @@ impl Core {
             }
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, checked.engine) };
-            return Ok(self.offer(bml, checked.to, buffer, checked.envelope, None, Data::There));
+            return Ok(self.offer(
+                bml,
+                checked.to,
+                buffer,
+                checked.envelope,
+                None,
+                DataState::Present,
+            ));
         }
         if bytes > 0
             && !buffer.space().cpu_accessible()
@@ -72,7 +79,8 @@ impl Core {
         {
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, checked.engine) };
-            let id = self.offer(bml, checked.to, buffer, checked.envelope, None, Data::There);
+            let id =
+                self.offer(bml, checked.to, buffer, checked.envelope, None, DataState::Present);
             if mode == SendMode::Standard {
                 // Its data follows if the receiver does not answer.
                 self.expect_answer(id);
@@ -253,7 +261,7 @@ impl Core {
         let id = if unsafe { self.goes_eagerly(bml, &checked, &typed) } {
             self.queue_eager(bml, checked, own, copied)
         } else {
-            self.offer(bml, checked.to, own, checked.envelope, copied, Data::There)
+            self.offer(bml, checked.to, own, checked.envelope, copied, DataState::Present)
         };
         if !attached {
             return Ok(id);

@@ -9,14 +9,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Whether the data of an offer may be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Data {
+pub(crate) enum DataState {
     /// It is there.
     #[default]
-    There,
+    Present,
     /// The sender will say when.
-    Later,
+    Pending,
     /// It will never be: the work that should have made it has failed.
-    Never,
+    Failed,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -106,7 +106,7 @@ pub(crate) struct Rts {
     /// Whether the sender's buffer was used lately.
     pub(crate) cached: bool,
     /// Whether the data may be read.
-    pub(crate) data: Data,
+    pub(crate) data: DataState,
     pub(crate) mapped: Option<RemoteKey>,
     pub(crate) rdma: Option<RemoteKey>,
     /// Where in the message the flattened layout is, if it is there.
@@ -140,7 +140,7 @@ impl Rts {
                 | if self.staged.through_host { THROUGH_HOST } else { 0 }
                 | if self.staged.readable { READABLE } else { 0 }
                 | if self.staged.locked { LOCKED } else { 0 },
-            flags: if self.data == Data::Later { LATER } else { 0 }
+            flags: if self.data == DataState::Pending { LATER } else { 0 }
                 | if self.cached { CACHED } else { 0 },
             zero: 0,
             staged_fragment: self.staged.fragment.into(),
@@ -230,7 +230,7 @@ impl Rts {
             host: wire.space == 0,
             staged,
             cached: wire.flags & CACHED != 0,
-            data: if wire.flags & LATER != 0 { Data::Later } else { Data::There },
+            data: if wire.flags & LATER != 0 { DataState::Pending } else { DataState::Present },
             mapped: key(mapped)?,
             rdma: key(rdma)?,
             inline,

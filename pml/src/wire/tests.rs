@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::Protocol;
-use crate::wire::Data;
+use crate::wire::DataState;
 use crate::wire::{Doing, WaitingCall};
 use gapless_dtype::{Datatype, Primitive};
 
@@ -35,7 +35,7 @@ pub(crate) fn rts() -> Rts {
             mark: 5,
         },
         cached: false,
-        data: Data::Later,
+        data: DataState::Pending,
         mapped: RemoteKey::new(&[1; 20]),
         rdma: RemoteKey::new(&[2; 80]),
         inline: 228..233,
@@ -82,7 +82,9 @@ fn each_wish_of_an_rts_is_told_by_itself() {
         let [device, through_host, readable, locked] = [1, 2, 4, 8].map(|mark| marks & mark != 0);
         // Memory of a device is not the host's, and only the host's is page-locked.
         let can_be = if host { !device && !readable } else { !locked };
-        for (data, cached) in [(Data::There, true), (Data::Later, false), (Data::Later, true)] {
+        for (data, cached) in
+            [(DataState::Present, true), (DataState::Pending, false), (DataState::Pending, true)]
+        {
             let none = StagedOffer { fragment: 0, depth: 0, ..rts().staged };
             let some = if marks != 0 { rts().staged } else { none };
             let staged = StagedOffer { device, through_host, readable, locked, ..some };
