@@ -2,6 +2,7 @@
 //! merged blocks of both sides, extents of the odd ones. The table is written out; nothing in it
 //! comes from the code under test.
 
+use gapless_dtype::testkit::check_datatype;
 use gapless_layouts::{Case, Options, cases, documented_cases, families};
 
 /// Case, payload bytes, blocks sent, blocks received.
@@ -174,6 +175,22 @@ fn payloads_and_blocks_are_exact() {
             assert_eq!(layout.size(), payload, "{name}");
         }
     }
+}
+
+/// Every check of dtype's test kit, with one to three instances.
+#[test]
+fn short_ones_are_what_the_oracle_says() {
+    let several = cases("openmpi", Some(5)).unwrap();
+    let faces = ["face-x", "face-y", "face-z"].map(|name| cases(name, Some(12)).unwrap());
+    let all = all().into_iter().chain(several).chain(faces.concat());
+    let mut checked = 0;
+    for case in all.filter(|case| case.send.buffer_bytes.max(case.recv.buffer_bytes) <= 100_000) {
+        for side in [&case.send, &case.recv] {
+            (1..=3).for_each(|count| check_datatype(&side.datatype, count, 0x1a70 + count));
+        }
+        checked += 1;
+    }
+    assert!(checked > 25, "{checked}");
 }
 
 #[test]

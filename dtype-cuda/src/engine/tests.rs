@@ -3,7 +3,5 @@
 mod bench;
 mod gathered;
 mod hostile;
-#[cfg(feature = "opencl")]
-mod opencl;
 mod order;
 mod peers;

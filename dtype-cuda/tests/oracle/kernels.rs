@@ -10,6 +10,7 @@ use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::Typed;
 use gapless_kernels::{Direction, Family, Kernel, Width};
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,6 +121,57 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
     for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Transfer) {
         let ran = counts.of(&kernel.to_string());
         assert!(ran >= FLOOR, "{kernel} ran {ran} times");
+    }
+}
+
+/// Between memories of one layout, made twice as a receiver makes a sender's again, one lookup finds both sides, and one
+/// plan serves both.
+pub(crate) fn equal_layouts_share_a_lookup(gpu: &Gpu) {
+    const TEST: &str = "equal layouts";
+    let mut rng = rng(TEST);
+    let engine = gpu.engine_with(|_| ());
+    let (bench, mut seen) = (gpu.bench_of(&engine), BTreeSet::new());
+    for family in Family::ALL {
+        let mut again = rng.clone();
+        let made = [&mut rng, &mut again].map(|rng| directed(family, Width::W8, rng));
+        let [Some((one, count)), Some((two, _))] = made else { continue };
+        let [one, two] = [one, two].map(|datatype| Sample::of(&datatype, count).unwrap());
+        assert_ne!(one.layout.id(), two.layout.id());
+        let (from, to) =
+            (Buffer::new(&*gpu.memory, one.span()), Buffer::new(&*gpu.memory, one.span()));
+        let [from, to] = [(from.region(), &one), (to.region(), &two)].map(|(region, side)| {
+            Typed::new(region, side.low().unsigned_abs(), &side.layout, count).unwrap()
+        });
+        let plans = engine.plans().entries;
+        for part in [0..one.size(), 8..one.size() - 8] {
+            for launched in engine.transfer_launches(&from, &to, part.clone()).unwrap() {
+                let by = launched.kernel.family;
+                assert!(by.is_same() || by == Family::Copy, "{family:?}: {by:?}");
+                seen.insert(format!("{by:?}"));
+            }
+            let moved = bench.transfer(&one, &two, &part, (0, 8), &mut rng);
+            moved.unwrap_or_else(|what| fail(TEST, &what));
+        }
+        assert!(engine.plans().entries <= plans + 1, "{family:?}: a plan for both");
+    }
+    assert!(seen.len() >= 5, "{seen:?}");
+}
+
+/// A transposed matrix goes to one of another pitch, or of its own, row by row.
+pub(crate) fn transposed_matrices_change_their_pitch(gpu: &Gpu) {
+    const TEST: &str = "pitches";
+    let (mut rng, bench) = (rng(TEST), gpu.bench());
+    let transposed = |pitch: i64| {
+        let column = Datatype::vector(100, 1, pitch, &Primitive::Double.into()).unwrap();
+        let column = Datatype::resized(0, 8, &column).unwrap();
+        Sample::of(&Datatype::contiguous(100, &column).unwrap(), 1).unwrap()
+    };
+    for pitches in [[101, 130], [100, 100], [110, 100]] {
+        let [one, other] = pitches.map(transposed);
+        for part in [0..one.size(), 0..one.size() - 8] {
+            let moved = bench.transfer(&one, &other, &part, (8, 8), &mut rng);
+            moved.unwrap_or_else(|what| fail(TEST, &what));
+        }
     }
 }
 

@@ -59,6 +59,8 @@ macro_rules! stamp_gpus {
         crate::suite::stamp!($open:
             kernels::every_kernel_runs,
             kernels::every_pair_of_families_transfers,
+            kernels::equal_layouts_share_a_lookup,
+            kernels::transposed_matrices_change_their_pitch,
             kernels::long_contiguous_spans_move,
             kernels::budgets_are_kept,
             batch::batches_are_their_requests,
