@@ -10,13 +10,15 @@
 #[allow(unsafe_code, reason = "copies between arenas that live as long as the process")]
 mod bench;
 mod library;
+mod pass;
 mod rank;
 mod setting;
 mod show;
 mod sizes;
 
 pub use super::memory::{Budget, Ends, LINE, Pinned, Places, Source, Where};
-pub use library::{MeasureError, Measuring, Party, Trial, TrialStep, figures};
+pub use library::{MeasureError, Party, Trial, TrialStep};
+pub use pass::Effort;
 pub use setting::Setting;
 
 use super::explain::bytes;

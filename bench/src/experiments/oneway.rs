@@ -5,7 +5,7 @@
 //! of this program measure, which agree on nothing but their command line.
 
 use clap::ValueEnum;
-use gapless_cli::pingpong::{Measuring, Pinned, figures};
+use gapless_cli::pingpong::{Budget, Effort, Ends, Party, Pinned, Setting, Source, Trial, TrialStep};
 use gapless::{Config, Protocol, World};
 use gapless_layouts::Case;
 use gapless_report::{PlotError, Report, Row, Series, lines};
@@ -173,18 +173,23 @@ impl Experiment for OneWay {
     fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
         let way: String = rank.part()?;
         let way = OnewayMode::from_str(&way, false).map_err(Failure::Job)?;
-        let cases = cases(options, common, way)?;
-        let measuring = Measuring {
-            allocated: way.allocated(),
-            seconds: common.seconds(),
-            iterations: common.quick.then_some(3),
-            seed: common.seed,
-        };
+        let effort = Effort::full(common.seconds(), common.quick.then_some(3));
+        let (ends, setting) = (Ends::HOST, Setting::default());
+        let source = if way.allocated() { Source::Alloc } else { Source::Heap };
+        let trial = |case| Trial { case, ends, source, setting, effort };
+        let trials: Vec<Trial> = cases(options, common, way)?.into_iter().map(trial).collect();
         // The world's threads, if it starts any, go where the system likes; this one does the work.
-        let config = Config { force: way.forced(), ..Config::default() };
-        let world = World::builder().config(config).init()?;
-        let pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
-        let rows = figures(&world, &cases, &measuring)?;
+        let config = || Config { force: way.forced(), ..Config::default() };
+        let mut party = Party::join(&|| World::builder().config(config()), &[ends], Budget::default())?;
+        let pinned = Pinned::to(usize::try_from(party.rank()).unwrap_or(0));
+        let mut rows = Vec::new();
+        party.measure(&trials, common.seed, &mut |step| {
+            if let TrialStep::Row(_, row) = step {
+                rows.push(*row);
+            }
+        })?;
+        let leads = party.rank() == 0;
+        party.leave()?;
         let carried = |row: &Row| way.forced().is_none_or(|protocol| protocol.name() == row.protocol);
         let rows: Vec<Row> = rows
             .into_iter()
@@ -192,7 +197,7 @@ impl Experiment for OneWay {
             .map(|row| Row { case: format!("{} ({})", row.case, way.name()), ..row })
             .map(|row| row.with("asked", way.name()).with("processor", pinned.processor()))
             .collect();
-        rank.finalize(world, &rows)
+        if leads { rank.leave(&rows) } else { Ok(()) }
     }
 
     /// One picture of what is chosen by itself, and one for each layout of all protocols.

@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use gapless::Protocol;
-use gapless_cli::pingpong::{Budget, Ends, Setting, Source, Trial, Where};
+use gapless_cli::pingpong::{Budget, Effort, Ends, Setting, Source, Trial, Where};
 use gapless_layouts::{Case, cases, default_set, papers};
 
 use super::marks::MarkKind;
@@ -242,7 +242,8 @@ impl MessageItem {
     /// As [`Shape::case`].
     pub fn trial(&self, seconds: f64) -> Result<Trial, Failure> {
         let MessageItem { shape, size, ends, source, setting, pinned, .. } = *self;
-        Ok(Trial { case: shape.case(size)?, ends, source, setting, pinned, seconds })
+        let effort = Effort::messages(seconds, pinned);
+        Ok(Trial { case: shape.case(size)?, ends, source, setting, effort })
     }
 
     /// What it is, before its datatypes are made.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gapless::World;
 use gapless_cli::pingpong::{Ends, Party, Trial, TrialStep, Where};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
@@ -144,8 +145,11 @@ pub(crate) fn run(
     let mut ends: Vec<Ends> = items.iter().map(|item| item.ends).collect();
     ends.sort_unstable();
     ends.dedup();
-    let only = pair.tcp.then_some("tcp");
-    let mut party = Party::join_by(only, &ends, pair.budget)?;
+    let builder = || match pair.tcp {
+        true => World::builder().only(["tcp"]),
+        false => World::builder(),
+    };
+    let mut party = Party::join(&builder, &ends, pair.budget)?;
     let rank = party.rank();
     let open = || File::options().append(true).create(true).open(file);
     let mut out = (rank == 0).then(open).transpose().map_err(Failure::io("open", file))?;

@@ -1,21 +1,19 @@
 //! One of the two processes: joins, agrees on the arenas' size, then measures or echoes.
 
 use super::Pingpong;
-use super::bench::{Bench, Plain, RunSpec, Subject};
+use super::bench::{Bench, RunSpec};
+use super::pass::{Effort, Pass};
 use super::setting::Setting;
-use super::show::{PingpongResults, Shown};
+use super::show::PingpongResults;
 use super::sizes::Sizes;
 use crate::failure::Failure;
 use crate::job;
 use crate::memory::{Budget, Devices, Ends, Source};
 use crate::selection::Chosen;
 use crate::{Worlds, complain};
-use gapless::Communicator;
 use gapless::World;
 use gapless_layouts::Case;
-use gapless_report::Summary;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::collections::HashMap;
 use std::process::ExitCode;
 
 const SIZES: i32 = 4;
@@ -66,7 +64,7 @@ fn sources(options: &Pingpong) -> &'static [Source] {
     if only_devices { &all[..1] } else { all }
 }
 
-pub(super) fn echo(
+fn echo(
     options: &Pingpong,
     cases: &[Case],
     world: &World,
@@ -103,7 +101,7 @@ pub(super) fn lead<'a>(
     sizes: &Sizes,
 ) -> Result<Bench<'a>, Failure> {
     (spec.arena_bytes, spec.wanted_bytes) = (sizes.arena_bytes, sizes.wanted_bytes());
-    announce(world.comm(), sizes)?;
+    world.comm().send(&[spec.arena_bytes, spec.wanted_bytes], 1, SIZES)?;
     Bench::new(world, devices, spec)
 }
 
@@ -134,39 +132,6 @@ fn lead_all<'a>(
     if let Ok(style) = style {
         progress.set_style(style);
     }
-    let mut each = |at: Progress<'_>| match at {
-        Progress::Before(case) => {
-            progress.set_message(case.name.clone());
-            Ok(())
-        }
-        Progress::After(shown) => {
-            progress.inc(1);
-            progress.suspend(|| outcome.add(*shown))
-        }
-    };
-    measure(options, cases, &|index| possible[index], &sizes, (world, devices), &mut each)?;
-    progress.finish_and_clear();
-    Ok(outcome)
-}
-
-/// How far it has come.
-pub(super) enum Progress<'a> {
-    /// This case comes next.
-    Before(&'a Case),
-    /// What a case came to.
-    After(Box<Shown>),
-}
-
-/// Measures the cases that `is_possible`, by their places in the list, in one pass for each source of memory. `each` hears
-/// how it goes.
-pub(super) fn measure(
-    options: &Pingpong,
-    cases: &[Case],
-    is_possible: &dyn Fn(usize) -> bool,
-    sizes: &Sizes,
-    (world, devices): (&World, &mut Devices),
-    each: &mut dyn FnMut(Progress<'_>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
     let settings = vec![options.setting(); cases.len()];
     for &source in sources(options) {
         let passes = if source.is_to_size() {
@@ -174,89 +139,24 @@ pub(super) fn measure(
             let each = cases.iter().enumerate();
             each.map(|(at, case)| (Sizes::to_size(case), at..at + 1)).collect()
         } else {
-            vec![(*sizes, 0..cases.len())]
+            vec![(sizes, 0..cases.len())]
         };
         for (sizes, those) in passes {
             let spec = options.spec(cases, &settings, source);
-            let mine = those.filter(|&index| is_possible(index));
-            let sizes = if mine.clone().next().is_some() { sizes } else { Sizes::NOTHING };
-            let bench = lead(world, devices, spec, &sizes)?;
-            let mut pass = Pass { options, bench, source, references: HashMap::new() };
+            let mut mine = those.filter(|&index| possible[index]).peekable();
+            let sizes = if mine.peek().is_some() { sizes } else { Sizes::NOTHING };
+            let mut pass = Pass::lead(world, devices, spec, &sizes)?;
             for index in mine {
-                each(Progress::Before(&cases[index]))?;
-                each(Progress::After(Box::new(pass.measure(index, &cases[index])?)))?;
+                progress.set_message(cases[index].name.clone());
+                let shown = pass.measure(index, Effort::full(options.time, options.iterations))?;
+                progress.inc(1);
+                progress.suspend(|| outcome.add(shown))?;
             }
-            pass.bench.dismiss()?;
+            pass.dismiss()?;
         }
     }
-    Ok(())
-}
-
-fn announce(comm: &Communicator, sizes: &Sizes) -> Result<(), Failure> {
-    comm.send(&[sizes.arena_bytes, sizes.wanted_bytes()], 1, SIZES)?;
-    Ok(())
-}
-
-/// Figures of the same payload without gaps.
-#[derive(Clone, Debug)]
-struct Reference {
-    plain: Vec<Plain>,
-    contiguous: Summary,
-}
-
-/// All cases with arenas from one source.
-struct Pass<'a> {
-    options: &'a Pingpong,
-    bench: Bench<'a>,
-    source: Source,
-    references: HashMap<u64, Reference>,
-}
-
-impl Pass<'_> {
-    fn measure(&mut self, index: usize, case: &Case) -> Result<Shown, Failure> {
-        let (seconds, iterations) = (self.options.time, self.options.iterations);
-        let prepared = self.bench.prepare(Subject::Case(index))?;
-        let (protocols, verdict) = self.bench.verify(&prepared)?;
-        let before = self.bench.counts(protocols)?;
-        let rotating = self.bench.time(&prepared, false, seconds * 0.5, iterations)?;
-        let counts = [before, self.bench.counts(protocols)?];
-        // To size, the buffers are the same every time anyway.
-        let resident = match self.source.is_to_size() {
-            true => None,
-            false => Some(self.bench.time(&prepared, true, seconds * 0.1, iterations)?),
-        };
-        let reference = self.reference(case.payload_bytes)?;
-        Ok(Shown {
-            name: case.name.clone(),
-            source: self.source,
-            ends: self.options.space,
-            protocols,
-            payload_bytes: case.payload_bytes,
-            blocks: prepared.send.layout.blocks_of(case.send.count).unwrap_or(u64::MAX),
-            rotating,
-            resident,
-            plain: reference.plain,
-            contiguous: Some(reference.contiguous),
-            verdict,
-            counts,
-            rotation_bytes: prepared.send.places.reached_bytes()
-                + prepared.recv.places.reached_bytes(),
-        })
-    }
-
-    /// Plain copies and a contiguous message of this many bytes, measured once each.
-    fn reference(&mut self, payload_bytes: u64) -> Result<Reference, Failure> {
-        if let Some(known) = self.references.get(&payload_bytes) {
-            return Ok(known.clone());
-        }
-        let (seconds, iterations) = (self.options.time, self.options.iterations);
-        let prepared = self.bench.prepare(Subject::Contiguous(payload_bytes))?;
-        let contiguous = self.bench.time(&prepared, false, seconds * 0.3, iterations)?;
-        let plain = self.bench.plain(&prepared, false, seconds * 0.1)?;
-        let reference = Reference { plain, contiguous };
-        self.references.insert(payload_bytes, reference.clone());
-        Ok(reference)
-    }
+    progress.finish_and_clear();
+    Ok(outcome)
 }
 
 impl Pingpong {
