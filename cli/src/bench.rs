@@ -24,6 +24,7 @@ mod mixture;
 mod onesided;
 mod pair;
 mod pairs;
+mod rank;
 mod reductions;
 mod show;
 mod sizes;

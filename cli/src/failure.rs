@@ -10,7 +10,7 @@ use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
 use gapless_layouts::text::TextError;
 use gapless_mem::DeviceError;
-use gapless_report::{FileError, NoSamples};
+use gapless_report::{Bytes, FileError, NoSamples};
 use std::io;
 use thiserror::Error as ThisError;
 
@@ -86,6 +86,12 @@ fn failed(rank: u32, end: End, because: Option<u32>) -> String {
 }
 
 impl Failure {
+    /// More bytes than there are.
+    pub(super) fn too_big(case: &str, needed: u64, available: u64) -> Failure {
+        let [needed, available] = [needed, available].map(|bytes| Bytes(bytes).to_string());
+        Failure::TooBig { case: case.to_owned(), needed, available }
+    }
+
     /// 2 for what the user can put right by calling differently.
     pub(super) fn exit_code(&self) -> u8 {
         match self {

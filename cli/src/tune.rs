@@ -17,6 +17,7 @@ mod found;
 mod host;
 mod hyperq;
 mod link;
+mod parts;
 
 use super::failure::Failure;
 use super::load::Load;
@@ -216,18 +217,18 @@ fn report(found: &TunedNumbers, target: Option<&Path>, force: bool) -> Result<()
         return Err(Failure::Implausible { why });
     }
     why.iter().for_each(|doubt| complain(doubt));
-    match target {
-        None => say(&text),
-        Some(path) => {
-            if let Err(error) = write_atomically(path, text.as_bytes()) {
-                // What took long to measure is not lost.
-                say(&text)?;
-                return Err(error.into());
-            }
-            let table = found.table(terminal_columns());
-            say(&format!("{table}\nwritten to {}\n", path.display()))
-        }
+    write_or_say(target, &text, &found.table(terminal_columns()))
+}
+
+/// Writes the text to the file, and says so after `shown`; says the text if there is no file.
+fn write_or_say(target: Option<&Path>, text: &str, shown: &str) -> Result<(), Failure> {
+    let Some(path) = target else { return say(text) };
+    if let Err(error) = write_atomically(path, text.as_bytes()) {
+        // What took long to measure is not lost.
+        say(text)?;
+        return Err(error.into());
     }
+    say(&format!("{shown}\nwritten to {}\n", path.display()))
 }
 
 /// What was measured, when and where.

@@ -9,20 +9,18 @@ use super::pairs::place_of;
 use super::reductions::{self, Elements};
 use super::show::{BenchOutput, Column, Figure, median};
 use super::sizes::Sizes;
-use super::{BenchMemory, Coll, Common, mixture};
+use super::{BenchMemory, Coll, Common, mixture, rank};
 use crate::Worlds;
 use crate::collectives::{Bench, CallTimes, CollectiveWork, Form, different};
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Budget, Devices, Ends, Pinned, Where, available};
-use crate::pingpong::Setting;
+use crate::memory::{Budget, Devices, Ends};
 use crate::run::start_again;
 use crate::spaces;
 use gapless::{ReduceOp, World};
 use gapless_coll::{Algorithm, NameError, Operation};
 use gapless_dtype::Primitive;
 use gapless_layouts::Case;
-use gapless_report::Bytes;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -70,19 +68,12 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
         };
         return job::refuse(world, why);
     }
-    // A processor each, so that no figure contains a migration; devices' drivers have threads of their own.
-    let alone = !ends.involve_device() && world.size() <= super::processors();
-    let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
-    let result = match &task {
-        None => mixture::measure(coll, &world),
+    rank::run(world, ends, |world| match &task {
+        None => mixture::measure(coll, world),
         Some(task) => match &task.series {
-            Some(series) => task.move_blocks(coll, series, &world, &mut devices),
-            None => task.measure(coll, &world, &mut devices),
+            Some(series) => task.move_blocks(coll, series, world, &mut devices),
+            None => task.measure(coll, world, &mut devices),
         },
-    };
-    Ok(match job::leave(world, result)? {
-        Some(()) => ExitCode::SUCCESS,
-        None => ExitCode::FAILURE,
     })
 }
 
@@ -213,21 +204,19 @@ impl Task {
         Err(Failure::BadOption { option: "--algorithm", value: algorithm.to_string(), why })
     }
 
+    /// What it does with so many bytes, in messages.
+    fn named(&self, work: &CollectiveWork) -> String {
+        format!("{} of {} B", self.operation, work.bytes())
+    }
+
     fn measure(&self, coll: &Coll, world: &World, devices: &mut Devices) -> Result<(), Failure> {
         let common = &coll.common;
         self.possible(world.size())?;
-        // All ranks know the same; rank 0 says so.
-        let free = if world.rank() == 0 { available([Where::Host], devices)? } else { u64::MAX };
         for work in &self.works {
             let needed = work.arena_bytes(world.size() as usize);
-            if needed > free {
-                let case = format!("{} of {} B", self.operation, work.bytes());
-                let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
-                return Err(Failure::TooBig { case, needed, available });
-            }
+            rank::has_room(world, devices, Ends::HOST, (&self.named(work), needed))?;
         }
-        let setting = Setting { force: coll.protocol, ..Setting::default() };
-        world.set_config(setting.over(world.config()?))?;
+        rank::force(world, coll.protocol)?;
         let mut bench = Bench::new(world)?.form(coll.form);
         let name = format!("coll {}", self.operation);
         let second = if coll.form == Form::Overlap { Column::OVERLAP } else { Column::LAST };
@@ -238,12 +227,7 @@ impl Task {
         output.series(None)?;
         for work in &self.works {
             if !bench.check(work, self.algorithm)? {
-                if world.rank() != 0 {
-                    // Rank 0 says so.
-                    return Ok(());
-                }
-                let first = format!("{} of {} B", self.operation, work.bytes());
-                return Err(Failure::WrongBytes { cases: 1, all: 1, first });
+                return rank::wrong(world, self.named(work));
             }
             let calls = self.calls(common, world, &mut bench, work)?;
             let about = (self.operation.to_string(), work.bytes(), "host".to_owned());
@@ -273,28 +257,14 @@ impl Task {
         let (common, ranks) = (&coll.common, world.size());
         let ends = coll.space.unwrap_or(Ends::HOST);
         let source = coll.memory.unwrap_or(BenchMemory::Alloc).source();
-        let mut arena = 0;
-        for case in series.iter().flat_map(|series| &series.cases) {
-            let len = blocks::arena_bytes(case, self.operation, ranks)?;
-            let needed = len.saturating_mul(2).saturating_mul(u64::from(ranks));
-            // All ranks know the same; rank 0 says so.
-            let free = if world.rank() == 0 { available(ends.0, devices)? } else { u64::MAX };
-            if needed > free {
-                let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
-                return Err(Failure::TooBig { case: case.name.clone(), needed, available });
-            }
-            arena = arena.max(len);
-        }
-        let setting = Setting { force: coll.protocol, ..Setting::default() };
-        world.set_config(setting.over(world.config()?))?;
+        let len = |case: &Case| blocks::arena_bytes(case, self.operation, ranks);
+        let arena = rank::arena(world, devices, ends, series, len)?;
+        rank::force(world, coll.protocol)?;
         let comm = Bench::new(world)?.communicator(self.algorithm)?;
         let name = format!("coll {}", self.operation);
         let columns = (Column::MICROSECONDS, Some(Column::LAST));
         let mut output = BenchOutput::new(common, world.rank() == 0, &name, columns);
-        let memory = match ends.0.iter().all(|place| place.is_device()) {
-            true => ends.to_string(),
-            false => format!("{ends} ({})", source.name()),
-        };
+        let memory = rank::memory(ends, source);
         output.begin(&format!("{ranks} ranks, memory {memory}, µs on average over the ranks"))?;
         let place = (place_of(ends, world.rank(), ranks), source);
         let task = blocks::Task { operation: self.operation, comm, op: self.op };
@@ -302,13 +272,8 @@ impl Task {
         for one in series {
             output.series(one.layout.as_deref())?;
             for case in &one.cases {
-                if let Some((rank, wrong)) = all.verify(case)? {
-                    if world.rank() != 0 {
-                        // Rank 0 says so.
-                        return Ok(());
-                    }
-                    let first = format!("{}, at rank {rank}: {wrong}", case.name);
-                    return Err(Failure::WrongBytes { cases: 1, all: 1, first });
+                if let Some((at, wrong)) = all.verify(case)? {
+                    return rank::wrong(world, format!("{}, at rank {at}: {wrong}", case.name));
                 }
                 let calls = all.time(case, common.plan())?;
                 let about = (case.name.clone(), case.payload_bytes, ends.to_string());

@@ -1,7 +1,7 @@
 //! `gapless bench coll mixture`: different short collectives in turn.
 
-use super::Coll;
 use super::show::{BenchOutput, Column, Figure};
+use super::{Coll, rank};
 use crate::collectives::{Form, Mixture};
 use crate::failure::Failure;
 use gapless::World;
@@ -43,11 +43,7 @@ pub(super) fn measure(coll: &Coll, world: &World) -> Result<(), Failure> {
     output.begin(&format!("{ranks} ranks, memory host, µs of {}", Mixture::WHAT))?;
     output.series(None)?;
     if !all.check()? {
-        if world.rank() != 0 {
-            // Rank 0 says so.
-            return Ok(());
-        }
-        return Err(Failure::WrongBytes { cases: 1, all: 1, first: Mixture::WHAT.to_owned() });
+        return rank::wrong(world, Mixture::WHAT.to_owned());
     }
     let few = |count: u64| u32::try_from(count).unwrap_or(u32::MAX).max(1);
     let times = plan.iterations.map_or(Mixture::TIMES, few);

@@ -3,15 +3,14 @@
 //!
 //! What an operation leaves behind is compared before anything is timed.
 
-use super::OneSided;
 use super::show::{BenchOutput, Column, Figure};
 use super::sizes::Sizes;
+use super::{OneSided, rank};
 use crate::Worlds;
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Budget, Devices, Pinned, Where, available};
+use crate::memory::{self, Budget, Devices};
 use gapless::{Error, OwnedBuffer, ReduceOp, Window, WindowRequest, World};
-use gapless_report::Bytes;
 use std::process::ExitCode;
 
 /// Bytes of a number.
@@ -93,13 +92,8 @@ pub(super) fn run(
         let ranks = world.size();
         return job::refuse(world, Failure::NotTwo { ranks });
     }
-    let alone = world.size() <= super::processors();
-    let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
-    let result = measure(options, call, sizes, &world, &mut devices);
-    Ok(match job::leave(world, result)? {
-        Some(()) => ExitCode::SUCCESS,
-        None => ExitCode::FAILURE,
-    })
+    let host = memory::Ends::HOST;
+    rank::run(world, host, |world| measure(options, call, sizes, world, &mut devices))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "at most 65,536")]
@@ -112,14 +106,8 @@ fn measure(
 ) -> Result<(), Failure> {
     let window = options.window.unwrap_or(1);
     let most = sizes.iter().copied().max().unwrap_or(NUMBER);
-    // Rank 0 says so.
-    if world.rank() == 0 {
-        let (needed, free) = (call.needed(most, window), available([Where::Host], devices)?);
-        if needed > free {
-            let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
-            return Err(Failure::TooBig { case: call.name().to_owned(), needed, available });
-        }
-    }
+    let needed = call.needed(most, window);
+    rank::has_room(world, devices, memory::Ends::HOST, (call.name(), needed))?;
     let column = match options.window {
         Some(_) => Column::BANDWIDTH,
         None => Column::MICROSECONDS,

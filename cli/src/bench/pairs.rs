@@ -1,15 +1,14 @@
 //! The tests of messages between pairs of ranks, size by size.
 
-use super::Windowed;
 use super::messages::Series;
 use super::pair::{PairEnd, Pattern, Prepared};
 use super::show::{BenchOutput, Column, Figure};
 use super::timing::Timing;
+use super::{Windowed, rank};
 use crate::Worlds;
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Budget, Devices, Ends, Pinned, Where, available};
-use crate::pingpong::Setting;
+use crate::memory::{Budget, Devices, Ends, Where};
 use gapless::World;
 use gapless_layouts::Case;
 use gapless_report::Bytes;
@@ -92,14 +91,7 @@ pub(super) fn run(
         };
         return job::refuse(world, why);
     }
-    // A processor each, so that no figure contains a migration; devices' drivers have threads of their own.
-    let alone = !ends.involve_device() && size <= super::processors();
-    let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
-    let result = measure(options, kind, series, &world, &mut devices);
-    Ok(match job::leave(world, result)? {
-        Some(()) => ExitCode::SUCCESS,
-        None => ExitCode::FAILURE,
-    })
+    rank::run(world, ends, |world| measure(options, kind, series, world, &mut devices))
 }
 
 /// Where a rank's messages lie: the first half's in the first place.
@@ -117,28 +109,14 @@ fn measure(
     let (message, ranks) = (&options.message, world.size());
     let bytes_max = options.buffers;
     let prepare = |case: &Case| Prepared::new(case, options.window, bytes_max);
-    let mut arena = 0;
-    for case in series.iter().flat_map(|series| &series.cases) {
-        let (_, len) = prepare(case)?;
-        // All ranks know the same; rank 0 says so.
-        let needed = len.saturating_mul(2).saturating_mul(u64::from(ranks));
-        let free = if world.rank() == 0 { available(message.space.0, devices)? } else { u64::MAX };
-        if needed > free {
-            let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
-            return Err(Failure::TooBig { case: case.name.clone(), needed, available });
-        }
-        arena = arena.max(len);
-    }
-    let setting = Setting { force: message.protocol, ..Setting::default() };
-    world.set_config(setting.over(world.config()?))?;
+    let len = |case: &Case| Ok(prepare(case)?.1);
+    let arena = rank::arena(world, devices, message.space, series, len)?;
+    rank::force(world, message.protocol)?;
     let place = (place_of(message.space, world.rank(), ranks), message.memory.source());
     let mut output =
         BenchOutput::new(&message.common, world.rank() == 0, kind.name(), kind.columns())
             .asks_for(message.protocol);
-    let memory = match message.space.0.iter().all(|place| place.is_device()) {
-        true => message.space.to_string(),
-        false => format!("{} ({})", message.space, message.memory.source().name()),
-    };
+    let memory = rank::memory(message.space, message.memory.source());
     let mut about = format!("{ranks} ranks, memory {memory}");
     if kind.has_window() {
         about += &format!(", window {} (in {} at most)", options.window, Bytes(bytes_max));
@@ -152,13 +130,8 @@ fn measure(
         for case in &one.cases {
             let (prepared, _) = prepare(case)?;
             let (protocol, wrong) = end.verify(&prepared)?;
-            if let Some((rank, wrong)) = wrong {
-                if world.rank() != 0 {
-                    // Rank 0 says so.
-                    return Ok(());
-                }
-                let first = format!("{}, at rank {rank}: {wrong}", case.name);
-                return Err(Failure::WrongBytes { cases: 1, all: 1, first });
+            if let Some((at, wrong)) = wrong {
+                return rank::wrong(world, format!("{}, at rank {at}: {wrong}", case.name));
             }
             let timing = end.time(&prepared, &plan)?;
             let hidden = match kind {

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::memory::{Budget, Devices, Ends, LINE, available};
 use gapless_layouts::Case;
-use gapless_report::{Bytes, last_level_cache_bytes};
+use gapless_report::last_level_cache_bytes;
 
 /// What the host's last-level cache is taken to be where the kernel does not tell.
 const CACHE_BYTES_ASSUMED: u64 = 32 << 20;
@@ -50,14 +50,9 @@ impl Sizes {
         let needed = |case: &Case| span(case).next_multiple_of(ARENA_STEP).saturating_mul(ARENAS);
         let (possible, too_big): (Vec<_>, Vec<_>) =
             cases.iter().enumerate().partition(|(_, case)| needed(case) <= available);
-        let refused = too_big.into_iter().map(|(index, case)| {
-            let failure = Failure::TooBig {
-                case: case.name.clone(),
-                needed: Bytes(needed(case)).to_string(),
-                available: Bytes(available).to_string(),
-            };
-            (index, failure)
-        });
+        let refused = too_big
+            .into_iter()
+            .map(|(index, case)| (index, Failure::too_big(&case.name, needed(case), available)));
         let mut refused: Vec<(usize, Failure)> = refused.collect();
         if possible.is_empty() && !refused.is_empty() {
             return Err(refused.swap_remove(0).1);

@@ -5,18 +5,16 @@
 //! file, which the tuner puts together.
 
 use super::clock::settled;
-use super::heading;
+use super::{heading, parts, write_or_say};
 use crate::collectives::{Bench, CollectiveWork, Effort, Timed, different};
 use crate::failure::Failure;
-use crate::run::start_ours;
 use crate::{Worlds, complain, say};
-use gapless::launch::Job;
 use gapless::tuning::coll::{self, Rule, Table};
 use gapless_coll::{Algorithm, Method, Operation};
 use gapless_pml::Tuning;
 use gapless_report::{Align, Bytes, Table as Columns, Time, terminal_columns, write_atomically};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Lengths that are measured, in bytes.
@@ -80,27 +78,14 @@ pub(super) fn run(budget: f64, target: Option<&Path>, force: bool) -> Result<Exi
     if processors < 2 {
         complain("there is one processor: ranks take turns, and the times show it");
     }
-    let folder = Scratch::new("--coll")?;
     let mut rules = Vec::new();
-    for n in &sizes {
-        let part = folder.path().join(format!("{n}.toml"));
-        let mut output = OsString::from("--part=");
-        output.push(&part);
-        let seconds = budget / sizes.len() as f64;
-        let mut arguments: Vec<OsString> = vec!["tune".into(), "--coll".into(), "--as-rank".into()];
-        arguments.extend(force.then(|| "--force".into()));
-        arguments.extend(["--budget".into(), seconds.to_string().into(), output]);
-        let code = start_ours(&Job {
-            ranks: *n,
-            program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
-            arguments,
-            environment: Vec::new(),
-            prefix: false,
-        })?;
-        if code != ExitCode::SUCCESS {
-            return Ok(code);
-        }
-        rules.extend(coll::read(&part).map_err(gapless::Error::from)?);
+    let more: Vec<OsString> = force.then(|| "--force".into()).into_iter().collect();
+    let code = parts::run("--coll", &sizes, budget, &more, |part| {
+        rules.extend(coll::read(part).map_err(gapless::Error::from)?);
+        Ok(())
+    })?;
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
     }
     let rest = "What has no rule here goes by the built-in ones.";
     // What is known of copies on one GPU stays.
@@ -112,44 +97,7 @@ pub(super) fn run(budget: f64, target: Option<&Path>, force: bool) -> Result<Exi
     };
     let heading = heading("The rules of collectives", rest);
     let text = format!("{heading}{}{hyperq}", coll::write(&rules));
-    match target {
-        None => say(&text)?,
-        Some(path) => {
-            if let Err(error) = write_atomically(path, text.as_bytes()) {
-                // What took long to measure is not lost.
-                say(&text)?;
-                return Err(error.into());
-            }
-            say(&format!("\nwritten to {}\n", path.display()))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A folder for what ranks leave, removed in the end.
-pub(super) struct Scratch(PathBuf);
-
-impl Scratch {
-    /// For what an option asks for.
-    pub(super) fn new(option: &'static str) -> Result<Self, Failure> {
-        let path = std::env::temp_dir().join(format!("gapless-tune-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|error| Failure::BadOption {
-            option,
-            value: String::new(),
-            why: format!("cannot make the folder {}: {error}", path.display()),
-        })?;
-        Ok(Self(path))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    write_or_say(target, &text, "").map(|()| ExitCode::SUCCESS)
 }
 
 /// What a rank of such a job does.

@@ -8,16 +8,13 @@
 //! number in further rounds, and the quicker is kept. Rank 0 leaves its entries in a file, which the tuner puts
 //! together.
 
-use super::heading;
+use super::{heading, parts, write_or_say};
 use crate::failure::Failure;
-use crate::run::start_ours;
-use crate::{Worlds, complain, say};
-use gapless::launch::Job;
+use crate::{Worlds, complain};
 use gapless::tuning::coll::{self, Entry, Gpu, HyperQStep, Mode, Rule, Settings, Table};
 use gapless::{Communicator, DeviceBuf, Equivalence, Layout, ReduceOp, Space, World};
 use gapless_pml::Tuning;
 use gapless_report::write_atomically;
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -72,51 +69,21 @@ pub(super) fn run(
             "there are fewer processors than processes: they take turns, and the times show it",
         );
     }
-    let folder = super::coll::Scratch::new("--hyperq")?;
-    for n in &processes {
-        let part = folder.path().join(format!("{n}.toml"));
-        let mut output = OsString::from("--part=");
-        output.push(&part);
-        let seconds = budget / processes.len() as f64;
-        let code = start_ours(&Job {
-            ranks: *n,
-            program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
-            arguments: vec![
-                "tune".into(),
-                "--hyperq".into(),
-                "--as-rank".into(),
-                "--budget".into(),
-                seconds.to_string().into(),
-                "--gpu".into(),
-                options.gpu.to_string().into(),
-                output,
-            ],
-            environment: Vec::new(),
-            prefix: false,
-        })?;
-        if code != ExitCode::SUCCESS {
-            return Ok(code);
-        }
-        for gpu in known(&part)?.1.table.gpus {
+    let more = ["--gpu".into(), options.gpu.to_string().into()];
+    let code = parts::run("--hyperq", &processes, budget, &more, |part| {
+        for gpu in known(part)?.1.table.gpus {
             merge(&mut settings, gpu);
         }
+        Ok(())
+    })?;
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
     }
     let rest = "Copies of collectives on one GPU, and the rules.";
     let text = heading("The table of collectives", rest)
         + &coll::write(&rules)
         + &coll::write_hyperq(&settings);
-    match target {
-        None => say(&text)?,
-        Some(path) => {
-            if let Err(error) = write_atomically(path, text.as_bytes()) {
-                // What took long to measure is not lost.
-                say(&text)?;
-                return Err(error.into());
-            }
-            say(&format!("\nwritten to {}\n", path.display()))?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    write_or_say(target, &text, "").map(|()| ExitCode::SUCCESS)
 }
 
 /// What a file has.
