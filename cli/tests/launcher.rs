@@ -3,7 +3,8 @@
 mod common;
 
 use common::{closed_port, finish, gapless, ranks, text};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Jobs that are not ended sleep for ten times as long.
@@ -111,59 +112,51 @@ fn what_ignores_the_polite_signal_is_killed_with_its_children() {
     assert!(begin.elapsed() < SOON);
 }
 
+/// Two ranks of a script, once both have said that they are ready, and what they say later.
+fn two_ready(script: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut command = gapless();
+    command.args(["run", "-n", "2", "sh", "-c", script]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    for _ in 0..2 {
+        out.read_line(&mut line).unwrap();
+    }
+    assert_eq!(line, "ready\nready\n");
+    (child, out)
+}
+
 #[test]
 fn signals_are_passed_on() {
-    let mut command = gapless();
     // It ends by itself, too, so that this fails instead of waiting for ever.
     let script =
         "trap 'echo got it; exit 0' USR1; echo ready; for i in $(seq 4000); do sleep 0.02; done";
-    command.args(["run", "-n", "2", "sh", "-c", script]).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    for _ in 0..2 {
-        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    }
-    assert_eq!(line, "ready\nready\n");
+    let (mut child, mut out) = two_ready(script);
     send(child.id(), "USR1");
     let mut rest = String::new();
-    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
+    out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "got it\ngot it\n");
     assert!(child.wait().unwrap().success());
 }
 
 #[test]
 fn a_terminated_launcher_terminates_its_job() {
-    let mut command = gapless();
-    command.args(["run", "-n", "2", "sh", "-c", "echo ready; exec sleep 1000"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    for _ in 0..2 {
-        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    }
+    let (mut child, mut out) = two_ready("echo ready; exec sleep 1000");
     send(child.id(), "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     // Their output ends with them.
     let mut rest = String::new();
-    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
+    out.read_to_string(&mut rest).unwrap();
 }
 
 #[test]
 fn a_killed_launcher_leaves_nobody_behind() {
-    let mut command = gapless();
-    command.args(["run", "-n", "2", "sh", "-c", "echo ready; exec sleep 1000"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    for _ in 0..2 {
-        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    }
+    let (mut child, mut out) = two_ready("echo ready; exec sleep 1000");
     child.kill().unwrap();
     child.wait().unwrap();
     // The pipe ends when the last of them has.
     let mut rest = String::new();
-    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
+    out.read_to_string(&mut rest).unwrap();
 }
 
 fn send(pid: u32, signal: &str) {
