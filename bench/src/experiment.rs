@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use gapless_report::{Absent, Curve, Growth, PlotError, Point, Report, Row, Series, Summary};
+use gapless_report::{
+    Absent, Curve, Growth, PlotError, Point, Report, Row, Samples, Series, Summary,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::Failure;
@@ -97,6 +99,27 @@ impl Drawing {
         Ok(vec![Drawing { suffix: String::new(), svg: svg? }])
     }
 
+    /// A picture of each of these that has lines: its suffix, its title, its lines.
+    pub(crate) fn each<L>(
+        all: impl IntoIterator<Item = (String, String, Vec<L>)>,
+        draw: impl Fn(&str, &[L]) -> Result<String, PlotError>,
+    ) -> Result<Vec<Drawing>, PlotError> {
+        let all = all.into_iter().filter(|(_, _, lines)| !lines.is_empty());
+        let drawing = |(suffix, title, lines): (String, String, Vec<L>)| {
+            Ok(Drawing { suffix, svg: draw(&title, &lines)? })
+        };
+        all.map(drawing).collect()
+    }
+
+    /// The same, an error if there is none.
+    pub(crate) fn some<L>(
+        all: impl IntoIterator<Item = (String, String, Vec<L>)>,
+        draw: impl Fn(&str, &[L]) -> Result<String, PlotError>,
+    ) -> Result<Vec<Drawing>, PlotError> {
+        let drawings = Drawing::each(all, draw)?;
+        if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+    }
+
     /// The pages of one picture: several get a number behind the suffix.
     #[must_use]
     pub fn pages(suffix: &str, svgs: Vec<String>) -> Vec<Drawing> {
@@ -160,6 +183,12 @@ pub(crate) fn by_kind(report: &Report, number: impl Fn(&Row) -> u64) -> Vec<Curv
     let kind = |row: &Row| row.case.split(' ').next().unwrap_or_default().to_owned();
     let line = |row: &Row| (format!("{}, {}", kind(row), row.op), (number(row), row.seconds));
     gathered(report.rows.iter().map(line))
+}
+
+/// A summary of these times; `what` took them.
+pub(crate) fn summary(what: impl Into<String>, seconds: &[f64]) -> Result<Summary, Failure> {
+    let samples = Samples::from_seconds(seconds.iter().copied());
+    samples.summary().map_err(Failure::samples(what))
 }
 
 /// A row's rate at a place of a plot, with its quartiles.

@@ -2,7 +2,7 @@
 //!
 //! - [`floor`], [`subject`], [`aims`], [`quoted`]: what is measured and what it is held against; pure.
 //! - [`lab`]: the device, its memory and streams: the only file here that asks anything of a driver.
-//! - [`collectives`], [`layouts`]: what one rank of a collective between GPUs does;
+//! - [`collectives`], [`layouts`]: what one rank of a collective between GPUs does; `queued`: what they share;
 //! - [`copied`]: copies by the driver alone, for comparison;
 //! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report.
 //!
@@ -20,6 +20,7 @@ pub mod lab;
 pub mod layouts;
 #[allow(unsafe_code, reason = "lets threads pack parts of memory that it borrows")]
 pub mod proof;
+mod queued;
 pub mod quoted;
 pub mod session;
 pub mod subject;

@@ -9,7 +9,7 @@ use gapless::tuning::coll::Table;
 use gapless::{Tuning, World};
 use gapless_cli::collectives::{Bench, Effort, Timed, CollectiveWork, different};
 use gapless_coll::Operation;
-use gapless_report::{Bytes, PlotError, Report, Row, Samples, curves};
+use gapless_report::{Bytes, PlotError, Report, Row, curves};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, grouped};
@@ -78,16 +78,13 @@ impl Experiment for Coll {
 
     /// By length, a picture an operation.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut drawings = Vec::new();
         let rows = report.rows.iter().filter(|row| row.payload_bytes > 0);
-        for (operation, rows) in grouped(rows.map(|row| (operation_of(row), row))) {
+        let all = grouped(rows.map(|row| (operation_of(row), row)));
+        let pictures = all.into_iter().map(|(operation, rows)| {
             let lines = rows.into_iter().map(|row| (row.protocol.clone(), (row.payload_bytes, row.seconds)));
-            let lines = gathered(lines);
-            let title = format!("{operation} ({})", report.machine.cpu);
-            let svg = curves(&title, "bytes", &lines)?;
-            drawings.push(Drawing { suffix: format!("-{operation}"), svg });
-        }
-        Ok(drawings)
+            (format!("-{operation}"), format!("{operation} ({})", report.machine.cpu), gathered(lines))
+        });
+        Drawing::each(pictures, |title, lines| curves(title, "bytes", lines))
     }
 }
 
@@ -124,8 +121,7 @@ fn works(options: &Options, common: &Common) -> Result<Vec<CollectiveWork>, Fail
 fn compared(work: &CollectiveWork, n: usize, all: &[Timed]) -> Result<Vec<Row>, Failure> {
     let (case, bytes) = (format!("{} n={n}", work.operation()), work.bytes());
     let summary = |timed: &Timed| {
-        let samples = Samples::from_seconds(timed.seconds.iter().copied());
-        samples.summary().map_err(Failure::samples(format!("{case} by {}", timed.algorithm)))
+        crate::experiment::summary(format!("{case} by {}", timed.algorithm), &timed.seconds)
     };
     let mut rows: Vec<Row> = Vec::new();
     for timed in all {

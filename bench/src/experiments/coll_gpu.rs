@@ -7,10 +7,10 @@
 use gapless::World;
 use gapless_kernels::peers::{flagged_max, words_max};
 use gapless_mem_cuda::{CudaDriver, Mps};
-use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, Samples, Summary, curves};
+use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, Summary, curves};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, summary};
 use crate::gpu::collectives::{Rank, CallMode, Who};
 use crate::nccl::{NO_SHARP, NcclCall};
 use crate::processes::{Processes, RankOf};
@@ -138,7 +138,7 @@ impl Experiment for CollGpu {
             }
             for way in CallMode::ALL {
                 let seconds = ours.race(&all, call, way, bytes, samples(bytes, way))?;
-                let summaries = seconds.iter().map(|it| summary(&format!("{call:?} of {}", Bytes(bytes)), it));
+                let summaries = seconds.iter().map(|it| summary(format!("{call:?} of {}", Bytes(bytes)), it));
                 let summaries: Vec<Summary> = summaries.collect::<Result<_, _>>()?;
                 for (who, took) in all.iter().zip(&summaries).take(own) {
                     rows.push(row(call, way, bytes, world.size(), *who, *took, &summaries[own..]).verified(right));
@@ -156,22 +156,16 @@ impl Experiment for CollGpu {
 
     /// By length, a picture a way.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut drawings = Vec::new();
-        for way in CallMode::ALL {
+        let picture = |way: CallMode| {
             let rows = report.rows.iter().filter(|row| row.op == way.name() && row.payload_bytes > 0);
             let points = rows.filter(|row| row.case.starts_with("allreduce")).flat_map(|row| {
                 let plain = row.reference_seconds.filter(|_| row.reference.as_deref() == Some(PLAIN));
                 let both = [(&*row.protocol, Some(row.seconds)), (PLAIN, plain)];
                 both.map(|(name, seconds)| Some((name.to_owned(), (row.payload_bytes, seconds?))))
             });
-            let lines = gathered(points.flatten());
-            if !lines.is_empty() {
-                let title = format!("all-reduce, {}", way.name());
-                let svg = curves(&title, "bytes", &lines)?;
-                drawings.push(Drawing { suffix: format!("-{}", way.name()), svg });
-            }
-        }
-        Ok(drawings)
+            (format!("-{}", way.name()), format!("all-reduce, {}", way.name()), gathered(points.flatten()))
+        };
+        Drawing::each(CallMode::ALL.map(picture), |title, lines| curves(title, "bytes", lines))
     }
 }
 
@@ -185,10 +179,6 @@ fn protocol(call: NcclCall, who: Who, bytes: u64, ranks: u32) -> &'static str {
         }
         _ => "direct",
     }
-}
-
-fn summary(what: &str, seconds: &[f64]) -> Result<Summary, Failure> {
-    Samples::from_seconds(seconds.iter().copied()).summary().map_err(Failure::samples(what.to_owned()))
 }
 
 /// Where ranks are: each on a device of its own, or in turn on those that there are.
@@ -245,6 +235,7 @@ fn row(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gapless_report::Samples;
 
     fn took(micros: f64) -> Summary {
         Samples::from_seconds([micros * 1e-6; 3]).summary().unwrap()

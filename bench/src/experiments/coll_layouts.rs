@@ -5,10 +5,10 @@
 
 use gapless::{StreamWay, World};
 use gapless_mem_cuda::CudaDriver;
-use gapless_report::{Absent, Mark, Row, Samples, Summary};
+use gapless_report::{Absent, Mark, Row, Summary};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Experiment, Findings};
+use crate::experiment::{Common, Experiment, Findings, summary};
 use crate::gpu::layouts::{Cut, Exchange, Rank};
 use crate::nccl::NO_SHARP;
 use crate::processes::{Processes, RankOf};
@@ -140,7 +140,7 @@ fn transposes(
         let graph = rank.captured(calls, samples, &mut ready)?;
         let awaited = rank.awaited(samples, &mut ready, |ready| rank.start(ready))?;
         for (op, took) in [("queued", queued), ("graph", graph), ("awaited", awaited)] {
-            let took = summary(&case, &took)?;
+            let took = summary(&*case, &took)?;
             let mut row = Row::new(case.clone(), op, space(rank.ranks()), protocol, bytes, took).verified(right);
             if let Some((theirs, _)) = theirs {
                 row = row.against(THEIRS, theirs);
@@ -180,7 +180,7 @@ fn halos(
     let graph = rank.captured(20, samples, &mut ready)?;
     let mut rows = Vec::new();
     for (op, took) in [("queued", queued), ("graph", graph), ("awaited", awaited)] {
-        let took = summary(&case, &took)?;
+        let took = summary(&*case, &took)?;
         let mut row = Row::new(case.clone(), op, space(rank.ranks()), protocol, bytes, took).verified(right);
         row = row.against(MESSAGES, theirs);
         if way.is_none() && op == "awaited" {
@@ -196,8 +196,4 @@ fn halos(
 
 fn space(ranks: u32) -> String {
     (0..ranks).map(|rank| format!("cuda:{rank}")).collect::<Vec<_>>().join(",")
-}
-
-fn summary(what: &str, seconds: &[f64]) -> Result<Summary, Failure> {
-    Samples::from_seconds(seconds.iter().copied()).summary().map_err(Failure::samples(what.to_owned()))
 }

@@ -205,24 +205,16 @@ impl Experiment for OneWay {
         let asked = |row: &Row| row.extra.get("asked").and_then(|way| way.as_str()).map(str::to_owned);
         let family = |row: &Row| row.case.split(' ').next().unwrap_or_default().to_owned();
         let cpu = &report.machine.cpu;
-        let mut drawings = Vec::new();
         let auto = report.rows.iter().filter(|row| asked(row).as_deref() == Some("auto"));
         let auto = series(auto.map(|row| (family(row), row)));
-        if !auto.is_empty() {
-            let svg = lines(&format!("one way between two processes ({cpu})"), &auto)?;
-            drawings.push(Drawing { suffix: String::new(), svg });
-        }
-        for kind in OnewayKind::value_variants() {
+        let auto = (String::new(), format!("one way between two processes ({cpu})"), auto);
+        let kinds = OnewayKind::value_variants().iter().map(|kind| {
             let rows = report.rows.iter().filter(|row| family(row) == kind.name());
             let ways = series(rows.map(|row| (asked(row).unwrap_or_default(), row)));
-            if ways.is_empty() {
-                continue;
-            }
             let title = format!("{}, one way, by protocol ({cpu})", kind.name());
-            let suffix = format!("-{}", kind.name().to_ascii_lowercase());
-            drawings.push(Drawing { suffix, svg: lines(&title, &ways)? });
-        }
-        Ok(drawings)
+            (format!("-{}", kind.name().to_ascii_lowercase()), title, ways)
+        });
+        Drawing::each([auto].into_iter().chain(kinds), lines)
     }
 
     /// What is chosen by itself: times of each layout by payload.

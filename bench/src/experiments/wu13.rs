@@ -131,8 +131,7 @@ fn by_blocks(
 /// One picture of the GPU's memory and one of the bus.
 fn drawings(report: &Report) -> Result<Vec<Drawing>, PlotError> {
     let most = report.rows.iter().filter_map(budget).max().unwrap_or(1);
-    let mut drawings = Vec::new();
-    for (bus, suffix, what) in [(false, "", "GPU memory"), (true, "-bus", "the bus")] {
+    let picture = |(bus, suffix, what): (bool, &str, &str)| {
         let placed = report.rows.iter().filter(|row| (row.space == "bus") == bus).filter_map(|row| {
             let blocks = budget(row)?;
             // Without a budget there are more than with any.
@@ -141,16 +140,12 @@ fn drawings(report: &Report) -> Result<Vec<Drawing>, PlotError> {
             let point = Point { payload_bytes: at, gbps: row.gbps, spread: None };
             Some((format!("{}, {direction}", row.case), point))
         });
-        let series = gathered(placed);
-        if series.is_empty() {
-            continue;
-        }
         let title = format!("{what}, by thread blocks ({})", gpu(report));
-        let axis = Axis::Number("thread blocks (the last: no bound)");
-        let svg = lines_by(&title, axis, &series)?;
-        drawings.push(Drawing { suffix: suffix.to_owned(), svg });
-    }
-    if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+        (suffix.to_owned(), title, gathered(placed))
+    };
+    let axis = Axis::Number("thread blocks (the last: no bound)");
+    let pictures = [(false, "", "GPU memory"), (true, "-bus", "the bus")].map(picture);
+    Drawing::some(pictures, |title, series| lines_by(title, axis, series))
 }
 
 fn budget(row: &Row) -> Option<u64> {

@@ -13,7 +13,7 @@ use gapless_kernels::Direction;
 use gapless_report::{PlotError, Report, Row, curves};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings, gathered};
+use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, gpu};
 use crate::gpu::lab::{Lab, Laid, Spot};
 use crate::gpu::session::{Session, launches};
 use crate::gpu::subject::{self, Subject};
@@ -124,23 +124,17 @@ impl Experiment for Wu7 {
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut drawings = Vec::new();
-        for (layout, route) in ["V", "T"].into_iter().flat_map(|it| Route::ALL.map(|route| (it, route))) {
+        let pictures = ["V", "T"].into_iter().flat_map(|it| Route::ALL.map(|route| (it, route)));
+        let picture = |(layout, route): (&str, Route)| {
             let all = report.rows.iter().filter(|row| row.op == route.name()).filter_map(|row| {
                 let (name, n) = row.case.split_once(" n=")?;
                 let n = n.parse().ok().filter(|_| name.starts_with(layout))?;
                 Some((row.protocol.clone(), (n, row.seconds)))
             });
-            let all = gathered(all);
-            if all.is_empty() {
-                continue;
-            }
-            let gpu = crate::experiment::gpu(report);
-            let title = format!("{layout}: pack and unpack, {} ({gpu})", route.name());
-            let suffix = format!("-{}-{}", layout.to_lowercase(), route.name());
-            drawings.push(Drawing { suffix, svg: curves(&title, "N", &all)? });
-        }
-        if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+            let title = format!("{layout}: pack and unpack, {} ({})", route.name(), gpu(report));
+            (format!("-{}-{}", layout.to_lowercase(), route.name()), title, gathered(all))
+        };
+        Drawing::some(pictures.map(picture), |title, all| curves(title, "N", all))
     }
 
     fn summary(report: &Report) -> String {

@@ -80,8 +80,7 @@ impl Experiment for Wu8 {
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut drawings = Vec::new();
-        for count in BLOCKS {
+        let picture = |count: u64| {
             let placed = report.rows.iter().filter_map(|row| {
                 let (blocks, len) = row.case.split_once(" blocks len=")?;
                 let at = len.parse().ok().filter(|_| blocks.parse() == Ok(count))?;
@@ -91,15 +90,10 @@ impl Experiment for Wu8 {
                 let other = row.ratio_to("cudaMemcpy2D").map(|it| line("mcp2d", row.gbps / it));
                 Some([Some(line("kernel", row.gbps)), other])
             });
-            let series = gathered(placed.flatten().flatten());
-            if series.is_empty() {
-                continue;
-            }
             let title = format!("{count} blocks ({})", gpu(report));
-            let svg = lines_by(&title, Axis::Bytes("block"), &series)?;
-            drawings.push(Drawing { suffix: format!("-{count}"), svg });
-        }
-        if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+            (format!("-{count}"), title, gathered(placed.flatten().flatten()))
+        };
+        Drawing::some(BLOCKS.map(picture), |title, series| lines_by(title, Axis::Bytes("block"), series))
     }
 
     fn summary(report: &Report) -> String {

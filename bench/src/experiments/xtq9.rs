@@ -5,7 +5,7 @@
 //! only so is there a number of nodes at which more messages outweigh less computation. Beside it, not judged: recursive
 //! halving and doubling, and vectors of 4 MiB in each node.
 
-use gapless_report::{Bytes, Mark, PlotError, Report, Row, Time, growth};
+use gapless_report::{Bytes, Growth, Mark, PlotError, Report, Row, Time, growth};
 use gapless_xtq_sim::experiments::{accumulate, is_sum, reduce};
 use gapless_xtq_sim::{Configuration, Options, SimOutcome, Program, Ps, Ready, initial};
 use serde_json::Value;
@@ -269,24 +269,20 @@ impl Experiment for Xtq9 {
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        let mut drawings = Vec::new();
-        for (suffix, op, number) in [
-            ("-a", "accumulate", "bytes"),
-            ("-b", "reduce", "bytes"),
-            ("-b-ahead", "reduce, ready ahead", "bytes"),
-            ("-c", "all-reduce, 4 MiB in all", "nodes"),
-        ] {
+        let picture = |(suffix, op): (&str, &str)| {
             let lines = gathered(report.rows.iter().filter(|row| row.op == op).map(|row| {
                 let nodes = row.extra.get(NODES_KEY).and_then(Value::as_u64);
                 let at = nodes.unwrap_or(row.payload_bytes);
                 (row.protocol.clone(), (at, row.seconds.median * 1e6))
             }));
-            if !lines.is_empty() {
-                let svg = growth(&format!("{op}, simulated"), number, "time, µs", &lines)?;
-                drawings.push(Drawing { suffix: suffix.to_owned(), svg });
-            }
-        }
-        Ok(drawings)
+            (suffix.to_owned(), format!("{op}, simulated"), lines)
+        };
+        let by_bytes = [("-a", "accumulate"), ("-b", "reduce"), ("-b-ahead", "reduce, ready ahead")].map(picture);
+        let by_nodes = [("-c", "all-reduce, 4 MiB in all")].map(picture);
+        let draw = |number: &'static str| {
+            move |title: &str, lines: &[Growth]| growth(title, number, "time, µs", lines)
+        };
+        Ok([Drawing::each(by_bytes, draw("bytes"))?, Drawing::each(by_nodes, draw("nodes"))?].concat())
     }
 
     /// Times by configuration, a table an operation, and the marks, for people.

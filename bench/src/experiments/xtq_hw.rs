@@ -24,7 +24,7 @@ use gapless_dtype_cuda::CudaWorker;
 use gapless_kernels::worker::{IMAGE, INITIATE, REWRITE};
 use gapless_mem::{Device, Export, Lease, Region, Space, Words};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Grid, Module};
-use gapless_report::{Mark, Row, Samples, Summary};
+use gapless_report::{Mark, Row, Summary};
 use gapless_xtq::device::{
     Accumulate, Combine, DeviceFunction, DeviceKernel, Element, Lane, Life, PutOutcome, RingPlaces,
     RingShape, SLOTS, WorkerTarget,
@@ -147,7 +147,7 @@ fn download(device: &CudaDevice, from: Region) -> Result<Vec<u64>, Failure> {
 }
 
 fn summary(seconds: Vec<f64>) -> Result<Summary, Failure> {
-    Samples::from_seconds(seconds).summary().map_err(Failure::samples("xtq-hw"))
+    crate::experiment::summary("xtq-hw", &seconds)
 }
 
 /// What the initiator says, a line each.

@@ -14,6 +14,7 @@ use gapless::{
 use gapless_mem::Device;
 use gapless_mem_cuda::{CudaDevice, CudaDriver, Function, Grid, Module};
 
+use super::queued::{self, Queued};
 use crate::error::Failure;
 use crate::nccl::{Nccl, NcclCall};
 
@@ -68,6 +69,7 @@ const EMPTY: &str =
 
 /// A rank: its buffers and its contestants.
 pub struct Rank<'w> {
+    queued: Queued<'w>,
     comm: &'w Communicator,
     device: CudaDevice,
     stream: &'w CudaStream,
@@ -104,23 +106,16 @@ impl<'w> Rank<'w> {
             unsafe { ours.register(region) }
         };
         let shared = [register(a)?, register(b)?];
-        let (mut theirs, mut windows) = (None, None);
-        if let Some(path) = nccl {
-            let mut id = [0u8; crate::nccl::ID_BYTES];
-            if comm.rank() == 0 {
-                id = Nccl::id(path)?;
-            }
-            comm.bcast(&mut id, 0)?;
-            let joined = Nccl::join(path, id, comm.rank(), comm.size())?;
-            let len = usize::try_from(most).unwrap_or(usize::MAX);
-            windows = Some([joined.allocate(len)?, joined.allocate(len)?]);
-            theirs = Some(joined);
-        }
+        let nccl = queued::nccl(comm, nccl)?;
+        let len = usize::try_from(most).unwrap_or(usize::MAX);
+        let both = |nccl: &Nccl| Ok::<_, Failure>([nccl.allocate(len)?, nccl.allocate(len)?]);
+        let windows = nccl.as_ref().map(both).transpose()?;
         // SAFETY: written by hand, and checked by the driver's compiler.
         let module = unsafe { Module::load(&device, EMPTY.as_bytes()) }?;
         let empty = module.function(c"empty")?;
         let ours = RefCell::new(ours);
-        Ok(Rank { comm, device, stream, ours, memory, shared, nccl: theirs, windows, empty, space })
+        let queued = Queued { comm, stream };
+        Ok(Rank { queued, comm, device, stream, ours, memory, shared, nccl, windows, empty, space })
     }
 
     /// NCCL's version, if it is here.
@@ -183,13 +178,7 @@ impl<'w> Rank<'w> {
     }
 
     fn idle(&self) -> Result<(), Failure> {
-        let begun = Instant::now();
-        while !self.stream.is_idle()? {
-            if begun.elapsed().as_secs() > 20 {
-                return Err(Failure::Hangs { seconds: 20 });
-            }
-        }
-        self.ours.borrow().check().map_err(|error| Failure::World(error.into()))
+        self.queued.idle(&self.ours.borrow())
     }
 
     fn region(&self, address: u64, bytes: u64) -> Region {
@@ -235,9 +224,7 @@ impl<'w> Rank<'w> {
         unsafe { self.device.copy(Region::of_mut(&mut found), from, &[]) }?.wait()?;
         let fine =
             found.chunks_exact(4).zip(&right).all(|(bytes, right)| *bytes == right.to_ne_bytes());
-        let mut all = vec![0u8; self.comm.size() as usize];
-        self.comm.allgather(&[u8::from(fine)], &mut all)?;
-        Ok(all.iter().all(|fine| *fine == 1))
+        self.queued.all(fine)
     }
 
     /// Times the contestants, a sample each in turn; seconds of a call, those of the slowest rank. Collective.
@@ -280,13 +267,7 @@ impl<'w> Rank<'w> {
                 }
             }
         }
-        seconds.into_iter().map(|seconds| self.slowest(&seconds)).collect()
-    }
-
-    fn slowest(&self, seconds: &[f64]) -> Result<Vec<f64>, Failure> {
-        let mut slowest = vec![0.0f64; seconds.len()];
-        self.comm.allreduce(seconds, &mut slowest, ReduceOp::Max)?;
-        Ok(slowest)
+        seconds.into_iter().map(|seconds| self.queued.slowest(&seconds)).collect()
     }
 
     fn graph(
@@ -305,14 +286,11 @@ impl<'w> Rank<'w> {
     fn marked(
         &self,
         calls: u32,
-        mut enqueue: impl FnMut() -> Result<(), Failure>,
+        enqueue: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<f64, Failure> {
-        let before = self.stream.mark()?;
-        enqueue()?;
-        let after = self.stream.mark()?;
+        let took = self.queued.marked(enqueue)?;
         self.idle()?;
-        let took = before.until(&after)?.ok_or(Failure::Hangs { seconds: 0 })?;
-        Ok(took / 1000.0 / f64::from(calls))
+        Ok(took / f64::from(calls))
     }
 
     fn awaited(&self, who: Who, call: NcclCall, bytes: u64) -> Result<f64, Failure> {

@@ -9,8 +9,8 @@
 
 use gapless::{
     Communicator, CudaGraph, CudaStream, Datatype, DeviceBuf, Equivalence, Layout, Plan, Primitive,
-    ReduceOp, Region, Registered, Space, StreamBlock, StreamComm, StreamOptions, StreamPlan,
-    StreamWay, Subarray, World,
+    Region, Registered, Space, StreamBlock, StreamComm, StreamOptions, StreamPlan, StreamWay,
+    Subarray, World,
 };
 use gapless_dtype::{pack, unpack};
 use gapless_dtype_cuda::{GpuEngine, OnStream};
@@ -20,6 +20,7 @@ use gapless_mem_cuda::{CudaDevice, CudaDriver};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::queued::{self, Queued};
 use crate::error::Failure;
 use crate::nccl::{Nccl, NcclCall};
 
@@ -119,6 +120,7 @@ impl Exchange {
 
 /// A rank, and what it has for all exchanges.
 pub struct Rank<'w> {
+    queued: Queued<'w>,
     world: &'w World,
     comm: &'w Communicator,
     device: Arc<CudaDevice>,
@@ -151,17 +153,10 @@ impl<'w> Rank<'w> {
         let device = Arc::new(CudaDriver::load()?.device(stream.device())?);
         device.bind_thread()?;
         let engine = GpuEngine::cuda(Arc::clone(&device))?;
-        let mut joined = None;
-        if let Some(path) = nccl {
-            let mut id = [0u8; crate::nccl::ID_BYTES];
-            if comm.rank() == 0 {
-                id = Nccl::id(path)?;
-            }
-            comm.bcast(&mut id, 0)?;
-            joined = Some(Nccl::join(path, id, comm.rank(), comm.size())?);
-        }
+        let nccl = queued::nccl(comm, nccl)?;
         let space = Space::Cuda { device: stream.device() };
-        Ok(Rank { world, comm, device, stream, space, engine, nccl: joined })
+        let queued = Queued { comm, stream };
+        Ok(Rank { queued, world, comm, device, stream, space, engine, nccl })
     }
 
     /// How many ranks there are.
@@ -233,16 +228,6 @@ impl<'w> Rank<'w> {
         Ok(unsafe { self.device.copy(to, from, &[]) }?.wait()?)
     }
 
-    fn idle(&self, on: &StreamComm<'_>) -> Result<(), Failure> {
-        let begun = Instant::now();
-        while !self.stream.is_idle()? {
-            if begun.elapsed().as_secs() > 20 {
-                return Err(Failure::Hangs { seconds: 20 });
-            }
-        }
-        on.check().map_err(|error| Failure::World(error.into()))
-    }
-
     fn content(&self, rank: u32, bytes: u64) -> Vec<f32> {
         let mut state = u64::from(rank + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let number = || {
@@ -272,7 +257,7 @@ impl<'w> Rank<'w> {
         self.copy(recv, Region::of(as_bytes(&found)))?;
         self.comm.barrier()?;
         run(ready)?;
-        self.idle(&ready.on)?;
+        self.queued.idle(&ready.on)?;
         self.comm.barrier()?;
         self.copy(Region::of_mut(as_bytes_mut(&mut found)), recv)?;
         let mut right = vec![0.0f32; ours.len()];
@@ -292,9 +277,7 @@ impl<'w> Rank<'w> {
                 .map_err(fits)?;
         }
         let fine = found.iter().zip(&right).all(|(one, other)| one.to_bits() == other.to_bits());
-        let mut all = vec![0u8; n as usize];
-        self.comm.allgather(&[u8::from(fine)], &mut all)?;
-        Ok(all.iter().all(|fine| *fine == 1))
+        self.queued.all(fine)
     }
 
     /// Queues the exchange.
@@ -336,18 +319,13 @@ impl<'w> Rank<'w> {
         let mut seconds = Vec::new();
         for sample in 0..=samples {
             self.comm.barrier()?;
-            let before = self.stream.mark()?;
-            for _ in 0..calls {
-                queue(ready)?;
-            }
-            let after = self.stream.mark()?;
-            self.idle(&ready.on)?;
-            let took = before.until(&after)?.ok_or(Failure::Hangs { seconds: 0 })?;
+            let took = self.queued.marked(|| (0..calls).try_for_each(|_| queue(ready)))?;
+            self.queued.idle(&ready.on)?;
             if sample > 0 {
-                seconds.push(took / 1000.0 / f64::from(calls));
+                seconds.push(took / f64::from(calls));
             }
         }
-        self.slowest(&seconds)
+        self.queued.slowest(&seconds)
     }
 
     /// The same of a graph of so many exchanges.
@@ -384,18 +362,12 @@ impl<'w> Rank<'w> {
             self.comm.barrier()?;
             let begun = Instant::now();
             call(ready)?;
-            self.idle(&ready.on)?;
+            self.queued.idle(&ready.on)?;
             if sample > 0 {
                 seconds.push(begun.elapsed().as_secs_f64());
             }
         }
-        self.slowest(&seconds)
-    }
-
-    fn slowest(&self, seconds: &[f64]) -> Result<Vec<f64>, Failure> {
-        let mut slowest = vec![0.0f64; seconds.len()];
-        self.comm.allreduce(seconds, &mut slowest[..], ReduceOp::Max)?;
-        Ok(slowest)
+        self.queued.slowest(&seconds)
     }
 
     /// A halo exchange of `side`³ cells in all, cut along dimension `along`, and the same as messages. Collective.
@@ -477,7 +449,7 @@ impl<'w> Rank<'w> {
             self.comm.barrier()?;
             if turn == 0 {
                 self.start(ready)?;
-                self.idle(&ready.on)?;
+                self.queued.idle(&ready.on)?;
             } else {
                 messages.exchange(&mut ready.send)?;
             }
@@ -486,9 +458,7 @@ impl<'w> Rank<'w> {
         }
         let fine =
             as_bytes(&found[0]) == as_bytes(&found[1]) && as_bytes(&found[0]) != as_bytes(&ours);
-        let mut all = vec![0u8; self.comm.size() as usize];
-        self.comm.allgather(&[u8::from(fine)], &mut all)?;
-        Ok(all.iter().all(|fine| *fine == 1))
+        self.queued.all(fine)
     }
 }
 

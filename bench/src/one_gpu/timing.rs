@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use gapless::{Communicator, ReduceOp};
-use gapless_report::{Samples, Summary};
+use gapless_report::Summary;
 
 use crate::error::Failure;
+use crate::experiment::summary;
 
 /// Runs at least, and at most.
 const LEAST: usize = 5;
@@ -28,8 +29,7 @@ pub fn together(
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "cut to 400")]
     let more = ((seconds / once).min(MOST as f64) as usize).saturating_sub(LEAST);
     all.extend(runs(control, more, &mut work)?);
-    let samples = Samples::from_seconds(all);
-    samples.summary().map_err(Failure::samples("runs of all ranks".to_owned()))
+    summary("runs of all ranks", &all)
 }
 
 /// As [`together`], of so many runs; and their mean, in seconds. The first counts in neither: it makes memory and mappings.
@@ -44,8 +44,7 @@ pub fn from_the_first(
     let all = runs(control, count + 1, &mut work)?.split_off(1);
     #[expect(clippy::cast_precision_loss, reason = "some hundreds")]
     let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
-    let summary = Samples::from_seconds(all).summary();
-    Ok((summary.map_err(Failure::samples("runs of all ranks".to_owned()))?, mean))
+    Ok((summary("runs of all ranks", &all)?, mean))
 }
 
 fn runs(

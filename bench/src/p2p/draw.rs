@@ -52,17 +52,13 @@ pub fn by_payload(title: &str, report: &Report) -> Result<Vec<Drawing>, PlotErro
     let mut layouts: Vec<String> = all.iter().map(layout).collect();
     layouts.sort_unstable();
     layouts.dedup();
-    let mut drawings = Vec::new();
-    for one in layouts {
+    let pictures = layouts.into_iter().map(|one| {
         // Single points are in the table.
         let own = all.iter().filter(|series| layout(series) == one && series.points.len() > 1);
-        let own: Vec<Series> = own.take(LINES_MAX).cloned().collect();
-        if !own.is_empty() {
-            let svg = lines(&format!("{one}, {title}"), &own)?;
-            drawings.push(Drawing { suffix: format!("-{}", one.to_ascii_lowercase()), svg });
-        }
-    }
-    if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+        let own = own.take(LINES_MAX).cloned().collect();
+        (format!("-{}", one.to_ascii_lowercase()), format!("{one}, {title}"), own)
+    });
+    Drawing::some(pictures, lines)
 }
 
 /// Messages between GPUs: the marks first, if there are any, then every row.
