@@ -23,6 +23,7 @@ use std::time::Instant;
 use super::queued::{self, Queued};
 use crate::error::Failure;
 use crate::nccl::{Nccl, NcclCall};
+use crate::one_gpu::timing::runs;
 
 /// How an array of n³ is cut before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -357,17 +358,12 @@ impl<'w> Rank<'w> {
         ready: &mut Ready<'w>,
         mut call: impl FnMut(&mut Ready<'w>) -> Result<(), Failure>,
     ) -> Result<Vec<f64>, Failure> {
-        let mut seconds = Vec::new();
-        for sample in 0..=samples {
-            self.comm.barrier()?;
-            let begun = Instant::now();
+        let all = runs(self.comm, samples + 1, &mut || {
             call(ready)?;
-            self.queued.idle(&ready.on)?;
-            if sample > 0 {
-                seconds.push(begun.elapsed().as_secs_f64());
-            }
-        }
-        self.queued.slowest(&seconds)
+            self.queued.idle(&ready.on)
+        })?;
+        // The first is for warming up.
+        Ok(all[1..].to_vec())
     }
 
     /// A halo exchange of `side`³ cells in all, cut along dimension `along`, and the same as messages. Collective.

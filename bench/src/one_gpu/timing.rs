@@ -47,7 +47,8 @@ pub fn from_the_first(
     Ok((summary("runs of all ranks", &all)?, mean))
 }
 
-fn runs(
+/// So many runs, from when all ranks are ready; each took as long as the slowest rank's.
+pub(crate) fn runs(
     control: &Communicator,
     count: usize,
     work: &mut impl FnMut() -> Result<(), Failure>,
