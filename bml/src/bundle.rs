@@ -53,7 +53,7 @@ impl AsMut<Rate> for Strand {
 
 /// What becomes of a message that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum BundleOrder {
     /// It is the next one, or has none to wait for.
     Now,
     /// Earlier ones are missing.
@@ -206,14 +206,14 @@ impl Bundle {
         })
     }
 
-    /// Whose turn it is. A number that is not its turn yet may be a double.
-    pub(crate) fn turn(&self, number: u64) -> Turn {
+    /// Whether the message of this number is the next one, too early, or here for the second time.
+    pub(crate) fn order_of(&self, number: u64) -> BundleOrder {
         match number {
-            OUT_OF_TURN => Turn::Now,
+            OUT_OF_TURN => BundleOrder::Now,
             // One that is parked is handed over from there, even if its turn has come.
-            _ if number < self.expected || self.parked.contains_key(&number) => Turn::Double,
-            _ if number == self.expected => Turn::Now,
-            _ => Turn::Later,
+            _ if number < self.expected || self.parked.contains_key(&number) => BundleOrder::Double,
+            _ if number == self.expected => BundleOrder::Now,
+            _ => BundleOrder::Later,
         }
     }
 
@@ -381,20 +381,27 @@ mod tests {
     #[test]
     fn each_number_has_its_turn_once() {
         let mut bundle = bundle();
-        assert_eq!(bundle.turn(OUT_OF_TURN), Turn::Now);
-        assert_eq!((bundle.turn(1), bundle.turn(2)), (Turn::Now, Turn::Later));
+        assert_eq!(bundle.order_of(OUT_OF_TURN), BundleOrder::Now);
+        assert_eq!(
+            (bundle.order_of(1), bundle.order_of(2)),
+            (BundleOrder::Now, BundleOrder::Later)
+        );
         bundle.park(2, AmTag(7), message(b"two")).unwrap();
         bundle.park(4, AmTag(9), message(b"four")).unwrap();
-        assert_eq!(bundle.turn(2), Turn::Double);
+        assert_eq!(bundle.order_of(2), BundleOrder::Double);
         assert!(bundle.ripe().is_none());
         assert!(bundle.took(1));
-        assert_eq!((bundle.turn(1), bundle.turn(2)), (Turn::Double, Turn::Double), "2 is parked");
+        assert_eq!(
+            (bundle.order_of(1), bundle.order_of(2)),
+            (BundleOrder::Double, BundleOrder::Double),
+            "2 is parked"
+        );
         assert!(bundle.let_go());
         let (tag, two) = bundle.ripe().unwrap();
         assert_eq!((tag, two.to_vec().unwrap()), (AmTag(7), b"two".to_vec()));
         assert!(bundle.ripe().is_none(), "three is missing");
         assert!(!bundle.took(OUT_OF_TURN));
-        assert_eq!(bundle.turn(3), Turn::Now);
+        assert_eq!(bundle.order_of(3), BundleOrder::Now);
         assert!(bundle.took(3));
         assert_eq!(bundle.ripe().unwrap().0, AmTag(9));
     }
@@ -423,7 +430,10 @@ mod tests {
         let taken = bundle.take_parked(AmTag(9));
         let taken: Vec<Vec<u8>> = taken.iter().map(|it| it.to_vec().unwrap()).collect();
         assert_eq!(taken, [[9, 3], [9, 5]]);
-        assert_eq!((bundle.turn(4), bundle.turn(5)), (Turn::Double, Turn::Later));
+        assert_eq!(
+            (bundle.order_of(4), bundle.order_of(5)),
+            (BundleOrder::Double, BundleOrder::Later)
+        );
     }
 
     /// However many messages come early, they are few and short together.

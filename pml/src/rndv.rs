@@ -226,9 +226,9 @@ pub(crate) trait RndvEnd: Debug + Send {
     }
 
     /// The transport may have room for a fragment; only after [`Cx::stream`].
-    fn turn(&mut self, cx: &mut Cx<'_>) -> Turn {
+    fn turn(&mut self, cx: &mut Cx<'_>) -> SendTurn {
         let _ = cx;
-        Turn::Over
+        SendTurn::Over
     }
 
     /// The peer is gone. [`RndvStep::Going`]: it is not needed any more. Otherwise the request fails. After this call
@@ -282,9 +282,9 @@ pub(crate) enum RndvStep {
     Broken(String),
 }
 
-/// The result of a turn to send a fragment.
+/// What a send made of its turn to send a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum SendTurn {
     /// One was sent, or is being packed.
     Sent,
     /// The maximum of fragments is being packed.

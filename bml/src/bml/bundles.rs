@@ -3,7 +3,9 @@
 use super::deaths::LEFT;
 use super::trials::{MEASURED_FROM, copies_for_trials, measure};
 use super::{Bml, RESERVED};
-use crate::bundle::{Bundle, NUMBER_BYTES, OUT_OF_TURN, Strand, Turn, number_of, sent_number};
+use crate::bundle::{
+    Bundle, BundleOrder, NUMBER_BYTES, OUT_OF_TURN, Strand, number_of, sent_number,
+};
 use crate::endpoint::{Ending, Path};
 use crate::near::Near;
 use crate::rail::Rail;
@@ -242,13 +244,13 @@ impl Bml {
             return self.give_up(rank, LinkError::Corrupt { what });
         };
         fragment.truncate(len);
-        match bundle.turn(number) {
-            Turn::Double => {}
-            Turn::Later => match bundle.park(number, tag, fragment) {
+        match bundle.order_of(number) {
+            BundleOrder::Double => {}
+            BundleOrder::Later => match bundle.park(number, tag, fragment) {
                 Ok(()) => {}
                 Err(error) => self.give_up(rank, error),
             },
-            Turn::Now => {
+            BundleOrder::Now => {
                 let ripe = bundle.took(number);
                 self.hand_arrived(rank, tag, fragment, rest);
                 if ripe {

@@ -2,7 +2,7 @@
 
 use super::directory::CALLERS_EVERY;
 use super::{Bml, RESERVED};
-use crate::bundle::{Turn, number_of, split_short};
+use crate::bundle::{BundleOrder, number_of, split_short};
 use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{WaitStep, Waiter};
 use crate::{Handler, Next, Rank, RankEvent, TokenSpace};
@@ -69,11 +69,11 @@ impl<H: Handler> Inlet<'_, H> {
         let Some(&rank) = self.ranks.get(from.0 as usize) else { return false };
         let (at, rail) = (rank.0 as usize, self.at);
         let Some(bundle) = self.endpoints[at].bundle.as_deref_mut() else { return false };
-        let taken = match bundle.turn(number) {
+        let taken = match bundle.order_of(number) {
             _ if !bundle.has(rail) => false,
-            Turn::Double => true,
-            Turn::Later => false,
-            Turn::Now => {
+            BundleOrder::Double => true,
+            BundleOrder::Later => false,
+            BundleOrder::Now => {
                 let taken = offer(self, rank);
                 if taken
                     && let Some(bundle) = self.endpoints[at].bundle.as_deref_mut()

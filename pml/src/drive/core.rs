@@ -11,7 +11,7 @@ use crate::digests::Digests;
 use crate::drive::buffered::Attached;
 use crate::drive::operation::Operation;
 use crate::error::PmlError;
-use crate::links::reorder::Turn;
+use crate::links::reorder::ArrivalOrder;
 use crate::links::{AM_TAG, Links};
 use crate::matching::Matching;
 use crate::protocol::Protocol;
@@ -249,14 +249,14 @@ impl Core {
     fn in_order(&mut self, bml: &mut Bml, from: u32, mut arrival: Numbered) -> Result<(), String> {
         let sequence = arrival.sequence();
         let reorder = &mut self.links[from].reorder;
-        match reorder.turn(sequence).map_err(|error| error.to_string())? {
-            Turn::Early => {
+        match reorder.order_of(sequence).map_err(|error| error.to_string())? {
+            ArrivalOrder::Early => {
                 // In the transport's memory it might prevent the due message from arriving.
                 arrival.copy_out(&mut self.matching.pool).map_err(|error| error.to_string())?;
                 reorder.hold(sequence, arrival);
                 Ok(())
             }
-            Turn::Now => {
+            ArrivalOrder::Now => {
                 self.deliver(bml, from, arrival)?;
                 self.release_held(bml, from)
             }

@@ -2,7 +2,7 @@
 
 use crate::drive::core::Core;
 use crate::links::{Outgoing, reserve, send_message};
-use crate::rndv::Turn;
+use crate::rndv::SendTurn;
 use crate::wire::{self, Note};
 use gapless_bml::{Bml, RailSlot, Rank};
 
@@ -76,13 +76,13 @@ impl Core {
         while done < most {
             let Some(id) = self.links[peer].streams.pop_front() else { break };
             match self.take_turn(bml, id) {
-                Turn::Sent | Turn::Done(_) => {
+                SendTurn::Sent | SendTurn::Done(_) => {
                     done += 1;
                     idle = 0;
                     self.links[peer].streams.push_back(id);
                 }
                 // Its engine is busy; the others may have their turn.
-                Turn::Busy => {
+                SendTurn::Busy => {
                     idle += 1;
                     let streams = &mut self.links[peer].streams;
                     streams.push_back(id);
@@ -90,11 +90,11 @@ impl Core {
                         break;
                     }
                 }
-                Turn::Full => {
+                SendTurn::Full => {
                     self.links[peer].streams.push_front(id);
                     break;
                 }
-                Turn::Over => {}
+                SendTurn::Over => {}
             }
         }
         done

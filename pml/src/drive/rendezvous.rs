@@ -12,7 +12,7 @@ use crate::rndv::link::RndvLink;
 use crate::rndv::offered::Offered;
 use crate::rndv::turns::POLLED_MAX;
 use crate::rndv::{AtReceiver, Cx, Effects, Heard, RndvEnd, RndvStep};
-use crate::rndv::{Rendezvous, Turn};
+use crate::rndv::{Rendezvous, SendTurn};
 use crate::status::RequestId;
 use crate::wire::Message;
 use gapless_bml::{Bml, Fragment, LinkError, Rank};
@@ -108,13 +108,13 @@ impl Core {
     }
 
     /// Has a send take its turn to send a fragment.
-    pub(crate) fn take_turn(&mut self, bml: &mut Bml, id: RequestId) -> Turn {
+    pub(crate) fn take_turn(&mut self, bml: &mut Bml, id: RequestId) -> SendTurn {
         let Some((Some(turn), called)) =
             self.enter(bml, id, |going, cx| going.as_mut().map(|going| going.turn(cx)))
         else {
-            return Turn::Over;
+            return SendTurn::Over;
         };
-        if let Turn::Done(by) = turn {
+        if let SendTurn::Done(by) = turn {
             self.end_going(bml, id, by);
         }
         self.carry_out(bml, called);

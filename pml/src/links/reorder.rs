@@ -15,9 +15,9 @@ pub(crate) enum OutOfWindow {
     TooFar { sequence: u32, next: u32, window: u32 },
 }
 
-/// A message's place in the order.
+/// Whether a message that has arrived is the next one of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum ArrivalOrder {
     /// It is the next one: handle it, then ask [`Reorder::next_held`].
     Now,
     /// It is early: give it to [`Reorder::hold`].
@@ -67,10 +67,10 @@ impl<M> Reorder<M> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Looks at the number of a message that has arrived.
-    pub(crate) fn turn(&mut self, sequence: u32) -> Result<Turn, OutOfWindow> {
+    /// Whether the message of this number is the next one; if so, the one after it is from now on.
+    pub(crate) fn order_of(&mut self, sequence: u32) -> Result<ArrivalOrder, OutOfWindow> {
         if self.is_next(sequence) {
-            return Ok(Turn::Now);
+            return Ok(ArrivalOrder::Now);
         }
         let ahead = sequence.wrapping_sub(self.next);
         let (next, window) = (self.next, Self::WINDOW);
@@ -80,10 +80,10 @@ impl<M> Reorder<M> {
         if ahead > window {
             return Err(OutOfWindow::TooFar { sequence, next, window });
         }
-        Ok(Turn::Early)
+        Ok(ArrivalOrder::Early)
     }
 
-    /// Keeps a message whose turn is [`Turn::Early`].
+    /// Keeps a message whose order is [`ArrivalOrder::Early`].
     pub(crate) fn hold(&mut self, sequence: u32, message: M) {
         self.held.insert(sequence, message);
     }
@@ -112,16 +112,16 @@ mod tests {
     fn early_messages_wait_for_their_turn() {
         // The numbers wrap.
         let mut reorder = Reorder { next: u32::MAX, ..Reorder::default() };
-        assert_eq!(reorder.turn(1), Ok(Turn::Early));
+        assert_eq!(reorder.order_of(1), Ok(ArrivalOrder::Early));
         reorder.hold(1, 'c');
         assert_eq!(reorder.next_held(), None);
-        assert_eq!(reorder.turn(0), Ok(Turn::Early));
+        assert_eq!(reorder.order_of(0), Ok(ArrivalOrder::Early));
         reorder.hold(0, 'b');
-        assert_eq!(reorder.turn(u32::MAX), Ok(Turn::Now));
+        assert_eq!(reorder.order_of(u32::MAX), Ok(ArrivalOrder::Now));
         assert_eq!(reorder.next_held(), Some('b'));
         assert_eq!(reorder.next_held(), Some('c'));
         assert_eq!(reorder.next_held(), None);
-        assert_eq!(reorder.turn(2), Ok(Turn::Now));
+        assert_eq!(reorder.order_of(2), Ok(ArrivalOrder::Now));
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(reorder.next_in_order(), Some(0));
         reorder.pass();
         assert!(reorder.is_in_order(1) && !reorder.is_in_order(0));
-        assert_eq!(reorder.turn(2), Ok(Turn::Early));
+        assert_eq!(reorder.order_of(2), Ok(ArrivalOrder::Early));
         reorder.hold(2, ());
         assert!(!reorder.is_in_order(1));
         assert_eq!(reorder.next_in_order(), None);
@@ -140,13 +140,16 @@ mod tests {
     #[test]
     fn repeats_and_leaps_are_refused() {
         let mut reorder = Reorder::default();
-        assert_eq!(reorder.turn(0), Ok(Turn::Now));
-        assert_eq!(reorder.turn(0), Err(OutOfWindow::Duplicate { sequence: 0, next: 1 }));
-        assert_eq!(reorder.turn(3), Ok(Turn::Early));
+        assert_eq!(reorder.order_of(0), Ok(ArrivalOrder::Now));
+        assert_eq!(reorder.order_of(0), Err(OutOfWindow::Duplicate { sequence: 0, next: 1 }));
+        assert_eq!(reorder.order_of(3), Ok(ArrivalOrder::Early));
         reorder.hold(3, ());
-        assert_eq!(reorder.turn(3), Err(OutOfWindow::Duplicate { sequence: 3, next: 1 }));
+        assert_eq!(reorder.order_of(3), Err(OutOfWindow::Duplicate { sequence: 3, next: 1 }));
         let window = Reorder::<()>::WINDOW;
         let sequence = 2 + window;
-        assert_eq!(reorder.turn(sequence), Err(OutOfWindow::TooFar { sequence, next: 1, window }));
+        assert_eq!(
+            reorder.order_of(sequence),
+            Err(OutOfWindow::TooFar { sequence, next: 1, window })
+        );
     }
 }

@@ -17,7 +17,7 @@ mod gathered;
 mod landing;
 
 use super::{
-    Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, RndvTarget, Turn, undue, unexpected,
+    Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, RndvTarget, SendTurn, undue, unexpected,
 };
 use crate::arrival::Body;
 use crate::buffer::{HeldMemory, Transfer};
@@ -121,11 +121,11 @@ impl Sender {
     }
 
     /// After a fragment, or a failure.
-    fn turned(&self) -> Turn {
+    fn turned(&self) -> SendTurn {
         match (self.is_done(), self.stopped) {
-            (true, _) => Turn::Done(Protocol::Pipeline),
-            (false, true) => Turn::Over,
-            (false, false) => Turn::Sent,
+            (true, _) => SendTurn::Done(Protocol::Pipeline),
+            (false, true) => SendTurn::Over,
+            (false, false) => SendTurn::Sent,
         }
     }
 
@@ -140,20 +140,20 @@ impl Sender {
     }
 
     /// Sends the next fragment out of a ring, if it is packed.
-    fn send_gathered(&mut self, cx: &mut Cx<'_>, range: Range<u64>) -> Turn {
+    fn send_gathered(&mut self, cx: &mut Cx<'_>, range: Range<u64>) -> SendTurn {
         self.pack(cx);
         let Some(gathered) = self.gathered.as_mut().filter(|_| !self.stopped) else {
             return self.turned();
         };
-        let Some((packed, part)) = gathered.next(&range) else { return Turn::Busy };
+        let Some((packed, part)) = gathered.next(&range) else { return SendTurn::Busy };
         let head = wire::data(self.reply, range.start);
         let copied = match cx.link.send_packed_zero_copy(packed, &head, part) {
             Ok(ZeroCopyResult::Sent) => Ok(()),
-            Ok(ZeroCopyResult::Full) => return Turn::Full,
+            Ok(ZeroCopyResult::Full) => return SendTurn::Full,
             // The socket takes nothing now, or the link has changed: a slot waits for it.
             Ok(ZeroCopyResult::Never) => {
                 let len = to_usize(range.end - range.start);
-                let Some(mut slot) = cx.reserve(DATA_BYTES + len) else { return Turn::Full };
+                let Some(mut slot) = cx.reserve(DATA_BYTES + len) else { return SendTurn::Full };
                 let written = slot.write(0, &head).map_err(EngineError::from);
                 let copied = written.and_then(|()| packed.copy_to(&mut slot, DATA_BYTES, part));
                 copied.map(|()| cx.link.send(slot))
@@ -178,10 +178,10 @@ impl RndvEnd for Sender {
     }
 
     /// Sends the next fragment.
-    fn turn(&mut self, cx: &mut Cx<'_>) -> Turn {
+    fn turn(&mut self, cx: &mut Cx<'_>) -> SendTurn {
         if self.stopped || self.next >= self.end {
             // The rest is with an engine; `landed` ends the request.
-            return Turn::Over;
+            return SendTurn::Over;
         }
         let start = self.next;
         let end = self.end.min(start.saturating_add(u64::from(self.fragment)));
@@ -189,19 +189,23 @@ impl RndvEnd for Sender {
             return self.send_gathered(cx, start..end);
         }
         if self.packing >= self.depth {
-            return Turn::Busy;
+            return SendTurn::Busy;
         }
         match cx.send_zero_copy(&wire::data(self.reply, start), start..end) {
             ZeroCopyResult::Sent => {
                 cx.counters.counts_of(Protocol::Pipeline).fragments += 1;
                 self.next = end;
-                return if self.is_done() { Turn::Done(Protocol::Pipeline) } else { Turn::Sent };
+                return if self.is_done() {
+                    SendTurn::Done(Protocol::Pipeline)
+                } else {
+                    SendTurn::Sent
+                };
             }
-            ZeroCopyResult::Full => return Turn::Full,
+            ZeroCopyResult::Full => return SendTurn::Full,
             ZeroCopyResult::Never => {}
         }
         let Some(mut slot) = cx.reserve(DATA_BYTES + to_usize(end - start)) else {
-            return Turn::Full;
+            return SendTurn::Full;
         };
         let packed = slot
             .write(0, &wire::data(self.reply, start))
