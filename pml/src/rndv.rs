@@ -467,7 +467,7 @@ impl Cx<'_> {
 
     /// The engine that moves between the buffer and the other end's memory, and the space of its device. For
     /// page-locked memory of the host, and a device's at the other end, it is a device's.
-    pub(crate) fn worker(&self) -> (usize, Space) {
+    pub(crate) fn moving_engine(&self) -> (usize, Space) {
         let across = match &self.at_receiver {
             Some(_) => !self.rts.host,
             None => self.rts.staged.locked,

@@ -44,7 +44,7 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
     let once = |why: String| (why, false);
     let rts = cx.rts;
     let key = rts.mapped.as_ref().ok_or_else(|| once("no key".to_owned()))?;
-    let mapping = cx.link.map(key, cx.worker().1);
+    let mapping = cx.link.map(key, cx.moving_engine().1);
     let mapping = mapping.map_err(|error| (error.to_string(), lasts(&error)))?;
     let layout = match rts.blocks == 1 {
         true => None,
@@ -60,7 +60,7 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
 /// What moves `bytes` bytes between this end's buffer and the other's. If neither has gaps, a copy engine does it where
 /// it is quicker than a kernel. For host memory that its device does not know it would need a detour.
 pub(super) fn mover<'a>(cx: &mut Cx<'a>, by: Protocol, remote: &Remote, bytes: u64) -> Mover<'a> {
-    let (engine, space) = cx.worker();
+    let (engine, space) = cx.moving_engine();
     let own = cx.buffer.typed();
     let gapless = [own, remote.typed()].iter().all(|side| side.as_contiguous().is_some());
     let known = remote.typed().space() != Space::Host;

@@ -314,7 +314,7 @@ impl Putting {
     /// Moves the data into the receiver's memory.
     fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> RndvStep {
         let Grant { end, count, low, span, .. } = self.grant;
-        let mapping = match cx.link.map(&self.grant.key, cx.worker().1) {
+        let mapping = match cx.link.map(&self.grant.key, cx.moving_engine().1) {
             Ok(mapping) => mapping,
             Err(error) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be mapped");
