@@ -36,7 +36,7 @@ impl Core {
         let Some(recv) = self.requests.recv_mut(id) else { return Ok(()) };
         let sent = rts.envelope.digest.bytes;
         let mut room = sent.min(recv.buffer.bytes());
-        let failure = recv.verdict(&mut self.digests, &rts.envelope).err();
+        let failure = recv.check_fit(&mut self.digests, &rts.envelope).err();
         if let Some(PmlError::SignatureMismatch { .. }) = failure {
             room = 0;
         }

@@ -34,7 +34,7 @@ impl Core {
         let len = sent.min(recv.buffer.bytes());
         let matched =
             Matched { from, tag: envelope.tag, sent, protocol: Protocol::Eager, failure: None };
-        let failure = match recv.verdict(&mut self.digests, envelope) {
+        let failure = match recv.check_fit(&mut self.digests, envelope) {
             Err(error @ PmlError::Truncated { .. }) => Some(error),
             Err(error) => {
                 self.finish_recv(id, Matched { failure: Some(error), ..matched });

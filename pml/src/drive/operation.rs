@@ -114,8 +114,8 @@ pub(crate) enum RecvStage {
 }
 
 impl Recv {
-    /// Whether a message fits.
-    pub(crate) fn verdict(
+    /// Checks that a message fits this receive.
+    pub(crate) fn check_fit(
         &self,
         digests: &mut Digests,
         envelope: &Envelope,
