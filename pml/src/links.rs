@@ -146,9 +146,9 @@ impl Links {
     #[inline]
     pub(crate) fn approach(&mut self, peer: u32) -> bool {
         let state = &mut self[peer];
-        let far = !state.near && state.lost.is_none();
-        state.near |= far;
-        far
+        let must_request = !state.link_requested && state.lost.is_none();
+        state.link_requested |= must_request;
+        must_request
     }
 
     /// A peer is lost because of `culprit`. Gives what waited to leave, and how operations end that need it; `None` if it
@@ -163,7 +163,7 @@ impl Links {
             return None;
         }
         state.lost = Some((culprit, error.clone()));
-        state.near = false;
+        state.link_requested = false;
         state.reorder.clear();
         state.streams.clear();
         let outbox = std::mem::take(&mut state.outbox);
@@ -243,8 +243,8 @@ pub(crate) struct Peer {
     active: bool,
     /// Whom to blame if it is lost, and what became of that process.
     pub(crate) lost: Option<(u32, LinkError)>,
-    /// It is not lost, and a link was asked for: by a send of the other end, or a receive of ours.
-    pub(crate) near: bool,
+    /// A link was requested, by a receive here or by the peer, and the peer is not lost.
+    pub(crate) link_requested: bool,
     /// Whether it was told that nothing more to be matched will come.
     pub(crate) told: bool,
     /// Whether it has said that nothing more to be matched will come.

@@ -136,7 +136,7 @@ impl Core {
         }
         let route = self.comms.route(comm, rank)?;
         let source = route.process;
-        if !self.links[source].near {
+        if !self.links[source].link_requested {
             return None;
         }
         let digest = self.digests.words(buffer.layout(), buffer.count());
@@ -184,7 +184,7 @@ impl Core {
         let peer = route.process;
         let label = Label { context: route.here, source: peer, tag };
         let state = &self.links[peer];
-        if !state.near || !self.matching.posted.is_free(label) {
+        if !state.link_requested || !self.matching.posted.is_free(label) {
             return None;
         }
         let sequence = state.reorder.next_in_order()?;
