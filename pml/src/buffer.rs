@@ -15,7 +15,7 @@ mod transfer;
 
 pub(crate) use access::{Gets, Listed, RegionList};
 pub(crate) use cached::CachedBuffers;
-pub(crate) use remote::{Far, Mover, Remote, packed_size};
+pub(crate) use remote::{Mover, Remote, RemoteShape, packed_size};
 pub(crate) use staging_memory::{Packed, StagingMemory, after};
 pub(crate) use transfer::{HeldMemory, Transfer};
 

@@ -47,8 +47,8 @@ pub struct Pml {
     pub(crate) agreements: Agreements,
     world: Comm,
     myself: Comm,
-    /// Long messages go over networks.
-    far: bool,
+    /// The job has processes on other hosts.
+    has_remote_hosts: bool,
 }
 
 impl Pml {
@@ -59,7 +59,15 @@ impl Pml {
         let core = Core::new(me, size, engines, config);
         let (world, myself) = core.predefined();
         let waiter = Waiter::new(size as usize);
-        Pml { bml, core, waiter, agreements: Agreements::default(), world, myself, far: false }
+        Pml {
+            bml,
+            core,
+            waiter,
+            agreements: Agreements::default(),
+            world,
+            myself,
+            has_remote_hosts: false,
+        }
     }
 
     /// The communicator of all processes (`MPI_COMM_WORLD`).
@@ -80,19 +88,20 @@ impl Pml {
     }
 
     /// The job has processes on other hosts: devices that are attached from now on are made ready for long messages to
-    /// those.
-    pub fn expect_far(&mut self) {
-        self.far = true;
+    /// these hosts.
+    pub fn expect_remote_hosts(&mut self) {
+        self.has_remote_hosts = true;
     }
 
-    /// Makes a device known to all transports ([`Bml::attach`]). With peers on [other hosts](Pml::expect_far), page-locked
-    /// memory for the first long messages is registered with it now, since a driver may wait for kernels that stay.
+    /// Makes a device known to all transports ([`Bml::attach`]). In a job with [other hosts](Pml::expect_remote_hosts),
+    /// page-locked memory for the first long messages is registered with it now, since a driver may wait for kernels that
+    /// stay.
     ///
     /// # Errors
     /// As [`Bml::attach`].
     pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         let attached = self.bml.attach(device);
-        if self.far && !device.space().cpu_accessible() {
+        if self.has_remote_hosts && !device.space().cpu_accessible() {
             self.core.rndv.rings.prepare(device, self.core.config.bounds.staging_bytes);
         }
         attached

@@ -240,21 +240,21 @@ fn rings(lab: &Lab) -> usize {
 #[test]
 fn the_first_rings_are_made_when_a_device_is_attached() {
     let seed = seed();
-    for far in [true, false] {
+    for remote in [true, false] {
         let mut lab = lab(seed, 3);
         let device = lab.attached();
         for rank in 0..2 {
-            if far {
-                lab.job.pml(rank).expect_far();
+            if remote {
+                lab.job.pml(rank).expect_remote_hosts();
             }
             lab.job.pml(rank).attach(&device).unwrap();
         }
         let ready = rings(&lab);
-        assert_eq!(ready, if far { 4 } else { 0 });
+        assert_eq!(ready, if remote { 4 } else { 0 });
         let from = Buffer::source_in(&layout(2_000_000, true), 1, 5, lab.home(true));
         let to = Buffer::target_in(&layout(2_000_000, true), 1, lab.home(true));
         lab.carry(&from, &to, "a long message");
-        assert_eq!(rings(&lab), if far { ready } else { 2 }, "far: {far}");
+        assert_eq!(rings(&lab), if remote { ready } else { 2 }, "other hosts: {remote}");
     }
 }
 

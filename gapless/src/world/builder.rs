@@ -394,7 +394,7 @@ impl Builder {
         let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, task_config(&wakeups))?;
         let mut pml = Pml::new(bml, self.engines, config);
         if places.are_several_hosts() {
-            pml.expect_far();
+            pml.expect_remote_hosts();
         }
         for device in &self.devices {
             attach(&mut pml, device);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// What the other end says about its buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Far<'a> {
+pub(crate) struct RemoteShape<'a> {
     /// The bytes it touches, relative to displacement 0.
     pub(crate) low: i64,
     pub(crate) span: u64,
@@ -29,8 +29,8 @@ pub(crate) struct Remote {
 
 impl Remote {
     /// Finds the buffer in the mapping. An error says what the other end got wrong.
-    pub(crate) fn new(far: Far<'_>, mapping: Mapping) -> Result<Remote, String> {
-        let Far { low, span, count, layout } = far;
+    pub(crate) fn new(shape: RemoteShape<'_>, mapping: Mapping) -> Result<Remote, String> {
+        let RemoteShape { low, span, count, layout } = shape;
         let mapped = mapping.region();
         if mapped.len() < span {
             return Err(format!("a key for {} bytes of a buffer that spans {span}", mapped.len()));

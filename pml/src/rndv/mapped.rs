@@ -12,7 +12,7 @@
 
 use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, unexpected};
-use crate::buffer::{Far, HeldMemory, Mover, Remote, Transfer};
+use crate::buffer::{HeldMemory, Mover, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
 use gapless_engine::EngineError;
@@ -53,8 +53,8 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
             Some(known.ok_or_else(|| once("an unknown layout".to_owned()))?)
         }
     };
-    let far = Far { low: rts.low, span: rts.span, count: rts.count, layout };
-    Remote::new(far, mapping).map_err(once)
+    let shape = RemoteShape { low: rts.low, span: rts.span, count: rts.count, layout };
+    Remote::new(shape, mapping).map_err(once)
 }
 
 /// What moves `bytes` bytes between this end's buffer and the other's. If neither has gaps, a copy engine does it where

@@ -25,7 +25,7 @@
 
 use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, mapped, undue, unexpected};
-use crate::buffer::{Far, HeldMemory, Remote, Transfer};
+use crate::buffer::{HeldMemory, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
 use crate::hash::FastMap;
 use crate::protocol::Protocol;
@@ -322,8 +322,8 @@ impl Putting {
                 return self.stop_putting(cx, why);
             }
         };
-        let far = Far { low, span, count, layout: layout.as_ref() };
-        let remote = match Remote::new(far, mapping) {
+        let shape = RemoteShape { low, span, count, layout: layout.as_ref() };
+        let remote = match Remote::new(shape, mapping) {
             Ok(remote) => remote,
             Err(what) => return RndvStep::Broken(what),
         };
