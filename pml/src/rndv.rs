@@ -15,7 +15,7 @@
 //! | `in_flight.rs`, `turns.rs` | work of engines that goes on; who asked to be polled |
 //! | `layouts.rs`, `pieces.rs` | flattened layouts that are published and fetched |
 //! | `staging.rs`, `rings.rs` | staging memory, and rings of page-locked memory |
-//! | `direct.rs`, `offering.rs` | what adapters refuse; whether offering short messages pays |
+//! | `gpudirect.rs`, `offering.rs` | what adapters refuse; whether offering short messages pays |
 //! | `link.rs` | the link to the other end, as a protocol may use it |
 //!
 //! ```text
@@ -31,8 +31,8 @@
 //!   | <-------------- CTS ---- |
 //! ```
 
-pub(crate) mod direct;
 mod eager;
+pub(crate) mod gpudirect;
 pub(crate) mod in_flight;
 pub(crate) mod incoming;
 mod kinds;
@@ -62,7 +62,7 @@ use crate::error::PmlError;
 use crate::hash::FastMap;
 use crate::links::{Outgoing, Peer};
 use crate::protocol::{Protocol, Protocols};
-use crate::rndv::direct::Refusals;
+use crate::rndv::gpudirect::Refusals;
 use crate::rndv::in_flight::{InFlight, InFlights};
 use crate::rndv::layouts::{Fetched, Published};
 use crate::rndv::link::RndvLink;

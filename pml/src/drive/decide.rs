@@ -11,7 +11,7 @@ use crate::error::PmlError;
 use crate::links::{Outgoing, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::RndvStep;
-use crate::rndv::direct::single_copy_costs;
+use crate::rndv::gpudirect::single_copy_costs;
 use crate::rndv::incoming::{Incoming, IncomingStage};
 use crate::rndv::layouts::Fetch;
 use crate::status::RequestId;

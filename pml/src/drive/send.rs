@@ -11,7 +11,7 @@ use crate::error::PmlError;
 use crate::links::{AM_TAG, Outgoing};
 use crate::protocol::{Protocol, Protocols};
 use crate::requests::Submitted;
-use crate::rndv::direct::single_copy_costs;
+use crate::rndv::gpudirect::single_copy_costs;
 use crate::status::{RequestId, Status};
 use crate::wire::{DataState, EAGER_BYTES, Envelope, SERIAL_BYTES, SendMode, Verdict, to_usize};
 use gapless_bml::{Bml, Limits, RailSlot, Rank, Token, ZeroCopyResult};

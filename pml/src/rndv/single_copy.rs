@@ -10,7 +10,7 @@
 //! Both sides' runs of bytes come from their layouts' convertors; one operation takes as many as the
 //! transport allows. After a failure another protocol carries all of the message.
 //!
-//! Either buffer may be a device's, if the adapter reaches that by itself (GPUDirect, `direct.rs`). The sender then
+//! Either buffer may be a device's, if the adapter reaches that by itself (GPUDirect, `gpudirect.rs`). The sender then
 //! registers its buffer if it expects to be read: what it predicts with the receiver's buffer like its own. The transport
 //! settles what it has written into a device's memory before it tells the end of a read.
 

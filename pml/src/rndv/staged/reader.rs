@@ -28,7 +28,7 @@ use crate::buffer::HeldMemory;
 use crate::cost::{self, Situation};
 use crate::error::PmlError;
 use crate::protocol::Protocol;
-use crate::rndv::direct::is_refusal;
+use crate::rndv::gpudirect::is_refusal;
 use crate::rndv::{Cx, Heard, Opened, RndvEnd, RndvStep, unexpected};
 use crate::wire::cut::Cut;
 use crate::wire::{self, DEPTH_MAX, Message, RingOffer, Verdict};
