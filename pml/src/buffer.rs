@@ -13,7 +13,7 @@ pub(crate) mod span;
 mod staging_memory;
 mod transfer;
 
-pub(crate) use access::{Gets, Listed, RegionList};
+pub(crate) use access::{Listed, OneSidedRead, RegionList};
 pub(crate) use cached::CachedBuffers;
 pub(crate) use remote::{Mover, Remote, RemoteShape, packed_size};
 pub(crate) use staging_memory::{Packed, StagingMemory, after};

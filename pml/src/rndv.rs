@@ -54,7 +54,7 @@ pub(crate) mod staging;
 pub(crate) mod turns;
 
 use crate::buffer::{
-    Buffer, CachedBuffers, Engines, Gets, HeldMemory, RegionList, StagingMemory, Transfer,
+    Buffer, CachedBuffers, Engines, HeldMemory, OneSidedRead, RegionList, StagingMemory, Transfer,
 };
 use crate::cost::{Excluded, Model, Situation};
 use crate::counters::Counters;
@@ -406,8 +406,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) registered: Option<&'a mut Option<(RdmaRail, RemoteKey)>>,
     /// The result of the request, although the rendezvous goes on.
     pub(crate) failure: &'a mut Option<PmlError>,
-    /// The one-sided operation of a receiver in flight.
-    pub(crate) gets: &'a mut Gets,
+    /// The one-sided read of a receiver.
+    pub(crate) read: &'a mut OneSidedRead,
     pub(crate) in_flight: &'a mut InFlights,
     pub(crate) id: RequestId,
     pub(crate) effects: Effects,

@@ -187,7 +187,7 @@ impl Listed<'_> {
         self.bytes
     }
 
-    /// Reads `remote` of the memory behind `key` at `peer` into the pieces. `gets` is of the buffer's request, which
+    /// Reads `remote` of the memory behind `key` at `peer` into the pieces. `read` is of the buffer's request, which
     /// does not end before the operation has.
     pub(crate) fn get(
         &self,
@@ -195,26 +195,26 @@ impl Listed<'_> {
         peer: Rank,
         (key, remote): (&RemoteKey, &[Extent]),
         done: Token,
-        gets: &mut Gets,
+        read: &mut OneSidedRead,
     ) -> Result<(), RdmaError> {
-        let (id, rdma) = gets.next(bml, peer)?;
+        let (id, rdma) = read.next(bml, peer)?;
         // SAFETY: the convertor of the buffer made the pieces. The buffer is promised until its request ends, which
-        // is after the event: `gets` says so until then. So there is no other operation with this request's token.
+        // is after the event: `read` says so until then. So there is no other operation with this request's token.
         unsafe { rdma.get(id, self.regions, key, remote, done) }?;
-        gets.under_way = true;
+        read.under_way = true;
         Ok(())
     }
 }
 
-/// The one-sided operation of a receive: one at a time.
+/// The one-sided read of a receive: one at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Gets {
+pub(crate) struct OneSidedRead {
     under_way: bool,
     /// The staging memory that it writes, if it does not write the receive's buffer.
     into: Option<crate::buffer::StagingMemory>,
 }
 
-impl Gets {
+impl OneSidedRead {
     /// Whether there is one.
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way
@@ -235,7 +235,7 @@ impl Gets {
 
     /// It has ended.
     pub(crate) fn end(&mut self) {
-        *self = Gets::default();
+        *self = OneSidedRead::default();
     }
 
     /// Reads `remote` of the memory behind `key` at `peer` into staging memory.

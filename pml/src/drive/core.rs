@@ -392,7 +392,7 @@ impl Handler for Core {
                     format!("a message with active-message tag {}, which has no handler", tag.0);
                 self.give_up(bml, from, what);
             }
-            RankEvent::Completed { token, result } => self.got(bml, token.0, result),
+            RankEvent::Completed { token, result } => self.read_completed(bml, token.0, result),
             // Nothing is sent with a token.
             RankEvent::Sent { .. } => {}
             RankEvent::Lost { peer: Rank(peer), error } => self.lose(bml, peer, error),

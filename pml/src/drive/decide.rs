@@ -3,7 +3,7 @@
 //! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. If a protocol fails, the
 //! receiver excludes it and chooses again; the pipeline is the last resort.
 
-use crate::buffer::Gets;
+use crate::buffer::OneSidedRead;
 use crate::cost::{Situation, weight_of_blocks};
 use crate::drive::core::Core;
 use crate::drive::operation::RecvStage;
@@ -54,7 +54,7 @@ impl Core {
             protocol: Protocol::Pipeline,
             protocols: Protocols::ALL.without(Protocol::Eager),
             stage: IncomingStage::Choosing,
-            gets: Gets::default(),
+            read: OneSidedRead::default(),
         }));
         if gapless && span != sent {
             return Err(format!("an offer of {sent} bytes without gaps that span {span}"));

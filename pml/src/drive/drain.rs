@@ -32,9 +32,9 @@ impl Core {
         })
     }
 
-    /// One-sided operations of ours that are under way.
-    pub(crate) fn gets(&mut self) -> usize {
-        self.incoming_all().filter(|incoming| incoming.gets.is_under_way()).count()
+    /// How many one-sided reads of this process are under way.
+    pub(crate) fn one_sided_reads(&mut self) -> usize {
+        self.incoming_all().filter(|incoming| incoming.read.is_under_way()).count()
     }
 
     /// What peers may still write, and who.
@@ -47,7 +47,7 @@ impl Core {
     }
 }
 
-/// Hears of the end of one-sided operations, and of nothing else.
+/// Handles the ends of one-sided reads, and nothing else.
 pub(crate) struct Ending<'c>(pub(crate) &'c mut Core);
 
 impl Handler for Ending<'_> {
@@ -56,7 +56,7 @@ impl Handler for Ending<'_> {
             && let Some(id) = self.0.requests.named(token.0)
             && let Some((incoming, _)) = self.0.requests.incoming(id)
         {
-            incoming.gets.end();
+            incoming.read.end();
         }
     }
 }

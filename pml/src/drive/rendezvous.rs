@@ -1,7 +1,7 @@
 //! The driver: the only code that calls a protocol. It takes a rendezvous out of its request, calls it, puts it back,
 //! and carries out its step.
 
-use crate::buffer::{Buffer, Gets, HeldMemory};
+use crate::buffer::{Buffer, HeldMemory, OneSidedRead};
 use crate::cost::Situation;
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Recv, RecvStage, Send, SendStage};
@@ -66,11 +66,16 @@ impl Core {
         }
     }
 
-    /// An operation of the transport's has ended.
-    pub(crate) fn got(&mut self, bml: &mut Bml, reply: u64, result: Result<(), LinkError>) {
+    /// A one-sided read of the transport has ended.
+    pub(crate) fn read_completed(
+        &mut self,
+        bml: &mut Bml,
+        reply: u64,
+        result: Result<(), LinkError>,
+    ) {
         let Some(id) = self.requests.named(reply) else { return };
         let Some((incoming, _)) = self.requests.incoming(id) else { return };
-        incoming.gets.end();
+        incoming.read.end();
         let failed = |error: LinkError| DeviceError::Failed {
             device: "the transport".to_owned(),
             operation: "get",
@@ -318,7 +323,7 @@ impl Core {
             return self.end_going(bml, id, Protocol::Pipeline);
         }
         let Some((incoming, _)) = self.requests.incoming(id) else { return };
-        if incoming.gets.is_under_way() {
+        if incoming.read.is_under_way() {
             return;
         }
         let granted = match &incoming.stage {
@@ -404,14 +409,14 @@ impl Core {
         let state = &mut self.links[peer];
         let Rendezvous { in_flight, published, scratch, refusals, rings, staging, facts, .. } =
             &mut self.rndv;
-        let mut no_gets = Gets::default();
-        let (going, place, rts, at_receiver, registered, failure, gets) = match end {
+        let mut no_read = OneSidedRead::default();
+        let (going, place, rts, at_receiver, registered, failure, read) = match end {
             RndvSide::Sender(Offered { rts, registered, failed, going, .. }) => {
                 let (taken, registered) = (going.take(), Some(registered));
-                (taken, EndSlot::Sender(going), &*rts, None, registered, failed, &mut no_gets)
+                (taken, EndSlot::Sender(going), &*rts, None, registered, failed, &mut no_read)
             }
             RndvSide::Receiver(incoming) => {
-                let Incoming { rts, reply, room, failure, layout, protocols, stage, gets, .. } =
+                let Incoming { rts, reply, room, failure, layout, protocols, stage, read, .. } =
                     incoming;
                 let going = match std::mem::replace(stage, IncomingStage::Choosing) {
                     IncomingStage::Going(going) => Some(going),
@@ -422,7 +427,7 @@ impl Core {
                 };
                 let (reply, room, layout) = (*reply, *room, layout.as_ref());
                 let at = AtReceiver { reply, room, layout, source: source.as_ref(), protocols };
-                (going, EndSlot::Receiver(stage), &*rts, Some(at), None, failure, gets)
+                (going, EndSlot::Receiver(stage), &*rts, Some(at), None, failure, read)
             }
         };
         let lost = match &at_receiver {
@@ -448,7 +453,7 @@ impl Core {
             at_receiver,
             registered,
             failure,
-            gets,
+            read,
             in_flight,
             id,
             effects: Effects::default(),

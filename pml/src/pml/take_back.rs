@@ -22,7 +22,7 @@ impl Pml {
     pub fn take_back(&mut self) {
         abort_on_unwind("a panic while memory was taken back", || {
             self.core.drain_engines();
-            while self.core.gets() > 0 {
+            while self.core.one_sided_reads() > 0 {
                 if self.bml.is_torn() {
                     abort("a panic has lost the end of an operation on memory that is taken back");
                 }

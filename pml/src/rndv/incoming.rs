@@ -1,7 +1,7 @@
 //! A rendezvous at its receiver.
 
 use crate::arrival::Matched;
-use crate::buffer::{Gets, packed_size};
+use crate::buffer::{OneSidedRead, packed_size};
 use crate::cost::Touched;
 use crate::error::PmlError;
 use crate::protocol::{Protocol, Protocols};
@@ -30,8 +30,8 @@ pub(crate) struct Incoming {
     /// Those that have not failed.
     pub(crate) protocols: Protocols,
     pub(crate) stage: IncomingStage,
-    /// The one-sided operation under way.
-    pub(crate) gets: Gets,
+    /// Its one-sided read, if one is under way.
+    pub(crate) read: OneSidedRead,
 }
 
 /// What a rendezvous waits for at its receiver.

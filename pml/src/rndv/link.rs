@@ -1,7 +1,7 @@
 //! The link to a rendezvous' other end, as a protocol may use it: room for messages, keys of memory of ours, mappings
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
-use crate::buffer::{Buffer, Gets, Listed, Packed, RegionList, StagingMemory};
+use crate::buffer::{Buffer, Listed, OneSidedRead, Packed, RegionList, StagingMemory};
 use crate::links::{AM_TAG, fragment_max, reserve};
 use crate::rndv::staging::{StagingBlock, StagingPool, device_of};
 use gapless_bml::{
@@ -131,20 +131,20 @@ impl<'a> RndvLink<'a> {
         into: &Listed<'_>,
         from: (&RemoteKey, &[Extent]),
         done: Token,
-        gets: &mut Gets,
+        read: &mut OneSidedRead,
     ) -> Result<(), RdmaError> {
-        into.get(self.bml, Rank(self.peer), from, done, gets)
+        into.get(self.bml, Rank(self.peer), from, done, read)
     }
 
-    /// Reads memory of the peer into staging memory, as [`Gets::get`] does.
+    /// Reads memory of the peer into staging memory, as [`OneSidedRead::get`] does.
     pub(crate) fn get_into(
         &mut self,
         into: &StagingMemory,
         from: (&RemoteKey, &[Extent]),
         done: Token,
-        gets: &mut Gets,
+        read: &mut OneSidedRead,
     ) -> Result<(), RdmaError> {
-        gets.get(self.bml, Rank(self.peer), into, from, done)
+        read.get(self.bml, Rank(self.peer), into, from, done)
     }
 
     /// A key by which the peer may read a block of staging memory, as [`StagingPool::read_key`] gives it.

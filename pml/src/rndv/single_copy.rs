@@ -15,7 +15,7 @@
 //! settles what it has written into a device's memory before it tells the end of a read.
 
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvLink, RndvStep, unexpected};
-use crate::buffer::{Buffer, Gets, HeldMemory, Listed, RegionList};
+use crate::buffer::{Buffer, HeldMemory, Listed, OneSidedRead, RegionList};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
 use crate::wire::Rts;
@@ -93,12 +93,12 @@ impl Scratch {
         (at, len): (u64, u64),
         from: (&RemoteKey, &[Extent]),
         done: Token,
-        gets: &mut Gets,
+        read: &mut OneSidedRead,
     ) -> Result<(), RdmaError> {
         self.local.resize(1);
         let unavailable = |error: EngineError| RdmaError::Unavailable { reason: error.to_string() };
         let into = buffer.list(&mut self.local, at, len).map_err(unavailable)?;
-        link.get(&into, from, done, gets)
+        link.get(&into, from, done, read)
     }
 }
 
@@ -166,7 +166,7 @@ impl Getting {
             .map_err(|reason| RdmaError::Unavailable { reason })?;
         let token: Token =
             TokenSpace::REST.token(reply).ok_or_else(|| unavailable("2^56 receives"))?;
-        cx.link.get(&local, (&key, remote), token, cx.gets)?;
+        cx.link.get(&local, (&key, remote), token, cx.read)?;
         self.batch_end = Some(self.position + local.bytes());
         Ok(())
     }

@@ -158,9 +158,9 @@ impl Reader {
         if self.pipeline.local.is_some() {
             let place = self.pipeline.local_place(index).and_then(|it| Ok(it.sub(0, len)?));
             let place = place.map_err(|error| unavailable(&error.to_string()))?;
-            return cx.link.get_into(&place, (&key, &from), token, cx.gets);
+            return cx.link.get_into(&place, (&key, &from), token, cx.read);
         }
-        cx.scratch.get(&mut cx.link, cx.buffer, (range.start, len), (&key, &from), token, cx.gets)
+        cx.scratch.get(&mut cx.link, cx.buffer, (range.start, len), (&key, &from), token, cx.read)
     }
 
     /// What is due cannot be read.
@@ -335,7 +335,7 @@ impl RndvEnd for Reader {
 
     /// The transport has room again, perhaps.
     fn again(&mut self, cx: &mut Cx<'_>) -> RndvStep {
-        if cx.gets.is_under_way() { RndvStep::Going } else { self.read(cx) }
+        if cx.read.is_under_way() { RndvStep::Going } else { self.read(cx) }
     }
 
     fn landed(
@@ -356,7 +356,7 @@ impl RndvEnd for Reader {
         self.over = Over::Lost;
         self.drop_waiting();
         // What the transport has not taken yet is not read any more.
-        if !cx.gets.is_under_way()
+        if !cx.read.is_under_way()
             && let Some(Reading::Fragment(index)) = self.reading.take()
         {
             self.pipeline.ended(index);
