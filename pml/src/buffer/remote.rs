@@ -75,7 +75,7 @@ impl Remote {
 impl Buffer {
     /// Moves the first `bytes` of `remote` to the start of this buffer: the `mover`'s device copies them, if it has one
     /// and neither side has gaps, else its engine moves them.
-    pub(crate) fn fetch(
+    pub(crate) fn copy_from_remote(
         &self,
         mover: &Mover<'_>,
         remote: Remote,
@@ -87,9 +87,9 @@ impl Buffer {
         Ok(Transfer::new(work, self, remote))
     }
 
-    /// Moves the first `bytes` of this buffer to the start of `remote`, as [`fetch`](Buffer::fetch) does the other way
-    /// round.
-    pub(crate) fn put(
+    /// Moves the first `bytes` of this buffer to the start of `remote`, by what
+    /// [`copy_from_remote`](Buffer::copy_from_remote) chooses.
+    pub(crate) fn copy_to_remote(
         &self,
         mover: &Mover<'_>,
         remote: Remote,

@@ -83,7 +83,7 @@ fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
         }
     };
     let mover = mover(cx, Protocol::Mapped, &remote, room);
-    let moved = cx.buffer.fetch(&mover, remote, room);
+    let moved = cx.buffer.copy_from_remote(&mover, remote, room);
     opened(cx, Protocol::Mapped, moved)
 }
 

@@ -334,7 +334,7 @@ impl Putting {
         }
         cx.facts.offering.puts_into_host = remote.typed().space().cpu_accessible();
         let mover = mapped::mover(cx, Protocol::MappedPut, &remote, end);
-        let moved = cx.buffer.put(&mover, remote, end);
+        let moved = cx.buffer.copy_to_remote(&mover, remote, end);
         match moved.map(Transfer::now) {
             Ok(Ok(_)) => self.done(cx),
             Ok(Err(moving)) => {
