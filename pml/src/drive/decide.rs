@@ -170,7 +170,7 @@ impl Core {
         let name = incoming.rts.layout_id;
         let is_contiguous = buffer.typed().as_contiguous().is_some();
         situation.staged = self.staging(bml, from, &theirs, space);
-        situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
+        situation.devices = self.device_ends(bml, theirs_on_device, theirs.device_id, space);
         if let Some(ends) = &mut situation.devices {
             ends.sender_keeps = from < me;
         }

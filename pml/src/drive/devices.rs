@@ -10,7 +10,7 @@ use gapless_mem::{Device, Space};
 use std::sync::Arc;
 
 /// The number that processes of this host know a device by; 0 if it has none.
-fn mark_of(device: &Arc<dyn Device>) -> u64 {
+fn device_id(device: &Arc<dyn Device>) -> u64 {
     let fold = |id: u128| {
         let bytes = id.to_le_bytes();
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -58,7 +58,7 @@ impl Core {
             locked: false,
             fragment: self.config.tuning.staged_fragment_bytes.max(FRAGMENT_MIN),
             depth: self.config.tuning.staged_depth.clamp(1, DEPTH_MAX),
-            mark: device.as_ref().map_or(0, mark_of),
+            device_id: device.as_ref().map_or(0, device_id),
         }
     }
 
@@ -81,7 +81,7 @@ impl Core {
         Some(Staging {
             sender_device: theirs.device,
             receiver_device: ours.device,
-            one_device: ours.mark != 0 && ours.mark == theirs.mark,
+            one_device: ours.device_id != 0 && ours.device_id == theirs.device_id,
             direct: false,
             fragment_bytes: theirs.fragment.min(ours.fragment),
             depth: theirs.depth.min(ours.depth),
@@ -99,16 +99,16 @@ impl Core {
             return None;
         }
         let ours = self.staged_offer(bml, peer, space);
-        self.staging(bml, peer, &StagedOffer { mark: 0, ..ours }, space)
+        self.staging(bml, peer, &StagedOffer { device_id: 0, ..ours }, space)
     }
 
-    /// What is known of the devices of a sender, who has told its device's mark (0: none), and of a
+    /// What is known of the devices of a sender, whose device has the id `sender_id` (0: none), and of a
     /// buffer of ours in `space`.
     pub(crate) fn device_ends(
         &self,
         bml: &Bml,
         sender: bool,
-        mark: u64,
+        sender_id: u64,
         space: Space,
     ) -> Option<DeviceEnds> {
         let receiver = !space.cpu_accessible();
@@ -116,7 +116,7 @@ impl Core {
             return None;
         }
         let device = device_of(bml, space);
-        let same = device.filter(|device| mark != 0 && mark_of(device) == mark);
+        let same = device.filter(|device| sender_id != 0 && device_id(device) == sender_id);
         let turns = same.as_ref().is_some_and(|device| device.takes_turns());
         Some(DeviceEnds {
             sender,
@@ -135,14 +135,14 @@ mod tests {
     use gapless_mem::fake::FakeDevice;
 
     #[test]
-    fn a_mark_is_made_of_all_of_a_device_s_identity() {
-        let mark = |device: FakeDevice| mark_of(&(Arc::new(device) as Arc<dyn Device>));
-        assert_eq!(mark(FakeDevice::new(0)), 0, "it has none");
-        let known = |identity| mark(FakeDevice::new(0).identified(identity, false));
+    fn a_device_id_is_made_of_all_of_a_device_s_identity() {
+        let id = |device: FakeDevice| device_id(&(Arc::new(device) as Arc<dyn Device>));
+        assert_eq!(id(FakeDevice::new(0)), 0, "it has none");
+        let known = |identity| id(FakeDevice::new(0).identified(identity, false));
         assert_eq!(known(0x0102_0304_0506_0708), 0x0102_0304_0506_0708);
         assert_eq!(known(0x0102_0304_0506_0708 << 64), 0x0102_0304_0506_0708);
         assert_eq!(known(0x00F0 << 64 | 0xFF00), 0xFFF0);
         assert_eq!(known(0x00F0 << 64 | 0x00FF), 0x000F, "what both have is gone");
-        assert_eq!(known(7 << 64 | 7), 1, "whoever has one has a mark");
+        assert_eq!(known(7 << 64 | 7), 1, "a device with an identity has an id");
     }
 }

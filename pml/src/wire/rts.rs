@@ -74,8 +74,8 @@ pub(crate) struct StagedOffer {
     pub(crate) fragment: u32,
     /// Fragments in flight at once that it wishes.
     pub(crate) depth: u32,
-    /// Which device it is; 0 if that is not known.
-    pub(crate) mark: u64,
+    /// The id of the device; 0 if it is not known.
+    pub(crate) device_id: u64,
 }
 
 /// Request to send: an offer, from which the receiver chooses.
@@ -145,7 +145,7 @@ impl Rts {
             zero: 0,
             staged_fragment: self.staged.fragment.into(),
             staged_depth: self.staged.depth.into(),
-            device: self.staged.mark.into(),
+            device: self.staged.device_id.into(),
         };
         let mut at = 0;
         for part in [wire.as_bytes(), mapped, rdma, layout] {
@@ -201,7 +201,7 @@ impl Rts {
             locked: wire.staged & LOCKED != 0,
             fragment: wire.staged_fragment.get(),
             depth: wire.staged_depth.get(),
-            mark: wire.device.get(),
+            device_id: wire.device.get(),
         };
         if wire.staged != 0 && (staged.fragment < FRAGMENT_MIN || staged.depth == 0) {
             return Err(format!("an RTS with impossible staging: {staged:?}"));

@@ -32,7 +32,7 @@ pub(crate) fn rts() -> Rts {
             readable: true,
             fragment: 4096,
             depth: 3,
-            mark: 5,
+            device_id: 5,
         },
         cached: false,
         data: DataState::Pending,
