@@ -368,7 +368,7 @@ pub(crate) struct ProtocolKind {
 }
 
 impl ProtocolKind {
-    /// The base of every kind: one that is impossible.
+    /// Defaults of every kind: nothing excludes it, it costs the most, and neither end can start it.
     pub(crate) const NONE: ProtocolKind = ProtocolKind {
         wants_layout: false,
         exclude: |_, _| None,

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Most pieces that a transport reads or writes of one message.
 const PIECES_MAX: usize = 60;
-/// Runs of fewer bytes are packed sooner than described.
+/// Packing shorter runs is quicker than listing them.
 const RUN_MIN: u64 = 2048;
 
 impl Buffer {
@@ -121,8 +121,8 @@ impl Buffer {
         (bytes == len).then_some(regions)
     }
 
-    /// Lists the pieces of memory that bytes from `position` on lie in: at most as many as there is room for in
-    /// `room`, and at most `bytes` bytes.
+    /// Lists the pieces of memory that bytes from `position` on lie in: at most as many pieces as `list` was resized
+    /// to, and at most `bytes` bytes.
     pub(crate) fn list<'b>(
         &'b self,
         list: &'b mut RegionList,

@@ -18,7 +18,7 @@ use gapless_bml::{Bml, Limits, RailSlot, Rank, Token, ZeroCopyResult};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region};
 
-/// Shorter messages are copied into a slot sooner than described.
+/// Copying a shorter message into a slot is quicker than listing its pieces.
 pub(crate) const ZERO_COPY_MIN: u64 = 2048;
 
 /// A send whose arguments were checked.
