@@ -94,5 +94,5 @@ pub use name::{METHODS, NameError};
 pub use operation::Operation;
 pub use sample::{Sample, SampleCall};
 pub use schedule::{Action, Buffer, Place, Row, Schedule};
-pub use together::{Part, Together, Whom};
+pub use together::{SharePart, Together, Whom};
 pub use tree::Tree;

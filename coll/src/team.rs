@@ -88,7 +88,7 @@ pub(crate) struct Fold {
 
 /// A member's part after folding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum FoldedPart {
     /// Takes part with this number; for the member behind it too, if that is given.
     Active { number: usize, follower: Option<usize> },
     /// This member takes part for it.
@@ -116,14 +116,14 @@ impl Fold {
         self.member(numbers.start)..self.member(numbers.end)
     }
 
-    pub(crate) fn part(self, member: usize) -> Part {
+    pub(crate) fn part(self, member: usize) -> FoldedPart {
         if member >= 2 * self.folded {
-            return Part::Active { number: member - self.folded, follower: None };
+            return FoldedPart::Active { number: member - self.folded, follower: None };
         }
         if member.is_multiple_of(2) {
-            Part::Active { number: member / 2, follower: Some(member + 1) }
+            FoldedPart::Active { number: member / 2, follower: Some(member + 1) }
         } else {
-            Part::Follower { leader: member - 1 }
+            FoldedPart::Follower { leader: member - 1 }
         }
     }
 }
@@ -140,9 +140,9 @@ mod tests {
             for number in 0..fold.active {
                 let members = fold.members(number..number + 1);
                 let follower = (members.len() == 2).then(|| members.start + 1);
-                assert_eq!(fold.part(members.start), Part::Active { number, follower });
+                assert_eq!(fold.part(members.start), FoldedPart::Active { number, follower });
                 if let Some(follower) = follower {
-                    assert_eq!(fold.part(follower), Part::Follower { leader: members.start });
+                    assert_eq!(fold.part(follower), FoldedPart::Follower { leader: members.start });
                 }
                 seen.extend(members);
             }

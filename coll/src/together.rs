@@ -20,7 +20,7 @@ pub enum Together {
 /// What one rank does of it, in this order: it puts what it reads into the shared memory, signals, waits, and takes
 /// what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct SharePart {
     /// Whether it puts what it reads there.
     pub puts: bool,
     /// To whom it says that it has come so far.
@@ -46,9 +46,9 @@ impl Together {
 
     /// The part of the leader, or of another rank.
     #[must_use]
-    pub fn part(self, leads: bool) -> Part {
+    pub fn part(self, leads: bool) -> SharePart {
         use Whom::{Leader, Nobody, Others};
-        let part = |puts, signals, waits| Part { puts, signals, waits };
+        let part = |puts, signals, waits| SharePart { puts, signals, waits };
         match (self, leads) {
             (Self::Meet, _) => part(false, Others, Others),
             (Self::Bcast | Self::Scatter, true) => part(true, Others, Nobody),
@@ -84,7 +84,7 @@ mod tests {
     fn every_signal_is_waited_for_and_every_wait_has_one() {
         let (subgroup, lead) = ([2, 3, 5, 8], 3);
         for what in Together::ALL {
-            let ranks = |me: usize, whom: fn(Part) -> Whom| {
+            let ranks = |me: usize, whom: fn(SharePart) -> Whom| {
                 let whom = whom(what.part(me == lead));
                 whom.of(&subgroup, lead, me).collect::<Vec<_>>()
             };

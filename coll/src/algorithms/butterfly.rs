@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::area::Area;
 use crate::builder::Builder;
-use crate::team::{Fold, Part, Team};
+use crate::team::{Fold, FoldedPart, Team};
 
 /// With whom a number exchanges in a round: they differ in one binary digit; the nearest first.
 fn partner(number: usize, round: u32) -> usize {
@@ -28,12 +28,12 @@ fn fold_in(
     sum: Area,
 ) -> Option<(usize, Area)> {
     match fold.part(team.me) {
-        Part::Follower { leader } => {
+        FoldedPart::Follower { leader } => {
             b.send(team.rank(leader), input);
             None
         }
-        Part::Active { number, follower: None } => Some((number, input)),
-        Part::Active { number, follower: Some(follower) } => {
+        FoldedPart::Active { number, follower: None } => Some((number, input)),
+        FoldedPart::Active { number, follower: Some(follower) } => {
             let came = b.scratch(input.len);
             b.receive(team.rank(follower), came);
             b.reduce(&[input, came], sum);
@@ -44,9 +44,9 @@ fn fold_in(
 
 fn fold_out(b: &mut Builder, team: &Team, fold: Fold, result: Area) {
     match fold.part(team.me) {
-        Part::Follower { leader } => b.receive(team.rank(leader), result),
-        Part::Active { follower: Some(follower), .. } => b.send(team.rank(follower), result),
-        Part::Active { follower: None, .. } => {}
+        FoldedPart::Follower { leader } => b.receive(team.rank(leader), result),
+        FoldedPart::Active { follower: Some(follower), .. } => b.send(team.rank(follower), result),
+        FoldedPart::Active { follower: None, .. } => {}
     }
 }
 
@@ -144,8 +144,8 @@ pub(crate) fn reduce(b: &mut Builder, team: &Team, root: usize, input: Area, sum
     let Halved { fold, number, ranges } = halving(b, team, input, sum);
     // The root's leader collects, if the root is folded away.
     let (target, follows) = match fold.part(root) {
-        Part::Active { number, .. } => (number, false),
-        Part::Follower { leader } => (leader / 2, true),
+        FoldedPart::Active { number, .. } => (number, false),
+        FoldedPart::Follower { leader } => (leader / 2, true),
     };
     if let Some(number) = number {
         for round in (0..fold.rounds()).rev() {
@@ -183,11 +183,11 @@ pub(crate) fn reduce_scatter(
     let rounds = fold.rounds();
     let own = cuts.range(team.me..team.me + 1);
     let (number, follower) = match fold.part(team.me) {
-        Part::Follower { leader } => {
+        FoldedPart::Follower { leader } => {
             b.send(team.rank(leader), input);
             return b.receive(team.rank(leader), out);
         }
-        Part::Active { number, follower } => (number, follower),
+        FoldedPart::Active { number, follower } => (number, follower),
     };
     // The number whose blocks stand at each place: digits from the last to the first.
     let at_place = |place: usize| {

@@ -7,7 +7,7 @@
 use crate::algorithm::Exchange;
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
-use crate::team::{Fold, Part, Runs, Team, cyclic, runs};
+use crate::team::{Fold, FoldedPart, Runs, Team, cyclic, runs};
 
 /// One round of a member: to whom which blocks, from whom which blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,8 +77,8 @@ fn doubling(me: usize, n: usize) -> Vec<Round> {
     let fold = Fold::new(n);
     let all_but = |member: usize| runs((0..n).filter(|other| *other != member).collect());
     let (number, follower) = match fold.part(me) {
-        Part::Active { number, follower } => (number, follower),
-        Part::Follower { leader } => {
+        FoldedPart::Active { number, follower } => (number, follower),
+        FoldedPart::Follower { leader } => {
             return vec![Round::to(leader, cyclic(me, 1, n)), Round::from(leader, all_but(me))];
         }
     };

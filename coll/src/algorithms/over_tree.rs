@@ -93,14 +93,14 @@ impl Spread<'_> {
 }
 
 /// What a node holds of the blocks.
-struct Held<'a> {
+struct HeldBlocks<'a> {
     spread: &'a Spread<'a>,
     area: Area,
     /// The blocks lie one behind the other from this position's on; if not, in their places.
     first: Option<usize>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldBlocks<'a> {
     fn new(
         b: &mut Builder,
         spread: &'a Spread<'a>,
@@ -139,7 +139,7 @@ pub(crate) fn gather(
     spread: &Spread<'_>,
 ) {
     let node = tree.node(team.me, team.len());
-    let held = Held::new(b, spread, whole, &node, own);
+    let held = HeldBlocks::new(b, spread, whole, &node, own);
     let place = held.area(&(team.me..team.me + 1));
     b.copy(own, place);
     for child in &node.children {
@@ -161,7 +161,7 @@ pub(crate) fn scatter(
     spread: &Spread<'_>,
 ) {
     let node = tree.node(team.me, team.len());
-    let held = Held::new(b, spread, whole, &node, own);
+    let held = HeldBlocks::new(b, spread, whole, &node, own);
     if let Some(parent) = node.parent {
         b.receive_pieces(team.rank(parent), &held.pieces(&node.span));
     }

@@ -65,9 +65,9 @@ use copies::Mover;
 use leader::Leading;
 use member::Following;
 use moments::Moments;
-use part::{Members, Part};
+use part::{CallPart, Members};
 use root_leader::{Led, RootLeader, Wanted};
-use space::{Lead, Mapped};
+use space::{LeaderState, MappedLeader};
 
 /// How a collective has ended well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +101,11 @@ pub struct HyperQ {
     members: Members,
     settings: Settings,
     memory: Memory,
-    lead: Lead,
+    lead: LeaderState,
     /// By leader: what is mapped of its memory.
-    mapped: Vec<Option<Mapped>>,
+    mapped: Vec<Option<MappedLeader>>,
     /// The call that is under way.
-    going: Option<(Part, Role)>,
+    going: Option<(CallPart, Role)>,
     copied: Option<[[usize; 2]; 2]>,
     took_ns: Option<[u64; 2]>,
     moments: Moments,
@@ -224,7 +224,7 @@ impl HyperQ {
         };
         let staging = Staging::new(&frame, ranks);
         let commutes = call.reduction().is_none_or(|of| of.commutative);
-        let part = Part { frame, staging, number, me, gpu, device, rows, combine, commutes };
+        let part = CallPart { frame, staging, number, me, gpu, device, rows, combine, commutes };
         let role = match frame.leader == me {
             true => self.leads(&part),
             false => Role::Follows(Box::new(Following::new())),
@@ -235,7 +235,7 @@ impl HyperQ {
     }
 
     /// How a leader begins.
-    fn leads(&mut self, part: &Part) -> Role {
+    fn leads(&mut self, part: &CallPart) -> Role {
         self.gpus = None;
         let (device, Settings { mode, table, .. }) = (&part.device, &self.settings);
         // Where all share one GPU, a measured table is followed.
@@ -254,14 +254,14 @@ impl HyperQ {
     }
 
     /// Has all copy.
-    fn copies(&mut self, part: &Part) -> Role {
+    fn copies(&mut self, part: &CallPart) -> Role {
         let [gather, scatter] = self.policies(part);
         Role::Leads(Box::new(Leading::new(self.members.ranks, gather, scatter)))
     }
 
     /// How the leader decides in both steps.
-    fn policies(&mut self, part: &Part) -> [Policy; 2] {
-        let Part { frame, staging, device, .. } = part;
+    fn policies(&mut self, part: &CallPart) -> [Policy; 2] {
+        let CallPart { frame, staging, device, .. } = part;
         let (model, mps) = (&*device.properties().name, !device.takes_turns());
         let Settings { mode, table, .. } = &self.settings;
         let ranks = self.members.ranks;

@@ -107,7 +107,7 @@ pub(super) use steps::Begun;
 use steps::Identity;
 use subgroup::Subgroup;
 pub use task::Task;
-use task::Way;
+use task::TaskPlan;
 
 /// The most bytes that a rank writes in a short collective.
 pub const SHORT_BYTES: u64 = ENTRY_BYTES as u64;
@@ -316,21 +316,21 @@ impl SharedSegment {
         self.mailbox.begin(number);
         let (round, buffers) = (self.mailbox.round(), UserBuffers::new(rows));
         self.going = Some(match way {
-            Way::Short(plan) => {
+            TaskPlan::Short(plan) => {
                 let mut short = Short::new(plan, buffers, combine, round);
                 if let Some(halfway) = halfway.filter(|it| it.began + it.rounds as u64 == round) {
                     short.go_on(halfway);
                 }
                 Going::Short(short)
             }
-            Way::Long(plan) => {
+            TaskPlan::Long(plan) => {
                 let terms = Kept { plan, combine, buffers };
                 Going::Long(Box::new(match tried.filter(|(of, _)| *of == number) {
                     Some((_, long)) => long.go_on(terms),
                     None => Long::new(terms, (ranks, round), &self.slots),
                 }))
             }
-            Way::Exchange(plan, is_plain) => Going::Exchange(Exchange::new(
+            TaskPlan::Exchange(plan, is_plain) => Going::Exchange(Exchange::new(
                 plan,
                 (buffers, is_plain),
                 (ranks, round),

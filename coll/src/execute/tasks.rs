@@ -185,9 +185,9 @@ struct Inner {
 #[derive(Debug)]
 enum State {
     /// It has not come, and may not yet: something else may touch its place.
-    Closed(Place),
+    Closed(TaskMemory),
     /// It has not come. Without a place, its coming is only noted.
-    Open(Option<Place>),
+    Open(Option<TaskMemory>),
     Over(Came),
     /// Nothing may touch the place any more.
     Withdrawn,
@@ -195,7 +195,7 @@ enum State {
 
 /// What a task works on: plain memory of the host, granted until the work is withdrawn.
 #[derive(Debug)]
-struct Place {
+struct TaskMemory {
     region: Region,
     combine: Combine,
 }
@@ -228,7 +228,7 @@ impl Work {
     /// From then until the work is [withdrawn](Self::withdraw), or has been seen to be over, the region is plain memory
     /// of the host, valid for reads and writes, that nothing else touches while the task may run.
     pub(super) unsafe fn combining(region: Region, combine: Combine) -> Self {
-        Self::of(region.len(), State::Closed(Place { region, combine }))
+        Self::of(region.len(), State::Closed(TaskMemory { region, combine }))
     }
 
     /// From now on its task may come.
@@ -315,7 +315,7 @@ impl Work {
     }
 }
 
-impl Place {
+impl TaskMemory {
     fn combine(&self, payload: &[u8]) -> Result<(), EngineError> {
         let own = self.combine.elements(self.region)?;
         let came = self.combine.elements(Region::of(payload))?;

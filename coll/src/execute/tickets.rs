@@ -105,8 +105,8 @@ impl Order {
 #[derive(Debug, Default)]
 struct State {
     /// One-shot ones that have not ended.
-    one_shot: Held,
-    persistent: Held,
+    one_shot: OpenNumbers,
+    persistent: OpenNumbers,
     /// The number of the next persistent one.
     next_persistent: u64,
     /// The epoch of the last marker in each direction, and whether it was answered.
@@ -119,9 +119,9 @@ struct State {
 
 /// The numbers of collectives that have not ended.
 #[derive(Debug, Default)]
-struct Held(BTreeSet<u64>);
+struct OpenNumbers(BTreeSet<u64>);
 
-impl Held {
+impl OpenNumbers {
     /// Whether an earlier number with the same tags is held.
     fn has_tags_of(&self, number: u64) -> bool {
         let tagged_alike = |held: &&u64| (number - **held).is_multiple_of(IN_FLIGHT_MAX);

@@ -9,7 +9,7 @@ use gapless_pml::{Comm, Pml};
 use super::in_flight::{InFlight, Listed, OpEntry, OpId, Spent};
 use super::module::{Armed, Cx, Module};
 use super::op::Progress;
-use super::queue::{Item, Queue, QueueState};
+use super::queue::{Queue, QueueItem, QueueState};
 use crate::CollError;
 
 impl InFlight {
@@ -18,7 +18,7 @@ impl InFlight {
         &mut self,
         (pml, spent): (&mut Pml, &mut Spent),
         (comm, queue): (Comm, Arc<Queue>),
-        (item, number): (Item, Option<u64>),
+        (item, number): (QueueItem, Option<u64>),
     ) {
         let (is_listed, is_first) = queue.with(|state| {
             let place = number.and_then(|number| state.reserved(number));
@@ -154,7 +154,7 @@ impl InFlight {
         let Some(at) = self.queues.iter().position(is_there) else { return };
         loop {
             let would = self.queues[at].queue.with(|state| match state.items.front() {
-                Some(Item::Op(first)) if *first == id => Some(state.look()),
+                Some(QueueItem::Op(first)) if *first == id => Some(state.look()),
                 _ => None,
             });
             match would {
@@ -249,8 +249,8 @@ fn step(
     const WAITS: Advanced = Advanced::Waits { busy: false };
     state.working = None;
     let step = match state.items.front_mut() {
-        None | Some(Item::Reserved(_)) => return WAITS,
-        Some(Item::Opening(opening)) => {
+        None | Some(QueueItem::Reserved(_)) => return WAITS,
+        Some(QueueItem::Opening(opening)) => {
             let Poll::Ready(made) = opening.advance(cx.pml, cx.engines, cx.engines) else {
                 return WAITS;
             };
@@ -258,13 +258,13 @@ fn step(
             state.opened(comm, made.ok().flatten());
             Advanced::Over
         }
-        Some(Item::Refused(number)) => {
+        Some(QueueItem::Refused(number)) => {
             let number = *number;
             let Some(modules) = state.modules() else { return WAITS };
             modules.iter_mut().for_each(|module| module.skip(number, cx));
             Advanced::Over
         }
-        Some(Item::Op(id)) => {
+        Some(QueueItem::Op(id)) => {
             let id = *id;
             let Some(modules) = state.modules() else { return WAITS };
             let Some(entry) = queued.get_mut(&id) else {

@@ -19,7 +19,7 @@ use gapless_engine::Op;
 use gapless_pml::{Comm, Pml, PmlError, RequestId};
 
 use super::module::{Cx, Engines};
-use super::queue::{Item, Queue, QueueState};
+use super::queue::{Queue, QueueItem, QueueState};
 use super::{CollOp, Form};
 use crate::sm::Opening;
 use crate::{CollError, Sequencer};
@@ -334,7 +334,7 @@ impl InFlight {
         let (comm, queue) = (entry.comm.clone(), Arc::clone(&entry.queue));
         let number = entry.op.number();
         self.queued.insert(id, entry);
-        self.put(with, (comm, queue), (Item::Op(id), Some(number)));
+        self.put(with, (comm, queue), (QueueItem::Op(id), Some(number)));
         request
     }
 
@@ -352,12 +352,12 @@ impl InFlight {
         if let Some(mates) = mates {
             opening = opening.or(Opening::of_host(sequencer, mates));
         }
-        self.put(with, (comm, queue), (Item::Opening(Box::new(opening)), None));
+        self.put(with, (comm, queue), (QueueItem::Opening(Box::new(opening)), None));
     }
 
     /// This rank was refused the collective with this number.
     pub fn refuse(&mut self, with: (&mut Pml, &mut Spent), of: (Comm, Arc<Queue>), number: u64) {
-        self.put(with, of, (Item::Refused(number), Some(number)));
+        self.put(with, of, (QueueItem::Refused(number), Some(number)));
     }
 
     /// One has ended: its result is kept, unless nobody asks for it.
@@ -553,7 +553,7 @@ fn may_queue_again(entry: &mut OpEntry) -> bool {
             if let Some(mates) = &op.mates {
                 opening = opening.or(Opening::of_host_persistent(first, mates));
             }
-            state.items.push_back(Item::Opening(Box::new(opening)));
+            state.items.push_back(QueueItem::Opening(Box::new(opening)));
         }
         state.shared_by() != super::SharedBy::Nobody
     })

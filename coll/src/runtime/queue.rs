@@ -61,7 +61,7 @@ pub struct QueueState {
     /// What the owner knows of earlier calls.
     memo: Box<dyn Any + Send>,
     /// What waits for its turn, in the order of calls; the first has it.
-    pub(super) items: VecDeque<Item>,
+    pub(super) items: VecDeque<QueueItem>,
     /// The module that carries out the first.
     pub(super) working: Option<usize>,
     /// Whether it is among the queues that are advanced.
@@ -97,7 +97,7 @@ pub enum SharedBy {
 
 /// What has its place in the order of calls.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum QueueItem {
     /// The ranks agree on modules.
     Opening(Box<Opening>),
     Op(OpId),
@@ -235,7 +235,7 @@ impl QueueState {
 
     /// Whether advancing would get something on, as far as a few loads tell.
     pub(super) fn look(&mut self) -> bool {
-        if !matches!((self.items.front(), self.agreed), (Some(Item::Op(_)), Agreed::Here(_))) {
+        if !matches!((self.items.front(), self.agreed), (Some(QueueItem::Op(_)), Agreed::Here(_))) {
             return false;
         }
         self.working().is_none_or(Module::look)
@@ -277,12 +277,14 @@ impl QueueState {
 
     /// Gives a collective its place in the order of calls, which it keeps until it is known what it does.
     pub fn reserve(&mut self, number: u64) {
-        self.items.push_back(Item::Reserved(number));
+        self.items.push_back(QueueItem::Reserved(number));
     }
 
     /// Where a collective waits that is not known so far.
     pub(super) fn reserved(&self, number: u64) -> Option<usize> {
-        self.items.iter().rposition(|item| matches!(item, Item::Reserved(held) if *held == number))
+        self.items
+            .iter()
+            .rposition(|item| matches!(item, QueueItem::Reserved(held) if *held == number))
     }
 
     /// A collective does not begin, if it has not. Whether others have waited for it.
@@ -295,7 +297,7 @@ impl QueueState {
     pub fn lend(&mut self, number: Option<u64>) -> Option<Modules> {
         let is_next = match (self.items.front(), number) {
             (None, None) => true,
-            (Some(Item::Reserved(held)), Some(number)) => *held == number,
+            (Some(QueueItem::Reserved(held)), Some(number)) => *held == number,
             _ => false,
         };
         let Agreed::Here(shared_by) = self.agreed else { return None };

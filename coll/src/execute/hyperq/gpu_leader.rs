@@ -21,8 +21,8 @@ use gapless_pml::Pml;
 
 use super::control::Control;
 use super::copies::{Mover, Works, reduce_all};
-use super::space::{Lead, Lent, Mapped};
-use super::{Members, Part};
+use super::space::{LeaderState, MappedLeader, RankBuffers};
+use super::{CallPart, Members};
 use crate::execute::CollError;
 use crate::hyperq::Group;
 use crate::operation::Operation;
@@ -49,7 +49,7 @@ pub(super) struct GpuLeader {
     /// Which group is its own.
     own: usize,
     /// By rank: buffers of its group.
-    lent: BTreeMap<usize, Lent>,
+    lent: BTreeMap<usize, RankBuffers>,
     works: Works,
 }
 
@@ -60,9 +60,9 @@ pub(super) struct Tools<'a> {
     pub(super) mover: Mover<'a>,
     pub(super) control: &'a Control,
     pub(super) members: &'a Members,
-    pub(super) lead: &'a mut Lead,
+    pub(super) lead: &'a mut LeaderState,
     /// By leader, or GPU leader.
-    pub(super) mapped: &'a mut [Option<Mapped>],
+    pub(super) mapped: &'a mut [Option<MappedLeader>],
 }
 
 /// A rank's block of a buffer.
@@ -72,9 +72,9 @@ fn block(of: Region, rank: usize, len: u64) -> Result<Region, EngineError> {
 
 impl GpuLeader {
     /// `None`: this rank is none, or its buffers are not plain.
-    pub(super) fn new(part: &Part, groups: Vec<Group>) -> Option<GpuLeader> {
+    pub(super) fn new(part: &CallPart, groups: Vec<Group>) -> Option<GpuLeader> {
         let own = groups.iter().position(|group| group.gpu_leader == part.me)?;
-        let lent = BTreeMap::from([(part.me, Lent::own(part)?)]);
+        let lent = BTreeMap::from([(part.me, RankBuffers::own(part)?)]);
         Some(GpuLeader {
             stage: GpuLeaderStage::Opening,
             groups,
@@ -100,7 +100,7 @@ impl GpuLeader {
     }
 
     /// Whether data goes from buffer to buffer.
-    fn goes_straight(&self, part: &Part) -> bool {
+    fn goes_straight(&self, part: &CallPart) -> bool {
         self.groups.len() == 1 && !part.frame.is_led_through_memory()
     }
 
@@ -120,7 +120,7 @@ impl GpuLeader {
     /// [`CollError::NotMapped`]: no buffer was written.
     pub(super) fn advance(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         join: bool,
         tools: &mut Tools<'_>,
     ) -> Result<(), CollError> {
@@ -168,7 +168,7 @@ impl GpuLeader {
     }
 
     /// Makes memory that other GPU leaders read, and gives them its keys.
-    fn open(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn open(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
         if self.goes_straight(part) {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl GpuLeader {
     }
 
     /// Maps what its group and the other GPU leaders have, as they lend it; whether it has all.
-    fn map(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<bool, CollError> {
+    fn map(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<bool, CollError> {
         let Tools { pml, control, members, mapped, .. } = tools;
         let not = |rank: usize| {
             move |reason| CollError::NotMapped {
@@ -204,7 +204,7 @@ impl GpuLeader {
                 all = false;
                 continue;
             }
-            let lent = Lent::of(part, rank, (&members.comm, control), pml.bml_mut());
+            let lent = RankBuffers::of(part, rank, (&members.comm, control), pml.bml_mut());
             self.lent.insert(rank, lent.map_err(not(rank))?);
         }
         for gpu_leader in self.others() {
@@ -213,7 +213,7 @@ impl GpuLeader {
             }
             let memory = (&part.device, (part.frame.bytes(), 0));
             let by = (&members.comm, *control);
-            let found = Mapped::of(
+            let found = MappedLeader::of(
                 &mut mapped[gpu_leader],
                 (gpu_leader, part.me),
                 memory,
@@ -251,7 +251,7 @@ impl GpuLeader {
     /// Combines what all of its group give.
     fn reduce_given(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &Tools<'_>,
         into: Region,
     ) -> Result<Vec<Completion>, EngineError> {
@@ -261,7 +261,7 @@ impl GpuLeader {
 
     fn reduce(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &Tools<'_>,
         (all, into): (&[Region], Region),
     ) -> Result<Vec<Completion>, EngineError> {
@@ -286,7 +286,7 @@ impl GpuLeader {
     /// Copies a result to all of its group that get it.
     fn spread(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &Tools<'_>,
         from: Region,
         after: &[Completion],
@@ -297,7 +297,7 @@ impl GpuLeader {
     }
 
     /// All of it, where all buffers are on its GPU, and none is overwritten too early.
-    fn alone(&mut self, part: &Part, tools: &Tools<'_>) -> Result<(), EngineError> {
+    fn alone(&mut self, part: &CallPart, tools: &Tools<'_>) -> Result<(), EngineError> {
         let (gives, takes) = (self.gives(part.me), self.takes(part.me));
         match (part.frame.operation(), gives, takes) {
             (Operation::Bcast, Some(from), _) => self.spread(part, tools, from, &[]),
@@ -317,7 +317,7 @@ impl GpuLeader {
     /// Gathers what all ranks give into its own buffer; all of its group get that in an all-gather.
     fn gather(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &Tools<'_>,
         all: &[(usize, Region)],
         into: Region,
@@ -333,7 +333,12 @@ impl GpuLeader {
     }
 
     /// Gives each of its group its block of what the root gives.
-    fn deal(&mut self, part: &Part, tools: &Tools<'_>, from: Region) -> Result<(), EngineError> {
+    fn deal(
+        &mut self,
+        part: &CallPart,
+        tools: &Tools<'_>,
+        from: Region,
+    ) -> Result<(), EngineError> {
         let len = part.frame.scatter_bytes();
         let taken = self.taken().into_iter();
         let pairs = taken.map(|(rank, into)| Ok((into, block(from, rank, len)?)));
@@ -344,7 +349,7 @@ impl GpuLeader {
     /// Gives each of its group its block of what all ranks give.
     fn exchange(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &Tools<'_>,
         all: &[(usize, Region)],
     ) -> Result<(), EngineError> {
@@ -360,7 +365,7 @@ impl GpuLeader {
     }
 
     /// What its GPU has, into memory that other GPU leaders read.
-    fn combine(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+    fn combine(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let Some(held) = tools.lead.held() else { return Ok(()) };
         let buffer = held.buffer();
         let len = part.frame.gather_bytes();
@@ -374,12 +379,12 @@ impl GpuLeader {
     }
 
     /// What all GPU leaders have, to all of its group.
-    fn join(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+    fn join(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let Some(own) = tools.lead.held().map(|held| held.buffer()) else { return Ok(()) };
         let (me, len) = (part.me, part.frame.gather_bytes());
         let there = |group: &Group| match group.gpu_leader {
             gpu_leader if gpu_leader == me => Some(own),
-            gpu_leader => tools.mapped[gpu_leader].as_ref().map(Mapped::buffer),
+            gpu_leader => tools.mapped[gpu_leader].as_ref().map(MappedLeader::buffer),
         };
         let all: Vec<(Region, Vec<usize>)> =
             self.groups.iter().filter_map(|it| Some((there(it)?, it.ranks.clone()))).collect();

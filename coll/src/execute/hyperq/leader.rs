@@ -17,8 +17,8 @@ use super::control::{
 use super::copies::{Hop, Hops, Mover, Works, reduce};
 use super::moments::{Moments, Seen};
 use super::peer::{Peer, said};
-use super::space::{Held, Lead};
-use super::{Ended, Members, Part};
+use super::space::{LeaderMemory, LeaderState};
+use super::{CallPart, Ended, Members};
 use crate::execute::CollError;
 use crate::hyperq::{Act, Dynamic, Event, HyperQStep, Kind, Policy, QUICK_BYTES, RING};
 
@@ -63,7 +63,7 @@ pub(super) struct Tools<'a> {
     pub(super) mover: Mover<'a>,
     pub(super) control: &'a Control,
     pub(super) members: &'a Members,
-    pub(super) lead: &'a mut Lead,
+    pub(super) lead: &'a mut LeaderState,
     pub(super) now_ns: u64,
 }
 
@@ -117,7 +117,7 @@ impl Leading {
     }
 
     /// Goes on as far as it can; how it has ended, if it has.
-    pub(super) fn advance(&mut self, part: &Part, tools: &mut Tools<'_>) -> Option<Ended> {
+    pub(super) fn advance(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Option<Ended> {
         loop {
             let before = self.stage;
             if let Err(error) = self.advance_stage(part, tools) {
@@ -151,7 +151,7 @@ impl Leading {
     }
 
     /// The last word, to all: those who have not come find it when they do.
-    fn tell_all(&mut self, part: &Part, tools: &mut Tools<'_>, orders: u32) {
+    fn tell_all(&mut self, part: &CallPart, tools: &mut Tools<'_>, orders: u32) {
         let me = tools.members.me;
         for rank in tools.members.others() {
             if let Some(error) = &self.failure {
@@ -163,7 +163,7 @@ impl Leading {
         self.order_all(part, tools, orders);
     }
 
-    fn order_all(&mut self, part: &Part, tools: &Tools<'_>, orders: u32) {
+    fn order_all(&mut self, part: &CallPart, tools: &Tools<'_>, orders: u32) {
         let me = tools.members.me;
         for rank in tools.members.others() {
             self.peers[rank].orders |= orders;
@@ -171,7 +171,7 @@ impl Leading {
         }
     }
 
-    fn advance_stage(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn advance_stage(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
         let rank = u32::try_from(tools.members.me).unwrap_or(u32::MAX);
         let engine = |error: EngineError| CollError::Engine { rank, error };
         let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
@@ -234,7 +234,7 @@ impl Leading {
     }
 
     /// Begins: with memory, and its own share in it.
-    fn open(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+    fn open(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let (me, bytes) = (tools.members.me, part.bytes());
         if tools.lead.impossible {
             self.stage = LeaderStage::Leaving(ELSEWHERE);
@@ -257,7 +257,7 @@ impl Leading {
     }
 
     /// Who has come.
-    fn meet(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn meet(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
         let mut all = true;
         for rank in tools.members.others() {
             if self.peers[rank].here {
@@ -289,7 +289,7 @@ impl Leading {
     }
 
     /// What the others say.
-    fn reported(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn reported(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
         for rank in tools.members.others() {
             let owed = self.peers[rank].owed();
             if owed == 0 {
@@ -333,7 +333,7 @@ impl Leading {
     }
 
     /// What hops have ended.
-    fn collect(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), DeviceError> {
+    fn collect(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), DeviceError> {
         let me = tools.members.me;
         while let Some(hop) = self.up.pop()? {
             for rank in hop.ranks {
@@ -358,7 +358,7 @@ impl Leading {
         Ok(())
     }
 
-    fn tell_mirrored(&self, part: &Part, tools: &Tools<'_>) {
+    fn tell_mirrored(&self, part: &CallPart, tools: &Tools<'_>) {
         let staged = |rank: &usize| self.peers[*rank].orders & SCATTER_STAGED != 0;
         for rank in tools.members.others().filter(staged) {
             tools.control.report_mirrored(tools.members.me, rank, part.number, self.mirrored);
@@ -366,7 +366,7 @@ impl Leading {
     }
 
     /// Moves what the others have staged.
-    fn hop_up(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+    fn hop_up(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let chunks = part.staging.chunks();
         let ready: Vec<usize> = tools
             .members
@@ -418,7 +418,7 @@ impl Leading {
     /// Does what the policy wants.
     fn obey(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &mut Tools<'_>,
         step: HyperQStep,
     ) -> Result<(), CollError> {
@@ -467,7 +467,7 @@ impl Leading {
     }
 
     /// Starts to mirror what is scattered, once; or tells how far that is.
-    fn mirror(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+    fn mirror(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         if self.mirroring {
             self.tell_mirrored(part, tools);
             return Ok(());
@@ -489,7 +489,7 @@ impl Leading {
     }
 
     /// All was gathered: says so, and combines.
-    fn combine(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+    fn combine(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let (me, frame) = (tools.members.me, &part.frame);
         // What gets nothing may end.
         self.order_all(part, tools, GO);
@@ -503,7 +503,7 @@ impl Leading {
     }
 
     /// The result is there: begins to give it to all.
-    fn scatter(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), EngineError> {
+    fn scatter(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), EngineError> {
         let copies = part.frame.copies(HyperQStep::Scatter);
         if let (Policy::Dynamic(gather), Policy::Dynamic(scatter)) =
             (&self.gather, &mut self.scatter)
@@ -523,7 +523,7 @@ impl Leading {
     }
 
     /// Whether [`advance`](Leading::advance) would get on, as far as a few loads tell.
-    pub(super) fn look(&self, part: &Part, control: &Control, members: &Members) -> bool {
+    pub(super) fn look(&self, part: &CallPart, control: &Control, members: &Members) -> bool {
         let busy = !(self.own.is_empty() && self.up.is_empty() && self.down.is_empty());
         let away = |rank: usize| {
             !self.peers[rank].here && control.presence(rank, part.number) != Presence::Away
@@ -540,13 +540,13 @@ impl Leading {
 }
 
 /// How far behind the mirror it is mirrored once more: where short copies from the host would wait for a turn.
-fn twice(part: &Part, tools: &Tools<'_>) -> Option<u64> {
+fn twice(part: &CallPart, tools: &Tools<'_>) -> Option<u64> {
     part.staging.apart().filter(|_| tools.mover.device.takes_turns())
 }
 
 /// A part of staging memory, and the part of the buffer that it goes to.
 fn windows(
-    held: &Held,
+    held: &LeaderMemory,
     from: std::ops::Range<u64>,
     at: u64,
 ) -> Result<(Region, Region), EngineError> {

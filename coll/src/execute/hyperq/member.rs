@@ -15,8 +15,8 @@ use super::control::{
 use super::copies::Works;
 use super::gpu_leader::{self, GpuLeader, Tools};
 use super::root_leader::is_settled;
-use super::space::{Mapped, lend};
-use super::{Ended, Part};
+use super::space::{MappedLeader, lend};
+use super::{CallPart, Ended};
 use crate::execute::CollError;
 use crate::hyperq::{RING, groups};
 use crate::schedule::Buffer;
@@ -101,7 +101,7 @@ impl Following {
     }
 
     /// Whether a GPU leader may work on this rank's buffers, as far as words tell.
-    pub(super) fn is_lent(&mut self, part: &Part, control: &Control) -> bool {
+    pub(super) fn is_lent(&mut self, part: &CallPart, control: &Control) -> bool {
         let Some(Led::Lends(gpu_leader)) = self.led else { return false };
         self.seen |= control.orders(part.frame.leader, part.me, part.number);
         let told = self.seen & (FAILED | ELSEWHERE | GO) != 0 && gpu_leader == part.frame.leader;
@@ -110,7 +110,7 @@ impl Following {
 
     /// This rank starts nothing more, and what it has started is over: if it is a GPU leader, others have their buffers
     /// back.
-    pub(super) fn tell_settled(&mut self, part: &Part, control: &Control) {
+    pub(super) fn tell_settled(&mut self, part: &CallPart, control: &Control) {
         if let Some(Led::Leads(_)) = self.led {
             self.reports |= SETTLED;
             control.report(part.me, part.number, self.reports);
@@ -119,7 +119,7 @@ impl Following {
 
     /// Whether nobody touches this rank's buffers, as far as it has lent them; says as a GPU leader that it touches
     /// none. What this rank has started is over.
-    pub(super) fn let_go(&mut self, part: &Part, tools: &mut Tools<'_>) -> bool {
+    pub(super) fn let_go(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> bool {
         let gpu_leader = match self.led {
             None => return true,
             Some(Led::Leads(_)) => {
@@ -146,7 +146,7 @@ impl Following {
     }
 
     /// Its part of a call that GPU leaders carry out.
-    fn take_part(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn take_part(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
         let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
         if self.led.is_none() {
             let mut gpus = vec![part.gpu; tools.members.ranks];
@@ -195,7 +195,7 @@ impl Following {
     }
 
     /// Goes on as far as it can; how it has ended, if it has.
-    pub(super) fn advance(&mut self, part: &Part, tools: &mut Tools<'_>) -> Option<Ended> {
+    pub(super) fn advance(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Option<Ended> {
         let (leader, me) = (part.frame.leader, tools.members.me);
         // Once all was gathered and this rank has said that it knows, orders of later calls may stand there.
         self.seen |= tools.control.orders(leader, me, part.number);
@@ -264,13 +264,13 @@ impl Following {
         Some(self.failure.take().map_or(gone, Ended::Failed))
     }
 
-    fn say(&mut self, part: &Part, tools: &Tools<'_>, bits: u32) {
+    fn say(&mut self, part: &CallPart, tools: &Tools<'_>, bits: u32) {
         self.reports |= bits;
         tools.control.report(tools.members.me, part.number, self.reports);
     }
 
     /// Whether nothing is left to do, and nothing can be asked of it any more.
-    fn is_done(&self, part: &Part) -> bool {
+    fn is_done(&self, part: &CallPart) -> bool {
         // GPU leaders have scattered before that.
         let scattered = self.seen & LEND != 0
             || part.frame.take(part.me).is_none()
@@ -278,7 +278,7 @@ impl Following {
         self.seen & GO != 0 && scattered && self.is_idle()
     }
 
-    fn advance_stage(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn advance_stage(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
         let rank = u32::try_from(part.me).unwrap_or(u32::MAX);
         let engine = |error: EngineError| CollError::Engine { rank, error };
         let device = |error: DeviceError| CollError::Engine { rank, error: error.into() };
@@ -343,7 +343,7 @@ impl Following {
     }
 
     /// Maps the leader's memory, if it has given new keys.
-    fn map(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<(), CollError> {
+    fn map(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
         if self.ipc.0 != Copy::NotBegun || self.staging.0 > 0 || self.scatter.0 != Copy::NotBegun {
             return Ok(());
         }
@@ -351,7 +351,7 @@ impl Following {
         let memory = (tools.mover.device, bytes);
         let by = (&tools.members.comm, tools.control);
         let known = &mut tools.mapped[part.frame.leader];
-        let mapped = Mapped::of(known, pair, memory, by, tools.pml.bml_mut());
+        let mapped = MappedLeader::of(known, pair, memory, by, tools.pml.bml_mut());
         mapped.map_err(|reason| {
             let rank = u32::try_from(part.frame.leader).unwrap_or(u32::MAX);
             CollError::NotMapped { rank, reason }
@@ -361,7 +361,7 @@ impl Following {
     /// Stages what it gives, as far as there is room.
     fn stage(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &mut Tools<'_>,
         staging: gapless_mem::Region,
     ) -> Result<(), CollError> {
@@ -404,7 +404,7 @@ impl Following {
     /// Takes what is mirrored so far.
     fn unstage(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &mut Tools<'_>,
         staging: gapless_mem::Region,
     ) -> Result<(), EngineError> {
@@ -437,7 +437,7 @@ impl Following {
     }
 
     /// Whether [`advance`](Following::advance) would get on, as far as a few loads tell.
-    pub(super) fn look(&self, part: &Part, control: &Control) -> bool {
+    pub(super) fn look(&self, part: &CallPart, control: &Control) -> bool {
         let leader = part.frame.leader;
         let staged = || {
             self.seen & GATHER_STAGED != 0 && {

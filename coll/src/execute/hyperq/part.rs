@@ -42,7 +42,7 @@ impl Members {
 }
 
 /// What does not change during a call.
-pub(super) struct Part {
+pub(super) struct CallPart {
     pub(super) frame: Frame,
     pub(super) staging: Staging,
     pub(super) number: u64,
@@ -56,7 +56,7 @@ pub(super) struct Part {
     pub(super) commutes: bool,
 }
 
-impl Part {
+impl CallPart {
     /// What this rank gives; `None`: it is not plain memory.
     pub(super) fn given(&self) -> Option<Option<Region>> {
         match self.frame.give(self.me) {
@@ -84,8 +84,8 @@ impl Part {
     }
 }
 
-impl std::fmt::Debug for Part {
+impl std::fmt::Debug for CallPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Part {{ {:?}, number: {} }}", self.frame, self.number)
+        write!(f, "CallPart {{ {:?}, number: {} }}", self.frame, self.number)
     }
 }

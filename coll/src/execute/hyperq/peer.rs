@@ -1,6 +1,6 @@
 //! What a leader knows of another rank: what it has ordered, and what is not done.
 
-use super::Part;
+use super::CallPart;
 use super::control::{
     Control, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED, GO, Presence, SCATTER_IPC,
     SCATTER_STAGED, SCATTERED, SEEN,
@@ -15,8 +15,8 @@ pub(super) struct Peer {
     pub(super) hopped: u32,
     /// Those of them that have arrived.
     pub(super) taken: u32,
-    /// Whether the policy was told of the end of its copy by IPC, by staging, and in the scatter; and whether it has said
-    /// that it knows that all was gathered.
+    /// Whether the policy was told of the end of its copy by IPC, by staging, and in the scatter; and whether it has
+    /// said that it knows that all was gathered.
     pub(super) told: [bool; 4],
 }
 
@@ -25,7 +25,7 @@ const STAGED: u32 = 1 << 31;
 
 impl Peer {
     /// Whether chunks that it stages are moved to the buffer.
-    pub(super) fn takes(&self, part: &Part) -> bool {
+    pub(super) fn takes(&self, part: &CallPart) -> bool {
         self.orders & (GATHER_STAGED | GATHER_DROP) == GATHER_STAGED
             && self.hopped < part.staging.chunks()
     }
@@ -44,7 +44,7 @@ impl Peer {
 }
 
 /// A rank's reports. If it is in a later call, it has done what it `owed`.
-pub(super) fn said(rank: usize, owed: u32, part: &Part, control: &Control) -> u32 {
+pub(super) fn said(rank: usize, owed: u32, part: &CallPart, control: &Control) -> u32 {
     let reports = control.reports(rank, part.number);
     match owed & !reports & (GATHERED | SCATTERED | SEEN) {
         0 => reports,

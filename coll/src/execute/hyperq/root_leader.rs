@@ -10,7 +10,7 @@ use super::control::{
     SETTLED, SPREAD,
 };
 use super::gpu_leader::{self, GpuLeader, Tools};
-use super::{Ended, Members, Part};
+use super::{CallPart, Ended, Members};
 use crate::execute::CollError;
 use crate::hyperq::{groups, in_order};
 
@@ -79,7 +79,7 @@ impl RootLeader {
     /// Goes on as far as it can.
     pub(super) fn advance(
         &mut self,
-        part: &Part,
+        part: &CallPart,
         tools: &mut Tools<'_>,
         now_ns: u64,
     ) -> Option<Led> {
@@ -143,7 +143,7 @@ impl RootLeader {
 
     /// Waits until all are there, and has them lend their buffers. `Some`: GPU leaders are not to do it, and whether
     /// buffers lie on several GPUs.
-    fn meet(&mut self, part: &Part, tools: &mut Tools<'_>) -> Result<Option<bool>, CollError> {
+    fn meet(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<Option<bool>, CollError> {
         let mut all = true;
         let mut gpus = vec![part.gpu; tools.members.ranks];
         let mut plain = tools.control.is_plain(part.me);
@@ -182,14 +182,19 @@ impl RootLeader {
     }
 
     /// Tells all others.
-    fn order(&mut self, part: &Part, tools: &Tools<'_>, orders: u32) {
+    fn order(&mut self, part: &CallPart, tools: &Tools<'_>, orders: u32) {
         self.orders |= orders;
         for rank in tools.members.others() {
             tools.control.order(part.me, rank, part.number, self.orders);
         }
     }
 
-    fn work(&mut self, part: &Part, tools: &mut Tools<'_>, now_ns: u64) -> Result<(), CollError> {
+    fn work(
+        &mut self,
+        part: &CallPart,
+        tools: &mut Tools<'_>,
+        now_ns: u64,
+    ) -> Result<(), CollError> {
         self.times[0].get_or_insert(now_ns);
         let Some(gpu_leader) = &mut self.gpu_leader else { return Ok(()) };
         for rank in tools.members.others() {
@@ -238,7 +243,7 @@ impl RootLeader {
     }
 
     /// Whether no GPU leader has anything in flight.
-    fn halted(&mut self, part: &Part, tools: &mut Tools<'_>) -> bool {
+    fn halted(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> bool {
         let Some(gpu_leader) = &mut self.gpu_leader else { return true };
         let others: Vec<usize> = gpu_leader.others().collect();
         let mut over = gpu_leader.settle();
@@ -253,7 +258,7 @@ impl RootLeader {
     }
 
     /// The last word, to all: those who have not come find it when they do.
-    fn tell_all(&mut self, part: &Part, tools: &mut Tools<'_>, orders: u32) {
+    fn tell_all(&mut self, part: &CallPart, tools: &mut Tools<'_>, orders: u32) {
         for rank in tools.members.others() {
             if let Some(error) = &self.failure {
                 let (culprit, is_lost) = error.blames(u32::try_from(part.me).unwrap_or(u32::MAX));
@@ -265,7 +270,7 @@ impl RootLeader {
     }
 
     /// Whether [`advance`](RootLeader::advance) may get on.
-    pub(super) fn look(&self, part: &Part, control: &Control, members: &Members) -> bool {
+    pub(super) fn look(&self, part: &CallPart, control: &Control, members: &Members) -> bool {
         match self.stage {
             RootLeaderStage::Meeting => {
                 let said = |rank: usize| control.presence(rank, part.number);

@@ -7,7 +7,7 @@ use gapless_bml::{Bml, Mapping, Rank};
 use gapless_mem::{Device, Lease, Region};
 use gapless_pml::Comm;
 
-use super::Part;
+use super::CallPart;
 use super::control::{Control, WhichKey};
 
 /// Bytes behind the last rank's, so that a short copy may be longer than it need be.
@@ -22,7 +22,7 @@ struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: it was allocated by this device, and is freed once. Whoever drops the last lease has no work on it in
-        // flight, and peers do not have it mapped: `Held` sees to both.
+        // flight, and peers do not have it mapped: `LeaderMemory` sees to both.
         if let Err(error) = unsafe { self.device.free(self.region) } {
             debug_assert!(false, "memory of a device cannot be freed: {error}");
         }
@@ -30,7 +30,7 @@ impl Drop for Owned {
 }
 
 /// What a leader has.
-pub(super) struct Held {
+pub(super) struct LeaderMemory {
     device: Arc<dyn Device>,
     buffer: Lease,
     staging: Lease,
@@ -39,19 +39,19 @@ pub(super) struct Held {
     generation: u64,
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for LeaderMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Held {{ buffer: {:?}, staging: {:?} }}", self.buffer, self.staging)
     }
 }
 
-impl Held {
+impl LeaderMemory {
     fn new(
         device: &Arc<dyn Device>,
         (buffer, staging): (u64, u64),
         (ranks, generation): (usize, u64),
         bml: &mut Bml,
-    ) -> Option<Held> {
+    ) -> Option<LeaderMemory> {
         let allocation = bml.allocate(staging.checked_add(SLACK)?)?.ok()?;
         let staging = allocation.lease().clone();
         let region = device.allocate(buffer.checked_add(SLACK)?).ok()?;
@@ -59,7 +59,7 @@ impl Held {
         // SAFETY: the memory was just allocated, and is freed with its owner.
         let buffer = unsafe { Lease::new(region, owned) };
         let given = vec![false; ranks];
-        Some(Held { device: Arc::clone(device), buffer, staging, given, generation })
+        Some(LeaderMemory { device: Arc::clone(device), buffer, staging, given, generation })
     }
 
     fn fits(&self, device: &Arc<dyn Device>, (buffer, staging): (u64, u64)) -> bool {
@@ -101,15 +101,15 @@ impl Held {
 
 /// All that a rank has as a leader: what it uses, and what peers may still have mapped.
 #[derive(Debug, Default)]
-pub(super) struct Lead {
-    held: Option<Held>,
-    retired: Vec<Held>,
+pub(super) struct LeaderState {
+    held: Option<LeaderMemory>,
+    retired: Vec<LeaderMemory>,
     generations: u64,
     /// There was no memory, or no key for some rank: it is not tried again.
     pub(super) impossible: bool,
 }
 
-impl Lead {
+impl LeaderState {
     /// Memory of at least so many bytes; `None`: there is none.
     pub(super) fn ensure(
         &mut self,
@@ -117,7 +117,7 @@ impl Lead {
         bytes: (u64, u64),
         ranks: usize,
         bml: &mut Bml,
-    ) -> Option<&mut Held> {
+    ) -> Option<&mut LeaderMemory> {
         self.tidy(bml);
         if self.held.as_ref().is_some_and(|held| !held.fits(device, bytes)) {
             self.retired.extend(self.held.take());
@@ -125,12 +125,12 @@ impl Lead {
         }
         if self.held.is_none() {
             self.generations += 1;
-            self.held = Held::new(device, bytes, (ranks, self.generations), bml);
+            self.held = LeaderMemory::new(device, bytes, (ranks, self.generations), bml);
         }
         self.held.as_mut()
     }
 
-    pub(super) fn held(&mut self) -> Option<&mut Held> {
+    pub(super) fn held(&mut self) -> Option<&mut LeaderMemory> {
         self.held.as_mut()
     }
 
@@ -147,7 +147,7 @@ impl Lead {
     }
 }
 
-impl Drop for Lead {
+impl Drop for LeaderState {
     fn drop(&mut self) {
         // Peers may have it mapped: freeing it might not be defined.
         self.retired.drain(..).chain(self.held.take()).for_each(|held| {
@@ -160,19 +160,19 @@ impl Drop for Lead {
 
 /// What a rank has mapped of a leader's.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedLeader {
     generation: u64,
     buffer: Mapping,
     staging: Mapping,
 }
 
-impl Mapped {
+impl MappedLeader {
     /// Maps what a leader has given the keys of.
     ///
     /// # Errors
     /// Why not.
     pub(super) fn of(
-        known: &mut Option<Mapped>,
+        known: &mut Option<MappedLeader>,
         (leader, me): (usize, usize),
         (device, bytes): (&Arc<dyn Device>, (u64, u64)),
         (comm, control): (&Comm, &Control),
@@ -200,7 +200,7 @@ impl Mapped {
         if !device.reaches(buffer.region().space()) || !device.reaches(staging.region().space()) {
             return Err("it is not the device's".to_owned());
         }
-        *known = Some(Mapped { generation, buffer, staging });
+        *known = Some(MappedLeader { generation, buffer, staging });
         Ok(())
     }
 
@@ -215,7 +215,7 @@ impl Mapped {
 
 /// Lends a rank's buffers to its GPU leader; `None`: there is no key. They must be plain.
 pub(super) fn lend(
-    part: &Part,
+    part: &CallPart,
     gpu_leader: usize,
     (comm, control): (&Comm, &Control),
     bml: &mut Bml,
@@ -237,16 +237,16 @@ pub(super) fn lend(
 
 /// What a GPU leader has of a rank's: buffers that it has mapped, or its own.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct RankBuffers {
     pub(super) gives: Option<Region>,
     pub(super) takes: Option<Region>,
     _mappings: Vec<Mapping>,
 }
 
-impl Lent {
+impl RankBuffers {
     /// A GPU leader's own.
-    pub(super) fn own(part: &Part) -> Option<Lent> {
-        Some(Lent { gives: part.given()?, takes: part.received()?, _mappings: Vec::new() })
+    pub(super) fn own(part: &CallPart) -> Option<RankBuffers> {
+        Some(RankBuffers { gives: part.given()?, takes: part.received()?, _mappings: Vec::new() })
     }
 
     /// Maps what a rank has lent.
@@ -254,11 +254,11 @@ impl Lent {
     /// # Errors
     /// Why not.
     pub(super) fn of(
-        part: &Part,
+        part: &CallPart,
         rank: usize,
         (comm, control): (&Comm, &Control),
         bml: &mut Bml,
-    ) -> Result<Lent, String> {
+    ) -> Result<RankBuffers, String> {
         let nothing = || "there is no key".to_owned();
         let process = u32::try_from(rank).ok().and_then(|rank| comm.process(rank).ok());
         let process = Rank(process.ok_or_else(nothing)?);
@@ -279,6 +279,6 @@ impl Lent {
         let given = part.frame.give(rank).map(|give| give.range.end - give.range.start);
         let gives = map(WhichKey::Given, given)?;
         let takes = map(WhichKey::Received, part.frame.take(rank).map(|take| take.bytes()))?;
-        Ok(Lent { gives, takes, _mappings: mappings })
+        Ok(RankBuffers { gives, takes, _mappings: mappings })
     }
 }

@@ -21,7 +21,7 @@ use super::long::{Long, Tried};
 use super::plan::{self, Round, ShortPlan, Span, Then};
 use super::short::ShortStage;
 use super::subgroup::Subgroup;
-use super::task::Way;
+use super::task::TaskPlan;
 use super::{PrivateMemory, SharedSegment, act, pieces, routes};
 use crate::build::rows as rows_of;
 use crate::execute::act::Tools;
@@ -39,7 +39,7 @@ const VOLUME_MAX: u64 = 256 << 10;
 /// What one rank does in a call, but for where its buffers lie.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub(super) way: Way,
+    pub(super) way: TaskPlan,
     pub(super) combine: Option<Combine>,
     /// The rank, and of how many.
     pub(super) of: (usize, usize),
@@ -72,7 +72,7 @@ impl Known {
         let (way, is_tried) = if plan::fits(call, ranks) {
             let plan = ShortPlan::new(call, rank, ranks);
             let alike = plan.rounds.iter().flatten().all(|round| round.entries.are_alike());
-            (Way::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
+            (TaskPlan::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
         } else if routes::fits(call, ranks) {
             return None;
         } else {
@@ -80,7 +80,7 @@ impl Known {
             let folds = call.reduction().is_none() || fold.is_some();
             let is_tried =
                 folds && !plan.is_scan() && !plan.may_lengthen() && plan.volume() <= VOLUME_MAX;
-            (Way::Long(plan), is_tried)
+            (TaskPlan::Long(plan), is_tried)
         };
         let (send, recv) = rows_of(call, rank, ranks);
         let bytes = (send.len(), recv.len());
@@ -91,7 +91,7 @@ impl Known {
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
-        matches!(self.way, Way::Short(_))
+        matches!(self.way, TaskPlan::Short(_))
     }
 }
 
@@ -144,11 +144,11 @@ impl SharedSegment {
         }
         let fold = known.combine.as_ref().and_then(Combine::fold);
         let plan = match &known.way {
-            Way::Short(plan) => plan,
-            Way::Long(plan) => {
+            TaskPlan::Short(plan) => plan,
+            TaskPlan::Long(plan) => {
                 return self.attempt_long(number, (plan, known), buffers, pml, look);
             }
-            Way::Exchange(..) => return false,
+            TaskPlan::Exchange(..) => return false,
         };
         let (Ok(input), Ok(output)) =
             (part(plan.input.as_ref(), buffers), part(plan.output.as_ref(), buffers))

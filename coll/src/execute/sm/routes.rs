@@ -29,7 +29,7 @@ const END_BYTES: usize = 2;
 /// A block that goes to a rank, or comes from it: its number in the buffer, and where it lies in the packed stream of
 /// that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
+struct StreamPart {
     block: usize,
     range: Range<u64>,
 }
@@ -39,7 +39,7 @@ struct Part {
 pub(super) struct Flow {
     buffer: Buffer,
     /// In the order of the ranks. What goes between two ranks is one stream.
-    parts: Vec<Part>,
+    parts: Vec<StreamPart>,
     /// Where the parts of each rank end.
     ends: Vec<usize>,
     /// Bytes for each rank.
@@ -59,8 +59,9 @@ impl Flow {
             named.sort_unstable();
         }
         let (mut bytes, mut ends) = (vec![0; ranks], Vec::with_capacity(ranks));
-        let part = |&(_, _, block): &(usize, u32, usize)| Part { block, range: row.range(block) };
-        let parts: Vec<Part> = named.iter().map(part).collect();
+        let part =
+            |&(_, _, block): &(usize, u32, usize)| StreamPart { block, range: row.range(block) };
+        let parts: Vec<StreamPart> = named.iter().map(part).collect();
         for ((rank, ..), part) in named.iter().zip(&parts) {
             bytes[*rank] += part.range.end - part.range.start;
         }
@@ -72,7 +73,7 @@ impl Flow {
         Flow { buffer, parts, ends, bytes }
     }
 
-    fn parts(&self, rank: usize) -> &[Part] {
+    fn parts(&self, rank: usize) -> &[StreamPart] {
         let start = rank.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.parts[start..self.ends[rank]]
     }
@@ -90,7 +91,7 @@ impl Flow {
         at: u64,
     ) -> impl Iterator<Item = SlotPiece> + '_ {
         let mut begin = 0;
-        self.parts(rank).iter().filter_map(move |Part { block, range }| {
+        self.parts(rank).iter().filter_map(move |StreamPart { block, range }| {
             let (start, end) = (begin, begin + range.end - range.start);
             begin = end;
             let (from, to) = (window.start.max(start), window.end.min(end));
@@ -359,7 +360,7 @@ impl ExchangePlan {
     /// The block that goes to a rank, and where it lies in what is sent; `None`: there are several.
     pub(super) fn only_block(&self, rank: usize) -> Option<(usize, Range<u64>)> {
         match self.out.parts(rank) {
-            [Part { block, range }] => Some((*block, range.clone())),
+            [StreamPart { block, range }] => Some((*block, range.clone())),
             _ => None,
         }
     }
@@ -401,7 +402,7 @@ impl ExchangePlan {
         let apart = self.celled(self.me) == 0;
         let parts = self.out.parts(self.me).iter().zip(self.into.parts(self.me));
         parts.filter(move |_| apart).filter(|(from, _)| !from.range.is_empty()).map(|(from, to)| {
-            let Part { block, range } = to.clone();
+            let StreamPart { block, range } = to.clone();
             let piece = SlotPiece { buffer: Buffer::Recv, block, start: 0, range, at: 0 };
             (from.block, from.range.clone(), piece)
         })

@@ -12,7 +12,7 @@ use crate::{Call, Operation};
 /// Nothing of it refers to a segment, so it may be made before there is one, and kept for later.
 #[derive(Clone, Debug)]
 pub struct Task {
-    pub(super) way: Way,
+    pub(super) way: TaskPlan,
     pub(super) rows: Rows,
     pub(super) combine: Option<Combine>,
     /// The rank, and of how many.
@@ -21,32 +21,36 @@ pub struct Task {
 
 /// How it goes.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum TaskPlan {
     Short(plan::ShortPlan),
     Long(pieces::LongPlan),
     /// And whether what is sent is plain memory.
     Exchange(routes::ExchangePlan, bool),
 }
 
-impl Way {
-    fn new(call: &Call<'_>, (rank, ranks): (usize, usize), rows: &Rows) -> Result<Way, CollError> {
+impl TaskPlan {
+    fn new(
+        call: &Call<'_>,
+        (rank, ranks): (usize, usize),
+        rows: &Rows,
+    ) -> Result<TaskPlan, CollError> {
         let refused = || CollError::NotShared { operation: call.operation() };
         Ok(if plan::fits(call, ranks) {
-            Way::Short(plan::ShortPlan::new(call, rank, ranks))
+            TaskPlan::Short(plan::ShortPlan::new(call, rank, ranks))
         } else if routes::fits(call, ranks) {
             let is_plain = buffers::sends_plain(rows);
             let plan = routes::ExchangePlan::new(call, rank, ranks, is_plain);
-            Way::Exchange(plan.ok_or_else(refused)?, is_plain)
+            TaskPlan::Exchange(plan.ok_or_else(refused)?, is_plain)
         } else {
-            Way::Long(pieces::LongPlan::new(call, rank, ranks).ok_or_else(refused)?)
+            TaskPlan::Long(pieces::LongPlan::new(call, rank, ranks).ok_or_else(refused)?)
         })
     }
 
     pub(super) fn operation(&self) -> Operation {
         match self {
-            Way::Short(plan) => plan.operation,
-            Way::Long(plan) => plan.operation(),
-            Way::Exchange(plan, _) => plan.operation,
+            TaskPlan::Short(plan) => plan.operation,
+            TaskPlan::Long(plan) => plan.operation(),
+            TaskPlan::Exchange(plan, _) => plan.operation,
         }
     }
 }
@@ -66,7 +70,7 @@ impl Task {
         combine: Option<Combine>,
     ) -> Result<Task, CollError> {
         call.check(rank, ranks).map_err(|error| CollError::Call { error })?;
-        let way = Way::new(call, (rank, ranks), &rows)?;
+        let way = TaskPlan::new(call, (rank, ranks), &rows)?;
         let (send, recv) = rows_of(call, rank, ranks);
         rows.send.check(Buffer::Send, &send)?;
         rows.recv.check(Buffer::Recv, &recv)?;
@@ -82,7 +86,7 @@ impl Task {
     /// That of a rank that has failed.
     pub(super) fn without_memory(call: &Call<'_>, of: (usize, usize)) -> Result<Task, CollError> {
         let rows = Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
-        Ok(Task { way: Way::new(call, of, &rows)?, rows, combine: None, of })
+        Ok(Task { way: TaskPlan::new(call, of, &rows)?, rows, combine: None, of })
     }
 }
 
