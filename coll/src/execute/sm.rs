@@ -69,7 +69,7 @@ mod routes;
 mod short;
 #[allow(
     unsafe_code,
-    reason = "has the kernel write to memory that the caller of `SharedSegment::begin` grants, and reads and writes the key table"
+    reason = "has the kernel write to memory that is granted, and reads and writes the key table"
 )]
 mod single_copy;
 mod slots;

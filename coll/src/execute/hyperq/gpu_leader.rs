@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! one GPU:   map ─► combine into its own buffer ─► copy to the others
-//! several:   map ─► combine into memory that GPU leaders share ─► all have: combine what they have ─► copy to the others
+//! several:   map ─► combine into memory that they share ─► all have: combine what all have ─► copy to the others
 //! ```
 //!
 //! On one GPU, too, what could overwrite what others give goes through memory of the GPU leader's
