@@ -242,7 +242,11 @@ fn unauthenticated_callers_are_not_heard() {
         // The right words, from the wrong port.
         unauthenticated.send_to(port, &forged.encode(), &[9; 4]);
         unauthenticated.send_to(port, &[0; HEADER_BYTES], &[]);
-        unauthenticated.send_to(port, &Header { kind: PacketKind::Hello, ..forged }.encode(), &[0xff; 4]);
+        unauthenticated.send_to(
+            port,
+            &Header { kind: PacketKind::Hello, ..forged }.encode(),
+            &[0xff; 4],
+        );
     }
     for _ in 0..100 {
         assert!(poll(&mut b).is_empty() && poll(&mut a).is_empty());

@@ -5,7 +5,7 @@
 //! connected, so what an eager peer sends is kept by the kernel. Hellos go out through a socket
 //! that is connected to the listener (the dialer), so that the kernel tells when nobody is behind it.
 
-use super::{Around, UdpLink, LinkStage, REFUSALS, gone};
+use super::{Around, LinkStage, REFUSALS, UdpLink, gone};
 use crate::channel::Channel;
 use crate::seq::Seq;
 use crate::socket::{Receive, Send, Socket, system};
