@@ -220,7 +220,7 @@ impl Xtq {
     /// There is no worker, or no such number; it does not leave, or cannot reach the memory.
     ///
     /// # Safety
-    /// As [`Target::register_layout`](crate::device::Target::register_layout).
+    /// As [`WorkerTarget::register_layout`](crate::device::WorkerTarget::register_layout).
     pub unsafe fn register_layout(&self, number: u8, form: Option<Lease>) -> Result<(), XtqError> {
         let _turn = self.inner.turn();
         // SAFETY: the caller's promise.
