@@ -355,13 +355,7 @@ fn simulated_figures_are_the_committed_ones() {
 
 /// Says aloud what was not tested.
 fn skipped(name: &str, why: &str) {
-    use std::io::Write;
-    let line = format!("SKIPPED: figures {name}: {why}");
-    eprintln!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        writeln!(log.unwrap(), "{line}").unwrap();
-    }
+    gapless_testkit::skip(&format!("figures {name}"), why);
 }
 
 #[test]

@@ -3,27 +3,7 @@
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{AmTag, Token};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-/// The system's allocator, counting.
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's guarantee, passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's guarantee, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use gapless_testkit::{Counting, allocations};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -74,9 +54,9 @@ fn the_steady_state_allocates_nothing() {
     ranks[1].connect(Rank(0), &addresses[0]).expect("both are on the hub");
     let mut count = Count::default();
     rounds(&mut ranks, &mut count, 1000);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = allocations();
     rounds(&mut ranks, &mut count, 10_000);
-    let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let made = allocations() - before;
     assert_eq!((count.arrived, count.ended), (44_000, 44_000));
     // The test harness itself may allocate meanwhile, a message may not.
     assert!(made < 100, "{made} allocations for 40000 messages");

@@ -66,11 +66,7 @@ impl Patience {
 
 /// The seed of a test: given, or another one each time. It is printed.
 pub(crate) fn seed() -> u64 {
-    let given = std::env::var("GAPLESS_SEED").ok().and_then(|text| text.parse().ok());
-    let seed =
-        given.unwrap_or_else(|| u64::from(u32::from_ne_bytes(crate::proof::random().unwrap())));
-    println!("GAPLESS_SEED={seed}");
-    seed
+    gapless_testkit::seed(gapless_testkit::fresh())
 }
 
 /// An end and what it has heard of one peer: numbered messages.

@@ -54,7 +54,7 @@ mod wake;
 mod zero_copy;
 
 pub use atomics::{atomics_refuse_what_is_wrong, numbers_change, numbers_change_from_both_ends};
-pub use bench::{Suite, skip};
+pub use bench::Suite;
 #[doc(hidden)]
 pub use bench::{looking_at_most, test_name};
 pub use death::{
@@ -66,6 +66,7 @@ pub use devices::{
     device_memory_freed_and_reused, devices_reach_slots, mapped_device_memory,
     peer_killed_while_mapped,
 };
+pub use gapless_testkit::skip;
 pub use leaving::{death_in_a_crowd, death_wakes, last_words, parked_across_a_death, peer_dropped};
 pub use meeting::{
     arming_wakes, bad_addresses, connecting_twice, early_arrivals, introductions,

@@ -23,13 +23,13 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
-use crate::random::Random;
 use crate::wrapped::Wrapped;
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{
     AbilityId, Address, AmTag, Btl, Event, Fragment, LinkError, Mapped, PeerId, Queue, Rdma,
     ReserveError, Sink, Slot, Token, Unacknowledged, delegate, hand_out,
 };
+use gapless_testkit::Random;
 use kept::KeptFragments;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;

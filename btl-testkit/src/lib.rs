@@ -10,8 +10,7 @@
 
 pub mod conformance;
 pub mod fault;
-mod random;
 pub mod trace;
 mod wrapped;
 
-pub use random::Random;
+pub use gapless_testkit::Random;

@@ -11,19 +11,10 @@ use gapless_engine::{Engine as _, HostEngine, Typed};
 use gapless_kernels::Direction;
 use gapless_mem::{Device, Region};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, CudaError};
-use std::io::Write as _;
+use gapless_testkit::skip;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
-
-fn skip(test: &str, why: &str) {
-    let line = format!("SKIPPED: peers, {test}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        log.unwrap().write_all(line.as_bytes()).unwrap();
-    }
-}
 
 fn devices(test: &str) -> Option<[Arc<CudaDevice>; 2]> {
     let driver = match CudaDriver::load() {

@@ -1,43 +1,17 @@
 //! The convertor allocates nothing: making one, positioning, packing, unpacking and listing runs take no memory from the
 //! heap, whatever the type. Nor does moving 4 KiB at most between layouts. Fragments of the eager path depend on it.
 
-use std::alloc::{GlobalAlloc, Layout as Block, System};
-use std::cell::Cell;
-
 use gapless_dtype::testkit::{Params, Rng, random_datatype};
 use gapless_dtype::{Convertor, Datatype, Primitive, Run, transfer};
-
-thread_local! {
-    /// Allocations of this thread; constant and without a destructor, so that counting is free of
-    /// allocation itself.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting per thread.
-struct Counting;
-
-// SAFETY: every method hands its arguments to the system's allocator unchanged, and returns its
-// answer; counting neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, block: Block) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same here.
-        unsafe { System.alloc(block) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, block: Block) {
-        // SAFETY: `at` came from `System.alloc` above, with the same block.
-        unsafe { System.dealloc(at, block) }
-    }
-}
+use gapless_testkit::Counting;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.get();
+    let before = gapless_testkit::allocations();
     work();
-    ALLOCATIONS.get() - before
+    gapless_testkit::allocations() - before
 }
 
 #[test]

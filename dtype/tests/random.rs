@@ -5,7 +5,7 @@
 //! with the histograms (`--nocapture` shows them when the test passes). The test fails where a
 //! kind of type occurs less often than [`FLOORS`] state.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use gapless_testkit::{fresh, seed};
 
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use proptest::{prop_assert, prop_assert_eq};
@@ -78,11 +78,6 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, not a number")))
 }
 
-fn seed() -> u64 {
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
-    number("GAPLESS_SEED").unwrap_or_else(|| u64::try_from(now() & 0xffff_ffff).unwrap_or(0))
-}
-
 /// Checks `cases` types as `params` describe on all cores; returns what they covered.
 fn drive(cases: u64, seed: u64, params: &Params) -> Coverage {
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
@@ -133,7 +128,7 @@ fn one(seed: u64, case: u64, params: &Params, coverage: &mut Coverage) {
 
 #[test]
 fn types_of_two_blocks_or_more() {
-    let (cases, seed) = (number("GAPLESS_PROP_CASES").unwrap_or(CASES).max(CASES), seed());
+    let (cases, seed) = (number("GAPLESS_PROP_CASES").unwrap_or(CASES).max(CASES), seed(fresh()));
     println!("GAPLESS_PROP_CASES={cases} GAPLESS_SEED={seed}");
     let params = Params { blocks_min: 2, ..Params::disjoint() };
     let coverage = drive(cases, seed, &params);
@@ -147,7 +142,8 @@ fn types_of_two_blocks_or_more() {
 
 #[test]
 fn types_that_may_overlap_or_be_empty() {
-    let (cases, seed) = (number("GAPLESS_PROP_CASES").unwrap_or(CASES).max(CASES) / 10, seed());
+    let (cases, seed) =
+        (number("GAPLESS_PROP_CASES").unwrap_or(CASES).max(CASES) / 10, seed(fresh()));
     println!("GAPLESS_SEED={seed}");
     let coverage = drive(cases, seed ^ 0x5555, &Params::default());
     println!("{coverage}");
@@ -159,7 +155,7 @@ fn types_that_may_overlap_or_be_empty() {
 /// change their methods.
 #[test]
 fn large_types() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let params = Params {
         depth_max: 3,
@@ -179,7 +175,7 @@ fn large_types() {
 /// must not be lost in whatever recognises the rest.
 #[test]
 fn long_lists() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed ^ 0x1157);
     for case in 0..10_000 {
@@ -241,7 +237,7 @@ fn transposes() {
 /// large copies change their methods.
 #[test]
 fn long_runs() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed ^ 0x10e6);
     let byte = Datatype::from(Primitive::Byte);

@@ -9,31 +9,7 @@
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{HostEngine, Op, ReduceOp, Reducer, Typed, UserOp};
 use gapless_mem::Region;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local! {
-    /// Allocations of this thread; constant and without a destructor, so counting allocates nothing itself.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting per thread.
-struct Counting;
-
-// SAFETY: both methods hand their arguments to the system's allocator and return its answer; counting neither
-// allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, block: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the same contract.
-        unsafe { System.alloc(block) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, block: Layout) {
-        // SAFETY: `at` came from `System.alloc`, with the same block.
-        unsafe { System.dealloc(at, block) }
-    }
-}
+use gapless_testkit::{Counting, allocations};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -54,16 +30,16 @@ fn a_few_sources_take_no_memory_from_the_heap() {
         .flat_map(|b| ops.iter().map(move |op| (b, op)))
     {
         let count = || {
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             // SAFETY: five buffers of this test, apart from each other, which live through the call.
             let done =
                 unsafe { HostEngine.reduce_into(op, &buffers[..4], &buffers[4], 0..8000, &[]) };
             assert!(done.is_ok());
-            ALLOCATIONS.get() - before
+            allocations() - before
         };
         assert_eq!(count(), 0, "{op:?}");
     }
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     drop(std::hint::black_box(Box::new(7)));
-    assert_eq!(ALLOCATIONS.get() - before, 1, "the counter counts");
+    assert_eq!(allocations() - before, 1, "the counter counts");
 }

@@ -9,13 +9,9 @@ use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::testkit::oracle;
 use gapless_engine::{HostEngine, Op, ReduceOp, Reducer, Typed};
 use gapless_mem::Region;
+use gapless_testkit::{fresh, seed};
 
 const CASES: u64 = 6000;
-
-fn seed() -> u64 {
-    let given = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| u64::from(std::process::id()))
-}
 
 /// A pair as a Rust program describes its struct, whose fields have types of the same size that C calls otherwise.
 fn structure(pair: Primitive) -> Datatype {
@@ -125,7 +121,7 @@ fn fill(rng: &mut Rng, primitive: Primitive, elements: u64) -> Vec<u8> {
 
 #[test]
 fn random_reductions_are_those_of_the_oracle() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed);
     let pairs: Vec<(ReduceOp, Primitive)> = ReduceOp::ALL

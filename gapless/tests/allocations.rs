@@ -3,28 +3,7 @@
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use gapless::{Datatype, Primitive, World};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is the system allocator's; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
-        // SAFETY: the caller's guarantees are handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use gapless_testkit::{Counting, allocations};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -46,12 +25,12 @@ fn steps_allocate_nothing() {
     }
     let mut plan = plan.build().unwrap();
     let mut steps = |count: u32| {
-        let before = COUNT.get();
+        let before = allocations();
         for _ in 0..count {
             plan.exchange(&mut cells).unwrap();
             std::mem::swap(&mut cells, &mut next);
         }
-        COUNT.get() - before
+        allocations() - before
     };
     steps(50);
     assert_eq!(steps(200), 0);

@@ -4,7 +4,6 @@
 
 use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
 use gapless_mem_opencl::{Argument, Grid, OpenClDevice, OpenClError, detect};
-use std::io::Write;
 
 fn device() -> Option<OpenClDevice> {
     match OpenClDevice::open(0) {
@@ -15,19 +14,10 @@ fn device() -> Option<OpenClDevice> {
             | OpenClError::NoDevice { .. }),
         ) => {
             assert!(std::env::var_os("CI").is_none(), "in CI, PoCL must run: {error}");
-            skipped("OpenCL memory", &error.to_string());
+            gapless_testkit::skip("OpenCL memory", &error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
-    }
-}
-
-fn skipped(what: &str, why: &str) {
-    let line = format!("SKIPPED: {what}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).unwrap();
     }
 }
 

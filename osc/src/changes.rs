@@ -83,8 +83,7 @@ mod tests {
     /// still write it, and nothing is kept that has ended.
     #[test]
     fn ends_of_any_number() {
-        let seed: u64 = std::env::var("GAPLESS_SEED").map_or(5, |seed| seed.parse().unwrap());
-        println!("GAPLESS_SEED={seed}");
+        let seed = gapless_testkit::seed(5);
         let mut state = seed.max(1);
         let mut random = |bound: u64| {
             state ^= state << 13;

@@ -64,8 +64,7 @@ fn lease(memory: &Arc<Vec<AtomicU64>>, at: usize, words: usize) -> Lease {
 
 #[test]
 fn made_up_messages_change_nothing_but_the_window() {
-    let seed = std::env::var("GAPLESS_SEED").map_or(7, |seed| seed.parse().unwrap());
-    println!("GAPLESS_SEED={seed}");
+    let seed = gapless_testkit::seed(7);
     let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(77)).collect());
     // The window is 16 words in the middle; nothing is locked.
     let lock = LOCK..LOCK + LOCK_WORDS;

@@ -4,29 +4,7 @@ mod common;
 
 use common::{Buffer, Job, bytes, strided};
 use gapless_pml::{Config, Protocol, Source, TagSel};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting calls by thread.
-struct Counting;
-
-// SAFETY: every method passes its arguments to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's guarantees are handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; the pointer came from `alloc`, so from the system.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use gapless_testkit::Counting;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -55,11 +33,11 @@ fn allocations(job: &mut Job, from: &Buffer, to: &Buffer, early: bool) -> u64 {
     for _ in 0..200 {
         exchange(job, from, to, early);
     }
-    let before = COUNT.with(Cell::get);
+    let before = gapless_testkit::allocations();
     for _ in 0..100 {
         exchange(job, from, to, early);
     }
-    COUNT.with(Cell::get) - before
+    gapless_testkit::allocations() - before
 }
 
 #[test]

@@ -169,18 +169,12 @@ fn lab(seed: u64, polls: u32) -> Lab {
     lab_of(&USUAL, seed, polls).0
 }
 
-fn seed() -> u64 {
-    let seed = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    println!("GAPLESS_SEED={seed}");
-    seed
-}
-
 /// Bytes of messages: too few, as many as rings hold, and more; whole fragments and not.
 const SIZES: [u64; 5] = [100_000, 524_288, 1_000_003, 4_194_304, 6_000_001];
 
 #[test]
 fn all_bytes_come_whatever_the_transport_refuses() {
-    let seed = seed();
+    let seed = gapless_testkit::seed(1);
     for (number, size) in (0..).zip(SIZES) {
         for (polls, [from_device, to_device]) in
             [(0, [true, true]), (3, [true, true]), (7, [true, false]), (5, [false, true])]
@@ -214,7 +208,7 @@ fn all_bytes_come_whatever_the_transport_refuses() {
 /// rest goes in slots.
 #[test]
 fn messages_go_on_where_there_are_no_rings_or_no_zero_copy() {
-    let seed = seed();
+    let seed = gapless_testkit::seed(1);
     for (setting, has_zero_copy) in [
         (Setting { bound: 0, ..USUAL }, 0),
         (Setting { has_zero_copy: 0, ..USUAL }, 0),
@@ -239,7 +233,7 @@ fn rings(lab: &Lab) -> usize {
 /// it registers them.
 #[test]
 fn the_first_rings_are_made_when_a_device_is_attached() {
-    let seed = seed();
+    let seed = gapless_testkit::seed(1);
     for remote in [true, false] {
         let mut lab = lab(seed, 3);
         let device = lab.attached();
@@ -261,7 +255,7 @@ fn the_first_rings_are_made_when_a_device_is_attached() {
 /// Of two messages under way one has the only ring.
 #[test]
 fn a_message_that_finds_no_ring_goes_through_buffers() {
-    let seed = seed();
+    let seed = gapless_testkit::seed(1);
     let (mut lab, _) = lab_of(&Setting { bound: 4 << 20, ..USUAL }, seed, 3);
     let layout = layout(1_500_000, true);
     for round in 0..2 {
@@ -286,7 +280,7 @@ fn a_message_that_finds_no_ring_goes_through_buffers() {
 /// Longer eager messages leave from where they lie, if their runs are long.
 #[test]
 fn eager_messages_are_lent() {
-    let seed = seed();
+    let seed = gapless_testkit::seed(1);
     let (mut lab, zero_copy) = lab_of(&Setting { protocol: Protocol::Eager, ..USUAL }, seed, 0);
     for (layout, has_zero_copy) in [
         (bytes(5000), true),
@@ -307,7 +301,7 @@ fn eager_messages_are_lent() {
 
 #[test]
 fn a_failing_engine_ends_the_message_at_both_ends() {
-    let seed = seed();
+    let seed = gapless_testkit::seed(1);
     for rank in [0, 1] {
         for pieces in 0..6 {
             let mut lab = lab(seed + 7, 3);
@@ -331,7 +325,7 @@ fn a_failing_engine_ends_the_message_at_both_ends() {
 
 #[test]
 fn the_survivor_of_a_death_ends_after_its_engine() {
-    let seed = seed();
+    let seed = gapless_testkit::seed(1);
     for dead in [0, 1] {
         let alive = 1 - dead;
         let mut lost = 0;

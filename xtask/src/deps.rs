@@ -10,7 +10,7 @@ use std::fmt;
 
 use crate::Failure;
 use crate::metadata::{self, Checkout, Dependency, Package};
-use rules::{BANNED, Banned, EXAMPLES, EXAMPLES_ALL, RESERVED, RULES, Reserved, Rule};
+use rules::{BANNED, Banned, EXAMPLES, EXAMPLES_ALL, RESERVED, RULES, Reserved, Rule, TESTKIT};
 
 /// Checks the workspace and the examples; prints every violation.
 pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
@@ -144,7 +144,7 @@ fn check_layers(
             continue;
         }
         // A crate's tests may turn on its own features through itself.
-        if on == name {
+        if on == name || on == TESTKIT {
             continue;
         }
         if below(on, name) {

@@ -4,8 +4,8 @@
 //! passing test prints. So:
 //!
 //! - `cargo xtask test` sets `GAPLESS_SKIP_LOG` to the absolute path of a file;
-//! - a test that skips something appends one line to that file, in one write to a file opened for
-//!   appending, and prints the same line to standard error:
+//! - a test that skips something calls `gapless_testkit::skip`, which appends one line to that file, in one write to a
+//!   file opened for appending, and prints the same line to standard error:
 //!
 //!   ```text
 //!   SKIPPED: <what>: <why>

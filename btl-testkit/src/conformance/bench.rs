@@ -3,7 +3,6 @@
 use super::seed::Seed;
 use super::skipped;
 use std::cell::Cell;
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Patience where nothing is promised.
@@ -60,24 +59,9 @@ impl Suite {
     pub(super) fn skip(&self, why: &str) {
         self.skipped.set(true);
         if !self.quiet {
-            skip(&format!("{} {}", self.package, self.name), why);
+            gapless_testkit::skip(&format!("{} {}", self.package, self.name), why);
             skipped::note(self.package, &self.name, why);
         }
-    }
-}
-
-/// Says on the standard error, and in the file that `GAPLESS_SKIP_LOG` names, that a test did not run
-/// and why.
-///
-/// # Panics
-/// If that file cannot be written: a skip must not go unnoticed.
-pub fn skip(test: &str, why: &str) {
-    let line = format!("SKIPPED: {test}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
-        written.unwrap_or_else(|error| panic!("GAPLESS_SKIP_LOG={}: {error}", path.display()));
     }
 }
 

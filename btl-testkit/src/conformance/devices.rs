@@ -9,10 +9,10 @@ use super::duo::{A, B, Duo, message, poll};
 use super::memory::map_by_message;
 use super::wake::Wake;
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{AmTag, Btl, Event, MapError, Mapping, PeerId, Queue, RemoteKey, Token};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, HostDevice, Lease, Region, Space};
+use gapless_testkit::Random;
 use std::sync::Arc;
 
 /// A device whose work ends when it has been asked about a few times.

@@ -3,8 +3,8 @@
 use super::bench::{Watch, looking_at_most, looks_max};
 use super::duo::{A, B, Duo, Seen, message, poll, tag_of};
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{Address, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
+use gapless_testkit::Random;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -4,12 +4,12 @@
 use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message};
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{
     Access, AmTag, Btl, Extent, LinkError, MapError, Mapping, RdmaError, RemoteKey, Token,
 };
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, HostDevice, Lease, Region};
+use gapless_testkit::Random;
 
 /// Host memory that is never freed, and that only its test and operations it starts touch.
 #[derive(Clone, Copy)]

@@ -3,8 +3,8 @@
 use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, assert_message, message, poll, tag_of};
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{AmTag, Btl, Event, Fragment, Queue, ReserveError, Slot, Token};
+use gapless_testkit::Random;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Messages of random sizes, both ways at once: each arrives once, intact, in the order of `send`

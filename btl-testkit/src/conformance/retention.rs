@@ -3,8 +3,8 @@
 use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message, tag_of};
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{Btl, LAG_BYTES, LinkError, Slot, Token, Unacknowledged};
+use gapless_testkit::Random;
 use std::collections::BTreeSet;
 
 /// Two ends that retain what they send, or none, said aloud.

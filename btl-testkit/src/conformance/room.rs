@@ -3,8 +3,8 @@
 use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message, tag_of};
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{Btl, Queue, Token};
+use gapless_testkit::Random;
 
 /// A poll gives no more events than there is room for, none where there is none, and loses none: of messages, which
 /// may have been offered and are refused here, and of ends.

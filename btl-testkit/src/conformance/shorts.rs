@@ -4,8 +4,8 @@
 use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message, tag_of};
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{AmTag, Btl, Event, Fragment, PeerId, Queue, SHORT_BYTES, Short, Sink, Token};
+use gapless_testkit::Random;
 
 /// A message's name, and what it has behind that.
 const NAME_BYTES: usize = 8;

@@ -3,12 +3,12 @@
 use super::bench::Watch;
 use super::duo::{A, B, Duo, message, tag_of};
 use super::{Fixture, Suite};
-use crate::random::Random;
 use gapless_btl::{
     AmTag, Btl, Event, Fragment, PeerId, Queue, ReceiveTarget, ReserveError, Short, Sink,
     TargetAnswer, Token, ZeroCopyMessage, ZeroCopyResult,
 };
 use gapless_mem::Region;
+use gapless_testkit::Random;
 
 /// A message's name, by which the receiver knows it.
 const NAME_BYTES: usize = 8;

@@ -5,6 +5,7 @@ pub(crate) mod denied;
 
 use gapless::World;
 use gapless::wireup::{Questions, Wireup, WireupError};
+pub(crate) use gapless_testkit::skip;
 use rustix::net::{AddressFamily, SocketType};
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -311,15 +312,5 @@ pub(crate) fn await_flag(folder: &Path, name: &str) {
     while !folder.join(name).exists() {
         assert!(begin.elapsed() < MEETING, "nobody left {name}");
         std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Says aloud, and in the log of skips, that something was not tested.
-pub(crate) fn skip(what: &str, why: &str) {
-    let line = format!("SKIPPED: {what}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        log.and_then(|mut log| std::io::Write::write_all(&mut log, line.as_bytes())).unwrap();
     }
 }

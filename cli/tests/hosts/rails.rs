@@ -15,6 +15,7 @@ use super::windows::neighbours;
 use super::{WATCHDOG, host_of};
 use crate::common::{self, is_rank, pattern};
 use gapless::{Error, World};
+pub(super) use gapless_testkit::Random;
 use std::ffi::OsString;
 use std::process::Command;
 use std::sync::Arc;
@@ -34,22 +35,6 @@ const CUT_TOO: &str = "GAPLESS_RAIL_CUT_TOO";
 const KIND: &str = "GAPLESS_RAIL_KIND";
 /// Where ranks listen if somebody in the middle is to know that.
 const PORTS: std::ops::RangeInclusive<u16> = 45_000..=45_003;
-
-/// Numbers from a seed (xorshift).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 33).unwrap_or(0) % bound.max(1)
-    }
-}
 
 pub(super) fn number_of(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()

@@ -2,11 +2,7 @@
 
 use super::*;
 use gapless_dtype::testkit::Rng;
-
-fn seed() -> u64 {
-    let given = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| u64::from(std::process::id()))
-}
+use gapless_testkit::{fresh, seed};
 
 fn grid(at: i64, len: u64, dims: &[(u64, i64)]) -> Grid {
     let dims = dims.iter().map(|&(count, stride)| GridDim { count, stride }).collect();
@@ -51,7 +47,7 @@ pub(crate) fn random(rng: &mut Rng, unit: u64) -> Grid {
 
 #[test]
 fn loops_of_both_sides_name_the_bytes_of_the_stream() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed);
     let mut shared = 0;
@@ -93,7 +89,7 @@ fn every_grid_meets_a_contiguous_span_and_itself() {
 
 #[test]
 fn the_order_of_addresses_moves_the_same_bytes() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed);
     let (mut sorted, mut refused) = (0, 0);

@@ -8,41 +8,12 @@ use gapless_kernels::launch::{KernelAddress, Launch, ReduceLaunch};
 use gapless_kernels::reduce::Combine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::Any;
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Allocations of this thread so far.
-pub(crate) fn allocations() -> u64 {
-    ALLOCATIONS.get()
-}
-
-// SAFETY: everything is passed on to the system's allocator, whose promises these are; counting allocates
-// nothing, since the cell is made at compile time and has nothing to drop.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's own promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's own promise; the system's allocator gave it.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTED: Counting = Counting;
+static COUNTED: gapless_testkit::Counting = gapless_testkit::Counting;
 
 /// What was asked of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]

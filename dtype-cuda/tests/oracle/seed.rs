@@ -2,7 +2,7 @@
 //! `GAPLESS_ORACLE_PERCENT` makes it longer. The seed is printed.
 
 use gapless_dtype::testkit::Rng;
-use std::io::Write as _;
+pub(crate) use gapless_testkit::skip;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
@@ -37,15 +37,4 @@ pub(crate) fn rng(test: &str) -> Rng {
 #[track_caller]
 pub(crate) fn fail(test: &str, what: &str) -> ! {
     panic!("GAPLESS_SEED={}: {test}: {what}", seed());
-}
-
-/// Says that a test did not run and why.
-pub(crate) fn skip(test: &str, why: &str) {
-    let line = format!("SKIPPED: {test}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
-        written.unwrap_or_else(|error| panic!("GAPLESS_SKIP_LOG={}: {error}", path.display()));
-    }
 }

@@ -5,7 +5,6 @@ use gapless_kernels::{Kernel, opencl_source};
 use gapless_mem::{Completion, Device, Region};
 use gapless_mem_opencl::{Argument, Grid, OpenClDevice, OpenClError, Program};
 use std::collections::HashMap;
-use std::io::Write;
 use std::sync::Arc;
 
 /// The device, its programs and a way to run launches.
@@ -24,12 +23,7 @@ impl Bench {
                 | OpenClError::NoDevice { .. }),
             ) => {
                 assert!(std::env::var_os("CI").is_none(), "in CI, PoCL must run: {error}");
-                let line = format!("SKIPPED: running the kernels through OpenCL: {error}\n");
-                eprint!("{line}");
-                if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-                    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-                    file.and_then(|mut file| file.write_all(line.as_bytes())).unwrap();
-                }
+                gapless_testkit::skip("running the kernels through OpenCL", &error.to_string());
                 None
             }
             Err(error) => panic!("{error}"),

@@ -3,20 +3,13 @@
 use gapless_mem::{Completion, Device, Region, Space};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, CudaError, Function, Module, PinnedBuffer, Stream};
 use std::ffi::CStr;
-use std::io::Write as _;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Says that a test did not run and why.
 pub(crate) fn skip(test: &str, why: &str) {
-    let line = format!("SKIPPED: CUDA {test}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
-        written.unwrap_or_else(|error| panic!("GAPLESS_SKIP_LOG={}: {error}", path.display()));
-    }
+    gapless_testkit::skip(&format!("CUDA {test}"), why);
 }
 
 /// Device 0 for one test at a time: allocating waits for all kernels of the process, so a test that
@@ -95,11 +88,7 @@ pub(crate) struct Random(pub(crate) u64);
 impl Random {
     /// Seeded from `GAPLESS_SEED`, or by chance; the seed is printed, and shown if the test fails.
     pub(crate) fn seeded() -> Random {
-        use std::hash::{BuildHasher as _, RandomState};
-        let given = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = given.unwrap_or_else(|| RandomState::new().hash_one(0));
-        println!("GAPLESS_SEED={seed}");
-        Random(seed | 1)
+        Random(gapless_testkit::seed(gapless_testkit::fresh()) | 1)
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Device, HostDevice};
+use gapless_testkit::Random;
 use std::sync::Arc;
 
 fn memory(len: u64) -> Atomics {
@@ -84,18 +85,6 @@ fn device_memory_is_refused() {
     assert!(matches!(unsafe { Atomics::new(lease) }, Err(DeviceError::WrongSpace { .. })));
 }
 
-/// A small generator, for places and lengths.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 8).unwrap_or(0) % bound
-    }
-}
-
 const NUMBERS: [Number; 6] =
     [Number::F64, Number::F32, Number::I64, Number::I32, Number::I16, Number::I8];
 
@@ -132,7 +121,7 @@ fn ordinary(random: &mut Random, len: usize) -> Vec<u8> {
 #[test]
 fn runs_are_as_if_each_were_copied_alone() {
     const ALL: usize = 2000;
-    let (memory, mut random) = (memory(ALL as u64), Random(0x5EED));
+    let (memory, mut random) = (memory(ALL as u64), Random::new(0x5EED));
     for round in 0..3000 {
         let number = NUMBERS[round % 6];
         let width = number.bytes();

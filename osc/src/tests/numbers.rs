@@ -238,8 +238,7 @@ fn calls_that_are_left_keep_nothing() {
 /// A key that a rank has made up, or changed: a call by it ends, and changes nothing but memory that was registered.
 #[test]
 fn keys_of_any_bytes() {
-    let seed = std::env::var("GAPLESS_SEED").map_or(3, |seed| seed.parse().unwrap());
-    println!("GAPLESS_SEED={seed}");
+    let seed = gapless_testkit::seed(3);
     let mut random = super::Random(std::cmp::max(seed, 1));
     let net = Net::new(3, &Config::default());
     let good = net.keys();

@@ -217,8 +217,7 @@ fn what_was_refused_comes_before_what_goes_by_a_ring() {
 
 #[test]
 fn made_up_tasks_change_nothing_but_the_window() {
-    let seed = std::env::var("GAPLESS_SEED").map_or(5, |seed| seed.parse().unwrap());
-    println!("GAPLESS_SEED={seed}");
+    let seed = gapless_testkit::seed(5);
     let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(77)).collect());
     let lock = LOCK..LOCK + LOCK_WORDS;
     memory[lock.clone()].iter().for_each(|word| word.store(0, Ordering::Relaxed));

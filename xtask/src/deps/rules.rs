@@ -79,8 +79,18 @@ const LAYERS: &[&str] = ALL.split_at(7).1;
 /// Every layer, and what joins them.
 const STACK: &[&str] = ALL.split_at(6).1;
 
+/// What the tests of all crates may use: it lies below every other.
+pub(super) const TESTKIT: &str = "gapless-testkit";
+
 /// One rule a crate. Crates that do not exist yet have theirs already; a crate without one is an error.
 pub(super) const RULES: &[Rule] = &[
+    Rule {
+        package: TESTKIT,
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "any crate of ours: the tests of all use it",
+    },
     Rule {
         package: "gapless-derive",
         may: &[],
@@ -163,7 +173,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-btl-testkit",
-        may: &["gapless-btl", "gapless-mem"],
+        may: &["gapless-btl", "gapless-mem", TESTKIT],
         features: &[],
         tests_may: &[],
         must_not_know: "transports: they come to it by the contract",

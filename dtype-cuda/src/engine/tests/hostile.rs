@@ -8,14 +8,10 @@ use crate::shared::CALL_BYTES_MAX;
 use crate::tests::mock::Mock;
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
+use gapless_testkit::{fresh, seed};
 
 /// Plans of more bytes are laid out, and not made.
 const MADE_MAX: u64 = 1 << 20;
-
-fn seed() -> u64 {
-    let given = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| u64::from(std::process::id()))
-}
 
 /// A number near a power of two, of either sign.
 fn far(rng: &mut Rng) -> i64 {
@@ -125,7 +121,7 @@ fn ask(
 
 #[test]
 fn numbers_at_their_limits_overflow_nothing() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed);
     let mock = Arc::new(Mock::new(2));
@@ -180,7 +176,7 @@ fn lengths_that_no_memory_has_are_refused_and_not_listed() {
 
 #[test]
 fn copies_between_devices_are_laid_out_of_any_numbers() {
-    let seed = seed();
+    let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed);
     let mock = Arc::new(Mock::new(2));

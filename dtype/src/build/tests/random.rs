@@ -9,8 +9,7 @@ pub(crate) struct Rng(u64);
 
 /// The seed of this run: `GAPLESS_SEED` if set, else a fixed one.
 pub(crate) fn seed() -> u64 {
-    let given = std::env::var("GAPLESS_SEED").ok();
-    given.and_then(|seed| seed.parse().ok()).unwrap_or(20_260)
+    gapless_testkit::seed(20_260)
 }
 
 impl Rng {

@@ -1,4 +1,4 @@
-//! Seeded pseudo-random numbers for faults and the conformance suite; not for secrets.
+//! Seeded pseudo-random numbers; not for secrets.
 
 /// A generator with 64 bits of state (a Weyl sequence, mixed: "SplitMix64", Steele et al. 2014).
 #[derive(Clone, Debug)]
