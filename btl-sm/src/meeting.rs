@@ -587,8 +587,8 @@ impl Sm {
         self.dying -= 1;
         self.imports.forget(PeerId(id));
         self.device_imports.forget(PeerId(id));
-        self.single_copy.abandon(PeerId(id), &error, &mut self.outbox);
-        self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
+        self.single_copy.abandon(PeerId(id), &error, &mut self.pending_events);
+        self.pending_events.push_back(Event::Lost { peer: PeerId(id), error });
     }
 }
 

@@ -365,7 +365,7 @@ impl Sm {
         let alone = self.single_copy.is_idle();
         self.single_copy.queue.push_back(operation);
         if alone {
-            self.single_copy.step(&mut self.outbox);
+            self.single_copy.step(&mut self.pending_events);
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ pub struct Sm {
     /// How many links are dying.
     pub(crate) dying: usize,
     /// Events that wait for a poll.
-    pub(crate) outbox: VecDeque<Event>,
+    pub(crate) pending_events: VecDeque<Event>,
     pub(crate) single_copy: SingleCopy,
     pub(crate) exports: Exports,
     pub(crate) imports: Imports,
@@ -118,7 +118,7 @@ impl Sm {
             active: Vec::new(),
             turn: 0,
             dying: 0,
-            outbox: VecDeque::with_capacity(64),
+            pending_events: VecDeque::with_capacity(64),
             single_copy: SingleCopy::new(),
             exports: Exports::default(),
             imports: Imports::new(config.map_cache_bytes, config.map_cache_entries),
@@ -173,12 +173,12 @@ impl Sm {
     /// Gives what waits for a poll, as far as there is room; how many events that is.
     #[inline]
     fn report(&mut self, sink: &mut dyn Sink) -> usize {
-        if self.outbox.is_empty() { 0 } else { self.report_some(sink) }
+        if self.pending_events.is_empty() { 0 } else { self.report_some(sink) }
     }
 
     fn report_some(&mut self, sink: &mut dyn Sink) -> usize {
-        let count = sink.room().min(self.outbox.len());
-        self.outbox.drain(..count).for_each(|event| sink.event(event));
+        let count = sink.room().min(self.pending_events.len());
+        self.pending_events.drain(..count).for_each(|event| sink.event(event));
         count
     }
 
@@ -284,7 +284,7 @@ impl Sm {
             self.bury_dead();
         }
         if !self.single_copy.is_idle() {
-            self.single_copy.step(&mut self.outbox);
+            self.single_copy.step(&mut self.pending_events);
         }
         found += self.report(sink);
         if let Some(empty) = self.armed {
@@ -367,7 +367,7 @@ impl Btl for Sm {
             self.links[to.0 as usize].is_up()?;
             return Err(ReserveError::Full);
         }
-        if self.outbox.len() >= UNREPORTED {
+        if self.pending_events.len() >= UNREPORTED {
             return Err(ReserveError::Full);
         }
         let Some(outbound) = &mut link.outbound else { return Err(ReserveError::Full) };
@@ -405,7 +405,7 @@ impl Btl for Sm {
             result = link.is_up().map(|_| ());
         }
         if done != Token::NONE {
-            self.outbox.push_back(Event::Sent { token: done, result });
+            self.pending_events.push_back(Event::Sent { token: done, result });
         }
     }
 
@@ -444,7 +444,7 @@ impl Btl for Sm {
             inbound.as_ref().is_none_or(|inbound| !inbound.is_due())
         };
         self.active.iter().all(nothing_due)
-            && self.outbox.is_empty()
+            && self.pending_events.is_empty()
             && self.dying == 0
             && self.armed.is_none()
             && self.single_copy.is_idle()
