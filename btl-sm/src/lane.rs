@@ -1,5 +1,4 @@
-//! A lane: one direction between two processes, in the sender's segment. Names the parts of
-//! mapped memory that a [`Geometry`] placed.
+//! A lane lies in a segment of its sender. This file names the parts of mapped memory that a [`Geometry`] placed.
 
 use crate::geometry::{Geometry, HEAD_AT, RETURNED_AT, RING_AT, SLEEP_AT};
 use crate::ring::View;
@@ -12,37 +11,37 @@ use rustix::fd::OwnedFd;
 /// Bytes of a slot that are prefetched before writing; the later ones are while these are written.
 const EXPECTED_MAX: usize = 2048;
 
-/// A segment and what lies where in it.
+/// One direction between two processes; its sender writes it, its receiver reads it.
 #[derive(Debug)]
-pub(crate) struct SendLane {
+pub(crate) struct Lane {
     segment: Segment,
     geometry: Geometry,
     /// Views of `segment`, made once.
     ring: Fixed,
 }
 
-impl SendLane {
+impl Lane {
     /// A new lane of ours, and the descriptor for the receiver.
     ///
     /// # Errors
     /// The system refused.
-    pub(crate) fn create(geometry: Geometry) -> Result<(SendLane, OwnedFd), LinkError> {
+    pub(crate) fn create(geometry: Geometry) -> Result<(Lane, OwnedFd), LinkError> {
         let (segment, file) = Segment::create(geometry.total(), false)?;
-        Ok((SendLane::over(segment, geometry), file))
+        Ok((Lane::over(segment, geometry), file))
     }
 
     /// A peer's lane, checked and mapped.
     ///
     /// # Errors
     /// The file is not as promised, or the system refused.
-    pub(crate) fn adopt(geometry: Geometry, file: &OwnedFd) -> Result<SendLane, LinkError> {
+    pub(crate) fn adopt(geometry: Geometry, file: &OwnedFd) -> Result<Lane, LinkError> {
         let segment = Segment::adopt(file, geometry.total())?;
-        Ok(SendLane::over(segment, geometry))
+        Ok(Lane::over(segment, geometry))
     }
 
-    fn over(segment: Segment, geometry: Geometry) -> SendLane {
+    fn over(segment: Segment, geometry: Geometry) -> Lane {
         let ring = Fixed::of(&segment, RING_AT, geometry.ring_lines(), HEAD_AT, SLEEP_AT);
-        SendLane { segment, geometry, ring }
+        Lane { segment, geometry, ring }
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -79,7 +78,7 @@ impl SendLane {
         }
     }
 
-    /// As [`slot`](SendLane::slot), for whoever is about to write it.
+    /// As [`slot`](Lane::slot), for whoever is about to write it.
     pub(crate) fn slot_to_write(&self, slot: usize, len: usize) -> Option<Region> {
         let (at, bytes) = self.geometry.slot(slot)?;
         self.segment.expect_writes(at, len.min(EXPECTED_MAX));

@@ -14,7 +14,7 @@ use crate::arm::Sleeper;
 use crate::export_tracking::{DepartedPeer, ImportGuard, Owed};
 use crate::geometry::Geometry;
 use crate::inbound::Inbound;
-use crate::lane::SendLane;
+use crate::lane::Lane;
 use crate::outbound::Outbound;
 use crate::segment::Segment;
 use crate::socket::{self, Socket};
@@ -112,7 +112,7 @@ impl SmLink {
     /// # Errors
     /// The system has no memory, or no descriptor.
     pub(crate) fn open(&mut self, geometry: Geometry) -> Result<(), LinkError> {
-        let (lane, file) = SendLane::create(geometry)?;
+        let (lane, file) = Lane::create(geometry)?;
         self.outbound = Some(Outbound::new(Arc::new(lane))?);
         self.file = Some(file);
         Ok(())

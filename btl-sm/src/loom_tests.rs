@@ -249,16 +249,16 @@ fn no_room_is_slept_through() {
 }
 
 /// One slot of a lane, and the ring that tells of it.
-struct SendLane {
+struct Lane {
     ring: Arc<Ring>,
     slot: Cell<u64>,
     returned: [AtomicU32; 1],
     held: SlotsInUse,
 }
 
-impl SendLane {
-    fn new() -> Arc<SendLane> {
-        Arc::new(SendLane {
+impl Lane {
+    fn new() -> Arc<Lane> {
+        Arc::new(Lane {
             ring: Ring::new(2),
             slot: Cell::new(0),
             returned: [AtomicU32::new(0)],
@@ -295,7 +295,7 @@ impl SendLane {
 #[test]
 fn a_slot_is_written_again_only_after_it_was_read() {
     loom::model(|| {
-        let lane = SendLane::new();
+        let lane = Lane::new();
         let sender = lane.clone();
         let sender = thread::spawn(move || {
             let (mut producer, mut books) = (Producer::default(), Recycler::new(0, 1, 0));
@@ -325,7 +325,7 @@ fn a_slot_is_written_again_only_after_it_was_read() {
 #[test]
 fn a_fragment_may_be_dropped_on_another_thread() {
     loom::model(|| {
-        let lane = SendLane::new();
+        let lane = Lane::new();
         let (mut producer, mut books) = (Producer::default(), Recycler::new(0, 1, 0));
         let mut consumer = Consumer::default();
         assert!(lane.send(&mut producer, &mut books, 1));

@@ -16,7 +16,7 @@
 use crate::address::{Hello, Nonce, SmAddress};
 use crate::credentials::check_peer;
 use crate::inbound::Inbound;
-use crate::lane::SendLane;
+use crate::lane::Lane;
 use crate::link::{LinkState, SmLink};
 use crate::sm::Sm;
 use crate::socket::{self, Accepted, Received, Socket};
@@ -517,7 +517,7 @@ impl Sm {
         let Some(outgoing) = link.outgoing.clone() else { return Err(gone()) };
         let both = self.asymmetric && hello.asymmetric;
         let fences = if both { Fences::Asymmetric } else { Fences::Symmetric };
-        let lane = Arc::new(SendLane::adopt(hello.geometry, &lane)?);
+        let lane = Arc::new(Lane::adopt(hello.geometry, &lane)?);
         let waker = Arc::new(Waker::new(lane, outgoing, fences));
         let inbound = Inbound::new(Arc::clone(&waker), self.parked)?;
         self.cm.watch(&socket, Watched::Incoming(id))?;

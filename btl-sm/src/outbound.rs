@@ -8,7 +8,7 @@
 
 use crate::credit::{self, Dropped};
 use crate::geometry::Class;
-use crate::lane::SendLane;
+use crate::lane::Lane;
 use crate::recycle::Recycler;
 use crate::ring::{Broken, FEW_LINES, INLINE_BYTES, LINE_BYTES, MarkKind, Producer, lines_for};
 use crate::segment::{Segment, whole_pages};
@@ -30,7 +30,7 @@ const _: () = assert!(TINY_BYTES <= STRIDE && TINY_BYTES <= INLINE_BYTES);
 /// What a reserved slot keeps alive, and where a dropped one reports. Buffers are numbered tiny
 /// ones first, then the lane's slots.
 struct Home {
-    lane: Arc<SendLane>,
+    lane: Arc<Lane>,
     tiny: Segment,
     dropped: Dropped,
 }
@@ -75,7 +75,7 @@ impl Outbound {
     ///
     /// # Errors
     /// The system has no memory.
-    pub(crate) fn new(lane: Arc<SendLane>) -> Result<Outbound, LinkError> {
+    pub(crate) fn new(lane: Arc<Lane>) -> Result<Outbound, LinkError> {
         let bytes = whole_pages(u64::from(TINY) * STRIDE as u64).expect("16 KiB");
         let tiny = Segment::private(bytes)?;
         let small = |n: usize| u32::try_from(n).expect("the geometry bounds it");
@@ -101,7 +101,7 @@ impl Outbound {
         })
     }
 
-    pub(crate) fn lane(&self) -> &Arc<SendLane> {
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
         &self.home.lane
     }
 

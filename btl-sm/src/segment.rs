@@ -367,7 +367,7 @@ impl Fixed {
     pub(crate) fn lines<'a>(&self, segment: &'a Segment) -> &'a [RingLine] {
         debug_assert_eq!(self.start, segment.start());
         // SAFETY: `place` proved that the lines lie inside the mapping of the segment that owns
-        // this (a `SendLane` keeps both and never exchanges them), which lives for `'a`; any bytes are
+        // this (a `Lane` keeps both and never exchanges them), which lives for `'a`; any bytes are
         // valid atomics, and the memory is initialised.
         unsafe { self.lines.as_ref() }
     }

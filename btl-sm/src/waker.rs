@@ -1,7 +1,7 @@
 //! Ringing a peer that sleeps.
 
 use crate::arm::{Reason, must_ring};
-use crate::lane::SendLane;
+use crate::lane::Lane;
 use crate::socket::{self, Socket};
 use crate::sync::{AtomicU32, Fences};
 use crate::wire;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Waker {
     /// The peer's lane: its sleep flag is there.
-    pub(crate) lane: Arc<SendLane>,
+    pub(crate) lane: Arc<Lane>,
     /// Our socket to it.
     pub(crate) socket: Arc<Socket>,
     /// The last sleep that was rung for.
@@ -20,7 +20,7 @@ pub(crate) struct Waker {
 }
 
 impl Waker {
-    pub(crate) fn new(lane: Arc<SendLane>, socket: Arc<Socket>, fences: Fences) -> Waker {
+    pub(crate) fn new(lane: Arc<Lane>, socket: Arc<Socket>, fences: Fences) -> Waker {
         Waker { lane, socket, rung: AtomicU32::new(0), fences }
     }
 

@@ -4,7 +4,7 @@ use super::{job, until};
 use crate::address::{Hello, Nonce, SmAddress};
 use crate::config::SlotClass;
 use crate::geometry::Geometry;
-use crate::lane::SendLane;
+use crate::lane::Lane;
 use crate::{Sm, SmConfig, socket};
 use gapless_btl::{Address, AmTag, Btl, Event, LinkError, Queue, Token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -80,7 +80,7 @@ fn what_unauthenticated_processes_do() {
 
 pub(super) fn greet(socket: &socket::Socket, from: Nonce, to: Nonce) {
     let classes = [SlotClass { bytes: 320, count: 1 }];
-    let (lane, file) = SendLane::create(Geometry::new(16, &classes).unwrap()).unwrap();
+    let (lane, file) = Lane::create(Geometry::new(16, &classes).unwrap()).unwrap();
     let geometry = lane.geometry().clone();
     let hello = Hello { from, to, geometry, asymmetric: false, probe: (0, 0), number: None };
     assert_eq!(socket::send(socket, hello.packet().as_ref(), Some(&file)), Ok(true));
