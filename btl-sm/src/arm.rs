@@ -4,14 +4,14 @@
 //! sleeper                             sender
 //!   flag = epoch (and reason)           publish a message
 //!   patient fence                       hurried fence
-//!   look for messages a last time       flag ≠ 0, and not rung for already?
-//!   block on the descriptor             ring: a byte through the socket
+//!   look for messages a last time       flag ≠ 0, and not signalled already?
+//!   block on the descriptor             signal: a byte through the socket
 //! ```
 //!
 //! Either the sleeper's last look sees the message or the sender sees the flag. Every sleep has an
-//! epoch of its own, so that a sender rings once per sleep however much it sends meanwhile. The flag
+//! epoch of its own, so that a sender signals once per sleep however much it sends meanwhile. The flag
 //! also says whether the sleeper is out of room: only then is giving back lines or slots worth a
-//! ring. Senders pay a load while nobody sleeps.
+//! signal. Senders pay a load while nobody sleeps.
 
 use crate::sync::{AtomicU32, Fences, Ordering};
 
@@ -39,7 +39,7 @@ impl Sleeper {
     pub(crate) fn arm(&mut self, flag: &AtomicU32, lacks_room: bool) {
         self.epoch = self.epoch.wrapping_add(2).max(2);
         let reason = if lacks_room { LACKS_ROOM } else { 0 };
-        // Release, and acquire below: a ring for this sleep comes after the wake-up of the one before
+        // Release, and acquire below: a signal for this sleep comes after the wake-up of the one before
         // was silenced.
         flag.store(self.epoch | reason, Ordering::Release);
     }
@@ -50,12 +50,12 @@ impl Sleeper {
     }
 }
 
-/// The sender's question after something was published: whether to ring now. `rung` remembers the
-/// last sleep that was rung for; threads that race may ring twice, never not at all.
+/// The sender's question after something was published: whether to signal now. `signalled` remembers the last
+/// sleep that was signalled; threads that race may signal twice, never not at all.
 #[inline]
-pub(crate) fn must_ring(
+pub(crate) fn must_signal(
     flag: &AtomicU32,
-    rung: &AtomicU32,
+    signalled: &AtomicU32,
     fences: Fences,
     reason: Reason,
 ) -> bool {
@@ -67,10 +67,10 @@ pub(crate) fn must_ring(
     if reason == Reason::Room && sleep & LACKS_ROOM == 0 {
         return false;
     }
-    if rung.load(Ordering::Relaxed) == sleep {
+    if signalled.load(Ordering::Relaxed) == sleep {
         return false;
     }
-    rung.store(sleep, Ordering::Relaxed);
+    signalled.store(sleep, Ordering::Relaxed);
     true
 }
 
@@ -79,10 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_ring_per_sleep_and_only_for_its_reason() {
-        let (flag, rung) = (AtomicU32::new(0), AtomicU32::new(0));
+    fn one_signal_per_sleep_and_only_for_its_reason() {
+        let (flag, signalled) = (AtomicU32::new(0), AtomicU32::new(0));
         let mut sleeper = Sleeper::default();
-        let ask = |reason| must_ring(&flag, &rung, Fences::Symmetric, reason);
+        let ask = |reason| must_signal(&flag, &signalled, Fences::Symmetric, reason);
         assert!(!ask(Reason::Message));
         sleeper.arm(&flag, false);
         assert!(!ask(Reason::Room));

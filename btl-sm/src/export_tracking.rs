@@ -321,7 +321,7 @@ mod tests {
         let (socket, departed, child) = peer();
         // Small, so that the system can be asked for more.
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
-        while socket::send(&socket, &[wire::RING], None) == Ok(true) {}
+        while socket::send(&socket, &[wire::WAKE], None) == Ok(true) {}
         (ImportGuard::new(&socket, owed), departed, child)
     }
 

@@ -22,14 +22,14 @@
 //! | `ring`: `head` stored relaxed; read relaxed | `messages_arrive_…`, `messages_by_value_…` |
 //! | `ring`: the first mark of a message by value stored relaxed, of one line or of more; `inline` relaxed | `messages_by_value_…` |
 //! | `arm`: the flag stored relaxed; read relaxed | `every_sleep_…` |
-//! | `arm`: one ring for all sleeps instead of one each | `every_sleep_…` |
+//! | `arm`: one signal for all sleeps instead of one each | `every_sleep_…` |
 //! | `gapless_sync::Fences`: the hurried fence left out, or acquire-release; the patient fence left out | `no_message_…`, `no_room_…`, `every_sleep_…` |
 //! | `credit`: a slot's generation stored relaxed; read relaxed | `a_slot_…`, `a_fragment_…` |
 //! | `credit`: the generation stored before the slot is let go | `a_fragment_…` |
 //! | `credit`: a buffer's flag set relaxed; read relaxed | `a_private_buffer_…` |
 //! | `credit`: `any` set by a plain store, or relaxed; taken by a load and a store, or relaxed | `every_dropped_slot_…` |
 //!
-use crate::arm::{Reason, Sleeper, must_ring};
+use crate::arm::{Reason, Sleeper, must_signal};
 use crate::credit::{Dropped, Flags, SlotsInUse, is_back};
 use crate::recycle::Recycler;
 use crate::ring::{Consumer, Mark, MarkKind, Producer, RingLine, View, WORDS, lines_for};
@@ -42,7 +42,7 @@ struct Ring {
     lines: Vec<RingLine>,
     head: AtomicUsize,
     sleep: AtomicU32,
-    rung: AtomicU32,
+    signalled: AtomicU32,
     wake: AtomicU32,
 }
 
@@ -52,7 +52,7 @@ impl Ring {
             lines: (0..lines).map(|_| RingLine::new()).collect(),
             head: AtomicUsize::new(0),
             sleep: AtomicU32::new(0),
-            rung: AtomicU32::new(0),
+            signalled: AtomicU32::new(0),
             wake: AtomicU32::new(0),
         })
     }
@@ -62,8 +62,8 @@ impl Ring {
     }
 
     /// What a sender does when somebody may sleep: the flag plays the socket.
-    fn ring_if_asleep(&self, reason: Reason) {
-        if must_ring(&self.sleep, &self.rung, Fences::Symmetric, reason) {
+    fn signal_if_asleep(&self, reason: Reason) {
+        if must_signal(&self.sleep, &self.signalled, Fences::Symmetric, reason) {
             self.wake.store(1, Ordering::Release);
         }
     }
@@ -176,7 +176,7 @@ fn messages_by_value_arrive_whole_and_in_order_around_the_ring() {
     });
 }
 
-/// A sleeper that looked a last time and saw nothing is rung.
+/// A sleeper that looked a last time and saw nothing is signalled.
 #[test]
 fn no_message_is_slept_through() {
     loom::model(|| {
@@ -184,7 +184,7 @@ fn no_message_is_slept_through() {
         let sender = ring.clone();
         let producer = thread::spawn(move || {
             push(&sender, &mut Producer::default(), 1, &[7]);
-            sender.ring_if_asleep(Reason::Message);
+            sender.signal_if_asleep(Reason::Message);
         });
         let mut consumer = Consumer::default();
         Sleeper::default().arm(&ring.sleep, false);
@@ -195,9 +195,9 @@ fn no_message_is_slept_through() {
     });
 }
 
-/// Two sleeps in a row: the ring for the first does not use up that for the second.
+/// Two sleeps in a row: the signal for the first does not use up the one for the second.
 #[test]
-fn every_sleep_is_rung_for_by_itself() {
+fn every_sleep_is_signalled_by_itself() {
     loom::model(|| {
         let ring = Ring::new(2);
         let sender = ring.clone();
@@ -205,7 +205,7 @@ fn every_sleep_is_rung_for_by_itself() {
             let mut producer = Producer::default();
             for tag in 1..=2 {
                 push(&sender, &mut producer, tag, &[]);
-                sender.ring_if_asleep(Reason::Message);
+                sender.signal_if_asleep(Reason::Message);
             }
         });
         let mut consumer = Consumer::default();
@@ -228,7 +228,7 @@ fn every_sleep_is_rung_for_by_itself() {
     });
 }
 
-/// A sender that is out of room and sleeps is rung when lines come back.
+/// A sender that is out of room and sleeps is signalled when lines come back.
 #[test]
 fn no_room_is_slept_through() {
     loom::model(|| {
@@ -238,7 +238,7 @@ fn no_room_is_slept_through() {
         let receiver = ring.clone();
         let consumer = thread::spawn(move || {
             assert!(pop(&receiver, &mut Consumer::default()).is_some());
-            receiver.ring_if_asleep(Reason::Room);
+            receiver.signal_if_asleep(Reason::Room);
         });
         Sleeper::default().arm(&ring.sleep, true);
         assert!(Fences::Symmetric.patient());

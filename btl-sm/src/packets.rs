@@ -58,7 +58,7 @@ impl Sm {
         robbed: bool,
     ) -> Result<(), LinkError> {
         match (Packet::read(packet)?, file) {
-            (Packet::Ring, None) => Ok(()),
+            (Packet::Wake, None) => Ok(()),
             (Packet::Share { allocation, len }, Some(file)) => {
                 self.take_share(id, allocation, len, Some(file.memory()?))
             }

@@ -134,7 +134,7 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
         17 => packet(&freed_packet(12)),
         18 => packet(&[wire::FREED]),
         19 => packet(&[wire::HELLO; 96]),
-        20 => packet(&[wire::RING; 256]),
+        20 => packet(&[wire::WAKE; 256]),
         21 => drop(socket::send(&wire, &[wire::SHARE; 3], Some(&file))),
         22 => {
             let _ = socket::send(&wire, &share_packet(0, 1 << 40), Some(&file));

@@ -1,6 +1,6 @@
-//! Ringing a peer that sleeps.
+//! Waking a peer that sleeps.
 
-use crate::arm::{Reason, must_ring};
+use crate::arm::{Reason, must_signal};
 use crate::lane::Lane;
 use crate::socket::{self, Socket};
 use crate::sync::{AtomicU32, Fences};
@@ -14,28 +14,28 @@ pub(crate) struct Waker {
     pub(crate) lane: Arc<Lane>,
     /// Our socket to it.
     pub(crate) socket: Arc<Socket>,
-    /// The last sleep that was rung for.
-    rung: AtomicU32,
+    /// The last sleep that was signalled.
+    signalled: AtomicU32,
     pub(crate) fences: Fences,
 }
 
 impl Waker {
     pub(crate) fn new(lane: Arc<Lane>, socket: Arc<Socket>, fences: Fences) -> Waker {
-        Waker { lane, socket, rung: AtomicU32::new(0), fences }
+        Waker { lane, socket, signalled: AtomicU32::new(0), fences }
     }
 
-    /// Rings if the peer sleeps and `reason` concerns it. Costs a load while it is awake.
+    /// Signals if the peer sleeps and `reason` concerns it. Costs a load while it is awake.
     #[inline]
     pub(crate) fn wake(&self, reason: Reason) {
-        if must_ring(self.lane.sleep(), &self.rung, self.fences, reason) {
-            self.ring();
+        if must_signal(self.lane.sleep(), &self.signalled, self.fences, reason) {
+            self.signal();
         }
     }
 
     #[cold]
-    fn ring(&self) {
+    fn signal(&self) {
         // A full socket is readable at the other end and so wakes as well; a broken one means that
         // nobody is there to be woken.
-        let _ = socket::send(&self.socket, &[wire::RING], None);
+        let _ = socket::send(&self.socket, &[wire::WAKE], None);
     }
 }

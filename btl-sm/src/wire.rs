@@ -2,7 +2,7 @@
 //! the greeting (`address.rs`). Uses nothing of this crate.
 //!
 //! ```text
-//!  RING      0 kind                               somebody should wake up
+//!  WAKE      0 kind                               somebody should wake up
 //!  HELLO     0 kind | …                           the greeting
 //!  SHARE     0 kind | 1 allocation:8 | 9 length:8 | 17                             and its memfd
 //!  FREED     0 kind | 1 allocation or buffer:8 | 9
@@ -21,7 +21,7 @@ use gapless_btl::{LinkError, MapError, RdmaError, RemoteKey};
 use gapless_mem::Space;
 
 /// First byte of a packet: somebody should wake up.
-pub(crate) const RING: u8 = 0;
+pub(crate) const WAKE: u8 = 0;
 /// First byte of a packet: a greeting.
 pub(crate) const HELLO: u8 = 1;
 /// First byte of a packet: a descriptor of shared memory comes along.
@@ -54,7 +54,7 @@ const COPY_KEY_BYTES: usize = 33;
 /// A packet, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packet<'p> {
-    Ring,
+    Wake,
     Share { allocation: u64, len: u64 },
     Freed(u64),
     Device(DeviceShare<'p>),
@@ -93,7 +93,7 @@ impl Packet<'_> {
         let damaged = || corrupt(format!("a packet that makes no sense: {bytes:02x?}"));
         let number = || word(bytes, 1).filter(|_| bytes.len() == 9).ok_or_else(damaged);
         match bytes.first() {
-            Some(&RING) => Ok(Packet::Ring),
+            Some(&WAKE) => Ok(Packet::Wake),
             Some(&SHARE) => word(bytes, 1)
                 .zip(word(bytes, 9))
                 .filter(|_| bytes.len() == 17)
@@ -259,7 +259,7 @@ mod tests {
         let device =
             DeviceShare { kind: 3, has_file: true, buffer: 7, len: 64, bytes: b"exported" };
         for (bytes, packet) in [
-            (&[RING][..], Packet::Ring),
+            (&[WAKE][..], Packet::Wake),
             (&share_packet(5, 4096), Packet::Share { allocation: 5, len: 4096 }),
             (&freed_packet(6), Packet::Freed(6)),
             (&long, Packet::Device(device)),

@@ -192,7 +192,7 @@ fn a_peer_that_finds_our_socket_full_says_later_that_it_uses_nothing() {
     let mapping = pair.b.map(pair.to_a, &key).unwrap();
     let Pair { mut a, mut b, to_b, to_a, mut events } = pair;
     let wire = b.links[0].outgoing.clone().unwrap();
-    while socket::send(&wire, &[wire::RING], None) == Ok(true) {}
+    while socket::send(&wire, &[wire::WAKE], None) == Ok(true) {}
     drop(wire);
     b.die(to_a.0, LinkError::Corrupt { what: "a test says so".to_owned() });
     until("the loss over there", || b.poll(None, &mut events) > 0);

@@ -80,7 +80,7 @@ fn sent(packet: &[u8], files: Vec<OwnedFd>, more: Vec<OwnedFd>) -> LinkState {
     let wire = pair.a.links[0].outgoing.clone().unwrap();
     send(&wire, packet, files);
     for file in more {
-        send(&wire, &[wire::RING], vec![file]);
+        send(&wire, &[wire::WAKE], vec![file]);
     }
     let mut b = pair.b;
     soon("a peer", move || {
@@ -117,7 +117,7 @@ fn a_peer_holds_nobody_up_by_what_it_sends() {
     corrupt(sent(&share, some(1), some(2)), "no shared memory");
     corrupt(sent(&share, some(2), some(0)), "2 descriptors");
     corrupt(sent(&device, some(1), some(0)), "no device");
-    corrupt(sent(&[wire::RING], some(1), some(1)), "with a descriptor");
+    corrupt(sent(&[wire::WAKE], some(1), some(1)), "with a descriptor");
     // What is memory, or may be a device's, is taken.
     let (_segment, memory) = Segment::create(4096, false).unwrap();
     assert_eq!(sent(&share, vec![memory.try_clone().unwrap()], some(0)), LinkState::Up);
@@ -140,7 +140,7 @@ fn a_lost_peer_holds_nobody_up_by_what_it_sends() {
     let mut b = pair.b;
     for _ in 0..3 {
         // Two packets more, after it departed.
-        near.by_ref().take(2).for_each(|file| send(&wire, &[wire::RING], vec![file]));
+        near.by_ref().take(2).for_each(|file| send(&wire, &[wire::WAKE], vec![file]));
         b = soon("a lost peer", move || {
             let mut events = Queue::with_capacity(8);
             for _ in 0..100 {
