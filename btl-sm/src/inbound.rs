@@ -9,8 +9,8 @@ use crate::arm::Reason;
 use crate::credit::{Flags, SlotsInUse};
 use crate::recycle::Recycler;
 use crate::ring::{
-    Broken, Consumer, FEW_LINES, INLINE_BYTES, INLINE_WORDS, LINE_BYTES, MESSAGE_LINES, Mark,
-    MarkKind, lines_for,
+    Broken, Consumer, FEW_LINES, INLINE_BYTES, INLINE_WORDS, LINE_BYTES, LineHeader, MESSAGE_LINES,
+    MessageKind, lines_for,
 };
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ struct Home {
 
 // SAFETY: the numbers are those of the contract.
 // 1. The lane, which `waker` keeps, and the private buffers are mappings that end with this value.
-// 2. A private buffer is used again once its mark in `back` is set, a slot claimed again once `held` was released:
+// 2. A private buffer is used again once its flag in `back` is set, a slot claimed again once `held` was released:
 //    both are done here alone. Which slot the peer writes next is the peer's affair.
 // 3., 4. It changes atomics, and wakes the peer by a call that does not wait.
 unsafe impl Reclaim for Home {
@@ -241,8 +241,10 @@ impl Inbound {
         }
         if what == Handed::NotInline {
             let ring = self.home.waker.lane.ring();
-            let mark = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))?;
-            let Some(Mark { kind: MarkKind::Slot, tag, len }) = mark else { return Ok(false) };
+            let header = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))?;
+            let Some(LineHeader { kind: MessageKind::Slot, tag, len }) = header else {
+                return Ok(false);
+            };
             let (fragment, tag) = (self.open_slot(len)?, AmTag(tag));
             *taken += 1;
             if sink.fragment(from, tag, &fragment) {
@@ -313,11 +315,11 @@ impl Inbound {
     /// Gives the next message, if there is one, as an event.
     fn next(&mut self, from: PeerId, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         let ring = self.home.waker.lane.ring();
-        let Some(mark) = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))? else {
+        let Some(header) = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))? else {
             return Ok(false);
         };
-        let fragment = match mark.kind {
-            MarkKind::Inline => {
+        let fragment = match header.kind {
+            MessageKind::Inline => {
                 let back = &self.home.back;
                 let is_back = |buffer: u32| back.is_set(buffer as usize);
                 let buffer = match self.buffers.reuse(is_back) {
@@ -334,15 +336,15 @@ impl Inbound {
                 let index = buffer as usize;
                 back.clear(index);
                 let into = self.home.private.words(index * STRIDE, INLINE_WORDS);
-                self.consumer.take(ring, mark.len, into);
-                let region = self.home.private.region(index * STRIDE, usize::from(mark.len));
+                self.consumer.take(ring, header.len, into);
+                let region = self.home.private.region(index * STRIDE, usize::from(header.len));
                 // SAFETY: the bytes lie in a mapping that `pool` keeps, in a buffer that our books give to this
                 // fragment alone until it is reclaimed; no references to it are made meanwhile.
                 unsafe { Fragment::new(region, index as u64, Arc::clone(&self.pool)) }
             }
-            MarkKind::Slot => self.open_slot(mark.len)?,
+            MessageKind::Slot => self.open_slot(header.len)?,
         };
-        sink.event(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
+        sink.event(Event::Arrived { from, tag: AmTag(header.tag), fragment });
         Ok(true)
     }
 

@@ -18,9 +18,9 @@
 //!
 //! | weakened | fails |
 //! |---|---|
-//! | `ring`: the first mark stored relaxed; `peek` relaxed | `messages_arrive_…`, `a_slot_…`, `a_fragment_…` |
+//! | `ring`: the first header stored relaxed; `peek` relaxed | `messages_arrive_…`, `a_slot_…`, `a_fragment_…` |
 //! | `ring`: `head` stored relaxed; read relaxed | `messages_arrive_…`, `messages_by_value_…` |
-//! | `ring`: the first mark of a message by value stored relaxed, of one line or of more; `inline` relaxed | `messages_by_value_…` |
+//! | `ring`: the first header of a message by value stored relaxed, of one line or of more; `inline` relaxed | `messages_by_value_…` |
 //! | `arm`: the flag stored relaxed; read relaxed | `every_sleep_…` |
 //! | `arm`: one signal for all sleeps instead of one each | `every_sleep_…` |
 //! | `gapless_sync::Fences`: the hurried fence left out, or acquire-release; the patient fence left out | `no_message_…`, `no_room_…`, `every_sleep_…` |
@@ -32,7 +32,7 @@
 use crate::arm::{Reason, Sleeper, must_signal};
 use crate::credit::{Dropped, Flags, SlotsInUse, is_back};
 use crate::recycle::Recycler;
-use crate::ring::{Consumer, Mark, MarkKind, Producer, RingLine, View, WORDS, lines_for};
+use crate::ring::{Consumer, LineHeader, MessageKind, Producer, RingLine, View, WORDS, lines_for};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Fences, Ordering};
 use loom::cell::Cell;
 use loom::sync::Arc;
@@ -75,11 +75,11 @@ fn push(ring: &Ring, producer: &mut Producer, tag: u8, payload: &[u64]) {
     while !producer.fits(ring.view(), lines_for(len.into())).unwrap() {
         thread::yield_now();
     }
-    producer.push(ring.view(), MarkKind::Inline, tag, len, &words);
+    producer.push(ring.view(), MessageKind::Inline, tag, len, &words);
 }
 
 fn pop(ring: &Ring, consumer: &mut Consumer) -> Option<(u8, Vec<u64>)> {
-    let Mark { tag, len, .. } = consumer.peek(ring.view()).unwrap()?;
+    let LineHeader { tag, len, .. } = consumer.peek(ring.view()).unwrap()?;
     let into: Vec<_> = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
     consumer.take(ring.view(), len, &into);
     consumer.give_back(ring.view());

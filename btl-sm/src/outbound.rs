@@ -10,7 +10,7 @@ use crate::credit::{self, Dropped};
 use crate::geometry::Class;
 use crate::lane::Lane;
 use crate::recycle::Recycler;
-use crate::ring::{Broken, FEW_LINES, INLINE_BYTES, LINE_BYTES, MarkKind, Producer, lines_for};
+use crate::ring::{Broken, FEW_LINES, INLINE_BYTES, LINE_BYTES, MessageKind, Producer, lines_for};
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use gapless_btl::{LinkError, PeerId, PoolHandle, Reclaim, ReserveError, Slot};
@@ -38,8 +38,8 @@ struct Home {
 // SAFETY: the numbers are those of the contract.
 // 1. The lane and the private buffers are mappings that end with this value.
 // 2. An index is claimed from the free ones by the one sender, and free again when it was sent and came back, or when
-//    `collect_dropped` finds the mark that `reclaim` sets.
-// 3., 4. It sets that mark, an atomic.
+//    `collect_dropped` finds the flag that `reclaim` sets.
+// 3., 4. It sets that flag, an atomic.
 unsafe impl Reclaim for Home {
     unsafe fn reclaim(&self, index: u64) {
         if let Ok(buffer) = usize::try_from(index) {
@@ -244,7 +244,7 @@ impl Outbound {
             let name = slot as u64 | u64::from(generation) << 32;
             self.descriptor[0].store(name, Ordering::Relaxed);
             self.descriptor[1].store(len as u64, Ordering::Relaxed);
-            self.producer.push(ring, MarkKind::Slot, tag, 16, &self.descriptor);
+            self.producer.push(ring, MessageKind::Slot, tag, 16, &self.descriptor);
             let number = u32::try_from(slot).expect("the geometry bounds it");
             let owner = self.classes.iter_mut().rfind(|(class, _)| class.first <= slot);
             if let Some((_, recycler)) = owner {
@@ -253,7 +253,7 @@ impl Outbound {
         } else {
             let words = self.home.tiny.words(index * STRIDE, TINY_BYTES / 8);
             let bytes = u16::try_from(len).expect("tiny slots hold at most TINY_BYTES");
-            self.producer.push(ring, MarkKind::Inline, tag, bytes, words);
+            self.producer.push(ring, MessageKind::Inline, tag, bytes, words);
             self.tiny.push(u32::try_from(index).expect("there are TINY of them"));
         }
     }

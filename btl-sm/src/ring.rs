@@ -1,7 +1,7 @@
 //! A ring of cache lines from one process to another: single producer, single consumer, loads and
 //! stores only.
 //!
-//! A message is one line or a few in a row. Word 0 of every line is its mark, the rest is payload:
+//! A message is one line or a few in a row. Word 0 of every line is its header, the rest is payload:
 //!
 //! ```text
 //!  word 0                                        words 1 … 7
@@ -11,16 +11,16 @@
 //!   bits 0 … 31    32 … 39   40 … 47   48 … 63
 //! ```
 //!
-//! Line `p` (counted from 0 for ever, stored at `p` modulo the ring) is there when its mark's
+//! Line `p` (counted from 0 for ever, stored at `p` modulo the ring) is there when its header's
 //! sequence is `p` + ring length, modulo 2³²: never 0, which a fresh ring is full of, and different
 //! from what any earlier lap left. So a line says by itself whether it has arrived, a tiny message
 //! costs one cache line's journey, and nothing is ever cleared. The producer writes the lines of a
-//! message back to front; its first mark, stored last with release, publishes them all.
+//! message back to front; its first header, stored last with release, publishes them all.
 //!
 //! The consumer gives lines back by storing how many it has consumed (`head`); the producer keeps a
 //! private copy and looks again only when that one says "full". The two sides are different
 //! processes that need not trust each other: [`Producer`] refuses a `head` that runs backwards or
-//! past what it wrote, and [`Consumer`] checks every mark, so a peer can spoil its own messages and no more.
+//! past what it wrote, and [`Consumer`] checks every header, so a peer can spoil its own messages and no more.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
@@ -111,7 +111,7 @@ pub(crate) struct View<'a> {
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MarkKind {
+pub(crate) enum MessageKind {
     /// The payload is the message.
     Inline = 1,
     /// The payload says in which slot the message is.
@@ -121,10 +121,10 @@ pub(crate) enum MarkKind {
 /// A later line of a message.
 const CONTINUATION: u8 = 3;
 
-/// A mark, taken apart.
+/// A header, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) kind: MarkKind,
+pub(crate) struct LineHeader {
+    pub(crate) kind: MessageKind,
     pub(crate) tag: u8,
     /// Payload bytes.
     pub(crate) len: u16,
@@ -146,7 +146,7 @@ fn sequence(position: usize, lines: usize) -> u64 {
 }
 
 #[inline]
-fn mark(position: usize, lines: usize, tag: u8, kind: u8, len: u16) -> u64 {
+fn line_header(position: usize, lines: usize, tag: u8, kind: u8, len: u16) -> u64 {
     sequence(position, lines) | u64::from(tag) << 32 | u64::from(kind) << 40 | u64::from(len) << 48
 }
 
@@ -195,7 +195,7 @@ impl Producer {
     pub(crate) fn push(
         &mut self,
         view: View<'_>,
-        kind: MarkKind,
+        kind: MessageKind,
         tag: u8,
         len: u16,
         words: &[AtomicU64],
@@ -211,13 +211,14 @@ impl Producer {
             for (to, word) in line.payload_mut().iter().zip(&words[from..]) {
                 to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
             }
-            line.words[0].store(mark(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
+            line.words[0]
+                .store(line_header(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
         }
         let line = &view.lines[self.tail & (capacity - 1)];
         for (to, word) in line.payload_mut().iter().zip(words) {
             to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        let first = mark(self.tail, capacity, tag, kind as u8, len);
+        let first = line_header(self.tail, capacity, tag, kind as u8, len);
         line.words[0].store(first, Ordering::Release);
         self.tail = self.tail.wrapping_add(lines);
     }
@@ -280,7 +281,8 @@ impl Producer {
         let position = self.tail.wrapping_add(later);
         let line = &view.lines[position & (capacity - 1)];
         line.fill(words);
-        line.words[0].store(mark(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
+        line.words[0]
+            .store(line_header(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
     }
 
     /// Writes the first line of a message of so many, which publishes it.
@@ -289,8 +291,8 @@ impl Producer {
         let capacity = view.lines.len();
         let line = &view.lines[self.tail & (capacity - 1)];
         line.fill(words);
-        let mark = mark(self.tail, capacity, tag, MarkKind::Inline as u8, len);
-        line.words[0].store(mark, Ordering::Release);
+        let header = line_header(self.tail, capacity, tag, MessageKind::Inline as u8, len);
+        line.words[0].store(header, Ordering::Release);
         self.tail = self.tail.wrapping_add(lines);
     }
 }
@@ -312,7 +314,7 @@ impl Consumer {
     }
 
     /// The tag and the length of the next message, if it has arrived and lies in the ring; what else there may be
-    /// [`peek`](Consumer::peek) tells. In registers: a mark that is put together in memory costs more than
+    /// [`peek`](Consumer::peek) tells. In registers: a header that is put together in memory costs more than
     /// all the rest.
     #[inline(always)]
     pub(crate) fn inline(&self, view: View<'_>) -> Option<(u8, u16)> {
@@ -320,7 +322,7 @@ impl Consumer {
         let word = view.lines[self.position & (capacity - 1)].words[0].load(Ordering::Acquire);
         let kind = (word >> 40) & 0xFF;
         if word & 0xFFFF_FFFF != sequence(self.position, capacity)
-            || kind != MarkKind::Inline as u64
+            || kind != MessageKind::Inline as u64
         {
             return None;
         }
@@ -330,12 +332,12 @@ impl Consumer {
         (lines <= MESSAGE_LINES.min(capacity)).then_some((tag, len))
     }
 
-    /// The next message's mark, if it has arrived.
+    /// The next message's header, if it has arrived.
     ///
     /// # Errors
-    /// The mark is one that no producer writes.
+    /// The header is one that no producer writes.
     #[inline]
-    pub(crate) fn peek(&self, view: View<'_>) -> Result<Option<Mark>, Broken> {
+    pub(crate) fn peek(&self, view: View<'_>) -> Result<Option<LineHeader>, Broken> {
         let capacity = view.lines.len();
         let line = &view.lines[self.position & (capacity - 1)];
         let word = line.words[0].load(Ordering::Acquire);
@@ -344,8 +346,8 @@ impl Consumer {
         }
         let bytes = word.to_le_bytes();
         let kind = match bytes[5] {
-            1 => MarkKind::Inline,
-            2 => MarkKind::Slot,
+            1 => MessageKind::Inline,
+            2 => MessageKind::Slot,
             other => return Err(Broken(format!("a message of kind {other}"))),
         };
         let len = u16::from_le_bytes([bytes[6], bytes[7]]);
@@ -354,7 +356,7 @@ impl Consumer {
                 "{len} bytes in the ring, above {INLINE_BYTES} or its length"
             )));
         }
-        Ok(Some(Mark { kind, tag: bytes[4], len }))
+        Ok(Some(LineHeader { kind, tag: bytes[4], len }))
     }
 
     /// Copies out the payload of the message that [`peek`](Consumer::peek) saw, `len` bytes of it
@@ -445,9 +447,9 @@ mod tests {
             let tag = round.to_le_bytes()[0];
             assert!(out.fits(ring.view(), lines_for(len.into())).unwrap());
             assert_eq!(inn.peek(ring.view()), Ok(None));
-            out.push(ring.view(), MarkKind::Inline, tag, len, &words(round));
-            let mark = inn.peek(ring.view()).unwrap().unwrap();
-            assert_eq!(mark, Mark { kind: MarkKind::Inline, tag, len });
+            out.push(ring.view(), MessageKind::Inline, tag, len, &words(round));
+            let header = inn.peek(ring.view()).unwrap().unwrap();
+            assert_eq!(header, LineHeader { kind: MessageKind::Inline, tag, len });
             inn.take(ring.view(), len, &into);
             inn.give_back(ring.view());
             for (i, word) in into[..usize::from(len).div_ceil(8)].iter().enumerate() {
@@ -472,8 +474,8 @@ mod tests {
                 len,
                 &sent[..needed.max(usize::try_from(round % 9).unwrap())],
             );
-            let mark = inn.peek(ring.view()).unwrap().unwrap();
-            assert_eq!(mark, Mark { kind: MarkKind::Inline, tag: 5, len });
+            let header = inn.peek(ring.view()).unwrap().unwrap();
+            assert_eq!(header, LineHeader { kind: MessageKind::Inline, tag: 5, len });
             let mut seen = vec![0; needed];
             inn.look(ring.view(), &mut seen);
             assert_eq!(seen, sent[..needed]);
@@ -497,7 +499,7 @@ mod tests {
         let (mut out, mut inn) = (Producer::default(), Consumer::default());
         for _ in 0..16 {
             assert!(out.fits(ring.view(), 1).unwrap());
-            out.push(ring.view(), MarkKind::Inline, 0, 8, &words(1));
+            out.push(ring.view(), MessageKind::Inline, 0, 8, &words(1));
         }
         assert!(!out.fits(ring.view(), 1).unwrap());
         inn.take(ring.view(), 8, &words(0));
@@ -513,7 +515,7 @@ mod tests {
             let ring = Ring::new(2);
             let mut out = Producer::default();
             for _ in 0..2 {
-                out.push(ring.view(), MarkKind::Inline, 0, 0, &[]);
+                out.push(ring.view(), MessageKind::Inline, 0, 0, &[]);
             }
             ring.head.store(bad, Ordering::Release);
             assert!(out.fits(ring.view(), 1).unwrap_err().0.contains("head"));
@@ -536,7 +538,7 @@ mod tests {
             assert!(inn.peek(ring.view()).unwrap_err().0.contains(what), "{what}");
         }
         ring.lines[0].scribble(0, 0xDEAD_BEEF_0000_0001);
-        assert_eq!(inn.peek(ring.view()), Ok(None), "another lap's mark is no message");
+        assert_eq!(inn.peek(ring.view()), Ok(None), "another lap's header is no message");
     }
 
     #[test]
@@ -549,7 +551,7 @@ mod tests {
         let into = words(0);
         for round in 0..40 {
             assert!(out.fits(ring.view(), 4).unwrap());
-            out.push(ring.view(), MarkKind::Inline, 1, 200, &words(round));
+            out.push(ring.view(), MessageKind::Inline, 1, 200, &words(round));
             assert!(inn.peek(ring.view()).unwrap().is_some());
             inn.take(ring.view(), 200, &into);
             inn.give_back(ring.view());

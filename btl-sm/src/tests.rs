@@ -100,11 +100,11 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
         let before = ours.lines[(at + lines - 1) & (lines - 1)].word(0) & 0xFFFF_FFFF;
         (before + 1) & 0xFFFF_FFFF
     };
-    let mark = |kind: u64, len: u64| line.scribble(0, due | 9 << 32 | kind << 40 | len << 48);
+    let header = |kind: u64, len: u64| line.scribble(0, due | 9 << 32 | kind << 40 | len << 48);
     let descriptor = |slot: u64, len: u64| {
         line.scribble(1, slot | 1 << 32);
         line.scribble(2, len);
-        mark(2, 16);
+        header(2, 16);
     };
     let theirs = &link.waker.as_ref().unwrap().lane;
     let wire = link.outgoing.clone().unwrap();
@@ -114,13 +114,13 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
         device_packet(3, descriptors, number, 64, b"nothing a device made").unwrap()
     };
     match variant {
-        0 => mark(0, 8),
-        1 => mark(3, 8),
-        2 => mark(255, 0),
-        3 => mark(1, 1121),
-        4 => mark(1, 65_535),
-        5 => mark(2, 8),
-        6 => mark(2, 24),
+        0 => header(0, 8),
+        1 => header(3, 8),
+        2 => header(255, 0),
+        3 => header(1, 1121),
+        4 => header(1, 65_535),
+        5 => header(2, 8),
+        6 => header(2, 24),
         7 => descriptor(outbound.lane().geometry().slots() as u64, 8),
         8 => descriptor(0xFFFF_FFFF, 8),
         9 => descriptor(0, 1 << 20),

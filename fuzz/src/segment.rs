@@ -77,8 +77,8 @@ impl Pair {
         }
     }
 
-    /// What all keys of the rogue begin with.
-    fn mark(&mut self) -> Vec<u8> {
+    /// The nonce that all keys of the rogue begin with.
+    fn nonce(&mut self) -> Vec<u8> {
         let (peer, mapped) = (self.peers[1], self.ends[1].mapped());
         let key = mapped.and_then(|mapped| {
             let home = mapped.allocate(1).ok()?;
@@ -126,14 +126,14 @@ pub(crate) fn run(bytes: &[u8]) {
             // The first page (counters), then ring and slots.
             2 => scribble(&pair, what, usize::from(input.byte()), input.number()),
             3 => scribble(&pair, what, usize::from(input.short()), input.number()),
-            // A mark as the ring's picture has it: sequence, tag, kind, length.
+            // A line header as the ring's picture has it: sequence, tag, kind, length.
             4 => {
                 let (line, lap) = (usize::from(input.byte() & 15), u64::from(input.byte()));
-                let mark = (line as u64 + 16 * (1 + (lap & 3)))
+                let header = (line as u64 + 16 * (1 + (lap & 3)))
                     | (lap >> 2) << 32
                     | u64::from(input.byte()) << 40
                     | u64::from(input.short()) << 48;
-                scribble(&pair, 0, 512 + 8 * line, mark);
+                scribble(&pair, 0, 512 + 8 * line, header);
             }
             5 => {
                 let len = usize::from(input.byte());
@@ -143,9 +143,10 @@ pub(crate) fn run(bytes: &[u8]) {
             7 => {
                 let len = usize::from(input.byte() % 81);
                 let key = input.take(len);
-                // Only keys with its own mark in front are looked at any closer.
-                let mark = if what >= 10 && what / 10 % 2 == 1 { pair.mark() } else { Vec::new() };
-                pair.use_key(&[&mark, key].concat(), &mut input);
+                // Only keys with its own nonce in front are looked at any closer.
+                let nonce =
+                    if what >= 10 && what / 10 % 2 == 1 { pair.nonce() } else { Vec::new() };
+                pair.use_key(&[&nonce, key].concat(), &mut input);
             }
             8 => drop(pair.kept.pop()),
             _ => pair.poll(usize::from(what >> 4 & 1)),
@@ -208,9 +209,9 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     vec![
         // Honest messages both ways, kept and dropped.
         vec![0, 30, 0, 9, 0, 200, 0, 0, 0, 3, 8, 8, 1, 10, 1, 0, 0, 4, 9, 9],
-        // A mark out of nowhere, then a length too long, then a slot.
+        // A line header out of nowhere, then a length too long, then a slot.
         vec![4, 0, 0, 1, 8, 0, 9, 4, 1, 0, 1, 0xFF, 0xFF, 9, 4, 2, 0, 2, 16, 0, 9],
-        // A descriptor of 5,000 bytes in slot 0, then its mark.
+        // A descriptor of 5,000 bytes in slot 0, then its line header.
         vec![
             133, 1, 2, 0xC0, 0, 0, 0, 0, 1, 0, 0, 0, 133, 2, 2, 0xC0, 0x88, 0x13, 0, 0, 0, 0, 0, 0,
             4, 0, 0, 2, 16, 0, 9,
