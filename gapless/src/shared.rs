@@ -445,13 +445,13 @@ impl Shared {
     }
 
     /// Makes sleeping threads check again.
-    pub(crate) fn ring(&self) {
-        self.wakeups.alarm.ring();
+    pub(crate) fn signal(&self) {
+        self.wakeups.alarm.signal();
     }
 
     /// Makes the progress thread check again.
     pub(crate) fn nudge(&self) {
-        self.wakeups.nudge.ring();
+        self.wakeups.nudge.signal();
     }
 
     /// An operation was started: it may have ended a sleeping thread's wait (a message to this process itself).
@@ -460,7 +460,7 @@ impl Shared {
         // A sleeping progress thread need not know of messages that others handle, but of work that waits for a
         // thread to drive it.
         if state.sleepers > 0 {
-            self.ring();
+            self.signal();
         }
         if state.armed && state.is_busy() {
             self.nudge();
@@ -486,10 +486,10 @@ impl Shared {
         handled
     }
 
-    /// A sleeper has woken: the ring is over, unless it is meant for others, too.
-    fn quiet(&self, state: &WorldState) {
+    /// A sleeper has woken: the alarm is cleared, unless other threads sleep on it.
+    fn clear_alarm(&self, state: &WorldState) {
         if state.sleepers == 0 {
-            self.wakeups.alarm.quiet();
+            self.wakeups.alarm.clear();
         }
     }
 
@@ -508,7 +508,7 @@ impl Shared {
     pub(crate) fn abandon(&self) {
         // Whoever waits is about to take its memory back.
         let woken = self.with_anyway(give_up);
-        self.ring();
+        self.signal();
         wake(woken);
         let _ = self.with(|state| {
             KeptRegistrations::end(state);

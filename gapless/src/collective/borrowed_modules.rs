@@ -86,7 +86,7 @@ impl Drop for BorrowedModules<'_> {
         });
         if waited_for {
             // Whoever sleeps could not announce that.
-            shared.ring();
+            shared.signal();
         }
     }
 }

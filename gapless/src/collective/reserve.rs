@@ -228,7 +228,7 @@ impl Drop for Reserved<'_> {
         });
         if hindered {
             // Those behind it have waited for this.
-            shared.ring();
+            shared.signal();
         }
     }
 }

@@ -15,7 +15,7 @@
 //! the mark again if it finds something in a ring. A thread that wakes may read an old mark once; it looks again before
 //! it sleeps.
 //!
-//! Likewise, a thread that has taken outcomes fences, and then rings if anybody is asleep. A thread that waits for an
+//! Likewise, a thread that has taken outcomes fences, and then signals if anybody is asleep. A thread that waits for an
 //! outcome counts as asleep, fences, and then looks once more before it sleeps.
 
 use super::{Shared, WorldState};
@@ -36,7 +36,7 @@ impl Shared {
     /// The caller has ended something for which others may wait.
     pub(crate) fn tell_sleepers(&self) {
         if self.asleep.has_missed() {
-            self.ring();
+            self.signal();
         }
     }
 

@@ -17,7 +17,7 @@ const BUSY_NAP: Duration = Duration::from_micros(50);
 enum Attended<'s> {
     /// There is more to do, perhaps.
     Something,
-    /// A peer has to make room, or an engine to end: nobody will ring.
+    /// A peer has to make room, or an engine to end: nobody will signal.
     Busy,
     /// It is to sleep.
     Nothing(Sleeper<'s>),
@@ -42,7 +42,7 @@ impl Shared {
                     drop(asleep);
                     let awake = self.with(|state| {
                         state.armed = false;
-                        self.wakeups.nudge.quiet();
+                        self.wakeups.nudge.clear();
                         Ok(())
                     });
                     if awake.is_err() {

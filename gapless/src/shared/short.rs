@@ -64,7 +64,7 @@ impl<'s> UnderWay<'s> {
             self.counted = false;
             if state.stage == WorldStage::Closed {
                 // Whoever leaves may sleep until then.
-                self.shared.ring();
+                self.shared.signal();
             }
         }
     }

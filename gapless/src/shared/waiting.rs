@@ -2,7 +2,7 @@
 //!
 //! The leader polls, and handles what comes for all. It spins as long as that is likely to pay (`gapless_bml::Spin`),
 //! and then sleeps where the transports wake it. A follower that waits for one request sleeps until that has ended or
-//! it is its turn to lead. Whoever waits for anything else sleeps on the alarm, which is rung when something was
+//! it is its turn to lead. Whoever waits for anything else sleeps on the alarm, which is signalled when something was
 //! handled.
 
 use super::stuck::{self, Long};
@@ -324,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// The leader sleeps until a transport has something, another thread rings, or patience ends.
+    /// The leader sleeps until a transport has something, another thread signals, or patience ends.
     fn sleep(&self, mut state: StateGuard<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         if !state.arm() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
             state.spin.found();
@@ -344,7 +344,7 @@ impl Shared {
         self.block(state, wait)
     }
 
-    /// Sleeps until a thread rings that leads: what the caller waits for is not one request.
+    /// Sleeps until the leader signals: what the caller waits for is not one request.
     fn listen(&self, state: StateGuard<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
         if state.owes() || state.polled > 0 {
             state.done();
@@ -363,7 +363,7 @@ impl Shared {
         wait.waiter.block();
         self.with(|state| {
             state.sleepers -= 1;
-            self.quiet(state);
+            self.clear_alarm(state);
             state.spin.slept(now_ns());
             Ok(())
         })
@@ -411,7 +411,7 @@ impl Shared {
         match state.followers.retire(wait.ticket) {
             Some(next) => next.unpark(),
             // Whoever sleeps on the alarm may lead as well.
-            None if state.sleepers > 0 && !state.followers.are_led() => self.ring(),
+            None if state.sleepers > 0 && !state.followers.are_led() => self.signal(),
             None => {}
         }
         state.done();

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An eventfd that wakes sleepers. Ringing one that rings already takes no system call: tasks and signals ring one each
+/// An eventfd that wakes sleepers. To signal one that is signalled already takes no system call: tasks signal one each
 /// time, and most of the time nobody sleeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Wakeup(Arc<Event>);
@@ -15,32 +15,33 @@ pub(crate) struct Wakeup(Arc<Event>);
 struct Event {
     fd: OwnedFd,
     /// It is readable, or somebody is about to make it so.
-    rings: AtomicBool,
+    signalled: AtomicBool,
 }
 
 impl Wakeup {
     fn new() -> Result<Wakeup, Error> {
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let failed = |e: rustix::io::Errno| e.to_string();
-        made.map(|fd| Wakeup(Arc::new(Event { fd, rings: AtomicBool::new(false) })))
+        made.map(|fd| Wakeup(Arc::new(Event { fd, signalled: AtomicBool::new(false) })))
             .map_err(|e| Error::System { operation: "eventfd", reason: failed(e) })
     }
 
-    /// Makes it readable. Whoever finds it [over](Wakeup::quiet) afterwards sees what the caller has done before.
-    pub(crate) fn ring(&self) {
-        if !self.0.rings.swap(true, Ordering::AcqRel) {
+    /// Makes it readable. Whoever [clears](Wakeup::clear) it afterwards sees what the caller has done before.
+    pub(crate) fn signal(&self) {
+        if !self.0.signalled.swap(true, Ordering::AcqRel) {
             // A full counter is readable already.
             let _ = rustix::io::write(&self.0.fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// The ring is over, and nobody sleeps: the caller, and whoever is about to, looks again after this. So a ring that is
-    /// left out because the wake-up seems to ring is not missed. (It is a read and a write of one word on both sides:
-    /// one of them comes second, and sees what the other has done.) Callers see to it that nobody else sleeps: the
-    /// alarm is quieted under the world's lock when there are no sleepers, the nudge by the one progress thread.
-    pub(crate) fn quiet(&self) {
+    /// Makes it unreadable. Nobody sleeps: the caller, and whoever is about to, looks again after this. So a signal
+    /// that is left out because the wake-up seems to be signalled is not missed. (It is a read and a write of one word
+    /// on both sides: one of them comes second, and sees what the other has done.) Callers see to it that nobody else
+    /// sleeps: the alarm is cleared under the world's lock when there are no sleepers, the nudge by the one progress
+    /// thread.
+    pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0.fd, &mut [0u8; 8]);
-        self.0.rings.swap(false, Ordering::AcqRel);
+        self.0.signalled.swap(false, Ordering::AcqRel);
     }
 }
 
@@ -55,7 +56,7 @@ impl AsRawFd for Wakeup {
 pub(crate) struct Wakeups {
     /// Readable when those who sleep on it should check again.
     pub(crate) alarm: Wakeup,
-    /// Rung for the progress thread.
+    /// Signalled for the progress thread.
     pub(crate) nudge: Wakeup,
 }
 
@@ -77,22 +78,22 @@ mod tests {
     }
 
     #[test]
-    fn a_wakeup_rings_until_the_ring_is_over() {
+    fn a_wakeup_is_readable_until_it_is_cleared() {
         let wakeup = Wakeup::new().unwrap();
         for _ in 0..3 {
             assert!(!is_readable(&wakeup));
-            (0..3).for_each(|_| wakeup.ring());
+            (0..3).for_each(|_| wakeup.signal());
             assert!(is_readable(&wakeup));
-            wakeup.quiet();
+            wakeup.clear();
         }
-        wakeup.quiet();
-        wakeup.ring();
+        wakeup.clear();
+        wakeup.signal();
         assert!(is_readable(&wakeup));
     }
 
-    /// A sleeper that clears the wake-up and then looks misses nothing, whenever it is rung.
+    /// A sleeper that clears the wake-up and then looks misses nothing, whenever it is signalled.
     #[test]
-    fn no_ring_is_missed() {
+    fn no_signal_is_missed() {
         use std::sync::atomic::AtomicU64;
         let (wakeup, number) = (Wakeup::new().unwrap(), AtomicU64::new(0));
         const ROUNDS: u64 = 20_000;
@@ -100,7 +101,7 @@ mod tests {
             threads.spawn(|| {
                 for round in 1..=ROUNDS {
                     number.store(round, Ordering::Relaxed);
-                    wakeup.ring();
+                    wakeup.signal();
                     if round.is_multiple_of(7) {
                         std::thread::yield_now();
                     }
@@ -108,18 +109,18 @@ mod tests {
             });
             let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
             while number.load(Ordering::Relaxed) < ROUNDS {
-                assert!(std::time::Instant::now() < until, "a ring was missed");
+                assert!(std::time::Instant::now() < until, "a signal was missed");
                 let mut fds =
                     [rustix::event::PollFd::new(&wakeup.0.fd, rustix::event::PollFlags::IN)];
                 let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
                 let before = number.load(Ordering::Relaxed);
-                let rung = rustix::event::poll(&mut fds, Some(&second)).unwrap();
-                // Nothing may have come in a second, on a busy machine. What had come by the middle of it was rung for.
-                if rung == 0 && number.load(Ordering::Relaxed) != before {
-                    let rung = rustix::event::poll(&mut fds, Some(&second)).unwrap();
-                    assert_eq!(rung, 1, "a number came, and nobody rang");
+                let polled = rustix::event::poll(&mut fds, Some(&second)).unwrap();
+                // Nothing may have come in a second, on a busy machine. What had come by the middle of it was signalled.
+                if polled == 0 && number.load(Ordering::Relaxed) != before {
+                    let polled = rustix::event::poll(&mut fds, Some(&second)).unwrap();
+                    assert_eq!(polled, 1, "a number came, and nobody signalled it");
                 }
-                wakeup.quiet();
+                wakeup.clear();
             }
         });
     }

@@ -462,8 +462,8 @@ pub(crate) fn attach(pml: &mut Pml, device: &Arc<dyn Device>) {
 fn task_config(wakeups: &Wakeups) -> gapless_xtq::Config {
     let wakeups = wakeups.clone();
     let wakeup = Arc::new(move || {
-        wakeups.alarm.ring();
-        wakeups.nudge.ring();
+        wakeups.alarm.signal();
+        wakeups.nudge.signal();
     });
     let (puts_max, put_bytes_max) = (usize::MAX, u64::MAX);
     gapless_xtq::Config { wakeup, puts_max, put_bytes_max, ..gapless_xtq::Config::default() }

@@ -33,7 +33,7 @@ impl World {
             state.pml.cancel_unmatched_sends();
             Ok(())
         })?;
-        self.shared.ring();
+        self.shared.signal();
         if taken {
             return Ok(());
         }

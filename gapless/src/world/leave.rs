@@ -255,7 +255,7 @@ impl World {
                 let go_on = || !hopeless.load(Ordering::Acquire);
                 let result = wireup.fence_answering(&go_on, &connection.questions);
                 passed.store(true, Ordering::Release);
-                shared.ring();
+                shared.signal();
                 result
             });
             let fence = fence.ok()?;
@@ -321,7 +321,7 @@ impl World {
             state.pml.refuse_unreceived();
             Ok(())
         })?;
-        self.shared.ring();
+        self.shared.signal();
         self.wait_unless_lost(late, |state| {
             (!state.pml.is_busy() && !state.pml.has_requests()).then_some(())
         })

@@ -50,14 +50,14 @@ impl ProgressThread {
 
 /// Wakes the thread that drives a future.
 struct WorldWaker {
-    rung: AtomicBool,
+    woken: AtomicBool,
     shared: Arc<Shared>,
 }
 
 impl Wake for WorldWaker {
     fn wake(self: Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
-        self.shared.ring();
+        self.woken.store(true, Ordering::Release);
+        self.shared.signal();
     }
 }
 
@@ -82,15 +82,17 @@ impl World {
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let wakeup =
-            Arc::new(WorldWaker { rung: AtomicBool::new(false), shared: Arc::clone(&self.shared) });
+        let wakeup = Arc::new(WorldWaker {
+            woken: AtomicBool::new(false),
+            shared: Arc::clone(&self.shared),
+        });
         let waker = Waker::from(Arc::clone(&wakeup));
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return output;
             }
-            let rung = || wakeup.rung.swap(false, Ordering::AcqRel);
-            if self.shared.wait_until(|_| rung().then_some(())).is_err() {
+            let woken = || wakeup.woken.swap(false, Ordering::AcqRel);
+            if self.shared.wait_until(|_| woken().then_some(())).is_err() {
                 // Our own requests are ready by now; others may have another waker.
                 std::thread::sleep(NAP);
             }
