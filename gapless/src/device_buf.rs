@@ -119,8 +119,8 @@ impl Drop for DeviceBuf {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         self.shared.with_anyway(|state| {
-            state.retired.push(memory);
-            state.free_retired();
+            state.dropped_device_memory.push(memory);
+            state.free_dropped_device_memory();
         });
     }
 }
@@ -139,12 +139,13 @@ impl fmt::Debug for Owned {
 
 impl WorldState {
     /// Frees, once the lock is released, the dropped memory that no peer has mapped any more.
-    pub(crate) fn free_retired(&mut self) {
+    pub(crate) fn free_dropped_device_memory(&mut self) {
         if self.torn {
             return;
         }
         let bml = self.pml.bml_mut();
-        let free = self.retired.extract_if(.., |memory| !bml.invalidate(memory.region));
+        let free =
+            self.dropped_device_memory.extract_if(.., |memory| !bml.invalidate(memory.region));
         self.spent.extend(free.map(|memory| Box::new(memory) as _));
     }
 }

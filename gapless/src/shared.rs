@@ -124,7 +124,7 @@ pub(crate) struct WorldState {
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
     /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
-    pub(crate) retired: Vec<Arc<Owned>>,
+    pub(crate) dropped_device_memory: Vec<Arc<Owned>>,
     /// Dropped memory of windows whose numbers peers' adapters may change.
     pub(crate) kept: KeptRegistrations,
     /// Values to drop once the lock is released: their `Drop` may call us.
@@ -248,7 +248,7 @@ impl WorldState {
             && self.xtq.is_quiet()
             && self.carried.is_quiet()
             && !self.parked.has_abandoned()
-            && self.retired.is_empty()
+            && self.dropped_device_memory.is_empty()
             && !self.windows.is_busy()
             && self.window_tasks.is_quiet()
     }
@@ -343,8 +343,8 @@ impl WorldState {
             self.parked.reap(&mut self.pml, &mut self.spent);
         }
         // A release by peers is no counted event.
-        if !self.retired.is_empty() {
-            self.free_retired();
+        if !self.dropped_device_memory.is_empty() {
+            self.free_dropped_device_memory();
         }
         handled
     }
@@ -359,7 +359,7 @@ impl Shared {
         (tools, carrier): (Arc<AllEngines>, Arc<Carrier>),
     ) -> Shared {
         let parked = Parked::default();
-        let (stage, retired) = (WorldStage::Open, Vec::new());
+        let (stage, dropped_device_memory) = (WorldStage::Open, Vec::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
         let state = WorldState {
@@ -384,7 +384,7 @@ impl Shared {
             looked: Looked::now(),
             scopes: Scopes::default(),
             accelerators,
-            retired,
+            dropped_device_memory,
             kept: KeptRegistrations::default(),
             spent: Vec::new(),
         };

@@ -2,7 +2,7 @@
 //! they sleep until their own request has ended, or until it is their turn to lead.
 //!
 //! ```text
-//!              lead                 retire: wakes a follower
+//!              lead           stop_waiting: wakes a follower
 //! newcomer ───────────▶ leader ───────────────────────────────▶ gone
 //!    │ ▲                 │  ▲
 //!    │ └── told ──┐ arm  │  │ lead
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`Followers`] belongs under the lock that the leader polls with, so that nobody falls asleep unseen. Whoever stops
-//! waiting calls [`Followers::retire`] before it releases that lock, and then wakes whom that names: so there are
+//! waiting calls [`Followers::stop_waiting`] before it releases that lock, and then wakes whom that names: so there are
 //! never only followers. loom explores this for leaders that do not sleep: `models`, below.
 
 use crate::Parker;
@@ -72,7 +72,7 @@ impl Followers {
     /// The caller stops waiting, as a leader or not. If nobody leads now, gives a follower to wake.
     #[inline]
     #[must_use = "otherwise nobody leads"]
-    pub fn retire(&mut self, ticket: Ticket) -> Option<Arc<Parker>> {
+    pub fn stop_waiting(&mut self, ticket: Ticket) -> Option<Arc<Parker>> {
         if self.leads(ticket) {
             self.leader = None;
         }
@@ -116,8 +116,8 @@ mod tests {
         assert!(followers.lead(&mut first, true) && followers.lead(&mut first, true));
         assert!(!followers.lead(&mut second, true), "the leader is awake");
         assert_eq!(followers.sleeping(), 0);
-        assert!(followers.retire(second).is_none() && followers.are_led());
-        assert!(followers.retire(first).is_none() && !followers.are_led());
+        assert!(followers.stop_waiting(second).is_none() && followers.are_led());
+        assert!(followers.stop_waiting(first).is_none() && !followers.are_led());
         assert!(followers.lead(&mut second, false));
         assert!(!followers.lead(&mut first, false), "its ticket is void");
     }
@@ -149,14 +149,14 @@ mod tests {
         assert!(followers.lead(&mut ticket, true));
         parkers.iter().for_each(|parker| followers.follow(parker));
         followers.rise(&parkers[1]);
-        assert!(followers.retire(Ticket::default()).is_none(), "there is a leader");
-        let next = followers.retire(ticket).unwrap();
+        assert!(followers.stop_waiting(Ticket::default()).is_none(), "there is a leader");
+        let next = followers.stop_waiting(ticket).unwrap();
         assert!(Arc::ptr_eq(&next, &parkers[0]));
         // Its own wait has ended meanwhile: the role goes on.
         followers.rise(&next);
-        let next = followers.retire(Ticket::default()).unwrap();
+        let next = followers.stop_waiting(Ticket::default()).unwrap();
         assert!(Arc::ptr_eq(&next, &parkers[2]));
-        assert!(followers.retire(Ticket::default()).is_none());
+        assert!(followers.stop_waiting(Ticket::default()).is_none());
     }
 }
 
@@ -207,7 +207,7 @@ mod models {
             }
             state = world.lock().unwrap();
         }
-        let next = state.followers.retire(ticket);
+        let next = state.followers.stop_waiting(ticket);
         drop(state);
         if let Some(next) = next {
             next.unpark();

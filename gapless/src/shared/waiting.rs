@@ -185,12 +185,12 @@ impl Shared {
             let look = ready(&mut state);
             if let Look::Found(found) = look {
                 drop(asleep);
-                self.retire(state, wait);
+                self.stop_waiting(state, wait);
                 return Ok(found);
             }
             if state.stage == WorldStage::Left {
                 drop(asleep);
-                self.retire(state, wait);
+                self.stop_waiting(state, wait);
                 return Err(Error::Finalized);
             }
             wait.until = look.until();
@@ -233,13 +233,13 @@ impl Shared {
                 match ready(&mut state) {
                     Look::Found(found) => {
                         state.spin.found();
-                        self.retire(state, wait);
+                        self.stop_waiting(state, wait);
                         return Ok(Some(found));
                     }
                     look => wait.until = look.until(),
                 }
                 if state.stage == WorldStage::Left {
-                    self.retire(state, wait);
+                    self.stop_waiting(state, wait);
                     return Err(Error::Finalized);
                 }
                 if state.owes() {
@@ -402,13 +402,13 @@ impl Shared {
 
     /// The leader tells others what has ended. Users' code may take long, and may wait itself: another leads meanwhile.
     fn tell(&self, state: StateGuard<'_>, wait: &Wait<'_>) {
-        if state.owes_users() { self.retire(state, wait) } else { state.done() }
+        if state.owes_users() { self.stop_waiting(state, wait) } else { state.done() }
     }
 
     /// The caller stops waiting: if it led, another does from now on.
     #[inline]
-    fn retire(&self, mut state: StateGuard<'_>, wait: &Wait<'_>) {
-        match state.followers.retire(wait.ticket) {
+    fn stop_waiting(&self, mut state: StateGuard<'_>, wait: &Wait<'_>) {
+        match state.followers.stop_waiting(wait.ticket) {
             Some(next) => next.unpark(),
             // Whoever sleeps on the alarm may lead as well.
             None if state.sleepers > 0 && !state.followers.are_led() => self.signal(),
