@@ -115,7 +115,7 @@ pub(crate) struct WorldState {
     /// Threads that are asleep on the alarm, or about to be.
     sleepers: u32,
     /// Whether the progress thread is asleep, or about to be.
-    armed: bool,
+    progress_thread_sleeps: bool,
     /// Calls that did not have to wait.
     unpolled: u32,
     looked: Looked,
@@ -268,7 +268,7 @@ impl WorldState {
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
     #[inline]
-    fn arm(&mut self) -> bool {
+    fn arm_collectives(&mut self) -> bool {
         self.stage == WorldStage::Left || self.collectives.arm(&mut self.pml, &mut self.spent)
     }
 
@@ -379,7 +379,7 @@ impl Shared {
             followers: Followers::default(),
             spin: Spin::new(patience.spin),
             sleepers: 0,
-            armed: false,
+            progress_thread_sleeps: false,
             unpolled: 0,
             looked: Looked::now(),
             scopes: Scopes::default(),
@@ -462,7 +462,7 @@ impl Shared {
         if state.sleepers > 0 {
             self.signal();
         }
-        if state.armed && state.is_busy() {
+        if state.progress_thread_sleeps && state.is_busy() {
             self.nudge();
         }
     }

@@ -41,7 +41,7 @@ impl Shared {
                     waiter.block();
                     drop(asleep);
                     let awake = self.with(|state| {
-                        state.armed = false;
+                        state.progress_thread_sleeps = false;
                         self.wakeups.nudge.clear();
                         Ok(())
                     });
@@ -68,7 +68,7 @@ impl Shared {
         if state.is_busy() {
             return Ok(Attended::Busy);
         }
-        if !state.arm() {
+        if !state.arm_collectives() {
             self.rouse(state);
             return Ok(Attended::Busy);
         }
@@ -83,7 +83,7 @@ impl Shared {
             return Ok(Attended::Something);
         };
         waiter.watch(self.wakeups.nudge.as_raw_fd());
-        state.armed = true;
+        state.progress_thread_sleeps = true;
         Ok(Attended::Nothing(asleep))
     }
 }

@@ -326,7 +326,7 @@ impl Shared {
 
     /// The leader sleeps until a transport has something, another thread signals, or patience ends.
     fn sleep(&self, mut state: StateGuard<'_>, wait: &mut Wait<'_>) -> Result<(), Error> {
-        if !state.arm() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
+        if !state.arm_collectives() || state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
             state.spin.found();
             self.rouse(&state);
             self.tell(state, wait);
