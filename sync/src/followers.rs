@@ -18,17 +18,17 @@ use crate::Parker;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Names a leader; one that was replaced knows by it that it leads no more.
+/// Names a leader. A leader that was replaced has an old id, and so knows that it leads no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ticket(u64);
+pub struct LeaderId(u64);
 
 /// Who leads, and who follows.
 #[derive(Debug, Default)]
 pub struct Followers {
-    /// The ticket that was given out last; 0 is none.
+    /// The id that was given out last; 0 is none.
     last: u64,
     /// Who leads.
-    leader: Option<Ticket>,
+    leader: Option<LeaderId>,
     /// The leader is asleep.
     asleep: bool,
     /// Those who sleep, the longest first.
@@ -36,11 +36,11 @@ pub struct Followers {
 }
 
 impl Followers {
-    /// Makes the caller lead, if nobody else does; whether it leads. `ticket` is the caller's own, at first the
+    /// Makes the caller lead, if nobody else does; whether it leads. `id` is the caller's own, at first the
     /// default. A leader that sleeps is replaced if the caller is `eager`.
     #[inline]
-    pub fn lead(&mut self, ticket: &mut Ticket, eager: bool) -> bool {
-        if self.leads(*ticket) {
+    pub fn lead(&mut self, id: &mut LeaderId, eager: bool) -> bool {
+        if self.leads(*id) {
             self.asleep = false;
             return true;
         }
@@ -48,15 +48,15 @@ impl Followers {
             return false;
         }
         self.last += 1;
-        *ticket = Ticket(self.last);
-        self.leader = Some(*ticket);
+        *id = LeaderId(self.last);
+        self.leader = Some(*id);
         self.asleep = false;
         true
     }
 
     /// The leader falls asleep, where a message wakes it.
-    pub fn arm(&mut self, ticket: Ticket) {
-        self.asleep |= self.leads(ticket);
+    pub fn arm(&mut self, id: LeaderId) {
+        self.asleep |= self.leads(id);
     }
 
     /// The caller will sleep until it is told. It has checked that it has to wait, with the lock held since.
@@ -72,8 +72,8 @@ impl Followers {
     /// The caller stops waiting, as a leader or not. If nobody leads now, gives a follower to wake.
     #[inline]
     #[must_use = "otherwise nobody leads"]
-    pub fn stop_waiting(&mut self, ticket: Ticket) -> Option<Arc<Parker>> {
-        if self.leads(ticket) {
+    pub fn stop_waiting(&mut self, id: LeaderId) -> Option<Arc<Parker>> {
+        if self.leads(id) {
             self.leader = None;
         }
         if self.leader.is_some() { None } else { self.sleeping.pop_front() }
@@ -100,8 +100,8 @@ impl Followers {
     }
 
     #[inline]
-    fn leads(&self, ticket: Ticket) -> bool {
-        self.leader == Some(ticket)
+    fn leads(&self, id: LeaderId) -> bool {
+        self.leader == Some(id)
     }
 }
 
@@ -112,20 +112,20 @@ mod tests {
     #[test]
     fn one_leads_at_a_time() {
         let mut followers = Followers::default();
-        let (mut first, mut second) = (Ticket::default(), Ticket::default());
+        let (mut first, mut second) = (LeaderId::default(), LeaderId::default());
         assert!(followers.lead(&mut first, true) && followers.lead(&mut first, true));
         assert!(!followers.lead(&mut second, true), "the leader is awake");
         assert_eq!(followers.sleeping(), 0);
         assert!(followers.stop_waiting(second).is_none() && followers.are_led());
         assert!(followers.stop_waiting(first).is_none() && !followers.are_led());
         assert!(followers.lead(&mut second, false));
-        assert!(!followers.lead(&mut first, false), "its ticket is void");
+        assert!(!followers.lead(&mut first, false), "its id is void");
     }
 
     #[test]
     fn a_leader_that_sleeps_is_replaced_by_who_would_poll_and_knows_it_when_it_wakes() {
         let mut followers = Followers::default();
-        let (mut first, mut second) = (Ticket::default(), Ticket::default());
+        let (mut first, mut second) = (LeaderId::default(), LeaderId::default());
         assert!(followers.lead(&mut first, true));
         followers.arm(first);
         assert!(followers.are_led_asleep() && !followers.lead(&mut second, false));
@@ -145,18 +145,18 @@ mod tests {
     fn who_retires_hands_on_to_who_has_slept_longest() {
         let mut followers = Followers::default();
         let parkers: Vec<_> = (0..3).map(|_| Arc::new(Parker::default())).collect();
-        let mut ticket = Ticket::default();
-        assert!(followers.lead(&mut ticket, true));
+        let mut id = LeaderId::default();
+        assert!(followers.lead(&mut id, true));
         parkers.iter().for_each(|parker| followers.follow(parker));
         followers.rise(&parkers[1]);
-        assert!(followers.stop_waiting(Ticket::default()).is_none(), "there is a leader");
-        let next = followers.stop_waiting(ticket).unwrap();
+        assert!(followers.stop_waiting(LeaderId::default()).is_none(), "there is a leader");
+        let next = followers.stop_waiting(id).unwrap();
         assert!(Arc::ptr_eq(&next, &parkers[0]));
         // Its own wait has ended meanwhile: the role goes on.
         followers.rise(&next);
-        let next = followers.stop_waiting(Ticket::default()).unwrap();
+        let next = followers.stop_waiting(LeaderId::default()).unwrap();
         assert!(Arc::ptr_eq(&next, &parkers[2]));
-        assert!(followers.stop_waiting(Ticket::default()).is_none());
+        assert!(followers.stop_waiting(LeaderId::default()).is_none());
     }
 }
 
@@ -184,10 +184,10 @@ mod models {
     }
 
     fn wait(world: &Mutex<World>, me: usize) {
-        let (mut ticket, parker) = (Ticket::default(), Arc::new(Parker::default()));
+        let (mut id, parker) = (LeaderId::default(), Arc::new(Parker::default()));
         let mut state = world.lock().unwrap();
         while !state.come[me] {
-            if state.followers.lead(&mut ticket, true) {
+            if state.followers.lead(&mut id, true) {
                 // A poll; the lock is let go of between two.
                 let whose = state.order.pop().expect("a message for everybody");
                 let told = whose.and_then(|whose| {
@@ -207,7 +207,7 @@ mod models {
             }
             state = world.lock().unwrap();
         }
-        let next = state.followers.stop_waiting(ticket);
+        let next = state.followers.stop_waiting(id);
         drop(state);
         if let Some(next) = next {
             next.unpark();

@@ -35,6 +35,6 @@ mod parker;
 
 pub use asleep::{Asleep, Sleeper};
 pub use fences::Fences;
-pub use followers::{Followers, Ticket};
+pub use followers::{Followers, LeaderId};
 pub use gate::{Gate, Pass, this_thread};
 pub use parker::Parker;

@@ -91,7 +91,7 @@ fn after(text: &str) -> Result<Option<Duration>, WireupError> {
 
 /// How long a call has waited, and what came of that.
 #[derive(Debug, Default)]
-pub(super) struct Long {
+pub(super) struct WaitHistory {
     /// When it slept for the first time.
     since: Option<u64>,
     /// Where it is noted.
@@ -139,7 +139,7 @@ impl Shared {
     /// A thread that waits for `wait.what` is about to sleep, or to let others run. `true`: it is to look again first.
     #[inline]
     pub(super) fn linger(&self, state: &mut WorldState, wait: &mut Wait<'_>, now_ns: u64) -> bool {
-        let since = *wait.long.since.get_or_insert(now_ns);
+        let since = *wait.history.since.get_or_insert(now_ns);
         let waited = Duration::from_nanos(now_ns.saturating_sub(since));
         waited >= NOTED && self.has_waited(state, wait, waited)
     }
@@ -151,17 +151,17 @@ impl Shared {
         }
         let millis = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
         let doing = Doing { millis, ..describe(state, &(wait.what)(), wait.until) };
-        state.pml.waits_in(&mut wait.long.waiter, &doing);
+        state.pml.waits_in(&mut wait.history.waiter, &doing);
         let me = state.pml.world().rank();
         let asks = self.stuck.after.map_or(ASKS, |after| ASKS.min(after / 2));
         let whom = doing.whom.filter(|whom| *whom != me && waited >= asks);
         let heard = whom.map(|whom| state.pml.ask(whom, &doing));
-        if !wait.long.told && self.stuck.is_asked() {
-            wait.long.told = true;
+        if !wait.history.told && self.stuck.is_asked() {
+            wait.history.told = true;
             self.stuck.tell(me, &line(me, &doing, heard));
         }
-        if !wait.long.said && self.stuck.after.is_some_and(|after| waited >= after) {
-            wait.long.said = true;
+        if !wait.history.said && self.stuck.after.is_some_and(|after| waited >= after) {
+            wait.history.said = true;
             self.stuck.say(&line(me, &doing, heard));
         }
         let WorldState { pml, collectives, .. } = state;

@@ -5,12 +5,12 @@
 //! it is its turn to lead. Whoever waits for anything else sleeps on the alarm, which is signalled when something was
 //! handled.
 
-use super::stuck::{self, Long};
+use super::stuck::{self, WaitHistory};
 use super::{Shared, StateGuard, WorldStage, WorldState};
 use crate::error::Error;
 use gapless_bml::{Waiter, now_ns, switches};
 use gapless_pml::{Doing, RequestId, WaitingCall};
-use gapless_sync::{Parker, Ticket};
+use gapless_sync::{LeaderId, Parker};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -63,10 +63,10 @@ impl<T> From<Option<T>> for Look<T> {
 }
 
 /// What comes after a leader's turn.
-enum Next {
-    /// Another.
-    Turn,
-    /// Another, once others have had the processor.
+enum AfterTurn {
+    /// Another turn.
+    Another,
+    /// Another turn, once others have had the processor.
     Yield,
     Sleep,
 }
@@ -94,7 +94,7 @@ impl Drop for Waiting<'_> {
 
 /// One wait.
 pub(super) struct Wait<'w> {
-    ticket: Ticket,
+    leader_id: LeaderId,
     waiter: Waiter,
     /// Turns in a row after which the leader yielded.
     yields: u32,
@@ -104,7 +104,7 @@ pub(super) struct Wait<'w> {
     pub(super) what: &'w dyn Fn() -> Doing,
     /// The request that nothing comes before the end of, as it looked last.
     pub(super) until: Option<RequestId>,
-    pub(super) long: Long,
+    pub(super) history: WaitHistory,
 }
 
 impl Shared {
@@ -147,10 +147,11 @@ impl Shared {
         mut ready: impl FnMut(&mut WorldState) -> Look<T>,
     ) -> Result<T, Error> {
         let waiter = Waiter::with(self.patience);
-        let (ticket, long) = Default::default();
-        let mut wait = Wait { ticket, waiter, yields: 0, parker: None, what, until: None, long };
+        let (leader_id, history) = Default::default();
+        let mut wait =
+            Wait { leader_id, waiter, yields: 0, parker: None, what, until: None, history };
         let found = self.wait_as(state, &mut wait, &mut ready);
-        if let Some(waiter) = wait.long.waiter {
+        if let Some(waiter) = wait.history.waiter {
             self.with_anyway(|state| state.pml.waits_no_more(waiter));
         }
         found
@@ -170,9 +171,9 @@ impl Shared {
                 None => self.lock()?,
             };
             let eager = self.patience.spins() && !state.spin.is_shy();
-            let before = wait.ticket;
-            if state.followers.lead(&mut wait.ticket, eager) {
-                if wait.ticket != before {
+            let before = wait.leader_id;
+            if state.followers.lead(&mut wait.leader_id, eager) {
+                if wait.leader_id != before {
                     state.spin.start();
                 }
                 if let Some(found) = self.lead(state, wait, ready)? {
@@ -255,7 +256,7 @@ impl Shared {
         let wanted = self.is_wanted();
         let mut next = if !quiet {
             wait.yields = 0;
-            Next::Turn
+            AfterTurn::Another
         } else if spins {
             let goes_on = state.spin.look(now_ns(), switches);
             if wanted {
@@ -265,21 +266,21 @@ impl Shared {
             match goes_on {
                 true if state.want_processor(self.cores) => {
                     state.spin.pause();
-                    Next::Yield
+                    AfterTurn::Yield
                 }
-                true => Next::Turn,
-                false => Next::Sleep,
+                true => AfterTurn::Another,
+                false => AfterTurn::Sleep,
             }
         } else {
             wait.yields += 1;
-            if wait.yields <= self.patience.yields { Next::Yield } else { Next::Sleep }
+            if wait.yields <= self.patience.yields { AfterTurn::Yield } else { AfterTurn::Sleep }
         };
-        if matches!(next, Next::Sleep) && self.linger(&mut state, wait, now_ns()) {
-            next = Next::Turn;
+        if matches!(next, AfterTurn::Sleep) && self.linger(&mut state, wait, now_ns()) {
+            next = AfterTurn::Another;
         }
-        if matches!(next, Next::Sleep) && state.is_busy() {
+        if matches!(next, AfterTurn::Sleep) && state.is_busy() {
             // Our own work waits for room at a peer, or for an engine: only polling moves it.
-            next = Next::Yield;
+            next = AfterTurn::Yield;
         }
         match next {
             _ if state.owes() => {
@@ -287,7 +288,7 @@ impl Shared {
                 // Those who were told may need this processor.
                 std::thread::yield_now();
             }
-            Next::Turn => {
+            AfterTurn::Another => {
                 state.done();
                 if wanted {
                     self.give_way();
@@ -295,11 +296,11 @@ impl Shared {
                     (0..SHARED_TURN.1).for_each(|_| std::hint::spin_loop());
                 }
             }
-            Next::Yield => {
+            AfterTurn::Yield => {
                 state.done();
                 std::thread::yield_now();
             }
-            Next::Sleep => self.sleep(state, wait)?,
+            AfterTurn::Sleep => self.sleep(state, wait)?,
         }
         Ok(None)
     }
@@ -340,7 +341,7 @@ impl Shared {
             state.done();
             return Ok(());
         };
-        state.followers.arm(wait.ticket);
+        state.followers.arm(wait.leader_id);
         self.block(state, wait)
     }
 
@@ -408,7 +409,7 @@ impl Shared {
     /// The caller stops waiting: if it led, another does from now on.
     #[inline]
     fn stop_waiting(&self, mut state: StateGuard<'_>, wait: &Wait<'_>) {
-        match state.followers.stop_waiting(wait.ticket) {
+        match state.followers.stop_waiting(wait.leader_id) {
             Some(next) => next.unpark(),
             // Whoever sleeps on the alarm may lead as well.
             None if state.sleepers > 0 && !state.followers.are_led() => self.signal(),
