@@ -44,7 +44,7 @@ pub(crate) use scoped::Joined;
 pub(crate) use tasks::Carrier;
 
 use crate::view::RecvBuffer;
-use buffers::Side;
+use buffers::BufferArg;
 use gapless_coll::Operation;
 use gapless_engine::Op;
 use std::marker::PhantomData;
@@ -81,8 +81,8 @@ use std::marker::PhantomData;
 pub struct Collective<'b> {
     operation: Operation,
     root: Root,
-    send: Side,
-    recv: Side,
+    send: BufferArg,
+    recv: BufferArg,
     /// Of each rank's block of a result that is scattered, in elements.
     counts: Box<[u64]>,
     op: Option<Op>,
@@ -91,7 +91,7 @@ pub struct Collective<'b> {
 
 impl<'b> Collective<'b> {
     #[inline]
-    fn new(operation: Operation, send: Side, recv: Side) -> Collective<'b> {
+    fn new(operation: Operation, send: BufferArg, recv: BufferArg) -> Collective<'b> {
         let (counts, memory) = (Box::default(), PhantomData);
         Collective { operation, root: Root::Rank(0), send, recv, counts, op: None, memory }
     }
@@ -108,7 +108,7 @@ impl<'b> Collective<'b> {
 
     #[inline]
     fn moves(operation: Operation, send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
-        Collective::new(operation, send.into_side(), recv.into_side())
+        Collective::new(operation, send.into_arg(), recv.into_arg())
     }
 
     #[inline]
@@ -117,21 +117,21 @@ impl<'b> Collective<'b> {
         (send, recv): (impl Input<'b>, impl RecvBuffer<'b>),
         op: impl Into<Op>,
     ) -> Collective<'b> {
-        let recv = Side::Whole(recv.into_view().typed);
-        Collective::new(operation, send.into_side(), recv).with(op.into())
+        let recv = BufferArg::Whole(recv.into_view().typed);
+        Collective::new(operation, send.into_arg(), recv).with(op.into())
     }
 
     /// Ends when all ranks have called it (`MPI_Barrier`, MPI 4.1 §6.3).
     #[inline]
     pub fn barrier() -> Collective<'b> {
-        Collective::new(Operation::Barrier, Side::Nothing, Side::Nothing)
+        Collective::new(Operation::Barrier, BufferArg::Nothing, BufferArg::Nothing)
     }
 
     /// What `buffer` holds at `root` goes to all others' (`MPI_Bcast`, MPI 4.1 §6.4). The root's is only read.
     #[inline]
     pub fn bcast(buffer: impl RecvBuffer<'b>, root: impl Into<Root>) -> Collective<'b> {
-        let recv = Side::Whole(buffer.into_view().typed);
-        Collective::new(Operation::Bcast, Side::Nothing, recv).rooted(root)
+        let recv = BufferArg::Whole(buffer.into_view().typed);
+        Collective::new(Operation::Bcast, BufferArg::Nothing, recv).rooted(root)
     }
 
     /// All ranks' blocks, in the order of the ranks, into `recv` at `root` (`MPI_Gather`, MPI 4.1 §6.5). The root may

@@ -32,16 +32,16 @@ pub trait Input<'a>: sealed::Input<'a> {}
 )]
 pub trait Output<'a>: sealed::Output<'a> {}
 
-/// Sealed: a side does not know how long its memory is borrowed.
+/// Sealed: an argument does not know how long its memory is borrowed.
 mod sealed {
-    use super::Side;
+    use super::BufferArg;
 
     pub trait Input<'a> {
-        fn into_side(self) -> Side;
+        fn into_arg(self) -> BufferArg;
     }
 
     pub trait Output<'a> {
-        fn into_side(self) -> Side;
+        fn into_arg(self) -> BufferArg;
     }
 }
 
@@ -72,9 +72,9 @@ pub struct BlocksMut<'a> {
     memory: PhantomData<&'a mut [u8]>,
 }
 
-/// A buffer of a collective.
+/// A buffer argument of a collective.
 #[derive(Clone, Debug)]
-pub enum Side {
+pub enum BufferArg {
     Nothing,
     InPlace,
     /// All blocks, one after the other in the packed stream.
@@ -82,22 +82,22 @@ pub enum Side {
     Each(Vec<Typed>),
 }
 
-impl Side {
+impl BufferArg {
     /// What there is to describe.
     pub(super) fn parts(&self) -> &[Typed] {
         match self {
-            Side::Nothing | Side::InPlace => &[],
-            Side::Whole(typed) => std::slice::from_ref(typed),
-            Side::Each(each) => each,
+            BufferArg::Nothing | BufferArg::InPlace => &[],
+            BufferArg::Whole(typed) => std::slice::from_ref(typed),
+            BufferArg::Each(each) => each,
         }
     }
 
     /// The same, to be described in another way.
     pub(super) fn parts_mut(&mut self) -> &mut [Typed] {
         match self {
-            Side::Nothing | Side::InPlace => &mut [],
-            Side::Whole(typed) => std::slice::from_mut(typed),
-            Side::Each(each) => each,
+            BufferArg::Nothing | BufferArg::InPlace => &mut [],
+            BufferArg::Whole(typed) => std::slice::from_mut(typed),
+            BufferArg::Each(each) => each,
         }
     }
 
@@ -110,9 +110,9 @@ impl Side {
     /// What the executor is told.
     pub(super) fn into_blocks(self) -> coll::BufferBlocks {
         match self {
-            Side::Nothing | Side::InPlace => coll::BufferBlocks::None,
-            Side::Whole(typed) => coll::BufferBlocks::Whole(typed),
-            Side::Each(each) => coll::BufferBlocks::Each(each),
+            BufferArg::Nothing | BufferArg::InPlace => coll::BufferBlocks::None,
+            BufferArg::Whole(typed) => coll::BufferBlocks::Whole(typed),
+            BufferArg::Each(each) => coll::BufferBlocks::Each(each),
         }
     }
 }
@@ -120,64 +120,64 @@ impl Side {
 impl<'a, V: SendBuffer<'a>> Input<'a> for V {}
 
 impl<'a, V: SendBuffer<'a>> sealed::Input<'a> for V {
-    fn into_side(self) -> Side {
-        Side::Whole(self.into_view().typed)
+    fn into_arg(self) -> BufferArg {
+        BufferArg::Whole(self.into_view().typed)
     }
 }
 
 impl<'a> Input<'a> for Blocks<'a> {}
 
 impl<'a> sealed::Input<'a> for Blocks<'a> {
-    fn into_side(self) -> Side {
-        Side::Each(self.each)
+    fn into_arg(self) -> BufferArg {
+        BufferArg::Each(self.each)
     }
 }
 
 impl<'a> Input<'a> for InPlace {}
 
 impl<'a> sealed::Input<'a> for InPlace {
-    fn into_side(self) -> Side {
-        Side::InPlace
+    fn into_arg(self) -> BufferArg {
+        BufferArg::InPlace
     }
 }
 
 impl<'a> Input<'a> for () {}
 
 impl<'a> sealed::Input<'a> for () {
-    fn into_side(self) -> Side {
-        Side::Nothing
+    fn into_arg(self) -> BufferArg {
+        BufferArg::Nothing
     }
 }
 
 impl<'a, V: RecvBuffer<'a>> Output<'a> for V {}
 
 impl<'a, V: RecvBuffer<'a>> sealed::Output<'a> for V {
-    fn into_side(self) -> Side {
-        Side::Whole(self.into_view().typed)
+    fn into_arg(self) -> BufferArg {
+        BufferArg::Whole(self.into_view().typed)
     }
 }
 
 impl<'a> Output<'a> for BlocksMut<'a> {}
 
 impl<'a> sealed::Output<'a> for BlocksMut<'a> {
-    fn into_side(self) -> Side {
-        Side::Each(self.each)
+    fn into_arg(self) -> BufferArg {
+        BufferArg::Each(self.each)
     }
 }
 
 impl<'a> Output<'a> for InPlace {}
 
 impl<'a> sealed::Output<'a> for InPlace {
-    fn into_side(self) -> Side {
-        Side::InPlace
+    fn into_arg(self) -> BufferArg {
+        BufferArg::InPlace
     }
 }
 
 impl<'a> Output<'a> for () {}
 
 impl<'a> sealed::Output<'a> for () {
-    fn into_side(self) -> Side {
-        Side::Nothing
+    fn into_arg(self) -> BufferArg {
+        BufferArg::Nothing
     }
 }
 

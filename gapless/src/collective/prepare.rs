@@ -1,7 +1,7 @@
 //! From a description to what carries it out: checks everything that this rank can see, chooses an algorithm and
 //! builds the schedule. Pure: nothing is sent, no memory is touched.
 
-use super::buffers::Side;
+use super::buffers::BufferArg;
 use super::{Collective, CollectiveError, Root};
 use gapless_coll::choose::{Table, choose, shared_rule_for};
 use gapless_coll::runtime::{OwnedCall, ScheduleCache, Schedules};
@@ -74,15 +74,15 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    pub(super) fn rows(self, send: Side, recv: Side) -> Rows {
-        let blocks = |uses: bool, mut side: Side| {
+    pub(super) fn rows(self, send: BufferArg, recv: BufferArg) -> Rows {
+        let blocks = |uses: bool, mut buffer: BufferArg| {
             if !uses {
                 return gapless_coll::BufferBlocks::None;
             }
             if self.as_numbers {
-                side.parts_mut().iter_mut().for_each(|typed| *typed = numbers(typed));
+                buffer.parts_mut().iter_mut().for_each(|typed| *typed = numbers(typed));
             }
-            side.into_blocks()
+            buffer.into_blocks()
         };
         Rows { send: blocks(self.send, send), recv: blocks(self.recv, recv) }
     }
@@ -103,13 +103,13 @@ impl Collective<'_> {
             once_each(recv)?;
         }
         let combined = op.as_ref().map(|op| combine(op, send, recv)).transpose()?;
-        let sides = Sides { operation, root, send, recv, counts };
-        let lens = sides.lens(place)?;
+        let args = BufferArgs { operation, root, send, recv, counts };
+        let lens = args.lens(place)?;
         let of = combined.as_ref().zip(op.as_ref()).map(|((combine, _), op)| Reduction {
             unit: combine.bytes(),
             commutative: op.is_commutative(),
         });
-        let call = sides.call(lens, of, place)?;
+        let call = args.call(lens, of, place)?;
         let (combine, as_numbers) = combined.map_or((None, false), |(by, are)| (Some(by), are));
         let uses = Uses { send: sends.is_some(), recv: receives.is_some(), as_numbers };
         Ok(Checked { call, combine, uses })
@@ -165,21 +165,21 @@ fn significance(operation: Operation, is_root: bool) -> (Option<bool>, Option<bo
 
 /// A buffer, if it matters.
 pub(super) fn settle<'s>(
-    side: &'s Side,
+    buffer: &'s BufferArg,
     argument: &'static str,
     significance: Option<bool>,
-) -> Result<&'s Side, CollectiveError> {
-    const NOTHING: &Side = &Side::Nothing;
-    match (side, significance) {
+) -> Result<&'s BufferArg, CollectiveError> {
+    const NOTHING: &BufferArg = &BufferArg::Nothing;
+    match (buffer, significance) {
         (_, None) => Ok(NOTHING),
-        (Side::Nothing, _) => Err(CollectiveError::Missing { argument }),
-        (Side::InPlace, Some(false)) => Err(CollectiveError::InPlace { argument }),
-        (side, _) => Ok(side),
+        (BufferArg::Nothing, _) => Err(CollectiveError::Missing { argument }),
+        (BufferArg::InPlace, Some(false)) => Err(CollectiveError::InPlace { argument }),
+        (buffer, _) => Ok(buffer),
     }
 }
 
 /// Whether no byte of a receive buffer is named twice. Blocks are apart from each other.
-pub(super) fn once_each(recv: &Side) -> Result<(), CollectiveError> {
+pub(super) fn once_each(recv: &BufferArg) -> Result<(), CollectiveError> {
     let twice =
         |typed: &Typed| typed.as_contiguous().is_none() && typed.layout().overlaps(typed.count());
     match recv.parts().iter().any(twice) {
@@ -198,17 +198,17 @@ struct Lens {
 }
 
 /// The buffers that matter, and what goes with them.
-struct Sides<'s> {
+struct BufferArgs<'s> {
     operation: Operation,
     root: usize,
-    send: &'s Side,
-    recv: &'s Side,
+    send: &'s BufferArg,
+    recv: &'s BufferArg,
     counts: &'s [u64],
 }
 
-impl Sides<'_> {
+impl BufferArgs<'_> {
     fn in_place(&self) -> bool {
-        matches!(self.send, Side::InPlace) || matches!(self.recv, Side::InPlace)
+        matches!(self.send, BufferArg::InPlace) || matches!(self.recv, BufferArg::InPlace)
     }
 
     /// How long blocks are, if the buffers fit together.
@@ -306,7 +306,7 @@ impl Sides<'_> {
 }
 
 /// Packed bytes of so many elements of a buffer.
-pub(super) fn lens_of(counts: &[u64], whole: &Side) -> Result<Vec<u64>, CollectiveError> {
+pub(super) fn lens_of(counts: &[u64], whole: &BufferArg) -> Result<Vec<u64>, CollectiveError> {
     let element = whole.parts().first().map_or(0, |typed| typed.layout().size());
     let len = |count: &u64| count.checked_mul(element).ok_or(BuildError::TooLong);
     Ok(counts.iter().map(len).collect::<Result<_, _>>()?)
@@ -317,54 +317,54 @@ fn sum(lens: &[u64]) -> u64 {
 }
 
 /// The length of a buffer that is one block.
-pub(super) fn one(side: &Side, argument: &'static str) -> Result<u64, CollectiveError> {
-    match side {
-        Side::Each(each) if each.len() != 1 => {
+pub(super) fn one(buffer: &BufferArg, argument: &'static str) -> Result<u64, CollectiveError> {
+    match buffer {
+        BufferArg::Each(each) if each.len() != 1 => {
             Err(CollectiveError::Blocks { argument, given: each.len(), expected: 1 })
         }
-        _ => Ok(side.bytes()),
+        _ => Ok(buffer.bytes()),
     }
 }
 
 /// The length of each of so many blocks, which have one length.
 pub(super) fn alike(
-    side: &Side,
+    buffer: &BufferArg,
     blocks: usize,
     argument: &'static str,
 ) -> Result<u64, CollectiveError> {
-    if !matches!(side, Side::Each(_)) {
-        return cut(side, blocks, argument);
+    if !matches!(buffer, BufferArg::Each(_)) {
+        return cut(buffer, blocks, argument);
     }
-    let lens = each(side, blocks, argument)?;
+    let lens = each(buffer, blocks, argument)?;
     let len = lens.first().copied().unwrap_or(0);
     match lens.iter().all(|other| *other == len) {
         true => Ok(len),
-        false => Err(CollectiveError::Uneven { argument, bytes: side.bytes(), blocks }),
+        false => Err(CollectiveError::Uneven { argument, bytes: buffer.bytes(), blocks }),
     }
 }
 
 /// The length of each of so many blocks. A buffer that is not divided has blocks of one length.
 pub(super) fn each(
-    side: &Side,
+    buffer: &BufferArg,
     blocks: usize,
     argument: &'static str,
 ) -> Result<Vec<u64>, CollectiveError> {
-    if let Side::Each(each) = side {
+    if let BufferArg::Each(each) = buffer {
         let given = each.len();
         return match given == blocks {
             true => Ok(each.iter().map(Typed::packed_bytes).collect()),
             false => Err(CollectiveError::Blocks { argument, given, expected: blocks }),
         };
     }
-    Ok(vec![cut(side, blocks, argument)?; blocks])
+    Ok(vec![cut(buffer, blocks, argument)?; blocks])
 }
 
 /// The length of each of so many blocks of a buffer that is not divided.
-fn cut(side: &Side, blocks: usize, argument: &'static str) -> Result<u64, CollectiveError> {
-    let bytes = side.bytes();
+fn cut(buffer: &BufferArg, blocks: usize, argument: &'static str) -> Result<u64, CollectiveError> {
+    let bytes = buffer.bytes();
     let len = if bytes == 0 { 0 } else { bytes / (blocks as u64).max(1) };
     // Blocks are whole elements, or elements are whole blocks: of a matrix that is one element, say.
-    let element = side.parts().first().map_or(1, |typed| typed.layout().size());
+    let element = buffer.parts().first().map_or(1, |typed| typed.layout().size());
     let is_cut = len > 0 && !len.is_multiple_of(element) && !element.is_multiple_of(len);
     match len.checked_mul(blocks as u64) == Some(bytes) && !is_cut {
         true => Ok(len),
@@ -374,11 +374,11 @@ fn cut(side: &Side, blocks: usize, argument: &'static str) -> Result<u64, Collec
 
 /// Whether a buffer is one block of this length.
 pub(super) fn exact(
-    side: &Side,
+    buffer: &BufferArg,
     expected: u64,
     argument: &'static str,
 ) -> Result<(), CollectiveError> {
-    match one(side, argument)? {
+    match one(buffer, argument)? {
         bytes if bytes == expected => Ok(()),
         bytes => Err(CollectiveError::Length { argument, bytes, expected }),
     }
@@ -386,11 +386,11 @@ pub(super) fn exact(
 
 /// Whether a buffer is as long as each of so many blocks of another: which of the two is wrong is not known.
 fn block(
-    (many, its): (&Side, &'static str),
+    (many, its): (&BufferArg, &'static str),
     blocks: usize,
-    (side, argument): (&Side, &'static str),
+    (buffer, argument): (&BufferArg, &'static str),
 ) -> Result<(), CollectiveError> {
-    let (bytes, len) = (many.bytes(), one(side, argument)?);
+    let (bytes, len) = (many.bytes(), one(buffer, argument)?);
     match alike(many, blocks, its)? == len {
         true => Ok(()),
         false => Err(CollectiveError::Block { many: its, bytes, blocks, one: argument, len }),
@@ -399,12 +399,12 @@ fn block(
 
 /// Whether a buffer consists of so many blocks of this length.
 fn blocks_of(
-    side: &Side,
+    buffer: &BufferArg,
     blocks: usize,
     len: u64,
     argument: &'static str,
 ) -> Result<(), CollectiveError> {
-    match alike(side, blocks, argument)? {
+    match alike(buffer, blocks, argument)? {
         found if found == len => Ok(()),
         found => {
             let all = |len: u64| len.saturating_mul(blocks as u64);
@@ -415,16 +415,16 @@ fn blocks_of(
 
 /// Whether a buffer consists of blocks of these lengths.
 pub(super) fn listed(
-    side: &Side,
+    buffer: &BufferArg,
     lens: &[u64],
     argument: &'static str,
 ) -> Result<(), CollectiveError> {
     let length = |bytes, expected| Err(CollectiveError::Length { argument, bytes, expected });
-    let Side::Each(_) = side else {
-        let (bytes, expected) = (side.bytes(), sum(lens));
+    let BufferArg::Each(_) = buffer else {
+        let (bytes, expected) = (buffer.bytes(), sum(lens));
         return if bytes == expected { Ok(()) } else { length(bytes, expected) };
     };
-    let given = each(side, lens.len(), argument)?;
+    let given = each(buffer, lens.len(), argument)?;
     match given.iter().zip(lens).find(|(given, expected)| given != expected) {
         None => Ok(()),
         Some((given, expected)) => length(*given, *expected),
@@ -435,8 +435,8 @@ pub(super) fn listed(
 /// slice of `u8` has.
 pub(super) fn combine(
     op: &Op,
-    send: &Side,
-    recv: &Side,
+    send: &BufferArg,
+    recv: &BufferArg,
 ) -> Result<(Combine, bool), CollectiveError> {
     let wrong = |argument| move |error: EngineError| CollectiveError::Operation { argument, error };
     let (argument, layout) = match (own_layout(recv), own_layout(send)) {
@@ -448,8 +448,8 @@ pub(super) fn combine(
         }
     };
     let combine = Combine::new(op, layout).map_err(wrong(argument))?;
-    for (argument, side) in [(SEND, send), (RECV, recv)] {
-        let others = side.parts().iter().filter_map(Typed::own_layout);
+    for (argument, buffer) in [(SEND, send), (RECV, recv)] {
+        let others = buffer.parts().iter().filter_map(Typed::own_layout);
         for other in others.filter(|other| other.id() != layout.id()) {
             let bytes = op.element_bytes(other).map_err(wrong(argument))?;
             if bytes != combine.bytes() || !same_elements(op, layout, other) {
@@ -462,8 +462,8 @@ pub(super) fn combine(
 }
 
 /// The layout of the first block that has one.
-fn own_layout(side: &Side) -> Option<&Layout> {
-    side.parts().iter().find_map(Typed::own_layout)
+fn own_layout(buffer: &BufferArg) -> Option<&Layout> {
+    buffer.parts().iter().find_map(Typed::own_layout)
 }
 
 /// Bytes as the numbers that a slice of `u8` has.
@@ -504,7 +504,7 @@ pub(super) fn local(
     inout: &Typed,
     op: &Op,
 ) -> Result<(Typed, Typed), CollectiveError> {
-    let (send, recv) = (Side::Whole(input.clone()), Side::Whole(inout.clone()));
+    let (send, recv) = (BufferArg::Whole(input.clone()), BufferArg::Whole(inout.clone()));
     once_each(&recv)?;
     let (_, as_numbers) = combine(op, &send, &recv)?;
     exact(&send, recv.bytes(), SEND)?;

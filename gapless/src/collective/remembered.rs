@@ -2,7 +2,7 @@
 //! fraction of a microsecond; to find that it is like an earlier one takes less, and programs call the same few in
 //! turn.
 
-use super::buffers::Side;
+use super::buffers::BufferArg;
 use super::prepare::{Checked, RankPlace, Uses};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
@@ -66,31 +66,31 @@ pub(super) enum Where {
 
 /// Where a buffer lies, and its memory if that is plain.
 #[inline]
-pub(super) fn lies(side: &Side) -> (Where, Option<Region>) {
-    let reached = || side.parts().iter().all(|typed| typed.space().cpu_accessible());
-    match side {
-        Side::Nothing | Side::InPlace => (Where::Plain, None),
+pub(super) fn lies(buffer: &BufferArg) -> (Where, Option<Region>) {
+    let reached = || buffer.parts().iter().all(|typed| typed.space().cpu_accessible());
+    match buffer {
+        BufferArg::Nothing | BufferArg::InPlace => (Where::Plain, None),
         _ if !reached() => (Where::Device, None),
-        Side::Whole(typed) => {
+        BufferArg::Whole(typed) => {
             let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some());
             (if region.is_some() { Where::Plain } else { Where::Spread }, region)
         }
-        Side::Each(_) => (Where::Spread, None),
+        BufferArg::Each(_) => (Where::Spread, None),
     }
 }
 
-/// What a side is, and its memory if that is plain; `None`: it is divided.
+/// What a buffer argument is, and its memory if that is plain; `None`: it is divided.
 #[inline]
-fn shape(side: &Side) -> Option<(BufferShape, Option<Region>)> {
-    match side {
-        Side::Nothing => Some((BufferShape::Nothing, None)),
-        Side::InPlace => Some((BufferShape::InPlace, None)),
-        Side::Whole(typed) => {
-            let (lies, region) = lies(side);
+fn shape(buffer: &BufferArg) -> Option<(BufferShape, Option<Region>)> {
+    match buffer {
+        BufferArg::Nothing => Some((BufferShape::Nothing, None)),
+        BufferArg::InPlace => Some((BufferShape::InPlace, None)),
+        BufferArg::Whole(typed) => {
+            let (lies, region) = lies(buffer);
             let layout = typed.own_layout().map(Layout::id);
             Some((BufferShape::Whole(layout, typed.count(), lies), region))
         }
-        Side::Each(_) => None,
+        BufferArg::Each(_) => None,
     }
 }
 
@@ -130,7 +130,7 @@ impl Collective<'_> {
         let ranks = place.locality.ranks();
         shared_rule_for(place.table, &call, place.locality)?;
         let asks = HyperQ::asks(&place.table.hyperq, &call, ranks);
-        let of = |side: &Side, uses: bool| if uses { lies(side).0 } else { Where::Plain };
+        let of = |buffer: &BufferArg, uses: bool| if uses { lies(buffer).0 } else { Where::Plain };
         let lie = [of(&self.send, uses.send), of(&self.recv, uses.recv)];
         if asks && lie.contains(&Where::Device) {
             // Where it goes is found out with the others.
@@ -164,8 +164,9 @@ impl Remembered {
     /// Keeps what was found out, behind the one found last if there are many; where.
     #[cold]
     fn keep(&mut self, of: &Collective<'_>, key: Key, known_call: KnownCall) -> usize {
-        let layout =
-            |side: &Side| side.parts().iter().find_map(Typed::own_layout).map(Layout::downgrade);
+        let layout = |buffer: &BufferArg| {
+            buffer.parts().iter().find_map(Typed::own_layout).map(Layout::downgrade)
+        };
         let entry =
             RememberedCall { key, known_call, _layouts: [layout(&of.send), layout(&of.recv)] };
         let next =
@@ -199,7 +200,7 @@ mod tests {
             let [host, pinned, device] = [Space::Host, Space::Pinned, Space::Fake { device: 0 }]
                 .map(|space| {
                     let region = Region::new(space, 4096, 0, 400);
-                    shape(&Side::Whole(Typed::new(region, 0, &layout, 5).unwrap())).unwrap().0
+                    shape(&BufferArg::Whole(Typed::new(region, 0, &layout, 5).unwrap())).unwrap().0
                 });
             assert_eq!(host, pinned);
             assert_ne!(host, device, "{layout:?}");
