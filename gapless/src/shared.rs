@@ -101,8 +101,8 @@ pub(crate) struct WorldState {
     windows: Osc,
     /// Their accumulations that are tasks.
     pub(crate) window_tasks: Xtq,
-    /// Blocking ones that are none of those: through shared memory (`short::UnderWay`).
-    short: u32,
+    /// Blocking collectives that have borrowed their modules: they are not in `collectives`.
+    blocking: u32,
     /// Collectives that get on only by polling: nobody wakes who waits for them.
     pub(crate) polled: u32,
     stage: WorldStage,
@@ -276,7 +276,7 @@ impl WorldState {
     pub(crate) fn has_settled(&self) -> bool {
         !self.pml.is_busy()
             && self.collectives.is_idle()
-            && self.short == 0
+            && self.blocking == 0
             && self.have_tasks_settled()
             && !self.windows.is_busy()
     }
@@ -372,7 +372,7 @@ impl Shared {
             carrier: Arc::clone(&carrier),
             windows: windows.clone(),
             window_tasks: window_tasks.xtq().clone(),
-            short: 0,
+            blocking: 0,
             polled: 0,
             stage,
             torn: false,

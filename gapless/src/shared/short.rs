@@ -51,7 +51,7 @@ impl<'s> UnderWay<'s> {
     pub(crate) fn begin(&mut self, state: &mut WorldState) -> Result<(), Error> {
         state.open()?;
         if !self.counted {
-            state.short += 1;
+            state.blocking += 1;
             self.counted = true;
         }
         Ok(())
@@ -60,7 +60,7 @@ impl<'s> UnderWay<'s> {
     /// It has ended.
     pub(crate) fn end(&mut self, state: &mut WorldState) {
         if self.counted {
-            state.short -= 1;
+            state.blocking -= 1;
             self.counted = false;
             if state.stage == WorldStage::Closed {
                 // Whoever leaves may sleep until then.
