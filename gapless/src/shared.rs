@@ -6,7 +6,8 @@
 //!
 //! - `held`, `guard`: the lock, and panics of what users have given us;
 //! - `waiting`, `asleep`, `wakeups`: how threads wait, sleep and are woken; `attend`: a progress thread;
-//! - `short`, `seldom`, `prefetch`: short messages under one lock, calls that do not wait, memory fetched meanwhile;
+//! - `short`, `shared_memory`: short messages under one lock, blocking collectives that look at shared memory;
+//! - `seldom`, `prefetch`: calls that do not wait, memory fetched meanwhile;
 //! - `settings`, `stuck`: what new collectives go by; calls that hang.
 
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
@@ -19,6 +20,7 @@ mod held;
 mod prefetch;
 mod seldom;
 mod settings;
+mod shared_memory;
 pub(crate) mod stuck;
 mod waiting;
 mod wakeups;
@@ -358,15 +360,13 @@ impl Shared {
         accelerators: Arc<Accelerators>,
         (tools, carrier): (Arc<AllEngines>, Arc<Carrier>),
     ) -> Shared {
-        let parked = Parked::default();
-        let (stage, dropped_device_memory) = (WorldStage::Open, Vec::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
         let state = WorldState {
             pml,
             xtq,
             carried: carrier.end(),
-            parked,
+            parked: Parked::default(),
             collectives: InFlight::new(Arc::clone(&tools) as _),
             tools: Arc::clone(&tools),
             carrier: Arc::clone(&carrier),
@@ -374,7 +374,7 @@ impl Shared {
             window_tasks: window_tasks.xtq().clone(),
             blocking: 0,
             polled: 0,
-            stage,
+            stage: WorldStage::Open,
             torn: false,
             followers: Followers::default(),
             spin: Spin::new(patience.spin),
@@ -384,7 +384,7 @@ impl Shared {
             looked: Looked::now(),
             scopes: Scopes::default(),
             accelerators,
-            dropped_device_memory,
+            dropped_device_memory: Vec::new(),
             kept: KeptRegistrations::default(),
             spent: Vec::new(),
         };

@@ -104,9 +104,9 @@ impl Communicator {
         self.shared.wait_looking(
             (&|| Doing { whom: whom.get(), ..call }, &mut modules),
             BorrowedModules::look,
-            |modules, state, patient| match modules.advance(state) {
+            |modules, state, may_sleep| match modules.advance(state) {
                 Poll::Ready(stepped) => Look::Found(stepped),
-                Poll::Pending if patient => {
+                Poll::Pending if may_sleep => {
                     let look = modules.sleepy(state);
                     whom.set(modules.borrowed().awaits());
                     look
