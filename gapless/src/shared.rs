@@ -57,7 +57,7 @@ use stuck::Stuck;
 pub(crate) use waiting::Look;
 pub(crate) use wakeups::Wakeups;
 
-/// One in so many calls that need not wait makes progress.
+/// Calls that need not wait, of which one makes progress.
 const CALLS_PER_POLL: u32 = 32;
 
 /// What a function is told that calls the library where it must not.
@@ -90,18 +90,18 @@ pub(crate) struct WorldState {
     pub(crate) pml: Pml,
     /// Tasks that are put at other processes, and here.
     pub(crate) xtq: Xtq,
-    /// Those of collectives.
+    /// Tasks of collectives.
     pub(crate) carried: Xtq,
     pub(crate) parked: Parked,
     /// Collectives in flight.
     pub(crate) collectives: InFlight,
-    /// What they work with.
+    /// Engines of collectives.
     pub(crate) tools: Arc<AllEngines>,
-    /// Who carries their tasks.
+    /// Who carries tasks of collectives.
     carrier: Arc<Carrier>,
     /// One-sided windows.
     windows: Osc,
-    /// Their accumulations that are tasks.
+    /// Tasks of windows' accumulations.
     pub(crate) window_tasks: Xtq,
     /// Blocking collectives that have borrowed their modules: they are not in `collectives`.
     blocking: u32,
@@ -110,9 +110,9 @@ pub(crate) struct WorldState {
     stage: WorldStage,
     /// A panic has left it in disorder: the message layer is not to be asked for anything.
     pub(crate) torn: bool,
-    /// Which of the threads that wait polls.
+    /// Which of the threads that wait leads, and so polls.
     followers: Followers,
-    /// How long it spins.
+    /// How long the leader spins.
     spin: Spin,
     /// Threads that are asleep on the alarm, or about to be.
     sleepers: u32,
@@ -154,13 +154,13 @@ pub(crate) struct Shared {
     table: RwLock<Arc<Table>>,
     /// On which host each process is.
     pub(crate) places: Places,
-    /// What collectives work with.
+    /// Engines of collectives.
     pub(crate) tools: Arc<AllEngines>,
-    /// Who carries their tasks.
+    /// Who carries tasks of collectives.
     pub(crate) carrier: Arc<Carrier>,
     /// One-sided windows.
     pub(crate) windows: Osc,
-    /// Their accumulations that are tasks.
+    /// Tasks of windows' accumulations.
     pub(crate) window_tasks: gapless_osc::Tasks,
     /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
     checks_collectives: AtomicBool,
@@ -235,7 +235,7 @@ impl WorldState {
         self.pml.has_woken() || !self.spent.is_empty()
     }
 
-    /// Whether that work is, or calls, code of users: it may take long, and may use the world.
+    /// Whether work that remains is, or calls, code of users: such code may take long, and may use the world.
     fn owes_users(&self) -> bool {
         self.pml.has_woken_others() || !self.spent.is_empty()
     }
@@ -283,14 +283,14 @@ impl WorldState {
             && !self.windows.is_busy()
     }
 
-    /// Once all collectives have ended in a world that is being left, nobody needs tasks of theirs that were refused.
+    /// Once all collectives have ended in a world that is being left, nobody needs refused tasks of collectives.
     pub(crate) fn end_tasks(&self) {
         if self.stage != WorldStage::Open && self.collectives.is_idle() {
             self.carried.close();
         }
     }
 
-    /// Whether tasks of this process want the processor of a caller that spins on one of so many.
+    /// Whether tasks of this process want the processor of a caller that spins on one of `cores` processors.
     #[inline]
     fn want_processor(&self, cores: usize) -> bool {
         self.xtq.live() + self.carried.live() + self.window_tasks.live() >= cores
@@ -424,12 +424,11 @@ impl Shared {
         }
     }
 
-    /// Callers that wait for the lock are counted.
+    /// Takes the lock, and counts its caller meanwhile among those that want it.
     ///
-    /// # Panics
-    /// This thread has it: a function that the library calls under the lock has called the library. That ends the
-    /// function, which is told to whoever waits for it. An error would not do: whoever waits for a request takes one for
-    /// its end.
+    /// # Panics This thread has the lock: a function that the library calls under the lock has called the library. That
+    /// ends the function, which is told to whoever waits for it. An error would not do: whoever waits for a request
+    /// takes one for its end.
     #[cold]
     fn lock_patiently(&self) -> Result<StateGuard<'_>, Error> {
         assert!(!self.state.is_mine(), "{WITHIN}");
@@ -467,8 +466,8 @@ impl Shared {
         }
     }
 
-    /// Makes progress in one of so many calls that need not wait, so that a program that never has to wait still
-    /// answers its peers, and learns of their end.
+    /// Makes progress in one of [`CALLS_PER_POLL`] calls that need not wait, so that a program that never has to wait
+    /// still answers its peers, and learns of their end.
     #[inline]
     pub(crate) fn now_and_then(&self, state: &mut WorldState) {
         state.unpolled = state.unpolled.wrapping_add(1);
@@ -493,8 +492,8 @@ impl Shared {
         }
     }
 
-    /// Whether this thread runs a function of the user's for this world, which leaving the world waits for: under the lock,
-    /// or a task.
+    /// Whether this thread runs a function of the user's for this world, which leaving the world waits for: under the
+    /// lock, or a task.
     pub(crate) fn runs_here(&self) -> Within {
         let tasks = [self.carrier.end(), self.window_tasks.xtq().clone()];
         match self.state.is_mine() {

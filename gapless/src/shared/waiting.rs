@@ -20,8 +20,8 @@ use std::time::Duration;
 /// Quick checks in a row that a leader makes without releasing the lock, unless others want it.
 const LOOKS_PER_TURN: u32 = 32;
 
-/// The same if others follow, and how long it then pauses without the lock: a leader that the system interrupts while
-/// it has the lock holds up all threads.
+/// Quick checks in a row if others follow, and how long the leader then pauses without the lock: a leader that the
+/// system interrupts while it has the lock holds up all threads.
 const SHARED_TURN: (u32, u32) = (8, 32);
 
 /// One in so many quick checks is a full poll in any case.
@@ -31,8 +31,8 @@ const LOOKS_PER_POLL: u32 = 8;
 const NAP: Duration =
     if cfg!(test) { Duration::from_secs(3600) } else { Duration::from_millis(50) };
 
-/// How often a leader checks whether those that want the lock have had it, and after how many checks it yields in
-/// between.
+/// How often a leader checks whether the threads that want the lock have had it, and after how many checks the leader
+/// yields in between.
 const GIVE_WAY: (u32, u32) = (64, 48);
 
 /// What a waiting caller finds.
@@ -71,7 +71,7 @@ enum AfterTurn {
     Sleep,
 }
 
-/// A waiting thread, if they are counted.
+/// A waiting thread, if waiting threads are counted.
 struct Waiting<'s>(Option<&'s AtomicU32>);
 
 impl Waiting<'_> {
@@ -100,9 +100,9 @@ pub(super) struct Wait<'w> {
     yields: u32,
     /// Where it sleeps as a follower; made when it first does.
     parker: Option<Arc<Parker>>,
-    /// The call, as its caller says if it takes long.
+    /// Says which call it is; asked only of waits that take long.
     pub(super) what: &'w dyn Fn() -> Doing,
-    /// The request that nothing comes before the end of, as it looked last.
+    /// The request whose end the caller waits for, as of its last look.
     pub(super) until: Option<RequestId>,
     pub(super) history: WaitHistory,
 }
@@ -119,7 +119,7 @@ impl Shared {
         self.wait_in(&|| stuck::of(WaitingCall::Other), ready)
     }
 
-    /// As [`wait_until`](Shared::wait_until), in a call that this says.
+    /// As [`wait_until`](Shared::wait_until), in a call that `what` says.
     pub(crate) fn wait_in<T>(
         &self,
         what: &dyn Fn() -> Doing,
@@ -139,7 +139,7 @@ impl Shared {
         self.wait_held_in(state, &|| stuck::of(WaitingCall::Other), ready)
     }
 
-    /// As [`wait_held`](Shared::wait_held), in a call that this says.
+    /// As [`wait_held`](Shared::wait_held), in a call that `what` says.
     pub(crate) fn wait_held_in<'s, T>(
         &'s self,
         state: StateGuard<'s>,
@@ -310,7 +310,7 @@ impl Shared {
         self.wanting.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets those have the lock that want it: a mutex favours who has just released it.
+    /// Lets threads have the lock that want it: a mutex favours who has just released it.
     fn give_way(&self) {
         let (looks, tight) = GIVE_WAY;
         for look in 0..looks {
