@@ -52,8 +52,9 @@ impl<'c> BorrowedModules<'c> {
         }
     }
 
-    /// Announces sleep, and looks a last time.
-    fn sleepy(&mut self, state: &mut WorldState) -> Look<Stepped> {
+    /// Announces that this rank may sleep soon, then advances once more. Called at each check from the end of the free
+    /// looks on; to announce the same again is cheap.
+    fn advance_armed(&mut self, state: &mut WorldState) -> Look<Stepped> {
         loop {
             let WorldState { pml, tools, polled, .. } = &mut *state;
             let armed = self.borrowed().arm(&mut Cx { pml, engines: &**tools });
@@ -107,7 +108,7 @@ impl Communicator {
             |modules, state, may_sleep| match modules.advance(state) {
                 Poll::Ready(stepped) => Look::Found(stepped),
                 Poll::Pending if may_sleep => {
-                    let look = modules.sleepy(state);
+                    let look = modules.advance_armed(state);
                     whom.set(modules.borrowed().awaits());
                     look
                 }
