@@ -38,7 +38,7 @@ pub use between::Root;
 pub use buffers::{Blocks, BlocksMut, InPlace, Input, Output};
 pub use error::CollectiveError;
 pub use owned::{OwnedCollective, PersistentCollective};
-pub(crate) use perform::Common;
+pub(crate) use perform::CommunicatorState;
 pub use scoped::CollectiveRequest;
 pub(crate) use scoped::Joined;
 pub(crate) use tasks::Carrier;

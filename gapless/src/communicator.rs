@@ -12,7 +12,7 @@ mod topology;
 pub use message::Message;
 pub use topology::Topology;
 
-use crate::collective::Common;
+use crate::collective::CommunicatorState;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Park, Refused};
 use crate::shared::{Prefetch, Shared, Started, WorldState};
@@ -50,13 +50,13 @@ use std::sync::Arc;
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,
     pub(crate) comm: Comm,
-    pub(crate) common: Arc<Common>,
+    pub(crate) common: Arc<CommunicatorState>,
 }
 
 impl Communicator {
     /// A communicator that has none yet.
     pub(crate) fn new(shared: &Arc<Shared>, comm: Comm) -> Communicator {
-        let common = Arc::new(Common::new(shared, &comm, None));
+        let common = Arc::new(CommunicatorState::new(shared, &comm, None));
         Communicator { shared: Arc::clone(shared), comm, common }
     }
 

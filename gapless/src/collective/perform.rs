@@ -31,7 +31,7 @@ pub(super) type Described = (Box<CollOp>, Option<Op>);
 
 /// What all clones of a communicator share.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct CommunicatorState {
     pub(super) sequencer: Sequencer,
     pub(crate) rooms: Rooms,
     /// Modules, those that wait for them, and what is known of the last calls.
@@ -46,9 +46,13 @@ pub(crate) struct Common {
     neighbors: OnceLock<Result<Arc<Neighborhood>, TopologyError>>,
 }
 
-impl Common {
+impl CommunicatorState {
     /// For a communicator that has nothing yet.
-    pub(crate) fn new(shared: &Shared, comm: &Comm, topology: Option<Topology>) -> Common {
+    pub(crate) fn new(
+        shared: &Shared,
+        comm: &Comm,
+        topology: Option<Topology>,
+    ) -> CommunicatorState {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
         let (table, (locality, recent, rooms)) = (shared.table(), Default::default());
         let neighbors = OnceLock::new();
@@ -57,7 +61,7 @@ impl Common {
             shared.components(),
             Box::new(Remembered::default()),
         ));
-        Common { sequencer, rooms, queue, table, locality, recent, topology, neighbors }
+        CommunicatorState { sequencer, rooms, queue, table, locality, recent, topology, neighbors }
     }
 
     pub(crate) fn queue(&self) -> &Arc<Queue> {
@@ -82,7 +86,7 @@ impl Common {
 
     /// The ranks of this rank's host, if there are several hosts, and the table has rules that go through memory which
     /// the ranks of a host share: all members find alike.
-    pub(super) fn mates(&self, comm: &Comm, places: &Places) -> Option<&[usize]> {
+    pub(super) fn host_ranks(&self, comm: &Comm, places: &Places) -> Option<&[usize]> {
         let hosts = self.locality(comm, places).hosts();
         let is_near = |group: &&Vec<usize>| group.contains(&(comm.rank() as usize));
         let of_use = self.table.rules.iter().any(|rule| rule.algorithm.within.is_shared());
@@ -391,7 +395,8 @@ impl Communicator {
         let Prepared { call, shared, schedules, rows, combine, .. } = prepared;
         let Some(schedules) = schedules else { unreachable!("of an unknown segment") };
         // By what all ranks know: one that is alone on its host takes part in the agreement, too.
-        let mates = self.mates().filter(|_| shared || schedules.schedule().is_over_shared());
+        let host_ranks =
+            self.host_ranks().filter(|_| shared || schedules.schedule().is_over_shared());
         let contiguous = contiguous(&rows);
         let known = call.as_ref().filter(|_| shared && contiguous.is_some()).and_then(|call| {
             let of = (self.comm.rank() as usize, self.comm.size() as usize);
@@ -408,7 +413,7 @@ impl Communicator {
             op = unsafe { op.known(known) };
         }
         let tools = &*self.shared.tools;
-        let op = op.or_by(schedules, None).persistent(ticket, tools, contiguous, mates);
+        let op = op.or_by(schedules, None).persistent(ticket, tools, contiguous, host_ranks);
         let op = op.map_err(|error| self.failed(operation, error))?;
         Ok((Box::new(op), operator))
     }
@@ -432,8 +437,8 @@ impl Communicator {
     }
 
     /// The ranks of this rank's host, if there are several hosts.
-    pub(super) fn mates(&self) -> Option<&[usize]> {
-        self.common.mates(&self.comm, &self.shared.places)
+    pub(super) fn host_ranks(&self) -> Option<&[usize]> {
+        self.common.host_ranks(&self.comm, &self.shared.places)
     }
 
     /// Where this rank is.
@@ -442,7 +447,7 @@ impl Communicator {
         neighbors: &'c dyn Fn() -> Result<&'c Arc<Neighborhood>, CollectiveError>,
         shares: Shares,
     ) -> RankPlace<'c> {
-        let Common { table, recent, .. } = &*self.common;
+        let CommunicatorState { table, recent, .. } = &*self.common;
         let (rank, locality) =
             (self.comm.rank() as usize, self.common.locality(&self.comm, &self.shared.places));
         RankPlace { rank, table, locality, recent, shares, neighbors }

@@ -2,7 +2,7 @@
 //! known what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
 
 use super::Collective;
-use super::perform::Common;
+use super::perform::CommunicatorState;
 use super::prepare::{Prepared, Shares};
 use super::remembered::KnownCall;
 use crate::communicator::Communicator;
@@ -53,7 +53,7 @@ impl Communicator {
         &self,
         collective: &Collective<'_>,
     ) -> Result<Start<'_>, Error> {
-        let Common { queue, sequencer, .. } = &*self.common;
+        let CommunicatorState { queue, sequencer, .. } = &*self.common;
         self.shared.with(|state| {
             state.open()?;
             let WorldState { pml, tools, .. } = &mut *state;
@@ -104,7 +104,7 @@ impl Communicator {
         operation: Operation,
         blocking: bool,
     ) -> Result<Reserved<'_>, Error> {
-        let Common { queue, sequencer, .. } = &*self.common;
+        let CommunicatorState { queue, sequencer, .. } = &*self.common;
         let (mut reserved, is_first) = self.shared.with(|state| {
             state.open()?;
             let WorldState { pml, collectives, spent, .. } = &mut *state;
@@ -113,8 +113,8 @@ impl Communicator {
             }
             let is_first = queue.with(|queue| queue.is_new());
             if is_first {
-                let mates = self.mates();
-                collectives.open((pml, spent), self.queue(), sequencer, mates);
+                let host_ranks = self.host_ranks();
+                collectives.open((pml, spent), self.queue(), sequencer, host_ranks);
                 self.shared.rouse(state);
             }
             let reserved = queue.with(|queue| {

@@ -2,7 +2,7 @@
 //! [`coll::topologies`](crate::coll::topologies).
 
 use super::Communicator;
-use crate::collective::{Blocks, BlocksMut, Common};
+use crate::collective::{Blocks, BlocksMut, CommunicatorState};
 use crate::error::Error;
 use gapless_coll::topologies::{
     Cartesian, Contribution, DistGraph, Graph, Neighborhood, Note, Shift, TopologyError, reordered,
@@ -47,7 +47,7 @@ impl Communicator {
 
     /// The same communicator, which is nobody else's yet, with a topology.
     pub(super) fn arranged(self, topology: Option<Topology>) -> Communicator {
-        let common = Arc::new(Common::new(&self.shared, &self.comm, topology));
+        let common = Arc::new(CommunicatorState::new(&self.shared, &self.comm, topology));
         Communicator { common, ..self }
     }
 
