@@ -10,8 +10,8 @@
 //!
 //! - what ranks give: `buffers`, `error`, `between` (intercommunicators);
 //! - forms: `named` (methods), `perform` (blocking), `scoped` (borrowed memory), `owned` and `each` (own buffers);
-//! - on the way: `reserve`, `prepare`, `borrowed_modules`, `remembered` (the last calls of a communicator), `rooms` (tags
-//!   of persistent ones);
+//! - on the way: `reserve`, `prepare`, `borrowed_modules`, `remembered` (the last calls of a communicator),
+//!   `persistent_comms` (tags of persistent ones);
 //! - what modules of `gapless_coll` are given: `on_gpu`, `tasks` and `worker` (tasks of reductions).
 
 mod between;
@@ -23,12 +23,12 @@ mod named;
 mod on_gpu;
 mod owned;
 mod perform;
+mod persistent_comms;
 #[allow(unsafe_code, reason = "frees device memory")]
 mod prepare;
 mod remembered;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod reserve;
-mod rooms;
 mod scoped;
 mod tasks;
 #[allow(unsafe_code, reason = "gives a worker memory that was made for it")]

@@ -1,10 +1,10 @@
 //! How collectives begin: their place in the order of calls, what carries them out, and the blocking form.
 
 use super::borrowed_modules::BorrowedModules;
+use super::persistent_comms::PersistentComms;
 use super::prepare::{self, Prepared, RankPlace, Shares};
 use super::remembered::{KnownCall, Remembered};
 use super::reserve::Reserved;
-use super::rooms::Rooms;
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
@@ -33,7 +33,7 @@ pub(super) type Described = (Box<CollOp>, Option<Op>);
 #[derive(Debug)]
 pub(crate) struct CommunicatorState {
     pub(super) sequencer: Sequencer,
-    pub(crate) rooms: Rooms,
+    pub(crate) persistent_comms: PersistentComms,
     /// Modules, those that wait for them, and what is known of the last calls.
     pub(super) queue: Arc<Queue>,
     /// That of the world when the communicator was made.
@@ -54,14 +54,23 @@ impl CommunicatorState {
         topology: Option<Topology>,
     ) -> CommunicatorState {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
-        let (table, (locality, recent, rooms)) = (shared.table(), Default::default());
+        let (table, (locality, recent, persistent_comms)) = (shared.table(), Default::default());
         let neighbors = OnceLock::new();
         let queue = Arc::new(Queue::new(
             table.hyperq.clone(),
             shared.components(),
             Box::new(Remembered::default()),
         ));
-        CommunicatorState { sequencer, rooms, queue, table, locality, recent, topology, neighbors }
+        CommunicatorState {
+            sequencer,
+            persistent_comms,
+            queue,
+            table,
+            locality,
+            recent,
+            topology,
+            neighbors,
+        }
     }
 
     pub(crate) fn queue(&self) -> &Arc<Queue> {

@@ -144,7 +144,7 @@ impl Communicator {
                 Blocking::Here => Some(Err(Error::CollectiveUnderWay)),
                 Blocking::Elsewhere => None,
                 Blocking::None => {
-                    let both = (&self.comm, self.common.rooms.comms());
+                    let both = (&self.comm, self.common.persistent_comms.comms());
                     let freed = collectives.free(pml, both, self.common.queue());
                     Some(freed.map_err(Error::from))
                 }

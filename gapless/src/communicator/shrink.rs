@@ -52,7 +52,7 @@ impl Communicator {
         self.shared.with(|state| {
             let pml = state.open()?;
             pml.revoke(&self.comm)?;
-            self.common.rooms.comms().iter().try_for_each(|room| pml.revoke(room))?;
+            self.common.persistent_comms.comms().iter().try_for_each(|comm| pml.revoke(comm))?;
             // What ends by that ends now.
             self.shared.drive(state);
             self.shared.rouse(state);
