@@ -4,7 +4,7 @@
 //! Called by a user it starts itself twice (`--as-rank`, under the launcher); started with two
 //! ranks by any launcher it is one of them. Rank 0 measures, checks and shows; rank 1 echoes.
 //!
-//! Read first: `../memory/place.rs` (where messages lie), `../memory/content.rs` (how bytes are checked), `bench.rs`
+//! Read first: `memory/place.rs` (where messages lie), `memory/content.rs` (how bytes are checked), `pingpong/bench.rs`
 //! (what is timed).
 
 #[allow(unsafe_code, reason = "copies between arenas that live as long as the process")]
