@@ -83,7 +83,7 @@ impl Drop for BorrowedModules<'_> {
         let Communicator { shared, common, .. } = self.comm;
         let waited_for = shared.with_anyway(|state| {
             state.polled -= u32::from(self.polls);
-            common.queue.with(|queue| queue.give_back(modules))
+            common.queue.with(|queue_state| queue_state.give_back(modules))
         });
         if waited_for {
             // Whoever sleeps could not announce that.

@@ -1,4 +1,4 @@
-//! The methods that are named after collectives: each is its description, performed or begun.
+//! Makes `Communicator::{bcast, …, allreduce, …}` and `Scope::{ibcast, …}`; each calls `perform` or `begin`.
 
 use super::{Collective, CollectiveRequest, Input, Output, Root};
 use crate::communicator::Communicator;

@@ -55,7 +55,9 @@ impl Communicator {
 
     fn at_hyperq<T>(&self, ask: impl FnOnce(&HyperQ) -> Option<T>) -> Option<T> {
         let Communicator { shared, common, .. } = self;
-        shared.with_anyway(|_| common.queue.with(|queue| queue.module::<HyperQ>().and_then(ask)))
+        shared.with_anyway(|_| {
+            common.queue.with(|queue_state| queue_state.module::<HyperQ>().and_then(ask))
+        })
     }
 
     /// Frees device memory that communicators which were freed have for such collectives, if peers let go of it soon:

@@ -79,7 +79,7 @@ impl CommunicatorState {
 
     /// Which thread is in a blocking collective through shared memory. The caller holds the lock.
     pub(crate) fn blocking(&self) -> Blocking {
-        self.queue.with(|queue| queue.blocking())
+        self.queue.with(|state| state.blocking())
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {
@@ -150,7 +150,9 @@ impl Communicator {
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
         let fast = self.shared.look_often(|state, look| {
             // SAFETY: the description borrows its memory until this returns: what is received into, exclusively.
-            self.common.queue.with(|queue| unsafe { self.at_once(queue, &collective, state, look) })
+            self.common
+                .queue
+                .with(|queue_state| unsafe { self.at_once(queue_state, &collective, state, look) })
         })?;
         match fast {
             Fast::Over => Ok(()),
@@ -231,13 +233,13 @@ impl Communicator {
     #[inline]
     unsafe fn at_once(
         &self,
-        queue: &mut QueueState,
+        queue_state: &mut QueueState,
         collective: &Collective<'_>,
         state: &mut WorldState,
         look: &mut dyn FnMut() -> bool,
     ) -> Fast {
         let WorldState { pml, tools, .. } = state;
-        let Some(AtRest { segment, mut before, memo }) = queue.at_rest() else {
+        let Some(AtRest { segment, mut before, memo }) = queue_state.at_rest() else {
             return Fast::Unknown;
         };
         let known = self.look_up(memo, collective);
@@ -251,7 +253,7 @@ impl Communicator {
             return Fast::Over;
         }
         let known = Box::new((number, known_call.clone()));
-        match queue.lend(None) {
+        match queue_state.lend(None) {
             Some(modules) => Fast::Borrowed(modules, known),
             None => unreachable!("it was at rest"),
         }
@@ -276,7 +278,7 @@ impl Communicator {
         };
         if op.is_shared() {
             if let Some(space) = HyperQ::space(op.rows()) {
-                // Asked whether it serves the memory, the engine opens its device, which `open` attaches.
+                // `serves` opens the memory's device on demand; `WorldState::open` attaches it.
                 let _ = Engine::serves(&*self.shared.tools, space);
             }
             if let Some(modules) = reserved.lend() {

@@ -57,8 +57,8 @@ impl Communicator {
         self.shared.with(|state| {
             state.open()?;
             let WorldState { pml, tools, .. } = &mut *state;
-            let begun = queue.with(|queue| {
-                let AtRest { segment, mut before, memo } = queue.at_rest()?;
+            let begun = queue.with(|queue_state| {
+                let AtRest { segment, mut before, memo } = queue_state.at_rest()?;
                 let (known_call, contiguous) = self.look_up(memo, collective)?;
                 let number = sequencer.pass();
                 if known_call.asks {
@@ -78,7 +78,7 @@ impl Communicator {
                     return Some(None);
                 }
                 let known = Box::new((number, known_call.clone()));
-                queue.reserve(number);
+                queue_state.reserve(number);
                 Some(Some(known))
             });
             Ok(match begun {
@@ -111,17 +111,17 @@ impl Communicator {
             if blocking && self.common.blocking() == Blocking::Here {
                 return Err(Error::CollectiveUnderWay);
             }
-            let is_first = queue.with(|queue| queue.is_new());
+            let is_first = queue.with(|queue_state| queue_state.is_new());
             if is_first {
                 let host_ranks = self.host_ranks();
                 collectives.open((pml, spent), self.queue(), sequencer, host_ranks);
                 self.shared.rouse(state);
             }
-            let reserved = queue.with(|queue| {
+            let reserved = queue.with(|queue_state| {
                 let number = sequencer.pass();
-                queue.reserve(number);
-                let mut reserved = Reserved::new(self, number, queue.shared_by());
-                reserved.noted = blocking && queue.note_blocking();
+                queue_state.reserve(number);
+                let mut reserved = Reserved::new(self, number, queue_state.shared_by());
+                reserved.noted = blocking && queue_state.note_blocking();
                 reserved
             });
             Ok((reserved, is_first))
@@ -129,8 +129,8 @@ impl Communicator {
         if is_first && blocking {
             let number = reserved.number;
             self.shared.wait_in(&|| self.in_call(operation, number), |_| {
-                queue.with(|queue| {
-                    reserved.shared_by = queue.shared_by();
+                queue.with(|queue_state| {
+                    reserved.shared_by = queue_state.shared_by();
                     (reserved.shared_by != SharedBy::Unknown).then_some(())
                 })
             })?;
@@ -195,7 +195,9 @@ impl<'c> Reserved<'c> {
     /// The modules, if it is this collective's turn already.
     pub(super) fn lend(&mut self) -> Option<Modules> {
         let Communicator { shared, common, .. } = self.comm;
-        let modules = shared.with_anyway(|_| common.queue.with(|at| at.lend(Some(self.number))))?;
+        let modules = shared.with_anyway(|_| {
+            common.queue.with(|queue_state| queue_state.lend(Some(self.number)))
+        })?;
         // Whoever brings the modules back takes the note back.
         self.noted = false;
         Some(modules)
@@ -219,11 +221,11 @@ impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         let Communicator { shared, common, .. } = self.comm;
         let hindered = shared.with_anyway(|_| {
-            common.queue.with(|queue| {
+            common.queue.with(|queue_state| {
                 if self.noted {
-                    queue.note_no_blocking();
+                    queue_state.note_no_blocking();
                 }
-                queue.leave(self.number)
+                queue_state.leave(self.number)
             })
         });
         if hindered {
