@@ -1,8 +1,8 @@
 //! What all handles of a world share: the message layer behind a lock, and how threads wait.
 //!
 //! The lock is held while messages are handled, never while a thread yields or sleeps. Of the threads that wait one
-//! polls (`waiting.rs`). A thread that handled events wakes those whose requests have ended, and those that sleep on
-//! the alarm (an event descriptor beside the transports' own).
+//! polls (`waiting.rs`). A thread that handled events wakes threads whose requests have ended, and threads that sleep
+//! on the alarm (an event descriptor beside the transports' own).
 //!
 //! - `held`, `guard`: the lock, and panics of what users have given us;
 //! - `waiting`, `asleep`, `wakeups`: how threads wait, sleep and are woken; `attend`: a progress thread;
@@ -57,7 +57,7 @@ use stuck::Stuck;
 pub(crate) use waiting::Look;
 pub(crate) use wakeups::Wakeups;
 
-/// Calls that need not wait, of which one makes progress.
+/// One of this many calls that need not wait makes progress.
 const CALLS_PER_POLL: u32 = 32;
 
 /// What a function is told that calls the library where it must not.
@@ -105,10 +105,10 @@ pub(crate) struct WorldState {
     pub(crate) window_tasks: Xtq,
     /// Blocking collectives that have borrowed their modules: they are not in `collectives`.
     blocking: u32,
-    /// Collectives that get on only by polling: nobody wakes who waits for them.
+    /// Collectives that get on only by polling: nobody wakes a thread that waits for one of these collectives.
     pub(crate) polled: u32,
     stage: WorldStage,
-    /// A panic has left it in disorder: the message layer is not to be asked for anything.
+    /// A panic has left the state in disorder: the message layer is not to be asked for anything.
     pub(crate) torn: bool,
     /// Which of the threads that wait leads, and so polls.
     followers: Followers,
@@ -125,7 +125,8 @@ pub(crate) struct WorldState {
     pub(crate) scopes: Scopes,
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
-    /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
+    /// Dropped memory of devices that peers may have mapped. This field is below `pml`: what is left here is freed
+    /// after the transports.
     pub(crate) dropped_device_memory: Vec<Arc<Owned>>,
     /// Dropped memory of windows whose numbers peers' adapters may change.
     pub(crate) kept: KeptRegistrations,
@@ -148,7 +149,7 @@ pub(crate) struct Shared {
     /// system calls.
     patience: Patience,
     cores: usize,
-    /// When calls that wait say so.
+    /// After how long calls that wait say so.
     stuck: Stuck,
     /// By which collectives of new communicators choose their algorithms: all ranks have the same.
     table: RwLock<Arc<Table>>,
@@ -164,7 +165,7 @@ pub(crate) struct Shared {
     pub(crate) window_tasks: gapless_osc::Tasks,
     /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
     checks_collectives: AtomicBool,
-    /// What makes modules for collectives of new communicators, before those of `gapless-coll`.
+    /// What makes modules for collectives of new communicators, asked before the modules of `gapless-coll`.
     components: RwLock<Arc<[Arc<dyn Component>]>>,
 }
 

@@ -1,4 +1,5 @@
-//! A blocking collective that has borrowed its communicator's modules: it looks at shared memory without the world's lock.
+//! A blocking collective that has borrowed its communicator's modules: it looks at shared memory without the world's
+//! lock.
 
 use crate::communicator::Communicator;
 use crate::error::Error;

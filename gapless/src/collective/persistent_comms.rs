@@ -1,6 +1,7 @@
-//! Persistent collectives keep their tags, of which a communicator has [`IN_FLIGHT_MAX`]. Further persistent collectives
-//! use the tags of a duplicate of the communicator, then of another one, and so on. All ranks make persistent collectives
-//! in one order, so all make the next duplicate at the same collective, whatever they have dropped until then.
+//! Persistent collectives keep their tags, of which a communicator has [`IN_FLIGHT_MAX`]. Further persistent
+//! collectives use the tags of a duplicate of the communicator, then of another one, and so on. All ranks make
+//! persistent collectives in one order, so all make the next duplicate at the same collective, whatever they have
+//! dropped until then.
 
 use crate::communicator::Communicator;
 use crate::error::Error;

@@ -1,5 +1,5 @@
-//! Threads that sleep, beside threads that put tasks straight into a ring, or take outcomes of such puts, without the
-//! world's lock.
+//! Threads that sleep, beside threads that put tasks straight into a ring, or take outcomes of tasks in rings, without
+//! the world's lock.
 //!
 //! ```text
 //! a thread that puts                         a thread that is about to sleep (with the lock)
@@ -11,9 +11,9 @@
 //!
 //! At least one of the two threads sees the other's store ([`Asleep`](gapless_sync::Asleep)), so no put is left while
 //! all threads sleep. The fence of the thread that puts is that of the ring's announcement. Only `Xtq::advance` clears
-//! the mark. It runs under the world's lock, so not between the two steps of a thread that is about to sleep, and sets
-//! the mark again if it finds something in a ring. A thread that wakes may read an old mark once; it looks again before
-//! it sleeps.
+//! the mark that an end is busy. `Xtq::advance` runs under the world's lock, so not between the two steps of a thread
+//! that is about to sleep, and sets the mark again if it finds something in a ring. A thread that wakes may read an old
+//! mark once; it looks again before it sleeps.
 //!
 //! Likewise, a thread that has taken outcomes fences, and then signals if anybody is asleep. A thread that waits for an
 //! outcome counts as asleep, fences, and then looks once more before it sleeps.
@@ -27,7 +27,7 @@ impl Shared {
         self.asleep.fall_asleep()
     }
 
-    /// The caller counts as asleep, unless there is more to do: `None`.
+    /// The caller counts as asleep; `None` if there is more to do.
     pub(super) fn fall_asleep_if_idle(&self, state: &WorldState) -> Option<Sleeper<'_>> {
         let sleeper = self.fall_asleep();
         (!state.is_busy()).then_some(sleeper)
@@ -40,7 +40,7 @@ impl Shared {
         }
     }
 
-    /// Whether somebody would have to be roused. The caller has put something, and fenced.
+    /// Whether a thread sleeps that must be roused. The caller has put a task, and fenced.
     #[inline]
     pub(crate) fn is_anybody_asleep(&self) -> bool {
         self.asleep.is_anybody()

@@ -15,7 +15,7 @@ pub(crate) enum Started {
     InFlight(RequestId),
 }
 
-/// The lock, held. Letting go of it ([`done`](StateGuard::done)) tells those who are to be told of requests that have
+/// The lock, held. Letting go of it ([`done`](StateGuard::done)) tells whoever is to be told of requests that have
 /// ended. Dropping it without that is what a panic does: then the world is given up, and the lock poisoned.
 #[derive(Debug)]
 pub(crate) struct StateGuard<'s> {

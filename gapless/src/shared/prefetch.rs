@@ -4,7 +4,7 @@
 //! processes, from memory to memory: of 16 KiB take 0.90 and 0.92 of the time so on a Zen 3 and on a Xeon with 300 MiB
 //! of cache, of 64 KiB 0.85 and 0.89. Only buffers without gaps are brought near.
 //!
-//! These are hints: nothing is read or written. Units: bytes.
+//! Prefetches are hints: nothing is read or written. Units: bytes.
 
 use gapless_engine::Typed;
 use gapless_mem::{Region, prefetch_to_read, prefetch_to_write};
@@ -12,10 +12,11 @@ use gapless_mem::{Region, prefetch_to_read, prefetch_to_write};
 /// What is asked for between two polls: it takes about as long as a poll.
 const SOME: u64 = 1 << 10;
 
-/// Shorter messages come before it pays.
+/// Shorter messages come before a prefetch pays.
 const LEAST: u64 = 4 << 10;
 
-/// No more is brought near: it stays in a second-level cache, with what else is read and written for the message.
+/// No more is brought near: this much stays in a second-level cache, with what else is read and written for the
+/// message.
 const MOST: u64 = 64 << 10;
 
 /// What is still to be brought near.

@@ -1,8 +1,8 @@
 //! Progress in calls that do not wait, such as probes and tests.
 //!
-//! Some things are looked at once in so many polls: sockets of new links, transports that have long been quiet. Whoever
-//! waits polls all the time, so that is soon. A program that probes ten times a second would not see a new peer for
-//! seconds: so a call that finds nothing, and comes long after the last one, polls so often in a row.
+//! Sockets of new links, and transports that have long been quiet, are looked at once in many polls. Whoever waits
+//! polls all the time, so each of them is looked at soon. A program that probes ten times a second would not see a new
+//! peer for seconds: so a call that finds nothing, and comes long after the last one, polls so often in a row.
 
 use super::{Shared, WorldState};
 use rustix::time::{ClockId, clock_gettime};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Polls this far apart are seldom. No shorter than the ticks of the clock that is looked at.
 const SELDOM: Duration = Duration::from_millis(4);
 
-/// Of calls that find something, which is likely to be what they ask for, one in so many looks at the clock.
+/// One of this many calls that find something (likely what they ask for) looks at the clock.
 const FOUND_PER_LOOK: u32 = 4;
 
 /// When everything was last looked at, and how many calls have found something.

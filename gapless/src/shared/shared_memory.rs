@@ -1,5 +1,5 @@
-//! Blocking collectives through memory that processes share: they look for what other processes write there, at first
-//! without the world's lock.
+//! Blocking collectives through memory that processes share: a caller looks for what other processes write there, at
+//! first without the world's lock.
 
 use super::short::{LOOKS, TIGHT_LOOKS};
 use super::{Look, Shared, WorldStage, WorldState};
@@ -7,11 +7,11 @@ use crate::error::Error;
 use gapless_pml::Doing;
 use std::sync::atomic::Ordering;
 
-/// Looks without the lock between two times that a waiting caller makes progress; how often it does so before it waits
-/// like any other.
+/// How often a waiting caller looks without the lock between two times that it makes progress; how often it makes
+/// progress before it waits like any other.
 const FREE_LOOKS: (u32, u32) = (64, 64);
 
-/// How often in a row it finds something before it makes progress all the same.
+/// How often in a row a waiting caller finds something before it makes progress all the same.
 const FINDS: u32 = 32;
 
 /// Whether a caller that looks makes progress now: if it has found nothing, and also if it seems to get on for ever.

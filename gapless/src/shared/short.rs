@@ -6,8 +6,8 @@ use gapless_engine::Typed;
 use gapless_pml::{Comm, Next, Source, Status, TagSel};
 use std::sync::atomic::Ordering;
 
-/// How often something is looked for with the lock held: an awaited message, before its receive is posted, or what other
-/// processes write to shared memory.
+/// How often something is looked for with the lock held: an awaited message, before its receive is posted, or what
+/// other processes write to shared memory.
 pub(super) const LOOKS: u32 = 256;
 
 /// Looks without a pause in between: a reply to our own message comes within fewer.

@@ -1,7 +1,8 @@
-//! Who hangs: a call that has waited for long asks whom it waits for what that one is in, and says so once.
+//! Who hangs: a call that has waited for long asks the process that it waits for which call that process is in, and
+//! says once what it has heard.
 //!
-//! Nothing is recorded while calls begin and end. A thread that has slept for a while notes what it is in, so that peers
-//! are told if they ask, and goes on to look at it whenever it wakes, which is at least every 50 ms.
+//! Nothing is recorded while calls begin and end. A thread that has slept for a while notes which call it is in, so
+//! that peers that ask are told. It looks at the call again whenever it wakes, which is at least every 50 ms.
 
 use super::waiting::Wait;
 use super::{Shared, WorldState};
@@ -18,15 +19,15 @@ use std::time::Duration;
 
 /// After how many seconds a call that waits says so.
 const VARIABLE: &str = "GAPLESS_STUCK";
-/// What holds if it is not set.
+/// What holds if `GAPLESS_STUCK` is not set.
 const AFTER: Duration = Duration::from_secs(10);
 
-/// After so long a thread that sleeps notes what it is in.
+/// After how long a thread that sleeps notes which call it is in.
 const NOTED: Duration = Duration::from_millis(50);
-/// After so long it asks, or sooner if it is to speak sooner.
+/// After how long a thread that sleeps asks its peer, or sooner if it is to speak sooner.
 const ASKS: Duration = Duration::from_secs(1);
 
-/// So many lines of a process go to standard error, where nobody listens to the log.
+/// How many lines of a process go to standard error, where nobody listens to the log.
 const LINES_MAX: u32 = 8;
 
 /// When this process speaks of calls that wait.
@@ -89,12 +90,12 @@ fn after(text: &str) -> Result<Option<Duration>, WireupError> {
     seconds(VARIABLE, text).map(|after| Some(after).filter(|after| !after.is_zero()))
 }
 
-/// How long a call has waited, and what came of that.
+/// How long a call has waited, and whom it has told of that.
 #[derive(Debug, Default)]
 pub(super) struct WaitHistory {
     /// When it slept for the first time.
     since: Option<u64>,
-    /// Where it is noted.
+    /// The note of the call, once there is one.
     pub(super) waiter: Option<WaiterId>,
     said: bool,
     /// Whether the launcher was told.
@@ -169,7 +170,8 @@ impl Shared {
     }
 }
 
-/// What a thread waits in: a caller says `what`; if it waits for the end of a request, that says more.
+/// Which call a thread waits in: its caller says `what`; the request that the thread waits `until` the end of says
+/// more.
 fn describe(state: &WorldState, what: &Doing, until: Option<RequestId>) -> Doing {
     let awaited = until.and_then(|id| state.collectives.doing(id).or_else(|| state.pml.awaits(id)));
     let doing = match (what.call, awaited) {

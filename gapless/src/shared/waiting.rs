@@ -24,7 +24,7 @@ const LOOKS_PER_TURN: u32 = 32;
 /// system interrupts while it has the lock holds up all threads.
 const SHARED_TURN: (u32, u32) = (8, 32);
 
-/// One in so many quick checks is a full poll in any case.
+/// One of this many quick checks is a full poll in any case.
 const LOOKS_PER_POLL: u32 = 8;
 
 /// How long a follower sleeps at a time, at most. In tests of this crate a lost wake-up is a hang.
@@ -98,7 +98,7 @@ pub(super) struct Wait<'w> {
     waiter: Waiter,
     /// Turns in a row after which the leader yielded.
     yields: u32,
-    /// Where it sleeps as a follower; made when it first does.
+    /// Where the thread sleeps as a follower; made when it first follows.
     parker: Option<Arc<Parker>>,
     /// Says which call it is; asked only of waits that take long.
     pub(super) what: &'w dyn Fn() -> Doing,

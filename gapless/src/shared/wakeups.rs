@@ -54,7 +54,7 @@ impl AsRawFd for Wakeup {
 /// The wake-ups of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Wakeups {
-    /// Readable when those who sleep on it should check again.
+    /// Readable when threads that sleep on it should check again.
     pub(crate) alarm: Wakeup,
     /// Signalled for the progress thread.
     pub(crate) nudge: Wakeup,
@@ -115,7 +115,8 @@ mod tests {
                 let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
                 let before = number.load(Ordering::Relaxed);
                 let polled = rustix::event::poll(&mut fds, Some(&second)).unwrap();
-                // Nothing may have come in a second, on a busy machine. What had come by the middle of it was signalled.
+                // Nothing may have come in a second, on a busy machine. What had come by the middle of it was
+                // signalled.
                 if polled == 0 && number.load(Ordering::Relaxed) != before {
                     let polled = rustix::event::poll(&mut fds, Some(&second)).unwrap();
                     assert_eq!(polled, 1, "a number came, and nobody signalled it");

@@ -31,7 +31,7 @@ pub(crate) struct Core {
     pub(crate) me: u32,
     pub(crate) config: Config,
     pub(crate) engines: Engines,
-    /// Which of them serves ordinary memory.
+    /// Which of `engines` serves ordinary memory.
     pub(crate) host: Option<usize>,
     pub(crate) matching: Matching,
     pub(crate) links: Links,

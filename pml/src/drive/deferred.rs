@@ -11,9 +11,9 @@
 //!   | <----------------- FIN(refused) - |
 //! ```
 //!
-//! Short messages are offered, too. An eager message's data would have to leave in order, and later messages would
-//! wait for work that may wait for them. For the same reason engines are told nothing before the work has ended:
-//! their streams serve all messages.
+//! Short messages are offered, too. An eager message's data would have to leave in order, and later messages would wait
+//! for work that may itself wait for later messages. For the same reason engines are told nothing before the work has
+//! ended: their streams serve all messages.
 //!
 //! The cost of a note on an unmatched message is in proportion to the messages that wait at the receiver.
 
@@ -32,7 +32,7 @@ use gapless_bml::Bml;
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Completion;
 
-/// Those of them that have not ended.
+/// The completions of `after` that have not ended.
 fn outstanding(after: &[Completion]) -> Result<Vec<Completion>, EngineError> {
     let mut left = Vec::new();
     for completion in after {

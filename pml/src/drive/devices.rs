@@ -88,7 +88,8 @@ impl Core {
         })
     }
 
-    /// The same as a sender expects it: it assumes that the receiver's device is another one like its own.
+    /// What a sender expects [`staging`](Core::staging) to be: it assumes that the receiver's device is another one
+    /// like its own.
     pub(crate) fn expected_staging(
         &self,
         bml: &mut Bml,

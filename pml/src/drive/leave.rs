@@ -44,7 +44,7 @@ impl Core {
         Ok(())
     }
 
-    /// Drops messages that wait for a receive, and tells those senders that wait for an answer.
+    /// Drops messages that wait for a receive, and tells their senders that wait for an answer.
     pub(crate) fn refuse_held(
         &mut self,
         bml: &mut Bml,
@@ -55,7 +55,7 @@ impl Core {
         self.refuse_all(bml, dropped, verdict);
     }
 
-    /// Drops messages, and tells those senders that wait for an answer.
+    /// Drops these messages, and tells their senders that wait for an answer.
     pub(crate) fn refuse_all(
         &mut self,
         bml: &mut Bml,

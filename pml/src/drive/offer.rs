@@ -31,9 +31,10 @@ struct Keys {
     mapped: Option<RemoteKey>,
     registered: Option<(RdmaRail, RemoteKey)>,
     layout: Option<(u64, Arc<[u8]>)>,
-    /// Why the transport has not registered it.
+    /// Why the transport has not registered the buffer.
     refused: Option<RdmaError>,
-    /// The sender's device can pack into memory that the receiver reads: in fragments of so many bytes, so many at once.
+    /// The sender's device can pack into memory that the receiver reads: the bytes of a fragment, and how many
+    /// fragments at once.
     readable: Option<(u32, u32)>,
     /// The sender's buffer is page-locked for a device of its process.
     locked: bool,
@@ -367,8 +368,8 @@ impl Core {
     }
 }
 
-/// A buffer that spans more than so many times its bytes is not registered where that has a price: all of the span would be
-/// locked in memory, and readable by the peer, gaps included.
+/// A buffer that spans more than this many times its bytes is not registered where registering has a price: all of the
+/// span would be locked in memory, and readable by the peer, gaps included.
 const SPAN_MAX: u64 = 4;
 
 /// Whether a buffer may be registered: one that is no list of addresses, and has no long gaps.

@@ -1,10 +1,10 @@
-//! Messages that the transport puts where they go: it asks when it has the beginning of a long one
-//! ([`Handler::receive_target`](gapless_bml::Handler::receive_target)), and says when all of it is there.
+//! Messages that the transport puts where they go: the transport asks when it has the beginning of a long message
+//! ([`Handler::receive_target`](gapless_bml::Handler::receive_target)), and says when all of the message is there.
 //!
 //! An eager message has a target if its receive is known for sure: it is the next of its source, no receive has a
-//! wildcard, and the buffer has no gaps and exactly its length. Until it is there in full nobody has taken it, and its
-//! receive may be cancelled, so nothing is put there before all of it has come. A fragment of the pipeline has a target if
-//! it was asked for, and the receive's buffer consists of few runs; parts of it stay.
+//! wildcard, and the buffer has no gaps and exactly the message's length. Until the message is there in full nobody has
+//! taken it, and its receive may be cancelled, so nothing is put there before all of it has come. A fragment of the
+//! pipeline has a target if it was asked for, and the receive's buffer consists of few runs; parts of it stay.
 
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Recv, RecvStage};

@@ -180,7 +180,7 @@ impl Core {
         Ok(self.matching.claim(pattern, status).map(|message| (message, status)))
     }
 
-    /// The message behind a claim, which is over; whoever asks has room for so many bytes.
+    /// The message behind a claim, which is over; whoever asks has room for `room` bytes.
     pub(crate) fn unclaim(
         &mut self,
         message: &MessageId,

@@ -98,7 +98,7 @@ impl Core {
         self.blame(bml, id, landed);
     }
 
-    /// Polls rendezvous that asked for it; returns how many of these no longer want it.
+    /// Polls rendezvous that asked to be polled; returns how many of them no longer ask.
     pub(crate) fn poll_again(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
         for _ in 0..self.rndv.again.len().min(POLLED_MAX) {

@@ -35,11 +35,12 @@ impl Core {
     /// Starts a send, in the first of these ways that is possible:
     ///
     /// 1. A message that is not to go eagerly is [offered](Core::offer); in buffered mode a copy of it is.
-    /// 2. So is an eager one of a device's memory, if the receiver may know something better.
+    /// 2. An eager message out of a device's memory is offered, too, if the receiver may know something better.
     /// 3. An eager message in synchronous mode is [queued](Core::queue_eager), because its answer is waited for.
     /// 4. If no message waits for its turn, a long one is sent from where it lies, without a copy.
-    /// 5. Or it is packed into a slot of the transport (a strided buffer by its engine's convertor), and sent.
-    /// 6. If there is no room, it is queued, or a copy in buffered mode.
+    /// 5. Otherwise the message is packed into a slot of the transport (a strided buffer by its engine's convertor),
+    ///    and sent.
+    /// 6. If there is no room, the message is queued, or a copy in buffered mode.
     ///
     /// # Safety
     /// As [`Pml::isend_mode`](crate::Pml::isend_mode).

@@ -29,12 +29,12 @@ use zerocopy::IntoBytes;
 const LINE_WORDS: usize = 7;
 /// Words of a message that fits a few lines.
 const MEDIUM_WORDS: usize = 4 * LINE_WORDS;
-/// Words of the longest.
+/// Words of the longest message that is passed by value.
 const WORDS: usize = SHORT_BYTES / 8;
 /// Most bytes of data.
 const DATA_MAX: u64 = (SHORT_BYTES - EAGER_BYTES) as u64;
 
-/// One in so many posted receives checks whether messages have come.
+/// One of this many posted receives checks whether messages have come.
 const POSTS_PER_LOOK: u32 = 16;
 
 /// A receive that is not posted, because nothing can come between it and the next message of its source. If that
@@ -167,8 +167,8 @@ impl Core {
         }
     }
 
-    /// What to wait for instead of a posted receive; `None` if such messages are not short, or some other receive or
-    /// message may come between.
+    /// What to wait for instead of a posted receive; `None` if messages for this buffer are not short, or some other
+    /// receive or message may come between.
     #[inline]
     pub(crate) fn comes_next(
         &mut self,
@@ -274,7 +274,7 @@ impl Core {
             && self.take_with_header(from, &header, fragment)
     }
 
-    /// The same, once its header was read.
+    /// As [`take_fragment`](Core::take_fragment), once the header was read.
     #[inline(always)] // on short messages' path
     pub(crate) fn take_with_header(
         &mut self,
@@ -302,7 +302,8 @@ impl Core {
         fits.then(|| buffer.receive_target(self.region_list.one(), EAGER_BYTES)).flatten()
     }
 
-    /// Finds the receive that an eager message goes to, if no other can get it; and what that must expect.
+    /// Finds the receive that an eager message goes to, if no other can get the message; and the digest that the
+    /// receive must expect.
     #[inline(always)] // on short messages' path
     fn direct_receive(
         &self,

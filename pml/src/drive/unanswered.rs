@@ -21,9 +21,9 @@
 //! slot; the message is received as it would have been. A word at the start of every kernel would cost each mapped
 //! message one control message more.
 //!
-//! If other protocols, or nobody, answer the offers, messages to that peer are eager again for a while. So are those that
-//! come while many offers wait, or while others wait for room: in a crowd an eager message's kernels are shared, and a
-//! rendezvous of its own costs the processors more.
+//! If other protocols, or nobody, answer the offers, messages to that peer are eager again for a while. So are messages
+//! that come while many offers wait, or while others wait for room: in a crowd an eager message's kernels are shared,
+//! and a rendezvous of its own costs the processors more.
 //!
 //! If two processes both send first, both sends end as long as both processes make progress. More is not promised for
 //! device memory: a message whose sender makes no progress for those 50 µs does not leave.
@@ -85,7 +85,7 @@ impl Core {
         self.rndv.unanswered.push(id, now_ns());
     }
 
-    /// Checks which offers have waited for too long; returns how many no longer wait. They are in order of age.
+    /// Checks which offers have waited for too long; returns how many no longer wait. Offers are in order of age.
     pub(crate) fn poll_unanswered(&mut self, bml: &mut Bml) -> usize {
         let (before, now) = (self.rndv.unanswered.len(), now_ns());
         let mut at = 0;

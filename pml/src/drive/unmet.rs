@@ -26,7 +26,7 @@ impl Core {
         }
     }
 
-    /// Ends those of them that have waited for too long; how many.
+    /// Ends sends to unmet peers that have waited for too long; returns how many it has ended.
     pub(crate) fn end_unmet(&mut self) -> usize {
         let mut ended = 0;
         while let Some((id, since)) = self.links.oldest_unmet() {
