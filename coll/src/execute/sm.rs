@@ -13,11 +13,11 @@
 //! - `open` makes a segment, `subgroup` says whose it is, `context` is what a collective works with;
 //! - `task` is a call that was checked; `steps` begins steps of schedules; `buffers` describes the user's buffers, and
 //!   `act` touches memory;
-//! - short collectives: `plan` says what each rank does (pure), `short` does it, and `fast_path` the most frequent
+//! - short collectives: `short_plan` says what each rank does (pure), `short` does it, and `fast_path` the most frequent
 //!   ones;
-//! - long ones: `pieces` (pure), `long`, `slots`, and the `header` that each rank publishes first; `direct` and
+//! - long ones: `long_plan` (pure), `long`, `slots`, and the `header` that each rank publishes first; `read_in_place` and
 //!   `single_copy` read buffers where they lie;
-//! - exchanges: `routes` (pure) and `exchange`; `state_machine` has what they and long collectives have in common;
+//! - exchanges: `exchange_plan` (pure) and `exchange`; `state_machine` has what they and long collectives have in common;
 //! - `explain` says in words what a rank would do.
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
@@ -51,22 +51,22 @@
 mod act;
 mod buffers;
 mod context;
-#[allow(
-    unsafe_code,
-    reason = "asks for keys of memory that is granted, and reads and writes the key table"
-)]
-mod direct;
 mod exchange;
+mod exchange_plan;
 mod explain;
 mod fast_path;
 mod header;
 mod long;
+mod long_plan;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;
-mod pieces;
-mod plan;
-mod routes;
+#[allow(
+    unsafe_code,
+    reason = "asks for keys of memory that is granted, and reads and writes the key table"
+)]
+mod read_in_place;
 mod short;
+mod short_plan;
 #[allow(
     unsafe_code,
     reason = "has the kernel write to memory that is granted, and reads and writes the key table"
@@ -128,7 +128,7 @@ impl SegmentMemory {
     /// `None`: it is too short.
     fn new(words: Words, slots: Lease, ranks: usize) -> Option<SegmentMemory> {
         Mailboxes::new(words.all(), ranks)?;
-        let slot_bytes = pieces::slot_bytes(ranks);
+        let slot_bytes = long_plan::slot_bytes(ranks);
         let needed = SegmentMemory::bytes(ranks)?.checked_sub(SegmentMemory::first_slot(ranks)?)?;
         (slots.region().len() >= needed).then_some(SegmentMemory {
             words,
@@ -146,8 +146,8 @@ impl SegmentMemory {
 
     /// Bytes of all of it. What is not used takes no memory.
     fn bytes(ranks: usize) -> Option<u64> {
-        let slots = pieces::slot_bytes(ranks).checked_mul((ranks * pieces::SLOTS) as u64)?;
-        let keys = direct::key_table_bytes(ranks);
+        let slots = long_plan::slot_bytes(ranks).checked_mul((ranks * long_plan::SLOTS) as u64)?;
+        let keys = read_in_place::key_table_bytes(ranks);
         let words = SegmentMemory::first_slot(ranks)?.checked_add(slots)?.checked_add(keys)?;
         words.checked_next_multiple_of(4096)?.checked_add(Control::bytes(ranks))
     }
@@ -261,9 +261,9 @@ impl SharedSegment {
     /// Whether a call on a communicator of so many ranks goes by its segment, if it has one. All ranks agree.
     #[must_use]
     pub fn takes(call: &Call<'_>, ranks: usize) -> bool {
-        plan::fits(call, ranks)
-            || routes::fits(call, ranks)
-            || pieces::LongPlan::new(call, 0, ranks).is_some()
+        short_plan::fits(call, ranks)
+            || exchange_plan::fits(call, ranks)
+            || long_plan::LongPlan::new(call, 0, ranks).is_some()
     }
 
     /// As [`begin_task`](SharedSegment::begin_task), of a call. `combine` is needed if it combines elements.

@@ -22,9 +22,9 @@ use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
 use gapless_sync::mailboxes::ENTRY_BYTES;
 
 use super::buffers::{Described, Lies, UserBuffers};
-use super::pieces::{SLOTS, SlotPiece};
-use super::plan::{Content, Round, Span, Then};
-use super::routes::DIRECTORY_ENTRY_BYTES;
+use super::exchange_plan::DIRECTORY_ENTRY_BYTES;
+use super::long_plan::{SLOTS, SlotPiece};
+use super::short_plan::{Content, Round, Span, Then};
 use super::slots::LAST_BYTES;
 use super::subgroup::Subgroup;
 use super::{Memory, PrivateMemory, SegmentMemory};

@@ -5,8 +5,8 @@ use std::ops::Range;
 use gapless_engine::Typed;
 use gapless_mem::Region;
 
-use super::pieces::{LongPlan, SlotPiece};
-use super::plan::Span;
+use super::long_plan::{LongPlan, SlotPiece};
+use super::short_plan::Span;
 use crate::execute::rows::{BufferBlocks, Rows, Spot};
 use crate::schedule::{Buffer, Place};
 

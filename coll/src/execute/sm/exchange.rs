@@ -7,13 +7,13 @@
 //! collect    unpack the own cell of each sender's slot, or what lay in its entry
 //! ```
 //!
-//! Whether a sender's bytes go with its entry or through its slots is its own affair ([`super::routes`]): its entry
+//! Whether a sender's bytes go with its entry or through its slots is its own affair ([`super::exchange_plan`]): its entry
 //! says so. Each rank goes through as many fragments as it sends or gets. It waits for nobody of whom it expects
 //! nothing; its own slots are free again when their readers are further, or done. Of ranks under way, one in the
 //! earliest fragment waits for none that is later, so all get on.
 //!
 //! What a rank sends to itself goes at once, if it is plain memory. If peers can map that, or read it by the kernel,
-//! and it is long, they read it where it lies ([`super::direct`]), and there is but one fragment. The exchange ends
+//! and it is long, they read it where it lies ([`super::read_in_place`]), and there is but one fragment. The exchange ends
 //! when they have read it.
 
 mod header;
@@ -23,10 +23,10 @@ use gapless_sync::mailboxes::{Moment, Readers};
 
 use super::act::Stretch;
 use super::buffers::UserBuffers;
-use super::direct::{self, Side};
-use super::pieces::{SlotPiece, done, exposed};
-use super::plan::LONG;
-use super::routes::{self, Cell, ExchangePlan, window};
+use super::exchange_plan::{self, Cell, ExchangePlan, window};
+use super::long_plan::{SlotPiece, done, exposed};
+use super::read_in_place::{self, Side};
+use super::short_plan::LONG;
 use super::slots::{Filled, Slots};
 use super::state_machine::{Next, Progress, SmStage, StateMachine};
 use super::{AT_ONCE_MAX, SegmentMemory, SmContext, single_copy};
@@ -176,15 +176,15 @@ impl Exchange {
         let bytes: u64 = receivers().map(|rank| self.plan.out.bytes(rank)).sum();
         let is_worth = |each: u64| {
             let least = each.saturating_mul(receivers().count() as u64).max(1);
-            self.is_plain && ranks <= direct::RANKS_MAX && bytes >= least
+            self.is_plain && ranks <= read_in_place::RANKS_MAX && bytes >= least
         };
         let region = |rank: usize| {
             let (block, range) = self.plan.only_block(rank)?;
             self.buffers.block(block, range)
         };
         let mut is_mapped =
-            |rank: usize| direct::write_key(region(rank)?, (Side::Input, rank), cx, bml);
-        if is_worth(direct::BYTES_MIN) && receivers().all(|rank| is_mapped(rank).is_some()) {
+            |rank: usize| read_in_place::write_key(region(rank)?, (Side::Input, rank), cx, bml);
+        if is_worth(read_in_place::BYTES_MIN) && receivers().all(|rank| is_mapped(rank).is_some()) {
             return (true, false);
         }
         let mut by_single_copy = |rank: usize| {
@@ -202,7 +202,7 @@ impl Exchange {
     }
 
     /// The directory.
-    fn directory(&self) -> Vec<[u8; routes::DIRECTORY_ENTRY_BYTES]> {
+    fn directory(&self) -> Vec<[u8; exchange_plan::DIRECTORY_ENTRY_BYTES]> {
         let entry = |rank: usize| match self.is_direct {
             true => self.plan.direct_entry(rank),
             false => self.plan.entry(rank).write(),

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use gapless_sync::mailboxes::Readers;
 
-use super::pieces::{self, SLOTS, SlotPiece};
-use super::plan::{self, Content, Round, Span, Then};
-use super::{SharedSegment, routes};
+use super::long_plan::{self, SLOTS, SlotPiece};
+use super::short_plan::{self, Content, Round, Span, Then};
+use super::{SharedSegment, exchange_plan};
 use crate::schedule::Buffer;
 use crate::{BuildError, Call};
 
@@ -22,9 +22,9 @@ pub struct Explanation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Explained {
-    Short(plan::ShortPlan),
-    Long(pieces::LongPlan),
-    Exchange(routes::ExchangePlan),
+    Short(short_plan::ShortPlan),
+    Long(long_plan::LongPlan),
+    Exchange(exchange_plan::ExchangePlan),
 }
 
 impl SharedSegment {
@@ -39,13 +39,13 @@ impl SharedSegment {
     ) -> Result<Option<Explanation>, BuildError> {
         call.check(rank, ranks)?;
         let plan = match () {
-            () if plan::fits(call, ranks) => {
-                Some(Explained::Short(plan::ShortPlan::new(call, rank, ranks)))
+            () if short_plan::fits(call, ranks) => {
+                Some(Explained::Short(short_plan::ShortPlan::new(call, rank, ranks)))
             }
-            () if routes::fits(call, ranks) => {
-                routes::ExchangePlan::new(call, rank, ranks, true).map(Explained::Exchange)
+            () if exchange_plan::fits(call, ranks) => {
+                exchange_plan::ExchangePlan::new(call, rank, ranks, true).map(Explained::Exchange)
             }
-            () => pieces::LongPlan::new(call, rank, ranks).map(Explained::Long),
+            () => long_plan::LongPlan::new(call, rank, ranks).map(Explained::Long),
         };
         Ok(plan.map(|plan| Explanation { rank, ranks, plan }))
     }
@@ -110,7 +110,7 @@ fn length(piece: &SlotPiece) -> u64 {
 }
 
 /// What a rank puts into its slot: what only it reads stays where it is, unless it might be replaced there.
-fn fills(plan: &pieces::LongPlan, fragment: u64) -> impl Iterator<Item = SlotPiece> + '_ {
+fn fills(plan: &long_plan::LongPlan, fragment: u64) -> impl Iterator<Item = SlotPiece> + '_ {
     let pieces = plan.input(fragment, plan.own_input.is_none());
     pieces.filter(|_| plan.exposes())
 }
@@ -138,7 +138,7 @@ impl Lines<'_, '_> {
         writeln!(self.f, "{:>3}  {what}", self.next - 1)
     }
 
-    fn short(&mut self, of: &Explanation, plan: &plan::ShortPlan) -> fmt::Result {
+    fn short(&mut self, of: &Explanation, plan: &short_plan::ShortPlan) -> fmt::Result {
         let rounds: Vec<_> = plan.rounds.iter().flatten().collect();
         let count = if rounds.len() == 1 { "one round" } else { "two rounds" };
         writeln!(
@@ -188,7 +188,7 @@ impl Lines<'_, '_> {
         }
     }
 
-    fn long(&mut self, of: &Explanation, plan: &pieces::LongPlan) -> fmt::Result {
+    fn long(&mut self, of: &Explanation, plan: &long_plan::LongPlan) -> fmt::Result {
         let (slot, fragments) = (plan.slot(), plan.fragments);
         let count = if fragments == 1 {
             "one fragment".to_owned()
@@ -218,7 +218,7 @@ impl Lines<'_, '_> {
         )
     }
 
-    fn exchange(&mut self, of: &Explanation, plan: &routes::ExchangePlan) -> fmt::Result {
+    fn exchange(&mut self, of: &Explanation, plan: &exchange_plan::ExchangePlan) -> fmt::Result {
         let fragments = match plan.sends {
             0 | 1 => String::new(),
             more => format!(", {more} fragments"),
@@ -246,7 +246,7 @@ impl Lines<'_, '_> {
     fn fragment(
         &mut self,
         of: &Explanation,
-        plan: &pieces::LongPlan,
+        plan: &long_plan::LongPlan,
         fragment: u64,
     ) -> fmt::Result {
         for piece in fills(plan, fragment) {

@@ -18,11 +18,11 @@ use gapless_sync::mailboxes::{Flag, Mailbox, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
 use super::long::{Long, Tried};
-use super::plan::{self, Round, ShortPlan, Span, Then};
 use super::short::ShortStage;
+use super::short_plan::{self, Round, ShortPlan, Span, Then};
 use super::subgroup::Subgroup;
 use super::task::TaskPlan;
-use super::{PrivateMemory, SharedSegment, act, pieces, routes};
+use super::{PrivateMemory, SharedSegment, act, exchange_plan, long_plan};
 use crate::build::rows as rows_of;
 use crate::execute::act::Tools;
 use crate::execute::rows::Combine;
@@ -69,14 +69,14 @@ impl Known {
             return None;
         }
         let fold = combine.as_ref().and_then(Combine::fold);
-        let (way, is_tried) = if plan::fits(call, ranks) {
+        let (way, is_tried) = if short_plan::fits(call, ranks) {
             let plan = ShortPlan::new(call, rank, ranks);
             let alike = plan.rounds.iter().flatten().all(|round| round.entries.are_alike());
             (TaskPlan::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
-        } else if routes::fits(call, ranks) {
+        } else if exchange_plan::fits(call, ranks) {
             return None;
         } else {
-            let plan = pieces::LongPlan::new(call, rank, ranks)?;
+            let plan = long_plan::LongPlan::new(call, rank, ranks)?;
             let folds = call.reduction().is_none() || fold.is_some();
             let is_tried =
                 folds && !plan.is_scan() && !plan.may_lengthen() && plan.volume() <= VOLUME_MAX;
@@ -190,7 +190,7 @@ impl SharedSegment {
     fn attempt_long(
         &mut self,
         number: u64,
-        (plan, known): (&pieces::LongPlan, &Known),
+        (plan, known): (&long_plan::LongPlan, &Known),
         (send, recv): (Option<Region>, Option<Region>),
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,

@@ -3,8 +3,8 @@
 use gapless_sync::mailboxes::Flag;
 
 use super::SmContext;
-use super::pieces::{LongPlan, SLOTS};
-use super::plan::{FAILED, LONG};
+use super::long_plan::{LongPlan, SLOTS};
+use super::short_plan::{FAILED, LONG};
 use crate::Operation;
 use crate::execute::error::{CollError, NOTICE_BYTES};
 

@@ -8,13 +8,13 @@
 //! collect    unpack slices 0, 1     unpack slices 0, 1    what this rank gets, from whose slot it lies in
 //! ```
 //!
-//! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::pieces`]). A
+//! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::long_plan`]). A
 //! rank reports each step that others wait for ([`Moment`]). In the place of the first report it publishes an entry of
 //! what it calls: others need one cache line to know both. What only a rank itself reads stays in its buffer, if that
 //! is plain memory.
 //!
 //! Who has a buffer in memory that peers can map, or read by the kernel, fills no slot: others read it there
-//! ([`super::direct`]). What need not be combined is read all at once then.
+//! ([`super::read_in_place`]). What need not be combined is read all at once then.
 //!
 //! A slot is filled again when all that read it have reported a later step, or are known to be done with the
 //! collective.
@@ -29,10 +29,10 @@ use gapless_mem::Region;
 use gapless_sync::mailboxes::{Moment, Readers};
 
 use super::act::Stretch;
-use super::direct::{self, Both, Direct};
 use super::header::{agree, header};
-use super::pieces::{LongPlan, combined, done, exposed};
-use super::plan::{LONG, RANKS_MAX};
+use super::long_plan::{LongPlan, combined, done, exposed};
+use super::read_in_place::{self, Both, Direct};
+use super::short_plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
 use super::state_machine::{InProgress, Next, Progress, SmStage, StateMachine};
 use super::{AT_ONCE_MAX, SegmentMemory, SmContext};
@@ -243,8 +243,12 @@ impl<T: Terms> Long<T> {
             return None;
         }
         let input = self.plain.filter(|_| self.plan().exposes());
-        let offered =
-            direct::offer(self.plan(), (input, self.terms.buffers().recv), cx, tools.pml.bml_mut());
+        let offered = read_in_place::offer(
+            self.plan(),
+            (input, self.terms.buffers().recv),
+            cx,
+            tools.pml.bml_mut(),
+        );
         (self.flags, self.own) = (offered.flags(), offered.own);
         Some(SmStage::Waiting)
     }
@@ -580,7 +584,7 @@ impl<T: Terms> Long<T> {
         let header = agree(self.plan(), rank, flag, cx)?;
         if header.flags != 0 {
             let named = (rank, header.flags);
-            let direct = direct::accept(self.plan(), named, cx, tools.pml.bml_mut())?;
+            let direct = read_in_place::accept(self.plan(), named, cx, tools.pml.bml_mut())?;
             self.theirs.resize_with(self.ranks, || None);
             self.theirs[rank] = Some(direct);
         }

@@ -28,7 +28,7 @@ use gapless_pml::Pml;
 use gapless_sync::mailboxes::Mailbox;
 use gapless_sync::{Fences, membarrier};
 
-use super::plan::{LEADER, RANKS_MAX};
+use super::short_plan::{LEADER, RANKS_MAX};
 use super::subgroup::Subgroup;
 use super::{PrivateMemory, SegmentMemory, SharedSegment};
 use crate::execute::memory::Memory;

@@ -16,7 +16,7 @@ use super::SmContext;
 use super::buffers::UserBuffers;
 use super::fast_path::Halfway;
 use super::header::read_header;
-use super::plan::{FAILED, LONG, Round, ShortPlan, Then};
+use super::short_plan::{FAILED, LONG, Round, ShortPlan, Then};
 use super::state_machine::InProgress;
 use crate::Operation;
 use crate::execute::act::{Tools, Work};

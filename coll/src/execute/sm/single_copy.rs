@@ -11,8 +11,8 @@ use gapless_mem::Region;
 use gapless_pml::{Pml, PmlError};
 
 use super::buffers::{Described, Lies, UserBuffers};
-use super::direct::{self, Side};
-use super::pieces::SlotPiece;
+use super::long_plan::SlotPiece;
+use super::read_in_place::{self, Side};
 use super::state_machine::Progress;
 use super::{AT_ONCE_MAX, Memory, SmContext};
 use crate::execute::act::{Tools, Work};
@@ -32,7 +32,7 @@ pub(super) fn least(sources: usize) -> u64 {
 /// Tells others that this rank can read their memory by the kernel, as far as it has not told them.
 pub(super) fn tell_what_is_seen(cx: &mut SmContext<'_>, bml: &mut Bml) {
     let (me, ranks) = (cx.rank(), cx.shared.ranks);
-    if ranks > direct::RANKS_MAX {
+    if ranks > read_in_place::RANKS_MAX {
         return;
     }
     for rank in (0..ranks).filter(|rank| *rank != me) {
@@ -45,8 +45,9 @@ pub(super) fn tell_what_is_seen(cx: &mut SmContext<'_>, bml: &mut Bml) {
             .and_then(|process| bml.rdma(Rank(process)))
             .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
         if sees && let Some(record) = cx.shared.key_record(me, Side::Input, rank) {
-            // SAFETY: as in `direct::store_key`; it is never anything else afterwards.
-            let written = unsafe { gapless_mem::write(&record, direct::KEY_BYTES as u64, &[1]) };
+            // SAFETY: as in `read_in_place::store_key`; it is never anything else afterwards.
+            let written =
+                unsafe { gapless_mem::write(&record, read_in_place::KEY_BYTES as u64, &[1]) };
             if written.is_ok() {
                 *cx.seen |= bit;
             }
@@ -58,9 +59,10 @@ pub(super) fn tell_what_is_seen(cx: &mut SmContext<'_>, bml: &mut Bml) {
 pub(super) fn is_seen(reader: usize, cx: &SmContext<'_>) -> bool {
     let mut told = [0];
     let record = cx.shared.key_record(reader, Side::Input, cx.rank());
-    // SAFETY: as in `direct::load_key`; the byte is 0 until the rank has told.
-    let read = record
-        .map(|record| unsafe { gapless_mem::read(&record, direct::KEY_BYTES as u64, &mut told) });
+    // SAFETY: as in `read_in_place::load_key`; the byte is 0 until the rank has told.
+    let read = record.map(|record| unsafe {
+        gapless_mem::read(&record, read_in_place::KEY_BYTES as u64, &mut told)
+    });
     read.is_some_and(|read| read.is_ok()) && told == [1]
 }
 
@@ -73,7 +75,7 @@ pub(super) fn write_key(
 ) -> Option<()> {
     let (peer, rdma) = bml.rdma(Rank(cx.subgroup.process(reader)?))?;
     let key = rdma.single_copy_key(peer, region)?;
-    direct::store_key(&key, (Side::Input, reader), cx)
+    read_in_place::store_key(&key, (Side::Input, reader), cx)
 }
 
 /// Most bytes that are read by the kernel at a time, if they go to several places.

@@ -4,7 +4,7 @@ use gapless_pml::Pml;
 use gapless_sync::mailboxes::{Mailbox, Moment, Readers};
 
 use super::SmContext;
-use super::pieces::SLOTS;
+use super::long_plan::SLOTS;
 use crate::execute::error::CollError;
 
 /// Bytes at a slot's end in which a rank says what it has to say with a fragment, if no bytes of that lie there.

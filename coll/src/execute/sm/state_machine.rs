@@ -9,8 +9,8 @@ use std::sync::atomic::{Ordering, fence};
 use gapless_sync::mailboxes::{Awaited, Moment, Readers};
 
 use super::header::notice;
-use super::pieces::exposed;
-use super::plan::FAILED;
+use super::long_plan::exposed;
+use super::short_plan::FAILED;
 use super::slots::slot;
 use super::{Memory, SmContext};
 use crate::execute::act::{Tools, Work};

@@ -1,7 +1,7 @@
 //! A collective through shared memory as one rank describes it: checked, planned, and ready to begin.
 
 use super::fast_path::Known;
-use super::{buffers, pieces, plan, routes};
+use super::{buffers, exchange_plan, long_plan, short_plan};
 use crate::build::rows as rows_of;
 use crate::execute::error::CollError;
 use crate::execute::rows::{BufferBlocks, Combine, Rows};
@@ -22,10 +22,10 @@ pub struct Task {
 /// How it goes.
 #[derive(Clone, Debug)]
 pub(super) enum TaskPlan {
-    Short(plan::ShortPlan),
-    Long(pieces::LongPlan),
+    Short(short_plan::ShortPlan),
+    Long(long_plan::LongPlan),
     /// And whether what is sent is plain memory.
-    Exchange(routes::ExchangePlan, bool),
+    Exchange(exchange_plan::ExchangePlan, bool),
 }
 
 impl TaskPlan {
@@ -35,14 +35,14 @@ impl TaskPlan {
         rows: &Rows,
     ) -> Result<TaskPlan, CollError> {
         let refused = || CollError::NotShared { operation: call.operation() };
-        Ok(if plan::fits(call, ranks) {
-            TaskPlan::Short(plan::ShortPlan::new(call, rank, ranks))
-        } else if routes::fits(call, ranks) {
+        Ok(if short_plan::fits(call, ranks) {
+            TaskPlan::Short(short_plan::ShortPlan::new(call, rank, ranks))
+        } else if exchange_plan::fits(call, ranks) {
             let is_plain = buffers::sends_plain(rows);
-            let plan = routes::ExchangePlan::new(call, rank, ranks, is_plain);
+            let plan = exchange_plan::ExchangePlan::new(call, rank, ranks, is_plain);
             TaskPlan::Exchange(plan.ok_or_else(refused)?, is_plain)
         } else {
-            TaskPlan::Long(pieces::LongPlan::new(call, rank, ranks).ok_or_else(refused)?)
+            TaskPlan::Long(long_plan::LongPlan::new(call, rank, ranks).ok_or_else(refused)?)
         })
     }
 

@@ -103,7 +103,7 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                         let word_now = match random(5) {
                             0 => random(u64::MAX),
                             1 => (now + random(2)) << 16 | random(1 << 16),
-                            2 => now << 16 | u64::from(plan::LONG) << 11 | 16,
+                            2 => now << 16 | u64::from(short_plan::LONG) << 11 | 16,
                             _ => now << 16 | u64::from(call.operation().code()) << 11 | len,
                         };
                         word.store(word_now, Ordering::Relaxed);

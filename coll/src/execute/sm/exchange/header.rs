@@ -4,10 +4,10 @@ use super::{Exchange, Lies, SmContext, Tools};
 use crate::Operation;
 use crate::execute::error::CollError;
 use crate::execute::sm::PrivateMemory;
-use crate::execute::sm::direct::{self, Side};
+use crate::execute::sm::exchange_plan::{self, DirectoryEntry, HEAD_BYTES};
 use crate::execute::sm::header::notice;
-use crate::execute::sm::plan::{FAILED, LONG};
-use crate::execute::sm::routes::{self, DirectoryEntry, HEAD_BYTES};
+use crate::execute::sm::read_in_place::{self, Side};
+use crate::execute::sm::short_plan::{FAILED, LONG};
 use crate::execute::sm::slots::slot;
 
 /// What an entry's flags say: the bytes go with it.
@@ -71,27 +71,27 @@ impl Exchange {
             false => Err(CollError::Length { rank: source, sent, expected }),
         };
         if flags & INLINE != 0 {
-            let entries = routes::ends_at(me);
+            let entries = exchange_plan::ends_at(me);
             let mut ends = [0; 4];
             let ends = &mut ends[..entries.len()];
             cx.mailbox.read(&cx.mailboxes, rank, entries.start, ends);
-            let range = routes::ends_read(ends, ranks).ok_or_else(spoilt)?;
+            let range = exchange_plan::ends_read(ends, ranks).ok_or_else(spoilt)?;
             fits(range.len() as u64)?;
             let into = cx.area.kept(rank, range.len());
-            cx.mailbox.read(&cx.mailboxes, rank, routes::data_at(ranks) + range.start, into);
+            cx.mailbox.read(&cx.mailboxes, rank, exchange_plan::data_at(ranks) + range.start, into);
             return self.in_place(rank, expected, cx).map(|()| Lies::Inline);
         }
         let first = slot(usize::from(first), 0);
         let entry = cx.shared.read_directory_entry((rank, first), me).map_err(|_| spoilt())?;
         if flags & (DIRECT | SINGLE_COPY) != 0 {
-            let [sent, _] = routes::numbers(entry);
+            let [sent, _] = exchange_plan::numbers(entry);
             fits(sent)?;
             self.in_place(rank, expected, cx)?;
             if flags & SINGLE_COPY != 0 {
-                let key = direct::single_copy_key_of(rank, cx)?;
+                let key = read_in_place::single_copy_key_of(rank, cx)?;
                 return Ok(Lies::SingleCopy { key });
             }
-            let mapping = direct::map(rank, Side::Input, expected, cx, tools.pml.bml_mut())?;
+            let mapping = read_in_place::map(rank, Side::Input, expected, cx, tools.pml.bml_mut())?;
             return Ok(Lies::Direct { mapping });
         }
         let entry = DirectoryEntry::read(entry, ranks).ok_or_else(spoilt)?;

@@ -5,8 +5,8 @@ use gapless_bml::RemoteKey;
 use super::{Long, SmContext, Terms, Tools};
 use crate::execute::error::CollError;
 use crate::execute::sm::SegmentMemory;
-use crate::execute::sm::direct::Direct;
-use crate::execute::sm::pieces::SlotPiece;
+use crate::execute::sm::long_plan::SlotPiece;
+use crate::execute::sm::read_in_place::Direct;
 use crate::execute::sm::state_machine::StateMachine;
 
 impl<T: Terms> Long<T> {

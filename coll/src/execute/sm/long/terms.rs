@@ -3,7 +3,7 @@
 
 use crate::execute::rows::{Combine, Rows};
 use crate::execute::sm::buffers::{Described, UserBuffers};
-use crate::execute::sm::pieces::LongPlan;
+use crate::execute::sm::long_plan::LongPlan;
 
 pub(in crate::execute::sm) trait Terms {
     /// Whether any [may lengthen](LongPlan::may_lengthen).

@@ -7,7 +7,7 @@
 use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
 use gapless_mem::{Lease, Region};
 
-use super::pieces::LongPlan;
+use super::long_plan::LongPlan;
 use super::slots::among;
 use super::{SegmentMemory, SmContext, single_copy};
 use crate::execute::error::CollError;
@@ -69,7 +69,7 @@ impl SegmentMemory {
         let sides = 2 * rank + usize::from(side == Side::Output);
         let at = (sides * self.ranks + reader) * KEY_RECORD_BYTES;
         let behind = self.slots.region();
-        let first = self.slot_bytes.checked_mul((self.ranks * super::pieces::SLOTS) as u64)?;
+        let first = self.slot_bytes.checked_mul((self.ranks * super::long_plan::SLOTS) as u64)?;
         behind.sub(first.checked_add(at as u64)?, KEY_RECORD_BYTES as u64).ok()
     }
 }

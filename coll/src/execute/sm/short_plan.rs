@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use gapless_sync::mailboxes::{ENTRY_BYTES, KIND_MAX, Readers};
 
-use super::pieces::lcm;
+use super::long_plan::lcm;
 use crate::schedule::Buffer;
 use crate::{Call, Operation};
 

@@ -9,7 +9,7 @@ use crate::schedule::{Buffer, Row, SCRATCH_ALIGN};
 use crate::{Call, Operation};
 use gapless_bml::digest;
 
-use super::plan::RANKS_MAX;
+use super::short_plan::RANKS_MAX;
 
 /// Slots of a rank: it fills one while others still read the one before.
 pub(super) const SLOTS: usize = 2;

@@ -14,8 +14,8 @@ use crate::schedule::{Buffer, Row};
 use crate::topologies::Edge;
 use crate::{Call, Operation};
 
-use super::pieces::{SlotPiece, pieces_bytes, slot_bytes};
-use super::plan::RANKS_MAX;
+use super::long_plan::{SlotPiece, pieces_bytes, slot_bytes};
+use super::short_plan::RANKS_MAX;
 
 /// Bytes that an entry begins with: the operation, which slot comes first, whether data follows, and the root.
 pub(super) const HEAD_BYTES: usize = 8;
