@@ -13,11 +13,12 @@
 //! - `open` makes a segment, `subgroup` says whose it is, `context` is what a collective works with;
 //! - `task` is a call that was checked; `steps` begins steps of schedules; `buffers` describes the user's buffers, and
 //!   `act` touches memory;
-//! - short collectives: `short_plan` says what each rank does (pure), `short` does it, and `fast_path` the most frequent
-//!   ones;
-//! - long ones: `long_plan` (pure), `long`, `slots`, and the `header` that each rank publishes first; `read_in_place` and
-//!   `single_copy` read buffers where they lie;
-//! - exchanges: `exchange_plan` (pure) and `exchange`; `state_machine` has what they and long collectives have in common;
+//! - short collectives: `short_plan` says what each rank does (pure), `short` does it, and `fast_path` the most
+//!   frequent ones;
+//! - long ones: `long_plan` (pure), `long`, `slots`, and the `header` that each rank publishes first; `read_in_place`
+//!   and `single_copy` read buffers where they lie;
+//! - exchanges: `exchange_plan` (pure) and `exchange`; `state_machine` has what they and long collectives have in
+//!   common;
 //! - `explain` says in words what a rank would do.
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same

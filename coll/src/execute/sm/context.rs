@@ -72,9 +72,9 @@ impl SmContext<'_> {
         Err(loss.unwrap_or_else(went_on))
     }
 
-    /// Why what was read of these ranks until now is not to be used, if one of them has stopped waiting for this rank:
-    /// it takes this one for lost.
-    pub(super) fn overwritten(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
+    /// If one of these ranks no longer waits for this rank's reads: the error. What was read of it must not be used.
+    /// Such a rank takes this one for lost.
+    pub(super) fn excused_by(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
         let rank = self.mailbox.was_excused(&self.mailboxes, read)?;
         Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
     }

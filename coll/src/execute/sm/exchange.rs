@@ -7,14 +7,14 @@
 //! collect    unpack the own cell of each sender's slot, or what lay in its entry
 //! ```
 //!
-//! Whether a sender's bytes go with its entry or through its slots is its own affair ([`super::exchange_plan`]): its entry
-//! says so. Each rank goes through as many fragments as it sends or gets. It waits for nobody of whom it expects
+//! Whether a sender's bytes go with its entry or through its slots is its own affair ([`super::exchange_plan`]): its
+//! entry says so. Each rank goes through as many fragments as it sends or gets. It waits for nobody of whom it expects
 //! nothing; its own slots are free again when their readers are further, or done. Of ranks under way, one in the
 //! earliest fragment waits for none that is later, so all get on.
 //!
 //! What a rank sends to itself goes at once, if it is plain memory. If peers can map that, or read it by the kernel,
-//! and it is long, they read it where it lies ([`super::read_in_place`]), and there is but one fragment. The exchange ends
-//! when they have read it.
+//! and it is long, they read it where it lies ([`super::read_in_place`]), and there is but one fragment. The exchange
+//! ends when they have read it.
 
 mod header;
 
@@ -96,7 +96,7 @@ impl StateMachine for Exchange {
         }
     }
 
-    fn is_user(&self, rank: usize) -> bool {
+    fn is_reader(&self, rank: usize) -> bool {
         self.is_direct && self.plan.is_receiver(rank)
     }
 
@@ -362,7 +362,7 @@ impl Exchange {
                         Ok(true) => {}
                         Ok(false) => return Ok(None),
                         Err(unread) => {
-                            return Err(cx.unread(rank, unread, self.torn(cx), tools.pml));
+                            return Err(cx.unread(rank, unread, self.invalid_reads(cx), tools.pml));
                         }
                     }
                     read_at_once += expected;
@@ -394,6 +394,6 @@ impl Exchange {
             return SmStage::Waiting;
         }
         self.progress.end(cx, tools);
-        SmStage::Revoking
+        SmStage::AwaitingReaders
     }
 }

@@ -121,7 +121,7 @@ fn part(
 impl SharedSegment {
     /// Does a collective if that takes no longer than a few looks; whether it has ended. If not, the caller goes on
     /// with [its task](Known::task) by [`begin_task`](SharedSegment::begin_task), with the same number and memory.
-    /// `look`: whether to look once more.
+    /// `may_spin`: whether the caller may poll once more.
     ///
     /// `known` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of its
     /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot
@@ -137,7 +137,7 @@ impl SharedSegment {
         known: &Known,
         buffers: (Option<Region>, Option<Region>),
         pml: &mut Pml,
-        mut look: impl FnMut() -> bool,
+        mut may_spin: impl FnMut() -> bool,
     ) -> bool {
         if !known.is_tried || known.of != (self.subgroup.local_rank(), self.shared.ranks) {
             return false;
@@ -146,7 +146,7 @@ impl SharedSegment {
         let plan = match &known.way {
             TaskPlan::Short(plan) => plan,
             TaskPlan::Long(plan) => {
-                return self.attempt_long(number, (plan, known), buffers, pml, look);
+                return self.attempt_long(number, (plan, known), buffers, pml, may_spin);
             }
             TaskPlan::Exchange(..) => return false,
         };
@@ -169,9 +169,9 @@ impl SharedSegment {
         let began = at.mailbox.round();
         let stopped = match &plan.rounds {
             // SAFETY: the caller's promise.
-            [Some(only), None] => unsafe { at.only_round(only, input, output, &mut look) },
+            [Some(only), None] => unsafe { at.only_round(only, input, output, &mut may_spin) },
             // SAFETY: the caller's promise.
-            rounds => unsafe { at.rounds(rounds, input, output, &mut look) },
+            rounds => unsafe { at.rounds(rounds, input, output, &mut may_spin) },
         };
         if let Err((rounds, stage)) = stopped {
             *halfway = Some(Halfway { began, rounds, stage });
@@ -193,7 +193,7 @@ impl SharedSegment {
         (plan, known): (&long_plan::LongPlan, &Known),
         (send, recv): (Option<Region>, Option<Region>),
         pml: &mut Pml,
-        mut look: impl FnMut() -> bool,
+        mut may_spin: impl FnMut() -> bool,
     ) -> bool {
         let has = |region: Option<Region>, bytes: u64| {
             bytes == 0 || region.is_some_and(|it| it.len() >= bytes && it.as_ptr().is_some())
@@ -209,7 +209,7 @@ impl SharedSegment {
         let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, segment: None };
         let (_, mut cx) = self.parts();
         cx.only_looks = true;
-        let is_over = long.attempt(&mut cx, &mut tools, &mut look);
+        let is_over = long.attempt(&mut cx, &mut tools, &mut may_spin);
         if !is_over {
             self.tried = Some((number, Box::new(long.halt())));
         } else if long.is_bare() {
@@ -244,7 +244,7 @@ impl At<'_> {
 
     /// Waits for the entries of a round.
     #[inline]
-    fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
+    fn all_there(&mut self, round: &Round, may_spin: &mut impl FnMut() -> bool) -> bool {
         let len = round.entry_bytes(self.subgroup.local_rank());
         let flag = Flag { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
         let part = round.part(self.subgroup.local_rank());
@@ -253,7 +253,7 @@ impl At<'_> {
             match self.mailbox.all_like(&self.mailboxes, round.sources.clone(), flag, ahead.clone())
             {
                 Some(like) => return like,
-                None if look() => {}
+                None if may_spin() => {}
                 None => return false,
             }
         }
@@ -272,7 +272,7 @@ impl At<'_> {
         round: &Round,
         input: Option<Region>,
         output: Option<Region>,
-        look: &mut impl FnMut() -> bool,
+        may_spin: &mut impl FnMut() -> bool,
     ) -> Result<(), Stopped> {
         if let Some((_, readers)) = round.publish {
             // SAFETY: the caller's promise; the bytes are not used below.
@@ -280,7 +280,7 @@ impl At<'_> {
             self.mailbox.publish(&self.mailboxes, self.kind, bytes, readers);
             self.wake(readers);
         }
-        if !self.all_there(round, look) {
+        if !self.all_there(round, may_spin) {
             // Whoever goes on finds it there.
             // SAFETY: the caller's promise.
             let kept = input.is_none_or(|input| unsafe { self.area.fill(&input) }.is_ok());
@@ -394,7 +394,7 @@ impl At<'_> {
         rounds: &[Option<Round>],
         input: Option<Region>,
         output: Option<Region>,
-        look: &mut impl FnMut() -> bool,
+        may_spin: &mut impl FnMut() -> bool,
     ) -> Result<(), Stopped> {
         // SAFETY: the caller's promise.
         if input.is_some_and(|input| unsafe { self.area.fill(&input) }.is_err()) {
@@ -415,7 +415,7 @@ impl At<'_> {
                 );
                 self.wake(readers);
             }
-            if !self.all_there(round, look) {
+            if !self.all_there(round, may_spin) {
                 return Err((number, ShortStage::Reading));
             }
             for source in sources.clone() {

@@ -8,10 +8,10 @@
 //! collect    unpack slices 0, 1     unpack slices 0, 1    what this rank gets, from whose slot it lies in
 //! ```
 //!
-//! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::long_plan`]). A
-//! rank reports each step that others wait for ([`Moment`]). In the place of the first report it publishes an entry of
-//! what it calls: others need one cache line to know both. What only a rank itself reads stays in its buffer, if that
-//! is plain memory.
+//! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::long_plan`]).
+//! A rank reports each step that others wait for ([`Moment`]). In the place of the first report it publishes an entry
+//! of what it calls: others need one cache line to know both. What only a rank itself reads stays in its buffer, if
+//! that is plain memory.
 //!
 //! Who has a buffer in memory that peers can map, or read by the kernel, fills no slot: others read it there
 //! ([`super::read_in_place`]). What need not be combined is read all at once then.
@@ -97,7 +97,7 @@ impl<T: Terms> StateMachine for Long<T> {
         }
     }
 
-    fn is_user(&self, rank: usize) -> bool {
+    fn is_reader(&self, rank: usize) -> bool {
         !self.own.is_empty() && among(self.plan().readers(), self.ranks).contains(&rank)
     }
 
@@ -196,13 +196,14 @@ impl<T: Terms> Long<T> {
         }
     }
 
-    /// Goes as far as it can while the caller looks; whether it has ended well. If not, [`Long::go_on`] comes next.
+    /// Goes as far as it can while the caller may poll; whether the collective has ended well. If not, [`Long::go_on`]
+    /// comes next. `may_spin`: whether the caller may poll once more.
     #[inline]
     pub(super) fn attempt(
         &mut self,
         cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
-        look: &mut impl FnMut() -> bool,
+        may_spin: &mut impl FnMut() -> bool,
     ) -> bool {
         let Some(stage) = self.begin(cx, tools) else { return false };
         self.progress.stage = stage;
@@ -212,7 +213,7 @@ impl<T: Terms> Long<T> {
         }
         while !self.advance(cx, tools) {
             loop {
-                if !look() {
+                if !may_spin() {
                     return false;
                 }
                 if self.look(cx) {
@@ -340,7 +341,7 @@ impl<T: Terms> Long<T> {
         if !self.progress.work.is_done() {
             return Ok(Some(SmStage::Combining));
         }
-        self.intact(cx)?;
+        self.check_reads(cx)?;
         Ok(Some(self.combined_all(cx, tools)))
     }
 
@@ -514,7 +515,7 @@ impl<T: Terms> Long<T> {
         if !self.progress.work.is_done() {
             return Ok(Some(SmStage::Unpacking));
         }
-        self.intact(cx)?;
+        self.check_reads(cx)?;
         Ok(Some(self.next_fragment(cx, tools)))
     }
 
@@ -553,7 +554,7 @@ impl<T: Terms> Long<T> {
         if self.plan().together() && self.others + 1 == self.ranks {
             cx.mailbox.all_began(self.progress.round);
         }
-        if self.own.is_empty() { SmStage::Over } else { SmStage::Revoking }
+        if self.own.is_empty() { SmStage::Over } else { SmStage::AwaitingReaders }
     }
 
     /// Whether a rank has come so far.

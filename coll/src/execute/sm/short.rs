@@ -192,7 +192,7 @@ impl Short {
             ShortStage::Reading => {
                 while self.read_next(cx, tools)? {}
                 if let Some(round) = self.round()
-                    && let Some(error) = cx.overwritten(round.sources.clone())
+                    && let Some(error) = cx.excused_by(round.sources.clone())
                 {
                     self.fail(error);
                 }

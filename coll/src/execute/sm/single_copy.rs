@@ -189,12 +189,13 @@ unsafe fn read(
 }
 
 impl SmContext<'_> {
-    /// Why memory of a rank could not be read; `torn`: why what was read of it is not to be used, if that is so.
+    /// Why memory of a rank could not be read; `invalid_reads`: why what was read of other ranks
+    /// is not to be used, if that is so.
     pub(super) fn unread(
         &self,
         rank: usize,
         unread: Unread,
-        torn: Option<CollError>,
+        invalid_reads: Option<CollError>,
         pml: &mut Pml,
     ) -> CollError {
         let (own, other) = (self.subgroup.own(), self.subgroup.rank(rank));
@@ -204,7 +205,7 @@ impl SmContext<'_> {
             Unread::Refused(error) => error,
         };
         // It may have given up, or be gone: perhaps nobody else has noticed so far.
-        if let Some(known) = torn.or_else(|| self.loss(pml, rank)) {
+        if let Some(known) = invalid_reads.or_else(|| self.loss(pml, rank)) {
             return known;
         }
         match (error, self.subgroup.process(rank)) {

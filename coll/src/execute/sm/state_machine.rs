@@ -30,7 +30,7 @@ pub(super) enum SmStage {
     Unpacking,
     Failing,
     /// Others may still read this rank's buffers.
-    Revoking,
+    AwaitingReaders,
     Over,
     /// In a call, or a call has unwound.
     Torn,
@@ -51,6 +51,7 @@ pub(super) type Next = Option<SmStage>;
 
 /// What is under way on a segment.
 pub(super) trait InProgress {
+    /// Whether a call has unwound in it.
     fn is_torn(&self) -> bool;
 
     /// Whether it waits for work of an engine, and for no rank.
@@ -91,12 +92,12 @@ pub(super) trait StateMachine {
     ) -> Result<Next, CollError>;
 
     /// Whether a rank may read this one's buffers where they lie.
-    fn is_user(&self, rank: usize) -> bool;
+    fn is_reader(&self, rank: usize) -> bool;
 
     /// Whether a rank's first entry was read, and then whether it lets others read its buffers where they lie.
     fn met(&self, rank: usize) -> Option<bool>;
 
-    /// Whether one of so many does.
+    /// Whether any of the ranks lets this one read its buffers in place.
     fn imports(&self, ranks: usize) -> bool {
         (0..ranks).any(|rank| self.met(rank) == Some(true))
     }
@@ -106,43 +107,43 @@ pub(super) trait StateMachine {
 
     /// Whether others may read this rank's buffers where they lie.
     fn exports(&self, ranks: usize) -> bool {
-        (0..ranks).any(|rank| self.is_user(rank))
+        (0..ranks).any(|rank| self.is_reader(rank))
     }
 
     /// Why what was read of other ranks is not to be used, if it is not: one of them has given up while this one read
     /// its buffers, or takes this one for lost.
-    fn torn(&self, cx: &SmContext<'_>) -> Option<CollError> {
+    fn invalid_reads(&self, cx: &SmContext<'_>) -> Option<CollError> {
         let ranks = || 0..cx.shared.ranks;
-        let torn = match self.imports(cx.shared.ranks) {
+        let gave_up = match self.imports(cx.shared.ranks) {
             true => {
                 let read = ranks().filter(|rank| self.met(*rank) == Some(true));
-                self.progress().torn(read, cx)
+                self.progress().invalid_reads(read, cx)
             }
             false => None,
         };
-        torn.or_else(|| cx.overwritten(ranks().filter(|rank| self.met(*rank).is_some())))
+        gave_up.or_else(|| cx.excused_by(ranks().filter(|rank| self.met(*rank).is_some())))
     }
 
-    /// What was read is to be used.
+    /// Checks that what was read of other ranks is valid, and restarts the stage's counter.
     #[inline]
-    fn intact(&mut self, cx: &SmContext<'_>) -> Result<(), CollError> {
+    fn check_reads(&mut self, cx: &SmContext<'_>) -> Result<(), CollError> {
         self.progress_mut().at = 0;
         let ranks = cx.shared.ranks;
         if !self.imports(ranks) && cx.mailbox.was_excused(&cx.mailboxes, 0..ranks).is_none() {
             return Ok(());
         }
-        self.torn(cx).map_or(Ok(()), Err)
+        self.invalid_reads(cx).map_or(Ok(()), Err)
     }
 
-    /// The first rank that may still read this one's buffers.
-    fn user(&self, cx: &mut SmContext<'_>) -> Option<usize> {
-        let users = (0..cx.shared.ranks).filter(|rank| self.is_user(*rank));
-        self.progress().user(users, cx)
+    /// The first rank that may still read this rank's buffers.
+    fn pending_reader(&self, cx: &mut SmContext<'_>) -> Option<usize> {
+        let readers = (0..cx.shared.ranks).filter(|rank| self.is_reader(*rank));
+        self.progress().pending_reader(readers, cx)
     }
 
-    /// Whether none reads them any more: who is lost is not waited for.
-    fn revoke(&self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
-        while let Some(rank) = self.user(cx) {
+    /// Whether no rank reads this rank's buffers any more. Lost ranks are excused.
+    fn readers_done(&self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
+        while let Some(rank) = self.pending_reader(cx) {
             if cx.loss(tools.pml, rank).is_none() {
                 return false;
             }
@@ -166,14 +167,14 @@ pub(super) trait StateMachine {
                     let failed = |error| CollError::Engine { rank: cx.subgroup.own(), error };
                     result.map_err(failed)?;
                 }
-                self.intact(cx)?;
+                self.check_reads(cx)?;
                 self.step(stage, cx, tools)
             }
             SmStage::Failing => {
                 let told = self.progress_mut().tell(cx, tools);
-                Ok(told.then_some(SmStage::Revoking))
+                Ok(told.then_some(SmStage::AwaitingReaders))
             }
-            SmStage::Revoking => Ok(self.revoke(cx, tools).then_some(SmStage::Over)),
+            SmStage::AwaitingReaders => Ok(self.readers_done(cx, tools).then_some(SmStage::Over)),
             SmStage::Over => Ok(Some(SmStage::Over)),
             SmStage::Torn => Ok(None),
             _ => self.step(stage, cx, tools),
@@ -229,7 +230,7 @@ impl<S: StateMachine> InProgress for S {
         match progress.stage {
             SmStage::Fresh | SmStage::Failing => false,
             SmStage::Waiting => cx.slot_reader(progress.slot(progress.first)).is_none(),
-            SmStage::Revoking => self.user(cx).is_none(),
+            SmStage::AwaitingReaders => self.pending_reader(cx).is_none(),
             SmStage::Gathering | SmStage::Collecting => match self.source(cx) {
                 Some((rank, step)) if self.met(rank).is_some() => progress.has_come(rank, step, cx),
                 Some((rank, _)) => cx.mailbox.look(&cx.mailboxes, rank) != Ok(None),
@@ -246,7 +247,7 @@ impl<S: StateMachine> InProgress for S {
                 cx.mailbox.blocked_by(&cx.mailboxes).map(Awaited::Reader)
             }
             SmStage::Waiting => cx.slot_reader(progress.slot(progress.first)).map(Awaited::Reader),
-            SmStage::Revoking => self.user(cx).map(Awaited::Reader),
+            SmStage::AwaitingReaders => self.pending_reader(cx).map(Awaited::Reader),
             // If it has come there is work left, of which no wake-up tells.
             SmStage::Gathering | SmStage::Collecting if self.look(cx) => None,
             SmStage::Gathering | SmStage::Collecting => {
@@ -406,7 +407,11 @@ impl Progress {
     }
 
     /// One of these ranks has given up while this one read its buffers: what was read may be anything.
-    fn torn(&self, mut read: impl Iterator<Item = usize>, cx: &SmContext<'_>) -> Option<CollError> {
+    fn invalid_reads(
+        &self,
+        mut read: impl Iterator<Item = usize>,
+        cx: &SmContext<'_>,
+    ) -> Option<CollError> {
         // What was read was read before the reports are.
         fence(Ordering::Acquire);
         // Who fails in good order lets others read until they are done.
@@ -415,7 +420,7 @@ impl Progress {
     }
 
     /// The first of these ranks that may still read this rank's buffers.
-    fn user(
+    fn pending_reader(
         &self,
         mut readers: impl Iterator<Item = usize>,
         cx: &mut SmContext<'_>,

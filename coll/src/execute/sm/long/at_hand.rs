@@ -51,7 +51,7 @@ impl<T: Terms> Long<T> {
                 Ok(is_all) => Ok(is_all.then_some(len)),
                 // Why, and whether the rank is lost, is found out when it is read again.
                 Err(_) if cx.only_looks => Ok(None),
-                Err(unread) => Err(cx.unread(rank, unread, self.torn(cx), tools.pml)),
+                Err(unread) => Err(cx.unread(rank, unread, self.invalid_reads(cx), tools.pml)),
             };
         }
         let source = self.contributed(rank, at..at + len, cx);
