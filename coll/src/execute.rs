@@ -89,7 +89,7 @@ pub use error::CollError;
 pub use lender::Lender;
 pub use members::between;
 pub use rows::{BufferBlocks, Combine, Rows};
-pub use tasks::{Awaited, Leaving, TaskFault, TaskKernel, TaskName, Tasks, Work};
+pub use tasks::{Awaited, Leaving, TaskFault, TaskKernel, TaskName, TaskWork, Tasks};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
 use crate::operation::Operation;

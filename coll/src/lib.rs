@@ -84,7 +84,7 @@ pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::sm;
 pub use execute::{
     Awaited, BufferBlocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer,
-    TaskFault, TaskKernel, TaskName, Tasks, Ticket, Work,
+    TaskFault, TaskKernel, TaskName, TaskWork, Tasks, Ticket,
 };
 pub use gapless_bml::Level;
 pub use goal::{Goal, GoalRank};

@@ -13,7 +13,7 @@ use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
 use super::ExecutorPlan;
 use super::error::CollError;
 use super::rows::{Combine, Spot, TypedRange};
-use super::sm::{Begun, SharedSegment, Task};
+use super::sm::{SharedSegment, SmCall, StepHandle};
 use super::tasks;
 use crate::call::Call;
 use crate::operation::Operation;
@@ -30,12 +30,12 @@ pub(super) struct Tools<'a> {
 
 /// Work of engines that may be under way.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct EngineWork {
     pending: Vec<Completion>,
     failure: Option<Box<EngineError>>,
 }
 
-impl Work {
+impl EngineWork {
     pub(super) fn add(&mut self, work: Completion) {
         self.pending.push(work);
     }
@@ -133,15 +133,15 @@ impl Tools<'_> {
         &mut self,
         operation: Operation,
         number: u64,
-        task: Task,
-    ) -> Result<Begun, CollError> {
+        call: SmCall,
+    ) -> Result<StepHandle, CollError> {
         let Some((segment, first)) = &mut self.segment else {
             return Err(CollError::NotShared { operation });
         };
         // SAFETY: as in `send`: the step does not end before this segment's part in it, and no other step touches what
         // this one writes. If the executor is dropped before, memory of its own is never freed, and whoever has granted
         // the rows gives the segment up before they go (`Executor::advance_with`).
-        unsafe { segment.begin_step(first.saturating_add(number), task) }
+        unsafe { segment.begin_step(first.saturating_add(number), call) }
     }
 
     /// Begins a step of several ranks at a rank that has failed. An error: it has ended.
@@ -150,13 +150,13 @@ impl Tools<'_> {
         number: u64,
         (call, of): (&Call<'_>, (usize, usize)),
         failure: CollError,
-    ) -> Result<Begun, CollError> {
+    ) -> Result<StepHandle, CollError> {
         let Some((segment, first)) = &mut self.segment else { return Err(failure) };
         segment.fail_step(first.saturating_add(number), (call, of), failure, self.pml)
     }
 
     /// Goes on with a step of several ranks; how it went, if it has ended.
-    pub(super) fn advance_share(&mut self, begun: &Begun) -> Option<Result<(), CollError>> {
+    pub(super) fn advance_share(&mut self, begun: &StepHandle) -> Option<Result<(), CollError>> {
         // Whoever has begun it on a shared segment brings that along.
         let Some((segment, _)) = self.segment.as_mut() else { return begun.without_segment() };
         segment.advance_step(begun, self.pml, self.engine, self.reducer)
@@ -164,14 +164,14 @@ impl Tools<'_> {
 
     /// What a task does that comes for a place; `None`: the place is no plain memory of the host. Grants the place from
     /// when the work is opened until it is withdrawn, or its step has ended.
-    pub(super) fn task(&self, plan: &ExecutorPlan, place: &Place) -> Option<tasks::Work> {
+    pub(super) fn task(&self, plan: &ExecutorPlan, place: &Place) -> Option<tasks::TaskWork> {
         let Spot::Direct(typed) = plan.spot(place) else { return None };
         let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
         let combine = plan.combine.clone()?;
         // SAFETY: the memory is of a row or the executor's own, as in `send`. It stays valid until the step has ended,
         // or the run is let go, which withdraws all works. A work is opened when the message begins that says «ready»,
         // whose predecessors have ended; no other step touches the place between then and the end of the task's.
-        Some(unsafe { tasks::Work::combining(region, combine) })
+        Some(unsafe { tasks::TaskWork::combining(region, combine) })
     }
 
     /// A copy of plain memory of the host; `None` if it is something else.
@@ -191,7 +191,7 @@ impl Tools<'_> {
         &self,
         pieces: &[TypedRange],
         packed: Region,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         for ((typed, range), part) in split(pieces, packed) {
             // SAFETY: as in `send`; the packed memory was made for this step alone.
@@ -205,7 +205,7 @@ impl Tools<'_> {
         &self,
         packed: Region,
         pieces: &[TypedRange],
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let after = work.pending.clone();
         for ((typed, range), part) in split(pieces, packed) {
@@ -220,7 +220,7 @@ impl Tools<'_> {
         &self,
         from: &Typed,
         into: &Typed,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let range = 0..from.packed_bytes();
         // SAFETY: as in `unpack`; the places of a copy share no byte.
@@ -234,7 +234,7 @@ impl Tools<'_> {
         combine: &Combine,
         sources: &[Typed],
         into: &Typed,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let after = work.pending.clone();
         let range = 0..into.packed_bytes();

@@ -14,7 +14,7 @@ use gapless_mem::{Region, Space};
 use gapless_pml::{PmlError, RequestId};
 
 use super::ExecutorPlan;
-use super::act::{Tools, Work};
+use super::act::{EngineWork, Tools};
 use super::error::CollError;
 use super::memory::Room;
 use super::tasks::{Expected, Leaving, TaskKernel};
@@ -66,7 +66,7 @@ struct Flight {
     /// The step that ends with it.
     step: Option<u32>,
     phase: Phase,
-    work: Work,
+    work: EngineWork,
     /// Packed memory of the step's, kept until it has ended.
     memory: Vec<Room>,
     /// What of it is for what, in a step of several ranks.
@@ -114,7 +114,7 @@ impl Flight {
         Self {
             step: Some(step),
             phase,
-            work: Work::default(),
+            work: EngineWork::default(),
             memory: Vec::new(),
             lies: share::Lies::default(),
             leaving: None,

@@ -11,7 +11,7 @@
 //!
 //! # What is where
 //! - `open` makes a segment, `subgroup` says whose it is, `context` is what a collective works with;
-//! - `task` is a call that was checked; `steps` begins steps of schedules; `buffers` describes the user's buffers, and
+//! - `call` is a call that was checked; `steps` begins steps of schedules; `buffers` describes the user's buffers, and
 //!   `act` touches memory;
 //! - short collectives: `short_plan` says what each rank does (pure), `short` does it, and `fast_path` the most
 //!   frequent ones;
@@ -51,6 +51,7 @@
 )]
 mod act;
 mod buffers;
+mod call;
 mod context;
 mod exchange;
 mod exchange_plan;
@@ -77,7 +78,6 @@ mod slots;
 mod state_machine;
 mod steps;
 mod subgroup;
-mod task;
 
 use std::task::Poll;
 
@@ -94,21 +94,21 @@ use super::memory::Memory;
 use super::rows::{Combine, Rows};
 use crate::Call;
 use buffers::UserBuffers;
+pub use call::SmCall;
+use call::SmPlan;
 use context::SmContext;
 use exchange::Exchange;
 pub use explain::Explanation;
+pub use fast_path::CallPlan;
 use fast_path::Halfway;
-pub use fast_path::Known;
 use long::{Kept, Long};
 pub use open::Opening;
 use short::Short;
 use slots::Slots;
 use state_machine::InProgress;
-pub(super) use steps::Begun;
 use steps::Identity;
+pub(super) use steps::StepHandle;
 use subgroup::Subgroup;
-pub use task::Task;
-use task::TaskPlan;
 
 /// The most bytes that a rank writes in a short collective.
 pub const SHORT_BYTES: u64 = ENTRY_BYTES as u64;
@@ -267,13 +267,13 @@ impl SharedSegment {
             || long_plan::LongPlan::new(call, 0, ranks).is_some()
     }
 
-    /// As [`begin_task`](SharedSegment::begin_task), of a call. `combine` is needed if it combines elements.
+    /// As [`begin_call`](SharedSegment::begin_call), of a call. `combine` is needed if it combines elements.
     ///
     /// # Safety
-    /// As for `begin_task`.
+    /// As for `begin_call`.
     ///
     /// # Errors
-    /// Those of [`Task::new`] and of `begin_task`; nothing has begun.
+    /// Those of [`SmCall::new`] and of `begin_call`; nothing has begun.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn begin(
         &mut self,
@@ -283,9 +283,9 @@ impl SharedSegment {
         combine: Option<Combine>,
     ) -> Result<(), CollError> {
         let of = (self.subgroup.local_rank(), self.shared.ranks);
-        let task = Task::new(call, of, rows, combine)?;
+        let call = SmCall::new(call, of, rows, combine)?;
         // SAFETY: the caller's promise.
-        unsafe { self.begin_task(number, task) }
+        unsafe { self.begin_call(number, call) }
     }
 
     /// Begins a collective of this rank's; [`advance`](SharedSegment::advance) carries it out. `number`: its number
@@ -299,16 +299,16 @@ impl SharedSegment {
     ///
     /// # Errors
     /// Nothing has begun: [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`];
-    /// [`CollError::NotShared`]: the task is of another rank, or of another number of ranks.
+    /// [`CollError::NotShared`]: the call is of another rank, or of another number of ranks.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
-    pub unsafe fn begin_task(&mut self, number: u64, task: Task) -> Result<(), CollError> {
-        self.start(number, task)
+    pub unsafe fn begin_call(&mut self, number: u64, call: SmCall) -> Result<(), CollError> {
+        self.start(number, call)
     }
 
-    fn start(&mut self, number: u64, task: Task) -> Result<(), CollError> {
+    fn start(&mut self, number: u64, call: SmCall) -> Result<(), CollError> {
         let (halfway, tried) = (self.halfway.take(), self.tried.take());
         self.may_begin()?;
-        let Task { way, rows, combine, of } = task;
+        let SmCall { way, rows, combine, of } = call;
         let (me, ranks) = (self.subgroup.local_rank(), self.shared.ranks);
         if of != (me, ranks) {
             return Err(CollError::NotShared { operation: way.operation() });
@@ -317,21 +317,21 @@ impl SharedSegment {
         self.mailbox.begin(number);
         let (round, buffers) = (self.mailbox.round(), UserBuffers::new(rows));
         self.going = Some(match way {
-            TaskPlan::Short(plan) => {
+            SmPlan::Short(plan) => {
                 let mut short = Short::new(plan, buffers, combine, round);
                 if let Some(halfway) = halfway.filter(|it| it.began + it.rounds as u64 == round) {
                     short.go_on(halfway);
                 }
                 Going::Short(short)
             }
-            TaskPlan::Long(plan) => {
+            SmPlan::Long(plan) => {
                 let terms = Kept { plan, combine, buffers };
                 Going::Long(Box::new(match tried.filter(|(of, _)| *of == number) {
                     Some((_, long)) => long.go_on(terms),
                     None => Long::new(terms, (ranks, round), &self.slots),
                 }))
             }
-            TaskPlan::Exchange(plan, is_plain) => Going::Exchange(Exchange::new(
+            SmPlan::Exchange(plan, is_plain) => Going::Exchange(Exchange::new(
                 plan,
                 (buffers, is_plain),
                 (ranks, round),

@@ -85,15 +85,20 @@ impl TaskKernel {
 
 /// Carries tasks from process to process. Processes are numbered as in the job.
 ///
-/// Whoever implements this runs a [`Work`] that is expected, once, when a task of its name has come from its initiator,
-/// on any thread; and wakes who waits for progress then, and when an initiator is lost.
+/// Whoever implements this runs a [`TaskWork`] that is expected, once, when a task of its name has come from its
+/// initiator, on any thread; and wakes who waits for progress then, and when an initiator is lost.
 pub trait Tasks: Send + Sync + fmt::Debug {
     /// From now on, until what it gives is dropped, a task of this name that `from` puts here does this. Its payload
-    /// has [`Work::bytes`], or none.
+    /// has [`TaskWork::bytes`], or none.
     ///
     /// # Errors
     /// Tasks cannot come here.
-    fn expect(&self, from: u32, name: TaskName, work: Work) -> Result<Box<dyn Awaited>, TaskFault>;
+    fn expect(
+        &self,
+        from: u32,
+        name: TaskName,
+        work: TaskWork,
+    ) -> Result<Box<dyn Awaited>, TaskFault>;
 
     /// Puts a task. Never waits.
     ///
@@ -132,7 +137,8 @@ pub trait Awaited: Send + fmt::Debug {
 
     /// Where an accelerator of this process combines it, if one does. Asked once, when the task may come; its initiator
     /// is told. From then on until [`is_done`](Awaited::is_done) the accelerator may touch the place that the work
-    /// [has](Work::place), also if this value is dropped, or the work is withdrawn: then the place is never used again.
+    /// [has](TaskWork::place), also if this value is dropped, or the work is withdrawn: then the place is never used
+    /// again.
     fn kernel(&self) -> Option<TaskKernel> {
         None
     }
@@ -174,7 +180,7 @@ pub enum TaskFault {
 
 /// What a task does when it has come. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct Work(Arc<Inner>);
+pub struct TaskWork(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -212,7 +218,7 @@ pub(super) enum Came {
     Failed(EngineError),
 }
 
-impl Work {
+impl TaskWork {
     /// That of `bytes` bytes, which only notes its coming.
     pub(super) fn noting(bytes: u64) -> Self {
         Self::of(bytes, State::Open(None))
@@ -321,8 +327,8 @@ impl TaskMemory {
         let came = self.combine.elements(Region::of(payload))?;
         let sources = [own.clone(), came];
         let range = 0..own.packed_bytes();
-        // SAFETY: the place was granted by the caller of `Work::combining`; the payload is borrowed until this returns,
-        // which is after the host's work. A source that is the target is the same description.
+        // SAFETY: the place was granted by the caller of `TaskWork::combining`; the payload is borrowed until this
+        // returns, which is after the host's work. A source that is the target is the same description.
         let work =
             unsafe { HostEngine.reduce_into(self.combine.op(), &sources, &own, range, &[]) }?;
         Ok(work.wait()?)
@@ -332,7 +338,7 @@ impl TaskMemory {
 /// A task that is expected, as a run has it. Dropped: nothing touches its place any more.
 #[derive(Debug)]
 pub(super) struct Expected {
-    pub(super) work: Work,
+    pub(super) work: TaskWork,
     pub(super) awaited: Box<dyn Awaited>,
     /// An accelerator may combine it.
     pub(super) given_to_device: bool,
@@ -368,11 +374,11 @@ mod tests {
     use gapless_dtype::{Datatype, Primitive};
     use gapless_engine::{Op, ReduceOp};
 
-    fn summing(place: &mut [u8]) -> Work {
+    fn summing(place: &mut [u8]) -> TaskWork {
         let int = Datatype::from(Primitive::Int32).commit().expect("a basic type");
         let combine = Combine::new(&Op::from(ReduceOp::Sum), &int).expect("a sum of numbers");
         // SAFETY: the tests keep the place, and look at it when its work is over.
-        unsafe { Work::combining(Region::of_mut(place), combine) }
+        unsafe { TaskWork::combining(Region::of_mut(place), combine) }
     }
 
     #[test]
@@ -399,7 +405,7 @@ mod tests {
         work.withdraw();
         other.run(&[7; 8]);
         assert!(work.came().is_none());
-        let noted = Work::noting(8);
+        let noted = TaskWork::noting(8);
         noted.run(&[7; 8]);
         assert!(matches!(noted.came(), Some(Came::Done)));
         assert_eq!(place, [6, 0, 0, 0, 8, 0, 0, 0]);
@@ -415,7 +421,7 @@ mod tests {
         let work = summing(&mut place);
         assert_eq!(work.place(), Some((region, ReduceOp::Sum, Primitive::Int32)));
         work.withdraw();
-        assert!(work.place().is_none() && Work::noting(8).place().is_none());
+        assert!(work.place().is_none() && TaskWork::noting(8).place().is_none());
     }
 
     #[test]

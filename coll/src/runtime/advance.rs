@@ -8,7 +8,7 @@ use gapless_pml::{Comm, Pml};
 
 use super::in_flight::{InFlight, Listed, OpEntry, OpId, Spent};
 use super::module::{Armed, Cx, Module};
-use super::op::Progress;
+use super::op::OpStep;
 use super::queue::{Queue, QueueItem, QueueState};
 use crate::CollError;
 
@@ -272,12 +272,12 @@ fn step(
                 return Advanced::Over;
             };
             match entry.op.step(modules, cx) {
-                Progress::Waits { busy } => {
+                OpStep::Waits { busy } => {
                     state.working = Some(entry.op.at);
                     return Advanced::Waits { busy };
                 }
-                Progress::Apart => Advanced::Apart(id),
-                Progress::Ended(result) => Advanced::Ended(id, result),
+                OpStep::Apart => Advanced::Apart(id),
+                OpStep::Ended(result) => Advanced::Ended(id, result),
             }
         }
     };

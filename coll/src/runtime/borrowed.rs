@@ -1,10 +1,11 @@
-//! A blocking collective that has its communicator's modules to itself, so that it looks at shared memory without any lock.
+//! A blocking collective that has its communicator's modules to itself, so that it looks at shared memory without any
+//! lock.
 
 use std::task::Poll;
 
 use super::CollOp;
 use super::module::{Armed, Cx, Module, Modules};
-use super::op::Progress;
+use super::op::OpStep;
 use crate::CollError;
 
 /// An operation, and the modules that are asked for it. However it is left, nothing works on its buffers any more
@@ -36,12 +37,12 @@ impl Borrowed {
         let Borrowed { modules, op } = self;
         let Some(now) = op else { return Poll::Ready(Stepped::Ended(Ok(()))) };
         match now.step(modules, cx) {
-            Progress::Waits { .. } => Poll::Pending,
-            Progress::Ended(result) => {
+            OpStep::Waits { .. } => Poll::Pending,
+            OpStep::Ended(result) => {
                 *op = None;
                 Poll::Ready(Stepped::Ended(result))
             }
-            Progress::Apart => match op.take() {
+            OpStep::Apart => match op.take() {
                 Some(op) => Poll::Ready(Stepped::Apart(op)),
                 None => unreachable!("it has just been there"),
             },

@@ -7,7 +7,7 @@ use gapless_mem::Region;
 
 use super::module::{Begun, Cx, Engines, Module};
 use super::{OwnedCall, Schedules};
-use crate::execute::sm::{Known, Task};
+use crate::execute::sm::{CallPlan, SmCall};
 use crate::{Call, CollError, Combine, Executor, Operation, Outcome, Rows, Schedule, Ticket};
 
 /// The memory of both buffers, where that is contiguous memory of the host, or there is none.
@@ -38,11 +38,11 @@ pub struct CollOp {
     /// Whether ranks tell each other first if its buffers lie on one GPU.
     pub(super) asks: bool,
     /// What is known of it through that memory.
-    known: Option<Known>,
+    known: Option<CallPlan>,
     /// Of a persistent one, for the [fast path](CollOp::fast).
     contiguous: Option<Contiguous>,
     /// By what it goes that needs messages.
-    by_messages: Option<ByMessages>,
+    by_messages: Option<MessagePlan>,
     /// By messages alone. A persistent one has it from the beginning, and goes so when it is started for the first
     /// time.
     pub(super) executor: Option<Box<Executor>>,
@@ -56,14 +56,14 @@ pub struct CollOp {
 }
 
 #[derive(Debug)]
-struct ByMessages {
+struct MessagePlan {
     schedules: Schedules,
     /// Of one that is not persistent, until it begins.
     ticket: Option<Ticket>,
 }
 
-/// What has come of one.
-pub(super) enum Progress {
+/// What has come of a step of a collective.
+pub(super) enum OpStep {
     /// It waits; `busy`: for an engine.
     Waits {
         busy: bool,
@@ -128,14 +128,14 @@ impl CollOp {
     /// [tried](crate::sm::SharedSegment::attempt) a collective with this one's number, that was this one, with these
     /// buffers.
     #[must_use]
-    pub unsafe fn known(self, known: Known) -> CollOp {
+    pub unsafe fn with_plan(self, known: CallPlan) -> CollOp {
         CollOp { known: Some(known), ..self }
     }
 
     /// The same, which goes by these if no module before takes it. One that is persistent has no ticket.
     #[must_use]
     pub fn or_by(self, schedules: Schedules, ticket: Option<Ticket>) -> CollOp {
-        CollOp { by_messages: Some(ByMessages { schedules, ticket }), ..self }
+        CollOp { by_messages: Some(MessagePlan { schedules, ticket }), ..self }
     }
 
     /// The same, persistent: it goes by messages when it is started for the first time. `contiguous`: for its fast
@@ -219,17 +219,17 @@ impl CollOp {
     }
 
     /// What is known of a persistent one that may be done at once, and its memory.
-    pub(super) fn fast(&self) -> Option<(&Known, Contiguous)> {
+    pub(super) fn fast(&self) -> Option<(&CallPlan, Contiguous)> {
         self.known.as_ref().zip(self.contiguous)
     }
 
     /// What rank `rank` of `ranks` does through memory that all share.
-    pub(super) fn task(&mut self, of: (usize, usize)) -> Result<Task, CollError> {
+    pub(super) fn sm_call(&mut self, of: (usize, usize)) -> Result<SmCall, CollError> {
         let known = if self.is_kept() { self.known.clone() } else { self.known.take() };
         let (rows, combine) = self.parts();
         match (known, self.call()) {
-            (Some(known), _) => Ok(known.task(rows)),
-            (None, Some(call)) => Task::new(&call, of, rows, combine),
+            (Some(known), _) => Ok(known.sm_call(rows)),
+            (None, Some(call)) => SmCall::new(&call, of, rows, combine),
             (None, None) => Err(CollError::NotShared { operation: self.operation }),
         }
     }
@@ -253,7 +253,7 @@ impl CollOp {
             return unsafe { executor.restart() };
         }
         let nowhere = CollError::NotShared { operation: self.operation };
-        let ByMessages { schedules, ticket } = self.by_messages.take().ok_or(nowhere)?;
+        let MessagePlan { schedules, ticket } = self.by_messages.take().ok_or(nowhere)?;
         let ticket = ticket.ok_or(CollError::Abandoned)?;
         self.executor = Some(self.executor_of(schedules.by_messages(), ticket, cx.engines)?);
         Ok(())
@@ -301,27 +301,27 @@ impl CollOp {
     }
 
     /// Goes on by the first module that takes it.
-    pub(super) fn step(&mut self, modules: &mut [Box<dyn Module>], cx: &mut Cx<'_>) -> Progress {
+    pub(super) fn step(&mut self, modules: &mut [Box<dyn Module>], cx: &mut Cx<'_>) -> OpStep {
         while let Some(module) = modules.get_mut(self.at) {
             let declined = match self.begin_by(&mut **module, cx) {
                 Err(error) => {
                     modules[self.at..].iter_mut().for_each(|it| it.skip(self.number, cx));
-                    return Progress::Ended(Err(error));
+                    return OpStep::Ended(Err(error));
                 }
-                Ok(Begun::Apart) => return Progress::Apart,
+                Ok(Begun::Apart) => return OpStep::Apart,
                 Ok(Begun::Declined) => true,
                 Ok(Begun::InOrder) => match module.advance(self, cx) {
-                    Poll::Pending => return Progress::Waits { busy: module.is_busy(self) },
-                    Poll::Ready(Ok(Outcome::Done)) => return Progress::Ended(Ok(())),
+                    Poll::Pending => return OpStep::Waits { busy: module.is_busy(self) },
+                    Poll::Ready(Ok(Outcome::Done)) => return OpStep::Ended(Ok(())),
                     Poll::Ready(Ok(Outcome::Elsewhere)) => true,
-                    Poll::Ready(Err(error)) => return Progress::Ended(Err(error)),
+                    Poll::Ready(Err(error)) => return OpStep::Ended(Err(error)),
                 },
             };
             if declined {
                 (self.at, self.begun) = (self.at + 1, false);
             }
         }
-        Progress::Ended(Err(CollError::NotShared { operation: self.operation }))
+        OpStep::Ended(Err(CollError::NotShared { operation: self.operation }))
     }
 
     /// Begins by a module, if that takes it and it has not begun.

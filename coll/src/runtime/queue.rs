@@ -40,7 +40,7 @@ use gapless_sync::Gate;
 
 use super::OpId;
 use super::module::{Component, Cx, Module, Modules};
-use super::schedule::ByMessages;
+use super::schedule::ScheduleModule;
 use crate::hyperq::Settings;
 use crate::sm::{Opening, SharedSegment};
 
@@ -217,7 +217,7 @@ impl QueueState {
         self.modules.extend(self.components.iter().filter_map(|it| it.module(comm)));
         self.modules.extend(gpu.map(|gpu| Box::new(gpu) as Box<dyn Module>));
         self.modules.extend(whole.map(|segment| segment as Box<dyn Module>));
-        self.modules.push(Box::new(ByMessages::new(of_host)));
+        self.modules.push(Box::new(ScheduleModule::new(of_host)));
         self.agreed = Agreed::Here(shared_by);
     }
 

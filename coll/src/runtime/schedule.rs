@@ -11,14 +11,14 @@ use crate::{CollError, Outcome};
 
 /// The module.
 #[derive(Debug)]
-pub(super) struct ByMessages {
+pub(super) struct ScheduleModule {
     /// The segment of this host's ranks, if there are several hosts.
     host: Option<Box<SharedSegment>>,
 }
 
-impl ByMessages {
-    pub(super) fn new(host: Option<Box<SharedSegment>>) -> ByMessages {
-        ByMessages { host }
+impl ScheduleModule {
+    pub(super) fn new(host: Option<Box<SharedSegment>>) -> ScheduleModule {
+        ScheduleModule { host }
     }
 
     /// The segment, if it is at work: otherwise messages get the call on.
@@ -29,7 +29,7 @@ impl ByMessages {
 
 // SAFETY: it works on the buffers by the operation's executor alone, which keeps that promise, and by the segment that
 // it is advanced with: that is given up first.
-unsafe impl Module for ByMessages {
+unsafe impl Module for ScheduleModule {
     fn name(&self) -> &'static str {
         "schedule"
     }

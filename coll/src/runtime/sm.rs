@@ -7,7 +7,7 @@ use super::module::{Armed, Begun, Cx, Module};
 use crate::sm::SharedSegment;
 use crate::{CollError, Outcome};
 
-// SAFETY: a shared segment works on the buffers of a task from `begin_task` until `advance` gives a result or `give_up`
+// SAFETY: a shared segment works on the buffers of a call from `begin_call` until `advance` gives a result or `give_up`
 // returns, and only reads what is sent. Peers read buffers that it has offered only as long.
 unsafe impl Module for SharedSegment {
     fn name(&self) -> &'static str {
@@ -19,10 +19,10 @@ unsafe impl Module for SharedSegment {
     }
 
     fn begin(&mut self, op: &mut CollOp, _: &mut Cx<'_>) -> Result<Begun, CollError> {
-        let (number, task) = (op.number(), op.task(self.place())?);
+        let (number, call) = (op.number(), op.sm_call(self.place())?);
         // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the
         // queue and whoever borrows the segment abandon it before.
-        unsafe { self.begin_task(number, task) }?;
+        unsafe { self.begin_call(number, call) }?;
         Ok(Begun::InOrder)
     }
 

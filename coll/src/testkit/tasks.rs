@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gapless_bml::LinkError;
 
 use super::Random;
-use crate::{Awaited, Leaving, TaskFault, TaskName, Tasks, Work};
+use crate::{Awaited, Leaving, TaskFault, TaskName, TaskWork, Tasks};
 
 /// At whom a task is put, by whom, and its name.
 type Key = (u32, u32, TaskName);
 
 #[derive(Debug, Default)]
 struct State {
-    expected: BTreeMap<Key, Work>,
+    expected: BTreeMap<Key, TaskWork>,
     /// Those that are late, with their payloads.
     late: Option<Vec<(Key, Vec<u8>)>>,
     lost: Vec<u32>,
@@ -102,7 +102,12 @@ struct End {
 }
 
 impl Tasks for End {
-    fn expect(&self, from: u32, name: TaskName, work: Work) -> Result<Box<dyn Awaited>, TaskFault> {
+    fn expect(
+        &self,
+        from: u32,
+        name: TaskName,
+        work: TaskWork,
+    ) -> Result<Box<dyn Awaited>, TaskFault> {
         let key = (self.rank, from, name);
         let before = self.hub.lock().expected.insert(key, work);
         assert!(before.is_none(), "two tasks of one name: {key:?}");
@@ -120,7 +125,7 @@ impl Tasks for End {
             return Err(fault);
         }
         let key = (to, self.rank, name);
-        let longest = state.expected.get(&key).map_or(u64::MAX, Work::bytes);
+        let longest = state.expected.get(&key).map_or(u64::MAX, TaskWork::bytes);
         if payload.len() as u64 > longest {
             return Ok(Box::new(Gone(false)));
         }

@@ -10,7 +10,7 @@ use crate::job::Job;
 use crate::late::Late;
 use calls::{Choose, any, exchange, listed, long, short};
 use gapless_coll::choose::candidates;
-use gapless_coll::sm::{Known, Opening, SharedSegment};
+use gapless_coll::sm::{CallPlan, Opening, SharedSegment};
 use gapless_coll::{BufferBlocks, CollError, Operation};
 use gapless_engine::{Engine, HostEngine, Reducer};
 use gapless_pml::Pml;
@@ -86,13 +86,13 @@ impl Collective {
         call: &Call<'_>,
     ) -> Result<(), CollError> {
         let combine = Some(self.how.how());
-        let known = Known::new(call, (rank, self.held.len()), combine.clone(), false);
+        let known = CallPlan::new(call, (rank, self.held.len()), combine.clone(), false);
         let known = known.filter(|_| number % 2 == 1);
         let (send, recv) = &mut self.held[rank];
         let rows = Rows { send: send.blocks(), recv: recv.blocks() };
         match known {
             // SAFETY: tests keep the buffers until all has ended, or the segments are gone.
-            Some(known) => unsafe { segment.begin_task(number as u64, known.task(rows)) },
+            Some(known) => unsafe { segment.begin_call(number as u64, known.sm_call(rows)) },
             // SAFETY: likewise.
             None => unsafe { segment.begin(number as u64, call, rows, combine) },
         }
@@ -107,7 +107,7 @@ impl Collective {
         looks: u64,
     ) -> Option<bool> {
         let ranks = (rank, self.held.len());
-        let known = Known::new(call, ranks, Some(self.how.how()), true)?;
+        let known = CallPlan::new(call, ranks, Some(self.how.how()), true)?;
         let (send, recv) = &mut self.held[rank];
         let plain = |blocks: BufferBlocks| match blocks {
             BufferBlocks::None => Some(None),

@@ -18,7 +18,7 @@ use gapless_coll::runtime::{
     AtRest, Blocking, CollOp, Contiguous, Cx, Fate, Form, Modules, Queue, QueueState,
     ScheduleCache, Started, Stepped,
 };
-use gapless_coll::sm::Known;
+use gapless_coll::sm::CallPlan;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{BufferBlocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
 use gapless_engine::{Engine, Op, Reducer};
@@ -176,7 +176,7 @@ impl Communicator {
         // `by_modules` does not return before the operation has ended or was given up.
         let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
         // SAFETY: `at_once` found `known` by all of this description but where its buffers are.
-        let op = unsafe { op.shared().known(known) };
+        let op = unsafe { op.shared().with_plan(known) };
         let modules = BorrowedModules::new(self, modules, Box::new(op));
         // There is no user's function.
         self.carry_out(modules, (what.0, number), None)
@@ -411,7 +411,7 @@ impl Communicator {
         let contiguous = contiguous(&rows);
         let known = call.as_ref().filter(|_| shared && contiguous.is_some()).and_then(|call| {
             let of = (self.comm.rank() as usize, self.comm.size() as usize);
-            Known::new(&call.call(), of, combine.clone(), true).filter(Known::is_short)
+            CallPlan::new(&call.call(), of, combine.clone(), true).filter(CallPlan::is_short)
         });
         // SAFETY: the caller's promise, as in `op`.
         let mut op =
@@ -421,7 +421,7 @@ impl Communicator {
         }
         if let Some(known) = known {
             // SAFETY: it was made of this call above.
-            op = unsafe { op.known(known) };
+            op = unsafe { op.with_plan(known) };
         }
         let tools = &*self.shared.tools;
         let op = op.or_by(schedules, None).persistent(ticket, tools, contiguous, host_ranks);

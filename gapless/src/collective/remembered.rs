@@ -7,7 +7,7 @@ use super::prepare::{Checked, RankPlace, Uses};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
 use gapless_coll::runtime::{Contiguous, OwnedCall};
-use gapless_coll::sm::Known;
+use gapless_coll::sm::CallPlan;
 use gapless_coll::{HyperQ, Operation};
 use gapless_dtype::{Layout, LayoutId, WeakLayout};
 use gapless_engine::{Op, ReduceOp, Typed};
@@ -112,7 +112,7 @@ impl Key {
 /// A collective that may begin at once if shared memory of all ranks is at rest.
 #[derive(Clone, Debug)]
 pub(super) struct KnownCall {
-    pub(super) known: Known,
+    pub(super) known: CallPlan,
     /// As [`Prepared::asks`](super::prepare::Prepared).
     pub(super) asks: bool,
     pub(super) call: OwnedCall,
@@ -136,7 +136,7 @@ impl Collective<'_> {
             // Where it goes is found out with the others.
             return None;
         }
-        let known = Known::new(&call, (place.rank, ranks), combine, lie == [Where::Plain; 2])?;
+        let known = CallPlan::new(&call, (place.rank, ranks), combine, lie == [Where::Plain; 2])?;
         Some(KnownCall { known, asks, call: owned, uses })
     }
 }

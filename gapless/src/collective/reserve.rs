@@ -170,7 +170,7 @@ impl<'c> Reserved<'c> {
             let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
             // The others know where its buffers lie.
             // SAFETY: `known_call` found `known` by all of the description but where its buffers are.
-            return Ok(Box::new(unsafe { op.shared().known(known) }));
+            return Ok(Box::new(unsafe { op.shared().with_plan(known) }));
         }
         let may_share = matches!(self.shared_by, SharedBy::Unknown | SharedBy::All);
         let shares = match self.shared_by {

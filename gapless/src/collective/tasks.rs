@@ -1,9 +1,9 @@
 //! Carries the tasks of collectives, by an end of XTQ that is the world's own: its indices, queues and receive buffers
 //! are apart from those of [`World::xtq`](crate::World::xtq).
 //!
-//! One function stands for all tasks. Its two arguments name the [`Work`] that a rank expects; the payload goes into a
-//! receive buffer that was posted for it, and the work runs on a thread of that end. Whoever waits for the collective
-//! is told by [`Carrier::hear`], and woken by the wake-up of that end.
+//! One function stands for all tasks. Its two arguments name the [`TaskWork`] that a rank expects; the payload goes
+//! into a receive buffer that was posted for it, and the work runs on a thread of that end. Whoever waits for the
+//! collective is told by [`Carrier::hear`], and woken by the wake-up of that end.
 //!
 //! If this process has a worker for collectives, tasks that it can combine go to that (`tasks/task_kernels.rs`), and
 //! those that fail by the function, without a payload.
@@ -14,7 +14,7 @@ mod task_kernels;
 pub(crate) use task_kernels::{PAYLOAD_MAX, ROOM};
 
 use gapless_bml::Rank;
-use gapless_coll::{Awaited, Leaving, Lender, TaskFault, TaskKernel, TaskName, Tasks, Work};
+use gapless_coll::{Awaited, Leaving, Lender, TaskFault, TaskKernel, TaskName, TaskWork, Tasks};
 use gapless_mem::{Lease, Worker};
 use gapless_xtq::device::Life;
 use gapless_xtq::{
@@ -47,30 +47,34 @@ type Key = (u32, TaskName);
 #[derive(Debug, Default)]
 struct PendingTasks {
     /// With each: whether a receive buffer was posted for it.
-    works: Mutex<HashMap<Key, (Work, bool)>>,
+    works: Mutex<HashMap<Key, (TaskWork, bool)>>,
     /// Whether a task has ended since somebody looked.
     news: AtomicBool,
 }
 
 impl PendingTasks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, (Work, bool)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, (TaskWork, bool)>> {
         // Nothing panics while it is held.
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, key: &Key) -> Option<(Work, bool)> {
+    fn take(&self, key: &Key) -> Option<(TaskWork, bool)> {
         self.lock().remove(key)
     }
 
     /// What is expected of this task, if anything. `None`: a function of a user's would run.
-    fn take_plain(&self, key: &Key) -> Option<Option<(Work, bool)>> {
+    fn take_plain(&self, key: &Key) -> Option<Option<(TaskWork, bool)>> {
         let mut works = self.lock();
         let is_plain = works.get(key).is_none_or(|(work, _)| work.is_plain());
         is_plain.then(|| works.remove(key))
     }
 
     /// A task has come, of which this was expected.
-    fn run(&self, expected: Option<(Work, bool)>, task: &mut Task<'_>) -> Result<(), TaskError> {
+    fn run(
+        &self,
+        expected: Option<(TaskWork, bool)>,
+        task: &mut Task<'_>,
+    ) -> Result<(), TaskError> {
         let Some((work, posted)) = expected else {
             // Its receive buffer, which was another's, is posted again.
             return Err(TaskError::from("nobody expects it"));
@@ -224,7 +228,12 @@ fn fault(error: XtqError) -> TaskFault {
 }
 
 impl Tasks for Carrier {
-    fn expect(&self, from: u32, name: TaskName, work: Work) -> Result<Box<dyn Awaited>, TaskFault> {
+    fn expect(
+        &self,
+        from: u32,
+        name: TaskName,
+        work: TaskWork,
+    ) -> Result<Box<dyn Awaited>, TaskFault> {
         self.registered.get_or_init(|| self.register()).clone().map_err(fault)?;
         let (key, bytes) = ((from, name), work.bytes());
         // What comes to a worker's kernel has receive buffers there.

@@ -22,7 +22,7 @@ use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
 use crate::execute::rows::{BufferBlocks, Rows, Spot};
-use crate::execute::sm::{Begun, Task};
+use crate::execute::sm::{SmCall, StepHandle};
 use crate::schedule::{Action, Place};
 use crate::together::Together;
 
@@ -81,7 +81,7 @@ pub(super) struct Lies {
     read: Option<Region>,
     written: Option<Region>,
     /// What a shared segment has begun.
-    begun: Option<Begun>,
+    begun: Option<StepHandle>,
 }
 
 impl Run {
@@ -139,8 +139,8 @@ impl Run {
         let begun = match &self.failure {
             Some(failure) => Err(failure.clone()),
             None => self
-                .task(plan, index, &share)
-                .and_then(|task| tools.begin_share(plan.schedule.terms.operation, number, task)),
+                .sm_call(plan, index, &share)
+                .and_then(|call| tools.begin_share(plan.schedule.terms.operation, number, call)),
         };
         // Those that need something of this rank are told.
         let begun = begun.or_else(|failure| {
@@ -159,12 +159,12 @@ impl Run {
     }
 
     /// This rank's part.
-    fn task(
+    fn sm_call(
         &self,
         plan: &ExecutorPlan,
         index: usize,
         share: &Share<'_>,
-    ) -> Result<Task, CollError> {
+    ) -> Result<SmCall, CollError> {
         let Lies { read, written, .. } = self.flights[index].lies;
         let typed = |place: &Place, packed: Option<Region>| match (packed, plan.spot(place)) {
             (Some(packed), _) => BufferBlocks::Whole(Typed::contiguous(packed)),
@@ -189,7 +189,7 @@ impl Run {
             _ => Rows { send: from, recv: into },
         };
         let combine = plan.combine.clone().filter(|_| share.what == Together::Reduce);
-        Task::new(&share.call(plan, in_place), (share.local_rank, share.ranks), rows, combine)
+        SmCall::new(&share.call(plan, in_place), (share.local_rank, share.ranks), rows, combine)
     }
 
     /// Goes on with the segment; whether the step has ended.

@@ -13,7 +13,7 @@ use crate::execute::error::CollError;
 use crate::execute::memory::Room;
 use crate::execute::rows::Spot;
 use crate::execute::tasks::{
-    Came, Expected, KERNEL_BYTES, KERNEL_WORDS, KERNELS_MAX, TaskFault, TaskKernel, Work,
+    Came, Expected, KERNEL_BYTES, KERNEL_WORDS, KERNELS_MAX, TaskFault, TaskKernel, TaskWork,
 };
 use crate::schedule::{Action, Place};
 
@@ -34,7 +34,7 @@ impl Run {
                     TaskFault::Other("its place is no plain memory".to_owned()),
                 );
             }
-            let work = work.unwrap_or_else(|| Work::noting(into.len));
+            let work = work.unwrap_or_else(|| TaskWork::noting(into.len));
             let Some(process) = plan.process(from) else { continue };
             match tasks.expect(process, plan.task_name(*slot), work.clone()) {
                 Ok(awaited) => {

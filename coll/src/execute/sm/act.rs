@@ -28,7 +28,7 @@ use super::short_plan::{Content, Round, Span, Then};
 use super::slots::LAST_BYTES;
 use super::subgroup::Subgroup;
 use super::{Memory, PrivateMemory, SegmentMemory};
-use crate::execute::act::{Tools, Work};
+use crate::execute::act::{EngineWork, Tools};
 use crate::execute::rows::Combine;
 use crate::execute::run::nothing;
 use crate::schedule::SCRATCH_ALIGN;
@@ -138,7 +138,7 @@ impl PrivateMemory {
         buffers: &UserBuffers<impl Described>,
         piece: &SlotPiece,
         tools: &Tools<'_>,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let into =
             self.region(0, ENTRY_BYTES)?.sub(piece.at, piece.range.end - piece.range.start)?;
@@ -191,7 +191,7 @@ impl PrivateMemory {
         buffers: &UserBuffers<impl Described>,
         span: &Span,
         tools: &Tools<'_>,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let into = self.region(0, span.range.len())?;
         match buffers.span(span) {
@@ -210,7 +210,7 @@ impl PrivateMemory {
         combine: &Combine,
         round: &Round,
         tools: &Tools<'_>,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let ((len, stride), sources) = (combined(round), round.sources.len());
         if let Some(fold) = combine.fold() {
@@ -231,7 +231,7 @@ impl PrivateMemory {
         span: &Span,
         combined: bool,
         tools: &Tools<'_>,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let from = self.region(if combined { RESULT } else { BLOCKS }, span.range.len())?;
         match buffers.span(span) {
@@ -260,7 +260,7 @@ impl SegmentMemory {
         piece: &SlotPiece,
         (rank, slot): (usize, usize),
         tools: &Tools<'_>,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let into = self.slot(rank, slot)?.sub(piece.at, piece.range.end - piece.range.start)?;
         pack(buffers, piece, into, tools, work)
@@ -317,7 +317,7 @@ impl SegmentMemory {
         piece: &SlotPiece,
         source: &Stretch,
         tools: &Tools<'_>,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         let from = source.region;
         match buffers.piece(piece) {
@@ -353,7 +353,7 @@ impl SegmentMemory {
         sources: &[Stretch],
         into: Region,
         tools: &Tools<'_>,
-        work: &mut Work,
+        work: &mut EngineWork,
     ) -> Result<(), EngineError> {
         if SegmentMemory::fold(combine, sources.iter().copied().map(Ok), into) {
             return Ok(());
@@ -418,7 +418,7 @@ fn pack(
     piece: &SlotPiece,
     into: Region,
     tools: &Tools<'_>,
-    work: &mut Work,
+    work: &mut EngineWork,
 ) -> Result<(), EngineError> {
     match buffers.piece(piece) {
         Lies::Plain(region) => {

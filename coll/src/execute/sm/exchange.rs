@@ -28,7 +28,7 @@ use super::long_plan::{SlotPiece, done, exposed};
 use super::read_in_place::{self, Side};
 use super::short_plan::LONG;
 use super::slots::{Filled, Slots};
-use super::state_machine::{Next, Progress, SmStage, StateMachine};
+use super::state_machine::{LongProgress, Next, SmStage, StateMachine};
 use super::{AT_ONCE_MAX, SegmentMemory, SmContext, single_copy};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
@@ -37,7 +37,7 @@ use crate::execute::error::CollError;
 #[derive(Debug)]
 pub(super) struct Exchange {
     /// The first: with it ends what engines do.
-    progress: Progress,
+    progress: LongProgress,
     plan: ExchangePlan,
     buffers: UserBuffers,
     /// How many there are for this rank; known when it has met those that send to it.
@@ -72,11 +72,11 @@ impl Lies {
 }
 
 impl StateMachine for Exchange {
-    fn progress(&self) -> &Progress {
+    fn progress(&self) -> &LongProgress {
         &self.progress
     }
 
-    fn progress_mut(&mut self) -> &mut Progress {
+    fn progress_mut(&mut self) -> &mut LongProgress {
         &mut self.progress
     }
 
@@ -121,7 +121,7 @@ impl Exchange {
         slots: &Slots,
     ) -> Exchange {
         Exchange {
-            progress: Progress::new(round, slots.next),
+            progress: LongProgress::new(round, slots.next),
             plan,
             buffers,
             fragments: 0,

@@ -1,7 +1,7 @@
 //! Collectives of plain memory at once, if nothing delays them.
 //!
-//! What depends on the call alone is found out without a segment ([`Known`]). A long call goes through the steps of
-//! [`Long`] until one would wait for longer than a few loads; [`SharedSegment::begin_task`] goes on from there. A short
+//! What depends on the call alone is found out without a segment ([`CallPlan`]). A long call goes through the steps of
+//! [`Long`] until one would wait for longer than a few loads; [`SharedSegment::begin_call`] goes on from there. A short
 //! one has a body of its own: it stores, waits for a few loads' time, and loads. Its bytes go from the user's memory
 //! into the entry, and out of entries into the user's memory. [`Short`](super::short::Short) keeps them in private
 //! memory in between, so that it can stop at each step: these copies are spared here. All that is unusual is left to
@@ -17,11 +17,11 @@ use gapless_pml::Pml;
 use gapless_sync::mailboxes::{Flag, Mailbox, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
+use super::call::SmPlan;
 use super::long::{Long, Tried};
 use super::short::ShortStage;
 use super::short_plan::{self, Round, ShortPlan, Span, Then};
 use super::subgroup::Subgroup;
-use super::task::TaskPlan;
 use super::{PrivateMemory, SharedSegment, act, exchange_plan, long_plan};
 use crate::build::rows as rows_of;
 use crate::execute::act::Tools;
@@ -38,18 +38,18 @@ const VOLUME_MAX: u64 = 256 << 10;
 
 /// What one rank does in a call, but for where its buffers lie.
 #[derive(Clone, Debug)]
-pub struct Known {
-    pub(super) way: TaskPlan,
+pub struct CallPlan {
+    pub(super) way: SmPlan,
     pub(super) combine: Option<Combine>,
     /// The rank, and of how many.
     pub(super) of: (usize, usize),
     /// Bytes of what is sent, and of what is received.
     bytes: (u64, u64),
-    /// Whether it can be tried at once.
-    is_tried: bool,
+    /// Whether [`attempt`](SharedSegment::attempt) may run it.
+    may_attempt: bool,
 }
 
-impl Known {
+impl CallPlan {
     /// What rank `rank` of `ranks` does. `plain`: both buffers are plain memory, or there are none. `None`: the call
     /// does not fit together, the segment does not [take](SharedSegment::takes) it, or not all ranks know all lengths.
     #[must_use]
@@ -58,7 +58,7 @@ impl Known {
         (rank, ranks): (usize, usize),
         combine: Option<Combine>,
         plain: bool,
-    ) -> Option<Known> {
+    ) -> Option<CallPlan> {
         call.check(rank, ranks).ok()?;
         let whole = |of: Reduction, by: &Combine| {
             of.unit.checked_rem(by.bytes()).is_some_and(|rest| rest == 0)
@@ -69,29 +69,29 @@ impl Known {
             return None;
         }
         let fold = combine.as_ref().and_then(Combine::fold);
-        let (way, is_tried) = if short_plan::fits(call, ranks) {
+        let (way, may_attempt) = if short_plan::fits(call, ranks) {
             let plan = ShortPlan::new(call, rank, ranks);
             let alike = plan.rounds.iter().flatten().all(|round| round.entries.are_alike());
-            (TaskPlan::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
+            (SmPlan::Short(plan), alike && (call.reduction().is_none() || fold.is_some()))
         } else if exchange_plan::fits(call, ranks) {
             return None;
         } else {
             let plan = long_plan::LongPlan::new(call, rank, ranks)?;
             let folds = call.reduction().is_none() || fold.is_some();
-            let is_tried =
+            let may_attempt =
                 folds && !plan.is_scan() && !plan.may_lengthen() && plan.volume() <= VOLUME_MAX;
-            (TaskPlan::Long(plan), is_tried)
+            (SmPlan::Long(plan), may_attempt)
         };
         let (send, recv) = rows_of(call, rank, ranks);
         let bytes = (send.len(), recv.len());
-        Some(Known { way, combine, of: (rank, ranks), bytes, is_tried: is_tried && plain })
+        Some(CallPlan { way, combine, of: (rank, ranks), bytes, may_attempt: may_attempt && plain })
     }
 
     /// Whether it goes by entries alone.
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
-        matches!(self.way, TaskPlan::Short(_))
+        matches!(self.way, SmPlan::Short(_))
     }
 }
 
@@ -120,8 +120,8 @@ fn part(
 
 impl SharedSegment {
     /// Does a collective if that takes no longer than a few looks; whether it has ended. If not, the caller goes on
-    /// with [its task](Known::task) by [`begin_task`](SharedSegment::begin_task), with the same number and memory.
-    /// `may_spin`: whether the caller may poll once more.
+    /// with [its `SmCall`](CallPlan::sm_call) by [`begin_call`](SharedSegment::begin_call), with the same number and
+    /// memory. `may_spin`: whether the caller may poll once more.
     ///
     /// `known` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of its
     /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot
@@ -134,21 +134,21 @@ impl SharedSegment {
     pub unsafe fn attempt(
         &mut self,
         number: u64,
-        known: &Known,
+        known: &CallPlan,
         buffers: (Option<Region>, Option<Region>),
         pml: &mut Pml,
         mut may_spin: impl FnMut() -> bool,
     ) -> bool {
-        if !known.is_tried || known.of != (self.subgroup.local_rank(), self.shared.ranks) {
+        if !known.may_attempt || known.of != (self.subgroup.local_rank(), self.shared.ranks) {
             return false;
         }
         let fold = known.combine.as_ref().and_then(Combine::fold);
         let plan = match &known.way {
-            TaskPlan::Short(plan) => plan,
-            TaskPlan::Long(plan) => {
+            SmPlan::Short(plan) => plan,
+            SmPlan::Long(plan) => {
                 return self.attempt_long(number, (plan, known), buffers, pml, may_spin);
             }
-            TaskPlan::Exchange(..) => return false,
+            SmPlan::Exchange(..) => return false,
         };
         let (Ok(input), Ok(output)) =
             (part(plan.input.as_ref(), buffers), part(plan.output.as_ref(), buffers))
@@ -190,7 +190,7 @@ impl SharedSegment {
     fn attempt_long(
         &mut self,
         number: u64,
-        (plan, known): (&long_plan::LongPlan, &Known),
+        (plan, known): (&long_plan::LongPlan, &CallPlan),
         (send, recv): (Option<Region>, Option<Region>),
         pml: &mut Pml,
         mut may_spin: impl FnMut() -> bool,

@@ -34,7 +34,7 @@ use super::long_plan::{LongPlan, combined, done, exposed};
 use super::read_in_place::{self, Both, Direct};
 use super::short_plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
-use super::state_machine::{InProgress, Next, Progress, SmStage, StateMachine};
+use super::state_machine::{InProgress, LongProgress, Next, SmStage, StateMachine};
 use super::{AT_ONCE_MAX, SegmentMemory, SmContext};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
@@ -48,7 +48,7 @@ const PREFETCH_BYTES: u64 = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Long<T> {
     /// The first: with it ends what engines do.
-    progress: Progress,
+    progress: LongProgress,
     terms: T,
     /// The first fragment whose place in the user's memory was not fetched into the cache.
     prefetched: u64,
@@ -71,11 +71,11 @@ pub(super) struct Long<T> {
 }
 
 impl<T: Terms> StateMachine for Long<T> {
-    fn progress(&self) -> &Progress {
+    fn progress(&self) -> &LongProgress {
         &self.progress
     }
 
-    fn progress_mut(&mut self) -> &mut Progress {
+    fn progress_mut(&mut self) -> &mut LongProgress {
         &mut self.progress
     }
 
@@ -110,7 +110,7 @@ impl<T: Terms> StateMachine for Long<T> {
     }
 
     fn source(&self, cx: &SmContext<'_>) -> Option<(usize, u32)> {
-        let Progress { fragment, at, .. } = self.progress;
+        let LongProgress { fragment, at, .. } = self.progress;
         if self.progress.is_gathering() {
             let ranks = self.ranks;
             return (at < ranks).then(|| ((cx.rank() + 1 + at) % ranks, exposed(fragment)));
@@ -181,7 +181,7 @@ impl<T: Terms> Long<T> {
     pub(super) fn new(terms: T, (ranks, round): (usize, u64), slots: &Slots) -> Long<T> {
         let plain = terms.buffers().contributed(terms.plan());
         Long {
-            progress: Progress::new(round, slots.next),
+            progress: LongProgress::new(round, slots.next),
             terms,
             prefetched: 0,
             slice: None,

@@ -19,7 +19,7 @@ use super::header::read_header;
 use super::short_plan::{FAILED, LONG, Round, ShortPlan, Then};
 use super::state_machine::InProgress;
 use crate::Operation;
-use crate::execute::act::{Tools, Work};
+use crate::execute::act::{EngineWork, Tools};
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::rows::Combine;
 
@@ -36,7 +36,7 @@ pub(super) struct Short {
     read: usize,
     /// Its first round's number.
     began: u64,
-    work: Work,
+    work: EngineWork,
     failure: Option<CollError>,
 }
 
@@ -126,7 +126,7 @@ impl Short {
             rounds: 0,
             read: 0,
             began: round,
-            work: Work::default(),
+            work: EngineWork::default(),
             failure: None,
         }
     }

@@ -13,9 +13,9 @@ use gapless_pml::{Pml, PmlError};
 use super::buffers::{Described, Lies, UserBuffers};
 use super::long_plan::SlotPiece;
 use super::read_in_place::{self, Side};
-use super::state_machine::Progress;
+use super::state_machine::LongProgress;
 use super::{AT_ONCE_MAX, Memory, SmContext};
-use crate::execute::act::{Tools, Work};
+use crate::execute::act::{EngineWork, Tools};
 use crate::execute::error::CollError;
 
 /// From so many bytes on, a block is worth the system call.
@@ -96,7 +96,7 @@ pub(super) fn read_to(
     buffers: &UserBuffers<impl Described>,
     (piece, skipped, most): (&SlotPiece, u64, u64),
     (process, key, at): (u32, &RemoteKey, u64),
-    (bounce, work): (&mut Option<Memory>, &mut Work),
+    (bounce, work): (&mut Option<Memory>, &mut EngineWork),
     tools: &mut Tools<'_>,
 ) -> Result<u64, Unread> {
     let from = piece.range.start + skipped;
@@ -137,7 +137,7 @@ pub(super) fn read_to(
     Ok(bytes)
 }
 
-impl Progress {
+impl LongProgress {
     /// Reads what this rank gets of another by the kernel, [so much](AT_ONCE_MAX) at a time; whether that is all.
     pub(super) fn read_single_copy(
         &mut self,

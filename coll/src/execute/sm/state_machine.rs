@@ -13,7 +13,7 @@ use super::long_plan::exposed;
 use super::short_plan::FAILED;
 use super::slots::slot;
 use super::{Memory, SmContext};
-use crate::execute::act::{Tools, Work};
+use crate::execute::act::{EngineWork, Tools};
 use crate::execute::error::CollError;
 
 /// Where a collective is. Each fragment begins with `Waiting`.
@@ -78,9 +78,9 @@ pub(super) trait InProgress {
 
 /// A collective of many steps.
 pub(super) trait StateMachine {
-    fn progress(&self) -> &Progress;
+    fn progress(&self) -> &LongProgress;
 
-    fn progress_mut(&mut self) -> &mut Progress;
+    fn progress_mut(&mut self) -> &mut LongProgress;
 
     /// One of the stages that are its own: not that of a failure, or one behind it. Those of work begin when that is
     /// over.
@@ -188,7 +188,7 @@ impl<S: StateMachine> InProgress for S {
     }
 
     fn is_busy(&self) -> bool {
-        let Progress { stage, work, .. } = self.progress();
+        let LongProgress { stage, work, .. } = self.progress();
         stage.is_work() && work.is_pending()
     }
 
@@ -271,7 +271,7 @@ impl<S: StateMachine> InProgress for S {
 
 /// How far a collective of many steps is, as this rank and others see each other in it.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct LongProgress {
     pub(super) stage: SmStage,
     /// The round that it began in.
     pub(super) round: u64,
@@ -280,7 +280,7 @@ pub(super) struct Progress {
     pub(super) at: usize,
     /// This rank's first slot.
     pub(super) first: usize,
-    pub(super) work: Work,
+    pub(super) work: EngineWork,
     /// How many bytes of the next rank's were read by the kernel, if not all were.
     pub(super) read: u64,
     /// For bytes that were read by the kernel and go to several places.
@@ -294,23 +294,23 @@ pub(super) struct Progress {
     in_failure_round: bool,
 }
 
-impl Drop for Progress {
+impl Drop for LongProgress {
     fn drop(&mut self) {
         self.work.drain();
     }
 }
 
-impl Progress {
+impl LongProgress {
     /// One that begins in this round, with this slot.
     #[inline]
-    pub(super) fn new(round: u64, first: usize) -> Progress {
-        Progress {
+    pub(super) fn new(round: u64, first: usize) -> LongProgress {
+        LongProgress {
             stage: SmStage::Fresh,
             round,
             fragment: 0,
             at: 0,
             first,
-            work: Work::default(),
+            work: EngineWork::default(),
             read: 0,
             bounce: None,
             slept: false,

@@ -10,7 +10,7 @@ use gapless_engine::{Engine, Reducer};
 use gapless_pml::Pml;
 use gapless_sync::mailboxes::Readers;
 
-use super::{Going, SharedSegment, Task};
+use super::{Going, SharedSegment, SmCall};
 use crate::Call;
 use crate::execute::error::CollError;
 use std::task::Poll;
@@ -29,14 +29,14 @@ impl Identity {
     }
 }
 
-/// Something that a segment has begun.
+/// A step that a segment has begun.
 #[derive(Debug)]
-pub(in crate::execute) struct Begun {
+pub(in crate::execute) struct StepHandle {
     segment: Weak<()>,
     start: u64,
 }
 
-impl Begun {
+impl StepHandle {
     /// How it went, if the segment is not there any more: it works on nothing.
     pub(in crate::execute) fn without_segment(&self) -> Option<Result<(), CollError>> {
         (self.segment.strong_count() == 0).then_some(Err(CollError::Abandoned))
@@ -51,7 +51,7 @@ impl Drop for SharedSegment {
 }
 
 impl SharedSegment {
-    /// As [`begin_task`](SharedSegment::begin_task).
+    /// As [`begin_call`](SharedSegment::begin_call).
     ///
     /// # Safety
     /// As there.
@@ -62,10 +62,10 @@ impl SharedSegment {
     pub(in crate::execute) unsafe fn begin_step(
         &mut self,
         number: u64,
-        task: Task,
-    ) -> Result<Begun, CollError> {
+        call: SmCall,
+    ) -> Result<StepHandle, CollError> {
         // SAFETY: the caller's promise.
-        unsafe { self.begin_task(number, task) }?;
+        unsafe { self.begin_call(number, call) }?;
         Ok(self.begun())
     }
 
@@ -80,8 +80,8 @@ impl SharedSegment {
         (call, of): (&Call<'_>, (usize, usize)),
         failure: CollError,
         pml: &mut Pml,
-    ) -> Result<Begun, CollError> {
-        let begun = Task::without_memory(call, of).and_then(|task| self.start(number, task));
+    ) -> Result<StepHandle, CollError> {
+        let begun = SmCall::without_memory(call, of).and_then(|call| self.start(number, call));
         match (begun, &mut self.going) {
             (Ok(()), Some(Going::Short(short))) => short.doom(failure),
             (Ok(()), Some(Going::Long(long))) => long.doom(failure),
@@ -95,15 +95,15 @@ impl SharedSegment {
         Ok(self.begun())
     }
 
-    fn begun(&self) -> Begun {
+    fn begun(&self) -> StepHandle {
         let Identity { segment, started } = &self.identity;
-        Begun { segment: Arc::downgrade(segment), start: *started }
+        StepHandle { segment: Arc::downgrade(segment), start: *started }
     }
 
     /// Goes on with what was begun here; how it went, if it has ended.
     pub(in crate::execute) fn advance_step(
         &mut self,
-        begun: &Begun,
+        begun: &StepHandle,
         pml: &mut Pml,
         engine: &dyn Engine,
         reducer: &dyn Reducer,

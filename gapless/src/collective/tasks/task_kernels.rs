@@ -6,14 +6,14 @@
 //! by one load that the task has ended, whatever else runs. All kernels are the same function over that span. The ready
 //! message tells the task's initiator the kernel, and where in the span its operand goes.
 //!
-//! Ranks of the job are trusted to put only where they were told, as those are that map each other's memory: one that does
-//! otherwise makes sums wrong, and touches nothing but sums.
+//! Ranks of the job are trusted to put only where they were told, as those are that map each other's memory: one that
+//! does otherwise makes sums wrong, and touches nothing but sums.
 //!
 //! A kernel whose task may still come when nobody waits for it any more is given up, with its place: after as many
 //! failures as there are kernels, tasks are run by threads, as without a worker.
 
 use gapless_bml::Rank;
-use gapless_coll::{Lender, TaskKernel, Work};
+use gapless_coll::{Lender, TaskKernel, TaskWork};
 use gapless_mem::{Lease, Region, Worker};
 use gapless_osc::worker_word;
 use gapless_xtq::device::{DeviceFunction, Life, WorkerCount};
@@ -47,8 +47,8 @@ struct Room {
     free: Mutex<Vec<(u64, u64)>>,
 }
 
-// SAFETY: what is free is in the list, and what is lent is not. The lease is kept by the world, and by the worker's kernels
-// as long as they are registered, which is until the world's end.
+// SAFETY: what is free is in the list, and what is lent is not. The lease is kept by the world, and by the worker's
+// kernels as long as they are registered, which is until the world's end.
 unsafe impl Lender for Room {
     fn lend(&self, bytes: u64) -> Option<Region> {
         let bytes = bytes.checked_next_multiple_of(GRAIN)?;
@@ -109,9 +109,9 @@ impl TaskKernels {
         for index in 0..KERNELS {
             let kernel = Kernel::of_worker(DeviceFunction::Combine, PAYLOAD_MAX);
             let kernel = kernel.buffer(memory.clone()).counted();
-            // SAFETY: the worker's function stays inside its buffer, of which no reference exists, and which the lease keeps.
-            // What lies there is what ranks of the job put: they are trusted to put where they were told, as those are
-            // that map memory.
+            // SAFETY: the worker's function stays inside its buffer, of which no reference exists, and which the lease
+            // keeps. What lies there is what ranks of the job put: they are trusted to put where they were told, as
+            // those are that map memory.
             unsafe { xtq.register_kernel(index, kernel) }?;
             counts.push(xtq.count_of(index).ok_or(XtqError::Worker { has: false })?);
         }
@@ -126,7 +126,7 @@ impl TaskKernels {
     }
 
     /// A kernel for a task, if the worker can combine it.
-    pub(super) fn take(self: &Arc<Self>, work: &Work) -> Option<TakenKernel> {
+    pub(super) fn take(self: &Arc<Self>, work: &TaskWork) -> Option<TakenKernel> {
         let (place, op, element) = work.place()?;
         let (room, what) = (self.room.memory.region(), worker_word(op, element)?);
         let at = place.start().checked_sub(room.start())?;
