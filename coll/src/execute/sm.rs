@@ -101,7 +101,7 @@ use exchange::Exchange;
 pub use explain::Explanation;
 pub use fast_path::CallPlan;
 use fast_path::Halfway;
-use long::{Kept, Long};
+use long::{Long, OwnedInput};
 pub use open::Opening;
 use short::Short;
 use slots::Slots;
@@ -182,16 +182,16 @@ pub struct SharedSegment {
     subgroup: Subgroup,
     /// That of messages that wake sleepers.
     wake_tag: i32,
-    area: PrivateMemory,
+    private: PrivateMemory,
     slots: Slots,
-    /// Whose memory this rank can read by the kernel, of those that it has told so: a bit for each.
-    seen: u64,
+    /// Ranks that this one has told that it can read their memory: a bit each.
+    announced_reads: u64,
     going: Option<Going>,
     identity: Identity,
     /// A short one that [`attempt`](SharedSegment::attempt) has begun.
     halfway: Option<Halfway>,
-    /// A long one that was tried, and its number.
-    tried: Option<(u64, Box<Long<()>>)>,
+    /// A long collective that [`attempt`](SharedSegment::attempt) began, and its number.
+    paused: Option<(u64, Box<Long<()>>)>,
     /// What this rank sleeps for, if it said that it does.
     asleep: Option<Awaited>,
     /// What somebody has written over that others wait for.
@@ -212,7 +212,7 @@ struct PrivateMemory {
 #[derive(Debug)]
 enum Going {
     Short(Short),
-    Long(Box<Long<Kept>>),
+    Long(Box<Long<OwnedInput>>),
     Exchange(Exchange),
 }
 
@@ -236,7 +236,7 @@ impl Going {
 
 impl SharedSegment {
     fn new(
-        (shared, area): (SegmentMemory, PrivateMemory),
+        (shared, private): (SegmentMemory, PrivateMemory),
         mailbox: Mailbox,
         (subgroup, wake_tag): (Subgroup, i32),
     ) -> SharedSegment {
@@ -246,13 +246,13 @@ impl SharedSegment {
             mailbox,
             subgroup,
             wake_tag,
-            area,
+            private,
             slots,
-            seen: 0,
+            announced_reads: 0,
             going: None,
             identity: Identity::default(),
             halfway: None,
-            tried: None,
+            paused: None,
             asleep: None,
             spoilt: None,
             wake_request: None,
@@ -306,7 +306,7 @@ impl SharedSegment {
     }
 
     fn start(&mut self, number: u64, call: SmCall) -> Result<(), CollError> {
-        let (halfway, tried) = (self.halfway.take(), self.tried.take());
+        let (halfway, paused) = (self.halfway.take(), self.paused.take());
         self.may_begin()?;
         let SmCall { way, rows, combine, of } = call;
         let (me, ranks) = (self.subgroup.local_rank(), self.shared.ranks);
@@ -325,10 +325,10 @@ impl SharedSegment {
                 Going::Short(short)
             }
             SmPlan::Long(plan) => {
-                let terms = Kept { plan, combine, buffers };
-                Going::Long(Box::new(match tried.filter(|(of, _)| *of == number) {
-                    Some((_, long)) => long.go_on(terms),
-                    None => Long::new(terms, (ranks, round), &self.slots),
+                let input = OwnedInput { plan, combine, buffers };
+                Going::Long(Box::new(match paused.filter(|(of, _)| *of == number) {
+                    Some((_, long)) => long.go_on(input),
+                    None => Long::new(input, (ranks, round), &self.slots),
                 }))
             }
             SmPlan::Exchange(plan, is_plain) => Going::Exchange(Exchange::new(
@@ -420,7 +420,9 @@ impl SharedSegment {
     /// What is under way, and what it works with.
     #[inline]
     fn parts(&mut self) -> (Option<&mut dyn InProgress>, SmContext<'_>) {
-        let SharedSegment { shared, mailbox, subgroup, area, slots, seen, going, .. } = self;
+        let SharedSegment {
+            shared, mailbox, subgroup, private, slots, announced_reads, going, ..
+        } = self;
         let (mailboxes, wake_tag) = (shared.mailboxes(), self.wake_tag);
         let going = going.as_mut().map(Going::get_mut);
         (
@@ -431,9 +433,9 @@ impl SharedSegment {
                 mailbox,
                 subgroup,
                 wake_tag,
-                area,
+                private,
                 slots,
-                seen,
+                announced_reads,
                 only_looks: false,
             },
         )

@@ -18,7 +18,7 @@ use std::ops::Range;
 use gapless_bml::Mapping;
 use gapless_engine::{EngineError, PackedFold, Typed};
 use gapless_mem::Region;
-use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
+use gapless_pml::{Comm, Pml, RequestId, TagSel};
 use gapless_sync::mailboxes::ENTRY_BYTES;
 
 use super::buffers::{Described, Lies, UserBuffers};
@@ -50,7 +50,7 @@ fn start(content: Content) -> usize {
 }
 
 /// Bytes of what is combined, and how far apart the blocks of them lie.
-fn combined(round: &Round) -> (usize, usize) {
+fn combined_size(round: &Round) -> (usize, usize) {
     let bytes = round.part(round.sources.start).len();
     (bytes, bytes.next_multiple_of(usize::try_from(SCRATCH_ALIGN).unwrap_or(64)))
 }
@@ -60,7 +60,7 @@ fn combined(round: &Round) -> (usize, usize) {
 fn block(source: usize, round: &Round) -> usize {
     match round.then {
         Then::Join => round.joined_at(source),
-        Then::Combine => (source - round.sources.start) * combined(round).1,
+        Then::Combine => (source - round.sources.start) * combined_size(round).1,
     }
 }
 
@@ -119,7 +119,7 @@ impl PrivateMemory {
 
     /// Combines the blocks that were read, into bytes that are as long as one.
     pub(super) fn fold_into(&mut self, fold: &PackedFold, round: &Round, into: &mut [u8]) {
-        let (_, stride) = combined(round);
+        let (_, stride) = combined_size(round);
         fold.blocks(self.slice(BLOCKS, stride * round.sources.len()), stride, into);
     }
 
@@ -178,7 +178,7 @@ impl PrivateMemory {
 
     /// Combines the blocks that were read.
     pub(super) fn fold(&mut self, fold: &PackedFold, round: &Round) {
-        let (len, stride) = combined(round);
+        let (len, stride) = combined_size(round);
         self.result = len;
         let all = self.slice(RESULT, BLOCKS - RESULT + stride * round.sources.len());
         let (result, blocks) = all.split_at_mut(BLOCKS - RESULT);
@@ -212,7 +212,7 @@ impl PrivateMemory {
         tools: &Tools<'_>,
         work: &mut EngineWork,
     ) -> Result<(), EngineError> {
-        let ((len, stride), sources) = (combined(round), round.sources.len());
+        let ((len, stride), sources) = (combined_size(round), round.sources.len());
         if let Some(fold) = combine.fold() {
             self.fold(&fold, round);
             return Ok(());
@@ -315,7 +315,7 @@ impl SegmentMemory {
     pub(super) fn take(
         buffers: &UserBuffers<impl Described>,
         piece: &SlotPiece,
-        source: &Stretch,
+        source: &Source,
         tools: &Tools<'_>,
         work: &mut EngineWork,
     ) -> Result<(), EngineError> {
@@ -328,7 +328,7 @@ impl SegmentMemory {
             }
             Lies::Plain(region) => {
                 // SAFETY: the caller of `SharedSegment::begin` grants the user's memory for writing, and nothing else
-                // touches it. The source is valid for reads (`Stretch`).
+                // touches it. The source is valid for reads (`Source`).
                 Ok(unsafe { gapless_mem::copy(&region, &from) }?)
             }
             Lies::Pieces(pieces) => tools.unpack(from, &pieces, work),
@@ -350,7 +350,7 @@ impl SegmentMemory {
     /// Starts to combine sources, in their order. Lends them and the target until `work` is over.
     pub(super) fn reduce(
         combine: &Combine,
-        sources: &[Stretch],
+        sources: &[Source],
         into: Region,
         tools: &Tools<'_>,
         work: &mut EngineWork,
@@ -358,7 +358,7 @@ impl SegmentMemory {
         if SegmentMemory::fold(combine, sources.iter().copied().map(Ok), into) {
             return Ok(());
         }
-        let elements = |source: &Stretch| combine.elements(source.region);
+        let elements = |source: &Source| combine.elements(source.region);
         let sources = sources.iter().map(elements).collect::<Result<Vec<_>, _>>()?;
         tools.reduce(combine, &sources, &combine.elements(into)?, work)
     }
@@ -366,14 +366,14 @@ impl SegmentMemory {
     /// Combines packed sources, in their order, at once; `false`: nothing was done.
     pub(super) fn fold(
         combine: &Combine,
-        sources: impl ExactSizeIterator<Item = Result<Stretch, EngineError>>,
+        sources: impl ExactSizeIterator<Item = Result<Source, EngineError>>,
         into: Region,
     ) -> bool {
-        let as_long = |source: Result<Stretch, EngineError>| {
+        let as_long = |source: Result<Source, EngineError>| {
             let region = source.ok()?.region;
             region.as_ptr().filter(|_| region.len() == into.len())
         };
-        // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory, which
+        // SAFETY: all regions are as long, and valid (`Source`; `into` is a slot, or this rank's user's memory, which
         // nothing else of this process touches now).
         combine.fold().is_some_and(|by| unsafe { fold(&by, sources.map(as_long), into) })
     }
@@ -430,52 +430,52 @@ fn pack(
     }
 }
 
-/// Bytes of a rank's slot, of its buffer in a mapping, of this rank's own buffer, or of private memory: they stay valid
-/// for reads while the collective is under way, which keeps slots and mappings.
+/// Bytes that stay valid for reads while the collective is under way: of a rank's slot, of its buffer in a mapping, of
+/// this rank's own buffer, or of private memory. The collective keeps slots and mappings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct Source {
     region: Region,
 }
 
-impl Stretch {
+impl Source {
     /// A rank's slot.
     pub(super) fn slot(
         shared: &SegmentMemory,
         (rank, slot): (usize, usize),
         range: Range<u64>,
-    ) -> Result<Stretch, EngineError> {
+    ) -> Result<Source, EngineError> {
         let region = shared.slot(rank, slot)?.sub(range.start, range.end - range.start)?;
-        Ok(Stretch { region })
+        Ok(Source { region })
     }
 
     /// A rank's buffer in a mapping, which the collective keeps.
-    pub(super) fn mapped(mapping: &Mapping, range: Range<u64>) -> Result<Stretch, EngineError> {
-        Ok(Stretch { region: mapping.region().sub(range.start, range.end - range.start)? })
+    pub(super) fn mapped(mapping: &Mapping, range: Range<u64>) -> Result<Source, EngineError> {
+        Ok(Source { region: mapping.region().sub(range.start, range.end - range.start)? })
     }
 
     /// The bytes from byte `start` of this rank's entry on.
     pub(super) fn in_entry(
-        area: &PrivateMemory,
+        private: &PrivateMemory,
         start: usize,
         range: Range<u64>,
-    ) -> Result<Stretch, EngineError> {
-        let entry = area.region(start, ENTRY_BYTES - start.min(ENTRY_BYTES))?;
-        Ok(Stretch { region: entry.sub(range.start, range.end - range.start)? })
+    ) -> Result<Source, EngineError> {
+        let entry = private.region(start, ENTRY_BYTES - start.min(ENTRY_BYTES))?;
+        Ok(Source { region: entry.sub(range.start, range.end - range.start)? })
     }
 
     /// The bytes of a rank's entry that were [kept](PrivateMemory::kept).
     pub(super) fn kept(
-        area: &PrivateMemory,
+        private: &PrivateMemory,
         rank: usize,
         range: Range<u64>,
-    ) -> Result<Stretch, EngineError> {
-        let kept = area.region(BLOCKS + rank * ENTRY_BYTES, ENTRY_BYTES)?;
-        Ok(Stretch { region: kept.sub(range.start, range.end - range.start)? })
+    ) -> Result<Source, EngineError> {
+        let kept = private.region(BLOCKS + rank * ENTRY_BYTES, ENTRY_BYTES)?;
+        Ok(Source { region: kept.sub(range.start, range.end - range.start)? })
     }
 
     /// This rank's own buffer, which the caller of `SharedSegment::begin` grants.
-    pub(super) fn own(buffer: Region, range: Range<u64>) -> Result<Stretch, EngineError> {
-        Ok(Stretch { region: buffer.sub(range.start, range.end - range.start)? })
+    pub(super) fn own(buffer: Region, range: Range<u64>) -> Result<Source, EngineError> {
+        Ok(Source { region: buffer.sub(range.start, range.end - range.start)? })
     }
 
     pub(super) fn region(&self) -> Region {
@@ -519,7 +519,7 @@ pub(super) fn wake_request(
         return Some(known);
     }
     // SAFETY: no bytes.
-    unsafe { pml.irecv(comm, &nothing(), Source::Any, TagSel::Is(tag)) }.ok()
+    unsafe { pml.irecv(comm, &nothing(), gapless_pml::Source::Any, TagSel::Is(tag)) }.ok()
 }
 
 /// Sends the message that wakes the rank that has a local rank. If it is lost there is nobody to be woken.

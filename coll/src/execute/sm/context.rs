@@ -16,9 +16,9 @@ pub(super) struct SmContext<'p> {
     pub(super) mailbox: &'p mut Mailbox,
     pub(super) subgroup: &'p Subgroup,
     pub(super) wake_tag: i32,
-    pub(super) area: &'p mut PrivateMemory,
+    pub(super) private: &'p mut PrivateMemory,
     pub(super) slots: &'p mut Slots,
-    pub(super) seen: &'p mut u64,
+    pub(super) announced_reads: &'p mut u64,
     /// Whether who is lost, or has gone on, is found out later.
     pub(super) only_looks: bool,
 }

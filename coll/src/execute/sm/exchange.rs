@@ -21,11 +21,11 @@ mod header;
 use gapless_bml::{Bml, Mapping, RemoteKey};
 use gapless_sync::mailboxes::{Moment, Readers};
 
-use super::act::Stretch;
+use super::act::Source;
 use super::buffers::UserBuffers;
 use super::exchange_plan::{self, Cell, ExchangePlan, window};
-use super::long_plan::{SlotPiece, done, exposed};
-use super::read_in_place::{self, Side};
+use super::long_plan::{SlotPiece, done_step, exposed_step};
+use super::read_in_place::{self, DirectBuffer};
 use super::short_plan::LONG;
 use super::slots::{Filled, Slots};
 use super::state_machine::{LongProgress, Next, SmStage, StateMachine};
@@ -89,7 +89,7 @@ impl StateMachine for Exchange {
         match stage {
             SmStage::Fresh => Ok(self.begin(cx, tools)),
             SmStage::Waiting => self.expose(cx, tools),
-            SmStage::Exposing => Ok(Some(self.exposed(cx, tools))),
+            SmStage::Exposing => Ok(Some(self.report_exposed(cx, tools))),
             SmStage::Gathering => self.meet(cx, tools),
             SmStage::Collecting => self.collect(cx, tools),
             _ => Ok(Some(self.next_fragment(cx, tools))),
@@ -106,7 +106,7 @@ impl StateMachine for Exchange {
 
     /// One whose bytes come in a cell or entry of its own.
     fn source(&self, cx: &SmContext<'_>) -> Option<(usize, u32)> {
-        let at = (self.turn_of(cx), exposed(self.progress.fragment));
+        let at = (self.turn_of(cx), exposed_step(self.progress.fragment));
         (self.progress.at < self.met.len()).then_some(at)
     }
 }
@@ -139,13 +139,13 @@ impl Exchange {
         }
         let ranks = self.met.len();
         if (0..ranks).any(|rank| self.plan.into.bytes(rank) >= single_copy::BYTES_MIN) {
-            single_copy::tell_what_is_seen(cx, tools.pml.bml_mut());
+            single_copy::announce_reads(cx, tools.pml.bml_mut());
         }
         if self.is_plain {
             for (block, range, piece) in self.plan.own() {
                 let bytes = 0..range.end - range.start;
                 let Some(region) = self.buffers.block(block, range) else { continue };
-                let moved = Stretch::own(region, bytes).and_then(|from| {
+                let moved = Source::own(region, bytes).and_then(|from| {
                     SegmentMemory::take(
                         &self.buffers,
                         &piece,
@@ -162,7 +162,8 @@ impl Exchange {
             return Some(SmStage::Waiting);
         }
         for piece in self.plan.inline_pieces() {
-            let packed = cx.area.fill_entry(&self.buffers, &piece, tools, &mut self.progress.work);
+            let packed =
+                cx.private.fill_entry(&self.buffers, &piece, tools, &mut self.progress.work);
             self.progress.work.started(packed);
         }
         Some(SmStage::Exposing)
@@ -182,14 +183,15 @@ impl Exchange {
             let (block, range) = self.plan.only_block(rank)?;
             self.buffers.block(block, range)
         };
-        let mut is_mapped =
-            |rank: usize| read_in_place::write_key(region(rank)?, (Side::Input, rank), cx, bml);
+        let mut is_mapped = |rank: usize| {
+            read_in_place::write_key(region(rank)?, (DirectBuffer::Input, rank), cx, bml)
+        };
         if is_worth(read_in_place::BYTES_MIN) && receivers().all(|rank| is_mapped(rank).is_some()) {
             return (true, false);
         }
         let mut by_single_copy = |rank: usize| {
-            let seen = region(rank).filter(|_| single_copy::is_seen(rank, cx))?;
-            single_copy::write_key(seen, rank, cx, bml)
+            let readable = region(rank).filter(|_| single_copy::can_read_us(rank, cx))?;
+            single_copy::write_key(readable, rank, cx, bml)
         };
         let by_single_copy = is_worth(single_copy::least(receivers().count()))
             && receivers().all(|rank| by_single_copy(rank).is_some());
@@ -219,7 +221,7 @@ impl Exchange {
         let filled = Filled {
             readers: self.plan.readers().unwrap_or(Readers::One(cx.rank())),
             round: self.progress.round,
-            until: Moment::new(self.progress.round, done(self.progress.fragment)),
+            until: Moment::new(self.progress.round, done_step(self.progress.fragment)),
             others_write: false,
         };
         if !cx.claim(own.1, filled, tools.pml)? {
@@ -237,16 +239,16 @@ impl Exchange {
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+    fn report_exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
         if self.progress.fragment > 0 {
             if self.progress.fragment < self.sends() {
-                self.progress.report(cx, tools, exposed(self.progress.fragment));
+                self.progress.report(cx, tools, exposed_step(self.progress.fragment));
             }
             return SmStage::Collecting;
         }
         self.progress.publish_first();
         if let Some(readers) = self.plan.readers() {
-            let entry = self.write_entry(cx.area);
+            let entry = self.write_entry(cx.private);
             cx.mailbox.publish(&cx.mailboxes, LONG, entry, readers);
             cx.wake(tools.pml, readers);
         }
@@ -298,8 +300,8 @@ impl Exchange {
                     for piece in self.plan.output(rank, 0..expected, 0) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
                         let source = match rank == cx.rank() {
-                            true => Stretch::in_entry(cx.area, self.plan.own_in_entry(), bytes),
-                            false => Stretch::kept(cx.area, rank, bytes),
+                            true => Source::in_entry(cx.private, self.plan.own_in_entry(), bytes),
+                            false => Source::kept(cx.private, rank, bytes),
                         };
                         let taken = source.and_then(|source| {
                             SegmentMemory::take(
@@ -316,7 +318,7 @@ impl Exchange {
                 Some(Lies::Slots { first, cell }) => {
                     let window = window(self.progress.fragment, cell.step, expected);
                     if !window.is_empty() && rank != cx.rank() {
-                        let step = exposed(self.progress.fragment);
+                        let step = exposed_step(self.progress.fragment);
                         if !self.progress.wait((rank, step), cx, tools)? {
                             return Ok(None);
                         }
@@ -324,7 +326,7 @@ impl Exchange {
                     let slot = (rank, self.progress.slot(first));
                     for piece in self.plan.output(rank, window, cell.at) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
-                        let taken = Stretch::slot(cx.shared, slot, bytes).and_then(|source| {
+                        let taken = Source::slot(cx.shared, slot, bytes).and_then(|source| {
                             SegmentMemory::take(
                                 &self.buffers,
                                 &piece,
@@ -339,7 +341,7 @@ impl Exchange {
                 Some(Lies::Direct { mapping }) if self.progress.fragment == 0 => {
                     for piece in self.plan.output(rank, 0..expected, 0) {
                         let bytes = piece.at..piece.at + piece.range.end - piece.range.start;
-                        let taken = Stretch::mapped(&mapping, bytes).and_then(|source| {
+                        let taken = Source::mapped(&mapping, bytes).and_then(|source| {
                             SegmentMemory::take(
                                 &self.buffers,
                                 &piece,
@@ -389,7 +391,7 @@ impl Exchange {
         if self.progress.fragment < self.fragments {
             if self.progress.fragment >= self.sends() {
                 // Who still sends says so with the next fragment.
-                self.progress.report(cx, tools, done(self.progress.fragment - 1));
+                self.progress.report(cx, tools, done_step(self.progress.fragment - 1));
             }
             return SmStage::Waiting;
         }

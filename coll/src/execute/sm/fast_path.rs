@@ -18,7 +18,7 @@ use gapless_sync::mailboxes::{Flag, Mailbox, Mailboxes, Readers};
 
 use super::buffers::UserBuffers;
 use super::call::SmPlan;
-use super::long::{Long, Tried};
+use super::long::{BorrowedInput, Long};
 use super::short::ShortStage;
 use super::short_plan::{self, Round, ShortPlan, Span, Then};
 use super::subgroup::Subgroup;
@@ -158,30 +158,31 @@ impl SharedSegment {
         if self.may_begin().is_err() {
             return false;
         }
-        let SharedSegment { shared, mailbox, subgroup, area, halfway, .. } = self;
+        let SharedSegment { shared, mailbox, subgroup, private, halfway, .. } = self;
         let (mailboxes, wake_tag) = (shared.mailboxes(), self.wake_tag);
         mailbox.begin(number);
         if mailbox.blocked_by(&mailboxes).is_some() {
             return false;
         }
         let (kind, fold) = (plan.operation.code(), fold.as_ref());
-        let mut at = At { mailboxes, mailbox, area, pml, subgroup, wake_tag, kind, fold };
-        let began = at.mailbox.round();
+        let mut cx =
+            ShortContext { mailboxes, mailbox, private, pml, subgroup, wake_tag, kind, fold };
+        let began = cx.mailbox.round();
         let stopped = match &plan.rounds {
             // SAFETY: the caller's promise.
-            [Some(only), None] => unsafe { at.only_round(only, input, output, &mut may_spin) },
+            [Some(only), None] => unsafe { cx.only_round(only, input, output, &mut may_spin) },
             // SAFETY: the caller's promise.
-            rounds => unsafe { at.rounds(rounds, input, output, &mut may_spin) },
+            rounds => unsafe { cx.rounds(rounds, input, output, &mut may_spin) },
         };
         if let Err((rounds, stage)) = stopped {
             *halfway = Some(Halfway { began, rounds, stage });
             return false;
         }
         if plan.together {
-            at.mailbox.all_began(began);
+            cx.mailbox.all_began(began);
         }
-        at.mailbox.finish(&at.mailboxes);
-        at.wake(Readers::All);
+        cx.mailbox.finish(&cx.mailboxes);
+        cx.wake(Readers::All);
         true
     }
 
@@ -203,15 +204,15 @@ impl SharedSegment {
         }
         self.mailbox.begin(number);
         let buffers = UserBuffers::plain(send, recv);
-        let terms = Tried { plan, combine: known.combine.as_ref(), buffers };
+        let input = BorrowedInput { plan, combine: known.combine.as_ref(), buffers };
         let of = (self.shared.ranks, self.mailbox.round());
-        let mut long = Long::new(terms, of, &self.slots);
+        let mut long = Long::new(input, of, &self.slots);
         let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, segment: None };
         let (_, mut cx) = self.parts();
         cx.only_looks = true;
         let is_over = long.attempt(&mut cx, &mut tools, &mut may_spin);
         if !is_over {
-            self.tried = Some((number, Box::new(long.halt())));
+            self.paused = Some((number, Box::new(long.halt())));
         } else if long.is_bare() {
             // To find that out is less than to drop each part of it.
             std::mem::forget(long);
@@ -220,11 +221,11 @@ impl SharedSegment {
     }
 }
 
-/// What rounds work with.
-struct At<'p> {
+/// What a short collective on the fast path works with.
+struct ShortContext<'p> {
     mailboxes: Mailboxes<'p>,
     mailbox: &'p mut Mailbox,
-    area: &'p mut PrivateMemory,
+    private: &'p mut PrivateMemory,
     pml: &'p mut Pml,
     subgroup: &'p Subgroup,
     wake_tag: i32,
@@ -235,7 +236,7 @@ struct At<'p> {
 /// Where a collective stopped: after so many rounds, in this stage.
 type Stopped = (usize, ShortStage);
 
-impl At<'_> {
+impl ShortContext<'_> {
     #[inline]
     fn wake(&mut self, readers: Readers) {
         let by = (self.subgroup, self.wake_tag);
@@ -283,7 +284,7 @@ impl At<'_> {
         if !self.all_there(round, may_spin) {
             // Whoever goes on finds it there.
             // SAFETY: the caller's promise.
-            let kept = input.is_none_or(|input| unsafe { self.area.fill(&input) }.is_ok());
+            let kept = input.is_none_or(|input| unsafe { self.private.fill(&input) }.is_ok());
             // `part` has found memory that the CPU may touch, as long as the plan says: no longer than an entry.
             debug_assert!(kept, "plain memory of this rank");
             return Err((0, ShortStage::Reading));
@@ -332,9 +333,9 @@ impl At<'_> {
         for (index, source) in sources.clone().enumerate() {
             if source == me && combines {
                 // SAFETY: the caller's promise.
-                unsafe { self.area.keep_own(source, round, &input?) }.ok()?;
+                unsafe { self.private.keep_own(source, round, &input?) }.ok()?;
             } else if combines {
-                let (block, start) = self.area.block(source, round);
+                let (block, start) = self.private.block(source, round);
                 self.mailbox.read(&self.mailboxes, source, start, block);
             } else {
                 let into = output?.sub((index * len) as u64, len as u64).ok()?;
@@ -352,7 +353,7 @@ impl At<'_> {
         if combines {
             // SAFETY: as above. What this rank contributes was copied, so it may be written.
             let into = unsafe { act::bytes_mut(output) }?;
-            self.area.fold_into(self.fold?, round, into.get_mut(..len)?);
+            self.private.fold_into(self.fold?, round, into.get_mut(..len)?);
         }
         Some(())
     }
@@ -397,7 +398,7 @@ impl At<'_> {
         may_spin: &mut impl FnMut() -> bool,
     ) -> Result<(), Stopped> {
         // SAFETY: the caller's promise.
-        if input.is_some_and(|input| unsafe { self.area.fill(&input) }.is_err()) {
+        if input.is_some_and(|input| unsafe { self.private.fill(&input) }.is_err()) {
             return Err((0, ShortStage::Fresh));
         }
         let me = self.subgroup.local_rank();
@@ -410,7 +411,7 @@ impl At<'_> {
                 self.mailbox.publish(
                     &self.mailboxes,
                     self.kind,
-                    self.area.entry(content, round.entry_bytes(me)),
+                    self.private.entry(content, round.entry_bytes(me)),
                     readers,
                 );
                 self.wake(readers);
@@ -420,9 +421,9 @@ impl At<'_> {
             }
             for source in sources.clone() {
                 if source == me {
-                    self.area.take_own(source, round);
+                    self.private.take_own(source, round);
                 } else {
-                    let (block, start) = self.area.block(source, round);
+                    let (block, start) = self.private.block(source, round);
                     self.mailbox.read(&self.mailboxes, source, start, block);
                 }
             }
@@ -431,13 +432,13 @@ impl At<'_> {
                 && round.then == Then::Combine
                 && !sources.is_empty()
             {
-                self.area.fold(fold, round);
+                self.private.fold(fold, round);
             }
             self.mailbox.next_round();
         }
         if let (Some(output), Some(last)) = (output, rounds.iter().flatten().last()) {
             // SAFETY: the caller's promise. It fits: the result has as many bytes as the part of the buffer.
-            let taken = unsafe { self.area.take(&output, last.then == Then::Combine) };
+            let taken = unsafe { self.private.take(&output, last.then == Then::Combine) };
             // As in `only_round`.
             debug_assert!(taken.is_ok(), "plain memory of this rank");
         }

@@ -20,7 +20,7 @@
 //! collective.
 
 mod at_hand;
-mod terms;
+mod input;
 
 use std::ops::Range;
 
@@ -28,9 +28,9 @@ use gapless_engine::EngineError;
 use gapless_mem::Region;
 use gapless_sync::mailboxes::{Moment, Readers};
 
-use super::act::Stretch;
+use super::act::Source;
 use super::header::{agree, header};
-use super::long_plan::{LongPlan, combined, done, exposed};
+use super::long_plan::{LongPlan, combined_step, done_step, exposed_step};
 use super::read_in_place::{self, Both, Direct};
 use super::short_plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
@@ -38,8 +38,8 @@ use super::state_machine::{InProgress, LongProgress, Next, SmStage, StateMachine
 use super::{AT_ONCE_MAX, SegmentMemory, SmContext};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
-use terms::Terms;
-pub(super) use terms::{Kept, Tried};
+use input::LongInput;
+pub(super) use input::{BorrowedInput, OwnedInput};
 
 /// How many bytes of the user's memory a rank that waits has the cache fetch at a time.
 const PREFETCH_BYTES: u64 = 16 << 10;
@@ -47,17 +47,18 @@ const PREFETCH_BYTES: u64 = 16 << 10;
 /// A long collective that is under way, or was tried.
 #[derive(Debug)]
 pub(super) struct Long<T> {
-    /// The first: with it ends what engines do.
+    /// Declared first, so that it is dropped first: dropping it waits for engines.
     progress: LongProgress,
-    terms: T,
+    input: T,
     /// The first fragment whose place in the user's memory was not fetched into the cache.
     prefetched: u64,
     /// Of this fragment, the slice of all slots that this rank combines.
     slice: Option<Range<u64>>,
     ranks: usize,
-    /// The others whose first entries were read: a bit for each, and how many these are.
+    /// The others whose first entries were read: a bit for each.
     met: [u64; RANKS_MAX / 64],
-    others: usize,
+    /// How many ranks' first entries were read.
+    met_count: usize,
     /// Of those, the ones whose first slot is the second.
     second: [u64; RANKS_MAX / 64],
     /// Their buffers, if one of them lets others read some.
@@ -70,7 +71,7 @@ pub(super) struct Long<T> {
     plain: Option<Region>,
 }
 
-impl<T: Terms> StateMachine for Long<T> {
+impl<T: LongInput> StateMachine for Long<T> {
     fn progress(&self) -> &LongProgress {
         &self.progress
     }
@@ -89,9 +90,9 @@ impl<T: Terms> StateMachine for Long<T> {
         match stage {
             SmStage::Fresh => Ok(self.begin(cx, tools)),
             SmStage::Waiting => self.expose(cx, tools),
-            SmStage::Exposing => Ok(Some(self.exposed(cx, tools))),
+            SmStage::Exposing => Ok(Some(self.report_exposed(cx, tools))),
             SmStage::Gathering => self.gather(cx, tools),
-            SmStage::Combining => Ok(Some(self.combined_all(cx, tools))),
+            SmStage::Combining => Ok(Some(self.report_combined(cx, tools))),
             SmStage::Collecting => self.collect(cx, tools),
             _ => Ok(Some(self.next_fragment(cx, tools))),
         }
@@ -113,7 +114,7 @@ impl<T: Terms> StateMachine for Long<T> {
         let LongProgress { fragment, at, .. } = self.progress;
         if self.progress.is_gathering() {
             let ranks = self.ranks;
-            return (at < ranks).then(|| ((cx.rank() + 1 + at) % ranks, exposed(fragment)));
+            return (at < ranks).then(|| ((cx.rank() + 1 + at) % ranks, exposed_step(fragment)));
         }
         let (rank, step, _) = self.plan().output(fragment, at)?;
         Some((rank, step))
@@ -132,14 +133,14 @@ impl<T> Long<T> {
         self.with((), None)
     }
 
-    fn with<U>(self, terms: U, plain: Option<Region>) -> Long<U> {
+    fn with<U>(self, input: U, plain: Option<Region>) -> Long<U> {
         let Long {
             progress,
             prefetched,
             slice,
             ranks,
             met,
-            others,
+            met_count,
             second,
             theirs,
             own,
@@ -148,12 +149,12 @@ impl<T> Long<T> {
         } = self;
         Long {
             progress,
-            terms,
+            input,
             prefetched,
             slice,
             ranks,
             met,
-            others,
+            met_count,
             second,
             theirs,
             own,
@@ -165,29 +166,29 @@ impl<T> Long<T> {
 
 impl Long<()> {
     /// Goes on with what was tried, with memory that is granted until the end.
-    pub(super) fn go_on(self, terms: Kept) -> Long<Kept> {
-        let plain = terms.buffers.contributed(&terms.plan);
-        let mut next = self.with(terms, plain);
+    pub(super) fn go_on(self, input: OwnedInput) -> Long<OwnedInput> {
+        let plain = input.buffers.contributed(&input.plan);
+        let mut next = self.with(input, plain);
         // What was tried lay in memory that was granted for that time alone.
         next.own.input = next.own.input.and(plain);
-        next.own.output = next.own.output.and(next.terms.buffers.recv);
+        next.own.output = next.own.output.and(next.input.buffers.recv);
         next
     }
 }
 
-impl<T: Terms> Long<T> {
+impl<T: LongInput> Long<T> {
     /// A collective that begins in this round.
     #[inline]
-    pub(super) fn new(terms: T, (ranks, round): (usize, u64), slots: &Slots) -> Long<T> {
-        let plain = terms.buffers().contributed(terms.plan());
+    pub(super) fn new(input: T, (ranks, round): (usize, u64), slots: &Slots) -> Long<T> {
+        let plain = input.buffers().contributed(input.plan());
         Long {
             progress: LongProgress::new(round, slots.next),
-            terms,
+            input,
             prefetched: 0,
             slice: None,
             ranks,
             met: [0; _],
-            others: 0,
+            met_count: 0,
             second: [0; _],
             theirs: Vec::new(),
             own: Both::default(),
@@ -230,7 +231,7 @@ impl<T: Terms> Long<T> {
     }
 
     fn plan(&self) -> &LongPlan {
-        self.terms.plan()
+        self.input.plan()
     }
 
     /// Has it fail from the beginning: it touches no memory but that of the mailboxes.
@@ -246,7 +247,7 @@ impl<T: Terms> Long<T> {
         let input = self.plain.filter(|_| self.plan().exposes());
         let offered = read_in_place::offer(
             self.plan(),
-            (input, self.terms.buffers().recv),
+            (input, self.input.buffers().recv),
             cx,
             tools.pml.bml_mut(),
         );
@@ -255,9 +256,9 @@ impl<T: Terms> Long<T> {
     }
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+    fn report_exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
         if self.progress.publish_first() {
-            self.progress.report(cx, tools, exposed(self.progress.fragment));
+            self.progress.report(cx, tools, exposed_step(self.progress.fragment));
         } else {
             let header = header(self.plan(), cx.rank(), self.progress.first, self.flags);
             cx.mailbox.publish(&cx.mailboxes, LONG, &header, Readers::All);
@@ -278,14 +279,14 @@ impl<T: Terms> Long<T> {
         self.slice = self.plan().combines(self.progress.fragment);
         if !self.plan().exposes() && !self.keeps() {
             let says = self.progress.fragment == 0;
-            return Ok(Some(if says { self.exposed(cx, tools) } else { self.next() }));
+            return Ok(Some(if says { self.report_exposed(cx, tools) } else { self.next() }));
         }
         let fills = self.own.input.is_none();
         if fills || (self.slice.is_some() && self.own.output.is_none()) {
             let filled = Filled {
                 readers: self.plan().readers(),
                 round: self.progress.round,
-                until: Moment::new(self.progress.round, done(self.progress.fragment)),
+                until: Moment::new(self.progress.round, done_step(self.progress.fragment)),
                 others_write: self.plan().is_scan(),
             };
             if !cx.claim(self.progress.slot(self.progress.first), filled, tools.pml)? {
@@ -300,21 +301,21 @@ impl<T: Terms> Long<T> {
             self.progress.work.started(cx.shared.say_slept(own, self.progress.slept));
         }
         let is_filled = self.progress.work.is_done();
-        Ok(Some(if is_filled { self.exposed(cx, tools) } else { SmStage::Exposing }))
+        Ok(Some(if is_filled { self.report_exposed(cx, tools) } else { SmStage::Exposing }))
     }
 
     /// Whether this rank combines in its slot what it alone needs: buffers that are not plain memory.
     fn keeps(&self) -> bool {
-        let is_plain = self.plain.is_some() && self.terms.buffers().recv.is_some();
+        let is_plain = self.plain.is_some() && self.input.buffers().recv.is_some();
         !is_plain && self.slice.is_some()
     }
 
     /// Starts to fill this rank's slot.
     fn fill(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) {
         let own = (cx.rank(), self.progress.slot(self.progress.first));
-        for piece in self.terms.plan().input(self.progress.fragment, self.plain.is_none()) {
+        for piece in self.input.plan().input(self.progress.fragment, self.plain.is_none()) {
             let work = &mut self.progress.work;
-            let packed = cx.shared.fill(self.terms.buffers(), &piece, own, tools, work);
+            let packed = cx.shared.fill(self.input.buffers(), &piece, own, tools, work);
             work.started(packed);
         }
     }
@@ -328,7 +329,7 @@ impl<T: Terms> Long<T> {
         }
         while self.progress.at < ranks {
             let rank = (cx.rank() + 1 + self.progress.at) % ranks;
-            if !self.wait(rank, exposed(self.progress.fragment), cx, tools)? {
+            if !self.wait(rank, exposed_step(self.progress.fragment), cx, tools)? {
                 self.prefetch();
                 return Ok(None);
             }
@@ -342,18 +343,18 @@ impl<T: Terms> Long<T> {
             return Ok(Some(SmStage::Combining));
         }
         self.check_reads(cx)?;
-        Ok(Some(self.combined_all(cx, tools)))
+        Ok(Some(self.report_combined(cx, tools)))
     }
 
     /// Tells the others that this rank's slice is combined.
-    fn combined_all(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
-        self.progress.report(cx, tools, combined(self.progress.fragment));
+    fn report_combined(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+        self.progress.report(cx, tools, combined_step(self.progress.fragment));
         SmStage::Collecting
     }
 
     /// While it waits: has the cache fetch where this rank will write.
     fn prefetch(&mut self) {
-        if self.terms.buffers().long().is_some() {
+        if self.input.buffers().long().is_some() {
             return;
         }
         let (mut left, mut fragment) =
@@ -361,7 +362,7 @@ impl<T: Terms> Long<T> {
         while left > 0 && fragment < self.plan().fragments {
             for (_, _, piece) in (0..).map_while(|index| self.plan().output(fragment, index)) {
                 left = left.saturating_sub(SegmentMemory::prefetch(
-                    self.terms.buffers(),
+                    self.input.buffers(),
                     &piece,
                     left,
                 ));
@@ -378,7 +379,7 @@ impl<T: Terms> Long<T> {
         cx: &SmContext<'_>,
         tools: &Tools<'_>,
     ) -> Result<(), EngineError> {
-        let Some(combine) = self.terms.combine() else { return Ok(()) };
+        let Some(combine) = self.input.combine() else { return Ok(()) };
         if self.plan().is_scan() {
             for rank in 1..self.ranks {
                 let before = self.in_slot(rank - 1, slice.clone(), cx)?;
@@ -388,7 +389,7 @@ impl<T: Terms> Long<T> {
             }
             return Ok(());
         }
-        let into = self.combined(cx.rank(), slice.clone(), cx)?.region();
+        let into = self.result_source(cx.rank(), slice.clone(), cx)?.region();
         let sources = (0..self.ranks).map(|rank| self.contributed(rank, slice.clone(), cx));
         if SegmentMemory::fold(combine, sources.clone(), into) {
             return Ok(());
@@ -413,8 +414,8 @@ impl<T: Terms> Long<T> {
         rank: usize,
         range: Range<u64>,
         cx: &SmContext<'_>,
-    ) -> Result<Stretch, EngineError> {
-        Stretch::slot(cx.shared, (rank, self.progress.slot(self.first(rank))), range)
+    ) -> Result<Source, EngineError> {
+        Source::slot(cx.shared, (rank, self.progress.slot(self.first(rank))), range)
     }
 
     /// What a rank contributes, as it lies in its slot or would lie there.
@@ -423,35 +424,35 @@ impl<T: Terms> Long<T> {
         rank: usize,
         range: Range<u64>,
         cx: &SmContext<'_>,
-    ) -> Result<Stretch, EngineError> {
+    ) -> Result<Source, EngineError> {
         let start = self.plan().position(self.progress.fragment, range.start);
         let direct = start..start + (range.end - range.start);
         let mapped = self.direct(rank).and_then(|it| it.mapped.input.as_ref());
         match (mapped, self.plain) {
-            (Some(mapping), _) => Stretch::mapped(mapping, direct),
-            (None, Some(own)) if rank == cx.rank() => Stretch::own(own, direct),
+            (Some(mapping), _) => Source::mapped(mapping, direct),
+            (None, Some(own)) if rank == cx.rank() => Source::own(own, direct),
             _ => self.in_slot(rank, range, cx),
         }
     }
 
     /// A rank's slice of the result.
-    fn combined(
+    fn result_source(
         &self,
         rank: usize,
         slice: Range<u64>,
         cx: &SmContext<'_>,
-    ) -> Result<Stretch, EngineError> {
+    ) -> Result<Source, EngineError> {
         if rank == cx.rank()
             && let Some((target, own)) =
-                self.terms.buffers().recv.zip(self.plan().own_result(self.progress.fragment))
+                self.input.buffers().recv.zip(self.plan().own_result(self.progress.fragment))
         {
-            return Stretch::own(target, own);
+            return Source::own(target, own);
         }
         let direct = self.plan().result(self.progress.fragment, &slice);
         let mapped = self.direct(rank).and_then(|it| it.mapped.output.as_ref());
         match (mapped, self.own.output) {
-            (Some(mapping), _) => Stretch::mapped(mapping, direct),
-            (None, Some(own)) if rank == cx.rank() => Stretch::own(own, direct),
+            (Some(mapping), _) => Source::mapped(mapping, direct),
+            (None, Some(own)) if rank == cx.rank() => Source::own(own, direct),
             _ => self.in_slot(rank, self.plan().in_slot(&slice), cx),
         }
     }
@@ -459,7 +460,7 @@ impl<T: Terms> Long<T> {
     /// Whether what is read is what this rank has combined where it goes.
     fn is_in_place(&self, rank: usize, is_input: bool, cx: &SmContext<'_>) -> bool {
         let has_combined = !is_input && rank == cx.rank();
-        has_combined && self.terms.buffers().recv.is_some() && self.plan().has_own_result()
+        has_combined && self.input.buffers().recv.is_some() && self.plan().has_own_result()
     }
 
     /// Reads what this rank gets.
@@ -472,7 +473,7 @@ impl<T: Terms> Long<T> {
         while let Some((rank, step, piece)) =
             self.plan().output(self.progress.fragment, self.progress.at)
         {
-            let is_input = step == exposed(self.progress.fragment);
+            let is_input = step == exposed_step(self.progress.fragment);
             let was_read = self.progress.fragment > 0 && is_input && self.is_at_hand(rank, cx);
             if piece.is_empty() || was_read || self.is_in_place(rank, is_input, cx) {
                 self.progress.at += 1;
@@ -496,11 +497,11 @@ impl<T: Terms> Long<T> {
             let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
             let source = match is_input {
                 true => self.contributed(rank, bytes, cx),
-                false => self.combined(self.plan().holder(rank), bytes, cx),
+                false => self.result_source(self.plan().holder(rank), bytes, cx),
             };
             let read = source.and_then(|source| {
                 SegmentMemory::take(
-                    self.terms.buffers(),
+                    self.input.buffers(),
                     &piece,
                     &source,
                     tools,
@@ -535,7 +536,7 @@ impl<T: Terms> Long<T> {
         let says =
             |rank: usize| cx.shared.has_slept((rank, self.progress.slot(self.first(rank)))).ok();
         if (0..self.ranks).any(|rank| says(rank) == Some(true)) {
-            self.terms.lengthen(self.progress.fragment + 1);
+            self.input.lengthen(self.progress.fragment + 1);
         }
     }
 
@@ -546,12 +547,12 @@ impl<T: Terms> Long<T> {
         if self.progress.fragment < self.plan().fragments && !self.is_over_early(cx) {
             if !self.plan().exposes() {
                 // Whoever does says so with the next fragment.
-                self.progress.report(cx, tools, done(self.progress.fragment - 1));
+                self.progress.report(cx, tools, done_step(self.progress.fragment - 1));
             }
             return SmStage::Waiting;
         }
         self.progress.end(cx, tools);
-        if self.plan().together() && self.others + 1 == self.ranks {
+        if self.plan().together() && self.met_count + 1 == self.ranks {
             cx.mailbox.all_began(self.progress.round);
         }
         if self.own.is_empty() { SmStage::Over } else { SmStage::AwaitingReaders }
@@ -590,7 +591,7 @@ impl<T: Terms> Long<T> {
             self.theirs[rank] = Some(direct);
         }
         self.met[rank / 64] |= 1 << (rank % 64);
-        self.others += 1;
+        self.met_count += 1;
         self.second[rank / 64] |= (header.first as u64 & 1) << (rank % 64);
         Ok(true)
     }

@@ -39,13 +39,17 @@ const WHOLES_MAX: u64 = 8 << 20;
 /// out.
 const VECTORS_MAX: u64 = 128 << 10;
 
-/// What goes from one rank to others goes in so many fragments, so that these read one while it fills the next,
+/// What goes from one rank to others is cut into this many fragments, so that readers read one while the writer fills
+/// the next.
 const FRAGMENTS: u64 = 4;
-/// of at least so many bytes,
+
+/// The fewest bytes of a fragment that goes from one rank to others.
 const FRAGMENT_MIN: u64 = 4 << 10;
-/// and at most so many;
+
+/// The most bytes of a fragment that goes from one rank to others.
 const FRAGMENT_MAX: u64 = 64 << 10;
-/// or so many if there is one reader and that makes no more than 4096 fragments.
+
+/// The most bytes of a fragment that goes from one rank to one other, if that makes no more than 4096 fragments.
 const FRAGMENT_PAIR: u64 = 16 << 10;
 
 /// Bytes of a slot, if so many ranks share memory.
@@ -118,10 +122,10 @@ pub(super) struct LongPlan {
     len: u64,
     /// The blocks of all ranks. Vectors are as long as a block.
     blocks: Row,
-    /// How many of them go in a fragment.
-    step: u64,
-    /// From this fragment on, and how many went in those before.
-    since: (u64, u64),
+    /// Bytes of each block, or of the vector, in a fragment.
+    fragment_bytes: u64,
+    /// The first fragment of this length, and bytes in all fragments before it.
+    lengthened: (u64, u64),
     /// How long a slice is, in a fragment and in the last one.
     slices: (u64, u64),
     /// How many fragments there are.
@@ -133,16 +137,18 @@ pub(super) struct LongPlan {
     outputs: usize,
 }
 
-/// Steps of a fragment, in a round of the mailboxes.
-pub(super) fn exposed(fragment: u64) -> u32 {
+/// The step of a round of the mailboxes that a rank reports once its slot has a fragment's bytes.
+pub(super) fn exposed_step(fragment: u64) -> u32 {
     step(3 * fragment + 1)
 }
 
-pub(super) fn combined(fragment: u64) -> u32 {
+/// The step that a rank reports once it has combined its slice of a fragment.
+pub(super) fn combined_step(fragment: u64) -> u32 {
     step(3 * fragment + 2)
 }
 
-pub(super) fn done(fragment: u64) -> u32 {
+/// The step that a rank reports once it has read a fragment.
+pub(super) fn done_step(fragment: u64) -> u32 {
     step(3 * fragment + 3)
 }
 
@@ -216,9 +222,10 @@ impl LongPlan {
             }
         };
         let whole = len.checked_next_multiple_of(grain)?;
-        let step = if shape == SlotShape::Pieces { whole.min(most) } else { most };
-        let fragments = len.checked_div(step)? + u64::from(!len.is_multiple_of(step));
-        if step > slot {
+        let fragment_bytes = if shape == SlotShape::Pieces { whole.min(most) } else { most };
+        let fragments =
+            len.checked_div(fragment_bytes)? + u64::from(!len.is_multiple_of(fragment_bytes));
+        if fragment_bytes > slot {
             return None;
         }
         let fits = fragments.checked_mul(3)? < u64::from(STEP_MAX);
@@ -230,14 +237,14 @@ impl LongPlan {
             shape,
             len,
             blocks,
-            step,
-            since: (0, 0),
+            fragment_bytes,
+            lengthened: (0, 0),
             slices: (0, 0),
             fragments,
             own_input: None,
             outputs: 0,
         };
-        plan.slices = plan.slices_of(len - fragments.saturating_sub(1) * step);
+        plan.slices = plan.slices_of(len - fragments.saturating_sub(1) * fragment_bytes);
         plan.own_input = plan.find_own_input();
         plan.outputs = plan.count_outputs();
         fits.then_some(plan)
@@ -381,16 +388,16 @@ impl LongPlan {
         }
     }
 
-    /// How many bytes went in the fragments before this one, which is not one of those before `since`.
+    /// How many bytes went in the fragments before this one, which is not one of those before `lengthened`.
     fn begun(&self, fragment: u64) -> u64 {
-        let (first, before) = self.since;
-        before + fragment.saturating_sub(first) * self.step
+        let (first, before) = self.lengthened;
+        before + fragment.saturating_sub(first) * self.fragment_bytes
     }
 
     /// Which bytes of the vector, or of a rank's block, a fragment has.
     fn window(&self, fragment: u64, rank: usize) -> Range<u64> {
         let (start, len) = (self.begun(fragment), self.block_bytes(rank));
-        start.min(len)..(start + self.step).min(len)
+        start.min(len)..(start + self.fragment_bytes).min(len)
     }
 
     /// The slice of a slot that a rank combines.
@@ -399,13 +406,13 @@ impl LongPlan {
         let bytes = window.end - window.start;
         match self.shape {
             SlotShape::Pieces => {
-                let at = rank as u64 * self.step;
+                let at = rank as u64 * self.fragment_bytes;
                 return at..at + bytes;
             }
             SlotShape::Vectors => return 0..bytes,
             SlotShape::Whole | SlotShape::Slices => {}
         }
-        let each = if bytes == self.step { self.slices.0 } else { self.slices.1 };
+        let each = if bytes == self.fragment_bytes { self.slices.0 } else { self.slices.1 };
         let at = |rank: u64| (rank * each).min(bytes);
         at(rank as u64)..at(rank as u64 + 1)
     }
@@ -439,8 +446,10 @@ impl LongPlan {
         let start = self.begun(fragment);
         match self.shape {
             SlotShape::Pieces => {
-                let block = usize::try_from(at / self.step).unwrap_or(usize::MAX);
-                self.blocks.range(block.min(self.ranks - 1)).start + start + at % self.step
+                let block = usize::try_from(at / self.fragment_bytes).unwrap_or(usize::MAX);
+                self.blocks.range(block.min(self.ranks - 1)).start
+                    + start
+                    + at % self.fragment_bytes
             }
             SlotShape::Whole | SlotShape::Slices | SlotShape::Vectors => start + at,
         }
@@ -501,7 +510,7 @@ impl LongPlan {
             let block = if own { self.me } else { index };
             let first = self.blocks.range(block).start;
             let rank = if self.shape == SlotShape::Pieces { index } else { self.me };
-            let (window, at) = (self.window(fragment, rank), index as u64 * self.step);
+            let (window, at) = (self.window(fragment, rank), index as u64 * self.fragment_bytes);
             let len = window.end - window.start;
             let cut = |at_slot: u64| at_slot.saturating_sub(at).min(len);
             let bytes = if half % 2 == 0 { 0..cut(left.start) } else { cut(left.end)..len };

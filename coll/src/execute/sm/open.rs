@@ -28,7 +28,7 @@ use gapless_pml::Pml;
 use gapless_sync::mailboxes::Mailbox;
 use gapless_sync::{Fences, membarrier};
 
-use super::short_plan::{LEADER, RANKS_MAX};
+use super::short_plan::{MAKER, RANKS_MAX};
 use super::subgroup::Subgroup;
 use super::{PrivateMemory, SegmentMemory, SharedSegment};
 use crate::execute::memory::Memory;
@@ -240,18 +240,18 @@ impl Opening {
         };
         match self.stage {
             OpeningStage::Asking => {
-                self.asymmetric = self.me == LEADER && all_say_yes(self.ranks);
+                self.asymmetric = self.me == MAKER && all_say_yes(self.ranks);
                 self.stage = OpeningStage::Giving;
             }
             OpeningStage::Giving => {
-                if self.me != LEADER {
+                if self.me != MAKER {
                     let key: Option<[u8; KEY_BYTES]> = received.as_ref().map(Memory::head);
                     self.shared = key.and_then(|key| self.map(pml, key));
                 }
                 self.stage = OpeningStage::Answering;
             }
             OpeningStage::Answering => {
-                if self.me == LEADER
+                if self.me == MAKER
                     && let Some((shared, _)) = &self.shared
                 {
                     let word = match (all_say_yes(self.ranks), self.asymmetric) {
@@ -270,19 +270,19 @@ impl Opening {
 
     /// Begins to gather a byte of each rank.
     fn gather(&mut self, byte: u8) -> Result<Exchange, CollError> {
-        let call = Call::Gather { root: LEADER, len: 1, in_place: false };
-        self.begin(&call, Some(&[byte]), (self.me == LEADER).then_some(self.ranks))
+        let call = Call::Gather { root: MAKER, len: 1, in_place: false };
+        self.begin(&call, Some(&[byte]), (self.me == MAKER).then_some(self.ranks))
     }
 
     /// Begins to tell all that the last word is there: those that sleep wake up.
     fn tell(&mut self) -> Result<Exchange, CollError> {
-        self.begin(&Call::Bcast { root: LEADER, len: 1 }, None, Some(1))
+        self.begin(&Call::Bcast { root: MAKER, len: 1 }, None, Some(1))
     }
 
     /// Begins to give each rank its key.
     fn give(&mut self, pml: &mut Pml) -> Result<Exchange, CollError> {
-        let keys = (self.me == LEADER).then(|| self.keys(pml));
-        let call = Call::Scatter { root: LEADER, len: KEY_BYTES as u64, in_place: false };
+        let keys = (self.me == MAKER).then(|| self.keys(pml));
+        let call = Call::Scatter { root: MAKER, len: KEY_BYTES as u64, in_place: false };
         self.begin(&call, keys.as_deref(), Some(KEY_BYTES))
     }
 
@@ -290,7 +290,7 @@ impl Opening {
     fn keys(&mut self, pml: &mut Pml) -> Vec<u8> {
         let mut keys = vec![0; self.ranks * KEY_BYTES];
         let Some((shared, lease)) = self.allocate(pml.bml_mut()) else { return keys };
-        for rank in (0..self.ranks).filter(|rank| *rank != LEADER) {
+        for rank in (0..self.ranks).filter(|rank| *rank != MAKER) {
             let key = self.process(rank).and_then(|process| {
                 let (peer, mapped) = pml.bml_mut().mapped(process)?;
                 mapped.key(peer, &lease)
@@ -340,7 +340,7 @@ impl Opening {
     fn map(&self, pml: &mut Pml, key: [u8; KEY_BYTES]) -> Option<(SegmentMemory, PrivateMemory)> {
         let [len, key @ ..] = &key;
         let key = RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)?;
-        let (peer, mapped) = pml.bml_mut().mapped(self.process(LEADER)?)?;
+        let (peer, mapped) = pml.bml_mut().mapped(self.process(MAKER)?)?;
         let mapping = mapped.map(peer, &key).ok()?;
         // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference
         // of this process covers (`Mapping::new`); rank 0 allocated it for words and slots alone. Should it name memory
@@ -412,10 +412,10 @@ impl Opening {
             if self.subgroup.as_ref().is_some_and(|subgroup| subgroup.comm().is_revoked()) {
                 return Some(None);
             }
-            let leader = self.process(LEADER)?;
+            let maker = self.process(MAKER)?;
             let bml = pml.bml_mut();
-            bml.reach(leader);
-            bml.blame(leader)?;
+            bml.reach(maker);
+            bml.blame(maker)?;
             // It is lost, but may have written it before.
             word = read();
         }

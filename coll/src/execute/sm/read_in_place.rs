@@ -27,14 +27,14 @@ const KEY_RECORD_BYTES: usize = KEY_BYTES + 1;
 
 /// Which of its buffers a rank lets others read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum DirectBuffer {
     /// What it contributes.
     Input,
     /// What it receives into: its slices of results.
     Output,
 }
 
-/// Of each side, something.
+/// Of each buffer, something.
 #[derive(Clone, Debug)]
 pub(super) struct Both<T> {
     pub(super) input: Option<T>,
@@ -48,7 +48,7 @@ impl<T> Default for Both<T> {
 }
 
 impl<T> Both<T> {
-    /// One bit for each side that there is.
+    /// One bit for each buffer that there is.
     pub(super) fn flags(&self) -> u8 {
         u8::from(self.input.is_some()) | u8::from(self.output.is_some()) << 1
     }
@@ -58,16 +58,21 @@ impl<T> Both<T> {
     }
 }
 
-/// Bytes of the key table: a record for each rank, side and reader.
+/// Bytes of the key table: a record for each rank, buffer and reader.
 pub(super) fn key_table_bytes(ranks: usize) -> u64 {
     if ranks > RANKS_MAX { 0 } else { (2 * ranks * ranks * KEY_RECORD_BYTES) as u64 }
 }
 
 impl SegmentMemory {
     /// The record with the key with which `reader` reads a buffer of `rank`'s.
-    pub(super) fn key_record(&self, rank: usize, side: Side, reader: usize) -> Option<Region> {
-        let sides = 2 * rank + usize::from(side == Side::Output);
-        let at = (sides * self.ranks + reader) * KEY_RECORD_BYTES;
+    pub(super) fn key_record(
+        &self,
+        rank: usize,
+        buffer: DirectBuffer,
+        reader: usize,
+    ) -> Option<Region> {
+        let index = 2 * rank + usize::from(buffer == DirectBuffer::Output);
+        let at = (index * self.ranks + reader) * KEY_RECORD_BYTES;
         let behind = self.slots.region();
         let first = self.slot_bytes.checked_mul((self.ranks * super::long_plan::SLOTS) as u64)?;
         behind.sub(first.checked_add(at as u64)?, KEY_RECORD_BYTES as u64).ok()
@@ -109,26 +114,29 @@ pub(super) fn offer(
     let may_single_copy =
         plan.has_own_readers() && plan.len() >= single_copy::least(plan.sources());
     if may_single_copy {
-        single_copy::tell_what_is_seen(cx, bml);
+        single_copy::announce_reads(cx, bml);
     }
     if plan.input_bytes(cx.rank()) < BYTES_MIN.saturating_mul(ranks as u64) {
         return Offered::default();
     }
     let (me, cx) = (cx.rank(), &*cx);
     let readers = || among(plan.readers(), ranks).filter(|reader| *reader != me);
-    let mut shared = |region: Option<Region>, side: Side| {
+    let mut shared = |region: Option<Region>, buffer: DirectBuffer| {
         let region = region?;
         readers()
-            .all(|reader| write_key(region, (side, reader), cx, bml).is_some())
+            .all(|reader| write_key(region, (buffer, reader), cx, bml).is_some())
             .then_some(region)
     };
     let output = recv.filter(|_| plan.shares_results());
-    let mut own = Both { input: shared(input, Side::Input), output: shared(output, Side::Output) };
+    let mut own = Both {
+        input: shared(input, DirectBuffer::Input),
+        output: shared(output, DirectBuffer::Output),
+    };
     let by_single_copy = own.input.is_none()
         && may_single_copy
         && input.is_some_and(|region| {
             readers().all(|reader| {
-                single_copy::is_seen(reader, cx)
+                single_copy::can_read_us(reader, cx)
                     && single_copy::write_key(region, reader, cx, bml).is_some()
             })
         });
@@ -141,7 +149,7 @@ pub(super) fn offer(
 /// Writes a key for one reader; `None`: there is none.
 pub(super) fn write_key(
     region: Region,
-    (side, reader): (Side, usize),
+    (buffer, reader): (DirectBuffer, usize),
     cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Option<()> {
@@ -150,15 +158,15 @@ pub(super) fn write_key(
     // SAFETY: the region is of a buffer that the caller of `SharedSegment::begin` grants until the collective has
     // ended; nothing keeps a clone of the lease after the call (rule 2 of `Mapped`).
     let lease = unsafe { Lease::kept_by_caller(region) };
-    store_key(&mapped.key(peer, &lease)?, (side, reader), cx)
+    store_key(&mapped.key(peer, &lease)?, (buffer, reader), cx)
 }
 
 pub(super) fn store_key(
     key: &RemoteKey,
-    (side, reader): (Side, usize),
+    (buffer, reader): (DirectBuffer, usize),
     cx: &SmContext<'_>,
 ) -> Option<()> {
-    let record = cx.shared.key_record(cx.rank(), side, reader)?;
+    let record = cx.shared.key_record(cx.rank(), buffer, reader)?;
     let bytes = key.as_bytes();
     let mut written = [0; KEY_BYTES];
     written[0] = u8::try_from(bytes.len()).ok()?;
@@ -184,12 +192,12 @@ pub(super) fn accept(
     cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Result<Direct, CollError> {
-    let mut map = |side, expected| map(rank, side, expected, cx, bml);
+    let mut map = |buffer, expected| map(rank, buffer, expected, cx, bml);
     let expected = plan.input_bytes(rank);
-    let input = (flags & INPUT != 0).then(|| map(Side::Input, expected)).transpose()?;
+    let input = (flags & INPUT != 0).then(|| map(DirectBuffer::Input, expected)).transpose()?;
     // No other operation's results are shared, whatever a rank says.
     let output = (flags & OUTPUT != 0 && plan.shares_results())
-        .then(|| map(Side::Output, plan.len()))
+        .then(|| map(DirectBuffer::Output, plan.len()))
         .transpose()?;
     let by_single_copy = flags & SINGLE_COPY != 0 && plan.has_own_readers();
     let single_copy_key = by_single_copy.then(|| single_copy_key_of(rank, cx));
@@ -199,19 +207,19 @@ pub(super) fn accept(
 /// The key by which what a rank contributes is read by the kernel.
 pub(super) fn single_copy_key_of(rank: usize, cx: &SmContext<'_>) -> Result<RemoteKey, CollError> {
     let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(rank), reason };
-    load_key(rank, Side::Input, cx).map_err(refused)
+    load_key(rank, DirectBuffer::Input, cx).map_err(refused)
 }
 
 /// Maps a buffer of a rank, of so many bytes at least.
 pub(super) fn map(
     rank: usize,
-    side: Side,
+    buffer: DirectBuffer,
     expected: u64,
     cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Result<Mapping, CollError> {
     let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(rank), reason };
-    let mapping = read_key(rank, side, cx, bml).map_err(refused)?;
+    let mapping = read_key(rank, buffer, cx, bml).map_err(refused)?;
     let region = mapping.region();
     match region.len() {
         len if len < expected => Err(refused(format!("{len} bytes instead of {expected}"))),
@@ -220,8 +228,13 @@ pub(super) fn map(
     }
 }
 
-fn read_key(rank: usize, side: Side, cx: &SmContext<'_>, bml: &mut Bml) -> Result<Mapping, String> {
-    let key = load_key(rank, side, cx)?;
+fn read_key(
+    rank: usize,
+    buffer: DirectBuffer,
+    cx: &SmContext<'_>,
+    bml: &mut Bml,
+) -> Result<Mapping, String> {
+    let key = load_key(rank, buffer, cx)?;
     let process = cx.subgroup.process(rank);
     let (peer, mapped) =
         process.and_then(|process| bml.mapped(Rank(process))).ok_or_else(no_key)?;
@@ -232,8 +245,8 @@ fn no_key() -> String {
     "there is no key".to_owned()
 }
 
-fn load_key(rank: usize, side: Side, cx: &SmContext<'_>) -> Result<RemoteKey, String> {
-    let record = cx.shared.key_record(rank, side, cx.rank()).ok_or_else(no_key)?;
+fn load_key(rank: usize, buffer: DirectBuffer, cx: &SmContext<'_>) -> Result<RemoteKey, String> {
+    let record = cx.shared.key_record(rank, buffer, cx.rank()).ok_or_else(no_key)?;
     let mut written = [0; KEY_BYTES];
     // SAFETY: as in `store_key`; the rank wrote its key before its entry, and if it writes meanwhile, the bytes are
     // arbitrary.

@@ -178,7 +178,7 @@ impl Short {
             ShortStage::Fresh => {
                 if self.failure.is_none()
                     && let Some(span) = &self.plan.input
-                    && let Err(error) = cx.area.pack(&self.buffers, span, tools, &mut self.work)
+                    && let Err(error) = cx.private.pack(&self.buffers, span, tools, &mut self.work)
                 {
                     self.work.fail(error);
                 }
@@ -235,7 +235,7 @@ impl Short {
         }
         match &self.failure {
             None => {
-                let data = cx.area.entry(content, entry);
+                let data = cx.private.entry(content, entry);
                 cx.mailbox.publish(&cx.mailboxes, self.plan.operation.code(), data, readers);
             }
             Some(failure) => {
@@ -255,7 +255,7 @@ impl Short {
         let Some(source) = self.source() else { return Some(false) };
         let Some(round) = self.round() else { return Some(false) };
         if source == cx.rank() {
-            cx.area.take_own(source, round);
+            cx.private.take_own(source, round);
             self.read += 1;
             return Some(true);
         }
@@ -263,7 +263,7 @@ impl Short {
             Ok(None) => return None,
             Ok(Some(flag)) => match self.refuses(flag, source, cx) {
                 None => {
-                    let (block, part) = cx.area.block(source, round);
+                    let (block, part) = cx.private.block(source, round);
                     cx.mailbox.read(&cx.mailboxes, source, part, block);
                 }
                 Some(error) => self.fail(error),
@@ -308,11 +308,11 @@ impl Short {
         let is_empty =
             |round: &Round| round.sources.is_empty() || round.part(round.sources.start).is_empty();
         if round.then == Then::Join || is_empty(round) || self.failure.is_some() {
-            cx.area.no_result();
+            cx.private.no_result();
             return;
         }
         let Some(combine) = &self.combine else { return };
-        if let Err(error) = cx.area.combine(combine, round, tools, &mut self.work) {
+        if let Err(error) = cx.private.combine(combine, round, tools, &mut self.work) {
             self.work.fail(error);
         }
     }
@@ -334,7 +334,7 @@ impl Short {
             return;
         };
         let combined = last.then == Then::Combine;
-        let begun = cx.area.unpack(&self.buffers, span, combined, tools, &mut self.work);
+        let begun = cx.private.unpack(&self.buffers, span, combined, tools, &mut self.work);
         if let Err(error) = begun {
             self.work.fail(error);
         }

@@ -14,8 +14,8 @@ pub(super) const RANKS_MAX: usize = 256;
 /// What a round costs, in cache lines that a rank fetches from others: it fetches some at once, and awaits a round.
 const ROUND_LINES: usize = 16;
 
-/// Who makes the segment.
-pub(super) const LEADER: usize = 0;
+/// The local rank that allocates the segment.
+pub(super) const MAKER: usize = 0;
 
 /// The kind of an entry in the place of data, after a failure.
 pub(super) const FAILED: u8 = KIND_MAX;
@@ -167,7 +167,7 @@ impl ShortPlan {
                 let is_root = me == root;
                 let rounds = step.slices(of.unit, Readers::One(root)).unwrap_or_else(|| {
                     one(match is_root {
-                        true => step.reads(0..ranks, len, 0..len).combined(),
+                        true => step.reads(0..ranks, len, 0..len).combining(),
                         false => step.writes(len, Readers::One(root)),
                     })
                 });
@@ -183,7 +183,7 @@ impl ShortPlan {
                 plan(sent(in_place, all), one(round), received(all), true)
             }
             Call::ReduceScatterBlock { in_place, .. } => {
-                let round = step.exchanges(0..ranks, all, own.clone()).combined();
+                let round = step.exchanges(0..ranks, all, own.clone()).combining();
                 plan(sent(in_place, all), one(round), received(len), true)
             }
             Call::Allgatherv { lens, in_place } => {
@@ -200,20 +200,20 @@ impl ShortPlan {
             Call::ReduceScatter { lens, in_place, .. } => {
                 let own = block(&ends(lens), me);
                 // All blocks together.
-                let round = step.exchanges(0..ranks, len, own.clone()).combined();
+                let round = step.exchanges(0..ranks, len, own.clone()).combining();
                 plan(sent(in_place, len), one(round), received(own.len()), true)
             }
             Call::Scan { in_place, .. } => {
-                let round = step.exchanges(0..me + 1, len, 0..len).combined();
+                let round = step.exchanges(0..me + 1, len, 0..len).combining();
                 plan(sent(in_place, len), one(round), received(len), false)
             }
             Call::Exscan { in_place, .. } => {
-                let round = step.exchanges(0..me, len, 0..len).combined();
+                let round = step.exchanges(0..me, len, 0..len).combining();
                 let output = if me == 0 { None } else { received(len) };
                 plan(sent(in_place, len), one(round), output, false)
             }
             Call::Allreduce { in_place, of, .. } => {
-                let whole = || one(step.exchanges(0..ranks, len, 0..len).combined());
+                let whole = || one(step.exchanges(0..ranks, len, 0..len).combining());
                 let rounds = step.slices(of.unit, Readers::All).unwrap_or_else(whole);
                 plan(sent(in_place, len), rounds, received(len), true)
             }
@@ -268,7 +268,7 @@ impl RoundMaker {
         if slice > ENTRY_BYTES || lines(len, len) * others <= each * others + ROUND_LINES {
             return None;
         }
-        let part = self.exchanges(0..ranks, len, cut(me)..cut(me + 1)).combined();
+        let part = self.exchanges(0..ranks, len, cut(me)..cut(me + 1)).combining();
         let reads = readers == Readers::All || readers == Readers::One(me);
         let sources = if reads { 0..ranks } else { 0..0 };
         let publish = Some((Content::Result, readers));
@@ -329,7 +329,7 @@ impl Round {
         }
     }
 
-    fn combined(self) -> Round {
+    fn combining(self) -> Round {
         Round { then: Then::Combine, ..self }
     }
 }

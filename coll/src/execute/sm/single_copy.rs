@@ -12,7 +12,7 @@ use gapless_pml::{Pml, PmlError};
 
 use super::buffers::{Described, Lies, UserBuffers};
 use super::long_plan::SlotPiece;
-use super::read_in_place::{self, Side};
+use super::read_in_place::{self, DirectBuffer};
 use super::state_machine::LongProgress;
 use super::{AT_ONCE_MAX, Memory, SmContext};
 use crate::execute::act::{EngineWork, Tools};
@@ -30,35 +30,35 @@ pub(super) fn least(sources: usize) -> u64 {
 }
 
 /// Tells others that this rank can read their memory by the kernel, as far as it has not told them.
-pub(super) fn tell_what_is_seen(cx: &mut SmContext<'_>, bml: &mut Bml) {
+pub(super) fn announce_reads(cx: &mut SmContext<'_>, bml: &mut Bml) {
     let (me, ranks) = (cx.rank(), cx.shared.ranks);
     if ranks > read_in_place::RANKS_MAX {
         return;
     }
     for rank in (0..ranks).filter(|rank| *rank != me) {
         let bit = 1u64 << rank;
-        if *cx.seen & bit != 0 {
+        if *cx.announced_reads & bit != 0 {
             continue;
         }
         let process = cx.subgroup.process(rank);
         let sees = process
             .and_then(|process| bml.rdma(Rank(process)))
             .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
-        if sees && let Some(record) = cx.shared.key_record(me, Side::Input, rank) {
+        if sees && let Some(record) = cx.shared.key_record(me, DirectBuffer::Input, rank) {
             // SAFETY: as in `read_in_place::store_key`; it is never anything else afterwards.
             let written =
                 unsafe { gapless_mem::write(&record, read_in_place::KEY_BYTES as u64, &[1]) };
             if written.is_ok() {
-                *cx.seen |= bit;
+                *cx.announced_reads |= bit;
             }
         }
     }
 }
 
 /// Whether a rank has told this one that it can read its memory by the kernel.
-pub(super) fn is_seen(reader: usize, cx: &SmContext<'_>) -> bool {
+pub(super) fn can_read_us(reader: usize, cx: &SmContext<'_>) -> bool {
     let mut told = [0];
-    let record = cx.shared.key_record(reader, Side::Input, cx.rank());
+    let record = cx.shared.key_record(reader, DirectBuffer::Input, cx.rank());
     // SAFETY: as in `read_in_place::load_key`; the byte is 0 until the rank has told.
     let read = record.map(|record| unsafe {
         gapless_mem::read(&record, read_in_place::KEY_BYTES as u64, &mut told)
@@ -75,7 +75,7 @@ pub(super) fn write_key(
 ) -> Option<()> {
     let (peer, rdma) = bml.rdma(Rank(cx.subgroup.process(reader)?))?;
     let key = rdma.single_copy_key(peer, region)?;
-    read_in_place::store_key(&key, (Side::Input, reader), cx)
+    read_in_place::store_key(&key, (DirectBuffer::Input, reader), cx)
 }
 
 /// Most bytes that are read by the kernel at a time, if they go to several places.

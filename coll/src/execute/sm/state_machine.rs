@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 use gapless_sync::mailboxes::{Awaited, Moment, Readers};
 
 use super::header::notice;
-use super::long_plan::exposed;
+use super::long_plan::exposed_step;
 use super::short_plan::FAILED;
 use super::slots::slot;
 use super::{Memory, SmContext};
@@ -363,7 +363,7 @@ impl LongProgress {
     /// Whether a rank whose entry was read has come so far: that entry was the first step's report.
     fn has_come(&self, rank: usize, step: u32, cx: &mut SmContext<'_>) -> bool {
         let moment = Moment::new(self.round, step);
-        step <= exposed(0) || cx.mailbox.reached(&cx.mailboxes, rank, moment)
+        step <= exposed_step(0) || cx.mailbox.reached(&cx.mailboxes, rank, moment)
     }
 
     /// Whether a rank whose entry was read has come so far.

@@ -129,7 +129,7 @@ impl SharedSegment {
             return;
         }
         // It may have begun, and stopped halfway.
-        (self.halfway, self.tried) = (None, None);
+        (self.halfway, self.paused) = (None, None);
         self.mailbox.begin(number);
         let (_, mut cx) = self.parts();
         // It writes no entry that would say why: if the others do this collective by messages, nobody would ever have

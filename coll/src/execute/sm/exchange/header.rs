@@ -6,7 +6,7 @@ use crate::execute::error::CollError;
 use crate::execute::sm::PrivateMemory;
 use crate::execute::sm::exchange_plan::{self, DirectoryEntry, HEAD_BYTES};
 use crate::execute::sm::header::notice;
-use crate::execute::sm::read_in_place::{self, Side};
+use crate::execute::sm::read_in_place::{self, DirectBuffer};
 use crate::execute::sm::short_plan::{FAILED, LONG};
 use crate::execute::sm::slots::slot;
 
@@ -19,7 +19,7 @@ const SINGLE_COPY: u8 = 4;
 
 impl Exchange {
     /// This rank's entry.
-    pub(super) fn write_entry<'a>(&self, area: &'a mut PrivateMemory) -> &'a [u8] {
+    pub(super) fn write_entry<'a>(&self, private: &'a mut PrivateMemory) -> &'a [u8] {
         let mut head = [0; HEAD_BYTES];
         head[0] = self.plan.operation.code();
         head[1] = u8::try_from(self.progress.first).unwrap_or(0);
@@ -32,7 +32,7 @@ impl Exchange {
         head[4..8].copy_from_slice(&self.plan.root().to_le_bytes());
         let ends = self.plan.is_inline().then(|| self.plan.ends().flatten());
         let head = head.into_iter().chain(ends.into_iter().flatten());
-        area.headed(head, self.plan.entry_bytes())
+        private.headed(head, self.plan.entry_bytes())
     }
 
     /// What a rank's entry says, if it fits what this rank expects.
@@ -77,7 +77,7 @@ impl Exchange {
             cx.mailbox.read(&cx.mailboxes, rank, entries.start, ends);
             let range = exchange_plan::ends_read(ends, ranks).ok_or_else(spoilt)?;
             fits(range.len() as u64)?;
-            let into = cx.area.kept(rank, range.len());
+            let into = cx.private.kept(rank, range.len());
             cx.mailbox.read(&cx.mailboxes, rank, exchange_plan::data_at(ranks) + range.start, into);
             return self.in_place(rank, expected, cx).map(|()| Lies::Inline);
         }
@@ -91,7 +91,8 @@ impl Exchange {
                 let key = read_in_place::single_copy_key_of(rank, cx)?;
                 return Ok(Lies::SingleCopy { key });
             }
-            let mapping = read_in_place::map(rank, Side::Input, expected, cx, tools.pml.bml_mut())?;
+            let mapping =
+                read_in_place::map(rank, DirectBuffer::Input, expected, cx, tools.pml.bml_mut())?;
             return Ok(Lies::Direct { mapping });
         }
         let entry = DirectoryEntry::read(entry, ranks).ok_or_else(spoilt)?;

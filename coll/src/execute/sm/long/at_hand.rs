@@ -2,14 +2,14 @@
 
 use gapless_bml::RemoteKey;
 
-use super::{Long, SmContext, Terms, Tools};
+use super::{Long, LongInput, SmContext, Tools};
 use crate::execute::error::CollError;
 use crate::execute::sm::SegmentMemory;
 use crate::execute::sm::long_plan::SlotPiece;
 use crate::execute::sm::read_in_place::Direct;
 use crate::execute::sm::state_machine::StateMachine;
 
-impl<T: Terms> Long<T> {
+impl<T: LongInput> Long<T> {
     /// Whether all that a rank contributes can be read from its entry on.
     pub(super) fn is_at_hand(&self, rank: usize, cx: &SmContext<'_>) -> bool {
         let lies_there = |it: &Direct| it.mapped.input.is_some() || it.single_copy_key.is_some();
@@ -42,7 +42,7 @@ impl<T: Terms> Long<T> {
             let process = cx.subgroup.process(rank).unwrap_or(u32::MAX);
             let key = (process, &key, |_: &SlotPiece| from);
             let read = self.progress.read_single_copy(
-                self.terms.buffers(),
+                self.input.buffers(),
                 std::iter::once(piece),
                 key,
                 tools,
@@ -57,7 +57,7 @@ impl<T: Terms> Long<T> {
         let source = self.contributed(rank, at..at + len, cx);
         let read = source.and_then(|source| {
             SegmentMemory::take(
-                self.terms.buffers(),
+                self.input.buffers(),
                 &piece,
                 &source,
                 tools,

@@ -14,7 +14,7 @@ const LEN_MIN: u64 = 1 << 20;
 
 impl LongPlan {
     /// How many bytes of the vector, or of a rank's block, go in a long fragment.
-    fn long_step(&self, left: u64) -> Option<u64> {
+    fn long_fragment_bytes(&self, left: u64) -> Option<u64> {
         let grain = grain(&self.call);
         let (slot, ranks) = (slot_bytes(self.ranks).checked_sub(LAST_BYTES)?, self.ranks as u64);
         let each = slot / ranks / grain * grain;
@@ -29,7 +29,8 @@ impl LongPlan {
     /// Whether fragments can get longer: each rank hears of all others in every one of them.
     pub(in crate::execute::sm) fn may_lengthen(&self) -> bool {
         let hears_all = self.together() && matches!(self.blocks, Row::Equal { .. });
-        let is_longer = || self.long_step(self.len).is_some_and(|step| step > self.step);
+        let is_longer =
+            || self.long_fragment_bytes(self.len).is_some_and(|bytes| bytes > self.fragment_bytes);
         hears_all && self.len >= LEN_MIN && is_longer()
     }
 
@@ -37,18 +38,20 @@ impl LongPlan {
     pub(in crate::execute::sm) fn lengthen(&mut self, from: u64) {
         let before = self.begun(from);
         let left = self.len.saturating_sub(before);
-        let Some(step) = self.long_step(left).filter(|step| left > 0 && *step > self.step) else {
+        let Some(bytes) =
+            self.long_fragment_bytes(left).filter(|bytes| left > 0 && *bytes > self.fragment_bytes)
+        else {
             return;
         };
-        (self.since, self.step) = ((from, before), step);
-        self.fragments = from + left.div_ceil(step);
-        self.slices = self.slices_of(left - (self.fragments - from - 1) * step);
+        (self.lengthened, self.fragment_bytes) = ((from, before), bytes);
+        self.fragments = from + left.div_ceil(bytes);
+        self.slices = self.slices_of(left - (self.fragments - from - 1) * bytes);
     }
 
     /// How long a slice is, in a fragment and in the last one, of so many bytes.
     pub(super) fn slices_of(&self, last: u64) -> (u64, u64) {
         let grain = grain(&self.call);
         let slice = |bytes: u64| bytes.div_ceil(self.ranks as u64).next_multiple_of(grain);
-        (slice(self.step), slice(last))
+        (slice(self.fragment_bytes), slice(last))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{LongPlan, SlotPiece, SlotShape, combined, exposed};
+use super::{LongPlan, SlotPiece, SlotShape, combined_step, exposed_step};
 use crate::Call;
 use crate::schedule::Buffer;
 
@@ -48,9 +48,9 @@ impl LongPlan {
         // Beginning with its own, so that not all read the same slot at once.
         let from = (me + index) % ranks;
         match self.call {
-            Call::Bcast { root, .. } => (root, exposed(fragment), piece(0, 0, all(root))),
+            Call::Bcast { root, .. } => (root, exposed_step(fragment), piece(0, 0, all(root))),
             Call::Scatter { root, .. } => {
-                (root, exposed(fragment), piece(0, 0, self.slice(fragment, me)))
+                (root, exposed_step(fragment), piece(0, 0, self.slice(fragment, me)))
             }
             Call::ReduceScatterBlock { .. } => {
                 let mut piece = piece(0, 0, self.slice(fragment, me));
@@ -58,7 +58,7 @@ impl LongPlan {
                     // It begins at the first block, and may be longer than that.
                     (piece.block, piece.start) = self.blocks.locate(piece.range.start);
                 }
-                (me, combined(fragment), piece)
+                (me, combined_step(fragment), piece)
             }
             Call::Gather { .. } | Call::Allgather { .. } | Call::Alltoall { .. } => {
                 // Of an all-to-all in place, all is read again: it was taken from there.
@@ -68,14 +68,14 @@ impl LongPlan {
                     SlotShape::Pieces => piece(from, 0, self.slice(fragment, me)),
                     _ => piece(from, 0, all(from)),
                 };
-                (from, exposed(fragment), piece)
+                (from, exposed_step(fragment), piece)
             }
             Call::Reduce { .. } | Call::Allreduce { .. } if self.shape == SlotShape::Vectors => {
-                (me, combined(fragment), piece(0, 0, all(me)))
+                (me, combined_step(fragment), piece(0, 0, all(me)))
             }
             _ => {
                 let slice = self.slice(fragment, from);
-                (from, combined(fragment), piece(0, slice.start, slice))
+                (from, combined_step(fragment), piece(0, slice.start, slice))
             }
         }
     }

@@ -121,16 +121,16 @@ fn check(call: &Call<'_>, me: usize, plans: &[LongPlan], longer: Option<u64>) {
                 continue;
             }
             received += bytes;
-            let alone = from == me && after == combined(fragment);
+            let alone = from == me && after == combined_step(fragment);
             assert!(plans[from].exposes() || alone, "{call:?} {piece:?}");
             assert_eq!(recv.range(piece.block).start + piece.start, piece.range.start);
-            assert!(after == exposed(fragment) || after == combined(fragment));
+            assert!(after == exposed_step(fragment) || after == combined_step(fragment));
             let reader = plans[from].readers();
             assert!(reader == Readers::All || reader == Readers::One(me) || from == me);
             let there = || fills(&plans[from], fragment, from == me, &(piece.at..piece.at + bytes));
-            assert!(after == combined(fragment) || there(), "{call:?} {piece:?}");
+            assert!(after == combined_step(fragment) || there(), "{call:?} {piece:?}");
             assert!(piece.range.end <= recv.len(), "{call:?} {piece:?}");
-            if after == combined(fragment) {
+            if after == combined_step(fragment) {
                 assert_eq!(
                     plans[from].combines(fragment),
                     Some(piece.at..piece.at + bytes),
@@ -148,7 +148,7 @@ fn check(call: &Call<'_>, me: usize, plans: &[LongPlan], longer: Option<u64>) {
         if let Some(own) = plan.own_result(fragment).filter(|own| !own.is_empty()) {
             let mine = |index| plan.output(fragment, index).filter(|it| it.0 == me);
             let (_, after, piece) = (0..ranks).find_map(mine).expect("its own");
-            assert_eq!((after, piece.range), (combined(fragment), own), "{call:?}");
+            assert_eq!((after, piece.range), (combined_step(fragment), own), "{call:?}");
         }
         if let Some(slice) = plan.combines(fragment) {
             let unit = call.reduction().unwrap().unit;

@@ -5,7 +5,7 @@ use crate::execute::rows::{Combine, Rows};
 use crate::execute::sm::buffers::{Described, UserBuffers};
 use crate::execute::sm::long_plan::LongPlan;
 
-pub(in crate::execute::sm) trait Terms {
+pub(in crate::execute::sm) trait LongInput {
     /// Whether any [may lengthen](LongPlan::may_lengthen).
     const MAY_LENGTHEN: bool;
 
@@ -22,13 +22,13 @@ pub(in crate::execute::sm) trait Terms {
     fn lengthen(&mut self, from: u64);
 }
 
-pub(in crate::execute::sm) struct Tried<'k> {
+pub(in crate::execute::sm) struct BorrowedInput<'k> {
     pub(in crate::execute::sm) plan: &'k LongPlan,
     pub(in crate::execute::sm) combine: Option<&'k Combine>,
     pub(in crate::execute::sm) buffers: UserBuffers<()>,
 }
 
-impl Terms for Tried<'_> {
+impl LongInput for BorrowedInput<'_> {
     /// What may is not tried.
     const MAY_LENGTHEN: bool = false;
     type Rows = ();
@@ -49,13 +49,13 @@ impl Terms for Tried<'_> {
 }
 
 #[derive(Debug)]
-pub(in crate::execute::sm) struct Kept {
+pub(in crate::execute::sm) struct OwnedInput {
     pub(in crate::execute::sm) plan: LongPlan,
     pub(in crate::execute::sm) combine: Option<Combine>,
     pub(in crate::execute::sm) buffers: UserBuffers,
 }
 
-impl Terms for Kept {
+impl LongInput for OwnedInput {
     const MAY_LENGTHEN: bool = true;
     type Rows = Rows;
 
