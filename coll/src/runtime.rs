@@ -43,7 +43,7 @@ mod stuck;
 
 pub use borrowed::{Borrowed, Stepped};
 pub use engines::AllEngines;
-pub use in_flight::{Fate, InFlight, OpId, Spent, Started};
+pub use in_flight::{Fate, INLINE_LOOKS, InFlight, OpId, Spent, Started};
 pub use module::{Armed, Begun, Component, Cx, Engines, MODULE_TAGS, Module, Modules};
 pub use op::{CollOp, Contiguous, Form};
 pub use owned_call::OwnedCall;

@@ -31,7 +31,8 @@
 //! [`SharedSegment::advance`] does what can be done and says whether the collective has ended; [`SharedSegment::look`]
 //! is a few loads, and says whether `advance` would get on. So a caller that waits looks some dozen times, makes
 //! progress and advances, and so on. Before it sleeps it calls [`SharedSegment::arm`], and then sleeps as for the
-//! request that it gives: the rank that is waited for then sends a message.
+//! request that it gives: the rank that is waited for then sends a message. That is an empty message with `wake_tag`; its
+//! arrival, by btl-sm a byte on a socket, ends the sleeper's poll(2).
 //!
 //! # Failures
 //! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its

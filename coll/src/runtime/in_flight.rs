@@ -24,8 +24,9 @@ use super::{CollOp, Form};
 use crate::sm::Opening;
 use crate::{CollError, Sequencer};
 
-/// How often a start looks for what others have contributed: to put it into a queue takes longer.
-const BRIEF_LOOKS: u32 = 48;
+/// How often a start looks for what others have contributed before it puts the collective into the queue, which takes
+/// longer.
+pub const INLINE_LOOKS: u32 = 48;
 
 /// What is dropped without the lock.
 pub type Spent = Vec<Box<dyn Any + Send>>;
@@ -190,7 +191,7 @@ impl OpEntry {
 
 /// Whether a start looks once more.
 fn brief_looks() -> impl FnMut() -> bool {
-    let mut left = BRIEF_LOOKS;
+    let mut left = INLINE_LOOKS;
     move || {
         left = left.saturating_sub(1);
         left > 0

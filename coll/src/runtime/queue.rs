@@ -49,7 +49,7 @@ use crate::sm::{Opening, SharedSegment};
 #[derive(Debug)]
 pub struct Queue(Gate<QueueState>);
 
-/// The same, to be changed.
+/// The state of a [`Queue`].
 #[derive(Debug)]
 pub struct QueueState {
     agreed: Agreed,
@@ -310,7 +310,7 @@ impl QueueState {
         Some(std::mem::take(&mut self.modules))
     }
 
-    /// Takes them back. Whether others have waited for them.
+    /// Takes the modules back, and clears the holder. Whether other collectives have waited for the modules.
     pub fn give_back(&mut self, modules: Modules) -> bool {
         if let Agreed::Borrowed(shared_by) = self.agreed {
             self.agreed = Agreed::Here(shared_by);
@@ -330,7 +330,7 @@ impl QueueState {
     }
 
     /// This thread is in a blocking collective from now on; `false`: another one is.
-    pub fn note_blocking(&mut self) -> bool {
+    pub fn set_holder(&mut self) -> bool {
         let is_free = self.holder == 0;
         if is_free {
             self.holder = this_thread();
@@ -338,8 +338,8 @@ impl QueueState {
         is_free
     }
 
-    /// It no longer is.
-    pub fn note_no_blocking(&mut self) {
+    /// This thread is no longer in a blocking collective.
+    pub fn clear_holder(&mut self) {
         self.holder = 0;
     }
 }
@@ -360,7 +360,7 @@ pub struct AtRest<'q> {
 pub struct Before<'q>(&'q mut [Box<dyn Module>]);
 
 impl Before<'_> {
-    /// They learn that.
+    /// Tells these modules that the collective goes by a later one.
     pub fn skip(&mut self, number: u64, cx: &mut Cx<'_>) {
         self.0.iter_mut().for_each(|module| module.skip(number, cx));
     }

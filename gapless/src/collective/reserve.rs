@@ -10,13 +10,10 @@ use crate::error::Error;
 use crate::shared::WorldState;
 use gapless_coll::Operation;
 use gapless_coll::runtime::{
-    AtRest, Blocking, CollOp, Cx, Form, Modules, Queue, SharedBy, Started,
+    AtRest, Blocking, CollOp, Cx, Form, INLINE_LOOKS, Modules, Queue, SharedBy, Started,
 };
 use gapless_pml::Comm;
 use std::sync::Arc;
-
-/// How often a start looks for what others have contributed: to put it into a queue takes longer.
-const INLINE_LOOKS: u32 = 48;
 
 /// The place of a collective in the order of calls. If it is dropped before the collective has begun, there is none.
 #[derive(Debug)]
@@ -121,7 +118,7 @@ impl Communicator {
                 let number = sequencer.pass();
                 queue_state.reserve(number);
                 let mut reserved = Reserved::new(self, number, queue_state.shared_by());
-                reserved.noted = blocking && queue_state.note_blocking();
+                reserved.noted = blocking && queue_state.set_holder();
                 reserved
             });
             Ok((reserved, is_first))
@@ -198,7 +195,7 @@ impl<'c> Reserved<'c> {
         let modules = shared.with_anyway(|_| {
             common.queue.with(|queue_state| queue_state.lend(Some(self.number)))
         })?;
-        // Whoever brings the modules back takes the note back.
+        // `QueueState::give_back` clears the holder.
         self.noted = false;
         Some(modules)
     }
@@ -223,7 +220,7 @@ impl Drop for Reserved<'_> {
         let hindered = shared.with_anyway(|_| {
             common.queue.with(|queue_state| {
                 if self.noted {
-                    queue_state.note_no_blocking();
+                    queue_state.clear_holder();
                 }
                 queue_state.leave(self.number)
             })

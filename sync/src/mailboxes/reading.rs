@@ -80,8 +80,8 @@ impl Mailbox {
         len: usize,
     ) -> Option<&'w [AtomicU64]> {
         let entry = mailboxes.entry(rank, self.round);
-        let marked = Flag::of(entry[0].load(Ordering::Relaxed)).len;
-        let (_, payload) = split(entry, usize::from(marked));
+        let len_in_flag = Flag::of(entry[0].load(Ordering::Relaxed)).len;
+        let (_, payload) = split(entry, usize::from(len_in_flag));
         let end = at.checked_add(len)?.div_ceil(8);
         if at.is_multiple_of(8) { payload.get(at / 8..end) } else { None }
     }

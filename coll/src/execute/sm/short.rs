@@ -107,7 +107,7 @@ impl InProgress for Short {
         }
     }
 
-    fn sleeps(&mut self, _place: &SmContext<'_>) {}
+    fn sleeps(&mut self, _cx: &SmContext<'_>) {}
 }
 
 impl Short {
