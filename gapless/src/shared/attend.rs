@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How long the progress thread pauses while other threads wait, and so poll.
 const OTHERS_POLL: Duration = Duration::from_millis(1);
-/// How long it sleeps while its own work waits for a peer or an engine.
+/// How long the progress thread sleeps while work of this process waits for a peer or an engine.
 const BUSY_NAP: Duration = Duration::from_micros(50);
 
 /// What the progress thread has found.
@@ -19,7 +19,7 @@ enum Attended<'s> {
     Something,
     /// A peer has to make room, or an engine to end: nobody will signal.
     Busy,
-    /// It is to sleep.
+    /// Nothing: the thread is to sleep.
     Nothing(Sleeper<'s>),
 }
 

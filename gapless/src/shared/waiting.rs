@@ -38,7 +38,7 @@ const GIVE_WAY: (u32, u32) = (64, 48);
 /// What a waiting caller finds.
 #[derive(Debug)]
 pub(crate) enum Look<T> {
-    /// What it waits for.
+    /// What the caller waits for.
     Found(T),
     /// Nothing before this request has ended.
     Until(RequestId),

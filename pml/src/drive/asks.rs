@@ -32,7 +32,7 @@ impl Core {
         Ok(())
     }
 
-    /// What this process is in, as it is told to a peer, which calls contexts otherwise.
+    /// `doing` as a peer is told it: with the context by the number that the peer knows.
     pub(crate) fn told_to(&self, peer: u32, doing: &Doing) -> Doing {
         let there = |context: u32| {
             let comm = self.comms.of_context(context)?;

@@ -41,7 +41,7 @@ impl Attached {
         self.limit
     }
 
-    /// Whether a message is in it.
+    /// Whether a copy of a message lies in this room.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) > 0
     }
@@ -51,11 +51,11 @@ impl Attached {
 #[derive(Debug)]
 pub(crate) struct Copied {
     pub(crate) _bytes: Vec<u8>,
-    /// What it takes of the attached buffer, if it counts there.
+    /// What the copy takes of the attached buffer, if it counts there.
     pub(crate) _share: Option<Share>,
 }
 
-/// A part of the attached buffer; dropping it gives it back.
+/// A part of the attached buffer; a drop gives the part back.
 #[derive(Debug)]
 pub(crate) struct Share {
     bytes: u64,

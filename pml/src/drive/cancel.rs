@@ -74,7 +74,7 @@ impl Core {
         self.flush_peer(bml, peer);
     }
 
-    /// Ends a send that waits in its peer's outbox; whether it did.
+    /// Ends a send if it waits in its peer's outbox; returns whether it has ended it.
     fn drop_unsent(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> bool {
         let departing = self.departing;
         let Some(send) = self.requests.send_mut(id) else { return false };

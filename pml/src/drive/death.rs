@@ -1,9 +1,9 @@
-//! The loss of a peer: everything that needs it ends with [`PmlError::PeerLost`].
+//! The loss of a peer: everything that needs the peer ends with [`PmlError::PeerLost`].
 //!
 //! What had arrived in full stays and can be received; offers of the peer are gone. Receives from
 //! any source go on, because others can still send, and fail only once every other member of their
 //! communicator is lost ([`PmlError::NobodyLeft`]). Requests whose buffer an engine or the transport
-//! is still working on end when that has ended.
+//! is still working on end when that work has ended.
 //!
 //! A peer that breaks the protocol is treated the same way, and not listened to any more. A peer that left because
 //! another was lost is not blamed itself: the error names that other.
@@ -76,7 +76,8 @@ impl Core {
         }
     }
 
-    /// A receive is to wait for a message. The death of whoever it names is to be noticed, whether or not it ever sends.
+    /// A receive is to wait for a message. The death of the process that the receive names is to be noticed, whether or
+    /// not that process ever sends.
     #[inline]
     pub(crate) fn await_sender(
         &mut self,

@@ -88,7 +88,8 @@ impl Core {
         }
     }
 
-    /// Whoever has a link with us, and so may have sent something, or may wait for our word.
+    /// Whether a peer has a link with this process, and so may have sent something, or may wait for a word of this
+    /// process.
     pub(crate) fn has_met(&self, bml: &Bml, peer: u32) -> bool {
         self.links[peer].lost.is_none() && bml.has_met(Rank(peer))
     }

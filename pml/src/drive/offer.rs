@@ -169,7 +169,7 @@ impl Core {
         id
     }
 
-    /// What an offer to another process, over a link that stands, gives it to reach the buffer by.
+    /// What an offer to another process, over a link that stands, gives that process to reach the buffer by.
     fn keys(&mut self, bml: &mut Bml, peer: u32, buffer: &Buffer) -> Keys {
         let space = buffer.typed().space();
         let of_device = !space.cpu_accessible() && device_of(bml, space).is_some();
@@ -349,8 +349,8 @@ impl Core {
         self.requests.finish_offered(id, packing, result);
     }
 
-    /// Whether a sender registers its buffer for the receiver to read. Where that has a price, it does if single copy is
-    /// forced, or would be chosen between two buffers like it.
+    /// Whether a sender registers its buffer for the receiver to read. Where registering has a price, the sender does so
+    /// if single copy is forced, or would be chosen between two buffers like this one.
     pub(crate) fn registers(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let space = buffer.space();
         let Some(costs) = single_copy_costs(bml, peer, space) else { return false };

@@ -8,13 +8,14 @@
 //!   |                           | NOTE(revoke), once ----------------> |
 //! ```
 //!
-//! Each member passes the note on when it learns of it, before it does anything else. So either all members that live
-//! learn of it, or none does: also if whoever revoked dies in the midst of telling.
+//! Each member passes the note on when it receives it, before it does anything else. So either all members that live
+//! learn of the revocation, or none does: also if whoever revoked dies in the midst of telling.
 //!
 //! # What ends how
 //! - Receives and probes that no message has matched end at once.
 //! - Messages that have been matched go on: their buffers are in use, and both ends live, or one is lost.
-//! - Sends that wait for a receive end by their receiver's answer, which it gives when it learns of this.
+//! - Sends that wait for a receive end by their receiver's answer, which the receiver gives when it learns of the
+//!   revocation.
 //! - Nothing can be started any more, but agreements among survivors, whose messages have tags of their own.
 
 use crate::comm::{Comm, IDS_END, Lookup};
