@@ -10,7 +10,7 @@
 //! `act` (messages, engines, reducers); what ends comes back to `run`, until all steps have ended.
 //!
 //! - before it begins: `compare` (checked mode) with `elements`; `tickets` (tags); `members` (which ranks take part);
-//! - buffers: `rows` (the user's, by blocks), `memory` and `lender` (intermediate data);
+//! - buffers: `call_buffers` (the user's, by blocks), `memory` and `lender` (intermediate data);
 //! - `tasks`: what runs when a task comes, and who carries it; `error`: how a collective fails;
 //! - without schedules: `sm` (shared memory of a host), [`hyperq`] (processes that share a GPU).
 //!
@@ -63,6 +63,7 @@
     reason = "has pml and engines work on memory that the caller of `Executor::new` grants"
 )]
 mod act;
+mod call_buffers;
 mod compare;
 mod elements;
 mod error;
@@ -72,7 +73,6 @@ mod lender;
 mod members;
 #[allow(unsafe_code, reason = "allocates aligned memory, and gives back what was lent")]
 mod memory;
-mod rows;
 mod run;
 pub mod sm;
 #[allow(unsafe_code, reason = "combines what has come into memory that the executor grants")]
@@ -85,10 +85,10 @@ use std::task::Poll;
 use gapless_engine::{Engine, Reducer};
 use gapless_pml::{Comm, Doing, Pml, WaitingCall};
 
+pub use call_buffers::{BufferBlocks, CallBuffers, Combine};
 pub use error::CollError;
 pub use lender::Lender;
 pub use members::between;
-pub use rows::{BufferBlocks, Combine, Rows};
 pub use tasks::{Awaited, Leaving, TaskFault, TaskKernel, TaskName, TaskWork, Tasks};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
@@ -96,10 +96,10 @@ use crate::operation::Operation;
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use crate::together::Together;
 use act::Tools;
+use call_buffers::Spot;
 use compare::{Comparison, Verdict};
 use gapless_engine::Typed;
 use memory::Room;
-use rows::Spot;
 use run::Run;
 
 /// How many steps of several ranks a schedule may have: a collective takes so many numbers of the shared segment. It is
@@ -111,7 +111,7 @@ const SHARES_MAX: u64 = 3;
 #[derive(Debug)]
 struct ExecutorPlan {
     schedule: Arc<Schedule>,
-    rows: Rows,
+    rows: CallBuffers,
     combine: Option<Combine>,
     /// `None`: there is no memory for it, and nothing of a run touches any.
     scratch: Option<Room>,
@@ -131,7 +131,7 @@ struct ExecutorPlan {
 impl ExecutorPlan {
     fn new(
         schedule: Arc<Schedule>,
-        rows: Rows,
+        rows: CallBuffers,
         combine: Option<Combine>,
         ticket: Arc<Ticket>,
         ends: bool,
@@ -260,11 +260,11 @@ impl Executor {
     /// segment that it was [advanced with](Self::advance_with) was given up.
     ///
     /// # Errors
-    /// Rows, communicator, or operation do not fit the schedule; more messages than can be told apart.
+    /// Buffers, communicator, or operation do not fit the schedule; more messages than can be told apart.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn new(
         schedule: impl Into<Arc<Schedule>>,
-        rows: Rows,
+        rows: CallBuffers,
         combine: Option<Combine>,
         ticket: Ticket,
     ) -> Result<Self, CollError> {
@@ -288,7 +288,11 @@ impl Executor {
     /// # Errors
     /// As there.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
-    unsafe fn part(schedule: Schedule, rows: Rows, ticket: Arc<Ticket>) -> Result<Self, CollError> {
+    unsafe fn part(
+        schedule: Schedule,
+        rows: CallBuffers,
+        ticket: Arc<Ticket>,
+    ) -> Result<Self, CollError> {
         check(&schedule, &rows, None, &ticket)?;
         let ends = !ticket.is_persistent();
         let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, ticket, ends);
@@ -299,7 +303,7 @@ impl Executor {
     /// As [`part`](Self::part), at a rank that has failed before: it tells the others, and touches no memory.
     fn part_without(schedule: Schedule, ticket: Arc<Ticket>, failure: CollError) -> Self {
         let ends = !ticket.is_persistent();
-        let rows = Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
+        let rows = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
         let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, ticket, ends);
         let mut run = plan.run();
         run.doom(failure);
@@ -491,7 +495,7 @@ impl Drop for Executor {
 /// Whether everything fits the schedule.
 fn check(
     schedule: &Schedule,
-    rows: &Rows,
+    rows: &CallBuffers,
     combine: Option<&Combine>,
     ticket: &Ticket,
 ) -> Result<(), CollError> {

@@ -83,7 +83,7 @@ pub use error::{BuildError, Misfit};
 pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::sm;
 pub use execute::{
-    Awaited, BufferBlocks, CollError, Combine, Executor, Leaving, Lender, Rows, Sequencer,
+    Awaited, BufferBlocks, CallBuffers, CollError, Combine, Executor, Leaving, Lender, Sequencer,
     TaskFault, TaskKernel, TaskName, TaskWork, Tasks, Ticket,
 };
 pub use gapless_bml::Level;

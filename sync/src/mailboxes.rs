@@ -205,8 +205,8 @@ impl<'w> Mailboxes<'w> {
 
     /// Where what belongs to a rank begins.
     #[inline]
-    fn own(&self, rank: usize) -> usize {
-        Self::first(self.ranks) + rank * (self.own_words + DEPTH * ENTRY_WORDS)
+    fn own(&self, local_rank: usize) -> usize {
+        Self::first(self.ranks) + local_rank * (self.own_words + DEPTH * ENTRY_WORDS)
     }
 
     /// Where what belongs to rank 0 begins.
@@ -223,8 +223,8 @@ impl<'w> Mailboxes<'w> {
 
     /// What a rank sleeps for.
     #[inline]
-    fn sleep(&self, rank: usize) -> &'w AtomicU64 {
-        &self.words[HEAD_WORDS + rank]
+    fn sleep(&self, local_rank: usize) -> &'w AtomicU64 {
+        &self.words[HEAD_WORDS + local_rank]
     }
 
     /// Not zero: some rank has excused another.
@@ -234,27 +234,27 @@ impl<'w> Mailboxes<'w> {
     }
 
     /// The word in which a rank says whether it has excused `other`, and the bit.
-    fn excused(&self, rank: usize, other: usize) -> (&'w AtomicU64, u64) {
+    fn excused(&self, local_rank: usize, other: usize) -> (&'w AtomicU64, u64) {
         let bit = other.min(self.ranks.saturating_sub(1));
-        (&self.words[self.own(rank) + EXCUSED + bit / 64], 1 << (bit % 64))
+        (&self.words[self.own(local_rank) + EXCUSED + bit / 64], 1 << (bit % 64))
     }
 
     /// How many rounds a rank is done with, as it last said.
     #[inline]
-    fn done(&self, rank: usize) -> &'w AtomicU64 {
-        &self.words[self.own(rank)]
+    fn done(&self, local_rank: usize) -> &'w AtomicU64 {
+        &self.words[self.own(local_rank)]
     }
 
     /// How far a rank is, as it last said.
     #[inline]
-    fn report(&self, rank: usize) -> &'w AtomicU64 {
-        &self.words[self.own(rank) + 1]
+    fn report(&self, local_rank: usize) -> &'w AtomicU64 {
+        &self.words[self.own(local_rank) + 1]
     }
 
     /// The place of a rank's entry.
     #[inline]
-    fn entry(&self, rank: usize, round: u64) -> &'w [AtomicU64] {
-        let at = self.own(rank) + self.own_words;
+    fn entry(&self, local_rank: usize, round: u64) -> &'w [AtomicU64] {
+        let at = self.own(local_rank) + self.own_words;
         let place = at + place(round) * ENTRY_WORDS;
         &self.words[place..place + ENTRY_WORDS]
     }
@@ -270,7 +270,7 @@ fn place(round: u64) -> usize {
 /// One rank's mailbox, as that rank has it: what it has written there, and what it knows of the others'.
 #[derive(Debug)]
 pub struct Mailbox {
-    rank: usize,
+    local_rank: usize,
     fences: Fences,
     /// This round.
     round: u64,
@@ -287,17 +287,26 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// That of rank `rank` of `ranks`, in fresh memory. All ranks have the same fences.
+    /// The mailbox of local rank `local_rank` of `ranks`, in fresh memory. All ranks have the same fences.
     #[must_use]
-    pub fn new(rank: usize, ranks: usize, fences: Fences) -> Mailbox {
+    pub fn new(local_rank: usize, ranks: usize, fences: Fences) -> Mailbox {
         let mut done = vec![1; ranks];
-        if let Some(own) = done.get_mut(rank) {
+        if let Some(own) = done.get_mut(local_rank) {
             *own = u64::MAX;
         }
         let written = [(0, None); DEPTH];
         let reported = vec![Moment::NEVER; ranks].into();
         let said = Cell::new([0; 2]);
-        Mailbox { rank, fences, round: 2, written, said, done: done.into(), reported, floor: 1 }
+        Mailbox {
+            local_rank,
+            fences,
+            round: 2,
+            written,
+            said,
+            done: done.into(),
+            reported,
+            floor: 1,
+        }
     }
 
     /// This round.
@@ -328,18 +337,18 @@ impl Mailbox {
 
     /// Whether a rank is not known to be done with `round`: to have read what it wanted of it.
     #[inline]
-    pub fn is_behind(&mut self, mailboxes: &Mailboxes<'_>, rank: usize, round: u64) -> bool {
-        let Some(known) = self.done.get_mut(rank) else { return false };
+    pub fn is_behind(&mut self, mailboxes: &Mailboxes<'_>, local_rank: usize, round: u64) -> bool {
+        let Some(known) = self.done.get_mut(local_rank) else { return false };
         if *known <= round {
             // Acquire: it has read before what is stored next.
-            let reported = Moment::of(mailboxes.report(rank).load(Ordering::Acquire)).done();
-            let said = mailboxes.done(rank).load(Ordering::Acquire);
+            let reported = Moment::of(mailboxes.report(local_rank).load(Ordering::Acquire)).done();
+            let said = mailboxes.done(local_rank).load(Ordering::Acquire);
             *known = (*known).max(said).max(reported);
         }
         if *known <= round {
             // Whoever has written an entry is done with earlier rounds.
             let entries = (0..DEPTH as u64).map(|each| {
-                mailboxes.entry(rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT
+                mailboxes.entry(local_rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT
             });
             *known = entries.fold(*known, u64::max);
         }
@@ -349,24 +358,29 @@ impl Mailbox {
     /// Whether a rank is known to be done with `round`, without asking.
     #[inline]
     #[must_use]
-    pub fn has_passed(&self, rank: usize, round: u64) -> bool {
-        self.done.get(rank).is_some_and(|done| *done > round)
+    pub fn has_passed(&self, local_rank: usize, round: u64) -> bool {
+        self.done.get(local_rank).is_some_and(|done| *done > round)
     }
 
     /// Reports that this rank has come so far; it [wakes sleepers](Mailbox::wake) afterwards.
     #[inline]
     pub fn report(&self, mailboxes: &Mailboxes<'_>, moment: Moment) {
         // Release: what it has written and read until now, wherever that is.
-        mailboxes.report(self.rank).store(moment.word(), Ordering::Release);
+        mailboxes.report(self.local_rank).store(moment.word(), Ordering::Release);
         self.said.set([self.said.get()[0], moment.word()]);
     }
 
     /// Whether a rank has reported this moment, or a later one. What it did before, it has done.
     #[inline]
-    pub fn reached(&mut self, mailboxes: &Mailboxes<'_>, rank: usize, moment: Moment) -> bool {
-        let Some(known) = self.reported.get_mut(rank) else { return false };
+    pub fn reached(
+        &mut self,
+        mailboxes: &Mailboxes<'_>,
+        local_rank: usize,
+        moment: Moment,
+    ) -> bool {
+        let Some(known) = self.reported.get_mut(local_rank) else { return false };
         if *known < moment {
-            *known = Moment::of(mailboxes.report(rank).load(Ordering::Acquire));
+            *known = Moment::of(mailboxes.report(local_rank).load(Ordering::Acquire));
         }
         *known >= moment
     }
@@ -375,20 +389,26 @@ impl Mailbox {
     /// as is known: it has failed, or is beyond the round.
     #[inline]
     #[must_use]
-    pub fn has_left(&self, rank: usize) -> bool {
-        self.reported.get(rank).is_some_and(|known| *known > Moment::last(self.round))
+    pub fn has_left(&self, local_rank: usize) -> bool {
+        self.reported.get(local_rank).is_some_and(|known| *known > Moment::last(self.round))
     }
 
     /// Whether a rank has reported that it has given up in `round`.
     #[must_use]
-    pub fn has_given_up(&self, mailboxes: &Mailboxes<'_>, rank: usize, round: u64) -> bool {
-        Moment::of(mailboxes.report(rank).load(Ordering::Acquire)) == Moment::given_up(round)
+    pub fn has_given_up(&self, mailboxes: &Mailboxes<'_>, local_rank: usize, round: u64) -> bool {
+        Moment::of(mailboxes.report(local_rank).load(Ordering::Acquire)) == Moment::given_up(round)
     }
 
     /// Whether a rank's entry of the round after `round` is there, and of this kind.
     #[must_use]
-    pub fn foretells(&self, mailboxes: &Mailboxes<'_>, rank: usize, round: u64, kind: u8) -> bool {
-        let word = mailboxes.entry(rank, round + 1)[0].load(Ordering::Acquire);
+    pub fn foretells(
+        &self,
+        mailboxes: &Mailboxes<'_>,
+        local_rank: usize,
+        round: u64,
+        kind: u8,
+    ) -> bool {
+        let word = mailboxes.entry(local_rank, round + 1)[0].load(Ordering::Acquire);
         word >> ROUND_SHIFT == round + 1 && Flag::of(word).kind == kind
     }
 
@@ -397,7 +417,7 @@ impl Mailbox {
     #[inline]
     pub fn publish(&mut self, mailboxes: &Mailboxes<'_>, kind: u8, data: &[u8], readers: Readers) {
         let data = &data[..data.len().min(ENTRY_BYTES)];
-        let (flag, payload) = split(mailboxes.entry(self.rank, self.round), data.len());
+        let (flag, payload) = split(mailboxes.entry(self.local_rank, self.round), data.len());
         words::store(payload, data, mailboxes.ranks == 2);
         let len = u16::try_from(data.len()).unwrap_or(0);
         flag.store(Flag { kind, len }.word(self.round), Ordering::Release);
@@ -410,17 +430,21 @@ impl Mailbox {
     /// # Errors
     /// There is one that has another place.
     #[inline]
-    pub fn look(&mut self, mailboxes: &Mailboxes<'_>, rank: usize) -> Result<Option<Flag>, Broken> {
-        let word = mailboxes.entry(rank, self.round)[0].load(Ordering::Acquire);
+    pub fn look(
+        &mut self,
+        mailboxes: &Mailboxes<'_>,
+        local_rank: usize,
+    ) -> Result<Option<Flag>, Broken> {
+        let word = mailboxes.entry(local_rank, self.round)[0].load(Ordering::Acquire);
         let found = word >> ROUND_SHIFT;
         if found == self.round {
-            if let Some(done) = self.done.get_mut(rank) {
+            if let Some(done) = self.done.get_mut(local_rank) {
                 *done = found.max(*done);
             }
             return Ok(Some(Flag::of(word)));
         }
         match found > self.round && place(found) != place(self.round) {
-            true => Err(Broken { rank, expected: self.round, found }),
+            true => Err(Broken { rank: local_rank, expected: self.round, found }),
             false => Ok(None),
         }
     }
@@ -449,7 +473,7 @@ impl Mailbox {
     /// afterwards.
     #[inline]
     pub fn finish(&self, mailboxes: &Mailboxes<'_>) {
-        mailboxes.done(self.rank).store(self.round, Ordering::Release);
+        mailboxes.done(self.local_rank).store(self.round, Ordering::Release);
         self.said.set([self.round, self.said.get()[1]]);
     }
 
@@ -457,23 +481,27 @@ impl Mailbox {
     #[must_use]
     pub fn overwritten(&self, mailboxes: &Mailboxes<'_>) -> Option<Broken> {
         let [done, report] = self.said.get();
-        let words = [(mailboxes.done(self.rank), done), (mailboxes.report(self.rank), report)];
+        let words =
+            [(mailboxes.done(self.local_rank), done), (mailboxes.report(self.local_rank), report)];
         let words = words.map(|(word, said)| (word.load(Ordering::Relaxed), said));
         let entries = self.written.iter().filter(|(_, readers)| readers.is_some());
         let entries = entries.map(|(round, _)| {
-            (mailboxes.entry(self.rank, *round)[0].load(Ordering::Relaxed) >> ROUND_SHIFT, *round)
+            (
+                mailboxes.entry(self.local_rank, *round)[0].load(Ordering::Relaxed) >> ROUND_SHIFT,
+                *round,
+            )
         });
         let (found, expected) =
             words.into_iter().chain(entries).find(|(found, said)| found != said)?;
-        Some(Broken { rank: self.rank, expected, found })
+        Some(Broken { rank: self.local_rank, expected, found })
     }
 
     /// A rank is lost: nobody waits here for its reading any more. Should it still read, it [finds
     /// out](Mailbox::was_excused).
-    pub fn excuse(&mut self, mailboxes: &Mailboxes<'_>, rank: usize) {
-        let Some(done) = self.done.get_mut(rank) else { return };
+    pub fn excuse(&mut self, mailboxes: &Mailboxes<'_>, local_rank: usize) {
+        let Some(done) = self.done.get_mut(local_rank) else { return };
         *done = u64::MAX;
-        let (word, bit) = mailboxes.excused(self.rank, rank);
+        let (word, bit) = mailboxes.excused(self.local_rank, local_rank);
         // Nobody else writes it.
         word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         mailboxes.any_excused().store(1, Ordering::Relaxed);
@@ -496,8 +524,8 @@ impl Mailbox {
             return None;
         }
         by.find(|rank| {
-            let (word, bit) = mailboxes.excused(*rank, self.rank);
-            *rank != self.rank && word.load(Ordering::Relaxed) & bit != 0
+            let (word, bit) = mailboxes.excused(*rank, self.local_rank);
+            *rank != self.local_rank && word.load(Ordering::Relaxed) & bit != 0
         })
     }
 
@@ -528,7 +556,8 @@ impl Mailbox {
     /// Whether a sleeper waits for this rank. Then its word is taken back, for it is woken.
     #[cold]
     fn wakes(&self, asleep: u64, word: &AtomicU64) -> bool {
-        let mine = [Awaited::Entry(self.rank), Awaited::Reader(self.rank)].map(Awaited::word);
+        let mine =
+            [Awaited::Entry(self.local_rank), Awaited::Reader(self.local_rank)].map(Awaited::word);
         let take = || word.compare_exchange(asleep, 0, Ordering::Relaxed, Ordering::Relaxed);
         mine.contains(&asleep) && take().is_ok()
     }
@@ -537,13 +566,13 @@ impl Mailbox {
     /// `false`: it must not sleep.
     #[must_use]
     pub fn arm(&self, mailboxes: &Mailboxes<'_>, awaited: Awaited) -> bool {
-        mailboxes.sleep(self.rank).store(awaited.word(), Ordering::Relaxed);
+        mailboxes.sleep(self.local_rank).store(awaited.word(), Ordering::Relaxed);
         self.fences.patient()
     }
 
     /// Takes the announcement back. A wake-up may be on its way all the same.
     pub fn disarm(&self, mailboxes: &Mailboxes<'_>) {
-        mailboxes.sleep(self.rank).store(0, Ordering::Relaxed);
+        mailboxes.sleep(self.local_rank).store(0, Ordering::Relaxed);
     }
 }
 

@@ -5,7 +5,7 @@
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_coll::prove::{Definition, prove, prove_same_bits};
-use gapless_coll::{BufferBlocks, Combine, Executor, Rows, Sequencer};
+use gapless_coll::{BufferBlocks, CallBuffers, Combine, Executor, Sequencer};
 use gapless_coll::{Call, Draft, DraftError, Reduction, Schedule};
 use gapless_dtype::{Layout, Primitive};
 use gapless_engine::{HostEngine, ReduceOp, Typed};
@@ -113,7 +113,7 @@ fn it_runs_among_four_ranks() -> Result<(), Box<dyn std::error::Error>> {
     let mut running = Vec::new();
     for ((rank, pml), (own, result)) in (0..).zip(&mut job).zip(given.iter().zip(&mut results)) {
         let schedule = from_both_ends(rank, 4, &sum(LEN))?;
-        let rows = Rows {
+        let rows = CallBuffers {
             send: BufferBlocks::Whole(Typed::new(Region::of(own), 0, &numbers, count)?),
             recv: BufferBlocks::Whole(Typed::new(Region::of_mut(result), 0, &numbers, count)?),
         };

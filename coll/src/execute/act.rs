@@ -11,8 +11,8 @@ use gapless_mem::{Completion, Region};
 use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
 
 use super::ExecutorPlan;
+use super::call_buffers::{Combine, Spot, TypedRange};
 use super::error::CollError;
-use super::rows::{Combine, Spot, TypedRange};
 use super::sm::{SharedSegment, SmCall, StepHandle};
 use super::tasks;
 use crate::call::Call;

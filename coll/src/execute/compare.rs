@@ -21,10 +21,10 @@ use gapless_bml::{digest, digest_bytes};
 
 use super::ExecutorPlan;
 use super::act::Tools;
+use super::call_buffers::{BufferBlocks, CallBuffers, Combine};
 use super::elements;
 use super::error::CollError;
 use super::memory::Memory;
-use super::rows::{BufferBlocks, Combine, Rows};
 use super::run::Run;
 use super::tickets::Ticket;
 use crate::algorithm::{Algorithm, Exchange, Method};
@@ -108,7 +108,7 @@ impl Comparison {
     pub(super) fn new(
         ticket: &Arc<Ticket>,
         schedule: &Schedule,
-        rows: &Rows,
+        rows: &CallBuffers,
         combine: Option<&Combine>,
     ) -> Self {
         let call = Call::Allgather { len: RECORD_BYTES, in_place: false };
@@ -281,7 +281,7 @@ impl Round {
             Some(memory) => BufferBlocks::Whole(Typed::contiguous(memory.region())),
             None => BufferBlocks::None,
         };
-        let rows = Rows { send: row(&said), recv: row(&heard) };
+        let rows = CallBuffers { send: row(&said), recv: row(&heard) };
         let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false);
         let mut run = plan.run();
         if let Some(failure) = failure {
@@ -354,7 +354,7 @@ type Message = (u32, u64, u64);
 
 /// What a schedule sends to each rank, and expects of each: total bytes, a digest of the messages by slot, their
 /// elements.
-fn pairs(schedule: &Schedule, rows: &Rows) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
+fn pairs(schedule: &Schedule, rows: &CallBuffers) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
     let mut messages: [BTreeMap<usize, Vec<Message>>; 2] = Default::default();
     for (action, _) in schedule.steps() {
         let (way, peer, slot, place) = match action {
@@ -381,7 +381,7 @@ fn pairs(schedule: &Schedule, rows: &Rows) -> [BTreeMap<usize, [u64; PAIR]>; 2] 
 /// The elements of the blocks that go to each rank, and are expected of each. Their lengths are compared as terms.
 fn blocks(
     schedule: &Schedule,
-    rows: &Rows,
+    rows: &CallBuffers,
     ranks: usize,
 ) -> Option<[BTreeMap<usize, [u64; PAIR]>; 2]> {
     let terms = &schedule.terms;

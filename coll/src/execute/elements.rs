@@ -6,7 +6,7 @@ use gapless_bml::digest;
 use gapless_dtype::{Layout, Primitive, SignatureKind};
 use gapless_engine::Typed;
 
-use super::rows::{BufferBlocks, Rows};
+use super::call_buffers::{BufferBlocks, CallBuffers};
 use crate::operation::Operation;
 use crate::schedule::{Buffer, Place};
 
@@ -66,7 +66,7 @@ pub(super) fn name(word: u64) -> String {
 }
 
 /// What the send buffer and the receive buffer of an operation have that is of one signature at all ranks.
-pub(super) fn of_rows(operation: Operation, Rows { send, recv }: &Rows) -> [u64; 2] {
+pub(super) fn of_rows(operation: Operation, CallBuffers { send, recv }: &CallBuffers) -> [u64; 2] {
     use Operation as O;
     match operation {
         O::Bcast | O::Reduce | O::Allreduce | O::Scan | O::Exscan => [whole(send), whole(recv)],
@@ -83,12 +83,12 @@ pub(super) fn of_rows(operation: Operation, Rows { send, recv }: &Rows) -> [u64;
 /// in others.
 pub(super) fn of_pairs(
     operation: Operation,
-    rows: &Rows,
+    rows: &CallBuffers,
     root: Option<usize>,
     ranks: usize,
 ) -> Option<[Vec<u64>; 2]> {
     use Operation as O;
-    let Rows { send, recv } = rows;
+    let CallBuffers { send, recv } = rows;
     let all = |side: &BufferBlocks| vec![whole(side); ranks];
     let each =
         |side: &BufferBlocks| (0..ranks).map(|of| nth(side, of, ranks)).collect::<Vec<u64>>();
@@ -109,7 +109,7 @@ pub(super) fn of_pairs(
 }
 
 /// A place of a schedule; `range`: its range in the packed stream of the buffer.
-pub(super) fn of_place(rows: &Rows, place: &Place, range: Range<u64>) -> u64 {
+pub(super) fn of_place(rows: &CallBuffers, place: &Place, range: Range<u64>) -> u64 {
     let blocks = match place.buffer {
         Buffer::Send => &rows.send,
         Buffer::Recv => &rows.recv,

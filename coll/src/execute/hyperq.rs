@@ -51,8 +51,8 @@ use gapless_engine::{Engine, Reducer, Typed};
 use gapless_mem::Space;
 use gapless_pml::{Comm, Pml};
 
+use super::call_buffers::{BufferBlocks, CallBuffers, Combine};
 use super::error::CollError;
-use super::rows::{BufferBlocks, Combine, Rows};
 use crate::build::rows as rows_of;
 use crate::call::Call;
 use crate::hyperq::{
@@ -121,7 +121,7 @@ pub struct HyperQ {
 const REFUSALS_MAX: u32 = 4;
 
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
-fn space_of(rows: &Rows) -> Option<Space> {
+fn space_of(rows: &CallBuffers) -> Option<Space> {
     let parts = |blocks| match blocks {
         &BufferBlocks::None => &[],
         BufferBlocks::Whole(typed) => std::slice::from_ref(typed),
@@ -172,7 +172,7 @@ impl HyperQ {
 
     /// The space of the buffers, if they are on one device. Whoever has devices that are opened late opens this.
     #[must_use]
-    pub fn space(rows: &Rows) -> Option<Space> {
+    pub fn space(rows: &CallBuffers) -> Option<Space> {
         space_of(rows)
     }
 
@@ -192,7 +192,7 @@ impl HyperQ {
         &mut self,
         number: u64,
         call: &Call<'_>,
-        (rows, combine): (Rows, Option<Combine>),
+        (rows, combine): (CallBuffers, Option<Combine>),
         pml: &mut Pml,
     ) -> Result<bool, CollError> {
         let Members { me, ranks, .. } = self.members;

@@ -31,8 +31,8 @@
 //! [`SharedSegment::advance`] does what can be done and says whether the collective has ended; [`SharedSegment::look`]
 //! is a few loads, and says whether `advance` would get on. So a caller that waits looks some dozen times, makes
 //! progress and advances, and so on. Before it sleeps it calls [`SharedSegment::arm`], and then sleeps as for the
-//! request that it gives: the rank that is waited for then sends a message. That is an empty message with `wake_tag`; its
-//! arrival, by btl-sm a byte on a socket, ends the sleeper's poll(2).
+//! request that it gives: the rank that is waited for then sends a message. That is an empty message with `wake_tag`;
+//! its arrival, by btl-sm a byte on a socket, ends the sleeper's poll(2).
 //!
 //! # Failures
 //! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its
@@ -89,10 +89,10 @@ use gapless_sync::mailboxes::{Awaited, Broken, ENTRY_BYTES, Mailbox, Mailboxes};
 
 use super::SHARES_MAX;
 use super::act::Tools;
+use super::call_buffers::{CallBuffers, Combine};
 use super::error::CollError;
 use super::hyperq::{Control, HyperQ};
 use super::memory::Memory;
-use super::rows::{Combine, Rows};
 use crate::Call;
 use buffers::UserBuffers;
 pub use call::SmCall;
@@ -280,7 +280,7 @@ impl SharedSegment {
         &mut self,
         number: u64,
         call: &Call<'_>,
-        rows: Rows,
+        rows: CallBuffers,
         combine: Option<Combine>,
     ) -> Result<(), CollError> {
         let of = (self.subgroup.local_rank(), self.shared.ranks);

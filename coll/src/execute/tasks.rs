@@ -25,7 +25,7 @@ use gapless_engine::{EngineError, HostEngine, Op, ReduceOp, Reducer};
 use gapless_mem::Region;
 
 use super::Lender;
-use super::rows::Combine;
+use super::call_buffers::Combine;
 
 /// The name of a task: no other that is put at its target has it at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

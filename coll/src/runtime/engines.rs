@@ -11,7 +11,7 @@
 
 use super::Engines;
 use super::pool::Pools;
-use crate::{Combine, Lender, Rows, Tasks};
+use crate::{CallBuffers, Combine, Lender, Tasks};
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed, first_willing};
 use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
@@ -29,8 +29,8 @@ pub struct AllEngines {
     tasks: Arc<dyn Tasks>,
 }
 
-/// A panic in an engine breaks nothing that another call sees: it has started nothing, or what it started is over (rule of
-/// `Engine` and `Reducer`).
+/// A panic in an engine breaks nothing that another call sees: it has started nothing, or what it started is over (rule
+/// of `Engine` and `Reducer`).
 impl std::panic::UnwindSafe for AllEngines {}
 impl std::panic::RefUnwindSafe for AllEngines {}
 
@@ -78,8 +78,8 @@ impl AllEngines {
         self.engines.iter().find_map(|engine| engine.reducer(space))
     }
 
-    /// The reducer of the device that has the first operand which is not in memory of the host, if it can combine all of
-    /// them where they lie.
+    /// The reducer of the device that has the first operand which is not in memory of the host, if it can combine all
+    /// of them where they lie.
     fn reducer_of<'t>(
         &self,
         op: &Op,
@@ -173,7 +173,7 @@ impl AllEngines {
 
 impl Engines for AllEngines {
     /// The device that has the rows, if it can combine their elements.
-    fn lender(&self, rows: &Rows, combine: &Combine) -> Option<Arc<dyn Lender>> {
+    fn lender(&self, rows: &CallBuffers, combine: &Combine) -> Option<Arc<dyn Lender>> {
         let space = rows.buffers().map(Typed::space).find(|space| !space.cpu_accessible())?;
         let layout = known(rows.buffers()).or_else(|| rows.buffers().next())?.layout();
         self.reducer(space).filter(|reducer| reducer.supports(combine.op(), layout))?;

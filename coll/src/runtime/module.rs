@@ -10,7 +10,7 @@ use gapless_engine::{Engine, Reducer};
 use gapless_pml::{Comm, Pml, RequestId};
 
 use super::CollOp;
-use crate::{CollError, Combine, Lender, Outcome, Rows, Tasks};
+use crate::{CallBuffers, CollError, Combine, Lender, Outcome, Tasks};
 
 /// Tags of a communicator's collective context that no module of this crate uses.
 pub const MODULE_TAGS: RangeFrom<i32> = 1 << 30..;
@@ -18,7 +18,7 @@ pub const MODULE_TAGS: RangeFrom<i32> = 1 << 30..;
 /// What moves and combines data, and what it needs.
 pub trait Engines: Engine + Reducer {
     /// Who lends memory for intermediate data of a reduction of these rows. `None`: memory of the host does.
-    fn lender(&self, rows: &Rows, combine: &Combine) -> Option<Arc<dyn Lender>>;
+    fn lender(&self, rows: &CallBuffers, combine: &Combine) -> Option<Arc<dyn Lender>>;
 
     /// Who carries tasks.
     fn tasks(&self) -> Option<Arc<dyn Tasks>>;
@@ -63,15 +63,15 @@ pub enum Armed {
 
 /// A way to carry out collectives: one value for each communicator.
 ///
-/// All ranks have the same modules in the same order, and call the same collectives in the same order. A module carries out
-/// one at a time. Its methods never block; they are called, and it is dropped, with the lock held that the endpoint is
-/// behind, so that a call to the world from there is refused.
+/// All ranks have the same modules in the same order, and call the same collectives in the same order. A module carries
+/// out one at a time. Its methods never block; they are called, and it is dropped, with the lock held that the endpoint
+/// is behind, so that a call to the world from there is refused.
 ///
 /// # Safety
 /// The buffers of a [`CollOp`] are touched only after [`begin`](Module::begin) has given [`Begun::InOrder`], until
 /// [`advance`](Module::advance) gives [`Poll::Ready`], or [`abandon`](Module::abandon) returns, or a method unwinds and
-/// `abandon` returns after that. Within that time, the send buffer is only read. With [`Outcome::Elsewhere`] nothing has been
-/// written to any.
+/// `abandon` returns after that. Within that time, the send buffer is only read. With [`Outcome::Elsewhere`] nothing
+/// has been written to any.
 pub unsafe trait Module: Any + fmt::Debug + Send {
     /// Its name: `sm`, say.
     fn name(&self) -> &'static str;
@@ -85,7 +85,8 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
     /// This rank cannot take part. The others are told by [`skip`](Module::skip), which is called then.
     fn begin(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError>;
 
-    /// Goes on as far as it can. [`Outcome::Elsewhere`]: it cannot carry the call out, at no rank; the next module does.
+    /// Goes on as far as it can. [`Outcome::Elsewhere`]: it cannot carry the call out, at no rank; the next module
+    /// does.
     ///
     /// # Errors
     /// The call has failed; its buffers are free.
@@ -96,8 +97,8 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
         true
     }
 
-    /// Announces that this rank is about to sleep. Afterwards the caller advances once more, and sleeps if what was announced
-    /// [still holds](Module::is_armed).
+    /// Announces that this rank is about to sleep. Afterwards the caller advances once more, and sleeps if what was
+    /// announced [still holds](Module::is_armed).
     fn arm(&mut self, cx: &mut Cx<'_>) -> Armed {
         let _ = cx;
         Armed::Poll
@@ -122,12 +123,12 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
     /// Gives up what is under way, if something is. When it returns, the module touches no buffers.
     fn abandon(&mut self);
 
-    /// This rank has no part in the collective with this number, because it was refused, or goes by a later module; those
-    /// that wait for it learn that.
+    /// This rank has no part in the collective with this number, because it was refused, or goes by a later module;
+    /// those that wait for it learn that.
     fn skip(&mut self, number: u64, cx: &mut Cx<'_>);
 
-    /// Gives up what it has with the endpoint, for a communicator that is freed. Nothing is under way. `false`: peers use
-    /// memory of its, so it is to be called again.
+    /// Gives up what it has with the endpoint, for a communicator that is freed. Nothing is under way. `false`: peers
+    /// use memory of its, so it is to be called again.
     fn close(&mut self, cx: &mut Cx<'_>) -> bool {
         let _ = cx;
         true
@@ -139,8 +140,8 @@ pub type Modules = Vec<Box<dyn Module>>;
 
 /// Makes modules for communicators; for those that are not of this crate. They come before its own.
 pub trait Component: fmt::Debug + Send + Sync {
-    /// A module for a communicator. Called in its first collective that is not persistent (persistent ones go by modules of
-    /// this crate alone); all ranks answer alike. Messages of the module go by
-    /// the communicator's [collective context](Comm::collective), with [tags of its own](MODULE_TAGS).
+    /// A module for a communicator. Called in its first collective that is not persistent (persistent ones go by
+    /// modules of this crate alone); all ranks answer alike. Messages of the module go by the communicator's
+    /// [collective context](Comm::collective), with [tags of its own](MODULE_TAGS).
     fn module(&self, comm: &Comm) -> Option<Box<dyn Module>>;
 }

@@ -8,7 +8,9 @@ use gapless_mem::Region;
 use super::module::{Begun, Cx, Engines, Module};
 use super::{OwnedCall, Schedules};
 use crate::execute::sm::{CallPlan, SmCall};
-use crate::{Call, CollError, Combine, Executor, Operation, Outcome, Rows, Schedule, Ticket};
+use crate::{
+    Call, CallBuffers, CollError, Combine, Executor, Operation, Outcome, Schedule, Ticket,
+};
 
 /// The memory of both buffers, where that is contiguous memory of the host, or there is none.
 pub type Contiguous = (Option<Region>, Option<Region>);
@@ -31,7 +33,7 @@ pub struct CollOp {
     number: u64,
     /// `None`: it is one of an intercommunicator's.
     call: Option<OwnedCall>,
-    rows: Rows,
+    rows: CallBuffers,
     combine: Option<Combine>,
     /// Whether it goes through memory that all ranks share, if they do.
     pub(super) shared: bool,
@@ -85,7 +87,7 @@ impl CollOp {
     pub unsafe fn new(
         (operation, form, number): (Operation, Form, u64),
         call: Option<OwnedCall>,
-        (rows, combine): (Rows, Option<Combine>),
+        (rows, combine): (CallBuffers, Option<Combine>),
     ) -> CollOp {
         CollOp {
             operation,
@@ -183,7 +185,7 @@ impl CollOp {
 
     /// The buffers.
     #[must_use]
-    pub fn rows(&self) -> &Rows {
+    pub fn rows(&self) -> &CallBuffers {
         &self.rows
     }
 
@@ -239,7 +241,7 @@ impl CollOp {
     }
 
     /// The buffers, for the module that carries it out.
-    fn parts(&mut self) -> (Rows, Option<Combine>) {
+    fn parts(&mut self) -> (CallBuffers, Option<Combine>) {
         match self.is_kept() {
             true => (self.rows.clone(), self.combine.clone()),
             false => (self.rows.take(), self.combine.take()),

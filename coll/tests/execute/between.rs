@@ -219,7 +219,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(both.sizes, (1, 2));
     let worlds = job.worlds();
     assert_eq!(between(&worlds[0]), None);
-    let none = || Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
+    let none = || CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
     let schedule = both.at(2).build(&BetweenCall::Barrier).unwrap();
     // SAFETY: it never runs.
     let made = unsafe { Executor::new(schedule, none(), None, both.sequencers[1].next()) };

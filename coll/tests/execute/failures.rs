@@ -162,13 +162,15 @@ fn what_does_not_fit_is_refused() {
     let mut job = Job::new(2);
     let worlds = job.worlds();
     let sequencers = Job::sequencers(&worlds);
-    let refused = |schedule: &Schedule, rows: Rows, combine, on: usize| {
+    let refused = |schedule: &Schedule, rows: CallBuffers, combine, on: usize| {
         // SAFETY: it never runs.
         let made = unsafe { Executor::new(schedule.clone(), rows, combine, sequencers[on].next()) };
         made.unwrap_err()
     };
-    let none =
-        || Rows { send: gapless_coll::BufferBlocks::None, recv: gapless_coll::BufferBlocks::None };
+    let none = || CallBuffers {
+        send: gapless_coll::BufferBlocks::None,
+        recv: gapless_coll::BufferBlocks::None,
+    };
     let chain = Algorithm::new(Method::Tree(Tree::Chain));
     let make = |call: Call<'_>, algorithm| build(0, &Locality::flat(2), &call, &algorithm).unwrap();
     let bcast = make(Call::Bcast { root: 0, len: 8 }, chain);
@@ -178,7 +180,7 @@ fn what_does_not_fit_is_refused() {
     let (buffer, what) = (Buffer::Recv, "bytes");
     assert_eq!(error, CollError::Row { buffer, what, given: 0, expected: 8 });
     let two = gapless_coll::BufferBlocks::Each(Vec::new());
-    let error = refused(&bcast, Rows { recv: two, ..none() }, None, 0);
+    let error = refused(&bcast, CallBuffers { recv: two, ..none() }, None, 0);
     assert_eq!(error, CollError::Row { buffer, what: "blocks", given: 0, expected: 1 });
     let of = Reduction { unit: 6, commutative: true };
     let mut random = Random(1);
@@ -187,7 +189,7 @@ fn what_does_not_fit_is_refused() {
     let int = Datatype::from(Primitive::Int32).commit().unwrap();
     for combine in [None, Some(Combine::new(&Arithmetic::Sum.op(), &int).unwrap())] {
         let given = combine.as_ref().map(Combine::bytes);
-        let error = refused(&reduce, Rows { recv: held.blocks(), ..none() }, combine, 0);
+        let error = refused(&reduce, CallBuffers { recv: held.blocks(), ..none() }, combine, 0);
         assert_eq!(error, CollError::Combine { unit: 6, given });
     }
     assert!(Combine::new(&Arithmetic::Affine.op(), &int).is_err());
@@ -213,7 +215,7 @@ fn refused_among(ranks: u32, schedule: Schedule) -> CollError {
     let ticket = Sequencer::new(&worlds[0]).next();
     let mut held =
         Held::new(&schedule.row(Buffer::Recv), Lie::Plain, &[0; 20 << 16], &mut Random(0));
-    let rows = Rows { send: gapless_coll::BufferBlocks::None, recv: held.blocks() };
+    let rows = CallBuffers { send: gapless_coll::BufferBlocks::None, recv: held.blocks() };
     // SAFETY: it never runs.
     unsafe { Executor::new(schedule, rows, None, ticket) }.unwrap_err()
 }
@@ -333,7 +335,7 @@ fn a_rank_without_memory_tells_the_others() {
                 0 => BufferBlocks::Whole(Typed::contiguous(Region::of_mut(&mut total))),
                 _ => BufferBlocks::None,
             };
-            let rows = Rows { send, recv };
+            let rows = CallBuffers { send, recv };
             let combine = Combine::new(&ReduceOp::Max.into(), u8::layout()).unwrap();
             // SAFETY: the buffers outlive the executors.
             let made = unsafe { Executor::new(schedule, rows, Some(combine), sequencer.next()) };

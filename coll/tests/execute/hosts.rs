@@ -141,7 +141,7 @@ impl At {
             let ticket = hosts.sequencers[rank].next();
             let number = ticket.number();
             let (send, recv) = &mut one.held[rank];
-            let rows = Rows { send: send.blocks(), recv: recv.blocks() };
+            let rows = CallBuffers { send: send.blocks(), recv: recv.blocks() };
             let (schedule, combine) = (one.schedules[rank].clone(), Some(one.how.how()));
             // SAFETY: tests keep the buffers until all has ended, or the endpoints and shared segments are gone.
             (unsafe { Executor::new(schedule, rows, combine, ticket) }.unwrap(), number)
@@ -377,7 +377,8 @@ fn a_rank_that_was_refused_is_named_on_all_hosts() {
     }
 }
 
-/// The mailbox entries of collectives with one step lie in all places by turns: who needs nothing of the others is as far ahead.
+/// The mailbox entries of collectives with one step lie in all places by turns: who needs nothing of the others is as
+/// far ahead.
 #[test]
 fn a_leader_is_as_far_ahead_as_there_is_room_for_entries() {
     let mut random = Random(85);
@@ -530,7 +531,7 @@ fn a_sum_of_a_host_needs_what_combines() {
     let schedule = build(1, &in_a_row(&[2, 2]), &call, &algorithm).unwrap();
     let held = |row| Held::new(&row, Lie::Plain, &[0; 8], &mut Random(1));
     let (mut send, mut recv) = (held(schedule.row(Buffer::Send)), held(schedule.row(Buffer::Recv)));
-    let rows = Rows { send: send.blocks(), recv: recv.blocks() };
+    let rows = CallBuffers { send: send.blocks(), recv: recv.blocks() };
     // SAFETY: it never begins.
     let made = unsafe { Executor::new(schedule, rows, None, Sequencer::new(&comms[1]).next()) };
     assert_eq!(made.err(), Some(CollError::Combine { unit: of.unit, given: None }));

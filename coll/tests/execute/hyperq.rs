@@ -216,9 +216,9 @@ impl Trial {
         Trial { call, how, before, after, places }
     }
 
-    fn rows(&self, rank: usize) -> Rows {
+    fn rows(&self, rank: usize) -> CallBuffers {
         let [send, recv] = &self.places[rank];
-        Rows { send: send.blocks.clone(), recv: recv.blocks.clone() }
+        CallBuffers { send: send.blocks.clone(), recv: recv.blocks.clone() }
     }
 
     /// Whether a rank has what it should have.

@@ -15,8 +15,8 @@ mod tasks;
 use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};
 use gapless_coll::{
-    Algorithm, Call, Combine, Executor, Level, Locality, Reduction, Rows, Schedule, Sequencer,
-    build, build_apart,
+    Algorithm, Call, CallBuffers, Combine, Executor, Level, Locality, Reduction, Schedule,
+    Sequencer, build, build_apart,
 };
 use gapless_dtype::{Datatype, Primitive};
 
@@ -104,7 +104,7 @@ impl Collective {
         for (ticket, (send, recv)) in tickets.into_iter().zip(&mut self.held) {
             let (schedule, combine) = (self.schedules[executors.len()].clone(), self.how.how());
             let rank = u32::try_from(schedule.rank()).unwrap();
-            let rows = Rows { send: send.blocks(), recv: recv.blocks() };
+            let rows = CallBuffers { send: send.blocks(), recv: recv.blocks() };
             let make = move || {
                 // SAFETY: tests keep the buffers until all has ended, or the endpoints are gone.
                 unsafe { Executor::new(schedule, rows, Some(combine), ticket) }.unwrap()

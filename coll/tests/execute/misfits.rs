@@ -38,7 +38,7 @@ impl<'a> Misfit<'a> {
                 (Held::new(&row, Lie::Plain, &content, &mut random), content)
             };
             let mut own = (plain(Buffer::Send), plain(Buffer::Recv));
-            let rows = Rows { send: own.0.0.blocks(), recv: own.1.0.blocks() };
+            let rows = CallBuffers { send: own.0.0.blocks(), recv: own.1.0.blocks() };
             let (ticket, how) = (sequencers[rank].next(), Some(self.how[rank].how()));
             // SAFETY: the buffers are kept until all have ended.
             let executor = unsafe { Executor::new(schedule, rows, how, ticket) }.unwrap();
@@ -204,7 +204,7 @@ fn two_groups_are_compared() {
     let mut job = Job::new(3);
     let comms = job.inter(|process| process == 0);
     let sequencers = checked(&comms);
-    let none = || Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
+    let none = || CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
     let mut executors: Vec<(u32, Executor)> = Vec::new();
     for (rank, sequencer) in sequencers.iter().enumerate() {
         let at = gapless_coll::execute::between(&comms[rank]).unwrap();

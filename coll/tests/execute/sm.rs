@@ -89,7 +89,7 @@ impl Collective {
         let known = CallPlan::new(call, (rank, self.held.len()), combine.clone(), false);
         let known = known.filter(|_| number % 2 == 1);
         let (send, recv) = &mut self.held[rank];
-        let rows = Rows { send: send.blocks(), recv: recv.blocks() };
+        let rows = CallBuffers { send: send.blocks(), recv: recv.blocks() };
         match known {
             // SAFETY: tests keep the buffers until all has ended, or the segments are gone.
             Some(known) => unsafe { segment.begin_call(number as u64, known.sm_call(rows)) },

@@ -20,7 +20,9 @@ use gapless_coll::runtime::{
 };
 use gapless_coll::sm::CallPlan;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
-use gapless_coll::{BufferBlocks, CollError, HyperQ, Locality, Operation, Rows, Sequencer, Ticket};
+use gapless_coll::{
+    BufferBlocks, CallBuffers, CollError, HyperQ, Locality, Operation, Sequencer, Ticket,
+};
 use gapless_engine::{Engine, Op, Reducer};
 use gapless_pml::{Comm, PmlError};
 use std::any::Any;
@@ -513,7 +515,7 @@ enum Fast {
 }
 
 /// The memory of both buffers, if it is contiguous memory of the host, or there is none.
-fn contiguous(rows: &Rows) -> Option<Contiguous> {
+fn contiguous(rows: &CallBuffers) -> Option<Contiguous> {
     let one = |blocks: &BufferBlocks| match blocks {
         BufferBlocks::None => Some(None),
         BufferBlocks::Whole(typed) => {

@@ -7,8 +7,8 @@ use gapless_coll::choose::{Table, choose, shared_rule_for};
 use gapless_coll::runtime::{OwnedCall, ScheduleCache, Schedules};
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
-    BuildError, Call, Combine, HyperQ, Locality, Operation, Reduction, Rows, Schedule, build,
-    build_apart,
+    BuildError, Call, CallBuffers, Combine, HyperQ, Locality, Operation, Reduction, Schedule,
+    build, build_apart,
 };
 use gapless_dtype::{Equivalence, Layout, Primitive};
 use gapless_engine::{EngineError, Op, Operand, Typed};
@@ -51,7 +51,7 @@ pub(super) struct Prepared {
     pub(super) asks: bool,
     /// By what it goes otherwise, unless it is known that they do.
     pub(super) schedules: Option<Schedules>,
-    pub(super) rows: Rows,
+    pub(super) rows: CallBuffers,
     pub(super) combine: Option<Combine>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    pub(super) fn rows(self, send: BufferArg, recv: BufferArg) -> Rows {
+    pub(super) fn rows(self, send: BufferArg, recv: BufferArg) -> CallBuffers {
         let blocks = |uses: bool, mut buffer: BufferArg| {
             if !uses {
                 return gapless_coll::BufferBlocks::None;
@@ -84,7 +84,7 @@ impl Uses {
             }
             buffer.into_blocks()
         };
-        Rows { send: blocks(self.send, send), recv: blocks(self.recv, recv) }
+        CallBuffers { send: blocks(self.send, send), recv: blocks(self.recv, recv) }
     }
 }
 

@@ -15,7 +15,7 @@ impl Mailbox {
     pub fn all_there(&self, mailboxes: &Mailboxes<'_>, ranks: Range<usize>) -> bool {
         let there = |rank: usize| {
             let word = mailboxes.entry(rank, self.round)[0].load(Ordering::Acquire);
-            word >> ROUND_SHIFT >= self.round || rank == self.rank
+            word >> ROUND_SHIFT >= self.round || rank == self.local_rank
         };
         ranks.fold(true, |all, rank| all & there(rank))
     }
@@ -33,7 +33,7 @@ impl Mailbox {
     ) -> Option<bool> {
         let expected = flag.word(self.round);
         let (mut there, mut like, mut fetched) = (true, true, 0);
-        for rank in ranks.clone().filter(|rank| *rank != self.rank) {
+        for rank in ranks.clone().filter(|rank| *rank != self.local_rank) {
             let entry = mailboxes.entry(rank, self.round);
             let word = entry[0].load(Ordering::Acquire);
             there &= word >> ROUND_SHIFT >= self.round;
@@ -75,11 +75,11 @@ impl Mailbox {
     pub fn payload<'w>(
         &self,
         mailboxes: &Mailboxes<'w>,
-        rank: usize,
+        local_rank: usize,
         at: usize,
         len: usize,
     ) -> Option<&'w [AtomicU64]> {
-        let entry = mailboxes.entry(rank, self.round);
+        let entry = mailboxes.entry(local_rank, self.round);
         let len_in_flag = Flag::of(entry[0].load(Ordering::Relaxed)).len;
         let (_, payload) = split(entry, usize::from(len_in_flag));
         let end = at.checked_add(len)?.div_ceil(8);
@@ -89,8 +89,8 @@ impl Mailbox {
     /// Copies bytes of the entry that [`look`](Mailbox::look) or [`all_like`](Mailbox::all_like) has seen, from byte
     /// `at` on, into private memory; what no entry can have is left as it is.
     #[inline]
-    pub fn read(&self, mailboxes: &Mailboxes<'_>, rank: usize, at: usize, into: &mut [u8]) {
-        let entry = mailboxes.entry(rank, self.round);
+    pub fn read(&self, mailboxes: &Mailboxes<'_>, local_rank: usize, at: usize, into: &mut [u8]) {
+        let entry = mailboxes.entry(local_rank, self.round);
         let len = Flag::of(entry[0].load(Ordering::Relaxed)).len;
         let (_, payload) = split(entry, usize::from(len));
         let (skipped, mut within) = (at / 8, at % 8);

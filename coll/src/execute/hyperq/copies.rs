@@ -16,7 +16,7 @@ use std::sync::Arc;
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_mem::{Completion, Device, DeviceError, Region};
 
-use crate::execute::rows::{BufferBlocks, Combine, Rows};
+use crate::execute::call_buffers::{BufferBlocks, CallBuffers, Combine};
 use crate::schedule::Buffer;
 
 /// What moves bytes.
@@ -24,11 +24,11 @@ use crate::schedule::Buffer;
 pub(super) struct Mover<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) device: &'a Arc<dyn Device>,
-    pub(super) rows: &'a Rows,
+    pub(super) rows: &'a CallBuffers,
 }
 
 /// Ranges of packed streams, and where they go in a stream that they make together.
-fn pieces(rows: &Rows, buffer: Buffer, range: Range<u64>) -> Vec<(&Typed, Range<u64>)> {
+fn pieces(rows: &CallBuffers, buffer: Buffer, range: Range<u64>) -> Vec<(&Typed, Range<u64>)> {
     let blocks = match buffer {
         Buffer::Send => &rows.send,
         Buffer::Recv => &rows.recv,
@@ -58,7 +58,7 @@ fn flat(typed: &Typed, range: &Range<u64>) -> Option<Region> {
 }
 
 /// Plain memory that a range of a buffer's stream is, if it is.
-pub(super) fn plain(rows: &Rows, buffer: Buffer, range: Range<u64>) -> Option<Region> {
+pub(super) fn plain(rows: &CallBuffers, buffer: Buffer, range: Range<u64>) -> Option<Region> {
     match &pieces(rows, buffer, range)[..] {
         [(typed, range)] => flat(typed, range),
         _ => None,

@@ -7,8 +7,8 @@ use gapless_mem::{Device, Region};
 use gapless_pml::{Comm, Pml, PmlError};
 
 use super::copies::plain;
+use crate::execute::call_buffers::{CallBuffers, Combine};
 use crate::execute::error::CollError;
-use crate::execute::rows::{Combine, Rows};
 use crate::hyperq::{Frame, Staging};
 use crate::schedule::Buffer;
 
@@ -50,7 +50,7 @@ pub(super) struct CallPart {
     /// The GPU that all ranks use.
     pub(super) gpu: u128,
     pub(super) device: Arc<dyn Device>,
-    pub(super) rows: Rows,
+    pub(super) rows: CallBuffers,
     pub(super) combine: Option<Combine>,
     /// Whether operands may change places.
     pub(super) commutes: bool,

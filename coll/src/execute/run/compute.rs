@@ -5,8 +5,8 @@ use gapless_mem::Region;
 use super::{Flight, Phase, Run};
 use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
+use crate::execute::call_buffers::Spot;
 use crate::execute::error::CollError;
-use crate::execute::rows::Spot;
 use crate::schedule::Place;
 
 impl Run {

@@ -20,8 +20,8 @@ use super::{Flight, Phase, Run};
 use crate::call::{Call, Reduction};
 use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
+use crate::execute::call_buffers::{BufferBlocks, CallBuffers, Spot};
 use crate::execute::error::CollError;
-use crate::execute::rows::{BufferBlocks, Rows, Spot};
 use crate::execute::sm::{SmCall, StepHandle};
 use crate::schedule::{Action, Place};
 use crate::together::Together;
@@ -183,10 +183,12 @@ impl Run {
             };
         let rows = match share.what {
             // The leader of a bcast only reads.
-            Together::Bcast if share.leads() => Rows { send: BufferBlocks::None, recv: from },
-            Together::Scatter => Rows { send: from, recv: into },
-            _ if in_place => Rows { send: BufferBlocks::None, recv: into },
-            _ => Rows { send: from, recv: into },
+            Together::Bcast if share.leads() => {
+                CallBuffers { send: BufferBlocks::None, recv: from }
+            }
+            Together::Scatter => CallBuffers { send: from, recv: into },
+            _ if in_place => CallBuffers { send: BufferBlocks::None, recv: into },
+            _ => CallBuffers { send: from, recv: into },
         };
         let combine = plan.combine.clone().filter(|_| share.what == Together::Reduce);
         SmCall::new(&share.call(plan, in_place), (share.local_rank, share.ranks), rows, combine)

@@ -9,9 +9,9 @@ use super::messages::Told;
 use super::{Flight, Phase, Run};
 use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
+use crate::execute::call_buffers::Spot;
 use crate::execute::error::CollError;
 use crate::execute::memory::Room;
-use crate::execute::rows::Spot;
 use crate::execute::tasks::{
     Came, Expected, KERNEL_BYTES, KERNEL_WORDS, KERNELS_MAX, TaskFault, TaskKernel, TaskWork,
 };

@@ -29,7 +29,7 @@ use super::slots::LAST_BYTES;
 use super::subgroup::Subgroup;
 use super::{Memory, PrivateMemory, SegmentMemory};
 use crate::execute::act::{EngineWork, Tools};
-use crate::execute::rows::Combine;
+use crate::execute::call_buffers::Combine;
 use crate::execute::run::nothing;
 use crate::schedule::SCRATCH_ALIGN;
 

@@ -7,13 +7,13 @@ use gapless_mem::Region;
 
 use super::long_plan::{LongPlan, SlotPiece};
 use super::short_plan::Span;
-use crate::execute::rows::{BufferBlocks, Rows, Spot};
+use crate::execute::call_buffers::{BufferBlocks, CallBuffers, Spot};
 use crate::schedule::{Buffer, Place};
 
 /// Both buffers of the user's. What is plain memory is found out once. `R`: what describes the rest; `()`: there is
 /// none.
 #[derive(Debug)]
-pub(super) struct UserBuffers<R = Rows> {
+pub(super) struct UserBuffers<R = CallBuffers> {
     rows: R,
     /// The whole of what is sent, if that is plain memory that the CPU may touch.
     pub(super) send: Option<Region>,
@@ -23,17 +23,17 @@ pub(super) struct UserBuffers<R = Rows> {
 
 /// What describes buffers that are not plain memory.
 pub(super) trait Described {
-    fn rows(&self) -> Option<&Rows>;
+    fn rows(&self) -> Option<&CallBuffers>;
 }
 
-impl Described for Rows {
-    fn rows(&self) -> Option<&Rows> {
+impl Described for CallBuffers {
+    fn rows(&self) -> Option<&CallBuffers> {
         Some(self)
     }
 }
 
 impl Described for () {
-    fn rows(&self) -> Option<&Rows> {
+    fn rows(&self) -> Option<&CallBuffers> {
         None
     }
 }
@@ -59,7 +59,7 @@ fn bytes(range: &Range<u64>) -> u64 {
 }
 
 /// Whether all that is sent is plain memory, in one piece or in one for each block.
-pub(super) fn sends_plain(rows: &Rows) -> bool {
+pub(super) fn sends_plain(rows: &CallBuffers) -> bool {
     match &rows.send {
         BufferBlocks::None => false,
         BufferBlocks::Whole(typed) => plain(typed).is_some(),
@@ -70,7 +70,7 @@ pub(super) fn sends_plain(rows: &Rows) -> bool {
 }
 
 impl UserBuffers {
-    pub(super) fn new(rows: Rows) -> UserBuffers {
+    pub(super) fn new(rows: CallBuffers) -> UserBuffers {
         let (send, recv) = (whole(&rows.send), whole(&rows.recv));
         UserBuffers { rows, send, recv }
     }

@@ -3,8 +3,8 @@
 use super::fast_path::CallPlan;
 use super::{buffers, exchange_plan, long_plan, short_plan};
 use crate::build::rows as rows_of;
+use crate::execute::call_buffers::{BufferBlocks, CallBuffers, Combine};
 use crate::execute::error::CollError;
-use crate::execute::rows::{BufferBlocks, Combine, Rows};
 use crate::schedule::Buffer;
 use crate::{Call, Operation};
 
@@ -13,7 +13,7 @@ use crate::{Call, Operation};
 #[derive(Clone, Debug)]
 pub struct SmCall {
     pub(super) way: SmPlan,
-    pub(super) rows: Rows,
+    pub(super) rows: CallBuffers,
     pub(super) combine: Option<Combine>,
     /// The rank, and of how many.
     pub(super) of: (usize, usize),
@@ -32,7 +32,7 @@ impl SmPlan {
     fn new(
         call: &Call<'_>,
         (rank, ranks): (usize, usize),
-        rows: &Rows,
+        rows: &CallBuffers,
     ) -> Result<SmPlan, CollError> {
         let refused = || CollError::NotShared { operation: call.operation() };
         Ok(if short_plan::fits(call, ranks) {
@@ -66,7 +66,7 @@ impl SmCall {
     pub fn new(
         call: &Call<'_>,
         (rank, ranks): (usize, usize),
-        rows: Rows,
+        rows: CallBuffers,
         combine: Option<Combine>,
     ) -> Result<SmCall, CollError> {
         call.check(rank, ranks).map_err(|error| CollError::Call { error })?;
@@ -85,7 +85,7 @@ impl SmCall {
 
     /// That of a rank that has failed.
     pub(super) fn without_memory(call: &Call<'_>, of: (usize, usize)) -> Result<SmCall, CollError> {
-        let rows = Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
+        let rows = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
         Ok(SmCall { way: SmPlan::new(call, of, &rows)?, rows, combine: None, of })
     }
 }
@@ -93,7 +93,7 @@ impl SmCall {
 impl CallPlan {
     /// The call, with buffers that are as long as the call says.
     #[must_use]
-    pub fn sm_call(self, rows: Rows) -> SmCall {
+    pub fn sm_call(self, rows: CallBuffers) -> SmCall {
         let CallPlan { way, combine, of, .. } = self;
         SmCall { way, rows, combine, of }
     }

@@ -29,11 +29,11 @@ impl SmContext<'_> {
     }
 
     /// How a rank was lost, if it is.
-    pub(super) fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
-        let process = self.subgroup.process(rank).filter(|_| !self.only_looks)?;
+    pub(super) fn loss(&self, pml: &mut Pml, local_rank: usize) -> Option<CollError> {
+        let process = self.subgroup.process(local_rank).filter(|_| !self.only_looks)?;
         pml.bml_mut().reach(Rank(process));
         let (culprit, error) = pml.accuse(process)?;
-        let rank = self.subgroup.comm().rank_of(culprit).unwrap_or(self.subgroup.rank(rank));
+        let rank = self.subgroup.comm().rank_of(culprit).unwrap_or(self.subgroup.rank(local_rank));
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit, error } })
     }
 
@@ -42,33 +42,37 @@ impl SmContext<'_> {
     /// # Errors
     /// It will never be.
     #[inline]
-    pub(super) fn entry(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Flag>, CollError> {
+    pub(super) fn entry(
+        &mut self,
+        pml: &mut Pml,
+        local_rank: usize,
+    ) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.subgroup, broken);
-        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
+        let found = self.mailbox.look(&self.mailboxes, local_rank).map_err(scribbled)?;
         if found.is_some() || self.only_looks {
             return Ok(found);
         }
-        self.late_entry(pml, rank)
+        self.late_entry(pml, local_rank)
     }
 
     /// As `entry`, if it was not there.
     pub(super) fn late_entry(
         &mut self,
         pml: &mut Pml,
-        rank: usize,
+        local_rank: usize,
     ) -> Result<Option<Flag>, CollError> {
         let scribbled = |broken| scribbled(self.subgroup, broken);
-        let loss = self.loss(pml, rank);
-        let past = !self.mailbox.is_behind(&self.mailboxes, rank, self.mailbox.round());
+        let loss = self.loss(pml, local_rank);
+        let past = !self.mailbox.is_behind(&self.mailboxes, local_rank, self.mailbox.round());
         if loss.is_none() && !past {
             return Ok(None);
         }
         // It may have written it before.
-        let found = self.mailbox.look(&self.mailboxes, rank).map_err(scribbled)?;
+        let found = self.mailbox.look(&self.mailboxes, local_rank).map_err(scribbled)?;
         if found.is_some() {
             return Ok(found);
         }
-        let went_on = || CollError::WentOn { rank: self.subgroup.rank(rank) };
+        let went_on = || CollError::WentOn { rank: self.subgroup.rank(local_rank) };
         Err(loss.unwrap_or_else(went_on))
     }
 

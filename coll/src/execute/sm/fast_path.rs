@@ -25,7 +25,7 @@ use super::subgroup::Subgroup;
 use super::{PrivateMemory, SharedSegment, act, exchange_plan, long_plan};
 use crate::build::rows as rows_of;
 use crate::execute::act::Tools;
-use crate::execute::rows::Combine;
+use crate::execute::call_buffers::Combine;
 use crate::schedule::Buffer;
 use crate::{Call, Reduction};
 

@@ -31,8 +31,8 @@ use gapless_sync::{Fences, membarrier};
 use super::short_plan::{MAKER, RANKS_MAX};
 use super::subgroup::Subgroup;
 use super::{PrivateMemory, SegmentMemory, SharedSegment};
+use crate::execute::call_buffers::{BufferBlocks, CallBuffers};
 use crate::execute::memory::Memory;
-use crate::execute::rows::{BufferBlocks, Rows};
 use crate::execute::tickets::{Sequencer, Ticket, WAKE_TAG};
 use crate::execute::{CollError, Executor};
 use crate::{Algorithm, BuildError, Call, Locality, Method, Tree, build};
@@ -381,7 +381,7 @@ impl Opening {
             Some(memory) => BufferBlocks::Whole(Typed::contiguous(memory.region())),
             None => BufferBlocks::None,
         };
-        let rows = Rows { send: blocks(&send), recv: blocks(&recv) };
+        let rows = CallBuffers { send: blocks(&send), recv: blocks(&recv) };
         // SAFETY: both are memory of the exchange's own, which keeps it until the executor has ended, and leaks it if
         // the executor is dropped before.
         let executor = unsafe { Executor::part(schedule, rows, ticket) }?;

@@ -20,8 +20,8 @@ use super::short_plan::{FAILED, LONG, Round, ShortPlan, Then};
 use super::state_machine::InProgress;
 use crate::Operation;
 use crate::execute::act::{EngineWork, Tools};
+use crate::execute::call_buffers::Combine;
 use crate::execute::error::{CollError, NOTICE_BYTES};
-use crate::execute::rows::Combine;
 
 /// A short collective that is under way.
 #[derive(Debug)]

@@ -193,22 +193,22 @@ impl SmContext<'_> {
     /// is not to be used, if that is so.
     pub(super) fn unread(
         &self,
-        rank: usize,
+        local_rank: usize,
         unread: Unread,
         invalid_reads: Option<CollError>,
         pml: &mut Pml,
     ) -> CollError {
-        let (own, other) = (self.subgroup.own(), self.subgroup.rank(rank));
+        let (own, other) = (self.subgroup.own(), self.subgroup.rank(local_rank));
         let error = match unread {
             Unread::NoMemory { bytes } => return CollError::NoMemory { rank: own, bytes },
             Unread::Engine(error) => return CollError::Engine { rank: own, error },
             Unread::Refused(error) => error,
         };
         // It may have given up, or be gone: perhaps nobody else has noticed so far.
-        if let Some(known) = invalid_reads.or_else(|| self.loss(pml, rank)) {
+        if let Some(known) = invalid_reads.or_else(|| self.loss(pml, local_rank)) {
             return known;
         }
-        match (error, self.subgroup.process(rank)) {
+        match (error, self.subgroup.process(local_rank)) {
             (RdmaError::Link(error @ LinkError::PeerGone { .. }), Some(process)) => {
                 let error = PmlError::PeerLost { rank: process, error };
                 CollError::Lost { rank: other, error }

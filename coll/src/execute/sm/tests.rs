@@ -92,7 +92,7 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                 };
                 let int = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Int32);
                 let sum = Combine::new(&ReduceOp::Sum.into(), &int.commit().unwrap()).unwrap();
-                let rows = Rows { send: BufferBlocks::None, recv };
+                let rows = CallBuffers { send: BufferBlocks::None, recv };
                 // SAFETY: the memory outlives the collective, which the segment is dropped with at the latest.
                 unsafe { segment.begin(number, &call, rows, Some(sum)) }.unwrap();
                 let mut over = false;
@@ -153,7 +153,7 @@ fn a_rank_that_cannot_begin_a_step_is_not_waited_for() {
     let failure = CollError::GaveUp { rank: 1 };
     let begun = segments[1].fail_step(0, of_another, failure.clone(), &mut pmls[1]);
     assert_eq!(begun.err(), Some(failure));
-    let rows = || Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
+    let rows = || CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
     for (number, expected) in [(0, Err(CollError::WentOn { rank: 1 })), (1, Ok(()))] {
         let mut ended = [None, (number == 0).then_some(Ok(()))];
         for _ in 0..100 {
@@ -184,8 +184,10 @@ fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
     segments[1].refuse(0, &mut pmls[1]);
     for (rank, number) in (1..=4).map(|number| (1, number)).chain((0..=4).map(|it| (0, it))) {
         let region = Region::of_mut(&mut words[1 - rank]);
-        let rows =
-            Rows { send: BufferBlocks::None, recv: BufferBlocks::Whole(Typed::contiguous(region)) };
+        let rows = CallBuffers {
+            send: BufferBlocks::None,
+            recv: BufferBlocks::Whole(Typed::contiguous(region)),
+        };
         // SAFETY: the words outlive the collective, and nothing else touches them meanwhile.
         unsafe { segments[rank].begin(number, &call, rows, None) }.unwrap();
         let ended = (0..100).find_map(|_| {
@@ -209,7 +211,7 @@ fn whoever_waits_finds_that_its_own_entries_were_written_over() {
     let mut pmls = endpoints(2);
     let mut segments = segments(&mut pmls);
     let begin = |segment: &mut SharedSegment, number| {
-        let rows = Rows { send: BufferBlocks::None, recv: BufferBlocks::None };
+        let rows = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
         // SAFETY: there is no memory.
         unsafe { segment.begin(number, &Call::Barrier, rows, None) }.unwrap();
     };
@@ -274,7 +276,7 @@ fn nobody_sleeps_while_there_is_something_to_read() {
             let [send, recv] = [send, recv]
                 .map(|buffer| BufferBlocks::Whole(Typed::contiguous(Region::of_mut(buffer))));
             // SAFETY: the buffers outlive the collective, and nothing else touches them meanwhile.
-            unsafe { segment.begin(0, &call, Rows { send, recv }, None) }.unwrap();
+            unsafe { segment.begin(0, &call, CallBuffers { send, recv }, None) }.unwrap();
         }
         let mut ended = [false; 2];
         for _ in 0..10_000 {
@@ -324,7 +326,7 @@ fn waits(call: &Call<'_>, arms: bool) -> usize {
         let byte = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Uint8);
         let sum = Combine::new(&ReduceOp::Sum.into(), &byte.commit().unwrap()).unwrap();
         // SAFETY: the buffers outlive the collective, and nothing else touches them meanwhile.
-        unsafe { segment.begin(0, call, Rows { send, recv }, Some(sum)) }.unwrap();
+        unsafe { segment.begin(0, call, CallBuffers { send, recv }, Some(sum)) }.unwrap();
     }
     let (mut ended, mut waits) = ([false; 2], 0);
     for _ in 0..10_000 {

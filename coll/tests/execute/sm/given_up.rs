@@ -75,14 +75,14 @@ fn reader_of(owner: Owner) -> Result<(), CollError> {
     let recv = |memory: &mut [u8]| BufferBlocks::Whole(Typed::contiguous(Region::of_mut(memory)));
     // Rank 0 has much for rank 1, and awaits a number of rank 2.
     let awaited = if owner == Owner::LosesReader { 0 } else { 4 };
-    let rows = Rows { send, recv: recv(&mut word[..awaited]) };
+    let rows = CallBuffers { send, recv: recv(&mut word[..awaited]) };
     let recv = &[0, 0, awaited as u64];
     let out = Call::Alltoallv { send: &[0, bytes, 0], recv, in_place: false };
     // SAFETY: the memory outlives the collective, which has ended or is given up at the end.
     unsafe { segments[0].begin(1, &out, rows, None) }.unwrap();
     let region = Region::of_mut(&mut room);
     let gaps = BufferBlocks::Whole(Typed::new(region, 0, &element, COUNT).unwrap());
-    let rows = Rows { send: BufferBlocks::None, recv: gaps };
+    let rows = CallBuffers { send: BufferBlocks::None, recv: gaps };
     let come = Call::Alltoallv { send: &[0; 3], recv: &[bytes, 0, 0], in_place: false };
     // SAFETY: as above.
     unsafe { segments[1].begin(1, &come, rows, None) }.unwrap();

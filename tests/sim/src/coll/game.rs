@@ -8,8 +8,8 @@ use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after, after_between};
 use gapless_coll::topologies::{Cartesian, Neighborhood};
 use gapless_coll::{
-    Algorithm, Between, Call, CollError, Combine, Exchange, Level, Locality, Method, Operation,
-    Rows, Schedule, build_apart,
+    Algorithm, Between, Call, CallBuffers, CollError, Combine, Exchange, Level, Locality, Method,
+    Operation, Schedule, build_apart,
 };
 use gapless_mem::Region;
 
@@ -221,9 +221,9 @@ impl Game {
     }
 
     /// A rank's buffers. They are used while this lives.
-    pub(crate) fn rows(&mut self, rank: usize) -> Rows {
+    pub(crate) fn rows(&mut self, rank: usize) -> CallBuffers {
         let part = &mut self.parts[rank];
-        Rows { send: part.send.blocks(), recv: part.recv.blocks() }
+        CallBuffers { send: part.send.blocks(), recv: part.recv.blocks() }
     }
 
     /// The memory of a rank's buffers.

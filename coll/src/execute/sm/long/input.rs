@@ -1,7 +1,7 @@
 //! What a long collective goes by, and who has it: a call that is tried borrows it, since to copy it takes as long as a
 //! step, and what goes on later keeps it.
 
-use crate::execute::rows::{Combine, Rows};
+use crate::execute::call_buffers::{CallBuffers, Combine};
 use crate::execute::sm::buffers::{Described, UserBuffers};
 use crate::execute::sm::long_plan::LongPlan;
 
@@ -9,9 +9,9 @@ pub(in crate::execute::sm) trait LongInput {
     /// Whether any [may lengthen](LongPlan::may_lengthen).
     const MAY_LENGTHEN: bool;
 
-    type Rows: Described;
+    type Buffers: Described;
 
-    fn buffers(&self) -> &UserBuffers<Self::Rows>;
+    fn buffers(&self) -> &UserBuffers<Self::Buffers>;
 
     fn plan(&self) -> &LongPlan;
 
@@ -31,7 +31,7 @@ pub(in crate::execute::sm) struct BorrowedInput<'k> {
 impl LongInput for BorrowedInput<'_> {
     /// What may is not tried.
     const MAY_LENGTHEN: bool = false;
-    type Rows = ();
+    type Buffers = ();
 
     fn buffers(&self) -> &UserBuffers<()> {
         &self.buffers
@@ -57,9 +57,9 @@ pub(in crate::execute::sm) struct OwnedInput {
 
 impl LongInput for OwnedInput {
     const MAY_LENGTHEN: bool = true;
-    type Rows = Rows;
+    type Buffers = CallBuffers;
 
-    fn buffers(&self) -> &UserBuffers<Rows> {
+    fn buffers(&self) -> &UserBuffers<CallBuffers> {
         &self.buffers
     }
 

@@ -20,24 +20,24 @@ pub enum BufferBlocks {
     Each(Vec<Typed>),
 }
 
-/// The two buffers of the user's.
+/// The two buffers of a call.
 #[derive(Clone, Debug)]
-pub struct Rows {
+pub struct CallBuffers {
     /// What is sent: only read.
     pub send: BufferBlocks,
     /// What is received into.
     pub recv: BufferBlocks,
 }
 
-impl Rows {
+impl CallBuffers {
     /// All buffers, those that are received into first.
     pub fn buffers(&self) -> impl Iterator<Item = &Typed> + Clone {
         self.recv.buffers().iter().chain(self.send.buffers())
     }
 
     /// Both, which are gone from here.
-    pub(crate) fn take(&mut self) -> Rows {
-        std::mem::replace(self, Rows { send: BufferBlocks::None, recv: BufferBlocks::None })
+    pub(crate) fn take(&mut self) -> CallBuffers {
+        std::mem::replace(self, CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None })
     }
 }
 
