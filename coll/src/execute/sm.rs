@@ -181,7 +181,7 @@ pub struct SharedSegment {
     shared: SegmentMemory,
     mailbox: Mailbox,
     subgroup: Subgroup,
-    /// That of messages that wake sleepers.
+    /// The tag of messages that wake sleepers.
     wake_tag: i32,
     private: PrivateMemory,
     slots: Slots,
@@ -260,7 +260,7 @@ impl SharedSegment {
         }
     }
 
-    /// Whether a call on a communicator of so many ranks goes by its segment, if it has one. All ranks agree.
+    /// Whether a call on a communicator of `ranks` ranks goes by its segment, if it has one. All ranks agree.
     #[must_use]
     pub fn takes(call: &Call<'_>, ranks: usize) -> bool {
         short_plan::fits(call, ranks)
@@ -274,7 +274,7 @@ impl SharedSegment {
     /// As for `begin_call`.
     ///
     /// # Errors
-    /// Those of [`SmCall::new`] and of `begin_call`; nothing has begun.
+    /// The errors of [`SmCall::new`] and of `begin_call`; nothing has begun.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn begin(
         &mut self,
@@ -347,7 +347,7 @@ impl SharedSegment {
         (self.subgroup.local_rank(), self.shared.ranks)
     }
 
-    /// Whether it is that of all ranks of the communicator, and not of those of one host.
+    /// Whether the segment is of all ranks of the communicator, and not of the ranks of one host.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.subgroup.is_whole()

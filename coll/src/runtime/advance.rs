@@ -125,7 +125,7 @@ impl InFlight {
         }
     }
 
-    /// It has begun to go by messages alone.
+    /// A collective has begun to go by messages alone.
     fn set_apart(&mut self, cx: &mut Cx<'_>, id: OpId, spent: &mut Spent) -> usize {
         let Some(mut entry) = self.queued.remove(&id) else { return 0 };
         match entry.advance(cx) {
@@ -226,16 +226,16 @@ impl InFlight {
     }
 }
 
-/// What has come of the first in a queue.
+/// What has come of the first item in a queue.
 enum Advanced {
-    /// There is none, or it waits; `busy`: for an engine.
+    /// There is no item, or the item waits; `busy`: for an engine.
     Waits {
         busy: bool,
     },
-    /// It was no collective, and is over.
+    /// The item was no collective, and is over.
     Over,
     Ended(OpId, Result<(), CollError>),
-    /// It goes by messages alone, and is in the queue no more.
+    /// The collective goes by messages alone, and is in the queue no more.
     Apart(OpId),
 }
 

@@ -16,12 +16,12 @@ pub struct Borrowed {
     op: Option<Box<CollOp>>,
 }
 
-/// What has come of one.
+/// What has come of a step of a borrowed collective.
 #[derive(Debug)]
 pub enum Stepped {
     /// How it has ended.
     Ended(Result<(), CollError>),
-    /// It goes by messages alone, and has begun: it needs the modules no more.
+    /// The collective goes by messages alone, and has begun: it needs the modules no more.
     Apart(Box<CollOp>),
 }
 

@@ -50,7 +50,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// One that was over when it began, and its request, which is not there any more.
+    /// A collective that was over when it began, and its request, which is not there any more.
     pub fn over(pml: &mut Pml) -> Started {
         let request = pml.begin_general();
         let _ = pml.end_general(request);
@@ -58,7 +58,7 @@ impl Started {
         Started { id: OpId::OVER, request }
     }
 
-    /// Whether it was over when it began.
+    /// Whether the collective was over when it began.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.id == OpId::OVER
@@ -72,19 +72,19 @@ pub(super) struct Listed {
     pub(super) queue: Arc<Queue>,
 }
 
-/// All of a process.
+/// All collectives in flight of a process.
 pub struct InFlight {
     pub(super) engines: Arc<dyn Engines>,
-    /// Those by messages alone, in the order of their beginning: one may wait for an earlier one.
+    /// Collectives by messages alone, in the order of their beginning: one may wait for an earlier one.
     pub(super) apart: BTreeMap<OpId, Box<OpEntry>>,
-    /// Those that are in queues.
+    /// Collectives that are in queues.
     pub(super) queued: BTreeMap<OpId, Box<OpEntry>>,
     /// Where something waits.
     pub(super) queues: Vec<Listed>,
-    /// Those that have ended and were not asked for, and persistent ones that are inactive.
+    /// Collectives that have ended and were not asked for, and persistent ones that are inactive.
     rest: BTreeMap<OpId, Box<OpEntry>>,
     next: u64,
-    /// Whether engines work for some.
+    /// Whether engines work for some collective.
     pub(super) busy: bool,
     pub(super) leaving: Vec<Leaving>,
     /// Of communicators that were freed: modules with memory that peers use.
@@ -125,19 +125,19 @@ pub(super) struct OpEntry {
 pub(super) enum Phase {
     /// Described, and never started.
     New,
-    /// It has this request.
+    /// The collective has this request.
     Going(RequestId),
     Ended(RequestId, Result<(), CollError>),
-    /// It may be started again.
+    /// The collective may be started again.
     Idle,
 }
 
-/// What has become of one.
+/// What has become of a collective.
 #[derive(Debug)]
 pub enum Fate {
     /// Nothing before this request has ended.
     Going(RequestId),
-    /// How it went. Unless it is persistent, the rest of it comes along, to be dropped without the lock.
+    /// How the collective went. Unless it is persistent, the rest of it comes along, to be dropped without the lock.
     Ended(Result<(), CollError>, Option<Box<dyn Any + Send>>),
     /// Its result was taken before, or the endpoint was given up.
     Gone,
@@ -164,7 +164,7 @@ impl OpEntry {
         self.op.executor.as_deref().is_some_and(crate::Executor::is_busy)
     }
 
-    /// It has ended.
+    /// The collective has ended.
     pub(super) fn end(&mut self, pml: &mut Pml, result: Result<(), CollError>) {
         if let Phase::Going(request) = self.phase {
             self.tell_past(pml);
@@ -174,7 +174,7 @@ impl OpEntry {
         }
     }
 
-    /// It never begins again: what its own modules have with the endpoint is given up.
+    /// The collective never begins again: what its own modules have with the endpoint is given up.
     fn close(&self, cx: &mut Cx<'_>) {
         if self.is_persistent() {
             self.queue.with(|state| state.close(cx));
@@ -215,12 +215,12 @@ impl InFlight {
         }
     }
 
-    /// Those that stand in queues, and those that go by messages alone.
+    /// Collectives that stand in queues, and collectives that go by messages alone.
     pub(super) fn entries(&self) -> impl Iterator<Item = &OpEntry> {
         self.apart.values().chain(self.queued.values()).map(Box::as_ref)
     }
 
-    /// The same, to be changed.
+    /// [`entries`](InFlight::entries), to be changed.
     pub(super) fn entries_mut(&mut self) -> impl Iterator<Item = &mut OpEntry> {
         self.apart.values_mut().chain(self.queued.values_mut()).map(Box::as_mut)
     }
@@ -234,7 +234,7 @@ impl InFlight {
     /// Begins one, and goes on with it as far as it can. `operator`: what combines its elements.
     ///
     /// # Errors
-    /// It has not begun.
+    /// The collective has not begun.
     pub fn begin(
         &mut self,
         (pml, spent): (&mut Pml, &mut Spent),
@@ -282,7 +282,7 @@ impl InFlight {
     /// Its memory is granted to it anew, as for [`CollOp::new`].
     ///
     /// # Errors
-    /// It is active.
+    /// The collective is active.
     pub unsafe fn start(
         &mut self,
         (pml, spent): (&mut Pml, &mut Spent),
@@ -456,7 +456,7 @@ impl InFlight {
         self.busy
     }
 
-    /// Whether none is in flight.
+    /// Whether no collective is in flight.
     #[inline]
     #[must_use]
     pub fn is_idle(&self) -> bool {

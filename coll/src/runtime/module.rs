@@ -43,10 +43,10 @@ impl fmt::Debug for Cx<'_> {
 pub enum Begun {
     /// The module carries it out, and begins no other until it has ended.
     InOrder,
-    /// It goes by messages alone, beside others: the module has no part in it any more. For modules of this crate: an
-    /// operation of another's cannot be given what carries it out.
+    /// The operation goes by messages alone, beside others: the module has no part in it any more. For modules of this
+    /// crate: an operation of another's cannot be given what carries it out.
     Apart,
-    /// It has not begun, at this rank; at the others it ends so, too. The next module has it.
+    /// The operation has not begun, at this rank; at the others it ends so, too. The next module has it.
     Declined,
 }
 
@@ -73,7 +73,7 @@ pub enum Armed {
 /// `abandon` returns after that. Within that time, the send buffer is only read. With [`Outcome::Elsewhere`] nothing
 /// has been written to any.
 pub unsafe trait Module: Any + fmt::Debug + Send {
-    /// Its name: `sm`, say.
+    /// The module's name: `sm`, say.
     fn name(&self) -> &'static str;
 
     /// Whether a call goes by it. Goes by what all ranks know, so that all answer alike.

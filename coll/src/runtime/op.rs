@@ -39,11 +39,11 @@ pub struct CollOp {
     pub(super) shared: bool,
     /// Whether ranks tell each other first if its buffers lie on one GPU.
     pub(super) asks: bool,
-    /// What is known of it through that memory.
+    /// What this rank does in it through memory that all ranks share, if that was found out before.
     known: Option<CallPlan>,
     /// Of a persistent one, for the [fast path](CollOp::fast).
     contiguous: Option<Contiguous>,
-    /// By what it goes that needs messages.
+    /// What the collective goes by if it needs messages.
     by_messages: Option<MessagePlan>,
     /// By messages alone. A persistent one has it from the beginning, and goes so when it is started for the first
     /// time.
@@ -60,17 +60,17 @@ pub struct CollOp {
 #[derive(Debug)]
 struct MessagePlan {
     schedules: Schedules,
-    /// Of one that is not persistent, until it begins.
+    /// The ticket of a collective that is not persistent, until it begins.
     ticket: Option<Ticket>,
 }
 
 /// What has come of a step of a collective.
 pub(super) enum OpStep {
-    /// It waits; `busy`: for an engine.
+    /// The collective waits; `busy`: for an engine.
     Waits {
         busy: bool,
     },
-    /// It goes by messages, beside others.
+    /// The collective goes by messages, beside others.
     Apart,
     Ended(Result<(), CollError>),
 }
@@ -109,20 +109,20 @@ impl CollOp {
         }
     }
 
-    /// The same, which goes through memory that all ranks share, if they do.
+    /// This collective, which goes through memory that all ranks share, if they share some.
     #[must_use]
     pub fn shared(self) -> CollOp {
         CollOp { shared: true, ..self }
     }
 
-    /// The same; `asks`: its ranks tell each other first whether its buffers lie on one GPU
+    /// This collective; `asks`: its ranks tell each other first whether its buffers lie on one GPU
     /// ([`HyperQ::asks`](crate::HyperQ::asks)).
     #[must_use]
     pub fn asking(self, asks: bool) -> CollOp {
         CollOp { asks, ..self }
     }
 
-    /// The same, of which this is known.
+    /// This collective, with what this rank does in it, as was found out before.
     ///
     /// # Safety
     /// `known` was made of this one's call, by this rank, in a communicator of this size, and its `combine` is for this
@@ -134,14 +134,14 @@ impl CollOp {
         CollOp { known: Some(known), ..self }
     }
 
-    /// The same, which goes by these if no module before takes it. One that is persistent has no ticket.
+    /// This collective, which goes by `schedules` if no module before takes it. A persistent one has no ticket.
     #[must_use]
     pub fn or_by(self, schedules: Schedules, ticket: Option<Ticket>) -> CollOp {
         CollOp { by_messages: Some(MessagePlan { schedules, ticket }), ..self }
     }
 
-    /// The same, persistent: it goes by messages when it is started for the first time. `contiguous`: for its fast
-    /// path; `mates`: the ranks of this host, if there are several hosts and it may share memory with them.
+    /// This collective, persistent: it goes by messages when it is started for the first time. `contiguous`: for its
+    /// fast path; `mates`: the ranks of this host, if there are several hosts and it may share memory with them.
     ///
     /// # Errors
     /// As [`Executor::new`].
@@ -159,13 +159,13 @@ impl CollOp {
         Ok(self)
     }
 
-    /// Which it is.
+    /// Which operation the collective does.
     #[must_use]
     pub fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// In which form it was called.
+    /// In which form the collective was called.
     #[must_use]
     pub fn form(&self) -> Form {
         self.form
@@ -248,7 +248,7 @@ impl CollOp {
         }
     }
 
-    /// It begins by messages alone.
+    /// Begins the collective by messages alone.
     pub(super) fn begin_apart(&mut self, cx: &mut Cx<'_>) -> Result<(), CollError> {
         if let Some(executor) = &mut self.executor {
             // SAFETY: whoever made the operation grants its memory to each start (`new`), and this one has not begun.
@@ -261,7 +261,7 @@ impl CollOp {
         Ok(())
     }
 
-    /// It begins by messages and the segment of this host.
+    /// Begins the collective by messages and the segment of this host.
     pub(super) fn begin_on_host(&mut self, cx: &mut Cx<'_>) -> Result<(), CollError> {
         if let Some(hosted) = &mut self.hosted {
             // SAFETY: as in `begin_apart`.
@@ -339,12 +339,12 @@ impl CollOp {
         Ok(begun)
     }
 
-    /// Whether a module has begun it.
+    /// Whether a module has begun the collective.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// What carries it out by messages, if something does.
+    /// What carries the collective out by messages, if something does.
     pub(super) fn carried_by(&self) -> Option<&Executor> {
         self.hosted.as_deref().or(self.executor.as_deref())
     }

@@ -51,8 +51,8 @@ impl Pool {
     }
 }
 
-// SAFETY: a region is a whole allocation of the device's: it is in `idle`, in `surplus`, or lent to one. It is freed out
-// of one of the lists, by whoever takes it from there.
+// SAFETY: a region is a whole allocation of the device's: it is in `idle`, in `surplus`, or lent to one. It is freed
+// out of one of the lists, by whoever takes it from there.
 unsafe impl Lender for Pool {
     fn lend(&self, bytes: u64) -> Option<Region> {
         let bytes = bytes.checked_next_multiple_of(GRAIN)?;
@@ -104,7 +104,7 @@ impl Drop for Surplus {
 pub(super) struct Pools(Mutex<Vec<(Space, Arc<Pool>)>>);
 
 impl Pools {
-    /// That of a device.
+    /// The pool of a device.
     pub(super) fn of(&self, device: &Arc<dyn Device>) -> Arc<dyn Lender> {
         let mut pools = lock(&self.0);
         let space = device.space();

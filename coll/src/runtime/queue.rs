@@ -64,7 +64,7 @@ pub struct QueueState {
     pub(super) items: VecDeque<QueueItem>,
     /// The module that carries out the first.
     pub(super) working: Option<usize>,
-    /// Whether it is among the queues that are advanced.
+    /// Whether the queue is among the queues that are advanced.
     pub(super) is_listed: bool,
     /// The thread that is in a blocking collective here; 0: none.
     holder: usize,
@@ -75,10 +75,10 @@ pub struct QueueState {
 enum Agreed {
     /// No collective has asked so far.
     Unknown,
-    /// They are at it: that is the first item.
+    /// The ranks are agreeing: their opening is the first item.
     Opening,
     Here(SharedBy),
-    /// A blocking collective has them.
+    /// A blocking collective has the modules.
     Borrowed(SharedBy),
 }
 
@@ -87,9 +87,9 @@ enum Agreed {
 pub enum SharedBy {
     /// Nobody can tell yet.
     Unknown,
-    /// All of the communicator.
+    /// All ranks of the communicator.
     All,
-    /// Those of this host.
+    /// The ranks of this host.
     OfHost,
     /// Some rank cannot map the memory, also of those of this host, or the communicator was freed.
     Nobody,
@@ -101,20 +101,20 @@ pub(super) enum QueueItem {
     /// The ranks agree on modules.
     Opening(Box<Opening>),
     Op(OpId),
-    /// The place of one that is not known so far: it has this number.
+    /// The place of a collective that is not known so far: it has this number.
     Reserved(u64),
-    /// One that this rank was refused: the others are told.
+    /// A collective that this rank was refused: the others are told.
     Refused(u64),
 }
 
 /// Which thread is in a blocking collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// None.
+    /// No thread.
     None,
-    /// This one.
+    /// This thread.
     Here,
-    /// Another one.
+    /// Another thread.
     Elsewhere,
 }
 
@@ -126,7 +126,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// A communicator's. `components` make modules that come before those of this crate; all ranks have the same.
+    /// A communicator's queue. `components` make modules that come before those of this crate; all ranks have the same.
     /// `memo` lies beside the modules, for whoever [calls by a fast path](QueueState::at_rest).
     #[must_use]
     pub fn new(
@@ -199,7 +199,7 @@ impl QueueState {
         self.agreed = Agreed::Opening;
     }
 
-    /// They have agreed, and share this segment, or none.
+    /// The ranks have agreed, and share this segment, or none.
     pub(super) fn opened(&mut self, comm: &Comm, segment: Option<SharedSegment>) {
         let segment = segment.map(Box::new);
         let shared_by = match &segment {

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{BuildError, Call, Schedule};
 
-/// By what a collective goes that needs messages.
+/// What a collective goes by if it needs messages.
 #[derive(Clone, Debug)]
 pub struct Schedules {
-    /// It may need the segment of this host.
+    /// The schedule, which may need the segment of this host.
     schedule: Arc<Schedule>,
     /// What is in its place if there is none, if that is not known.
     apart: Option<Arc<Schedule>>,
@@ -28,7 +28,7 @@ impl Schedules {
         &self.schedule
     }
 
-    /// Whether it needs the segment of this host.
+    /// Whether the schedule needs the segment of this host.
     #[must_use]
     pub fn shares(&self) -> bool {
         self.schedule.subgroup().is_some()
@@ -44,7 +44,8 @@ impl Schedules {
 /// How many schedules are kept.
 const KEPT_MAX: usize = 8;
 
-/// The longest that is kept, in bytes: a longer one has so many steps that building it takes little of their time.
+/// The most bytes of memory that a kept schedule takes: a longer one has so many steps that building it takes little of
+/// the time that it takes to carry it out.
 const BYTES_MAX: usize = 64 << 10;
 
 /// The last schedules, the latest first. Only calls without lists are kept: they are quickly compared.
@@ -58,7 +59,7 @@ impl ScheduleCache {
     /// The schedule of a call, which `build` makes if it is not here.
     ///
     /// # Errors
-    /// Those of `build`; nothing is kept then.
+    /// The errors of `build`; nothing is kept then.
     pub fn schedule(
         &self,
         (call, shares): (&Call<'_>, bool),

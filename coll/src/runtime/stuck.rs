@@ -7,7 +7,7 @@ use super::in_flight::{OpEntry, Phase};
 use crate::Executor;
 
 impl OpEntry {
-    /// It is over: peers that ask later are told what it was, if they wait for messages of it.
+    /// The collective is over: peers that ask later are told what it was, if they wait for messages of it.
     pub(super) fn tell_past(&self, pml: &mut Pml) {
         let doing = self.op.carried_by().map(Executor::doing);
         if let Some(Doing {
@@ -37,8 +37,8 @@ impl InFlight {
         Some(Doing { call, context, whom, ..Doing::NOTHING })
     }
 
-    /// Peers have said that they are in another operation as a collective that is in flight here: that fails. Whether one
-    /// did.
+    /// Peers have said that they are in another operation as a collective that is in flight here: that fails. Whether
+    /// one did.
     pub fn differs(&mut self, pml: &mut Pml, doing: &Doing) -> bool {
         let WaitingCall::Collective { operation: ours, number } = doing.call else { return false };
         let theirs = |theirs: &Doing| match theirs.call {

@@ -65,7 +65,7 @@ fn block(source: usize, round: &Round) -> usize {
 }
 
 impl PrivateMemory {
-    /// For so many ranks; `None` if there is no memory.
+    /// Private memory in a segment of `ranks` ranks; `None` if there is no memory.
     pub(super) fn new(ranks: usize) -> Option<PrivateMemory> {
         let bytes = ranks.checked_mul(ENTRY_BYTES)?.checked_add(BLOCKS)?;
         Some(PrivateMemory { memory: Memory::new(bytes as u64)?, result: 0 })
@@ -145,7 +145,7 @@ impl PrivateMemory {
         pack(buffers, piece, into, tools, work)
     }
 
-    /// The entry, of so many bytes, with this before what was packed.
+    /// The entry, of `len` bytes, with `head` before what was packed.
     pub(super) fn headed(&mut self, head: impl Iterator<Item = u8>, len: usize) -> &[u8] {
         let entry = self.slice(0, len);
         entry.iter_mut().zip(head).for_each(|(place, byte)| *place = byte);
@@ -495,7 +495,7 @@ pub(super) unsafe fn bytes<'b>(region: Option<Region>) -> Option<&'b [u8]> {
     Some(unsafe { std::slice::from_raw_parts(start, len(&region)) })
 }
 
-/// The same, to be written.
+/// Plain memory as bytes to be written; those of nothing are none. `None`: the CPU must not touch it.
 ///
 /// # Safety
 /// As long as the bytes are used, the memory is valid for reads and writes, and nothing else touches it.

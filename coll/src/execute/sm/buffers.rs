@@ -17,7 +17,7 @@ pub(super) struct UserBuffers<R = CallBuffers> {
     rows: R,
     /// The whole of what is sent, if that is plain memory that the CPU may touch.
     pub(super) send: Option<Region>,
-    /// The same of what is received into.
+    /// The whole of what is received into, if that is plain memory that the CPU may touch.
     pub(super) recv: Option<Region>,
 }
 
@@ -86,7 +86,7 @@ impl UserBuffers {
 }
 
 impl UserBuffers<()> {
-    /// Those that are plain memory, or that there are not.
+    /// Buffers that are plain memory; `None`: there is no such buffer.
     #[inline]
     pub(super) fn plain(send: Option<Region>, recv: Option<Region>) -> UserBuffers<()> {
         UserBuffers { rows: (), send, recv }
@@ -153,7 +153,7 @@ impl<R: Described> UserBuffers<R> {
     /// less, most take longer, up to 1.7 times as long (`bench/results/cpu/coll/README.md`). All-reduces, reductions
     /// and bcasts were measured up to 4 MiB only.
     pub(super) fn long(&self) -> Option<&Typed> {
-        /// As `PART_OF` in `dtype/src/copy/method.rs`.
+        /// The same bytes as `PART_OF` in `dtype/src/copy/method.rs`.
         const LONG: u64 = 4 << 20;
         let BufferBlocks::Whole(typed) = &self.rows.rows()?.recv else { return None };
         (typed.packed_bytes() >= LONG).then_some(typed)

@@ -83,7 +83,7 @@ impl SmCall {
         Ok(SmCall { way, rows, combine, of: (rank, ranks) })
     }
 
-    /// That of a rank that has failed.
+    /// The call of a rank that has failed.
     pub(super) fn without_memory(call: &Call<'_>, of: (usize, usize)) -> Result<SmCall, CollError> {
         let rows = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
         Ok(SmCall { way: SmPlan::new(call, of, &rows)?, rows, combine: None, of })

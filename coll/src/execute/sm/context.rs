@@ -40,7 +40,7 @@ impl SmContext<'_> {
     /// The flag of a rank's entry of this round, if it is there.
     ///
     /// # Errors
-    /// It will never be.
+    /// The entry will never be there.
     #[inline]
     pub(super) fn entry(
         &mut self,
@@ -55,7 +55,7 @@ impl SmContext<'_> {
         self.late_entry(pml, local_rank)
     }
 
-    /// As `entry`, if it was not there.
+    /// As [`entry`](SmContext::entry), if the entry was not there: finds out whether the rank is lost or has gone on.
     pub(super) fn late_entry(
         &mut self,
         pml: &mut Pml,

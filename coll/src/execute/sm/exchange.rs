@@ -40,28 +40,28 @@ pub(super) struct Exchange {
     progress: LongProgress,
     plan: ExchangePlan,
     buffers: UserBuffers,
-    /// How many there are for this rank; known when it has met those that send to it.
+    /// How many fragments there are for this rank; known when it has met those that send to it.
     fragments: u64,
     /// Where what each rank sends to this one lies, as far as it was met.
     met: Box<[Option<Lies>]>,
     /// Whether what this rank sends is plain memory that stays as it is.
     is_plain: bool,
-    /// Whether others read that where it lies.
+    /// Whether others read what this rank sends where it lies.
     is_direct: bool,
-    /// Whether they do so by the kernel.
+    /// Whether others read what this rank sends by the kernel.
     by_single_copy: bool,
 }
 
 /// Where what a rank sends to this one lies.
 #[derive(Clone, Debug)]
 enum Lies {
-    /// It has come with its entry, and was copied from there.
+    /// The bytes have come with the rank's entry, and were copied from there.
     Inline,
-    /// In a cell of its slots, of which this is the first.
+    /// In a cell of the rank's slots, of which `first` is the first.
     Slots { first: usize, cell: Cell },
-    /// In its buffer.
+    /// In the rank's buffer, which this one has mapped.
     Direct { mapping: Mapping },
-    /// There, and the kernel reads it.
+    /// In the rank's buffer, which the kernel reads.
     SingleCopy { key: RemoteKey },
 }
 
@@ -104,7 +104,7 @@ impl StateMachine for Exchange {
         Some(self.met.get(rank)?.as_ref()?.is_in_its_buffer())
     }
 
-    /// One whose bytes come in a cell or entry of its own.
+    /// The next rank, whose bytes come in a cell or an entry.
     fn source(&self, cx: &SmContext<'_>) -> Option<(usize, u32)> {
         let at = (self.turn_of(cx), exposed_step(self.progress.fragment));
         (self.progress.at < self.met.len()).then_some(at)
@@ -255,7 +255,7 @@ impl Exchange {
         SmStage::Gathering
     }
 
-    /// Beginning with the next rank, so that not all read the same slot at once.
+    /// The rank whose turn it is. Each rank begins with the one behind it, so that not all read the same slot at once.
     fn turn_of(&self, cx: &SmContext<'_>) -> usize {
         (cx.rank() + 1 + self.progress.at) % self.met.len()
     }

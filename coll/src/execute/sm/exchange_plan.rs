@@ -137,7 +137,7 @@ impl DirectoryEntry {
     }
 }
 
-/// Whether so many fragments have steps that can be told apart.
+/// Whether this number of fragments has steps that can be told apart.
 fn may_be(fragments: u64) -> bool {
     fragments.checked_mul(3).is_some_and(|steps| steps < u64::from(STEP_MAX))
 }
@@ -298,7 +298,7 @@ impl ExchangePlan {
         self.is_inline
     }
 
-    /// Whether so many bytes of a stream can come at once, and replace nothing that is still to be sent.
+    /// Whether `bytes` bytes of a stream can come at once, and replace nothing that is still to be sent.
     pub(super) fn keeps_up(&self, bytes: u64) -> bool {
         self.most.is_none_or(|most| bytes <= most)
     }
@@ -434,7 +434,7 @@ fn room(ranks: usize) -> (u64, u64, u64) {
     (pieces_bytes(ranks).saturating_sub(first), first, align)
 }
 
-/// Cells for so many bytes to each rank, and how many fragments it takes: as few as can be.
+/// A cell for the bytes to each rank, and how many fragments these take: as few as can be.
 fn cells(bytes: &[u64]) -> (Vec<Cell>, u64) {
     let (room, first, align) = room(bytes.len());
     let step = |bytes: u64, fragments: u64| bytes.div_ceil(fragments).next_multiple_of(align);

@@ -28,7 +28,7 @@ enum Explained {
 }
 
 impl SharedSegment {
-    /// What rank `rank` of so many does in a call that goes this way; none if it does [not](SharedSegment::takes).
+    /// What rank `rank` of `ranks` does in a call that goes this way; none if it does [not](SharedSegment::takes).
     ///
     /// # Errors
     /// Arguments that do not fit, as for [`build`](crate::build()).

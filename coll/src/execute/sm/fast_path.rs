@@ -87,7 +87,7 @@ impl CallPlan {
         Some(CallPlan { way, combine, of: (rank, ranks), bytes, may_attempt: may_attempt && plain })
     }
 
-    /// Whether it goes by entries alone.
+    /// Whether the call goes by entries alone.
     #[must_use]
     #[inline]
     pub fn is_short(&self) -> bool {
@@ -98,7 +98,7 @@ impl CallPlan {
 /// A short collective that was begun here, and is gone on with as [`Short`](super::short::Short).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halfway {
-    /// Its first round's number.
+    /// The number of the collective's first round.
     pub(super) began: u64,
     /// Rounds that are over.
     pub(super) rounds: usize,
@@ -186,7 +186,7 @@ impl SharedSegment {
         true
     }
 
-    /// As `attempt`, of a long call.
+    /// As [`attempt`](SharedSegment::attempt), of a long call.
     #[inline(never)] // its frame is large
     fn attempt_long(
         &mut self,
@@ -233,7 +233,7 @@ struct ShortContext<'p> {
     fold: Option<&'p PackedFold>,
 }
 
-/// Where a collective stopped: after so many rounds, in this stage.
+/// Where a collective stopped: how many rounds were over, and the stage of the next.
 type Stopped = (usize, ShortStage);
 
 impl ShortContext<'_> {

@@ -59,7 +59,7 @@ pub(super) struct Long<T> {
     met: [u64; RANKS_MAX / 64],
     /// How many ranks' first entries were read.
     met_count: usize,
-    /// Of those, the ones whose first slot is the second.
+    /// The ranks whose first entries were read and whose first slot is the second: a bit for each.
     second: [u64; RANKS_MAX / 64],
     /// Their buffers, if one of them lets others read some.
     theirs: Vec<Option<Direct>>,

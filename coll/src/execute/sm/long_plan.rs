@@ -34,9 +34,9 @@ const WHOLE_MAX: u64 = 128 << 10;
 /// The most bytes of all ranks' slots that are used so.
 const WHOLES_MAX: u64 = 8 << 20;
 
-/// Two ranks combine vectors of up to so many bytes whole, each for itself if both need the result: that reads no more
-/// of the other's slot than a slice of each vector and of the result, and takes a step less. Longer ones are shared
-/// out.
+/// Two ranks combine vectors of up to this many bytes whole, each for itself if both need the result: that reads no
+/// more of the other's slot than a slice of each vector and of the result, and takes a step less. Longer ones are
+/// shared out.
 const VECTORS_MAX: u64 = 128 << 10;
 
 /// What goes from one rank to others is cut into this many fragments, so that readers read one while the writer fills
@@ -52,17 +52,17 @@ const FRAGMENT_MAX: u64 = 64 << 10;
 /// The most bytes of a fragment that goes from one rank to one other, if that makes no more than 4096 fragments.
 const FRAGMENT_PAIR: u64 = 16 << 10;
 
-/// Bytes of a slot, if so many ranks share memory.
+/// Bytes of a slot, if `ranks` ranks share memory.
 pub(super) fn slot_bytes(ranks: usize) -> u64 {
     (SLOTS_MAX / (SLOTS * ranks.max(1)) as u64).min(SLOT_MAX) / 4096 * 4096
 }
 
-/// Bytes of it that are used if there is a piece in it for each rank.
+/// Bytes of a slot that are used if there is a piece in it for each rank.
 pub(super) fn pieces_bytes(ranks: usize) -> u64 {
     slot_bytes(ranks).min(PIECE_MAX * ranks as u64).min(PIECES_MAX)
 }
 
-/// Bytes of it that are used if all read all of it.
+/// Bytes of a slot that are used if all ranks read all of it.
 fn whole_bytes(ranks: usize) -> u64 {
     (WHOLES_MAX / (SLOTS * ranks.max(1)) as u64).min(WHOLE_MAX) / 4096 * 4096
 }
@@ -165,7 +165,7 @@ pub(super) fn lcm(one: u64, other: u64) -> u64 {
     one.checked_div(a).unwrap_or(0).saturating_mul(other)
 }
 
-/// Slices and pieces are multiples of so many bytes.
+/// Slices and pieces are multiples of this many bytes.
 fn grain(call: &Call<'_>) -> u64 {
     lcm(call.reduction().map_or(1, |of| of.unit.max(1)), SCRATCH_ALIGN)
 }
@@ -469,7 +469,7 @@ impl LongPlan {
         })
     }
 
-    /// Whether there is such.
+    /// Whether this rank combines a part of the result that no other rank needs.
     pub(super) fn has_own_result(&self) -> bool {
         match self.call {
             Call::ReduceScatterBlock { .. } => true,

@@ -55,7 +55,7 @@ pub struct Opening {
     ranks: usize,
     /// `None`: it has no segment.
     subgroup: Option<Subgroup>,
-    /// That of messages that wake sleepers.
+    /// The tag of messages that wake sleepers.
     wake_tag: i32,
     /// Of the exchanges, the next one last.
     tickets: Vec<Arc<Ticket>>,
@@ -64,7 +64,7 @@ pub struct Opening {
     stage: OpeningStage,
     /// What is under way.
     exchange: Option<Exchange>,
-    /// Whether all are registered for asymmetric fences.
+    /// Whether all ranks are registered for asymmetric fences.
     asymmetric: bool,
     /// The segment's memory, and this rank's own beside it.
     shared: Option<(SegmentMemory, PrivateMemory)>,
@@ -107,7 +107,7 @@ impl Opening {
         Opening::of((subgroup, WAKE_TAG), Opening::tickets(sequencer), true)
     }
 
-    /// The same, and another one if no segment comes of it.
+    /// This opening, and `next` if no segment comes of it.
     #[must_use]
     pub fn or(mut self, next: Opening) -> Opening {
         self.next = Some(Box::new(next));

@@ -12,10 +12,11 @@ use super::slots::among;
 use super::{SegmentMemory, SmContext, single_copy};
 use crate::execute::error::CollError;
 
-/// With more ranks there is no key table: to write and to map so many keys takes longer than to fill slots.
+/// With more ranks there is no key table: to write and to map a key for each pair of ranks takes longer than to fill
+/// slots.
 pub(super) const RANKS_MAX: usize = 64;
 
-/// From so many bytes a rank on a buffer is worth its keys.
+/// From this many bytes for each rank on, a buffer is worth its keys.
 pub(super) const BYTES_MIN: u64 = 16 << 10;
 
 /// Bytes of a key in a record: how long it is, and the key.
@@ -34,7 +35,7 @@ pub(super) enum DirectBuffer {
     Output,
 }
 
-/// Of each buffer, something.
+/// Something for each [`DirectBuffer`].
 #[derive(Clone, Debug)]
 pub(super) struct Both<T> {
     pub(super) input: Option<T>,
@@ -210,7 +211,7 @@ pub(super) fn single_copy_key_of(rank: usize, cx: &SmContext<'_>) -> Result<Remo
     load_key(rank, DirectBuffer::Input, cx).map_err(refused)
 }
 
-/// Maps a buffer of a rank, of so many bytes at least.
+/// Maps a buffer of a rank, which has `expected` bytes at least.
 pub(super) fn map(
     rank: usize,
     buffer: DirectBuffer,

@@ -34,7 +34,7 @@ pub(super) struct Short {
     rounds: usize,
     /// Sources of this round whose entries were read, or need not be.
     read: usize,
-    /// Its first round's number.
+    /// The number of the collective's first round.
     began: u64,
     work: EngineWork,
     failure: Option<CollError>,
@@ -131,7 +131,7 @@ impl Short {
         }
     }
 
-    /// It was begun already.
+    /// Goes on where [`attempt`](super::SharedSegment::attempt) has stopped.
     pub(super) fn go_on(&mut self, halfway: Halfway) {
         let Halfway { began, rounds, stage } = halfway;
         (self.began, self.rounds, self.stage) = (began, rounds, stage);

@@ -43,9 +43,9 @@ pub(super) enum Content {
 /// What becomes of the blocks that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
-    /// They are what they are, one after the other.
+    /// The blocks stay as they are, one after the other.
     Join,
-    /// They are combined, in the order of the ranks.
+    /// The blocks are combined, in the order of the ranks.
     Combine,
 }
 
@@ -61,14 +61,14 @@ pub(super) struct Round {
 /// How long entries are, and which of their bytes are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EntryLengths {
-    /// Of each the same part.
+    /// All entries have `len` bytes, and the same part of each is read.
     Alike { len: usize, part: Range<usize> },
-    /// The whole of each. Joined, the entries of all ranks end here.
+    /// The whole of each entry is read. Joined, the entries of all ranks end here.
     Each { ends: Box<[usize]> },
 }
 
 impl EntryLengths {
-    /// Whether all are as long, and the same part of each is read.
+    /// Whether all entries are as long, and the same part of each is read.
     pub(super) fn are_alike(&self) -> bool {
         matches!(self, EntryLengths::Alike { .. })
     }
@@ -281,7 +281,8 @@ fn grain(unit: u64) -> usize {
     usize::try_from(lcm(unit.max(1), 8)).unwrap_or(usize::MAX)
 }
 
-/// Cache lines that are fetched for so many bytes of an entry, and for its flag. Up to 56 lie beside that.
+/// Cache lines that are fetched for `bytes` bytes of an entry of `entry` bytes, and for its flag. Up to 56 bytes lie
+/// beside the flag.
 fn lines(bytes: usize, entry: usize) -> usize {
     if entry <= 56 { 1 } else { 1 + bytes.div_ceil(64) }
 }

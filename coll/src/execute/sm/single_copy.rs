@@ -18,13 +18,13 @@ use super::{AT_ONCE_MAX, Memory, SmContext};
 use crate::execute::act::{EngineWork, Tools};
 use crate::execute::error::CollError;
 
-/// From so many bytes on, a block is worth the system call.
+/// From this many bytes on, a block is worth the system call.
 pub(super) const BYTES_MIN: u64 = 64 << 10;
 
 /// With more sources than these a rank reads, and all others read at the same time: there slots are quicker for longer.
 const SOURCES_MANY: usize = 16;
 
-/// From so many bytes on, blocks are worth it if a rank gets one of each of so many.
+/// From this many bytes on, blocks are worth the system calls if a rank gets one of each of `sources` ranks.
 pub(super) fn least(sources: usize) -> u64 {
     if sources > SOURCES_MANY { 2 * BYTES_MIN } else { BYTES_MIN }
 }

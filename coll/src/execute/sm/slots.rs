@@ -34,7 +34,7 @@ pub(super) fn slot(first: usize, fragment: u64) -> usize {
     (first + usize::try_from(fragment % SLOTS as u64).unwrap_or(0)) % SLOTS
 }
 
-/// The ranks that read, of so many.
+/// The ranks that read, of `ranks`.
 pub(super) fn among(readers: Readers, ranks: usize) -> std::ops::Range<usize> {
     match readers {
         Readers::All => 0..ranks,

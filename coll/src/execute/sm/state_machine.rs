@@ -37,7 +37,8 @@ pub(super) enum SmStage {
 }
 
 impl SmStage {
-    /// Whether it waits until the work that was started is over. In the others there may be such work as well.
+    /// Whether the stage waits until the work of engines that was started is over. In other stages there may be work of
+    /// engines as well.
     fn is_work(self) -> bool {
         matches!(
             self,
@@ -54,7 +55,7 @@ pub(super) trait InProgress {
     /// Whether a call has unwound in it.
     fn is_torn(&self) -> bool;
 
-    /// Whether it waits for work of an engine, and for no rank.
+    /// Whether the collective waits for work of an engine, and for no rank.
     fn is_busy(&self) -> bool;
 
     /// Goes on as far as it can; whether all is over.
@@ -369,7 +370,7 @@ impl LongProgress {
     /// Whether a rank whose entry was read has come so far.
     ///
     /// # Errors
-    /// It never will, or it has failed.
+    /// The rank will never come so far, or has failed.
     pub(super) fn wait(
         &mut self,
         (rank, step): (usize, u32),

@@ -54,10 +54,10 @@ impl SharedSegment {
     /// As [`begin_call`](SharedSegment::begin_call).
     ///
     /// # Safety
-    /// As there.
+    /// As for `begin_call`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of `begin_call`.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub(in crate::execute) unsafe fn begin_step(
         &mut self,
@@ -73,7 +73,8 @@ impl SharedSegment {
     /// memory of the caller's is touched.
     ///
     /// # Errors
-    /// It has ended: the others find that this rank [went on](CollError::WentOn), unless something else is under way.
+    /// The step has ended: the others find that this rank [went on](CollError::WentOn), unless something else is under
+    /// way.
     pub(in crate::execute) fn fail_step(
         &mut self,
         number: u64,

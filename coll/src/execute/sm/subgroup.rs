@@ -9,9 +9,9 @@ use gapless_pml::Comm;
 #[derive(Clone, Debug)]
 pub(super) struct Subgroup {
     comm: Comm,
-    /// Of each local rank; none: all ranks of the communicator.
+    /// The rank of each local rank; `None`: all ranks of the communicator.
     ranks: Option<Arc<[u32]>>,
-    /// This rank's.
+    /// This rank's local rank.
     local_rank: usize,
     size: usize,
 }
@@ -32,7 +32,7 @@ impl Subgroup {
         Some(Subgroup { comm, ranks: Some(ranks), local_rank, size })
     }
 
-    /// Whether it is all ranks of the communicator.
+    /// Whether the subgroup is all ranks of the communicator.
     pub(super) fn is_whole(&self) -> bool {
         self.ranks.is_none()
     }
@@ -53,7 +53,7 @@ impl Subgroup {
         self.size
     }
 
-    /// This rank.
+    /// This rank's rank in the communicator.
     pub(super) fn own(&self) -> u32 {
         self.comm.rank()
     }

@@ -10,11 +10,11 @@ use crate::execute::sm::read_in_place::{self, DirectBuffer};
 use crate::execute::sm::short_plan::{FAILED, LONG};
 use crate::execute::sm::slots::slot;
 
-/// What an entry's flags say: the bytes go with it.
+/// A flag of an entry: the bytes go with the entry.
 const INLINE: u8 = 1;
-/// They lie in a buffer that can be mapped.
+/// A flag of an entry: the bytes lie in a buffer that can be mapped.
 const DIRECT: u8 = 2;
-/// They lie in one that the kernel reads.
+/// A flag of an entry: the bytes lie in a buffer that the kernel reads.
 const SINGLE_COPY: u8 = 4;
 
 impl Exchange {

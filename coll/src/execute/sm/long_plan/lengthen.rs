@@ -48,7 +48,7 @@ impl LongPlan {
         self.slices = self.slices_of(left - (self.fragments - from - 1) * bytes);
     }
 
-    /// How long a slice is, in a fragment and in the last one, of so many bytes.
+    /// How long a slice is, in a fragment and in the last one, which has `last` bytes.
     pub(super) fn slices_of(&self, last: u64) -> (u64, u64) {
         let grain = grain(&self.call);
         let slice = |bytes: u64| bytes.div_ceil(self.ranks as u64).next_multiple_of(grain);
