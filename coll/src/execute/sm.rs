@@ -36,7 +36,7 @@
 //!
 //! # Failures
 //! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its
-//! entries, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later
+//! entries, so that ranks that need them fail, too. All ranks count the same rounds whatever happens, so later
 //! collectives are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
 //!
 //! A rank that is lost to another may live: the link between them has failed. That other does not wait for its reading
@@ -290,7 +290,7 @@ impl SharedSegment {
     }
 
     /// Begins a collective of this rank's; [`advance`](SharedSegment::advance) carries it out. `number`: its number
-    /// among those of the segment, which all ranks count alike ([`pass`](super::Sequencer::pass)).
+    /// among the collectives of the segment, which all ranks count alike ([`pass`](super::Sequencer::pass)).
     ///
     /// # Safety
     /// Until `advance` gives [`Poll::Ready`], or the segment is dropped, the rows describe memory that is valid, those
@@ -506,7 +506,7 @@ impl SharedSegment {
         announced.is_some() && announced == awaited
     }
 
-    /// This rank has no part in a collective, because its arguments were refused: those that need something of it learn
+    /// This rank has no part in a collective, because its arguments were refused: ranks that need something of it learn
     /// that ([`CollError::WentOn`]). `number` as for [`begin`](SharedSegment::begin); in the segment of a host as for
     /// [`advance_with`](super::Executor::advance_with).
     pub fn refuse(&mut self, number: u64, pml: &mut Pml) {

@@ -1,4 +1,4 @@
-//! How the collectives of a process go on: queues, and those beside them.
+//! How the collectives of a process go on: collectives in queues, and collectives beside queues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +104,8 @@ impl InFlight {
         (ended, is_over)
     }
 
-    /// Goes on with the first in a queue, and with those behind it, as far as that goes; gives how many have ended.
+    /// Goes on with the first item in a queue, and with the items behind it, as far as that goes; gives how many
+    /// collectives have ended.
     fn advance_queue(&mut self, at: usize, cx: &mut Cx<'_>, spent: &mut Spent) -> usize {
         let mut ended = 0;
         loop {
@@ -191,8 +192,8 @@ impl InFlight {
         self.queues.iter().all(|listed| listed.queue.with(|state| !state.look()))
     }
 
-    /// Announces for the first of each queue that this process is about to sleep, so that those that it waits for wake
-    /// it. `false`: something has got on, or only polling gets on.
+    /// Announces for the first item of each queue that this process is about to sleep, so that ranks that it waits for
+    /// wake it. `false`: something has got on, or only polling gets on.
     pub fn arm(&mut self, pml: &mut Pml, spent: &mut Spent) -> bool {
         let engines = Arc::clone(&self.engines);
         let cx = &mut Cx { pml, engines: &*engines };

@@ -110,7 +110,7 @@ impl AllEngines {
             .ok_or(EngineError::WrongSpace { engine: NAME, space })
     }
 
-    /// The engines that may work on two buffers, in the order in which they are asked: those of devices' memory.
+    /// The engines that may work on two buffers, in the order in which they are asked: the engines of devices' memory.
     fn either(
         &self,
         one: Space,

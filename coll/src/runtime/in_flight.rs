@@ -5,10 +5,10 @@
 //! go by messages alone are independent of each other. All others stand in their communicator's [`Queue`].
 //!
 //! # Memory
-//! The first of a queue is at work on its buffers, and memory of those that wait is only described. What has begun
-//! ends, or is given up with the endpoint ([`InFlight::give_up`]), which waits for engines. Modules of the first are in
-//! the queue, where that finds them: they are never lent meanwhile. A handle that is dropped leaves its memory to the
-//! entry. What is cancelled does not exist: collectives cannot be (MPI 4.1 §6.12).
+//! The first collective of a queue is at work on its buffers, and memory of collectives that wait is only described.
+//! What has begun ends, or is given up with the endpoint ([`InFlight::give_up`]), which waits for engines. Modules of
+//! the first are in the queue, where that finds them: they are never lent meanwhile. A handle that is dropped leaves
+//! its memory to the entry. What is cancelled does not exist: collectives cannot be (MPI 4.1 §6.12).
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ impl OpEntry {
 }
 
 /// Whether a start looks once more.
-fn brief_looks() -> impl FnMut() -> bool {
+fn inline_looks() -> impl FnMut() -> bool {
     let mut left = INLINE_LOOKS;
     move || {
         left = left.saturating_sub(1);
@@ -339,7 +339,7 @@ impl InFlight {
         request
     }
 
-    /// The ranks of a communicator begin to agree on its modules; `mates`: those of this host, if there are several
+    /// The ranks of a communicator begin to agree on its modules; `mates`: the ranks of this host, if there are several
     /// hosts, which make a segment of their own if all of them have none.
     pub fn open(
         &mut self,
@@ -384,7 +384,7 @@ impl InFlight {
             || self.queues.iter().any(|listed| listed.comm.same(comm))
     }
 
-    /// Frees a communicator, and those that are part of it: now, or when the last collective on it has ended.
+    /// Frees a communicator, and communicators that are part of it: now, or when the last collective on it has ended.
     ///
     /// # Errors
     /// It is predefined; it was freed already.
@@ -470,7 +470,7 @@ impl InFlight {
         self.is_idle() && self.closing.is_empty()
     }
 
-    /// Takes the result of one, if it has ended.
+    /// Takes the result of a collective, if it has ended.
     pub fn take(&mut self, pml: &mut Pml, id: OpId) -> Fate {
         let going = self.apart.get(&id).or_else(|| self.queued.get(&id));
         if let Some(OpEntry { phase: Phase::Going(request), .. }) = going.map(Box::as_ref) {
@@ -515,8 +515,8 @@ impl InFlight {
         entry.into_iter().chain(memory).collect()
     }
 
-    /// Ends all use of memory by those in flight, once the endpoint has taken memory back. They never end; what users'
-    /// code may hang on goes to `spent`. Results of others can still be asked for.
+    /// Ends all use of memory by collectives in flight, once the endpoint has taken memory back. These never end; what
+    /// users' code may hang on goes to `spent`. Results of others can still be asked for.
     pub fn give_up(&mut self, spent: &mut Spent) {
         for Listed { queue, .. } in std::mem::take(&mut self.queues) {
             let items = queue.with(|state| {
@@ -563,10 +563,10 @@ fn may_queue_again(entry: &mut OpEntry) -> bool {
 /// Starts a persistent collective again at once, if nothing delays it; whether it has ended.
 fn starts_at_once(entry: &mut OpEntry, pml: &mut Pml) -> bool {
     let OpEntry { op, queue, .. } = entry;
-    let Some((known, buffers)) = op.fast() else { return false };
+    let Some((plan, buffers)) = op.fast() else { return false };
     queue.with(|state| {
         let Some(at) = state.at_rest() else { return false };
         // SAFETY: whoever starts it grants the memory to this start (`CollOp::new`).
-        unsafe { at.segment.attempt(op.number(), known, buffers, pml, brief_looks()) }
+        unsafe { at.segment.attempt(op.number(), plan, buffers, pml, inline_looks()) }
     })
 }

@@ -124,7 +124,7 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
     fn abandon(&mut self);
 
     /// This rank has no part in the collective with this number, because it was refused, or goes by a later module;
-    /// those that wait for it learn that.
+    /// ranks that wait for this one learn that.
     fn skip(&mut self, number: u64, cx: &mut Cx<'_>);
 
     /// Gives up what it has with the endpoint, for a communicator that is freed. Nothing is under way. `false`: peers
@@ -138,7 +138,7 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
 /// A communicator's modules, in the order in which they are asked.
 pub type Modules = Vec<Box<dyn Module>>;
 
-/// Makes modules for communicators; for those that are not of this crate. They come before its own.
+/// Makes modules for communicators; for modules that are not of this crate. They come before this crate's own.
 pub trait Component: fmt::Debug + Send + Sync {
     /// A module for a communicator. Called in its first collective that is not persistent (persistent ones go by
     /// modules of this crate alone); all ranks answer alike. Messages of the module go by the communicator's

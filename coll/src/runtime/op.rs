@@ -40,7 +40,7 @@ pub struct CollOp {
     /// Whether ranks tell each other first if its buffers lie on one GPU.
     pub(super) asks: bool,
     /// What this rank does in it through memory that all ranks share, if that was found out before.
-    known: Option<CallPlan>,
+    plan: Option<CallPlan>,
     /// Of a persistent one, for the [fast path](CollOp::fast).
     contiguous: Option<Contiguous>,
     /// What the collective goes by if it needs messages.
@@ -76,7 +76,7 @@ pub(super) enum OpStep {
 }
 
 impl CollOp {
-    /// A collective, with its number among those of its queue; of an intercommunicator it has no call.
+    /// A collective, with its number among the collectives of its queue; of an intercommunicator it has no call.
     ///
     /// # Safety
     /// From when it begins until it has ended, or was given up after the endpoint's memory was
@@ -98,7 +98,7 @@ impl CollOp {
             combine,
             shared: false,
             asks: false,
-            known: None,
+            plan: None,
             contiguous: None,
             by_messages: None,
             executor: None,
@@ -125,13 +125,13 @@ impl CollOp {
     /// This collective, with what this rank does in it, as was found out before.
     ///
     /// # Safety
-    /// `known` was made of this one's call, by this rank, in a communicator of this size, and its `combine` is for this
+    /// `plan` was made of this one's call, by this rank, in a communicator of this size, and its `combine` is for this
     /// one's elements: buffers are not compared with it again. If the shared segment has
     /// [tried](crate::sm::SharedSegment::attempt) a collective with this one's number, that was this one, with these
     /// buffers.
     #[must_use]
-    pub unsafe fn with_plan(self, known: CallPlan) -> CollOp {
-        CollOp { known: Some(known), ..self }
+    pub unsafe fn with_plan(self, plan: CallPlan) -> CollOp {
+        CollOp { plan: Some(plan), ..self }
     }
 
     /// This collective, which goes by `schedules` if no module before takes it. A persistent one has no ticket.
@@ -220,17 +220,17 @@ impl CollOp {
         (self.number, self.at, self.begun) = (self.number + 1, 0, false);
     }
 
-    /// What is known of a persistent one that may be done at once, and its memory.
+    /// The plan of a persistent collective that may be done at once, and its memory.
     pub(super) fn fast(&self) -> Option<(&CallPlan, Contiguous)> {
-        self.known.as_ref().zip(self.contiguous)
+        self.plan.as_ref().zip(self.contiguous)
     }
 
     /// What rank `rank` of `ranks` does through memory that all share.
     pub(super) fn sm_call(&mut self, of: (usize, usize)) -> Result<SmCall, CollError> {
-        let known = if self.is_kept() { self.known.clone() } else { self.known.take() };
+        let plan = if self.is_kept() { self.plan.clone() } else { self.plan.take() };
         let (rows, combine) = self.parts();
-        match (known, self.call()) {
-            (Some(known), _) => Ok(known.sm_call(rows)),
+        match (plan, self.call()) {
+            (Some(plan), _) => Ok(plan.sm_call(rows)),
             (None, Some(call)) => SmCall::new(&call, of, rows, combine),
             (None, None) => Err(CollError::NotShared { operation: self.operation }),
         }

@@ -2,13 +2,13 @@
 //!
 //! A communicator's ranks agree on its modules in its first collective, blocking or not, whatever that is: before a
 //! rank looks at its arguments, so that one that is refused takes part as well ([`Opening`]). If the ranks are on
-//! several hosts and have no segment in common, those of each host make one of their own. A persistent collective has a
-//! queue of its own, as its starts have no order among the communicator's collectives: its ranks agree in its second
-//! start. The first one goes by messages, and compares what the ranks have described.
+//! several hosts and have no segment in common, the ranks of each host make one of their own. A persistent collective
+//! has a queue of its own, as its starts have no order among the communicator's collectives: its ranks agree in its
+//! second start. The first one goes by messages, and compares what the ranks have described.
 //!
 //! # Why a queue cannot be a deadlock
-//! A module carries out one call after the other, so those that go by one begin in the order of calls, each when those
-//! before it have ended at this rank. A blocking one that finds a queue joins it.
+//! A module carries out one call after the other, so calls that go by one module begin in the order of calls, each when
+//! those before it have ended at this rank. A blocking one that finds a queue joins it.
 //! - To start is local: a start never waits, whatever is in the queue (MPI 4.1 §3.7, §6.12).
 //! - The members of a communicator start its collectives in the same order (§6.12). So if one of them is the *k*-th in
 //!   the order of calls here, it is so at all members, and whoever has started it has started all before it.
@@ -27,7 +27,7 @@
 //!   wait for nothing but messages.
 //!
 //! # Failures
-//! If a member dies, those that need something of it fail and leave the queue, and the next one has its turn; if the
+//! If a member dies, ranks that need something of it fail and leave the queue, and the next one has its turn; if the
 //! communicator is revoked, all fail. If a rank was refused, it says so in its turn.
 
 use std::any::Any;
@@ -91,7 +91,7 @@ pub enum SharedBy {
     All,
     /// The ranks of this host.
     OfHost,
-    /// Some rank cannot map the memory, also of those of this host, or the communicator was freed.
+    /// Some rank cannot map the memory, also of the ranks of this host, or the communicator was freed.
     Nobody,
 }
 
@@ -126,8 +126,8 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// A communicator's queue. `components` make modules that come before those of this crate; all ranks have the same.
-    /// `memo` lies beside the modules, for whoever [calls by a fast path](QueueState::at_rest).
+    /// A communicator's queue. `components` make modules that come before the modules of this crate; all ranks have the
+    /// same components. `memo` lies beside the modules, for whoever [calls by a fast path](QueueState::at_rest).
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -188,7 +188,7 @@ impl QueueState {
         self.agreed == Agreed::Unknown
     }
 
-    /// Whether a module of a [`Component`] may take a call before those of this crate are asked.
+    /// Whether a module of a [`Component`] may take a call before the modules of this crate are asked.
     #[must_use]
     pub fn has_components(&self) -> bool {
         !self.components.is_empty()

@@ -1,5 +1,5 @@
 //! The module `schedule`: messages and tasks, as a [`Schedule`](crate::Schedule) says. It takes everything, and is the
-//! last. Where ranks are on several hosts, those of one may share a segment, by which schedules have
+//! last. Where ranks are on several hosts, the ranks of one host may share a segment, by which schedules have
 //! [steps](crate::Action::Share): such calls go one after the other. All others go beside each other.
 
 use std::task::Poll;

@@ -1,6 +1,6 @@
-//! Schedules of calls, and those of a communicator's last calls: a call that is repeated is not built again. A schedule
-//! depends only on the call and on what never changes in a communicator (this rank, which ranks are near each other,
-//! the table).
+//! Schedules of calls, and a cache of the schedules of a communicator's last calls: a call that is repeated is not
+//! built again. A schedule depends only on the call and on what never changes in a communicator (this rank, which ranks
+//! are near each other, the table).
 
 use std::sync::{Arc, Mutex, PoisonError};
 

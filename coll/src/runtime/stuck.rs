@@ -1,4 +1,4 @@
-//! What collectives in flight wait for, and those of them that peers are not in.
+//! What collectives in flight wait for, and which of these collectives peers are not in.
 
 use gapless_pml::{Doing, Pml, RequestId, WaitingCall};
 

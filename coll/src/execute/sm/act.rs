@@ -483,7 +483,7 @@ impl Source {
     }
 }
 
-/// Plain memory as bytes; those of nothing are none. `None`: the CPU must not touch it.
+/// Plain memory as bytes; no region: no bytes. `None`: the CPU must not touch it.
 ///
 /// # Safety
 /// As long as the bytes are used, the memory is valid for reads, and nothing writes it.
@@ -495,7 +495,7 @@ pub(super) unsafe fn bytes<'b>(region: Option<Region>) -> Option<&'b [u8]> {
     Some(unsafe { std::slice::from_raw_parts(start, len(&region)) })
 }
 
-/// Plain memory as bytes to be written; those of nothing are none. `None`: the CPU must not touch it.
+/// Plain memory as bytes to be written; no region: no bytes. `None`: the CPU must not touch it.
 ///
 /// # Safety
 /// As long as the bytes are used, the memory is valid for reads and writes, and nothing else touches it.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! expose     pack ─▶ cells of the own slot, one for each receiver; or, if that is little, the own entry
-//! meet       read the entries of those that send something to this rank, and what they say of it
+//! meet       read the entries of ranks that send something to this rank, and what they say of it
 //! collect    unpack the own cell of each sender's slot, or what lay in its entry
 //! ```
 //!
@@ -40,7 +40,7 @@ pub(super) struct Exchange {
     progress: LongProgress,
     plan: ExchangePlan,
     buffers: UserBuffers,
-    /// How many fragments there are for this rank; known when it has met those that send to it.
+    /// How many fragments there are for this rank; known when it has met the ranks that send to it.
     fragments: u64,
     /// Where what each rank sends to this one lies, as far as it was met.
     met: Box<[Option<Lies>]>,

@@ -47,7 +47,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// `named`: the rank, the lane and the block of each part; lanes order those of one rank.
+    /// `named`: the rank, the lane and the block of each part; lanes order the parts of one rank.
     fn new(
         buffer: Buffer,
         row: &Row,
@@ -414,7 +414,8 @@ pub(super) fn data_at(ranks: usize) -> usize {
     HEAD_BYTES + END_BYTES * ranks
 }
 
-/// Where the entries of a rank, and of the one before, stand in such an entry; of the first, only its own.
+/// Where the ends of a rank, and of the rank before it, stand in an entry with a directory; of the first rank, only its
+/// own.
 pub(super) fn ends_at(rank: usize) -> Range<usize> {
     HEAD_BYTES + END_BYTES * rank.saturating_sub(1)..HEAD_BYTES + END_BYTES * (rank + 1)
 }

@@ -52,7 +52,7 @@ impl SharedSegment {
 }
 
 impl Explanation {
-    /// Bytes that it writes into the shared memory, but for those by which ranks wait for each other.
+    /// Bytes that the rank writes into the shared memory, but for the bytes by which ranks wait for each other.
     #[must_use]
     pub fn written(&self) -> u64 {
         match &self.plan {

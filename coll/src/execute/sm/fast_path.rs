@@ -123,8 +123,8 @@ impl SharedSegment {
     /// with [its `SmCall`](CallPlan::sm_call) by [`begin_call`](SharedSegment::begin_call), with the same number and
     /// memory. `may_spin`: whether the caller may poll once more.
     ///
-    /// `known` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of its
-    /// buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot
+    /// `call_plan` is of the same call as the other ranks'; `send` and `recv` are the memory that the packed streams of
+    /// its buffers are. Nothing begins if it is of another rank, or of longer buffers than these, or if the CPU cannot
     /// touch these.
     ///
     /// # Safety
@@ -134,19 +134,20 @@ impl SharedSegment {
     pub unsafe fn attempt(
         &mut self,
         number: u64,
-        known: &CallPlan,
+        call_plan: &CallPlan,
         buffers: (Option<Region>, Option<Region>),
         pml: &mut Pml,
         mut may_spin: impl FnMut() -> bool,
     ) -> bool {
-        if !known.may_attempt || known.of != (self.subgroup.local_rank(), self.shared.ranks) {
+        if !call_plan.may_attempt || call_plan.of != (self.subgroup.local_rank(), self.shared.ranks)
+        {
             return false;
         }
-        let fold = known.combine.as_ref().and_then(Combine::fold);
-        let plan = match &known.way {
+        let fold = call_plan.combine.as_ref().and_then(Combine::fold);
+        let plan = match &call_plan.way {
             SmPlan::Short(plan) => plan,
             SmPlan::Long(plan) => {
-                return self.attempt_long(number, (plan, known), buffers, pml, may_spin);
+                return self.attempt_long(number, (plan, call_plan), buffers, pml, may_spin);
             }
             SmPlan::Exchange(..) => return false,
         };
@@ -191,7 +192,7 @@ impl SharedSegment {
     fn attempt_long(
         &mut self,
         number: u64,
-        (plan, known): (&long_plan::LongPlan, &CallPlan),
+        (plan, call_plan): (&long_plan::LongPlan, &CallPlan),
         (send, recv): (Option<Region>, Option<Region>),
         pml: &mut Pml,
         mut may_spin: impl FnMut() -> bool,
@@ -199,12 +200,15 @@ impl SharedSegment {
         let has = |region: Option<Region>, bytes: u64| {
             bytes == 0 || region.is_some_and(|it| it.len() >= bytes && it.as_ptr().is_some())
         };
-        if !has(send, known.bytes.0) || !has(recv, known.bytes.1) || self.may_begin().is_err() {
+        if !has(send, call_plan.bytes.0)
+            || !has(recv, call_plan.bytes.1)
+            || self.may_begin().is_err()
+        {
             return false;
         }
         self.mailbox.begin(number);
         let buffers = UserBuffers::plain(send, recv);
-        let input = BorrowedInput { plan, combine: known.combine.as_ref(), buffers };
+        let input = BorrowedInput { plan, combine: call_plan.combine.as_ref(), buffers };
         let of = (self.shared.ranks, self.mailbox.round());
         let mut long = Long::new(input, of, &self.slots);
         let mut tools = Tools { pml, engine: &HostEngine, reducer: &HostEngine, segment: None };

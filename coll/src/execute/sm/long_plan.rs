@@ -28,7 +28,7 @@ const PIECE_MAX: u64 = 64 << 10;
 const PIECES_MAX: u64 = 512 << 10;
 
 /// The most bytes of a slot that are used if all read all of it, or combine slices of all of it: these stay in the
-/// cache of the core that fills it, and of those that read it.
+/// cache of the core that fills the slot, and of the cores that read it.
 const WHOLE_MAX: u64 = 128 << 10;
 
 /// The most bytes of all ranks' slots that are used so.
@@ -388,7 +388,7 @@ impl LongPlan {
         }
     }
 
-    /// How many bytes went in the fragments before this one, which is not one of those before `lengthened`.
+    /// How many bytes went in the fragments before this one, which is not a fragment before the first of `lengthened`.
     fn begun(&self, fragment: u64) -> u64 {
         let (first, before) = self.lengthened;
         before + fragment.saturating_sub(first) * self.fragment_bytes

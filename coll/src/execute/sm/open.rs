@@ -1,6 +1,6 @@
-//! How the ranks of a communicator come to share a segment, in its first collective; and those of a persistent
-//! collective a segment of its own, in its second start: its starts have no order among other collectives, so it needs
-//! rounds of its own.
+//! How the ranks of a communicator come to share a segment, in its first collective; and the ranks of a
+//! persistent collective a segment of its own, in its second start: its starts have no order among other collectives,
+//! so it needs rounds of its own.
 //!
 //! ```text
 //! rank 0                                             all others
@@ -11,8 +11,8 @@
 //!   write into the segment whether it is used     ---> bcast: look there
 //! ```
 //!
-//! Where the ranks of a communicator are on several hosts, those of each host do the same among themselves afterwards,
-//! if all together have no segment ([`Opening::of_host`]).
+//! Where the ranks of a communicator are on several hosts, the ranks of each host do the same among themselves
+//! afterwards, if all together have no segment ([`Opening::of_host`]).
 //!
 //! The last word is written into the segment and not sent, so that all ranks come to the same end even if rank 0 dies:
 //! who has mapped the segment finds the word there or not, and who has not makes rank 0 write that it is not used.
@@ -99,8 +99,8 @@ impl Opening {
         Opening::of((subgroup, WAKE_TAG), Opening::tickets(sequencer), true)
     }
 
-    /// For the ranks of this rank's host, which ascend. All ranks of the communicator call this, each with those of its
-    /// host. What comes of it is for the host alone to know.
+    /// For the ranks of this rank's host, which ascend. All ranks of the communicator call this, each with the ranks of
+    /// its host. What comes of it is for the host alone to know.
     #[must_use]
     pub fn of_host(sequencer: &Sequencer, ranks: &[usize]) -> Opening {
         let subgroup = sequencer.plain().and_then(|comm| Subgroup::of(comm.clone(), ranks));
@@ -274,7 +274,7 @@ impl Opening {
         self.begin(&call, Some(&[byte]), (self.me == MAKER).then_some(self.ranks))
     }
 
-    /// Begins to tell all that the last word is there: those that sleep wake up.
+    /// Begins to tell all that the last word is there: ranks that sleep wake up.
     fn tell(&mut self) -> Result<Exchange, CollError> {
         self.begin(&Call::Bcast { root: MAKER, len: 1 }, None, Some(1))
     }
@@ -286,7 +286,7 @@ impl Opening {
         self.begin(&call, keys.as_deref(), Some(KEY_BYTES))
     }
 
-    /// Allocates, and makes the keys of all ranks: those of no bytes if one of them cannot have one.
+    /// Allocates, and makes the keys of all ranks: keys of no bytes if one of the ranks cannot have one.
     fn keys(&mut self, pml: &mut Pml) -> Vec<u8> {
         let mut keys = vec![0; self.ranks * KEY_BYTES];
         let Some((shared, lease)) = self.allocate(pml.bml_mut()) else { return keys };
@@ -350,7 +350,7 @@ impl Opening {
     }
 
     /// Begins an exchange of bytes; `room`: bytes that this rank receives. If there is no memory for them, this rank
-    /// takes part without, and those that need something of it learn that: all exchanges take place, and the ranks
+    /// takes part without, and ranks that need something of it learn that: all exchanges take place, and the ranks
     /// agree on what comes of them.
     fn begin(
         &mut self,

@@ -3,7 +3,7 @@
 //! two copies.
 //!
 //! Whether a rank can read another's memory so, it alone knows. It tells the other, by a byte in a record of its own in
-//! the key table, once the links are there: so the first such collectives go through slots.
+//! the key table, once the links are there: so the first collectives that could be read so go through slots.
 
 use gapless_bml::{Bml, LinkError, Rank, RdmaError, RemoteKey};
 use gapless_engine::EngineError;

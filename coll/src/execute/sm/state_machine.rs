@@ -1,7 +1,7 @@
 //! The state machine of collectives of many steps: their stages, how a rank tells others how far it is and hears of
 //! them, and how it fails.
 //!
-//! [`StateMachine`] is what differs between those whose lengths all know ([`super::long`]) and exchanges
+//! [`StateMachine`] is what differs between collectives whose lengths all know ([`super::long`]) and exchanges
 //! ([`super::exchange`]).
 
 use std::sync::atomic::{Ordering, fence};
@@ -83,8 +83,8 @@ pub(super) trait StateMachine {
 
     fn progress_mut(&mut self) -> &mut LongProgress;
 
-    /// One of the stages that are its own: not that of a failure, or one behind it. Those of work begin when that is
-    /// over.
+    /// Carries out one of the collective's own stages: no stage of a failure, and none behind one. The stages of work
+    /// begin when that work is over.
     fn step(
         &mut self,
         stage: SmStage,
@@ -335,7 +335,7 @@ impl LongProgress {
         self.work.is_bare() && self.bounce.is_none() && self.failure.is_none()
     }
 
-    /// The slot of this fragment, of those of a rank.
+    /// The slot of this fragment, of a rank whose first slot is `first`.
     pub(super) fn slot(&self, first: usize) -> usize {
         slot(first, self.fragment)
     }

@@ -69,7 +69,7 @@ impl SharedSegment {
         Ok(self.begun())
     }
 
-    /// Begins a step in which this rank cannot do its part any more: those that need something of it are told why. No
+    /// Begins a step in which this rank cannot do its part any more: ranks that need something of it are told why. No
     /// memory of the caller's is touched.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl SharedSegment {
         }
     }
 
-    /// This rank has no part in anything before the one with this number: those that need something of it learn that
+    /// This rank has no part in anything before the one with this number: ranks that need something of it learn that
     /// ([`CollError::WentOn`]).
     pub(super) fn pass(&mut self, number: u64, pml: &mut Pml) {
         if self.going.is_some() || self.is_revoked() {

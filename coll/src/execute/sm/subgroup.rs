@@ -1,4 +1,4 @@
-//! Whose segment it is: that of all ranks of a communicator, or of those that are on one host. On the segment each has
+//! Whose a segment is: it is of all ranks of a communicator, or of the ranks on one host. On the segment each has
 //! a local rank; messages, errors and notices name ranks of the communicator.
 
 use std::sync::Arc;
