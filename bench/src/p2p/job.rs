@@ -198,6 +198,10 @@ pub fn sites(options: &Options) -> Result<Sites, Failure> {
 fn shrink(item: &mut MessageItem) {
     item.size = match item.size {
         Size::Bytes(bytes) => Size::Bytes((bytes >> 10).max(bytes.min(1 << 10))),
+        // A whole number of steps.
+        Size::Edge(edge) if item.shape == Shape::Named("stair") => {
+            Size::Edge((edge / 32).next_multiple_of(256))
+        }
         Size::Edge(edge) => Size::Edge((edge / 32).max(8)),
         Size::Own => Size::Own,
     };
