@@ -4,7 +4,8 @@
 //! - [`lab`]: the device, its memory and streams: the only file here that asks anything of a driver.
 //! - [`collectives`], [`layouts`]: what one rank of a collective between GPUs does; `queued`: what they share;
 //! - [`copied`]: copies by the driver alone, for comparison;
-//! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report.
+//! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report; [`places`]: memory
+//!   that rotates.
 //!
 //! A machine without a CUDA device gets [`Failure::NoGpu`](crate::Failure::NoGpu), in one line.
 
@@ -18,6 +19,7 @@ pub mod floor;
 pub mod lab;
 #[allow(unsafe_code, reason = "queues collectives on memory that it owns")]
 pub mod layouts;
+pub mod places;
 #[allow(unsafe_code, reason = "lets threads pack parts of memory that it borrows")]
 pub mod proof;
 mod queued;
