@@ -5,8 +5,8 @@
 //! since: they are for entries, which are published and read between pieces of work.
 //!
 //! What is said below of the caller of `SharedSegment::begin`, who grants the user's memory until the collective has
-//! ended, holds for that of `SharedSegment::attempt` until that returns: what was tried keeps no region of it that it
-//! would touch afterwards.
+//! ended, holds for that of `SharedSegment::attempt` until that returns: what an attempt began keeps no region of it
+//! that it would touch afterwards.
 //!
 //! Slots are memory of several processes, which is valid for reads and writes as long as it is mapped, and which no
 //! reference of this process covers. A rank fills its own slots only, when all that read them are done; others read

@@ -44,7 +44,7 @@ pub(super) use input::{BorrowedInput, OwnedInput};
 /// How many bytes of the user's memory a rank that waits has the cache fetch at a time.
 const PREFETCH_BYTES: u64 = 16 << 10;
 
-/// A long collective that is under way, or was tried.
+/// A long collective that is under way, or that an attempt began. `T`: its [input](LongInput).
 #[derive(Debug)]
 pub(super) struct Long<T> {
     /// Declared first, so that it is dropped first: dropping it waits for engines.
@@ -128,7 +128,7 @@ impl<T> Long<T> {
         self.progress.is_bare() && self.theirs.capacity() == 0
     }
 
-    /// How far it has come, without what was granted to try it.
+    /// How far the attempt has come, without what was granted to it.
     pub(super) fn halt(self) -> Long<()> {
         self.with((), None)
     }
@@ -165,11 +165,11 @@ impl<T> Long<T> {
 }
 
 impl Long<()> {
-    /// Goes on with what was tried, with memory that is granted until the end.
+    /// Goes on with what an attempt began, with memory that is granted until the end.
     pub(super) fn go_on(self, input: OwnedInput) -> Long<OwnedInput> {
         let plain = input.buffers.contributed(&input.plan);
         let mut next = self.with(input, plain);
-        // What was tried lay in memory that was granted for that time alone.
+        // The attempt's memory was granted for the attempt alone.
         next.own.input = next.own.input.and(plain);
         next.own.output = next.own.output.and(next.input.buffers.recv);
         next

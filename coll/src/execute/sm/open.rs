@@ -68,7 +68,7 @@ pub struct Opening {
     asymmetric: bool,
     /// The segment's memory, and this rank's own beside it.
     shared: Option<(SegmentMemory, PrivateMemory)>,
-    /// What is tried if there is no segment.
+    /// The opening that follows if this one makes no segment.
     next: Option<Box<Opening>>,
 }
 

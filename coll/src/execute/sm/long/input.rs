@@ -1,12 +1,13 @@
-//! What a long collective goes by, and who has it: a call that is tried borrows it, since to copy it takes as long as a
-//! step, and what goes on later keeps it.
+//! The input of a long collective: its plan, its buffers, and how elements are combined. An attempt borrows it, since
+//! to copy it takes as long as a step; a collective that goes on later owns it.
 
 use crate::execute::call_buffers::{CallBuffers, Combine};
 use crate::execute::sm::buffers::{Described, UserBuffers};
 use crate::execute::sm::long_plan::LongPlan;
 
+/// The input of a long collective.
 pub(in crate::execute::sm) trait LongInput {
-    /// Whether any [may lengthen](LongPlan::may_lengthen).
+    /// Whether any plan with this kind of input [may lengthen](LongPlan::may_lengthen).
     const MAY_LENGTHEN: bool;
 
     type Buffers: Described;
@@ -22,6 +23,7 @@ pub(in crate::execute::sm) trait LongInput {
     fn lengthen(&mut self, from: u64);
 }
 
+/// The input of an attempt.
 pub(in crate::execute::sm) struct BorrowedInput<'k> {
     pub(in crate::execute::sm) plan: &'k LongPlan,
     pub(in crate::execute::sm) combine: Option<&'k Combine>,
@@ -29,7 +31,7 @@ pub(in crate::execute::sm) struct BorrowedInput<'k> {
 }
 
 impl LongInput for BorrowedInput<'_> {
-    /// What may is not tried.
+    /// A plan that may lengthen is not attempted.
     const MAY_LENGTHEN: bool = false;
     type Buffers = ();
 
@@ -48,6 +50,7 @@ impl LongInput for BorrowedInput<'_> {
     fn lengthen(&mut self, _: u64) {}
 }
 
+/// The input of a collective whose memory is granted until it ends.
 #[derive(Debug)]
 pub(in crate::execute::sm) struct OwnedInput {
     pub(in crate::execute::sm) plan: LongPlan,
