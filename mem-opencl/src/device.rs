@@ -229,6 +229,8 @@ impl OpenClDevice {
         let ours = self.buffers().live.get(&region.address()).map(|buffer| buffer.len);
         let len = match ours {
             Some(len) => len,
+            // No byte of it is touched: it need not be anything.
+            None if region.is_empty() => return Ok(()),
             None => foreign::buffer_len(region, &self.context)
                 .map_err(|error| error.on(&self.name, region.len()))?,
         };

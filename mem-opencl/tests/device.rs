@@ -431,6 +431,10 @@ fn handles_that_do_not_belong_together_are_refused_by_name() {
         assert!(error.to_string().contains(want), "{error}");
     }
     assert_eq!(back, [0; 64]);
+    // Of nothing, nothing is asked: such a copy ends when what it comes after has.
+    let nothing = of(std::ptr::null_mut(), 0, 0);
+    // SAFETY: no byte is touched.
+    unsafe { device.copy(nothing, nothing, &[]) }.unwrap().wait().unwrap();
     // A part of a buffer is a buffer; one that is mapped is the program's.
     let part = program::part(mine, 0, 32);
     assert_eq!(down(&device, of(part, 8, 24)), bytes[8..32]);
