@@ -85,6 +85,7 @@ mod primitive {
         static NUMBER: Cell<u64> = Cell::new(0);
     }
 
+    /// The number of the calling thread.
     pub fn this_thread() -> u64 {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         NUMBER.with(|number| {

@@ -57,7 +57,7 @@ impl Shared {
         while mailbox.blocked_by(&self.mailboxes()).is_some() {
             thread::yield_now();
         }
-        self.users[mailbox.rank * DEPTH + place(mailbox.round)].set(());
+        self.users[mailbox.local_rank * DEPTH + place(mailbox.round)].set(());
         mailbox.publish(&self.mailboxes(), 1, &value.to_ne_bytes(), readers);
     }
 
