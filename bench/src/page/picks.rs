@@ -70,7 +70,7 @@ pub(super) const PARTS: &[PageRows] = &[
     },
     PageRows {
         section: "two-gpus",
-        report: "h200x2/guard/p2p.json",
+        report: "h200x2/p2p.json",
         columns: &[PAYLOAD, PROTOCOL, TIME, RATE, REFERENCE],
         picks: &[
             pick("contiguous", "contiguous bytes=268435456", "oneway", LINK),
