@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use gapless::{Datatype, Lock, Primitive, ReduceOp, View, ViewMut, World};
+use gapless::{Datatype, Equivalence, Lock, Place, Primitive, ReduceOp, View, ViewMut, World};
 
 use crate::Anything;
 
@@ -99,7 +99,8 @@ pub(crate) fn measure(world: &World, work: &WindowWork<'_>) -> Result<Vec<f64>, 
                     window.accumulate(view, 1, 0, ReduceOp::Sum)?;
                 }
                 ("fetch", _) => {
-                    black_box(window.fetch_and_op(i64::from(i), 1, 0, ReduceOp::Sum)?);
+                    let number = Place::typed(0, i64::layout(), 1);
+                    black_box(window.fetch_and_op(i64::from(i), 1, number, ReduceOp::Sum)?);
                 }
                 (other, _) => return Err(format!("no such operation: {other}").into()),
             }
