@@ -1,8 +1,8 @@
-//! Handles of a program's own: whether context, device, queue and buffer belong together.
+//! Checks of a program's own handles: whether context, device, queue and buffer belong together.
 //!
-//! OpenCL leaves it to drivers whether a command on objects of different contexts is refused. NVIDIA's refuses it, PoCL
-//! carries it out. So the handles are asked: a queue once, when a device is made with it, and a buffer that was not
-//! allocated here whenever it is used (its number may be another buffer's by then).
+//! Not all drivers refuse a command on objects of different contexts: PoCL carries it out. So the handles are asked: a
+//! queue once, when a device is made with it, and a buffer that was not allocated here whenever it is used. A program may
+//! have released the buffer since, and its number may be that of another one.
 
 use crate::OpenClError;
 use crate::sys::{self, Context, Named, Queue};
