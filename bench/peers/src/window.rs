@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use gapless::{Datatype, Equivalence, Lock, Place, Primitive, ReduceOp, View, ViewMut, World};
+use gapless::{Datatype, Lock, Primitive, ReduceOp, View, ViewMut, World};
 
 use crate::Anything;
 
@@ -56,6 +56,7 @@ pub(crate) fn measure(world: &World, work: &WindowWork<'_>) -> Result<Vec<f64>, 
         None => None,
     };
     let mut window = comm.window_allocate::<f64>(span)?;
+    let mut counter = comm.window_allocate::<i64>(1)?;
     // Written, as in `peers.c`: fresh zeros would all be one page of the system's. At a multiple of 64, as there.
     let numbers = [1.0, 0.0, -1.0].into_iter().cycle();
     let mut room: Vec<f64> = numbers.take(span + 8).collect();
@@ -65,6 +66,7 @@ pub(crate) fn measure(world: &World, work: &WindowWork<'_>) -> Result<Vec<f64>, 
     comm.barrier()?;
     if rank == 0 && !locks {
         window.lock(1, Lock::Shared)?;
+        counter.lock(1, Lock::Shared)?;
     }
     let mut samples = Vec::new();
     let (start, mut round, mut more) = (Instant::now(), 0, [1u8]);
@@ -99,8 +101,9 @@ pub(crate) fn measure(world: &World, work: &WindowWork<'_>) -> Result<Vec<f64>, 
                     window.accumulate(view, 1, 0, ReduceOp::Sum)?;
                 }
                 ("fetch", _) => {
-                    let number = Place::typed(0, i64::layout(), 1);
-                    black_box(window.fetch_and_op(i64::from(i), 1, number, ReduceOp::Sum)?);
+                    black_box(counter.fetch_and_op(i64::from(i), 1, 0, ReduceOp::Sum)?);
+                    counter.flush(1)?;
+                    continue;
                 }
                 (other, _) => return Err(format!("no such operation: {other}").into()),
             }
@@ -117,7 +120,9 @@ pub(crate) fn measure(world: &World, work: &WindowWork<'_>) -> Result<Vec<f64>, 
     }
     if rank == 0 && !locks {
         window.unlock(1)?;
+        counter.unlock(1)?;
     }
+    counter.free()?;
     window.free()?;
     Ok(samples)
 }
