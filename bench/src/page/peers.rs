@@ -23,7 +23,7 @@ pub(super) struct PeerTable {
 
 pub(super) const PARTS: [PeerTable; 2] = [
     PeerTable { section: "host", report: "cpu/peers.json", picks: MESSAGES },
-    PeerTable { section: "windows", report: "cpu/zen3/osc.json", picks: WINDOWS },
+    PeerTable { section: "windows", report: "cpu/osc/windows.json", picks: WINDOWS },
 ];
 
 /// One-sided operations, each with its flush.

@@ -61,6 +61,24 @@ fn long_copies_touch_what_they_are_to() {
 }
 
 #[test]
+fn copies_by_strings_touch_what_they_are_to() {
+    // Spans from 32 KiB on, whole words and others, wherever they lie; both ends at one place in their pages, or not.
+    const ALL: usize = 80_000;
+    let memory = memory(ALL as u64);
+    let given: Vec<u8> = (0..ALL).map(|at| u8::try_from(at * at % 251).unwrap()).collect();
+    for (at, skip, len) in [(5, 0, 40_000), (0, 3, 32_768), (13, 8, 65_536), (29, 29, 70_001)] {
+        memory.store(0, &[0xEE; ALL]).unwrap();
+        let bytes = &given[skip..skip + len];
+        memory.store(at as u64, bytes).unwrap();
+        let mut all = vec![0xDD; ALL + 1];
+        memory.load(0, &mut all[1..]).unwrap();
+        assert!(all[1..][at..at + len] == *bytes, "{at} {skip} {len}");
+        assert!(all[1..][..at].iter().chain(&all[1..][at + len..]).all(|byte| *byte == 0xEE));
+        assert_eq!(all[0], 0xDD);
+    }
+}
+
+#[test]
 fn elements_change_once() {
     let memory = memory(64);
     for (at, width) in [(5, 8), (13, 4), (17, 2), (19, 1)] {
