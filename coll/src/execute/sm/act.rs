@@ -140,8 +140,7 @@ impl PrivateMemory {
         tools: &Tools<'_>,
         work: &mut EngineWork,
     ) -> Result<(), EngineError> {
-        let into =
-            self.region(0, ENTRY_BYTES)?.sub(piece.at, piece.range.end - piece.range.start)?;
+        let into = self.region(0, ENTRY_BYTES)?.sub(piece.at, piece.len())?;
         pack(buffers, piece, into, tools, work)
     }
 
@@ -262,7 +261,7 @@ impl SegmentMemory {
         tools: &Tools<'_>,
         work: &mut EngineWork,
     ) -> Result<(), EngineError> {
-        let into = self.slot(rank, slot)?.sub(piece.at, piece.range.end - piece.range.start)?;
+        let into = self.slot(rank, slot)?.sub(piece.at, piece.len())?;
         pack(buffers, piece, into, tools, work)
     }
 
@@ -315,11 +314,10 @@ impl SegmentMemory {
     pub(super) fn take(
         buffers: &UserBuffers<impl Described>,
         piece: &SlotPiece,
-        source: &Source,
+        Source { region: from }: Source,
         tools: &Tools<'_>,
         work: &mut EngineWork,
     ) -> Result<(), EngineError> {
-        let from = source.region;
         match buffers.piece(piece) {
             Lies::Plain(region) if region == from => Ok(()),
             Lies::Plain(_) if let Some(whole) = buffers.long() => {

@@ -24,7 +24,7 @@ pub(super) struct SmContext<'p> {
 }
 
 impl SmContext<'_> {
-    pub(super) fn rank(&self) -> usize {
+    pub(super) fn local_rank(&self) -> usize {
         self.subgroup.local_rank()
     }
 
@@ -79,17 +79,17 @@ impl SmContext<'_> {
     /// If one of these ranks no longer waits for this rank's reads: the error. What was read of it must not be used.
     /// Such a rank takes this one for lost.
     pub(super) fn excused_by(&self, read: impl Iterator<Item = usize>) -> Option<CollError> {
-        let rank = self.mailbox.was_excused(&self.mailboxes, read)?;
-        Some(CollError::GaveUp { rank: self.subgroup.rank(rank) })
+        let local_rank = self.mailbox.was_excused(&self.mailboxes, read)?;
+        Some(CollError::GaveUp { rank: self.subgroup.rank(local_rank) })
     }
 
     /// Whether this rank can publish an entry in this round; `false`: a reader of an earlier one is behind.
     pub(super) fn has_room(&mut self, pml: &mut Pml) -> bool {
-        while let Some(rank) = self.mailbox.blocked_by(&self.mailboxes) {
-            if self.loss(pml, rank).is_none() {
+        while let Some(local_rank) = self.mailbox.blocked_by(&self.mailboxes) {
+            if self.loss(pml, local_rank).is_none() {
                 return false;
             }
-            self.mailbox.excuse(&self.mailboxes, rank);
+            self.mailbox.excuse(&self.mailboxes, local_rank);
         }
         true
     }
@@ -97,7 +97,7 @@ impl SmContext<'_> {
     /// Wakes ranks that sleep for something of this one's.
     pub(super) fn wake(&mut self, pml: &mut Pml, readers: Readers) {
         let by = (self.subgroup, self.wake_tag);
-        self.mailbox.wake(&self.mailboxes, readers, |rank| act::wake(pml, by, rank));
+        self.mailbox.wake(&self.mailboxes, readers, |it| act::wake(pml, by, it));
     }
 }
 

@@ -58,11 +58,11 @@ impl Explanation {
         match &self.plan {
             Explained::Short(plan) => {
                 let published = plan.rounds.iter().flatten().filter(|it| it.publish.is_some());
-                published.map(|round| entry_bytes(round, self.rank) as u64).sum()
+                published.map(|round| round.entry_bytes(self.rank) as u64).sum()
             }
             Explained::Long(plan) => {
                 let combined = |at| plan.combines(at).map_or(0, |it| it.end - it.start);
-                let filled = |at| fills(plan, at).map(|it| length(&it)).sum::<u64>();
+                let filled = |at| fills(plan, at).map(|it| it.len()).sum::<u64>();
                 (0..plan.fragments).map(|at| filled(at) + combined(at)).sum()
             }
             Explained::Exchange(plan) => plan.receivers().map(|it| plan.out.bytes(it)).sum(),
@@ -76,7 +76,7 @@ impl Explanation {
         match &self.plan {
             Explained::Short(plan) => {
                 let read = |round: &Round| -> u64 {
-                    others(round.sources.clone()).map(|it| part(round, it).len() as u64).sum()
+                    others(round.sources.clone()).map(|it| round.part(it).len() as u64).sum()
                 };
                 plan.rounds.iter().flatten().map(read).sum()
             }
@@ -86,27 +86,13 @@ impl Explanation {
                 let taken = |at| {
                     let pieces = (0..).map_while(move |index| plan.output(at, index));
                     let others = pieces.filter(|(holder, ..)| plan.holder(*holder) != self.rank);
-                    others.map(|(.., piece)| length(&piece)).sum::<u64>()
+                    others.map(|(.., piece)| piece.len()).sum::<u64>()
                 };
                 (0..plan.fragments).map(|at| combined(at) + taken(at)).sum()
             }
             Explained::Exchange(plan) => others(0..self.ranks).map(|it| plan.into.bytes(it)).sum(),
         }
     }
-}
-
-/// Bytes of a rank's entry.
-fn entry_bytes(round: &Round, rank: usize) -> usize {
-    round.entry_bytes(rank)
-}
-
-/// Which bytes of a rank's entry are read.
-fn part(round: &Round, rank: usize) -> Range<usize> {
-    round.part(rank)
-}
-
-fn length(piece: &SlotPiece) -> u64 {
-    piece.range.end - piece.range.start
 }
 
 /// What a rank puts into its slot: what only it reads stays where it is, unless it might be replaced there.
@@ -148,7 +134,7 @@ impl Lines<'_, '_> {
         )?;
         for (number, round) in rounds.iter().enumerate() {
             if let Some((content, readers)) = round.publish {
-                let bytes = entry_bytes(round, of.rank);
+                let bytes = round.entry_bytes(of.rank);
                 let content = match (content, &plan.input) {
                     (Content::Input, Some(span)) if bytes > 0 => format!(" = {}", spanned(span)),
                     (Content::Input, _) => String::new(),
@@ -161,7 +147,7 @@ impl Lines<'_, '_> {
             }
             // What it has itself needs no entry.
             let others = round.sources.clone().filter(|it| *it != of.rank);
-            let parts: Vec<_> = others.map(|it| (it, part(round, it))).collect();
+            let parts: Vec<_> = others.map(|it| (it, round.part(it))).collect();
             let mut rest = &parts[..];
             while let Some((first, bytes)) = rest.first() {
                 let alike = rest.iter().take_while(|(_, other)| other == bytes).count();
@@ -176,7 +162,7 @@ impl Lines<'_, '_> {
             }
             if round.then == Then::Combine
                 && !round.sources.is_empty()
-                && entry_bytes(round, of.rank) > 0
+                && round.entry_bytes(of.rank) > 0
             {
                 let ranks = listed(round.sources.start, round.sources.end - 1, usize::MAX);
                 self.step(format_args!("combine  those of {ranks}, in this order"))?;
@@ -250,7 +236,7 @@ impl Lines<'_, '_> {
         fragment: u64,
     ) -> fmt::Result {
         for piece in fills(plan, fragment) {
-            let bytes = piece.at..piece.at + length(&piece);
+            let bytes = piece.in_slot();
             let whom = told(plan.readers());
             self.step(format_args!("fill     slot[{bytes:?}] = {}  -> {whom}", placed(&piece)))?;
         }
@@ -266,7 +252,7 @@ impl Lines<'_, '_> {
             }
         }
         for (from, _, piece) in (0..).map_while(|index| plan.output(fragment, index)) {
-            let bytes = piece.at..piece.at + length(&piece);
+            let bytes = piece.in_slot();
             if !piece.is_empty() {
                 let (into, holder) = (placed(&piece), plan.holder(from));
                 self.step(format_args!("unpack   {into} = slot[{bytes:?}]  <- {holder}"))?;
@@ -299,7 +285,7 @@ fn spanned(span: &Span) -> String {
 }
 
 fn placed(piece: &SlotPiece) -> String {
-    named(piece.buffer, piece.block, &(piece.start..piece.start + length(piece)))
+    named(piece.buffer, piece.block, &(piece.start..piece.start + piece.len()))
 }
 
 /// As a schedule names it: `recv[3][0..8]`.

@@ -42,9 +42,9 @@ pub(super) struct Header {
 }
 
 /// What a rank's header says.
-pub(super) fn read_header(rank: usize, cx: &SmContext<'_>) -> Header {
+pub(super) fn read_header(local_rank: usize, cx: &SmContext<'_>) -> Header {
     let mut bytes = [0; HEADER_BYTES];
-    cx.mailbox.read(&cx.mailboxes, rank, 0, &mut bytes);
+    cx.mailbox.read(&cx.mailboxes, local_rank, 0, &mut bytes);
     let [kind, first, flags, ..] = bytes;
     let (mut root, mut len, mut digest) = ([0; 4], [0; 8], [0; 8]);
     root.copy_from_slice(&bytes[4..8]);

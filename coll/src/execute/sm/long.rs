@@ -34,7 +34,7 @@ use super::long_plan::{LongPlan, combined_step, done_step, exposed_step};
 use super::read_in_place::{self, Both, Direct};
 use super::short_plan::{LONG, RANKS_MAX};
 use super::slots::{Filled, Slots, among};
-use super::state_machine::{InProgress, LongProgress, Next, SmStage, StateMachine};
+use super::state_machine::{InProgress, LongProgress, Next, SmStage, StateMachine, StepResult};
 use super::{AT_ONCE_MAX, SegmentMemory, SmContext};
 use crate::execute::act::Tools;
 use crate::execute::error::CollError;
@@ -80,30 +80,158 @@ impl<T: LongInput> StateMachine for Long<T> {
         &mut self.progress
     }
 
-    #[inline]
-    fn step(
-        &mut self,
-        stage: SmStage,
-        cx: &mut SmContext<'_>,
-        tools: &mut Tools<'_>,
-    ) -> Result<Next, CollError> {
-        match stage {
-            SmStage::Fresh => Ok(self.begin(cx, tools)),
-            SmStage::Waiting => self.expose(cx, tools),
-            SmStage::Exposing => Ok(Some(self.report_exposed(cx, tools))),
-            SmStage::Gathering => self.gather(cx, tools),
-            SmStage::Combining => Ok(Some(self.report_combined(cx, tools))),
-            SmStage::Collecting => self.collect(cx, tools),
-            _ => Ok(Some(self.next_fragment(cx, tools))),
+    fn begin(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Next {
+        if !cx.has_room(tools.pml) {
+            return None;
         }
+        let input = self.plain.filter(|_| self.plan().exposes());
+        let offered = read_in_place::offer(
+            self.plan(),
+            (input, self.input.buffers().recv),
+            cx,
+            tools.pml.bml_mut(),
+        );
+        (self.flags, self.own) = (offered.flags(), offered.own);
+        Some(SmStage::Waiting)
     }
 
-    fn is_reader(&self, rank: usize) -> bool {
-        !self.own.is_empty() && among(self.plan().readers(), self.ranks).contains(&rank)
+    fn expose(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> StepResult {
+        self.progress.at = 0;
+        self.slice = self.plan().combines(self.progress.fragment);
+        if !self.plan().exposes() && !self.keeps() {
+            let says = self.progress.fragment == 0;
+            return Ok(Some(if says { self.report_exposed(cx, tools) } else { self.next() }));
+        }
+        let fills = self.own.input.is_none();
+        if fills || (self.slice.is_some() && self.own.output.is_none()) {
+            let filled = Filled {
+                readers: self.plan().readers(),
+                round: self.progress.round,
+                until: Moment::new(self.progress.round, done_step(self.progress.fragment)),
+                others_write: self.plan().is_scan(),
+            };
+            if !cx.claim(self.progress.slot(self.progress.first), filled, tools.pml)? {
+                return Ok(None);
+            }
+        }
+        if fills {
+            self.fill(cx, tools);
+        }
+        if self.may_lengthen() {
+            let own = (cx.local_rank(), self.progress.slot(self.progress.first));
+            self.progress.work.started(cx.shared.say_slept(own, self.progress.slept));
+        }
+        let is_filled = self.progress.work.is_done();
+        Ok(Some(if is_filled { self.report_exposed(cx, tools) } else { SmStage::Exposing }))
     }
 
-    fn met(&self, rank: usize) -> Option<bool> {
-        self.has_met(rank).then(|| self.direct(rank).is_some())
+    fn report_exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+        if self.progress.publish_first() {
+            self.progress.report(cx, tools, exposed_step(self.progress.fragment));
+        } else {
+            let header = header(self.plan(), cx.local_rank(), self.progress.first, self.flags);
+            cx.mailbox.publish(&cx.mailboxes, LONG, &header, Readers::All);
+            cx.wake(tools.pml, Readers::All);
+        }
+        self.next()
+    }
+
+    /// Waits for all slots, and starts to combine this rank's slice.
+    fn gather(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> StepResult {
+        let ranks = self.ranks;
+        if self.progress.at == 0 && self.progress.fragment == 0 {
+            // Fetches all entries at once; each is looked at below.
+            let _ = cx.mailbox.all_there(&cx.mailboxes, 0..ranks);
+        }
+        while self.progress.at < ranks {
+            let local_rank = self.progress.turn(cx);
+            if !self.wait(local_rank, exposed_step(self.progress.fragment), cx, tools)? {
+                self.prefetch();
+                return Ok(None);
+            }
+            self.progress.at += 1;
+        }
+        if let Some(slice) = self.slice.clone() {
+            let combined = self.combine(slice, cx, tools);
+            self.progress.work.started(combined);
+        }
+        if !self.progress.work.is_done() {
+            return Ok(Some(SmStage::Combining));
+        }
+        self.check_reads(cx)?;
+        Ok(Some(self.report_combined(cx, tools)))
+    }
+
+    fn report_combined(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+        self.progress.report(cx, tools, combined_step(self.progress.fragment));
+        SmStage::Collecting
+    }
+
+    fn collect(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> StepResult {
+        let mut read_at_once = 0;
+        while let Some((local_rank, step, piece)) =
+            self.plan().output(self.progress.fragment, self.progress.at)
+        {
+            let is_input = step == exposed_step(self.progress.fragment);
+            let was_read =
+                self.progress.fragment > 0 && is_input && self.is_at_hand(local_rank, cx);
+            if piece.is_empty() || was_read || self.is_in_place(local_rank, is_input, cx) {
+                self.progress.at += 1;
+                continue;
+            }
+            if read_at_once > AT_ONCE_MAX {
+                return Ok(None);
+            }
+            if !self.wait(local_rank, step, cx, tools)? {
+                self.prefetch();
+                return Ok(None);
+            }
+            if is_input && self.is_at_hand(local_rank, cx) {
+                let Some(read) = self.read_all(local_rank, piece, cx, tools)? else {
+                    return Ok(None);
+                };
+                read_at_once += read;
+                self.progress.at += 1;
+                continue;
+            }
+            let bytes = piece.in_slot();
+            let source = match is_input {
+                true => self.contributed(local_rank, bytes, cx),
+                false => self.result_source(self.plan().holder(local_rank), bytes, cx),
+            };
+            self.progress.take(self.input.buffers(), &piece, source, tools);
+            self.progress.at += 1;
+        }
+        if !self.progress.work.is_done() {
+            return Ok(Some(SmStage::Unpacking));
+        }
+        self.check_reads(cx)?;
+        Ok(Some(self.next_fragment(cx, tools)))
+    }
+
+    fn next_fragment(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
+        self.lengthen(cx);
+        self.progress.fragment += 1;
+        if self.progress.fragment < self.plan().fragments && !self.is_over_early(cx) {
+            if !self.plan().exposes() {
+                // Whoever does says so with the next fragment.
+                self.progress.report(cx, tools, done_step(self.progress.fragment - 1));
+            }
+            return SmStage::Waiting;
+        }
+        self.progress.end(cx, tools);
+        if self.plan().together() && self.met_count + 1 == self.ranks {
+            cx.mailbox.all_began(self.progress.round);
+        }
+        if self.own.is_empty() { SmStage::Over } else { SmStage::AwaitingReaders }
+    }
+
+    fn is_reader(&self, local_rank: usize) -> bool {
+        !self.own.is_empty() && among(self.plan().readers(), self.ranks).contains(&local_rank)
+    }
+
+    fn met(&self, local_rank: usize) -> Option<bool> {
+        self.has_met(local_rank).then(|| self.direct(local_rank).is_some())
     }
 
     fn imports(&self, _: usize) -> bool {
@@ -113,11 +241,11 @@ impl<T: LongInput> StateMachine for Long<T> {
     fn source(&self, cx: &SmContext<'_>) -> Option<(usize, u32)> {
         let LongProgress { fragment, at, .. } = self.progress;
         if self.progress.is_gathering() {
-            let ranks = self.ranks;
-            return (at < ranks).then(|| ((cx.rank() + 1 + at) % ranks, exposed_step(fragment)));
+            let next = (self.progress.turn(cx), exposed_step(fragment));
+            return (at < self.ranks).then_some(next);
         }
-        let (rank, step, _) = self.plan().output(fragment, at)?;
-        Some((rank, step))
+        let (local_rank, step, _) = self.plan().output(fragment, at)?;
+        Some((local_rank, step))
     }
 }
 
@@ -226,8 +354,8 @@ impl<T: LongInput> Long<T> {
     }
 
     /// What another lets this rank read where it lies.
-    fn direct(&self, rank: usize) -> Option<&Direct> {
-        self.theirs.get(rank)?.as_ref()
+    fn direct(&self, local_rank: usize) -> Option<&Direct> {
+        self.theirs.get(local_rank)?.as_ref()
     }
 
     fn plan(&self) -> &LongPlan {
@@ -239,69 +367,10 @@ impl<T: LongInput> Long<T> {
         self.progress.doom(error);
     }
 
-    /// Finds out which of this rank's buffers others read where they lie.
-    fn begin(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Next {
-        if !cx.has_room(tools.pml) {
-            return None;
-        }
-        let input = self.plain.filter(|_| self.plan().exposes());
-        let offered = read_in_place::offer(
-            self.plan(),
-            (input, self.input.buffers().recv),
-            cx,
-            tools.pml.bml_mut(),
-        );
-        (self.flags, self.own) = (offered.flags(), offered.own);
-        Some(SmStage::Waiting)
-    }
-
-    /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
-    fn report_exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
-        if self.progress.publish_first() {
-            self.progress.report(cx, tools, exposed_step(self.progress.fragment));
-        } else {
-            let header = header(self.plan(), cx.rank(), self.progress.first, self.flags);
-            cx.mailbox.publish(&cx.mailboxes, LONG, &header, Readers::All);
-            cx.wake(tools.pml, Readers::All);
-        }
-        self.next()
-    }
-
     /// What comes once this fragment's bytes are there.
     fn next(&self) -> SmStage {
         let gathers = self.slice.is_some() || self.plan().is_scan();
         if gathers { SmStage::Gathering } else { SmStage::Collecting }
-    }
-
-    /// Fills the slot, once it is free, if it is needed.
-    fn expose(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
-        self.progress.at = 0;
-        self.slice = self.plan().combines(self.progress.fragment);
-        if !self.plan().exposes() && !self.keeps() {
-            let says = self.progress.fragment == 0;
-            return Ok(Some(if says { self.report_exposed(cx, tools) } else { self.next() }));
-        }
-        let fills = self.own.input.is_none();
-        if fills || (self.slice.is_some() && self.own.output.is_none()) {
-            let filled = Filled {
-                readers: self.plan().readers(),
-                round: self.progress.round,
-                until: Moment::new(self.progress.round, done_step(self.progress.fragment)),
-                others_write: self.plan().is_scan(),
-            };
-            if !cx.claim(self.progress.slot(self.progress.first), filled, tools.pml)? {
-                return Ok(None);
-            }
-        }
-        if fills {
-            self.fill(cx, tools);
-        }
-        if self.may_lengthen() {
-            let own = (cx.rank(), self.progress.slot(self.progress.first));
-            self.progress.work.started(cx.shared.say_slept(own, self.progress.slept));
-        }
-        let is_filled = self.progress.work.is_done();
-        Ok(Some(if is_filled { self.report_exposed(cx, tools) } else { SmStage::Exposing }))
     }
 
     /// Whether this rank combines in its slot what it alone needs: buffers that are not plain memory.
@@ -312,44 +381,12 @@ impl<T: LongInput> Long<T> {
 
     /// Starts to fill this rank's slot.
     fn fill(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) {
-        let own = (cx.rank(), self.progress.slot(self.progress.first));
+        let own = (cx.local_rank(), self.progress.slot(self.progress.first));
         for piece in self.input.plan().input(self.progress.fragment, self.plain.is_none()) {
             let work = &mut self.progress.work;
             let packed = cx.shared.fill(self.input.buffers(), &piece, own, tools, work);
             work.started(packed);
         }
-    }
-
-    /// Waits for all slots, and starts to combine this rank's slice.
-    fn gather(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
-        let ranks = self.ranks;
-        if self.progress.at == 0 && self.progress.fragment == 0 {
-            // Fetches all entries at once; each is looked at below.
-            let _ = cx.mailbox.all_there(&cx.mailboxes, 0..ranks);
-        }
-        while self.progress.at < ranks {
-            let rank = (cx.rank() + 1 + self.progress.at) % ranks;
-            if !self.wait(rank, exposed_step(self.progress.fragment), cx, tools)? {
-                self.prefetch();
-                return Ok(None);
-            }
-            self.progress.at += 1;
-        }
-        if let Some(slice) = self.slice.clone() {
-            let combined = self.combine(slice, cx, tools);
-            self.progress.work.started(combined);
-        }
-        if !self.progress.work.is_done() {
-            return Ok(Some(SmStage::Combining));
-        }
-        self.check_reads(cx)?;
-        Ok(Some(self.report_combined(cx, tools)))
-    }
-
-    /// Tells the others that this rank's slice is combined.
-    fn report_combined(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
-        self.progress.report(cx, tools, combined_step(self.progress.fragment));
-        SmStage::Collecting
     }
 
     /// While it waits: has the cache fetch where this rank will write.
@@ -381,16 +418,16 @@ impl<T: LongInput> Long<T> {
     ) -> Result<(), EngineError> {
         let Some(combine) = self.input.combine() else { return Ok(()) };
         if self.plan().is_scan() {
-            for rank in 1..self.ranks {
-                let before = self.in_slot(rank - 1, slice.clone(), cx)?;
-                let own = self.in_slot(rank, slice.clone(), cx)?;
+            for local_rank in 1..self.ranks {
+                let before = self.in_slot(local_rank - 1, slice.clone(), cx)?;
+                let own = self.in_slot(local_rank, slice.clone(), cx)?;
                 let (sources, work) = ([before, own], &mut self.progress.work);
                 SegmentMemory::reduce(combine, &sources, own.region(), tools, work)?;
             }
             return Ok(());
         }
-        let into = self.result_source(cx.rank(), slice.clone(), cx)?.region();
-        let sources = (0..self.ranks).map(|rank| self.contributed(rank, slice.clone(), cx));
+        let into = self.result_source(cx.local_rank(), slice.clone(), cx)?.region();
+        let sources = (0..self.ranks).map(|it| self.contributed(it, slice.clone(), cx));
         if SegmentMemory::fold(combine, sources.clone(), into) {
             return Ok(());
         }
@@ -398,126 +435,69 @@ impl<T: LongInput> Long<T> {
         SegmentMemory::reduce(combine, &sources, into, tools, &mut self.progress.work)
     }
 
-    fn has_met(&self, rank: usize) -> bool {
-        self.met[rank / 64] >> (rank % 64) & 1 == 1
+    fn has_met(&self, local_rank: usize) -> bool {
+        self.met[local_rank / 64] >> (local_rank % 64) & 1 == 1
     }
 
     /// The first slot of a rank that was met, or of this one.
-    fn first(&self, rank: usize) -> usize {
-        let is_second = self.second[rank / 64] >> (rank % 64) & 1 == 1;
-        if self.has_met(rank) { usize::from(is_second) } else { self.progress.first }
+    fn first(&self, local_rank: usize) -> usize {
+        let is_second = self.second[local_rank / 64] >> (local_rank % 64) & 1 == 1;
+        if self.has_met(local_rank) { usize::from(is_second) } else { self.progress.first }
     }
 
     /// A rank's slot.
     fn in_slot(
         &self,
-        rank: usize,
+        local_rank: usize,
         range: Range<u64>,
         cx: &SmContext<'_>,
     ) -> Result<Source, EngineError> {
-        Source::slot(cx.shared, (rank, self.progress.slot(self.first(rank))), range)
+        Source::slot(cx.shared, (local_rank, self.progress.slot(self.first(local_rank))), range)
     }
 
     /// What a rank contributes, as it lies in its slot or would lie there.
     fn contributed(
         &self,
-        rank: usize,
+        local_rank: usize,
         range: Range<u64>,
         cx: &SmContext<'_>,
     ) -> Result<Source, EngineError> {
         let start = self.plan().position(self.progress.fragment, range.start);
         let direct = start..start + (range.end - range.start);
-        let mapped = self.direct(rank).and_then(|it| it.mapped.input.as_ref());
+        let mapped = self.direct(local_rank).and_then(|it| it.mapped.input.as_ref());
         match (mapped, self.plain) {
             (Some(mapping), _) => Source::mapped(mapping, direct),
-            (None, Some(own)) if rank == cx.rank() => Source::own(own, direct),
-            _ => self.in_slot(rank, range, cx),
+            (None, Some(own)) if local_rank == cx.local_rank() => Source::own(own, direct),
+            _ => self.in_slot(local_rank, range, cx),
         }
     }
 
     /// A rank's slice of the result.
     fn result_source(
         &self,
-        rank: usize,
+        local_rank: usize,
         slice: Range<u64>,
         cx: &SmContext<'_>,
     ) -> Result<Source, EngineError> {
-        if rank == cx.rank()
+        if local_rank == cx.local_rank()
             && let Some((target, own)) =
                 self.input.buffers().recv.zip(self.plan().own_result(self.progress.fragment))
         {
             return Source::own(target, own);
         }
         let direct = self.plan().result(self.progress.fragment, &slice);
-        let mapped = self.direct(rank).and_then(|it| it.mapped.output.as_ref());
+        let mapped = self.direct(local_rank).and_then(|it| it.mapped.output.as_ref());
         match (mapped, self.own.output) {
             (Some(mapping), _) => Source::mapped(mapping, direct),
-            (None, Some(own)) if rank == cx.rank() => Source::own(own, direct),
-            _ => self.in_slot(rank, self.plan().in_slot(&slice), cx),
+            (None, Some(own)) if local_rank == cx.local_rank() => Source::own(own, direct),
+            _ => self.in_slot(local_rank, self.plan().in_slot(&slice), cx),
         }
     }
 
     /// Whether what is read is what this rank has combined where it goes.
-    fn is_in_place(&self, rank: usize, is_input: bool, cx: &SmContext<'_>) -> bool {
-        let has_combined = !is_input && rank == cx.rank();
+    fn is_in_place(&self, local_rank: usize, is_input: bool, cx: &SmContext<'_>) -> bool {
+        let has_combined = !is_input && local_rank == cx.local_rank();
         has_combined && self.input.buffers().recv.is_some() && self.plan().has_own_result()
-    }
-
-    /// Reads what this rank gets.
-    fn collect(
-        &mut self,
-        cx: &mut SmContext<'_>,
-        tools: &mut Tools<'_>,
-    ) -> Result<Next, CollError> {
-        let mut read_at_once = 0;
-        while let Some((rank, step, piece)) =
-            self.plan().output(self.progress.fragment, self.progress.at)
-        {
-            let is_input = step == exposed_step(self.progress.fragment);
-            let was_read = self.progress.fragment > 0 && is_input && self.is_at_hand(rank, cx);
-            if piece.is_empty() || was_read || self.is_in_place(rank, is_input, cx) {
-                self.progress.at += 1;
-                continue;
-            }
-            if read_at_once > AT_ONCE_MAX {
-                return Ok(None);
-            }
-            if !self.wait(rank, step, cx, tools)? {
-                self.prefetch();
-                return Ok(None);
-            }
-            if is_input && self.is_at_hand(rank, cx) {
-                let Some(read) = self.read_all(rank, piece, cx, tools)? else {
-                    return Ok(None);
-                };
-                read_at_once += read;
-                self.progress.at += 1;
-                continue;
-            }
-            let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
-            let source = match is_input {
-                true => self.contributed(rank, bytes, cx),
-                false => self.result_source(self.plan().holder(rank), bytes, cx),
-            };
-            let read = source.and_then(|source| {
-                SegmentMemory::take(
-                    self.input.buffers(),
-                    &piece,
-                    &source,
-                    tools,
-                    &mut self.progress.work,
-                )
-            });
-            if let Err(error) = read {
-                self.progress.work.fail(error);
-            }
-            self.progress.at += 1;
-        }
-        if !self.progress.work.is_done() {
-            return Ok(Some(SmStage::Unpacking));
-        }
-        self.check_reads(cx)?;
-        Ok(Some(self.next_fragment(cx, tools)))
     }
 
     /// Whether fragments may get longer. All ranks agree once they have met: it depends on what all know by then.
@@ -533,66 +513,47 @@ impl<T: LongInput> Long<T> {
         if !self.may_lengthen() {
             return;
         }
-        let says =
-            |rank: usize| cx.shared.has_slept((rank, self.progress.slot(self.first(rank)))).ok();
-        if (0..self.ranks).any(|rank| says(rank) == Some(true)) {
+        let says = |it: usize| cx.shared.has_slept((it, self.progress.slot(self.first(it)))).ok();
+        if (0..self.ranks).any(|it| says(it) == Some(true)) {
             self.input.lengthen(self.progress.fragment + 1);
         }
-    }
-
-    /// A fragment is over.
-    fn next_fragment(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage {
-        self.lengthen(cx);
-        self.progress.fragment += 1;
-        if self.progress.fragment < self.plan().fragments && !self.is_over_early(cx) {
-            if !self.plan().exposes() {
-                // Whoever does says so with the next fragment.
-                self.progress.report(cx, tools, done_step(self.progress.fragment - 1));
-            }
-            return SmStage::Waiting;
-        }
-        self.progress.end(cx, tools);
-        if self.plan().together() && self.met_count + 1 == self.ranks {
-            cx.mailbox.all_began(self.progress.round);
-        }
-        if self.own.is_empty() { SmStage::Over } else { SmStage::AwaitingReaders }
     }
 
     /// Whether a rank has come so far.
     fn wait(
         &mut self,
-        rank: usize,
+        local_rank: usize,
         step: u32,
         cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        if rank == cx.rank() {
+        if local_rank == cx.local_rank() {
             return Ok(true);
         }
-        if !self.has_met(rank) && !self.meet(rank, cx, tools)? {
+        if !self.has_met(local_rank) && !self.meet(local_rank, cx, tools)? {
             return Ok(false);
         }
-        self.progress.wait((rank, step), cx, tools)
+        self.progress.wait((local_rank, step), cx, tools)
     }
 
     /// Reads a rank's first entry, if it is there.
     fn meet(
         &mut self,
-        rank: usize,
+        local_rank: usize,
         cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        let Some(flag) = cx.entry(tools.pml, rank)? else { return Ok(false) };
-        let header = agree(self.plan(), rank, flag, cx)?;
+        let Some(flag) = cx.entry(tools.pml, local_rank)? else { return Ok(false) };
+        let header = agree(self.plan(), local_rank, flag, cx)?;
         if header.flags != 0 {
-            let named = (rank, header.flags);
+            let named = (local_rank, header.flags);
             let direct = read_in_place::accept(self.plan(), named, cx, tools.pml.bml_mut())?;
             self.theirs.resize_with(self.ranks, || None);
-            self.theirs[rank] = Some(direct);
+            self.theirs[local_rank] = Some(direct);
         }
-        self.met[rank / 64] |= 1 << (rank % 64);
+        self.met[local_rank / 64] |= 1 << (local_rank % 64);
         self.met_count += 1;
-        self.second[rank / 64] |= (header.first as u64 & 1) << (rank % 64);
+        self.second[local_rank / 64] |= (header.first as u64 & 1) << (local_rank % 64);
         Ok(true)
     }
 }

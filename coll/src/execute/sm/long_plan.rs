@@ -84,6 +84,16 @@ impl SlotPiece {
     pub(super) fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Where they lie in the slot.
+    pub(super) fn in_slot(&self) -> Range<u64> {
+        self.at..self.at + self.len()
+    }
 }
 
 /// How the bytes of a rank's slot belong to ranks.

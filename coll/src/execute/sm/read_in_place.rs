@@ -68,11 +68,11 @@ impl SegmentMemory {
     /// The record with the key with which `reader` reads a buffer of `rank`'s.
     pub(super) fn key_record(
         &self,
-        rank: usize,
+        local_rank: usize,
         buffer: DirectBuffer,
         reader: usize,
     ) -> Option<Region> {
-        let index = 2 * rank + usize::from(buffer == DirectBuffer::Output);
+        let index = 2 * local_rank + usize::from(buffer == DirectBuffer::Output);
         let at = (index * self.ranks + reader) * KEY_RECORD_BYTES;
         let behind = self.slots.region();
         let first = self.slot_bytes.checked_mul((self.ranks * super::long_plan::SLOTS) as u64)?;
@@ -117,10 +117,10 @@ pub(super) fn offer(
     if may_single_copy {
         single_copy::announce_reads(cx, bml);
     }
-    if plan.input_bytes(cx.rank()) < BYTES_MIN.saturating_mul(ranks as u64) {
+    if plan.input_bytes(cx.local_rank()) < BYTES_MIN.saturating_mul(ranks as u64) {
         return Offered::default();
     }
-    let (me, cx) = (cx.rank(), &*cx);
+    let (me, cx) = (cx.local_rank(), &*cx);
     let readers = || among(plan.readers(), ranks).filter(|reader| *reader != me);
     let mut shared = |region: Option<Region>, buffer: DirectBuffer| {
         let region = region?;
@@ -167,7 +167,7 @@ pub(super) fn store_key(
     (buffer, reader): (DirectBuffer, usize),
     cx: &SmContext<'_>,
 ) -> Option<()> {
-    let record = cx.shared.key_record(cx.rank(), buffer, reader)?;
+    let record = cx.shared.key_record(cx.local_rank(), buffer, reader)?;
     let bytes = key.as_bytes();
     let mut written = [0; KEY_BYTES];
     written[0] = u8::try_from(bytes.len()).ok()?;
@@ -189,38 +189,41 @@ pub(super) struct Direct {
 /// Finds the buffers of a rank that its flags name.
 pub(super) fn accept(
     plan: &LongPlan,
-    (rank, flags): (usize, u8),
+    (local_rank, flags): (usize, u8),
     cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Result<Direct, CollError> {
-    let mut map = |buffer, expected| map(rank, buffer, expected, cx, bml);
-    let expected = plan.input_bytes(rank);
+    let mut map = |buffer, expected| map(local_rank, buffer, expected, cx, bml);
+    let expected = plan.input_bytes(local_rank);
     let input = (flags & INPUT != 0).then(|| map(DirectBuffer::Input, expected)).transpose()?;
     // No other operation's results are shared, whatever a rank says.
     let output = (flags & OUTPUT != 0 && plan.shares_results())
         .then(|| map(DirectBuffer::Output, plan.len()))
         .transpose()?;
     let by_single_copy = flags & SINGLE_COPY != 0 && plan.has_own_readers();
-    let single_copy_key = by_single_copy.then(|| single_copy_key_of(rank, cx));
+    let single_copy_key = by_single_copy.then(|| single_copy_key_of(local_rank, cx));
     Ok(Direct { mapped: Both { input, output }, single_copy_key: single_copy_key.transpose()? })
 }
 
 /// The key by which what a rank contributes is read by the kernel.
-pub(super) fn single_copy_key_of(rank: usize, cx: &SmContext<'_>) -> Result<RemoteKey, CollError> {
-    let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(rank), reason };
-    load_key(rank, DirectBuffer::Input, cx).map_err(refused)
+pub(super) fn single_copy_key_of(
+    local_rank: usize,
+    cx: &SmContext<'_>,
+) -> Result<RemoteKey, CollError> {
+    let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(local_rank), reason };
+    load_key(local_rank, DirectBuffer::Input, cx).map_err(refused)
 }
 
 /// Maps a buffer of a rank, which has `expected` bytes at least.
 pub(super) fn map(
-    rank: usize,
+    local_rank: usize,
     buffer: DirectBuffer,
     expected: u64,
     cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Result<Mapping, CollError> {
-    let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(rank), reason };
-    let mapping = read_key(rank, buffer, cx, bml).map_err(refused)?;
+    let refused = |reason| CollError::NotMapped { rank: cx.subgroup.rank(local_rank), reason };
+    let mapping = read_key(local_rank, buffer, cx, bml).map_err(refused)?;
     let region = mapping.region();
     match region.len() {
         len if len < expected => Err(refused(format!("{len} bytes instead of {expected}"))),
@@ -230,13 +233,13 @@ pub(super) fn map(
 }
 
 fn read_key(
-    rank: usize,
+    local_rank: usize,
     buffer: DirectBuffer,
     cx: &SmContext<'_>,
     bml: &mut Bml,
 ) -> Result<Mapping, String> {
-    let key = load_key(rank, buffer, cx)?;
-    let process = cx.subgroup.process(rank);
+    let key = load_key(local_rank, buffer, cx)?;
+    let process = cx.subgroup.process(local_rank);
     let (peer, mapped) =
         process.and_then(|process| bml.mapped(Rank(process))).ok_or_else(no_key)?;
     mapped.map(peer, &key).map_err(|error| error.to_string())
@@ -246,8 +249,12 @@ fn no_key() -> String {
     "there is no key".to_owned()
 }
 
-fn load_key(rank: usize, buffer: DirectBuffer, cx: &SmContext<'_>) -> Result<RemoteKey, String> {
-    let record = cx.shared.key_record(rank, buffer, cx.rank()).ok_or_else(no_key)?;
+fn load_key(
+    local_rank: usize,
+    buffer: DirectBuffer,
+    cx: &SmContext<'_>,
+) -> Result<RemoteKey, String> {
+    let record = cx.shared.key_record(local_rank, buffer, cx.local_rank()).ok_or_else(no_key)?;
     let mut written = [0; KEY_BYTES];
     // SAFETY: as in `store_key`; the rank wrote its key before its entry, and if it writes meanwhile, the bytes are
     // arbitrary.

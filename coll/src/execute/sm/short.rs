@@ -229,7 +229,7 @@ impl Short {
     fn publish(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
         let Some(round) = self.round() else { return true };
         let Some((content, readers)) = round.publish else { return true };
-        let entry = round.entry_bytes(cx.rank());
+        let entry = round.entry_bytes(cx.local_rank());
         if !cx.has_room(tools.pml) {
             return false;
         }
@@ -254,7 +254,7 @@ impl Short {
         }
         let Some(source) = self.source() else { return Some(false) };
         let Some(round) = self.round() else { return Some(false) };
-        if source == cx.rank() {
+        if source == cx.local_rank() {
             cx.private.take_own(source, round);
             self.read += 1;
             return Some(true);

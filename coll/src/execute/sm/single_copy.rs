@@ -31,20 +31,20 @@ pub(super) fn least(sources: usize) -> u64 {
 
 /// Tells others that this rank can read their memory by the kernel, as far as it has not told them.
 pub(super) fn announce_reads(cx: &mut SmContext<'_>, bml: &mut Bml) {
-    let (me, ranks) = (cx.rank(), cx.shared.ranks);
+    let (me, ranks) = (cx.local_rank(), cx.shared.ranks);
     if ranks > read_in_place::RANKS_MAX {
         return;
     }
-    for rank in (0..ranks).filter(|rank| *rank != me) {
-        let bit = 1u64 << rank;
+    for local_rank in (0..ranks).filter(|local_rank| *local_rank != me) {
+        let bit = 1u64 << local_rank;
         if *cx.announced_reads & bit != 0 {
             continue;
         }
-        let process = cx.subgroup.process(rank);
+        let process = cx.subgroup.process(local_rank);
         let sees = process
             .and_then(|process| bml.rdma(Rank(process)))
             .is_some_and(|(peer, rdma)| rdma.has_single_copy_reads(peer));
-        if sees && let Some(record) = cx.shared.key_record(me, DirectBuffer::Input, rank) {
+        if sees && let Some(record) = cx.shared.key_record(me, DirectBuffer::Input, local_rank) {
             // SAFETY: as in `read_in_place::store_key`; it is never anything else afterwards.
             let written =
                 unsafe { gapless_mem::write(&record, read_in_place::KEY_BYTES as u64, &[1]) };
@@ -58,7 +58,7 @@ pub(super) fn announce_reads(cx: &mut SmContext<'_>, bml: &mut Bml) {
 /// Whether a rank has told this one that it can read its memory by the kernel.
 pub(super) fn can_read_us(reader: usize, cx: &SmContext<'_>) -> bool {
     let mut told = [0];
-    let record = cx.shared.key_record(reader, DirectBuffer::Input, cx.rank());
+    let record = cx.shared.key_record(reader, DirectBuffer::Input, cx.local_rank());
     // SAFETY: as in `read_in_place::load_key`; the byte is 0 until the rank has told.
     let read = record.map(|record| unsafe {
         gapless_mem::read(&record, read_in_place::KEY_BYTES as u64, &mut told)
@@ -148,7 +148,7 @@ impl LongProgress {
     ) -> Result<bool, Unread> {
         let (mut start, mut left) = (0, AT_ONCE_MAX);
         for piece in pieces {
-            let end = start + (piece.range.end - piece.range.start);
+            let end = start + piece.len();
             while self.read < end {
                 if left == 0 {
                     return Ok(false);

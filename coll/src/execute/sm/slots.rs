@@ -38,7 +38,7 @@ pub(super) fn slot(first: usize, fragment: u64) -> usize {
 pub(super) fn among(readers: Readers, ranks: usize) -> std::ops::Range<usize> {
     match readers {
         Readers::All => 0..ranks,
-        Readers::One(rank) => rank..rank + 1,
+        Readers::One(local_rank) => local_rank..local_rank + 1,
     }
 }
 
@@ -46,14 +46,14 @@ impl SmContext<'_> {
     /// The rank that still reads what is in a slot of this rank's.
     pub(super) fn slot_reader(&mut self, slot: usize) -> Option<usize> {
         let Filled { readers, round, until, .. } = self.slots.filled[slot]?;
-        let (me, ranks) = (self.rank(), self.subgroup.size());
+        let (me, ranks) = (self.local_rank(), self.subgroup.size());
         let (mailbox, mailboxes) = (&mut *self.mailbox, &self.mailboxes);
-        let over = |rank: usize, mailbox: &mut Mailbox| {
-            mailbox.has_passed(rank, round)
-                || mailbox.reached(mailboxes, rank, until)
-                || !mailbox.is_behind(mailboxes, rank, round)
+        let over = |local_rank: usize, mailbox: &mut Mailbox| {
+            mailbox.has_passed(local_rank, round)
+                || mailbox.reached(mailboxes, local_rank, until)
+                || !mailbox.is_behind(mailboxes, local_rank, round)
         };
-        among(readers, ranks).find(|rank| *rank != me && !over(*rank, mailbox))
+        among(readers, ranks).find(|local_rank| *local_rank != me && !over(*local_rank, mailbox))
     }
 
     /// Takes a slot of this rank's to fill it; `false`: somebody still reads it.
@@ -66,13 +66,13 @@ impl SmContext<'_> {
         filled: Filled,
         pml: &mut Pml,
     ) -> Result<bool, CollError> {
-        while let Some(rank) = self.slot_reader(slot) {
-            let Some(loss) = self.loss(pml, rank) else { return Ok(false) };
+        while let Some(local_rank) = self.slot_reader(slot) {
+            let Some(loss) = self.loss(pml, local_rank) else { return Ok(false) };
             // It is lost to this rank, and may still live: what it writes must not meet later bytes.
             if self.slots.filled[slot].is_some_and(|it| it.others_write) {
                 return Err(loss);
             }
-            self.mailbox.excuse(&self.mailboxes, rank);
+            self.mailbox.excuse(&self.mailboxes, local_rank);
         }
         self.slots.filled[slot] = Some(filled);
         self.slots.next = (slot + 1) % SLOTS;

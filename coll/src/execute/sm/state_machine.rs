@@ -6,13 +6,16 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use gapless_engine::EngineError;
 use gapless_sync::mailboxes::{Awaited, Moment, Readers};
 
+use super::act::Source;
+use super::buffers::{Described, UserBuffers};
 use super::header::notice;
-use super::long_plan::exposed_step;
+use super::long_plan::{SlotPiece, exposed_step};
 use super::short_plan::FAILED;
 use super::slots::slot;
-use super::{Memory, SmContext};
+use super::{Memory, SegmentMemory, SmContext};
 use crate::execute::act::{EngineWork, Tools};
 use crate::execute::error::CollError;
 
@@ -50,6 +53,9 @@ impl SmStage {
 /// What comes of a step: another one, or nothing yet.
 pub(super) type Next = Option<SmStage>;
 
+/// The same, or why the collective fails.
+pub(super) type StepResult = Result<Next, CollError>;
+
 /// What is under way on a segment.
 pub(super) trait InProgress {
     /// Whether a call has unwound in it.
@@ -83,24 +89,38 @@ pub(super) trait StateMachine {
 
     fn progress_mut(&mut self) -> &mut LongProgress;
 
-    /// Carries out one of the collective's own stages: no stage of a failure, and none behind one. The stages of work
-    /// begin when that work is over.
-    fn step(
-        &mut self,
-        stage: SmStage,
-        cx: &mut SmContext<'_>,
-        tools: &mut Tools<'_>,
-    ) -> Result<Next, CollError>;
+    /// Finds out which of this rank's buffers others read where they lie; `None`: a reader of an earlier entry is behind.
+    fn begin(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Next;
+
+    /// Fills the own slot, once it is free, if it is needed.
+    fn expose(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> StepResult;
+
+    /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
+    fn report_exposed(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage;
+
+    /// Waits until others have filled their slots, or said where their bytes lie.
+    fn gather(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> StepResult;
+
+    /// Tells the others that this rank's slice is combined. An exchange combines nothing.
+    fn report_combined(&mut self, _: &mut SmContext<'_>, _: &mut Tools<'_>) -> SmStage {
+        SmStage::Collecting
+    }
+
+    /// Reads what this rank gets.
+    fn collect(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> StepResult;
+
+    /// A fragment is over.
+    fn next_fragment(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> SmStage;
 
     /// Whether a rank may read this one's buffers where they lie.
-    fn is_reader(&self, rank: usize) -> bool;
+    fn is_reader(&self, local_rank: usize) -> bool;
 
     /// Whether a rank's first entry was read, and then whether it lets others read its buffers where they lie.
-    fn met(&self, rank: usize) -> Option<bool>;
+    fn met(&self, local_rank: usize) -> Option<bool>;
 
     /// Whether any of the ranks lets this one read its buffers in place.
     fn imports(&self, ranks: usize) -> bool {
-        (0..ranks).any(|rank| self.met(rank) == Some(true))
+        (0..ranks).any(|it| self.met(it) == Some(true))
     }
 
     /// Which rank is waited for while slots are gathered or collected, and for which step of it.
@@ -108,7 +128,7 @@ pub(super) trait StateMachine {
 
     /// Whether others may read this rank's buffers where they lie.
     fn exports(&self, ranks: usize) -> bool {
-        (0..ranks).any(|rank| self.is_reader(rank))
+        (0..ranks).any(|it| self.is_reader(it))
     }
 
     /// Why what was read of other ranks is not to be used, if it is not: one of them has given up while this one read
@@ -117,12 +137,12 @@ pub(super) trait StateMachine {
         let ranks = || 0..cx.shared.ranks;
         let gave_up = match self.imports(cx.shared.ranks) {
             true => {
-                let read = ranks().filter(|rank| self.met(*rank) == Some(true));
+                let read = ranks().filter(|it| self.met(*it) == Some(true));
                 self.progress().invalid_reads(read, cx)
             }
             false => None,
         };
-        gave_up.or_else(|| cx.excused_by(ranks().filter(|rank| self.met(*rank).is_some())))
+        gave_up.or_else(|| cx.excused_by(ranks().filter(|it| self.met(*it).is_some())))
     }
 
     /// Checks that what was read of other ranks is valid, and restarts the stage's counter.
@@ -138,29 +158,34 @@ pub(super) trait StateMachine {
 
     /// The first rank that may still read this rank's buffers.
     fn pending_reader(&self, cx: &mut SmContext<'_>) -> Option<usize> {
-        let readers = (0..cx.shared.ranks).filter(|rank| self.is_reader(*rank));
+        let readers = (0..cx.shared.ranks).filter(|it| self.is_reader(*it));
         self.progress().pending_reader(readers, cx)
     }
 
     /// Whether no rank reads this rank's buffers any more. Lost ranks are excused.
     fn readers_done(&self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
-        while let Some(rank) = self.pending_reader(cx) {
-            if cx.loss(tools.pml, rank).is_none() {
+        while let Some(local_rank) = self.pending_reader(cx) {
+            if cx.loss(tools.pml, local_rank).is_none() {
                 return false;
             }
-            cx.mailbox.excuse(&cx.mailboxes, rank);
+            cx.mailbox.excuse(&cx.mailboxes, local_rank);
         }
         true
     }
 
-    /// A step, whosever it is.
-    fn go(
+    /// Carries out a stage. The stages of work begin when that work is over.
+    #[inline]
+    fn step(
         &mut self,
         stage: SmStage,
         cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
-    ) -> Result<Next, CollError> {
+    ) -> StepResult {
         match stage {
+            SmStage::Fresh => Ok(self.begin(cx, tools)),
+            SmStage::Waiting => self.expose(cx, tools),
+            SmStage::Gathering => self.gather(cx, tools),
+            SmStage::Collecting => self.collect(cx, tools),
             SmStage::Exposing | SmStage::Combining | SmStage::Unpacking => {
                 let work = &mut self.progress_mut().work;
                 if !work.is_done() {
@@ -169,7 +194,11 @@ pub(super) trait StateMachine {
                     result.map_err(failed)?;
                 }
                 self.check_reads(cx)?;
-                self.step(stage, cx, tools)
+                Ok(Some(match stage {
+                    SmStage::Exposing => self.report_exposed(cx, tools),
+                    SmStage::Combining => self.report_combined(cx, tools),
+                    _ => self.next_fragment(cx, tools),
+                }))
             }
             SmStage::Failing => {
                 let told = self.progress_mut().tell(cx, tools);
@@ -178,7 +207,6 @@ pub(super) trait StateMachine {
             SmStage::AwaitingReaders => Ok(self.readers_done(cx, tools).then_some(SmStage::Over)),
             SmStage::Over => Ok(Some(SmStage::Over)),
             SmStage::Torn => Ok(None),
-            _ => self.step(stage, cx, tools),
         }
     }
 }
@@ -196,7 +224,7 @@ impl<S: StateMachine> InProgress for S {
     fn advance(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> bool {
         loop {
             let stage = std::mem::replace(&mut self.progress_mut().stage, SmStage::Torn);
-            let next = match self.go(stage, cx, tools) {
+            let next = match self.step(stage, cx, tools) {
                 Ok(next) => next,
                 Err(error) => {
                     self.progress_mut().failure.get_or_insert_with(|| Box::new(error));
@@ -233,8 +261,10 @@ impl<S: StateMachine> InProgress for S {
             SmStage::Waiting => cx.slot_reader(progress.slot(progress.first)).is_none(),
             SmStage::AwaitingReaders => self.pending_reader(cx).is_none(),
             SmStage::Gathering | SmStage::Collecting => match self.source(cx) {
-                Some((rank, step)) if self.met(rank).is_some() => progress.has_come(rank, step, cx),
-                Some((rank, _)) => cx.mailbox.look(&cx.mailboxes, rank) != Ok(None),
+                Some((local_rank, step)) if self.met(local_rank).is_some() => {
+                    progress.has_come(local_rank, step, cx)
+                }
+                Some((local_rank, _)) => cx.mailbox.look(&cx.mailboxes, local_rank) != Ok(None),
                 None => true,
             },
             _ => true,
@@ -252,7 +282,7 @@ impl<S: StateMachine> InProgress for S {
             // If it has come there is work left, of which no wake-up tells.
             SmStage::Gathering | SmStage::Collecting if self.look(cx) => None,
             SmStage::Gathering | SmStage::Collecting => {
-                self.source(cx).map(|(rank, _)| Awaited::Entry(rank))
+                self.source(cx).map(|(local_rank, _)| Awaited::Entry(local_rank))
             }
             _ => None,
         }
@@ -262,7 +292,7 @@ impl<S: StateMachine> InProgress for S {
         let has_begun = match self.progress().stage {
             SmStage::Waiting => self.progress().fragment > 0,
             SmStage::Gathering | SmStage::Collecting => {
-                self.source(cx).is_some_and(|(rank, _)| self.met(rank).is_some())
+                self.source(cx).is_some_and(|(it, _)| self.met(it).is_some())
             }
             _ => false,
         };
@@ -340,6 +370,25 @@ impl LongProgress {
         slot(first, self.fragment)
     }
 
+    /// The rank whose turn it is. Each rank begins with the one behind it, so that not all read the same slot at once.
+    pub(super) fn turn(&self, cx: &SmContext<'_>) -> usize {
+        (cx.local_rank() + 1 + self.at) % cx.shared.ranks
+    }
+
+    /// Starts to move a piece from where it lies into the user's buffers.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        buffers: &UserBuffers<impl Described>,
+        piece: &SlotPiece,
+        source: Result<Source, EngineError>,
+        tools: &Tools<'_>,
+    ) {
+        let take = |source| SegmentMemory::take(buffers, piece, source, tools, &mut self.work);
+        let taken = source.and_then(take);
+        self.work.started(taken);
+    }
+
     /// The first entry is published now; whether it was before.
     pub(super) fn publish_first(&mut self) -> bool {
         std::mem::replace(&mut self.first_published, true)
@@ -362,9 +411,9 @@ impl LongProgress {
     }
 
     /// Whether a rank whose entry was read has come so far: that entry was the first step's report.
-    fn has_come(&self, rank: usize, step: u32, cx: &mut SmContext<'_>) -> bool {
+    fn has_come(&self, local_rank: usize, step: u32, cx: &mut SmContext<'_>) -> bool {
         let moment = Moment::new(self.round, step);
-        step <= exposed_step(0) || cx.mailbox.reached(&cx.mailboxes, rank, moment)
+        step <= exposed_step(0) || cx.mailbox.reached(&cx.mailboxes, local_rank, moment)
     }
 
     /// Whether a rank whose entry was read has come so far.
@@ -373,22 +422,22 @@ impl LongProgress {
     /// The rank will never come so far, or has failed.
     pub(super) fn wait(
         &mut self,
-        (rank, step): (usize, u32),
+        (local_rank, step): (usize, u32),
         cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        if !self.has_come(rank, step, cx) {
-            let Some(loss) = cx.loss(tools.pml, rank) else { return Ok(false) };
+        if !self.has_come(local_rank, step, cx) {
+            let Some(loss) = cx.loss(tools.pml, local_rank) else { return Ok(false) };
             // It may have done so before.
-            if !self.has_come(rank, step, cx) {
+            if !self.has_come(local_rank, step, cx) {
                 return Err(loss);
             }
         }
-        if cx.mailbox.has_left(rank)
-            && cx.mailbox.foretells(&cx.mailboxes, rank, self.round, FAILED)
+        if cx.mailbox.has_left(local_rank)
+            && cx.mailbox.foretells(&cx.mailboxes, local_rank, self.round, FAILED)
         {
             self.next_round(cx);
-            return Err(notice(rank, cx));
+            return Err(notice(local_rank, cx));
         }
         Ok(true)
     }
@@ -416,8 +465,8 @@ impl LongProgress {
         // What was read was read before the reports are.
         fence(Ordering::Acquire);
         // Who fails in good order lets others read until they are done.
-        let rank = read.find(|rank| cx.mailbox.has_given_up(&cx.mailboxes, *rank, self.round))?;
-        Some(CollError::GaveUp { rank: cx.subgroup.rank(rank) })
+        let local_rank = read.find(|it| cx.mailbox.has_given_up(&cx.mailboxes, *it, self.round))?;
+        Some(CollError::GaveUp { rank: cx.subgroup.rank(local_rank) })
     }
 
     /// The first of these ranks that may still read this rank's buffers.
@@ -427,11 +476,11 @@ impl LongProgress {
         cx: &mut SmContext<'_>,
     ) -> Option<usize> {
         let last = Moment::last(self.round);
-        let (me, mailbox, mailboxes) = (cx.rank(), &mut *cx.mailbox, &cx.mailboxes);
-        readers.find(|rank| {
-            let over = mailbox.reached(mailboxes, *rank, last)
-                || !mailbox.is_behind(mailboxes, *rank, self.round);
-            *rank != me && !over
+        let (me, mailbox, mailboxes) = (cx.local_rank(), &mut *cx.mailbox, &cx.mailboxes);
+        readers.find(|local_rank| {
+            let over = mailbox.reached(mailboxes, *local_rank, last)
+                || !mailbox.is_behind(mailboxes, *local_rank, self.round);
+            *local_rank != me && !over
         })
     }
 

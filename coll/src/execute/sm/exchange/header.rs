@@ -38,21 +38,21 @@ impl Exchange {
     /// What a rank's entry says, if it fits what this rank expects.
     pub(super) fn read_entry(
         &self,
-        rank: usize,
+        local_rank: usize,
         kind: u8,
         cx: &mut SmContext<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<Lies, CollError> {
-        let source = cx.subgroup.rank(rank);
+        let source = cx.subgroup.rank(local_rank);
         let spoilt = || CollError::Scribbled {
             rank: source,
             what: format!("rank {source} has written a directory that cannot be"),
         };
         if kind == FAILED {
-            return Err(notice(rank, cx));
+            return Err(notice(local_rank, cx));
         }
         let mut head = [0; HEAD_BYTES];
-        cx.mailbox.read(&cx.mailboxes, rank, 0, &mut head);
+        cx.mailbox.read(&cx.mailboxes, local_rank, 0, &mut head);
         let ours = self.plan.operation;
         let theirs = Operation::from_code(if kind == LONG { head[0] } else { kind });
         if kind != LONG || theirs != Some(ours) {
@@ -65,7 +65,8 @@ impl Exchange {
             let (argument, other) = ("root", cx.subgroup.own());
             return Err(CollError::Differs { rank: source, argument, given, other, expected });
         }
-        let (ranks, me, expected) = (self.met.len(), cx.rank(), self.plan.into.bytes(rank));
+        let (ranks, me, expected) =
+            (self.met.len(), cx.local_rank(), self.plan.into.bytes(local_rank));
         let fits = |sent: u64| match sent == expected {
             true => Ok(()),
             false => Err(CollError::Length { rank: source, sent, expected }),
@@ -74,41 +75,52 @@ impl Exchange {
             let entries = exchange_plan::ends_at(me);
             let mut ends = [0; 4];
             let ends = &mut ends[..entries.len()];
-            cx.mailbox.read(&cx.mailboxes, rank, entries.start, ends);
+            cx.mailbox.read(&cx.mailboxes, local_rank, entries.start, ends);
             let range = exchange_plan::ends_read(ends, ranks).ok_or_else(spoilt)?;
             fits(range.len() as u64)?;
-            let into = cx.private.kept(rank, range.len());
-            cx.mailbox.read(&cx.mailboxes, rank, exchange_plan::data_at(ranks) + range.start, into);
-            return self.in_place(rank, expected, cx).map(|()| Lies::Inline);
+            let into = cx.private.kept(local_rank, range.len());
+            cx.mailbox.read(
+                &cx.mailboxes,
+                local_rank,
+                exchange_plan::data_at(ranks) + range.start,
+                into,
+            );
+            return self.in_place(local_rank, expected, cx).map(|()| Lies::Inline);
         }
         let first = slot(usize::from(first), 0);
-        let entry = cx.shared.read_directory_entry((rank, first), me).map_err(|_| spoilt())?;
+        let entry =
+            cx.shared.read_directory_entry((local_rank, first), me).map_err(|_| spoilt())?;
         if flags & (DIRECT | SINGLE_COPY) != 0 {
             let [sent, _] = exchange_plan::numbers(entry);
             fits(sent)?;
-            self.in_place(rank, expected, cx)?;
+            self.in_place(local_rank, expected, cx)?;
             if flags & SINGLE_COPY != 0 {
-                let key = read_in_place::single_copy_key_of(rank, cx)?;
+                let key = read_in_place::single_copy_key_of(local_rank, cx)?;
                 return Ok(Lies::SingleCopy { key });
             }
-            let mapping =
-                read_in_place::map(rank, DirectBuffer::Input, expected, cx, tools.pml.bml_mut())?;
+            let mapping = read_in_place::map(
+                local_rank,
+                DirectBuffer::Input,
+                expected,
+                cx,
+                tools.pml.bml_mut(),
+            )?;
             return Ok(Lies::Direct { mapping });
         }
         let entry = DirectoryEntry::read(entry, ranks).ok_or_else(spoilt)?;
         fits(entry.bytes)?;
-        self.in_place(rank, entry.cell.step, cx)?;
+        self.in_place(local_rank, entry.cell.step, cx)?;
         Ok(Lies::Slots { first, cell: entry.cell })
     }
 
     /// If what comes takes the place of what goes out, it must not come in longer fragments: another rank's are as
     /// long, unless it is not in place there.
-    fn in_place(&self, rank: usize, step: u64, cx: &SmContext<'_>) -> Result<(), CollError> {
-        let expected = self.plan.into.bytes(rank);
+    fn in_place(&self, local_rank: usize, step: u64, cx: &SmContext<'_>) -> Result<(), CollError> {
+        let expected = self.plan.into.bytes(local_rank);
         if self.plan.keeps_up(step.min(expected)) {
             return Ok(());
         }
-        let rank = cx.subgroup.rank(rank);
+        let rank = cx.subgroup.rank(local_rank);
         let (given, expected) = ("a send buffer".to_owned(), "none".to_owned());
         let (argument, other) = ("buffers", cx.subgroup.own());
         Err(CollError::Differs { rank, argument, given, other, expected })

@@ -100,7 +100,7 @@ fn sent(plan: &ExchangePlan, (send, recv): &(Row, Row), what: &str) {
     let there = |piece: &SlotPiece| {
         assert_eq!(row.range(piece.block).start + piece.start, piece.range.start, "{what}");
         assert!(piece.range.end <= row.range(piece.block).end, "{what}");
-        piece.range.end - piece.range.start
+        piece.len()
     };
     if plan.is_inline() {
         let ends: Vec<u8> = plan.ends().flatten().collect();
@@ -126,7 +126,7 @@ fn sent(plan: &ExchangePlan, (send, recv): &(Row, Row), what: &str) {
         for piece in plan.input(fragment) {
             assert!(piece.at >= end, "{what}");
             end = piece.at + there(&piece);
-            *bytes.entry(piece.range.start).or_default() += piece.range.end - piece.range.start;
+            *bytes.entry(piece.range.start).or_default() += piece.len();
         }
         assert!(end <= slot_bytes(ranks), "{what}");
     }

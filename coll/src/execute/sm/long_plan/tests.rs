@@ -75,9 +75,8 @@ fn longer_fragments_cover_what_is_left() {
 
 /// Whether a rank puts these bytes of its slot there, all or only what others read.
 fn fills(plan: &LongPlan, fragment: u64, all: bool, bytes: &Range<u64>) -> bool {
-    let end = |piece: &SlotPiece| piece.at + piece.range.end - piece.range.start;
     let mut pieces = plan.input(fragment, all);
-    bytes.is_empty() || pieces.any(|it| it.at <= bytes.start && bytes.end <= end(&it))
+    bytes.is_empty() || pieces.any(|it| it.at <= bytes.start && bytes.end <= it.in_slot().end)
 }
 
 /// `longer`: from this fragment on they are.
@@ -102,7 +101,7 @@ fn check(call: &Call<'_>, me: usize, plans: &[LongPlan], longer: Option<u64>) {
         }
         let mut filled = 0;
         for piece in plan.input(fragment, true).filter(|_| plan.exposes()) {
-            let bytes = piece.range.end - piece.range.start;
+            let bytes = piece.len();
             assert!(piece.at >= filled && piece.at + bytes <= slot, "{call:?}");
             filled = piece.at + bytes;
             sent += bytes;
@@ -116,7 +115,7 @@ fn check(call: &Call<'_>, me: usize, plans: &[LongPlan], longer: Option<u64>) {
             }
         }
         for (from, after, piece) in (0..).map_while(|index| plan.output(fragment, index)) {
-            let bytes = piece.range.end - piece.range.start;
+            let bytes = piece.len();
             if bytes == 0 {
                 continue;
             }
