@@ -111,7 +111,7 @@ const SHARES_MAX: u64 = 3;
 #[derive(Debug)]
 struct ExecutorPlan {
     schedule: Arc<Schedule>,
-    rows: CallBuffers,
+    buffers: CallBuffers,
     combine: Option<Combine>,
     /// `None`: there is no memory for it, and nothing of a run touches any.
     scratch: Option<Room>,
@@ -131,7 +131,7 @@ struct ExecutorPlan {
 impl ExecutorPlan {
     fn new(
         schedule: Arc<Schedule>,
-        rows: CallBuffers,
+        buffers: CallBuffers,
         combine: Option<Combine>,
         ticket: Arc<Ticket>,
         ends: bool,
@@ -141,7 +141,7 @@ impl ExecutorPlan {
         let has_tasks = schedule.has_tasks();
         Self {
             schedule,
-            rows,
+            buffers,
             combine,
             scratch,
             lender,
@@ -218,8 +218,8 @@ impl ExecutorPlan {
         }
         let range = self.schedule.range(place);
         match place.buffer {
-            Buffer::Send => self.rows.send.spot(place, range),
-            Buffer::Recv => self.rows.recv.spot(place, range),
+            Buffer::Send => self.buffers.send.spot(place, range),
+            Buffer::Recv => self.buffers.recv.spot(place, range),
             Buffer::Scratch => {
                 // Without memory the run has failed, and looks at no place.
                 let Some(scratch) = &self.scratch else { return Spot::Direct(run::nothing()) };
@@ -253,29 +253,29 @@ impl Executor {
     /// memory for intermediate data, the collective fails, and the other ranks are told.
     ///
     /// # Safety
-    /// From the first call of `advance` until one gives [`Poll::Ready`], the rows describe memory that is valid, those
-    /// of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
-    /// nothing else touches it; the two do not overlap. If the executor is dropped before that, or a call of `advance`
-    /// unwinds: until the endpoint is dropped, or its memory was [taken back](Pml::take_back), and until a shared
-    /// segment that it was [advanced with](Self::advance_with) was given up.
+    /// From the first call of `advance` until one gives [`Poll::Ready`], the buffers describe memory that is valid,
+    /// those of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes
+    /// while nothing else touches it; the two do not overlap. If the executor is dropped before that, or a call of
+    /// `advance` unwinds: until the endpoint is dropped, or its memory was [taken back](Pml::take_back), and until a
+    /// shared segment that it was [advanced with](Self::advance_with) was given up.
     ///
     /// # Errors
     /// Buffers, communicator, or operation do not fit the schedule; more messages than can be told apart.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn new(
         schedule: impl Into<Arc<Schedule>>,
-        rows: CallBuffers,
+        buffers: CallBuffers,
         combine: Option<Combine>,
         ticket: Ticket,
     ) -> Result<Self, CollError> {
         let schedule = schedule.into();
-        check(&schedule, &rows, combine.as_ref(), &ticket)?;
+        check(&schedule, &buffers, combine.as_ref(), &ticket)?;
         let ticket = Arc::new(ticket);
         let comparison = match ticket.is_checked() {
-            true => Some(Box::new(Comparison::new(&ticket, &schedule, &rows, combine.as_ref()))),
+            true => Some(Box::new(Comparison::new(&ticket, &schedule, &buffers, combine.as_ref()))),
             false => None,
         };
-        let mut plan = ExecutorPlan::new(schedule, rows, combine, ticket, true);
+        let mut plan = ExecutorPlan::new(schedule, buffers, combine, ticket, true);
         let run = plan.run();
         Ok(Self { comparison, refused: None, doomed: false, plan, run })
     }
@@ -290,12 +290,12 @@ impl Executor {
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     unsafe fn part(
         schedule: Schedule,
-        rows: CallBuffers,
+        buffers: CallBuffers,
         ticket: Arc<Ticket>,
     ) -> Result<Self, CollError> {
-        check(&schedule, &rows, None, &ticket)?;
+        check(&schedule, &buffers, None, &ticket)?;
         let ends = !ticket.is_persistent();
-        let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, ticket, ends);
+        let mut plan = ExecutorPlan::new(Arc::new(schedule), buffers, None, ticket, ends);
         let run = plan.run();
         Ok(Self { comparison: None, refused: None, doomed: false, plan, run })
     }
@@ -303,8 +303,8 @@ impl Executor {
     /// As [`part`](Self::part), at a rank that has failed before: it tells the others, and touches no memory.
     fn part_without(schedule: Schedule, ticket: Arc<Ticket>, failure: CollError) -> Self {
         let ends = !ticket.is_persistent();
-        let rows = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
-        let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, ticket, ends);
+        let buffers = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
+        let mut plan = ExecutorPlan::new(Arc::new(schedule), buffers, None, ticket, ends);
         let mut run = plan.run();
         run.doom(failure);
         Self { comparison: None, refused: None, doomed: false, plan, run }
@@ -320,10 +320,10 @@ impl Executor {
     /// As there.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn by(&self, schedule: impl Into<Arc<Schedule>>) -> Result<Self, CollError> {
-        let ExecutorPlan { rows, combine, lender, tasks, ticket, ends, .. } = &self.plan;
-        let (schedule, rows, combine) = (schedule.into(), rows.clone(), combine.clone());
-        check(&schedule, &rows, combine.as_ref(), ticket)?;
-        let mut plan = ExecutorPlan::new(schedule, rows, combine, Arc::clone(ticket), *ends);
+        let ExecutorPlan { buffers, combine, lender, tasks, ticket, ends, .. } = &self.plan;
+        let (schedule, buffers, combine) = (schedule.into(), buffers.clone(), combine.clone());
+        check(&schedule, &buffers, combine.as_ref(), ticket)?;
+        let mut plan = ExecutorPlan::new(schedule, buffers, combine, Arc::clone(ticket), *ends);
         let run = plan.run();
         let (refused, doomed) = (self.refused.clone(), self.doomed);
         let it = Self { comparison: None, refused, doomed, plan, run };
@@ -349,8 +349,8 @@ impl Executor {
         self
     }
 
-    /// Has intermediate data lie in memory that somebody lends, as far as there is any: a device's, where the rows and
-    /// the reducer are that device's. Call it before the first [`advance`](Self::advance).
+    /// Has intermediate data lie in memory that somebody lends, as far as there is any: a device's, where the buffers
+    /// and the reducer are that device's. Call it before the first [`advance`](Self::advance).
     #[must_use]
     pub fn with_lender(mut self, lender: Arc<dyn Lender>) -> Self {
         self.plan.lender = Some(lender);
@@ -379,7 +379,7 @@ impl Executor {
     /// it has begun on: with another one it gets no further, and if that segment is gone, it fails.
     ///
     /// If the executor is dropped before it has ended, the segment is [given up](sm::SharedSegment::give_up) before the
-    /// memory of the rows goes.
+    /// memory of the buffers goes.
     ///
     /// # Errors
     /// As for `advance`.
@@ -495,7 +495,7 @@ impl Drop for Executor {
 /// Whether everything fits the schedule.
 fn check(
     schedule: &Schedule,
-    rows: &CallBuffers,
+    buffers: &CallBuffers,
     combine: Option<&Combine>,
     ticket: &Ticket,
 ) -> Result<(), CollError> {
@@ -505,8 +505,8 @@ fn check(
     if (rank as u64, ranks as u64) != (own.into(), size.into()) {
         return Err(CollError::OtherRank { rank, ranks, own, size });
     }
-    rows.send.check(Buffer::Send, &schedule.row(Buffer::Send))?;
-    rows.recv.check(Buffer::Recv, &schedule.row(Buffer::Recv))?;
+    buffers.send.check(Buffer::Send, &schedule.row(Buffer::Send))?;
+    buffers.recv.check(Buffer::Recv, &schedule.row(Buffer::Recv))?;
     let (mut slots, mut shares) = (0, 0);
     for (action, _) in schedule.steps() {
         shares += u64::from(matches!(action, Action::Share { .. }));

@@ -1,9 +1,9 @@
 //! What touches memory: starting messages, and calling engines and reducers.
 //!
-//! All memory is either of the rows, which the caller of [`Executor::new`](super::Executor::new) grants until nothing
-//! is in flight, or of the executor's own, which is kept as long. A schedule's rules keep steps that are under way at
-//! once from touching a common byte unless both only read, and rows do not overlap. The functions here rely on that:
-//! each states which memory it grants, and to whom.
+//! All memory is either of the buffers, which the caller of [`Executor::new`](super::Executor::new) grants until
+//! nothing is in flight, or of the executor's own, which is kept as long. A schedule's rules keep steps that are under
+//! way at once from touching a common byte unless both only read, and buffers do not overlap. The functions here rely
+//! on that: each states which memory it grants, and to whom.
 use std::ops::Range;
 
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
@@ -100,7 +100,7 @@ impl Tools<'_> {
         data: &Typed,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
-        // SAFETY: the memory is of a row or the executor's own (see the module's text); it stays valid until the
+        // SAFETY: the memory is of a buffer or the executor's own (see the module's text); it stays valid until the
         // request has ended, as the step does not end before.
         unsafe { self.pml.isend(comm, data, to, tag) }
     }
@@ -140,7 +140,7 @@ impl Tools<'_> {
         };
         // SAFETY: as in `send`: the step does not end before this segment's part in it, and no other step touches what
         // this one writes. If the executor is dropped before, memory of its own is never freed, and whoever has granted
-        // the rows gives the segment up before they go (`Executor::advance_with`).
+        // the buffers gives the segment up before they go (`Executor::advance_with`).
         unsafe { segment.begin_step(first.saturating_add(number), call) }
     }
 
@@ -168,9 +168,10 @@ impl Tools<'_> {
         let Spot::Direct(typed) = plan.spot(place) else { return None };
         let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
         let combine = plan.combine.clone()?;
-        // SAFETY: the memory is of a row or the executor's own, as in `send`. It stays valid until the step has ended,
-        // or the run is let go, which withdraws all works. A work is opened when the message begins that says «ready»,
-        // whose predecessors have ended; no other step touches the place between then and the end of the task's.
+        // SAFETY: the memory is of a buffer or the executor's own, as in `send`. It stays valid until the step has
+        // ended, or the run is let go, which withdraws all works. A work is opened when the message begins that says
+        // «ready», whose predecessors have ended; no other step touches the place between then and the end of the
+        // task's.
         Some(unsafe { tasks::TaskWork::combining(region, combine) })
     }
 

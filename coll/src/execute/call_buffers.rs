@@ -31,7 +31,7 @@ pub struct CallBuffers {
 
 impl CallBuffers {
     /// All buffers, those that are received into first.
-    pub fn buffers(&self) -> impl Iterator<Item = &Typed> + Clone {
+    pub fn all(&self) -> impl Iterator<Item = &Typed> + Clone {
         self.recv.buffers().iter().chain(self.send.buffers())
     }
 

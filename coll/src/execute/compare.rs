@@ -42,7 +42,7 @@ const RECORD: usize = 10;
 /// The element's bytes, which are not 0.
 const UNIT: usize = 3;
 const RECORD_BYTES: u64 = 8 * RECORD as u64;
-/// The elements of the send buffer, and behind it of the receive buffer; see [`elements::of_rows`].
+/// The elements of the send buffer, and behind it of the receive buffer; see [`elements::of_buffers`].
 const ELEMENTS: usize = 8;
 /// Total bytes to one rank, a digest of the pieces, and their elements.
 const PAIR: usize = 3;
@@ -108,21 +108,21 @@ impl Comparison {
     pub(super) fn new(
         ticket: &Arc<Ticket>,
         schedule: &Schedule,
-        rows: &CallBuffers,
+        buffers: &CallBuffers,
         combine: Option<&Combine>,
     ) -> Self {
         let call = Call::Allgather { len: RECORD_BYTES, in_place: false };
         let mut terms = terms(schedule, combine);
         // A rank without a root has nothing to do.
         if terms[UNIT] != 0 && !schedule.terms.by_pairs {
-            let all = elements::of_rows(schedule.terms.operation, rows);
+            let all = elements::of_buffers(schedule.terms.operation, buffers);
             terms[ELEMENTS..].copy_from_slice(&all);
         }
         Self {
             ticket: Arc::clone(ticket),
             pairs: match schedule.terms.by_pairs {
-                true => Some(pairs(schedule, rows)),
-                false => blocks(schedule, rows, ticket.members().size() as usize),
+                true => Some(pairs(schedule, buffers)),
+                false => blocks(schedule, buffers, ticket.members().size() as usize),
             },
             stage: ComparisonStage::Terms,
             round: Round::new(ticket, &call, &terms),
@@ -281,8 +281,9 @@ impl Round {
             Some(memory) => BufferBlocks::Whole(Typed::contiguous(memory.region())),
             None => BufferBlocks::None,
         };
-        let rows = CallBuffers { send: row(&said), recv: row(&heard) };
-        let mut plan = ExecutorPlan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false);
+        let buffers = CallBuffers { send: row(&said), recv: row(&heard) };
+        let mut plan =
+            ExecutorPlan::new(Arc::new(schedule), buffers, None, Arc::clone(ticket), false);
         let mut run = plan.run();
         if let Some(failure) = failure {
             run.doom(failure);
@@ -354,7 +355,7 @@ type Message = (u32, u64, u64);
 
 /// What a schedule sends to each rank, and expects of each: total bytes, a digest of the messages by slot, their
 /// elements.
-fn pairs(schedule: &Schedule, rows: &CallBuffers) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
+fn pairs(schedule: &Schedule, buffers: &CallBuffers) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
     let mut messages: [BTreeMap<usize, Vec<Message>>; 2] = Default::default();
     for (action, _) in schedule.steps() {
         let (way, peer, slot, place) = match action {
@@ -362,7 +363,7 @@ fn pairs(schedule: &Schedule, rows: &CallBuffers) -> [BTreeMap<usize, [u64; PAIR
             Action::Receive { from, slot, into } => (1, *from, *slot, into),
             _ => continue,
         };
-        let elements = elements::of_place(rows, place, schedule.range(place));
+        let elements = elements::of_place(buffers, place, schedule.range(place));
         messages[way].entry(peer).or_default().push((slot, place.len, elements));
     }
     messages.map(|way| {
@@ -381,11 +382,11 @@ fn pairs(schedule: &Schedule, rows: &CallBuffers) -> [BTreeMap<usize, [u64; PAIR
 /// The elements of the blocks that go to each rank, and are expected of each. Their lengths are compared as terms.
 fn blocks(
     schedule: &Schedule,
-    rows: &CallBuffers,
+    buffers: &CallBuffers,
     ranks: usize,
 ) -> Option<[BTreeMap<usize, [u64; PAIR]>; 2]> {
     let terms = &schedule.terms;
-    let both = elements::of_pairs(terms.operation, rows, terms.root, ranks)?;
+    let both = elements::of_pairs(terms.operation, buffers, terms.root, ranks)?;
     Some(both.map(|words| {
         let pairs = words.into_iter().enumerate();
         pairs.map(|(rank, elements)| (rank, [0, 0, elements])).collect()

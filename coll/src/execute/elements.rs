@@ -66,7 +66,10 @@ pub(super) fn name(word: u64) -> String {
 }
 
 /// What the send buffer and the receive buffer of an operation have that is of one signature at all ranks.
-pub(super) fn of_rows(operation: Operation, CallBuffers { send, recv }: &CallBuffers) -> [u64; 2] {
+pub(super) fn of_buffers(
+    operation: Operation,
+    CallBuffers { send, recv }: &CallBuffers,
+) -> [u64; 2] {
     use Operation as O;
     match operation {
         O::Bcast | O::Reduce | O::Allreduce | O::Scan | O::Exscan => [whole(send), whole(recv)],
@@ -83,12 +86,12 @@ pub(super) fn of_rows(operation: Operation, CallBuffers { send, recv }: &CallBuf
 /// in others.
 pub(super) fn of_pairs(
     operation: Operation,
-    rows: &CallBuffers,
+    buffers: &CallBuffers,
     root: Option<usize>,
     ranks: usize,
 ) -> Option<[Vec<u64>; 2]> {
     use Operation as O;
-    let CallBuffers { send, recv } = rows;
+    let CallBuffers { send, recv } = buffers;
     let all = |side: &BufferBlocks| vec![whole(side); ranks];
     let each =
         |side: &BufferBlocks| (0..ranks).map(|of| nth(side, of, ranks)).collect::<Vec<u64>>();
@@ -109,10 +112,10 @@ pub(super) fn of_pairs(
 }
 
 /// A place of a schedule; `range`: its range in the packed stream of the buffer.
-pub(super) fn of_place(rows: &CallBuffers, place: &Place, range: Range<u64>) -> u64 {
+pub(super) fn of_place(buffers: &CallBuffers, place: &Place, range: Range<u64>) -> u64 {
     let blocks = match place.buffer {
-        Buffer::Send => &rows.send,
-        Buffer::Recv => &rows.recv,
+        Buffer::Send => &buffers.send,
+        Buffer::Recv => &buffers.recv,
         Buffer::Scratch => return 0,
     };
     let (typed, range) = match blocks {

@@ -53,7 +53,7 @@ use gapless_pml::{Comm, Pml};
 
 use super::call_buffers::{BufferBlocks, CallBuffers, Combine};
 use super::error::CollError;
-use crate::build::rows as rows_of;
+use crate::build::rows;
 use crate::call::Call;
 use crate::hyperq::{
     Dynamic, Fixed, Frame, HyperQStep, Kind, Memory, Mode, Policy, Settings, Staging,
@@ -94,6 +94,19 @@ enum Role {
     Follows(Box<Following>),
 }
 
+/// What a rank works with beside its part of a call.
+struct Tools<'a> {
+    pml: &'a mut Pml,
+    reducer: &'a dyn Reducer,
+    mover: Mover<'a>,
+    control: &'a Control,
+    members: &'a Members,
+    lead: &'a mut LeaderState,
+    /// By leader, or GPU leader.
+    mapped: &'a mut [Option<MappedLeader>],
+    now_ns: u64,
+}
+
 /// One rank's place among ranks that may share a GPU.
 #[derive(Debug)]
 pub struct HyperQ {
@@ -121,13 +134,13 @@ pub struct HyperQ {
 const REFUSALS_MAX: u32 = 4;
 
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
-fn space_of(rows: &CallBuffers) -> Option<Space> {
+fn space_of(buffers: &CallBuffers) -> Option<Space> {
     let parts = |blocks| match blocks {
         &BufferBlocks::None => &[],
         BufferBlocks::Whole(typed) => std::slice::from_ref(typed),
         BufferBlocks::Each(each) => &each[..],
     };
-    let mut all = [&rows.send, &rows.recv].into_iter().flat_map(parts);
+    let mut all = [&buffers.send, &buffers.recv].into_iter().flat_map(parts);
     let space = all.next().map(Typed::space)?;
     (!space.cpu_accessible() && all.all(|typed| typed.space() == space)).then_some(space)
 }
@@ -172,8 +185,8 @@ impl HyperQ {
 
     /// The space of the buffers, if they are on one device. Whoever has devices that are opened late opens this.
     #[must_use]
-    pub fn space(rows: &CallBuffers) -> Option<Space> {
-        space_of(rows)
+    pub fn space(buffers: &CallBuffers) -> Option<Space> {
+        space_of(buffers)
     }
 
     /// Begins a call that ranks [ask](HyperQ::asks) each other about; [`advance`](HyperQ::advance) carries it out.
@@ -192,7 +205,7 @@ impl HyperQ {
         &mut self,
         number: u64,
         call: &Call<'_>,
-        (rows, combine): (CallBuffers, Option<Combine>),
+        (buffers, combine): (CallBuffers, Option<Combine>),
         pml: &mut Pml,
     ) -> Result<bool, CollError> {
         let Members { me, ranks, .. } = self.members;
@@ -205,9 +218,9 @@ impl HyperQ {
         call.check(me, ranks).map_err(|error| CollError::Call { error })?;
         let refused = CollError::NotShared { operation: call.operation() };
         let frame = Frame::new(call, ranks).ok_or(refused)?;
-        let (send, recv) = rows_of(call, me, ranks);
-        rows.send.check(Buffer::Send, &send)?;
-        rows.recv.check(Buffer::Recv, &recv)?;
+        let (send, recv) = rows(call, me, ranks);
+        buffers.send.check(Buffer::Send, &send)?;
+        buffers.recv.check(Buffer::Recv, &recv)?;
         if let Some(unit) = call.reduction().map(|of| of.unit) {
             let given = combine.as_ref().map(Combine::bytes);
             if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
@@ -216,7 +229,7 @@ impl HyperQ {
         }
         let devices = pml.bml_mut().devices();
         let device =
-            space_of(&rows).and_then(|space| devices.iter().find(|it| it.space() == space));
+            space_of(&buffers).and_then(|space| devices.iter().find(|it| it.space() == space));
         let Some((device, gpu)) = device.and_then(|it| Some((Arc::clone(it), it.identity()?)))
         else {
             self.decline(number);
@@ -224,7 +237,7 @@ impl HyperQ {
         };
         let staging = Staging::new(&frame, ranks);
         let commutes = call.reduction().is_none_or(|of| of.commutative);
-        let part = CallPart { frame, staging, number, me, gpu, device, rows, combine, commutes };
+        let part = CallPart { frame, staging, number, me, gpu, device, buffers, combine, commutes };
         let role = match frame.leader == me {
             true => self.leads(&part),
             false => Role::Follows(Box::new(Following::new())),
@@ -285,6 +298,19 @@ impl HyperQ {
         [gather, scatter]
     }
 
+    /// The call that is under way, and what this rank's part of it works with.
+    fn parts<'a>(
+        &'a mut self,
+        (pml, engine, reducer): (&'a mut Pml, &'a dyn Engine, &'a dyn Reducer),
+        now_ns: u64,
+    ) -> Option<(&'a CallPart, &'a mut Role, Tools<'a>)> {
+        let HyperQ { control, members, lead, mapped, going, .. } = self;
+        let (part, role) = going.as_mut()?;
+        let mover = Mover { engine, device: &part.device, buffers: &part.buffers };
+        let tools = Tools { pml, reducer, mover, control, members, lead, mapped, now_ns };
+        Some((part, role, tools))
+    }
+
     /// Goes on as far as it can without waiting. Gives a result once. `now_ns`: of any clock that goes on; by it is
     /// learned what is quick.
     ///
@@ -298,12 +324,9 @@ impl HyperQ {
         now_ns: u64,
     ) -> Poll<Result<Outcome, CollError>> {
         if self.going.is_some() && self.members.comm.is_revoked() {
-            let HyperQ { control, members, lead, mapped, going, .. } = self;
-            if let Some((part, Role::Follows(following))) = going {
-                let (control, members) = (&*control, &*members);
-                let mover = Mover { engine, device: &part.device, rows: &part.rows };
-                let mut tools =
-                    gpu_leader::Tools { pml, reducer, mover, control, members, lead, mapped };
+            if let Some((part, Role::Follows(following), mut tools)) =
+                self.parts((pml, engine, reducer), now_ns)
+            {
                 following.drain();
                 // Its GPU leader gives up as well, and says so.
                 if !following.let_go(part, &mut tools) {
@@ -321,22 +344,13 @@ impl HyperQ {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        let HyperQ { control, members, lead, mapped, going, .. } = self;
-        let Some((part, role)) = going else { return Poll::Ready(Ok(Outcome::Done)) };
-        let (control, members) = (&*control, &*members);
-        let mover = Mover { engine, device: &part.device, rows: &part.rows };
+        let Some((part, role, mut tools)) = self.parts((pml, engine, reducer), now_ns) else {
+            return Poll::Ready(Ok(Outcome::Done));
+        };
         let ended = match role {
-            Role::Leads(leading) => {
-                let mut tools =
-                    leader::Tools { pml, reducer, mover, control, members, lead, now_ns };
-                leading.advance(part, &mut tools)
-            }
+            Role::Leads(leading) => leading.advance(part, &mut tools),
             Role::Directs(_) => None,
-            Role::Follows(following) => {
-                let mut tools =
-                    gpu_leader::Tools { pml, reducer, mover, control, members, lead, mapped };
-                following.advance(part, &mut tools)
-            }
+            Role::Follows(following) => following.advance(part, &mut tools),
         };
         let Some(ended) = ended else { return Poll::Pending };
         if let Some((part, Role::Leads(mut leading))) = self.going.take() {
@@ -370,14 +384,12 @@ impl HyperQ {
         reducer: &dyn Reducer,
         now_ns: u64,
     ) -> Option<Poll<Option<Ended>>> {
-        let HyperQ { control, members, lead, mapped, going, .. } = self;
-        let Some((part, Role::Directs(root_leader))) = going else { return None };
-        let (control, members) = (&*control, &*members);
-        let mover = Mover { engine, device: &part.device, rows: &part.rows };
-        let mut tools = gpu_leader::Tools { pml, reducer, mover, control, members, lead, mapped };
-        let Some(led) = root_leader.advance(part, &mut tools, now_ns) else {
-            return Some(Poll::Pending);
+        let Some((part, Role::Directs(root_leader), mut tools)) =
+            self.parts((pml, engine, reducer), now_ns)
+        else {
+            return None;
         };
+        let Some(led) = root_leader.advance(part, &mut tools) else { return Some(Poll::Pending) };
         let (cannot, [begin, combined, over]) = (root_leader.cannot, root_leader.times);
         Some(Poll::Ready(match led {
             Led::Ended(ended, gpus) => {

@@ -280,11 +280,11 @@ impl SharedSegment {
         &mut self,
         number: u64,
         call: &Call<'_>,
-        rows: CallBuffers,
+        buffers: CallBuffers,
         combine: Option<Combine>,
     ) -> Result<(), CollError> {
         let of = (self.subgroup.local_rank(), self.shared.ranks);
-        let call = SmCall::new(call, of, rows, combine)?;
+        let call = SmCall::new(call, of, buffers, combine)?;
         // SAFETY: the caller's promise.
         unsafe { self.begin_call(number, call) }
     }
@@ -293,10 +293,10 @@ impl SharedSegment {
     /// among the collectives of the segment, which all ranks count alike ([`pass`](super::Sequencer::pass)).
     ///
     /// # Safety
-    /// Until `advance` gives [`Poll::Ready`], or the segment is dropped, the rows describe memory that is valid, those
-    /// of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
-    /// nothing else touches it; the two do not overlap. They are those of an [attempt](SharedSegment::attempt) with
-    /// this number, if there was one.
+    /// Until `advance` gives [`Poll::Ready`], or the segment is dropped, the buffers describe memory that is valid,
+    /// those of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes
+    /// while nothing else touches it; the two do not overlap. They are those of an [attempt](SharedSegment::attempt)
+    /// with this number, if there was one.
     ///
     /// # Errors
     /// Nothing has begun: [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`];
@@ -309,14 +309,14 @@ impl SharedSegment {
     fn start(&mut self, number: u64, call: SmCall) -> Result<(), CollError> {
         let (halfway, paused) = (self.halfway.take(), self.paused.take());
         self.may_begin()?;
-        let SmCall { way, rows, combine, of } = call;
+        let SmCall { way, buffers, combine, of } = call;
         let (me, ranks) = (self.subgroup.local_rank(), self.shared.ranks);
         if of != (me, ranks) {
             return Err(CollError::NotShared { operation: way.operation() });
         }
         self.identity.start();
         self.mailbox.begin(number);
-        let (round, buffers) = (self.mailbox.round(), UserBuffers::new(rows));
+        let (round, buffers) = (self.mailbox.round(), UserBuffers::new(buffers));
         self.going = Some(match way {
             SmPlan::Short(plan) => {
                 let mut short = Short::new(plan, buffers, combine, round);

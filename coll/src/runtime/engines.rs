@@ -172,10 +172,10 @@ impl AllEngines {
 }
 
 impl Engines for AllEngines {
-    /// The device that has the rows, if it can combine their elements.
-    fn lender(&self, rows: &CallBuffers, combine: &Combine) -> Option<Arc<dyn Lender>> {
-        let space = rows.buffers().map(Typed::space).find(|space| !space.cpu_accessible())?;
-        let layout = known(rows.buffers()).or_else(|| rows.buffers().next())?.layout();
+    /// The device that has the buffers, if it can combine their elements.
+    fn lender(&self, buffers: &CallBuffers, combine: &Combine) -> Option<Arc<dyn Lender>> {
+        let space = buffers.all().map(Typed::space).find(|space| !space.cpu_accessible())?;
+        let layout = known(buffers.all()).or_else(|| buffers.all().next())?.layout();
         self.reducer(space).filter(|reducer| reducer.supports(combine.op(), layout))?;
         let device = self.engines.iter().find_map(|engine| engine.device(space))?;
         Some(self.pools.of(&device))

@@ -1,7 +1,8 @@
-//! The module `gpu`: ranks whose buffers lie on one GPU, or on several of a host, by copies there ([`hyperq`](crate::hyperq)).
+//! The module `gpu`: ranks whose buffers lie on one GPU, or on several of a host, by copies there
+//! ([`hyperq`](crate::hyperq)).
 //!
-//! Whether all buffers lie there is found out in the call itself: each rank knows its own. If they do not, the next module
-//! has the call.
+//! Whether all buffers lie there is found out in the call itself: each rank knows its own. If they do not, the next
+//! module has the call.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use super::module::{Begun, Cx, Module};
 use super::{CollOp, Form};
 use crate::{CollError, HyperQ, Outcome};
 
-/// How long a call that is left otherwise than by its end waits until the process that works on its buffers has stopped.
-/// After that nobody could say who writes them.
+/// How long a call that is left otherwise than by its end waits until the process that works on its buffers has
+/// stopped. After that nobody could say who writes them.
 const LENT_MAX: Duration = Duration::from_secs(20);
 
 // SAFETY: it works on the buffers from `begin` until `advance` gives a result or `give_up` says that all are free.
@@ -28,14 +29,14 @@ unsafe impl Module for HyperQ {
 
     fn begin(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
         let number = op.number();
-        let is_here = op.form() == Form::Blocking && HyperQ::space(op.rows()).is_some();
+        let is_here = op.form() == Form::Blocking && HyperQ::space(op.buffers()).is_some();
         let (Some(call), true) = (op.call(), is_here) else {
             self.decline(number);
             return Ok(Begun::Declined);
         };
-        let buffers = (op.rows().clone(), op.combine().cloned());
-        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the queue
-        // and whoever borrows the module abandon it before.
+        let buffers = (op.buffers().clone(), op.combine().cloned());
+        // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the
+        // queue and whoever borrows the module abandon it before.
         let begun = unsafe { HyperQ::begin(self, number, &call, buffers, cx.pml) }?;
         Ok(if begun { Begun::InOrder } else { Begun::Declined })
     }

@@ -17,8 +17,8 @@ pub const MODULE_TAGS: RangeFrom<i32> = 1 << 30..;
 
 /// What moves and combines data, and what it needs.
 pub trait Engines: Engine + Reducer {
-    /// Who lends memory for intermediate data of a reduction of these rows. `None`: memory of the host does.
-    fn lender(&self, rows: &CallBuffers, combine: &Combine) -> Option<Arc<dyn Lender>>;
+    /// Who lends memory for intermediate data of a reduction of these buffers. `None`: memory of the host does.
+    fn lender(&self, buffers: &CallBuffers, combine: &Combine) -> Option<Arc<dyn Lender>>;
 
     /// Who carries tasks.
     fn tasks(&self) -> Option<Arc<dyn Tasks>>;

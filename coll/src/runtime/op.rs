@@ -33,7 +33,7 @@ pub struct CollOp {
     number: u64,
     /// `None`: it is one of an intercommunicator's.
     call: Option<OwnedCall>,
-    rows: CallBuffers,
+    buffers: CallBuffers,
     combine: Option<Combine>,
     /// Whether it goes through memory that all ranks share, if they do.
     pub(super) shared: bool,
@@ -80,21 +80,21 @@ impl CollOp {
     ///
     /// # Safety
     /// From when it begins until it has ended, or was given up after the endpoint's memory was
-    /// [taken back](gapless_pml::Pml::take_back), the rows describe memory that is valid, those of the send buffer for
-    /// reads while nothing writes it, those of the receive buffer for reads and writes while nothing else touches it;
-    /// the two do not overlap. A persistent one: from each start.
+    /// [taken back](gapless_pml::Pml::take_back), the buffers describe memory that is valid, those of the send buffer
+    /// for reads while nothing writes it, those of the receive buffer for reads and writes while nothing else touches
+    /// it; the two do not overlap. A persistent one: from each start.
     #[must_use]
     pub unsafe fn new(
         (operation, form, number): (Operation, Form, u64),
         call: Option<OwnedCall>,
-        (rows, combine): (CallBuffers, Option<Combine>),
+        (buffers, combine): (CallBuffers, Option<Combine>),
     ) -> CollOp {
         CollOp {
             operation,
             form,
             number,
             call,
-            rows,
+            buffers,
             combine,
             shared: false,
             asks: false,
@@ -185,8 +185,8 @@ impl CollOp {
 
     /// The buffers.
     #[must_use]
-    pub fn rows(&self) -> &CallBuffers {
-        &self.rows
+    pub fn buffers(&self) -> &CallBuffers {
+        &self.buffers
     }
 
     /// What combines elements, if something does.
@@ -228,10 +228,10 @@ impl CollOp {
     /// What rank `rank` of `ranks` does through memory that all share.
     pub(super) fn sm_call(&mut self, of: (usize, usize)) -> Result<SmCall, CollError> {
         let plan = if self.is_kept() { self.plan.clone() } else { self.plan.take() };
-        let (rows, combine) = self.parts();
+        let (buffers, combine) = self.parts();
         match (plan, self.call()) {
-            (Some(plan), _) => Ok(plan.sm_call(rows)),
-            (None, Some(call)) => SmCall::new(&call, of, rows, combine),
+            (Some(plan), _) => Ok(plan.sm_call(buffers)),
+            (None, Some(call)) => SmCall::new(&call, of, buffers, combine),
             (None, None) => Err(CollError::NotShared { operation: self.operation }),
         }
     }
@@ -243,8 +243,8 @@ impl CollOp {
     /// The buffers, for the module that carries it out.
     fn parts(&mut self) -> (CallBuffers, Option<Combine>) {
         match self.is_kept() {
-            true => (self.rows.clone(), self.combine.clone()),
-            false => (self.rows.take(), self.combine.take()),
+            true => (self.buffers.clone(), self.combine.clone()),
+            false => (self.buffers.take(), self.combine.take()),
         }
     }
 
@@ -286,13 +286,13 @@ impl CollOp {
         ticket: Ticket,
         engines: &dyn Engines,
     ) -> Result<Box<Executor>, CollError> {
-        let (rows, combine) = self.parts();
+        let (buffers, combine) = self.parts();
         let has_tasks = schedule.has_tasks();
         let lender = combine.as_ref().filter(|_| !has_tasks);
-        let lender = lender.and_then(|combine| engines.lender(&rows, combine));
+        let lender = lender.and_then(|combine| engines.lender(&buffers, combine));
         // SAFETY: whoever made the operation grants the memory from when it begins until it has ended, or was given up
         // after the endpoint's memory was taken back (`new`).
-        let mut made = unsafe { Executor::new(schedule, rows, combine, ticket) }?;
+        let mut made = unsafe { Executor::new(schedule, buffers, combine, ticket) }?;
         if let Some(tasks) = engines.tasks().filter(|_| has_tasks) {
             made = made.with_tasks(tasks);
         }

@@ -10,8 +10,8 @@ use gapless_coll::runtime::Schedules;
 use gapless_coll::{Between, BetweenCall, BuildError, Operation, Reduction};
 use std::sync::Arc;
 
-/// Which rank has or gets what only one of them has or gets. Where an argument is `impl Into<Root>`, a number is enough:
-/// the root's rank.
+/// Which rank has or gets what only one of them has or gets. Where an argument is `impl Into<Root>`, a number is
+/// enough: the root's rank.
 ///
 /// The other variants are for intercommunicators, where the root is in one group and the ranks that it exchanges data
 /// with are the other group: these give the root's rank in its group.
@@ -77,9 +77,9 @@ impl Collective<'_> {
         let of = of.unwrap_or(Reduction { unit: 1, commutative: false });
         let lens = lens((operation, part), (from, into), &counts, place)?;
         let schedule = Arc::new(place.build(&call(operation, root, &lens, of)?)?);
-        let rows = Uses { send: sends, recv: receives, as_numbers }.rows(send, recv);
+        let buffers = Uses { send: sends, recv: receives, as_numbers }.buffers(send, recv);
         let schedules = Some(Schedules::new(schedule, None));
-        Ok(Prepared { call: None, shared: false, asks: false, schedules, rows, combine })
+        Ok(Prepared { call: None, shared: false, asks: false, schedules, buffers, combine })
     }
 }
 

@@ -173,10 +173,10 @@ impl Communicator {
     ) -> Result<(), Error> {
         let KnownCall { known, call, uses, .. } = known_call;
         let what = (collective.operation, Form::Blocking, number);
-        let rows = uses.rows(collective.send, collective.recv);
+        let buffers = uses.buffers(collective.send, collective.recv);
         // SAFETY: the description borrows its memory until this returns: what is received into, exclusively; and
         // `by_modules` does not return before the operation has ended or was given up.
-        let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
+        let op = unsafe { CollOp::new(what, Some(call), (buffers, None)) };
         // SAFETY: `at_once` found `known` by all of this description but where its buffers are.
         let op = unsafe { op.shared().with_plan(known) };
         let modules = BorrowedModules::new(self, modules, Box::new(op));
@@ -279,7 +279,7 @@ impl Communicator {
             }
         };
         if op.is_shared() {
-            if let Some(space) = HyperQ::space(op.rows()) {
+            if let Some(space) = HyperQ::space(op.buffers()) {
                 // `serves` opens the memory's device on demand; `WorldState::open` attaches it.
                 let _ = Engine::serves(&*self.shared.tools, space);
             }
@@ -376,15 +376,15 @@ impl Communicator {
             Some(reserved) => *reserved,
             None => self.reserve(operation, false)?,
         };
-        // SAFETY: the caller's promise. Both rows are made of views of one description, which is left out or described
-        // in another way, but not added to.
+        // SAFETY: the caller's promise. Both buffers are made of views of one description, which is left out or
+        // described in another way, but not added to.
         // - For how long: the views stay borrowed until the collective has ended or, if it never does, the world's
         //   memory was taken back.
-        // - The row that is received into has views from `Output` and `ViewMut` only, and each of those borrows its
-        //   memory exclusively: it may be read and written, nothing else touches it, and the other row's views lie
+        // - The buffer that is received into has views from `Output` and `ViewMut` only, and each of those borrows its
+        //   memory exclusively: it may be read and written, nothing else touches it, and the other buffer's views lie
         //   elsewhere. Blocks that are cut of one such view are apart (`BlocksMut::new`).
-        // - The row that is sent has views from `Input` only: they may be read, and nothing writes them while they are
-        //   borrowed.
+        // - The buffer that is sent has views from `Input` only: they may be read, and nothing writes them while they
+        //   are borrowed.
         match unsafe { reserved.op(collective, Form::NonBlocking) } {
             Ok(op) => Ok(((op, operator), reserved)),
             Err(error) => {
@@ -405,19 +405,19 @@ impl Communicator {
     ) -> Result<Described, Error> {
         let (operation, operator) = (collective.operation, collective.op.clone());
         let prepared = self.prepare(collective, true, Shares::Unknown)?;
-        let Prepared { call, shared, schedules, rows, combine, .. } = prepared;
+        let Prepared { call, shared, schedules, buffers, combine, .. } = prepared;
         let Some(schedules) = schedules else { unreachable!("of an unknown segment") };
         // By what all ranks know: one that is alone on its host takes part in the agreement, too.
         let host_ranks =
             self.host_ranks().filter(|_| shared || schedules.schedule().is_over_shared());
-        let contiguous = contiguous(&rows);
+        let contiguous = contiguous(&buffers);
         let known = call.as_ref().filter(|_| shared && contiguous.is_some()).and_then(|call| {
             let of = (self.comm.rank() as usize, self.comm.size() as usize);
             CallPlan::new(&call.call(), of, combine.clone(), true).filter(CallPlan::is_short)
         });
         // SAFETY: the caller's promise, as in `op`.
         let mut op =
-            unsafe { CollOp::new((operation, Form::Persistent, 0), call, (rows, combine)) };
+            unsafe { CollOp::new((operation, Form::Persistent, 0), call, (buffers, combine)) };
         if shared {
             op = op.shared();
         }
@@ -515,7 +515,7 @@ enum Fast {
 }
 
 /// The memory of both buffers, if it is contiguous memory of the host, or there is none.
-fn contiguous(rows: &CallBuffers) -> Option<Contiguous> {
+fn contiguous(buffers: &CallBuffers) -> Option<Contiguous> {
     let one = |blocks: &BufferBlocks| match blocks {
         BufferBlocks::None => Some(None),
         BufferBlocks::Whole(typed) => {
@@ -523,7 +523,7 @@ fn contiguous(rows: &CallBuffers) -> Option<Contiguous> {
         }
         BufferBlocks::Each(_) => None,
     };
-    Some((one(&rows.send)?, one(&rows.recv)?))
+    Some((one(&buffers.send)?, one(&buffers.recv)?))
 }
 
 fn refused(operation: Operation, error: CollectiveError) -> Error {

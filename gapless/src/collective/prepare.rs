@@ -51,7 +51,7 @@ pub(super) struct Prepared {
     pub(super) asks: bool,
     /// By what it goes otherwise, unless it is known that they do.
     pub(super) schedules: Option<Schedules>,
-    pub(super) rows: CallBuffers,
+    pub(super) buffers: CallBuffers,
     pub(super) combine: Option<Combine>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    pub(super) fn rows(self, send: BufferArg, recv: BufferArg) -> CallBuffers {
+    pub(super) fn buffers(self, send: BufferArg, recv: BufferArg) -> CallBuffers {
         let blocks = |uses: bool, mut buffer: BufferArg| {
             if !uses {
                 return gapless_coll::BufferBlocks::None;
@@ -127,8 +127,8 @@ impl Collective<'_> {
         let asks = shared && HyperQ::asks(&place.table.hyperq, &call, place.locality.ranks());
         let needs_messages = !shared || place.shares == Shares::Unknown;
         let schedules = needs_messages.then(|| place.schedules(&call)).transpose()?;
-        let rows = uses.rows(self.send, self.recv);
-        Ok(Prepared { call: Some(owned), shared, asks, schedules, rows, combine })
+        let buffers = uses.buffers(self.send, self.recv);
+        Ok(Prepared { call: Some(owned), shared, asks, schedules, buffers, combine })
     }
 }
 

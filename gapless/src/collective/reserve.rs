@@ -162,9 +162,9 @@ impl<'c> Reserved<'c> {
     ) -> Result<Box<CollOp>, Error> {
         let (comm, what) = (self.comm, (collective.operation, form, self.number));
         if let Some(KnownCall { known, call, uses, .. }) = self.known_call.take() {
-            let rows = uses.rows(collective.send, collective.recv);
+            let buffers = uses.buffers(collective.send, collective.recv);
             // SAFETY: the caller's promise.
-            let op = unsafe { CollOp::new(what, Some(call), (rows, None)) };
+            let op = unsafe { CollOp::new(what, Some(call), (buffers, None)) };
             // The others know where its buffers lie.
             // SAFETY: `known_call` found `known` by all of the description but where its buffers are.
             return Ok(Box::new(unsafe { op.shared().with_plan(known) }));
@@ -176,9 +176,9 @@ impl<'c> Reserved<'c> {
             SharedBy::All | SharedBy::Nobody => Shares::No,
         };
         let prepared = comm.prepare(collective, may_share, shares)?;
-        let Prepared { call, shared, asks, schedules, rows, combine } = prepared;
+        let Prepared { call, shared, asks, schedules, buffers, combine } = prepared;
         // SAFETY: the caller's promise.
-        let mut op = unsafe { CollOp::new(what, call, (rows, combine)) };
+        let mut op = unsafe { CollOp::new(what, call, (buffers, combine)) };
         if shared {
             op = op.shared().asking(asks);
         }

@@ -24,14 +24,14 @@ use crate::schedule::Buffer;
 pub(super) struct Mover<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) device: &'a Arc<dyn Device>,
-    pub(super) rows: &'a CallBuffers,
+    pub(super) buffers: &'a CallBuffers,
 }
 
 /// Ranges of packed streams, and where they go in a stream that they make together.
-fn pieces(rows: &CallBuffers, buffer: Buffer, range: Range<u64>) -> Vec<(&Typed, Range<u64>)> {
+fn pieces(buffers: &CallBuffers, buffer: Buffer, range: Range<u64>) -> Vec<(&Typed, Range<u64>)> {
     let blocks = match buffer {
-        Buffer::Send => &rows.send,
-        Buffer::Recv => &rows.recv,
+        Buffer::Send => &buffers.send,
+        Buffer::Recv => &buffers.recv,
         Buffer::Scratch => &BufferBlocks::None,
     };
     let all = match blocks {
@@ -58,8 +58,8 @@ fn flat(typed: &Typed, range: &Range<u64>) -> Option<Region> {
 }
 
 /// Plain memory that a range of a buffer's stream is, if it is.
-pub(super) fn plain(rows: &CallBuffers, buffer: Buffer, range: Range<u64>) -> Option<Region> {
-    match &pieces(rows, buffer, range)[..] {
+pub(super) fn plain(buffers: &CallBuffers, buffer: Buffer, range: Range<u64>) -> Option<Region> {
+    match &pieces(buffers, buffer, range)[..] {
         [(typed, range)] => flat(typed, range),
         _ => None,
     }
@@ -74,7 +74,7 @@ impl Mover<'_> {
         work: &mut Works,
     ) -> Result<(), EngineError> {
         let mut at = 0;
-        for (typed, range) in pieces(self.rows, buffer, range) {
+        for (typed, range) in pieces(self.buffers, buffer, range) {
             let len = range.end - range.start;
             let part = into.sub(at, len)?;
             at += len;
@@ -92,7 +92,7 @@ impl Mover<'_> {
     /// Starts to copy shared memory to bytes of the receive buffer, from `to` of its stream on.
     pub(super) fn take(&self, from: Region, to: u64, work: &mut Works) -> Result<(), EngineError> {
         let mut at = 0;
-        for (typed, range) in pieces(self.rows, Buffer::Recv, to..to + from.len()) {
+        for (typed, range) in pieces(self.buffers, Buffer::Recv, to..to + from.len()) {
             let len = range.end - range.start;
             let part = from.sub(at, len)?;
             at += len;
@@ -115,7 +115,7 @@ impl Mover<'_> {
         work: &mut Works,
     ) -> Result<(), EngineError> {
         let (first, mut at) = (at, at);
-        for (typed, range) in pieces(self.rows, Buffer::Recv, to..to + len) {
+        for (typed, range) in pieces(self.buffers, Buffer::Recv, to..to + len) {
             let len = range.end - range.start;
             let into = flat(typed, &range);
             match into.filter(|_| len > 1) {

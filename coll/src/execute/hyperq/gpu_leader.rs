@@ -15,14 +15,12 @@
 
 use std::collections::BTreeMap;
 
-use gapless_engine::{EngineError, Reducer};
+use gapless_engine::EngineError;
 use gapless_mem::{Completion, Region};
-use gapless_pml::Pml;
 
-use super::control::Control;
-use super::copies::{Mover, Works, reduce_all};
-use super::space::{LeaderState, MappedLeader, RankBuffers};
-use super::{CallPart, Members};
+use super::copies::{Works, reduce_all};
+use super::space::{MappedLeader, RankBuffers};
+use super::{CallPart, Tools};
 use crate::execute::CollError;
 use crate::hyperq::Group;
 use crate::operation::Operation;
@@ -51,18 +49,6 @@ pub(super) struct GpuLeader {
     /// By rank: buffers of its group.
     lent: BTreeMap<usize, RankBuffers>,
     works: Works,
-}
-
-/// What a GPU leader, or another rank that follows, works with beside its part.
-pub(super) struct Tools<'a> {
-    pub(super) pml: &'a mut Pml,
-    pub(super) reducer: &'a dyn Reducer,
-    pub(super) mover: Mover<'a>,
-    pub(super) control: &'a Control,
-    pub(super) members: &'a Members,
-    pub(super) lead: &'a mut LeaderState,
-    /// By leader, or GPU leader.
-    pub(super) mapped: &'a mut [Option<MappedLeader>],
 }
 
 /// A rank's block of a buffer.

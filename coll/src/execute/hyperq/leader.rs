@@ -6,19 +6,18 @@
 
 use std::sync::Arc;
 
-use gapless_engine::{EngineError, Reducer};
+use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Region};
-use gapless_pml::Pml;
 
 use super::control::{
     BROKEN, CANNOT, Control, ELSEWHERE, FAILED, GATHER_DROP, GATHER_IPC, GATHER_STAGED, GATHERED,
     GO, Presence, SCATTER_IPC, SCATTER_STAGED, SCATTER_TWICE, SCATTERED, SEEN,
 };
-use super::copies::{Hop, Hops, Mover, Works, reduce};
+use super::copies::{Hop, Hops, Works, reduce};
 use super::moments::{Moments, Seen};
 use super::peer::{Peer, said};
-use super::space::{LeaderMemory, LeaderState};
-use super::{CallPart, Ended, Members};
+use super::space::LeaderMemory;
+use super::{CallPart, Ended, Members, Tools};
 use crate::execute::CollError;
 use crate::hyperq::{Act, Dynamic, Event, HyperQStep, Kind, Policy, QUICK_BYTES, RING};
 
@@ -54,17 +53,6 @@ pub(super) struct Leading {
     times: [Option<u64>; 4],
     /// What it was told and what it has ordered, and when.
     moments: Moments,
-}
-
-/// What the leader works with, beside its part.
-pub(super) struct Tools<'a> {
-    pub(super) pml: &'a mut Pml,
-    pub(super) reducer: &'a dyn Reducer,
-    pub(super) mover: Mover<'a>,
-    pub(super) control: &'a Control,
-    pub(super) members: &'a Members,
-    pub(super) lead: &'a mut LeaderState,
-    pub(super) now_ns: u64,
 }
 
 impl Leading {

@@ -13,10 +13,10 @@ use super::control::{
     SCATTERED, SEEN, SETTLED, SPREAD,
 };
 use super::copies::Works;
-use super::gpu_leader::{self, GpuLeader, Tools};
+use super::gpu_leader::{self, GpuLeader};
 use super::root_leader::is_settled;
 use super::space::{MappedLeader, lend};
-use super::{CallPart, Ended};
+use super::{CallPart, Ended, Tools};
 use crate::execute::CollError;
 use crate::hyperq::{RING, groups};
 use crate::schedule::Buffer;

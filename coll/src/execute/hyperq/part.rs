@@ -50,7 +50,7 @@ pub(super) struct CallPart {
     /// The GPU that all ranks use.
     pub(super) gpu: u128,
     pub(super) device: Arc<dyn Device>,
-    pub(super) rows: CallBuffers,
+    pub(super) buffers: CallBuffers,
     pub(super) combine: Option<Combine>,
     /// Whether operands may change places.
     pub(super) commutes: bool,
@@ -60,7 +60,7 @@ impl CallPart {
     /// What this rank gives; `None`: it is not plain memory.
     pub(super) fn given(&self) -> Option<Option<Region>> {
         match self.frame.give(self.me) {
-            Some(give) => plain(&self.rows, give.buffer, give.range).map(Some),
+            Some(give) => plain(&self.buffers, give.buffer, give.range).map(Some),
             None => Some(None),
         }
     }
@@ -68,7 +68,7 @@ impl CallPart {
     /// What this rank receives into; `None`: it is not plain memory.
     pub(super) fn received(&self) -> Option<Option<Region>> {
         match self.frame.take(self.me) {
-            Some(take) => plain(&self.rows, Buffer::Recv, 0..take.bytes()).map(Some),
+            Some(take) => plain(&self.buffers, Buffer::Recv, 0..take.bytes()).map(Some),
             None => Some(None),
         }
     }

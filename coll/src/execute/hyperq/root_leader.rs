@@ -9,8 +9,8 @@ use super::control::{
     BROKEN, CANNOT, COMBINED, Control, ELSEWHERE, FAILED, GO, HALT, JOIN, LEND, Presence, SEEN,
     SETTLED, SPREAD,
 };
-use super::gpu_leader::{self, GpuLeader, Tools};
-use super::{CallPart, Ended, Members};
+use super::gpu_leader::{self, GpuLeader};
+use super::{CallPart, Ended, Members, Tools};
 use crate::execute::CollError;
 use crate::hyperq::{groups, in_order};
 
@@ -77,12 +77,7 @@ impl RootLeader {
     }
 
     /// Goes on as far as it can.
-    pub(super) fn advance(
-        &mut self,
-        part: &CallPart,
-        tools: &mut Tools<'_>,
-        now_ns: u64,
-    ) -> Option<Led> {
+    pub(super) fn advance(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Option<Led> {
         if self.stage == RootLeaderStage::Meeting {
             match self.meet(part, tools) {
                 Ok(None) => {}
@@ -91,7 +86,7 @@ impl RootLeader {
             }
         }
         if self.stage == RootLeaderStage::Working
-            && let Err(error) = self.work(part, tools, now_ns)
+            && let Err(error) = self.work(part, tools)
         {
             self.fail(error);
         }
@@ -189,13 +184,8 @@ impl RootLeader {
         }
     }
 
-    fn work(
-        &mut self,
-        part: &CallPart,
-        tools: &mut Tools<'_>,
-        now_ns: u64,
-    ) -> Result<(), CollError> {
-        self.times[0].get_or_insert(now_ns);
+    fn work(&mut self, part: &CallPart, tools: &mut Tools<'_>) -> Result<(), CollError> {
+        self.times[0].get_or_insert(tools.now_ns);
         let Some(gpu_leader) = &mut self.gpu_leader else { return Ok(()) };
         for rank in tools.members.others() {
             let reports = tools.control.reports(rank, part.number);
@@ -224,7 +214,7 @@ impl RootLeader {
             && all_say(gpu_leader, tools.control, COMBINED)
         {
             self.joined = true;
-            self.times[1] = Some(now_ns);
+            self.times[1] = Some(tools.now_ns);
             // Before its own work, so that GPU leaders work at the same time.
             self.orders |= JOIN;
             for rank in tools.members.others() {
@@ -235,7 +225,7 @@ impl RootLeader {
         if gpu_leader.stage() == gpu_leader::GpuLeaderStage::Over
             && all_say(gpu_leader, tools.control, SPREAD)
         {
-            self.times[2] = Some(now_ns);
+            self.times[2] = Some(tools.now_ns);
             self.order(part, tools, GO);
             self.stage = RootLeaderStage::Parting;
         }

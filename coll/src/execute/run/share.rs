@@ -181,7 +181,7 @@ impl Run {
                 Together::Gather => written.is_none(),
                 Together::Scatter => true,
             };
-        let rows = match share.what {
+        let buffers = match share.what {
             // The leader of a bcast only reads.
             Together::Bcast if share.leads() => {
                 CallBuffers { send: BufferBlocks::None, recv: from }
@@ -191,7 +191,7 @@ impl Run {
             _ => CallBuffers { send: from, recv: into },
         };
         let combine = plan.combine.clone().filter(|_| share.what == Together::Reduce);
-        SmCall::new(&share.call(plan, in_place), (share.local_rank, share.ranks), rows, combine)
+        SmCall::new(&share.call(plan, in_place), (share.local_rank, share.ranks), buffers, combine)
     }
 
     /// Goes on with the segment; whether the step has ended.

@@ -14,7 +14,7 @@ use crate::schedule::{Buffer, Place};
 /// none.
 #[derive(Debug)]
 pub(super) struct UserBuffers<R = CallBuffers> {
-    rows: R,
+    described: R,
     /// The whole of what is sent, if that is plain memory that the CPU may touch.
     pub(super) send: Option<Region>,
     /// The whole of what is received into, if that is plain memory that the CPU may touch.
@@ -23,17 +23,17 @@ pub(super) struct UserBuffers<R = CallBuffers> {
 
 /// What describes buffers that are not plain memory.
 pub(super) trait Described {
-    fn rows(&self) -> Option<&CallBuffers>;
+    fn call_buffers(&self) -> Option<&CallBuffers>;
 }
 
 impl Described for CallBuffers {
-    fn rows(&self) -> Option<&CallBuffers> {
+    fn call_buffers(&self) -> Option<&CallBuffers> {
         Some(self)
     }
 }
 
 impl Described for () {
-    fn rows(&self) -> Option<&CallBuffers> {
+    fn call_buffers(&self) -> Option<&CallBuffers> {
         None
     }
 }
@@ -59,8 +59,8 @@ fn bytes(range: &Range<u64>) -> u64 {
 }
 
 /// Whether all that is sent is plain memory, in one piece or in one for each block.
-pub(super) fn sends_plain(rows: &CallBuffers) -> bool {
-    match &rows.send {
+pub(super) fn sends_plain(buffers: &CallBuffers) -> bool {
+    match &buffers.send {
         BufferBlocks::None => false,
         BufferBlocks::Whole(typed) => plain(typed).is_some(),
         BufferBlocks::Each(blocks) => {
@@ -70,15 +70,15 @@ pub(super) fn sends_plain(rows: &CallBuffers) -> bool {
 }
 
 impl UserBuffers {
-    pub(super) fn new(rows: CallBuffers) -> UserBuffers {
-        let (send, recv) = (whole(&rows.send), whole(&rows.recv));
-        UserBuffers { rows, send, recv }
+    pub(super) fn new(buffers: CallBuffers) -> UserBuffers {
+        let (send, recv) = (whole(&buffers.send), whole(&buffers.recv));
+        UserBuffers { described: buffers, send, recv }
     }
 
     /// A block of what is sent, if that is plain memory that the CPU may touch; `range`: where it lies in the packed
     /// stream.
     pub(super) fn block(&self, block: usize, range: Range<u64>) -> Option<Region> {
-        match &self.rows.send {
+        match &self.described.send {
             BufferBlocks::Each(blocks) => plain(blocks.get(block)?),
             _ => self.send?.sub(range.start, bytes(&range)).ok(),
         }
@@ -89,7 +89,7 @@ impl UserBuffers<()> {
     /// Buffers that are plain memory; `None`: there is no such buffer.
     #[inline]
     pub(super) fn plain(send: Option<Region>, recv: Option<Region>) -> UserBuffers<()> {
-        UserBuffers { rows: (), send, recv }
+        UserBuffers { described: (), send, recv }
     }
 }
 
@@ -126,11 +126,11 @@ impl<R: Described> UserBuffers<R> {
         if len == 0 {
             return Lies::Pieces(Vec::new());
         }
-        let Some(rows) = self.rows.rows() else {
+        let Some(buffers) = self.described.call_buffers() else {
             debug_assert!(false, "plain memory, as long as the plan says");
             return Lies::Pieces(Vec::new());
         };
-        let blocks = if buffer == Buffer::Send { &rows.send } else { &rows.recv };
+        let blocks = if buffer == Buffer::Send { &buffers.send } else { &buffers.recv };
         match blocks.spot(&Place { buffer, block, start, len }, range) {
             Spot::Direct(typed) => {
                 let bytes = typed.packed_bytes();
@@ -155,7 +155,7 @@ impl<R: Described> UserBuffers<R> {
     pub(super) fn long(&self) -> Option<&Typed> {
         /// The same bytes as `PART_OF` in `dtype/src/copy/method.rs`.
         const LONG: u64 = 4 << 20;
-        let BufferBlocks::Whole(typed) = &self.rows.rows()?.recv else { return None };
+        let BufferBlocks::Whole(typed) = &self.described.call_buffers()?.recv else { return None };
         (typed.packed_bytes() >= LONG).then_some(typed)
     }
 }

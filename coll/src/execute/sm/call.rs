@@ -2,7 +2,7 @@
 
 use super::fast_path::CallPlan;
 use super::{buffers, exchange_plan, long_plan, short_plan};
-use crate::build::rows as rows_of;
+use crate::build::rows;
 use crate::execute::call_buffers::{BufferBlocks, CallBuffers, Combine};
 use crate::execute::error::CollError;
 use crate::schedule::Buffer;
@@ -13,7 +13,7 @@ use crate::{Call, Operation};
 #[derive(Clone, Debug)]
 pub struct SmCall {
     pub(super) way: SmPlan,
-    pub(super) rows: CallBuffers,
+    pub(super) buffers: CallBuffers,
     pub(super) combine: Option<Combine>,
     /// The rank, and of how many.
     pub(super) of: (usize, usize),
@@ -32,13 +32,13 @@ impl SmPlan {
     fn new(
         call: &Call<'_>,
         (rank, ranks): (usize, usize),
-        rows: &CallBuffers,
+        buffers: &CallBuffers,
     ) -> Result<SmPlan, CollError> {
         let refused = || CollError::NotShared { operation: call.operation() };
         Ok(if short_plan::fits(call, ranks) {
             SmPlan::Short(short_plan::ShortPlan::new(call, rank, ranks))
         } else if exchange_plan::fits(call, ranks) {
-            let is_plain = buffers::sends_plain(rows);
+            let is_plain = buffers::sends_plain(buffers);
             let plan = exchange_plan::ExchangePlan::new(call, rank, ranks, is_plain);
             SmPlan::Exchange(plan.ok_or_else(refused)?, is_plain)
         } else {
@@ -57,7 +57,7 @@ impl SmPlan {
 
 impl SmCall {
     /// The part of rank `rank` of `ranks` in a call that a segment [takes](super::SharedSegment::takes). `combine` is
-    /// needed if it combines elements. The rows are described only: nothing touches their memory before the call
+    /// needed if it combines elements. The buffers are described only: nothing touches their memory before the call
     /// begins.
     ///
     /// # Errors
@@ -66,35 +66,35 @@ impl SmCall {
     pub fn new(
         call: &Call<'_>,
         (rank, ranks): (usize, usize),
-        rows: CallBuffers,
+        buffers: CallBuffers,
         combine: Option<Combine>,
     ) -> Result<SmCall, CollError> {
         call.check(rank, ranks).map_err(|error| CollError::Call { error })?;
-        let way = SmPlan::new(call, (rank, ranks), &rows)?;
-        let (send, recv) = rows_of(call, rank, ranks);
-        rows.send.check(Buffer::Send, &send)?;
-        rows.recv.check(Buffer::Recv, &recv)?;
+        let way = SmPlan::new(call, (rank, ranks), &buffers)?;
+        let (send, recv) = rows(call, rank, ranks);
+        buffers.send.check(Buffer::Send, &send)?;
+        buffers.recv.check(Buffer::Recv, &recv)?;
         if let Some(unit) = call.reduction().map(|of| of.unit) {
             let given = combine.as_ref().map(Combine::bytes);
             if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
                 return Err(CollError::Combine { unit, given });
             }
         }
-        Ok(SmCall { way, rows, combine, of: (rank, ranks) })
+        Ok(SmCall { way, buffers, combine, of: (rank, ranks) })
     }
 
     /// The call of a rank that has failed.
     pub(super) fn without_memory(call: &Call<'_>, of: (usize, usize)) -> Result<SmCall, CollError> {
-        let rows = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
-        Ok(SmCall { way: SmPlan::new(call, of, &rows)?, rows, combine: None, of })
+        let buffers = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
+        Ok(SmCall { way: SmPlan::new(call, of, &buffers)?, buffers, combine: None, of })
     }
 }
 
 impl CallPlan {
     /// The call, with buffers that are as long as the call says.
     #[must_use]
-    pub fn sm_call(self, rows: CallBuffers) -> SmCall {
+    pub fn sm_call(self, buffers: CallBuffers) -> SmCall {
         let CallPlan { way, combine, of, .. } = self;
-        SmCall { way, rows, combine, of }
+        SmCall { way, buffers, combine, of }
     }
 }

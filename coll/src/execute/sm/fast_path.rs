@@ -23,7 +23,7 @@ use super::short::ShortStage;
 use super::short_plan::{self, Round, ShortPlan, Span, Then};
 use super::subgroup::Subgroup;
 use super::{PrivateMemory, SharedSegment, act, exchange_plan, long_plan};
-use crate::build::rows as rows_of;
+use crate::build::rows;
 use crate::execute::act::Tools;
 use crate::execute::call_buffers::Combine;
 use crate::schedule::Buffer;
@@ -82,7 +82,7 @@ impl CallPlan {
                 folds && !plan.is_scan() && !plan.may_lengthen() && plan.volume() <= VOLUME_MAX;
             (SmPlan::Long(plan), may_attempt)
         };
-        let (send, recv) = rows_of(call, rank, ranks);
+        let (send, recv) = rows(call, rank, ranks);
         let bytes = (send.len(), recv.len());
         Some(CallPlan { way, combine, of: (rank, ranks), bytes, may_attempt: may_attempt && plain })
     }

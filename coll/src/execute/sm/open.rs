@@ -381,10 +381,10 @@ impl Opening {
             Some(memory) => BufferBlocks::Whole(Typed::contiguous(memory.region())),
             None => BufferBlocks::None,
         };
-        let rows = CallBuffers { send: blocks(&send), recv: blocks(&recv) };
+        let buffers = CallBuffers { send: blocks(&send), recv: blocks(&recv) };
         // SAFETY: both are memory of the exchange's own, which keeps it until the executor has ended, and leaks it if
         // the executor is dropped before.
-        let executor = unsafe { Executor::part(schedule, rows, ticket) }?;
+        let executor = unsafe { Executor::part(schedule, buffers, ticket) }?;
         Ok(Exchange { executor, send, recv })
     }
 

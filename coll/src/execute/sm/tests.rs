@@ -92,9 +92,9 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                 };
                 let int = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Int32);
                 let sum = Combine::new(&ReduceOp::Sum.into(), &int.commit().unwrap()).unwrap();
-                let rows = CallBuffers { send: BufferBlocks::None, recv };
+                let buffers = CallBuffers { send: BufferBlocks::None, recv };
                 // SAFETY: the memory outlives the collective, which the segment is dropped with at the latest.
-                unsafe { segment.begin(number, &call, rows, Some(sum)) }.unwrap();
+                unsafe { segment.begin(number, &call, buffers, Some(sum)) }.unwrap();
                 let mut over = false;
                 for _ in 0..20 {
                     let now = segment.mailbox.round();
@@ -153,14 +153,14 @@ fn a_rank_that_cannot_begin_a_step_is_not_waited_for() {
     let failure = CollError::GaveUp { rank: 1 };
     let begun = segments[1].fail_step(0, of_another, failure.clone(), &mut pmls[1]);
     assert_eq!(begun.err(), Some(failure));
-    let rows = || CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
+    let buffers = || CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
     for (number, expected) in [(0, Err(CollError::WentOn { rank: 1 })), (1, Ok(()))] {
         let mut ended = [None, (number == 0).then_some(Ok(()))];
         for _ in 0..100 {
             for ((segment, pml), ended) in segments.iter_mut().zip(&mut pmls).zip(&mut ended) {
                 if ended.is_none() && !segment.is_at_work() {
                     // SAFETY: a barrier touches no memory.
-                    unsafe { segment.begin(number, &Call::Barrier, rows(), None) }.unwrap();
+                    unsafe { segment.begin(number, &Call::Barrier, buffers(), None) }.unwrap();
                 }
                 if ended.is_none()
                     && let Poll::Ready(result) = segment.advance(pml, &HostEngine, &HostEngine)
@@ -184,12 +184,12 @@ fn a_rank_that_was_refused_and_is_far_ahead_has_spoilt_nothing() {
     segments[1].refuse(0, &mut pmls[1]);
     for (rank, number) in (1..=4).map(|number| (1, number)).chain((0..=4).map(|it| (0, it))) {
         let region = Region::of_mut(&mut words[1 - rank]);
-        let rows = CallBuffers {
+        let buffers = CallBuffers {
             send: BufferBlocks::None,
             recv: BufferBlocks::Whole(Typed::contiguous(region)),
         };
         // SAFETY: the words outlive the collective, and nothing else touches them meanwhile.
-        unsafe { segments[rank].begin(number, &call, rows, None) }.unwrap();
+        unsafe { segments[rank].begin(number, &call, buffers, None) }.unwrap();
         let ended = (0..100).find_map(|_| {
             let ended = segments[rank].advance(&mut pmls[rank], &HostEngine, &HostEngine);
             pmls.iter_mut().for_each(|pml| _ = pml.progress());
@@ -211,9 +211,9 @@ fn whoever_waits_finds_that_its_own_entries_were_written_over() {
     let mut pmls = endpoints(2);
     let mut segments = segments(&mut pmls);
     let begin = |segment: &mut SharedSegment, number| {
-        let rows = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
+        let buffers = CallBuffers { send: BufferBlocks::None, recv: BufferBlocks::None };
         // SAFETY: there is no memory.
-        unsafe { segment.begin(number, &Call::Barrier, rows, None) }.unwrap();
+        unsafe { segment.begin(number, &Call::Barrier, buffers, None) }.unwrap();
     };
     let advance =
         |segment: &mut SharedSegment, pml: &mut Pml| segment.advance(pml, &HostEngine, &HostEngine);

@@ -221,7 +221,7 @@ impl Game {
     }
 
     /// A rank's buffers. They are used while this lives.
-    pub(crate) fn rows(&mut self, rank: usize) -> CallBuffers {
+    pub(crate) fn buffers(&mut self, rank: usize) -> CallBuffers {
         let part = &mut self.parts[rank];
         CallBuffers { send: part.send.blocks(), recv: part.recv.blocks() }
     }

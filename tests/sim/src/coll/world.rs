@@ -420,11 +420,11 @@ impl CollWorld {
                 let what = &game.what;
                 wire.story.tell(now, number(rank), None, || format!("starts {what}"));
             }
-            let (schedule, rows) = (game.parts[place].schedule.clone(), game.rows(place));
+            let (schedule, buffers) = (game.parts[place].schedule.clone(), game.buffers(place));
             let combine = Some(game.combine.clone());
             // SAFETY: the game keeps the buffers until the endpoints are gone, and looks at them, or at the fields
             // beside them, when all has come to rest.
-            let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
+            let executor = unsafe { Executor::new(schedule, buffers, combine, ticket) };
             match executor {
                 Ok(executor) => proc.going.push((at, place, executor)),
                 Err(error) => game.parts[place].result = Some(Err(error)),
