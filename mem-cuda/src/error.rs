@@ -88,6 +88,18 @@ pub enum CudaError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// There is no compiler of CUDA C++ on this machine: it comes with the toolkit, not with the driver.
+    #[error("no compiler of CUDA C++ here: {reason}")]
+    NoCompiler {
+        /// What was looked for.
+        reason: String,
+    },
+    /// A source cannot be compiled.
+    #[error("CUDA C++ cannot be compiled: {}", log.lines().next().unwrap_or_default())]
+    Compile {
+        /// All that the compiler said.
+        log: String,
+    },
     /// Device code cannot be linked.
     #[error("device code cannot be linked: {}", log.lines().next().unwrap_or_default())]
     Link {

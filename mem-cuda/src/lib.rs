@@ -8,7 +8,7 @@
 //! - [`Stream`], [`Mark`]: order work and measure it; completions are pooled events;
 //! - [`Graph`]: work that was captured of a stream, to be launched again;
 //! - [`StreamGate`]: a stream waits for the host, without a thread that waits;
-//! - [`Module`], [`Function`], [`Grid`], [`Argument`]: launch kernels;
+//! - [`Module`], [`Function`], [`Grid`], [`Argument`]: launch kernels; [`compile()`]: from their source, by NVRTC;
 //! - [`PinnedBuffer`]: page-locked host memory from a pool;
 //! - [`Mps`]: whether processes share the device or take turns.
 //!
@@ -34,7 +34,7 @@
 //!
 //! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
 //! `device` · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
-//! (where an address lies) · `peer`, `reach` (who may use it) · `mps` · `module` (kernels) · `graph` · `error`.
+//! (where an address lies) · `peer`, `reach` (who may use it) · `mps` · `module`, `compile` (kernels) · `graph` · `error`.
 //!
 //! Calls leave the calling thread's current context as it was, so users of the CUDA runtime need not know of this
 //! crate. After a sticky error (an illegal address in any kernel of the process, say) the process has lost the
@@ -47,6 +47,8 @@
 mod driver;
 
 mod attributes;
+#[allow(unsafe_code, reason = "calls the compiler's C functions")]
+mod compile;
 #[allow(unsafe_code, reason = "gives back to a thread the context it had")]
 mod context;
 #[allow(unsafe_code, reason = "declares and keeps the obligations of copies by address")]
@@ -79,6 +81,7 @@ mod stream;
 mod vmm;
 
 pub use attributes::{PointerFacts, page_locked_for};
+pub use compile::compile;
 pub use device::{CudaDevice, CudaDriver};
 pub use error::CudaError;
 pub use event::CudaPending;

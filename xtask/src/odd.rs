@@ -43,6 +43,7 @@ const ACTORS: &[&str] = &[
     "gapless-btl-tcp",
     "gapless-btl-testkit",
     "gapless-cli",
+    "gapless-episim",
     "gapless-fft3d",
     "gapless-gpu",
     "gapless-halo",

@@ -43,6 +43,7 @@ pub(super) struct Banned {
 const ALL: &[&str] = &[
     "gapless-btl-testkit",
     "gapless-xtq-sim",
+    "gapless-episim",
     "gapless-fft3d",
     "gapless-halo",
     "gapless-sgd",
@@ -74,10 +75,10 @@ const ALL: &[&str] = &[
 ];
 
 /// Every layer a program can be built from.
-const LAYERS: &[&str] = ALL.split_at(7).1;
+const LAYERS: &[&str] = ALL.split_at(8).1;
 
 /// Every layer, and what joins them.
-const STACK: &[&str] = ALL.split_at(6).1;
+const STACK: &[&str] = ALL.split_at(7).1;
 
 /// What the tests of all crates may use: it lies below every other.
 pub(super) const TESTKIT: &str = "gapless-testkit";
@@ -305,6 +306,15 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "tests and benches",
     },
     Rule {
+        package: "gapless-episim",
+        // It launches kernels of its own.
+        may: &["gapless", "gapless-mem", "gapless-mem-cuda", "gapless-mem-opencl"],
+        features: &[],
+        // Its program plots.
+        tests_may: &["gapless-report"],
+        must_not_know: "the layers below messages: it is a program as a user's",
+    },
+    Rule {
         package: "gapless-fft3d",
         may: &["gapless"],
         features: &[],
@@ -416,7 +426,7 @@ pub(super) const RESERVED: &[Reserved] = &[
     },
     Reserved {
         name: "indicatif",
-        only: &["gapless-cli", "gapless-bench"],
+        only: &["gapless-cli", "gapless-bench", "gapless-episim"],
         why: "progress bars belong to programs",
     },
 ];
