@@ -11,11 +11,14 @@ mod rogue;
 mod tasks;
 
 use crate::core::Done;
-use crate::wire::{HEADER, Head, WindowMessage};
+use crate::wire::{HEADER, Head, OPERANDS, WindowMessage};
 use crate::{Exposure, Header, Lock, Osc};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
+use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Atomics, Lease, Region, Space, Words};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,50 +58,121 @@ impl Random {
     }
 }
 
-fn lease(memory: &Arc<Vec<AtomicU64>>, at: usize, words: usize) -> Lease {
+/// Processes that reach each other.
+fn connected(count: u32, config: &Config) -> Vec<Bml> {
+    let hub = Hub::new();
+    let end = |me| {
+        let mut bml = Bml::new(Rank(me), count);
+        bml.add(Box::new(Loopback::with(&hub, config.clone())));
+        bml
+    };
+    let mut ends: Vec<Bml> = (0..count).map(end).collect();
+    let addresses: Vec<_> = ends.iter().map(Bml::addresses).collect();
+    for (me, bml) in (0..).zip(&mut ends) {
+        for (other, addresses) in (0..).zip(&addresses).filter(|(other, _)| *other != me) {
+            bml.connect(Rank(other), addresses).unwrap();
+        }
+    }
+    ends
+}
+
+/// Words that are all the same.
+type Memory = Arc<Vec<AtomicU64>>;
+
+fn memory(words: usize, word: u64) -> Memory {
+    Arc::new((0..words).map(|_| AtomicU64::new(word)).collect())
+}
+
+fn lease(memory: &Memory, words: Range<usize>) -> Lease {
     let start = memory.as_ptr().expose_provenance() as u64;
-    let region = Region::new(Space::Host, start, 8 * at as u64, 8 * words as u64);
+    let region = Region::new(Space::Host, start, 8 * words.start as u64, 8 * words.len() as u64);
     // SAFETY: the list is kept by the Arc.
     unsafe { Lease::new(region, Arc::clone(memory) as _) }
+}
+
+fn atomics(memory: &Memory, words: Range<usize>) -> Atomics {
+    // SAFETY: it is initialised, and touched by atomics only.
+    unsafe { Atomics::new(lease(memory, words)) }.unwrap()
+}
+
+/// A lock of so many ranks.
+fn header(memory: &Memory, words: Range<usize>, ranks: usize) -> Header {
+    // SAFETY: it is initialised, and touched by atomics only.
+    let words = unsafe { Words::new(lease(memory, words)) }.unwrap();
+    Header::new(words, ranks).unwrap()
+}
+
+/// A window of 16 words that lies among others, and a lock of one rank.
+struct Island(Memory);
+
+impl Island {
+    const WINDOW: Range<usize> = 16..32;
+    const AROUND: u64 = 77;
+
+    fn new() -> Island {
+        let memory = memory(WORDS, Island::AROUND);
+        memory[LOCK..LOCK + LOCK_WORDS].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        Island(memory)
+    }
+
+    fn exposure(&self) -> Exposure {
+        let header = header(&self.0, LOCK..LOCK + LOCK_WORDS, 1);
+        Exposure::new(atomics(&self.0, Island::WINDOW), header)
+    }
+
+    /// Words of a range that were changed.
+    fn changed(&self, range: Range<usize>) -> usize {
+        let is_changed = |word: &&AtomicU64| word.load(Ordering::Relaxed) != Island::AROUND;
+        self.0[range].iter().filter(is_changed).count()
+    }
+
+    /// Words outside the window and its lock that were changed.
+    fn spoilt(&self) -> usize {
+        let outside = [0..16, 32..LOCK, LOCK + LOCK_WORDS..WORDS];
+        outside.into_iter().map(|range| self.changed(range)).sum()
+    }
+}
+
+/// So many numbers at an origin, of which only the type matters.
+fn numbers(primitive: Primitive, count: u64) -> Typed {
+    let layout = Datatype::from(primitive).commit().unwrap();
+    let region = Region::new(Space::Host, 0, 0, layout.size() * count);
+    Typed::new(region, 0, &layout, count).unwrap()
+}
+
+/// A message that adds a number of 8 bytes to the first of a window.
+fn addition(primitive: Primitive, window: u32, rank: u32) -> Head {
+    let sum = ReduceOp::ALL.iter().position(|op| *op == ReduceOp::Sum).unwrap();
+    Head {
+        op: u8::try_from(sum).unwrap(),
+        primitive: primitive as u8,
+        flag: OPERANDS,
+        count: 8,
+        length: 8,
+        ..Head::new(WindowMessage::Accumulate, window, rank)
+    }
+}
+
+/// The flat form of a layout with gaps.
+fn flat() -> Vec<u8> {
+    let double = Datatype::from(Primitive::Double);
+    Datatype::vector(3, 1, 2, &double).unwrap().commit().unwrap().flatten()
 }
 
 #[test]
 fn made_up_messages_change_nothing_but_the_window() {
     let seed = gapless_testkit::seed(7);
-    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(77)).collect());
-    // The window is 16 words in the middle; nothing is locked.
-    let lock = LOCK..LOCK + LOCK_WORDS;
-    memory[lock.clone()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    // SAFETY: it is initialised, and touched by atomics only.
-    let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
-    // SAFETY: as above.
-    let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
+    let island = Island::new();
     let mut bml = Bml::new(Rank(0), 1);
     let osc = Osc::register(&mut bml).unwrap();
-    let handle = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
-    let double = Datatype::from(Primitive::Double);
-    let flat = Datatype::vector(3, 1, 2, &double).unwrap().commit().unwrap().flatten();
-    let kinds = [
-        WindowMessage::Put,
-        WindowMessage::Get,
-        WindowMessage::Accumulate,
-        WindowMessage::Compare,
-        WindowMessage::Lock,
-        WindowMessage::Unlock,
-        WindowMessage::Flush,
-        WindowMessage::Post,
-        WindowMessage::Complete,
-        WindowMessage::Layout,
-        WindowMessage::Forget,
-        WindowMessage::Answer,
-        WindowMessage::Credit,
-    ];
+    let handle = osc.host(island.exposure(), &[0], 0);
+    let flat = flat();
     let mut random = Random(seed);
     let small = |random: &mut Random, bound: u64| u8::try_from(random.below(bound)).unwrap();
     for round in 0..60_000u32 {
         let kind = match random.below(3) {
-            0 => kinds[usize::try_from(random.below(13)).unwrap()],
-            _ => kinds[usize::try_from(random.below(4)).unwrap()],
+            0 => WindowMessage::ALL[usize::try_from(random.below(13)).unwrap()],
+            _ => WindowMessage::ALL[usize::try_from(random.below(4)).unwrap()],
         };
         let length = random.number();
         let mut bytes = vec![small(&mut random, 256); usize::try_from(random.below(70)).unwrap()];
@@ -131,11 +205,9 @@ fn made_up_messages_change_nothing_but_the_window() {
             bml.poll(&mut Nobody);
             osc.advance(&mut bml);
         }
-        let outside = memory[..16].iter().chain(&memory[32..lock.start]).chain(&memory[lock.end..]);
-        let changed = outside.map(|word| word.load(Ordering::Relaxed)).find(|word| *word != 77);
-        assert_eq!(changed, None, "round {round}: {head:?}");
+        assert_eq!(island.spoilt(), 0, "round {round}: {head:?}");
     }
-    let inside = memory[16..32].iter().filter(|word| word.load(Ordering::Relaxed) != 77).count();
+    let inside = island.changed(Island::WINDOW);
     assert!(inside > 8, "some of them are right: {inside}");
     assert!(Head::read(&[0; HEADER]).is_none());
 }
@@ -143,15 +215,12 @@ fn made_up_messages_change_nothing_but_the_window() {
 /// What a peer says ends its own lock alone, once, and of the kind that it has.
 #[test]
 fn a_lock_is_given_back_by_who_has_it() {
-    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect());
-    // SAFETY: it is initialised, and touched by atomics only.
-    let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
-    // SAFETY: as above.
-    let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
-    let header = Header::new(words, 2).unwrap();
+    let memory = memory(WORDS, 0);
+    let header = header(&memory, LOCK..LOCK + LOCK_WORDS, 2);
     let mut bml = Bml::new(Rank(0), 2);
     let osc = Osc::register(&mut bml).unwrap();
-    let handle = osc.host(Exposure::new(window, header.clone()), &[0, 1], 0);
+    let exposure = Exposure::new(atomics(&memory, 16..32), header.clone());
+    let handle = osc.host(exposure, &[0, 1], 0);
     let mut say = |kind, flag| {
         let head = Head { flag, ..Head::new(kind, handle.id(), 1) };
         osc.core().execute(&osc, &mut bml, Rank(1), &head.write())

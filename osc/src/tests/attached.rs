@@ -1,32 +1,22 @@
 //! Operations on memory that is attached in several pieces; accumulations of nothing, and with nothing at the origin.
 
-use super::lease;
 use super::net::Net;
+use super::{Memory, lease, numbers};
 use crate::window::Flavor;
 use crate::{AccessKind, Lock, Place, WindowError};
 use gapless_btl::loopback::Config;
-use gapless_dtype::{Datatype, Layout, Primitive};
-use gapless_engine::{ReduceOp, Typed};
-use gapless_mem::{Atomics, Region, Space};
+use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::ReduceOp;
+use gapless_mem::Atomics;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-
-fn layout(primitive: Primitive) -> Layout {
-    Datatype::from(primitive).commit().unwrap()
-}
-
-/// So many numbers at an origin, of which only the type matters.
-fn numbers(layout: &Layout, count: u64) -> Typed {
-    let region = Region::new(Space::Host, 0, 0, layout.size() * count);
-    Typed::new(region, 0, layout, count).unwrap()
-}
 
 #[test]
 fn operations_go_across_pieces_that_meet() {
     let net = Net::new(2, &Config::default());
-    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..16).map(AtomicU64::new).collect());
+    let memory: Memory = Arc::new((0..16).map(AtomicU64::new).collect());
     let target = net.window_with(0, &[], Flavor::Dynamic, &[]);
-    let all = lease(&memory, 0, 16);
+    let all = lease(&memory, 0..16);
     // Two that meet in the middle of a number, one behind a gap of a word.
     for (start, len) in [(44, 36), (0, 44), (88, 40)] {
         // SAFETY: it is initialised, and touched by atomics only.
@@ -37,18 +27,17 @@ fn operations_go_across_pieces_that_meet() {
     let driver = net.driver(1, 1000, &|| ());
     window.lock(&driver, 0, Lock::Shared).unwrap();
     let at = |word: u64| Place::at(all.region().start() + 8 * word);
-    let uint = layout(Primitive::Uint64);
     let bytes = |numbers: &[u64]| -> Vec<u8> {
         numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
     };
     let put = |place: &Place, given: &[u64]| {
-        let typed = numbers(&uint, given.len() as u64);
+        let typed = numbers(Primitive::Uint64, given.len() as u64);
         let access = window.access("put", (0, place), &typed, AccessKind::Write).unwrap();
         let given = bytes(given);
         window.put(&driver, &access, 0..given.len() as u64, &given).unwrap();
     };
     let get = |place: &Place, count: u64| {
-        let typed = numbers(&uint, count);
+        let typed = numbers(Primitive::Uint64, count);
         let access = window.access("get", (0, place), &typed, AccessKind::Read).unwrap();
         let mut found = bytes(&vec![0; usize::try_from(count).unwrap()]);
         window.get(&driver, &access, 0..8 * count, &mut found)?;
@@ -58,7 +47,7 @@ fn operations_go_across_pieces_that_meet() {
     put(&at(4), &[40, 50, 60]);
     assert_eq!(get(&at(3), 5).unwrap(), [3, 40, 50, 60, 7]);
     let change = |place: &Place, op, given: &[u64], count: u64| {
-        let typed = numbers(&uint, count);
+        let typed = numbers(Primitive::Uint64, count);
         let access =
             window.access("get_accumulate", (0, place), &typed, AccessKind::Change).unwrap();
         let (what, given) = ((&access, op), bytes(given));
@@ -86,14 +75,14 @@ fn operations_go_across_pieces_that_meet() {
 
 #[test]
 fn nothing_has_no_type() {
-    let [int, double] = [Primitive::Int32, Primitive::Double].map(layout);
+    let double = Datatype::from(Primitive::Double).commit().unwrap();
     for maps in [&[0][..], &[]] {
         let net = Net::new(2, &Config::default());
         let _target = net.window(0, &[]);
         let mut window = net.window(1, maps);
         let driver = net.driver(1, 1000, &|| ());
         window.lock(&driver, 0, Lock::Shared).unwrap();
-        let (origin, place) = (numbers(&int, 0), Place::typed(8, &double, 0));
+        let (origin, place) = (numbers(Primitive::Int32, 0), Place::typed(8, &double, 0));
         let access = window.access("accumulate", (0, &place), &origin, AccessKind::Change).unwrap();
         for op in ReduceOp::ALL {
             let (what, where_to) = ((&access, op), (&origin, &place));

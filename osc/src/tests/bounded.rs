@@ -1,18 +1,15 @@
 //! What waits at a target is bounded, whatever its peers do. Each of these would take memory without end otherwise.
 
-use super::{LOCK, LOCK_WORDS, Nobody, WORDS, lease};
+use super::{LOCK, LOCK_WORDS, Nobody, WORDS, addition, atomics, connected, header, memory};
 use crate::core::{AM_TAG, Offered};
 use crate::header::Stripes;
 use crate::layouts::{LAYOUT_BYTES, LAYOUTS};
 use crate::peer::{ANSWERS, CREDIT, SLACK};
-use crate::wire::{HEADER, Head, OPERANDS, READ_MAX, WindowMessage};
+use crate::wire::{HEADER, Head, READ_MAX, WindowMessage};
 use crate::{Exposure, Header, Osc, WindowHandle};
 use gapless_bml::{Bml, PeerState, Rank, ReserveError, Token};
-use gapless_btl::loopback::{Config, Hub, Loopback};
+use gapless_btl::loopback::Config;
 use gapless_dtype::Primitive;
-use gapless_mem::{Atomics, Words};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// More than anything may take.
 const TOO_MUCH: u64 = 16 << 20;
@@ -29,22 +26,12 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let hub = Hub::new();
-        let [mut target, mut peer] = [0, 1].map(|me| {
-            let mut bml = Bml::new(Rank(me), 2);
-            bml.add(Box::new(Loopback::with(&hub, Config::default())));
-            bml
-        });
-        target.connect(Rank(1), &peer.addresses()).unwrap();
-        peer.connect(Rank(0), &target.addresses()).unwrap();
-        let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect());
-        // SAFETY: it is initialised, and touched by atomics only.
-        let window = unsafe { Atomics::new(lease(&memory, 0, LOCK)) }.unwrap();
-        // SAFETY: as above.
-        let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
-        let header = Header::new(words, 2).unwrap();
+        let [mut target, peer] = connected(2, &Config::default()).try_into().expect("two");
+        let memory = memory(WORDS, 0);
+        let header = header(&memory, LOCK..LOCK + LOCK_WORDS, 2);
         let osc = Osc::register(&mut target).unwrap();
-        let handle = osc.host(Exposure::new(window, header.clone()), &[0, 1], 0);
+        let exposure = Exposure::new(atomics(&memory, 0..LOCK), header.clone());
+        let handle = osc.host(exposure, &[0, 1], 0);
         Scene { target, osc, handle, header, peer, sequence: 0 }
     }
 
@@ -104,18 +91,7 @@ impl Scene {
 }
 
 fn operand(scene: &Scene) -> Head {
-    let primitive = Primitive::Double as u8;
-    let sum =
-        gapless_engine::ReduceOp::ALL.iter().position(|op| *op == gapless_engine::ReduceOp::Sum);
-    let op = u8::try_from(sum.unwrap()).unwrap();
-    Head {
-        op,
-        primitive,
-        flag: OPERANDS,
-        count: 8,
-        length: 8,
-        ..scene.head(WindowMessage::Accumulate)
-    }
+    addition(Primitive::Double, scene.handle.id(), 1)
 }
 
 #[test]

@@ -1,33 +1,22 @@
 //! A target whose device is slow serves others meanwhile. It gives mutexes back when the origin or the window is gone.
 
 use super::net::Net;
+use super::numbers;
 use crate::device::{DeviceExposure, DeviceMemory};
 use crate::header::Stripes;
 use crate::window::{Flavor, Member, Window};
 use crate::{AccessKind, Lock, Place};
 use gapless_bml::{LinkError, Rank};
 use gapless_btl::loopback::Config;
-use gapless_dtype::{Datatype, Primitive};
+use gapless_dtype::Primitive;
 use gapless_engine::testkit::FakeEngine;
-use gapless_engine::{HostEngine, ReduceOp, Typed};
+use gapless_engine::{HostEngine, ReduceOp};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, Lease, Region, Space};
+use gapless_mem::{Device, Lease};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BYTES: u64 = 8192;
-
-/// A number of 8 bytes, as an origin has it.
-fn number(memory: &[u64; 1]) -> Typed {
-    let layout = Datatype::from(Primitive::Uint64).commit().unwrap();
-    Typed::new(
-        Region::new(Space::Host, memory.as_ptr().expose_provenance() as u64, 0, 8),
-        0,
-        &layout,
-        1,
-    )
-    .unwrap()
-}
 
 struct Scene {
     net: Net,
@@ -70,15 +59,10 @@ impl Scene {
             kernel: 0,
         };
         let members = [0, 1, 2].map(member).to_vec();
+        let host = || self.net.exposures[me as usize].clone();
         match me {
             0 => Window::new(handle, me, Flavor::Plain, self.exposure.clone(), members),
-            _ => Window::new(
-                handle,
-                me,
-                Flavor::Plain,
-                self.net.exposures[me as usize].clone(),
-                members,
-            ),
+            _ => Window::new(handle, me, Flavor::Plain, host(), members),
         }
     }
 
@@ -86,8 +70,7 @@ impl Scene {
     fn add(&self, window: &mut Window) {
         let driver = self.net.driver(1, 500, &|| ());
         window.lock(&driver, 0, Lock::Shared).unwrap();
-        let (one, place) = ([1], Place::at(4096));
-        let typed = number(&one);
+        let (typed, place) = (numbers(Primitive::Uint64, 1), Place::at(4096));
         let access = window.access("accumulate", (0, &place), &typed, AccessKind::Change).unwrap();
         let what = (&access, ReduceOp::Sum);
         window.accumulate(&driver, what, (&typed, &place), &1u64.to_ne_bytes()).unwrap();
@@ -122,8 +105,8 @@ fn a_target_serves_others_while_its_device_is_at_work() {
     let driver = scene.net.driver(2, 50, &|| ());
     let other = &mut other[1];
     other.lock(&driver, 0, Lock::Shared).unwrap();
-    let (one, place) = ([7], Place::at(8));
-    let access = other.access("put", (0, &place), &number(&one), AccessKind::Write).unwrap();
+    let (typed, place) = (numbers(Primitive::Uint64, 1), Place::at(8));
+    let access = other.access("put", (0, &place), &typed, AccessKind::Write).unwrap();
     other.put(&driver, &access, 0..8, &7u64.to_ne_bytes()).unwrap();
     other.unlock(&driver, 0).unwrap();
     assert_eq!(scene.under_way(), 1, "the device has not ended");
@@ -146,8 +129,7 @@ fn operations_on_one_number_are_in_order() {
     scene.add(&mut windows[1]);
     let driver = scene.net.driver(2, 50, &|| ());
     windows[2].lock(&driver, 0, Lock::Shared).unwrap();
-    let (one, place) = ([5], Place::at(4096));
-    let typed = number(&one);
+    let (typed, place) = (numbers(Primitive::Uint64, 1), Place::at(4096));
     let access = windows[2].access("accumulate", (0, &place), &typed, AccessKind::Change).unwrap();
     let (bytes, what) = (5u64.to_ne_bytes(), (&access, ReduceOp::Sum));
     let both = (&typed, &place);

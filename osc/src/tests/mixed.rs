@@ -1,6 +1,7 @@
 //! Locks of ranks that map a window, and of ranks that do not.
 
 use super::net::Net;
+use super::numbers;
 use crate::header::Stripes;
 use crate::layouts::LAYOUTS;
 use crate::wire::{Head, WindowMessage};
@@ -95,8 +96,7 @@ fn the_mutex_of_who_may_live_is_not_taken_over() {
     let _target = net.window(0, &[]);
     let mut windows = [net.window(1, &[0]), net.window(2, &[])];
     let stripes = Stripes::default().with(0, 8);
-    let layout = Datatype::from(Primitive::Int64).commit().unwrap();
-    let number = Typed::new(Region::new(Space::Host, 0, 0, 8), 0, &layout, 1).unwrap();
+    let number = numbers(Primitive::Int64, 1);
     for (process, window) in [1, 2].into_iter().zip(&mut windows) {
         let driver = net.driver(process, 200, &|| ());
         window.lock(&driver, 0, Lock::Shared).unwrap();

@@ -1,15 +1,12 @@
 //! Several processes in one thread, one after the other: nothing waits for time.
 
-use super::{Nobody, lease};
+use super::{Nobody, atomics, connected, header, memory};
 use crate::header::Header;
 use crate::window::{Driver, Flavor, Member, Window};
 use crate::{Exposure, Osc, Tasks, WindowError};
 use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
-use gapless_btl::loopback::{Config, Hub, Loopback};
-use gapless_mem::{Atomics, Words};
+use gapless_btl::loopback::Config;
 use std::cell::{Cell, RefCell, RefMut};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// Bytes of the window of each process.
 const BYTES: usize = 4 << 20;
@@ -25,24 +22,11 @@ pub(crate) struct Net {
 impl Net {
     /// So many processes, each with memory for a window.
     pub(crate) fn new(count: u32, config: &Config) -> Net {
-        let hub = Hub::new();
-        let mut bmls: Vec<Bml> = (0..count)
-            .map(|me| {
-                let mut bml = Bml::new(Rank(me), count);
-                bml.add(Box::new(Loopback::with(&hub, config.clone())));
-                bml
-            })
-            .collect();
-        let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
+        let mut bmls = connected(count, config);
         let oscs: Vec<Osc> = bmls.iter_mut().map(|bml| Osc::register(bml).unwrap()).collect();
         let tasks = bmls.iter_mut().zip(&oscs);
         let tasks = tasks.map(|(bml, osc)| Tasks::attach(bml, osc, Default::default()).unwrap());
         let tasks = tasks.collect();
-        for (me, bml) in (0..).zip(&mut bmls) {
-            for (other, addresses) in (0..).zip(&addresses).filter(|(other, _)| *other != me) {
-                bml.connect(Rank(other), addresses).unwrap();
-            }
-        }
         let exposures = (0..count).map(|_| exposure(count as usize)).collect();
         let (bmls, now_ns) = (bmls.into_iter().map(RefCell::new).collect(), Cell::new(0));
         Net { bmls, oscs, tasks, now_ns, exposures }
@@ -50,6 +34,13 @@ impl Net {
 
     pub(crate) fn bml(&self, process: usize) -> RefMut<'_, Bml> {
         self.bmls[process].borrow_mut()
+    }
+
+    /// A number of a process's window, at a byte.
+    pub(super) fn load(&self, process: usize, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.exposures[process].memory.load(at, &mut bytes).unwrap();
+        u64::from_ne_bytes(bytes)
     }
 
     /// All processes make progress once.
@@ -125,14 +116,9 @@ impl Net {
 }
 
 fn exposure(ranks: usize) -> Exposure {
-    let header = usize::try_from(Header::bytes(ranks)).unwrap() / 8;
-    let memory: Arc<Vec<AtomicU64>> =
-        Arc::new((0..header + BYTES / 8).map(|_| AtomicU64::new(0)).collect());
-    // SAFETY: it is initialised, and touched by atomics only.
-    let words = unsafe { Words::new(lease(&memory, 0, header)) }.unwrap();
-    // SAFETY: as above.
-    let window = unsafe { Atomics::new(lease(&memory, header, BYTES / 8)) }.unwrap();
-    Exposure::new(window, Header::new(words, ranks).unwrap())
+    let (lock, words) = (usize::try_from(Header::bytes(ranks)).unwrap() / 8, BYTES / 8);
+    let memory = memory(lock + words, 0);
+    Exposure::new(atomics(&memory, lock..lock + words), header(&memory, 0..lock, ranks))
 }
 
 pub(crate) struct At<'n> {

@@ -2,29 +2,17 @@
 //! that everything that goes another way at the same time is lost.
 
 use super::net::Net;
+use super::numbers;
 use crate::{Access, AccessKind, Flavor, Lock, Place, Window, WindowError};
 use gapless_bml::{Rank, RemoteKey};
 use gapless_btl::loopback::Config;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{ReduceOp, Typed};
-use gapless_mem::{Region, Space};
 use std::cell::Cell;
-
-fn numbers(primitive: Primitive, count: u64) -> Typed {
-    let layout = Datatype::from(primitive).commit().unwrap();
-    let bytes = primitive.size_bytes() * count;
-    Typed::new(Region::new(Space::Host, 0, 0, bytes), 0, &layout, count).unwrap()
-}
 
 fn access(window: &Window, rank: u32, at: u64, origin: &Typed) -> (Access, Place) {
     let at = Place::at(at);
     (window.access("a test", (rank, &at), origin, AccessKind::Change).unwrap(), at)
-}
-
-fn word(net: &Net, rank: usize, at: u64) -> u64 {
-    let mut bytes = [0; 8];
-    net.exposures[rank].memory.load(at, &mut bytes).unwrap();
-    u64::from_ne_bytes(bytes)
 }
 
 fn set(net: &Net, rank: usize, at: u64, number: u64) {
@@ -77,7 +65,7 @@ fn every_operation_is_carried_out() {
                 assert_eq!(found, was, "{op:?} of {primitive} by rank {me}");
                 for (i, (old, operand)) in (0..).zip(before.into_iter().zip(given)) {
                     let new = arithmetic.change(old, operand).unwrap_or(old);
-                    let there = word(&net, 0, 16 + 8 * i);
+                    let there = net.load(0, 16 + 8 * i);
                     assert_eq!(there, new, "{op:?} of {primitive} by rank {me}");
                 }
             }
@@ -94,7 +82,7 @@ fn a_disturbed_exchange_is_tried_again() {
     let disturb = || {
         if disturbed.get() < 5 {
             disturbed.set(disturbed.get() + 1);
-            set(&net, 0, 8, word(&net, 0, 8) + 100);
+            set(&net, 0, 8, net.load(0, 8) + 100);
         }
     };
     let origin = numbers(Primitive::Int64, 1);
@@ -105,7 +93,7 @@ fn a_disturbed_exchange_is_tried_again() {
     all[2].fetch_and_op(&driver, what.0, what.1, (&1u64.to_ne_bytes(), &mut found)).unwrap();
     assert_eq!(disturbed.get(), 5, "it took as many tries");
     let old = u64::from_ne_bytes(found);
-    assert_eq!((old % 100, word(&net, 0, 8) % 100), (0, 1));
+    assert_eq!((old % 100, net.load(0, 8) % 100), (0, 1));
 }
 
 /// Sums of all ranks on two numbers, many of them in one call, and exchanges of one: as many as there were.
@@ -133,9 +121,9 @@ fn nothing_is_lost() {
             }
         }
     }
-    assert_eq!(word(&net, 1, 0), 12);
-    assert!((0..100).all(|i| word(&net, 1, 800 + 8 * i) == 12));
-    assert_eq!([word(&net, 1, 792), word(&net, 1, 1600)], [0, 0]);
+    assert_eq!(net.load(1, 0), 12);
+    assert!((0..100).all(|i| net.load(1, 800 + 8 * i) == 12));
+    assert_eq!([net.load(1, 792), net.load(1, 1600)], [0, 0]);
 }
 
 /// Elements that adapters cannot change are refused, whether adapters change this window or not.
@@ -211,8 +199,8 @@ fn long_arrays_go_in_parts() {
     let found = all[2].collect(&driver, reading).unwrap();
     let due: Vec<u8> = (0..COUNT).flat_map(u64::to_ne_bytes).collect();
     assert!(found == due);
-    let wrong = (0..COUNT).find(|&i| word(&net, 1, 8 + 16 * i) != 3 * i);
-    assert_eq!((wrong, word(&net, 1, 0), word(&net, 1, 16)), (None, 0, 0));
+    let wrong = (0..COUNT).find(|&i| net.load(1, 8 + 16 * i) != 3 * i);
+    assert_eq!((wrong, net.load(1, 0), net.load(1, 16)), (None, 0, 0));
 }
 
 /// Whoever leaves a call in the middle, by an error or a panic, leaves nothing under way for good.
@@ -260,14 +248,14 @@ fn keys_of_any_bytes() {
         window.lock(&driver, 0, Lock::Shared).unwrap();
         let origin = numbers(Primitive::Int64, 1);
         let (access, at) = access(&window, 0, 8, &origin);
-        let before = word(&net, 0, 8);
+        let before = net.load(0, 8);
         let (what, mut found) = ((&access, ReduceOp::Sum), [0; 8]);
         let operand = 1u64.to_ne_bytes();
         match window.fetch_and_op(&driver, what, (&origin, &at), (&operand, &mut found)) {
             Ok(()) => done += 1,
             Err(error) => {
                 assert!(matches!(error, WindowError::Transport { .. }), "{error}");
-                assert_eq!(word(&net, 0, 8), before);
+                assert_eq!(net.load(0, 8), before);
                 failed += 1;
             }
         }

@@ -1,18 +1,13 @@
 //! Who calls one thing again and again serves its peers all the same.
 
 use super::net::Net;
+use super::numbers;
 use crate::header::Stripes;
 use crate::wire::{Head, MORE, WindowMessage};
 use crate::{AccessKind, Lock, Place, Window};
 use gapless_btl::loopback::Config;
-use gapless_dtype::{Datatype, Primitive};
-use gapless_engine::{ReduceOp, Typed};
-use gapless_mem::{Region, Space};
-
-fn number() -> Typed {
-    let layout = Datatype::from(Primitive::Int64).commit().unwrap();
-    Typed::new(Region::new(Space::Host, 0, 0, 8), 0, &layout, 1).unwrap()
-}
+use gapless_dtype::Primitive;
+use gapless_engine::ReduceOp;
 
 /// How often progress is made in a thousand turns of a loop.
 fn pace(mut turn: impl FnMut(&Window, &super::net::At<'_>)) -> u32 {
@@ -29,8 +24,9 @@ fn pace(mut turn: impl FnMut(&Window, &super::net::At<'_>)) -> u32 {
 
 #[test]
 fn spinning_on_one_call_makes_progress() {
+    let number = numbers(Primitive::Int64, 1);
     let access =
-        |window: &Window, way| window.access("get", (0, &Place::at(0)), &number(), way).unwrap();
+        |window: &Window, way| window.access("get", (0, &Place::at(0)), &number, way).unwrap();
     let zero = [0; 8];
     let paces = [
         (

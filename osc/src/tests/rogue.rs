@@ -2,19 +2,20 @@
 //! process. Whatever they say, nothing outside the windows changes, what is kept stays bounded, and a peer that keeps to
 //! the rules is served. `fuzz/src/windows.rs` does the same by the million.
 
-use super::{LOCK, LOCK_WORDS, Nobody, Random, WORDS, lease};
+use super::{
+    LOCK, LOCK_WORDS, Memory, Nobody, Random, WORDS, addition, atomics, connected, flat, header,
+    memory,
+};
 use crate::core::{AM_TAG, Offered};
 use crate::header::Patience;
 use crate::peer::{ANSWERS, CREDIT, SLACK};
-use crate::wire::{HEADER, Head, OPERANDS, READ_MAX, WindowMessage};
+use crate::wire::{HEADER, Head, READ_MAX, WindowMessage};
 use crate::{Exposure, Fault, Header, Lock, Osc, WindowHandle};
 use gapless_bml::{Bml, LinkError, PeerState, Rank, ReserveError, Token};
-use gapless_btl::loopback::{Config, Hub, Loopback};
-use gapless_dtype::{Datatype, Primitive};
-use gapless_engine::ReduceOp;
-use gapless_mem::{Atomics, Words};
+use gapless_btl::loopback::Config;
+use gapless_dtype::Primitive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The process whose windows these are, one that says anything, and one that keeps to the rules.
 const TARGET: Rank = Rank(0);
@@ -32,7 +33,7 @@ const PEERS: u64 = 150;
 const TURNS: usize = 1000;
 
 struct Scene {
-    memory: Arc<Vec<AtomicU64>>,
+    memory: Memory,
     ends: Vec<Bml>,
     osc: Osc,
     honest: Osc,
@@ -46,34 +47,14 @@ struct Scene {
 
 impl Scene {
     fn new(flat: &[u8]) -> Scene {
-        let hub = Hub::new();
-        let mut ends: Vec<Bml> = (0..3)
-            .map(|me| {
-                let mut bml = Bml::new(Rank(me), 3);
-                bml.add(Box::new(Loopback::with(&hub, Config::default())));
-                bml
-            })
-            .collect();
+        let mut ends = connected(3, &Config::default());
         let osc = Osc::register(&mut ends[0]).unwrap();
         let honest = Osc::register(&mut ends[HONEST]).unwrap();
-        let addresses: Vec<_> = ends.iter().map(Bml::addresses).collect();
-        for (one, other) in [(0, 1), (0, 2)] {
-            for (from, to) in [(one, other), (other, one)] {
-                let rank = Rank(u32::try_from(to).unwrap());
-                ends[from].connect(rank, &addresses[to]).unwrap();
-            }
-        }
-        let memory: Arc<Vec<AtomicU64>> =
-            Arc::new((0..WORDS).map(|_| AtomicU64::new(AROUND)).collect());
+        let memory = memory(WORDS, AROUND);
         let lock = LOCK..LOCK + LOCK_WORDS + 1;
         memory[lock.clone()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        let window = |words: std::ops::Range<usize>| {
-            // SAFETY: it is initialised, and touched by atomics only.
-            unsafe { Atomics::new(lease(&memory, words.start, words.len())) }.unwrap()
-        };
-        // SAFETY: as above.
-        let words = unsafe { Words::new(lease(&memory, LOCK, lock.len())) }.unwrap();
-        let plain = Exposure::new(window(PLAIN), Header::new(words, 3).unwrap());
+        let window = |words| atomics(&memory, words);
+        let plain = Exposure::new(window(PLAIN), header(&memory, lock, 3));
         let plain = osc.host(plain, &[0, 1, 2], 0);
         let dynamic = osc.host(Exposure::new(window(PLAIN), lock_of_three()), &[2, 0, 1], 1);
         let others = osc.host(Exposure::new(window(PLAIN), lock_of_three()), &[0, 2], 0);
@@ -240,15 +221,7 @@ impl Scene {
 
     /// Such a peer adds to a number, and is told that this is done.
     fn serves(&mut self) {
-        let sum = ReduceOp::ALL.iter().position(|op| *op == ReduceOp::Sum).unwrap();
-        let add = Head {
-            op: u8::try_from(sum).unwrap(),
-            primitive: Primitive::Int64 as u8,
-            flag: OPERANDS,
-            count: 8,
-            length: 8,
-            ..Head::new(WindowMessage::Accumulate, self.handles[0].id(), 2)
-        };
+        let add = addition(Primitive::Int64, self.handles[0].id(), 2);
         let memory = Arc::clone(&self.memory);
         let number = || memory[PLAIN.start].load(Ordering::Relaxed);
         let before = number();
@@ -270,15 +243,7 @@ const HARMLESS: [WindowMessage; 6] = [
 ];
 
 fn lock_of_three() -> Header {
-    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect());
-    // SAFETY: it is initialised, and touched by atomics only.
-    let words = unsafe { Words::new(lease(&memory, 0, WORDS)) }.unwrap();
-    Header::new(words, 3).unwrap()
-}
-
-fn flat() -> Vec<u8> {
-    let double = Datatype::from(Primitive::Double);
-    Datatype::vector(3, 1, 2, &double).unwrap().commit().unwrap().flatten()
+    header(&memory(WORDS, 0), 0..WORDS, 3)
 }
 
 fn seed() -> u64 {
@@ -336,10 +301,8 @@ fn whatever_a_peer_says_others_are_served() {
 #[test]
 fn a_lock_of_any_words() {
     let mut random = Random(seed());
-    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(0)).collect());
-    // SAFETY: it is initialised, and touched by atomics only.
-    let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS + 1)) }.unwrap();
-    let header = Header::new(words, 3).unwrap();
+    let memory = memory(WORDS, 0);
+    let header = header(&memory, LOCK..LOCK + LOCK_WORDS + 1, 3);
     let mut patience = Patience::default();
     for _ in 0..20_000 {
         for _ in 0..random.below(4) {

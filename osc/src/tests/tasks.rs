@@ -1,20 +1,17 @@
 //! Accumulations as tasks: order, acknowledgements, faults, and what no process of ours puts.
 
 use super::net::{At, Net};
-use super::{LOCK, LOCK_WORDS, Random, WORDS, lease};
+use super::{Island, Random};
 use crate::header::Stripes;
 use crate::tasks::run::perform;
-use crate::{AccessKind, Accumulations, Exposure, Header, Lock, Osc, Place, Window, WindowError};
+use crate::{AccessKind, Accumulations, Lock, Osc, Place, Window, WindowError};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::Config;
-use gapless_dtype::{Datatype, Primitive};
+use gapless_dtype::Primitive;
 use gapless_engine::{ReduceOp, Typed};
-use gapless_mem::{Atomics, Region, Space, Words};
 use gapless_xtq::device::mock_worker::{MockWorker, memory as buffer};
 use gapless_xtq::device::{Combine, Life};
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 fn window(net: &Net, me: u32, maps: &[u32]) -> Window {
     let tasks = net.tasks[me as usize].clone();
@@ -22,11 +19,8 @@ fn window(net: &Net, me: u32, maps: &[u32]) -> Window {
     net.window(me, maps).with_tasks(tasks, Accumulations::Tasks, None)
 }
 
-/// Numbers of a target, from one of them on.
 fn numbers(count: usize) -> Typed {
-    let layout = Datatype::from(Primitive::Int64).commit().unwrap();
-    let bytes = 8 * count as u64;
-    Typed::new(Region::new(Space::Host, 0, 0, bytes), 0, &layout, count as u64).unwrap()
+    super::numbers(Primitive::Int64, count as u64)
 }
 
 fn bytes(numbers: &[i64]) -> Vec<u8> {
@@ -79,9 +73,7 @@ impl<'n> Origin<'n> {
 }
 
 fn load(net: &Net, at: u64) -> i64 {
-    let mut found = [0; 8];
-    net.exposures[0].memory.load(8 * at, &mut found).unwrap();
-    i64::from_ne_bytes(found)
+    net.load(0, 8 * at).cast_signed()
 }
 
 #[test]
@@ -218,15 +210,9 @@ fn what_was_refused_comes_before_what_goes_by_a_ring() {
 #[test]
 fn made_up_tasks_change_nothing_but_the_window() {
     let seed = gapless_testkit::seed(5);
-    let memory: Arc<Vec<AtomicU64>> = Arc::new((0..WORDS).map(|_| AtomicU64::new(77)).collect());
-    let lock = LOCK..LOCK + LOCK_WORDS;
-    memory[lock.clone()].iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    // SAFETY: it is initialised, and touched by atomics only.
-    let window = unsafe { Atomics::new(lease(&memory, 16, 16)) }.unwrap();
-    // SAFETY: as above.
-    let words = unsafe { Words::new(lease(&memory, LOCK, LOCK_WORDS)) }.unwrap();
+    let island = Island::new();
     let osc = Osc::register(&mut Bml::new(Rank(0), 1)).unwrap();
-    let _handle = osc.host(Exposure::new(window, Header::new(words, 1).unwrap()), &[0], 0);
+    let _handle = osc.host(island.exposure(), &[0], 0);
     let (mut random, stays) = (Random(seed), || false);
     let mut right = 0;
     for round in 0..40_000 {
@@ -247,10 +233,8 @@ fn made_up_tasks_change_nothing_but_the_window() {
         let which = window | rank << 32;
         right += u32::from(perform(&osc, (0, &stays), [which, what], &payload).is_ok());
         assert!(perform(&osc, (1, &stays), [which, what], &payload).is_err());
-        let outside = memory[..16].iter().chain(&memory[32..lock.start]).chain(&memory[lock.end..]);
-        let changed = outside.map(|word| word.load(Ordering::Relaxed)).find(|word| *word != 77);
-        assert_eq!(changed, None, "round {round}: {which:x} {what:x} {payload:?}");
+        assert_eq!(island.spoilt(), 0, "round {round}: {which:x} {what:x} {payload:?}");
     }
-    let inside = memory[16..32].iter().filter(|word| word.load(Ordering::Relaxed) != 77).count();
+    let inside = island.changed(Island::WINDOW);
     assert!(right > 1000 && inside > 8, "some of them are right: {right}, {inside}");
 }

@@ -21,7 +21,8 @@ pub(crate) mod worker;
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
 use gapless::{
-    Accumulations, AnyBits, Communicator, Config, Lock, ReduceOp, Window, WindowBuilder, World,
+    Accumulations, AnyBits, Communicator, Config, Error, Lock, ReduceOp, Window, WindowBuilder,
+    WindowError, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_btl_testkit::Random;
@@ -115,6 +116,14 @@ fn window<T: AnyBits>(comm: &Communicator, path: Path, count: usize) -> Window<T
         assert_eq!(window.is_mapped(rank).unwrap(), path.maps() || is_near, "{path:?}");
     }
     window
+}
+
+/// Why a window refused a call.
+fn why<T: std::fmt::Debug>(result: Result<T, Error>) -> WindowError {
+    match result {
+        Err(Error::Window(error)) => error,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Every value of a counter is given once, whoever asks.

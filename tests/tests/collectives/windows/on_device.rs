@@ -3,7 +3,7 @@
 
 use super::program::{self, Kind, Operation};
 use super::worker::play;
-use super::{Lock, ReduceOp};
+use super::{Lock, ReduceOp, why};
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
 use gapless::xtq::{CudaWorker, Life};
 use gapless::{
@@ -261,13 +261,6 @@ fn memory_that_ranks_give_comes_back() {
             assert_eq!(window.len(me).unwrap(), 0);
             window.free().unwrap();
         });
-    }
-}
-
-fn why<T: std::fmt::Debug>(result: Result<T, Error>) -> WindowError {
-    match result {
-        Err(Error::Window(error)) => error,
-        other => panic!("{other:?}"),
     }
 }
 

@@ -1,15 +1,7 @@
 //! What is refused, with the reason.
 
-use super::{PATHS, Path, ranks, window};
+use super::{PATHS, Path, ranks, why, window};
 use gapless::{Datatype, Equivalence, Error, Lock, Place, Primitive, ReduceOp, View, WindowError};
-
-/// The reason.
-fn why<T: std::fmt::Debug>(result: Result<T, Error>) -> WindowError {
-    match result {
-        Err(Error::Window(error)) => error,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn calls_outside_of_epochs() {

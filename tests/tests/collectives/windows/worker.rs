@@ -2,7 +2,7 @@
 //! by rings and by messages; what such windows refuse; and what ranks have to agree on.
 
 use super::model::{Shape, combined};
-use super::{Path, Random, ranks, worlds};
+use super::{Path, Random, ranks, why, worlds};
 use gapless::xtq::{DeviceFunction, Life};
 use gapless::{
     Accumulations, AnyBits, Equivalence, Error, Lock, Place, Primitive, ReduceOp, View,
@@ -156,13 +156,6 @@ fn random_programs_do_what_the_model_does() {
         for size in 1..=3 {
             worlds(path, size, |world| run(path, world, size.into()));
         }
-    }
-}
-
-fn why<T: std::fmt::Debug>(result: Result<T, Error>) -> WindowError {
-    match result {
-        Err(Error::Window(error)) => error,
-        other => panic!("{other:?}"),
     }
 }
 
