@@ -4,7 +4,8 @@ use crate::Bml;
 use gapless_btl::{AmTag, Fragment, LinkError, Short, TargetAnswer, Token};
 use std::fmt;
 
-/// A process of the job, numbered from 0.
+/// The number of a process in the job, from 0. It is no rank of a communicator: a communicator maps its ranks to such
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub u32);
 

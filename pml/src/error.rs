@@ -17,7 +17,7 @@ pub enum PmlError {
     /// dead. If the peer itself left the job because another process was lost, that other is named.
     #[error("process {rank} {}", error.fate())]
     PeerLost {
-        /// The number in the job of the process that is to blame.
+        /// The number in the job of the process that is to blame; it is no rank of a communicator.
         rank: u32,
         /// How that was noticed.
         error: LinkError,
