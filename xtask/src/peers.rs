@@ -19,7 +19,6 @@
 //! Units: bytes, seconds; ratios are speeds of ours over another's.
 
 mod job;
-mod plot;
 mod report;
 mod work;
 

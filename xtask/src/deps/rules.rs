@@ -396,10 +396,11 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "xtask",
-        may: &[],
+        // It knows no crate of ours itself.
+        may: &["gapless-report"],
         features: &[],
         tests_may: &[],
-        must_not_know: "any crate of ours: it must build while they do not",
+        must_not_know: "any layer: it must build while they do not",
     },
 ];
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use gapless_report::{RatioRow, Spread, Time, ratios};
 use serde::{Deserialize, Serialize};
 
-use super::plot;
 use super::work::{Ratio, Row};
 use super::{Program, at};
 use crate::Failure;
@@ -182,19 +182,40 @@ impl Report {
         Ok(())
     }
 
-    /// Writes a figure of each family that has rows.
+    /// Writes the figures of each family that has rows.
     pub(super) fn write_figures(&self, folder: &Path) -> Result<(), Failure> {
         for family in &FAMILIES {
-            let rows: Vec<&Row> = self.of(family).collect();
-            if rows.is_empty() {
-                continue;
+            for (name, figure) in self.figures(family)? {
+                let path = folder.join(name);
+                fs::write(&path, figure).map_err(at(&path))?;
+                println!("written to {}", path.display());
             }
-            let path = folder.join(format!("peers-{}.svg", family.name));
-            fs::write(&path, plot::ratios(&family.title.replace('`', ""), &rows))
-                .map_err(at(&path))?;
-            println!("written to {}", path.display());
         }
         Ok(())
+    }
+
+    /// The figures of a family, one a page, and the names of their files.
+    fn figures(&self, family: &Family) -> Result<Vec<(String, String)>, Failure> {
+        let rows: Vec<RatioRow> = self
+            .of(family)
+            .map(|Row { work, ratios, met, .. }| RatioRow {
+                label: named(work),
+                met: *met,
+                ratios: [ratios.memcpy, ratios.openmpi, ratios.mpich].map(drawn).to_vec(),
+            })
+            .collect();
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (title, name) = (family.title.replace('`', ""), family.name);
+        let pages = ratios(&title, &["memcpy", "Open MPI", "MPICH"], &rows)
+            .map_err(|error| at(Path::new(name))(std::io::Error::other(error)))?;
+        let file = |number: usize| match pages.len() {
+            1 => format!("peers-{name}.svg"),
+            _ => format!("peers-{name}-{number}.svg"),
+        };
+        let files: Vec<String> = (1..=pages.len()).map(file).collect();
+        Ok(files.into_iter().zip(pages).collect())
     }
 
     fn of(&self, family: &Family) -> impl Iterator<Item = &Row> {
@@ -209,7 +230,7 @@ impl Report {
     }
 
     /// The tables, with links to the figures, which lie beside the document.
-    fn markdown(&self) -> String {
+    fn markdown(&self) -> Result<String, Failure> {
         let mut text = String::new();
         let (met, marks, beyond) = self.marks();
         let _ = write!(
@@ -230,28 +251,25 @@ impl Report {
             let _ = write!(text, "\nNot measured: {}.\n", self.not_measured.join("; "));
         }
         for family in &FAMILIES {
-            let rows: Vec<&Row> = self.of(family).collect();
-            if rows.is_empty() {
+            let figures = self.figures(family)?;
+            if figures.is_empty() {
                 continue;
             }
-            let _ = write!(
-                text,
-                "\n### {}\n\n![{}](peers-{}.svg)\n\n\
-                 | work | time | ÷ memcpy | ÷ Open MPI | ÷ MPICH | most ÷ memcpy | mark | |\n\
-                 | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |\n",
-                family.title, family.name, family.name
-            );
-            for row in rows {
-                text += &table_row(row);
+            let _ = write!(text, "\n### {}\n\n", family.title);
+            for (file, _) in figures {
+                let _ = writeln!(text, "![{}]({file})", family.name);
             }
+            text += "\n| work | time | ÷ memcpy | ÷ Open MPI | ÷ MPICH | most ÷ memcpy | mark | |\n\
+                     | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |\n";
+            self.of(family).for_each(|row| text += &table_row(row));
         }
-        text
+        Ok(text)
     }
 
     /// Puts the tables between the marks of `document`.
     pub(super) fn put_into(&self, document: &Path) -> Result<(), Failure> {
         let text = fs::read_to_string(document).map_err(at(document))?;
-        let Some(text) = replaced(&text, &self.markdown()) else {
+        let Some(text) = replaced(&text, &self.markdown()?) else {
             let what = format!("the lines {BEGIN} and {END} in {}", document.display());
             return Err(Failure::Missing(what));
         };
@@ -259,6 +277,12 @@ impl Report {
         println!("tables put into {}", document.display());
         Ok(())
     }
+}
+
+/// A ratio, and its quartiles.
+fn drawn(Ratio { median, spread }: Ratio) -> Option<Spread> {
+    let [low, high] = [1.0 - spread, 1.0 + spread].map(|end| (median * end).max(0.0));
+    Some(Spread { median, low, high })
 }
 
 /// `document` with `part` between the marks, if it has them.
@@ -274,7 +298,7 @@ fn table_row(row: &Row) -> String {
     format!(
         "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
         named(&row.work),
-        time(ratios.seconds),
+        Time(ratios.seconds),
         part(ratios.memcpy),
         part(ratios.openmpi),
         part(ratios.mpich),
@@ -296,17 +320,6 @@ pub(super) fn named(work: &str) -> String {
         _ => word.to_owned(),
     };
     work.split(' ').map(human).collect::<Vec<_>>().join(" ")
-}
-
-/// Three digits and a unit.
-fn time(seconds: f64) -> String {
-    match seconds {
-        s if s < 1e-6 => format!("{:.0} ns", 1e9 * s),
-        s if s < 1e-5 => format!("{:.2} µs", 1e6 * s),
-        s if s < 1e-4 => format!("{:.1} µs", 1e6 * s),
-        s if s < 1e-3 => format!("{:.0} µs", 1e6 * s),
-        s => format!("{:.2} ms", 1e3 * s),
-    }
 }
 
 #[cfg(test)]
@@ -359,12 +372,12 @@ mod tests {
     #[test]
     fn only_what_stands_between_the_marks_is_replaced() {
         let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let text = replaced(&document, &report().markdown()).unwrap();
+        let text = replaced(&document, &report().markdown().unwrap()).unwrap();
         assert!(text.starts_with("before\n<!-- peers: begin -->\n\n`cargo xtask peers` at abc"));
         assert!(text.ends_with("\n<!-- peers: end -->\nafter\n") && !text.contains("old"));
         assert!(text.contains("| pack xface 8 MiB | 10.0 µs | 0.10 ±0 % |"));
         assert!(text.contains("(peers-lists.svg)") && text.contains("pack V 1: said"));
-        let again = replaced(&text, &report().markdown()).unwrap();
+        let again = replaced(&text, &report().markdown().unwrap()).unwrap();
         assert_eq!(again, text);
         assert_eq!(replaced("no marks", ""), None);
     }
@@ -374,16 +387,14 @@ mod tests {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/results/cpu"));
         let report = Report::read(&folder.join("peers.json")).unwrap();
         let text = fs::read_to_string(folder.join("README.md")).unwrap();
-        let now = replaced(&text, &report.markdown()).unwrap();
+        let now = replaced(&text, &report.markdown().unwrap()).unwrap();
         assert!(text == now, "run: cargo xtask peers --from bench/results/cpu/peers.json");
     }
 
     #[test]
-    fn sizes_and_times_are_written_for_people() {
+    fn sizes_are_written_for_people() {
         assert_eq!(named("pack V 65536"), "pack V 64 KiB");
         assert_eq!(named("message contiguous 1"), "message contiguous 1");
         assert_eq!(named("pack xface 8388608"), "pack xface 8 MiB");
-        let times = [4.9e-7, 5.251e-6, 8.612e-5, 4.3e-4, 7.15e-3].map(time);
-        assert_eq!(times, ["490 ns", "5.25 µs", "86.1 µs", "430 µs", "7.15 ms"]);
     }
 }
