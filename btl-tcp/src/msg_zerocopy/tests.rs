@@ -202,12 +202,9 @@ fn half_of_the_buffers_wait_for_notices_at_most() {
 /// Whoever runs in a namespace with a device that throws away what it is given, and copies nothing.
 const ALONE: &str = "GAPLESS_TCP_TEST_ALONE";
 
-/// Runs a test of this file there, as another process; what it prints. `None`: this machine has no such thing, which is said.
-fn run_alone(test: &str) -> Option<String> {
-    let skip = |why| {
-        gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
-        None
-    };
+/// Runs a test of this file there, as another process, or says that this machine has no such thing.
+fn run_alone(test: &str) {
+    let skip = |why| gapless_btl_testkit::conformance::skip("gapless-btl-tcp zerocopy", why);
     let root = Command::new("unshare").args(["-n", "true"]).status();
     if !root.is_ok_and(|status| status.success()) {
         return skip("no network namespaces: where the system does not copy");
@@ -217,12 +214,7 @@ fn run_alone(test: &str) -> Option<String> {
     let output = Command::new("unshare")
         .args(["-n", "sh", "-c", script, "sh"])
         .arg(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            &format!("msg_zerocopy::tests::{test}"),
-            "--nocapture",
-            "--include-ignored",
-        ])
+        .args(["--exact", &format!("msg_zerocopy::tests::{test}"), "--nocapture"])
         .env(ALONE, "1")
         .output()
         .unwrap();
@@ -231,7 +223,6 @@ fn run_alone(test: &str) -> Option<String> {
     }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
-    Some(text)
 }
 
 /// A connection through that device, which nobody at the other end has agreed to (`TCP_REPAIR`): nothing is ever
@@ -325,50 +316,4 @@ fn send(outbound: &mut Outbound, connection: &mut Connection, len: usize) {
     outbound.push(AmTag(1), buffer, Token::NONE, 0);
     outbound.flush(connection, Next::Leaves, &mut VecDeque::new()).unwrap();
     assert!(outbound.is_empty(), "there is room");
-}
-
-/// How long it takes to give the system a message, copied and not, and to have it thrown away, notices included: in turns.
-#[test]
-#[ignore = "it measures: see bench/results/cpu/hosts/README.md"]
-fn what_a_message_costs_the_sender() {
-    const MESSAGES: u32 = 32;
-    if std::env::var_os(ALONE).is_none() {
-        let lines = run_alone("what_a_message_costs_the_sender").unwrap_or_default();
-        lines.lines().filter(|line| line.contains("KiB")).for_each(|line| println!("{line}"));
-        return;
-    }
-    let config = TcpConfig { buffers: 2 * MESSAGES as usize, ..config(0, LOOPBACK_V4) };
-    let mut port = 2_000;
-    for kib in [4, 8, 16, 32, 64, 128] {
-        let mut times = [Vec::new(), Vec::new()];
-        for round in 0..102 {
-            port += 1;
-            let manner = [ZerocopyManner::Never, ZerocopyManner::Always][round % 2];
-            let mut connection = lonely(port, 0);
-            let never = MsgZerocopy::new(&connection, ZerocopyManner::Never, 2);
-            let mut outbound = Outbound::new(&config, false, never);
-            // The system sends no more than a little that nobody acknowledges.
-            send(&mut outbound, &mut connection, 100_000);
-            outbound.msg_zerocopy = MsgZerocopy::new(&connection, manner, config.buffers);
-            let pool = outbound.long_buffers();
-            // Memory that was used before.
-            let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.buffer(kib << 10)).collect();
-            all.iter_mut().for_each(|buffer| buffer.fill(1));
-            drop(all);
-            let begin = std::time::Instant::now();
-            (0..MESSAGES).for_each(|_| send(&mut outbound, &mut connection, kib << 10));
-            connection.socket().throw_away();
-            outbound.msg_zerocopy.hear(&connection);
-            times[round % 2].push(begin.elapsed() / MESSAGES);
-            assert!(!outbound.msg_zerocopy.awaits_notices());
-            let sent = outbound.msg_zerocopy.counts.without_copy;
-            assert_eq!(sent, if manner == ZerocopyManner::Never { 0 } else { MESSAGES.into() });
-        }
-        let [copied, not] = times.map(|mut list| {
-            list.sort();
-            [5, 25, 45].map(|at| list[at])
-        });
-        let ratio = copied[1].as_secs_f64() / not[1].as_secs_f64();
-        println!("{kib:3} KiB: copied {copied:?}, not {not:?}: {ratio:.2}");
-    }
 }
