@@ -4,13 +4,14 @@
 //! bytes, takes samples, and gives rows; `draw` makes pictures of them.
 //!
 //! - one process: `pack`, `transfer`, `position`, `matching`; `gpu`, `reduce_gpu`, `wu6`, `wu7`, `wu8`, `wu13` on a GPU;
-//! - messages of two processes: `oneway`; `p2p`, `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and
+//! - messages of two processes: `oneway`, `acc2`; `p2p`, `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and
 //!   `rails` between hosts;
 //! - windows: `osc`, `osc_gpu`;
 //! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
 //! - tasks: `xtq7`, `xtq8`, `xtq9`, `xtq10` on the simulated machine, `xtq_hw` on a GPU.
 //!
-//! `wu…` are figures of Wu et al. 2016, `faraji…` of Faraji and Afsahi 2015, `xtq…` of LeBeane et al. 2016.
+//! `wu…` are figures of Wu et al. 2016, `faraji…` of Faraji and Afsahi 2015, `xtq…` of LeBeane et al. 2016,
+//! `acc…` of Aji et al. 2012.
 
 use crate::experiment::ExperimentEntry;
 
@@ -77,6 +78,7 @@ experiments! {
     position::Position,
     matching::Matching,
     oneway::OneWay,
+    acc2::Acc2,
     osc::Osc,
     osc_gpu::OscGpu,
     gpu::Gpu,

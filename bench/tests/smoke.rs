@@ -172,6 +172,15 @@ fn oneway() {
     assert_eq!(families, ["contiguous", "V", "T", "X", "list3"].map(String::from).into());
 }
 
+#[test]
+fn acc2() {
+    let (report, _) = experiment("acc2", &[]);
+    let ways = set(&report.rows, |row| row.op.clone());
+    for way in ["plain", "explicit", "attribute", "detection"] {
+        assert!(ways.contains(way), "{ways:?}");
+    }
+}
+
 /// Needs root and `ip`.
 #[test]
 fn hosts() {

@@ -8,6 +8,10 @@
 //! to the delete callback exactly once, when it is overwritten, deleted, or when the datatype's last
 //! handle is dropped; predefined types live as long as the process, their attributes too.
 
+mod memory;
+
+pub use memory::MemoryKind;
+
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -64,6 +64,12 @@ pub enum TypeError {
         /// The most that are allowed.
         limit: usize,
     },
+    /// The types that it is made of lie in different kinds of memory ([`Datatype::in_memory`](crate::Datatype::in_memory)).
+    #[error("{constructor}: the types that it is made of lie in different kinds of memory")]
+    MemoryKinds {
+        /// The constructor of the type.
+        constructor: Combiner,
+    },
     /// An attribute's copy callback refused the duplicate (MPI 4.1 §7.7.4).
     #[error("dup: {0}")]
     Attribute(#[from] AttributeError),

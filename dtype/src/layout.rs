@@ -11,6 +11,7 @@ mod overlap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use crate::attributes::MemoryKind;
 use crate::datatype::Datatype;
 use crate::error::{Argument, Quantity, TypeError};
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
@@ -21,8 +22,8 @@ use overlap::KnownOverlap;
 
 /// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
 ///
-/// Two layouts are equal if their programs, bounds and signatures are; equal datatypes, or one decoded
-/// from the other's [`flatten`](Self::flatten), have equal layouts.
+/// Two layouts are equal if their programs, bounds, signatures and [kinds of memory](Self::memory_kind) are; equal
+/// datatypes, or one decoded from the other's [`flatten`](Self::flatten) that says nothing of memory, have equal layouts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Layout(Arc<Committed>);
 
@@ -41,6 +42,7 @@ struct Committed {
     bounds: LayoutBounds,
     shape: Shape,
     signature: Signature,
+    memory: Option<MemoryKind>,
     overlap: KnownOverlap,
 }
 
@@ -70,7 +72,7 @@ impl Datatype {
     /// # Errors
     ///
     /// [`TypeError::Overflow`] where one instance's bytes, counted as often as they occur, do not fit 63
-    /// bits; [`TypeError::TooManyOps`] past [`MAX_PROGRAM_OPS`].
+    /// bits; [`TypeError::TooManyOps`] past [`MAX_PROGRAM_OPS`]; [`TypeError::MemoryKinds`].
     pub fn commit(&self) -> Result<Layout, TypeError> {
         let slot = self.committed();
         if let Some(layout) = slot.get() {
@@ -99,7 +101,8 @@ impl Layout {
             program.bounds().is_none_or(|(lo, hi)| (lo, hi) == (bounds.true_lb, bounds.true_ub))
         );
         debug_assert_eq!(program.root_facts().map_or(0, |facts| facts.size), datatype.size());
-        Ok(Layout::from_parts(program, bounds, datatype.signature().clone()))
+        let memory = datatype.memory_kind()?;
+        Ok(Layout::in_memory(program, bounds, datatype.signature().clone(), memory))
     }
 
     /// Puts a layout together from parts that have been checked against each other.
@@ -108,12 +111,22 @@ impl Layout {
         bounds: LayoutBounds,
         signature: Signature,
     ) -> Layout {
+        Layout::in_memory(program, bounds, signature, None)
+    }
+
+    fn in_memory(
+        program: Program,
+        bounds: LayoutBounds,
+        signature: Signature,
+        memory: Option<MemoryKind>,
+    ) -> Layout {
         let shape = Shape::of(&program);
         Layout(Arc::new(Committed {
             program,
             bounds,
             shape,
             signature,
+            memory,
             overlap: KnownOverlap::default(),
         }))
     }
@@ -266,6 +279,14 @@ impl Layout {
     #[inline]
     pub fn signature(&self) -> &Signature {
         &self.0.signature
+    }
+
+    /// The kind of memory that buffers lie in, as the datatype said when it was committed
+    /// ([`Datatype::in_memory`]). It does not travel: a peer's copy of the layout has none.
+    #[must_use]
+    #[inline]
+    pub fn memory_kind(&self) -> Option<MemoryKind> {
+        self.0.memory
     }
 
     /// A readable listing of the committed program: one op a line, each named by what uses it; the last

@@ -98,7 +98,7 @@ pub mod naive;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
-pub use attributes::{AttributeError, CopyRule, Key};
+pub use attributes::{AttributeError, CopyRule, Key, MemoryKind};
 #[doc(hidden)]
 pub use buffer::Spread;
 pub use buffer::{Buffer, BufferMut};

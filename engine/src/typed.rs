@@ -73,6 +73,38 @@ impl Typed {
         Ok(Typed { layout: KeptLayout::Counted(layout.clone()), ..bare.placed(layout)? })
     }
 
+    /// Describes `count` instances of `layout` by the address of displacement 0, and as much memory of `space` as they
+    /// touch. Where a space has no addresses, `address` is the handle of a buffer, which nothing lies before.
+    ///
+    /// # Errors
+    /// The instances reach outside the address space, or begin before the buffer; their bytes overflow 64 bits.
+    #[inline]
+    pub fn at(
+        space: Space,
+        address: u64,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<Typed, EngineError> {
+        let (low, high) = match plain_bounds(layout, count) {
+            Some((_, low, high)) => (low, high),
+            None => Convertor::new(layout, count)?.bounds().unwrap_or((0, 0)),
+        };
+        let outside = || EngineError::OutsideBuffer {
+            low: low.into(),
+            high: high.into(),
+            first: if space.has_addresses() { -i128::from(address) } else { 0 },
+            last: i128::from(u64::MAX) - i128::from(address),
+        };
+        let before = low.min(0).unsigned_abs();
+        let fits = address.checked_add_signed(high).is_some();
+        let start = match space.has_addresses() {
+            true => address.checked_sub(before).filter(|_| fits).ok_or_else(outside)?,
+            false => (before == 0).then_some(address).ok_or_else(outside)?,
+        };
+        let len = before.checked_add_signed(high.max(0)).ok_or_else(outside)?;
+        Typed::new(Region::new(space, start, 0, len), before, layout, count)
+    }
+
     /// `count` instances of a layout that lives for ever, such as a basic type's, from the start of `region` on.
     ///
     /// # Errors

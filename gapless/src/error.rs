@@ -57,6 +57,16 @@ pub enum Error {
         /// The message.
         status: Status,
     },
+    /// A pointer does not lie where its layout says; see [`Config::check_kinds`](crate::Config::check_kinds).
+    #[error("the datatype says that {address:#x} lies in {named}, but it lies in {found}")]
+    WrongMemory {
+        /// The pointer.
+        address: u64,
+        /// The space that the datatype names.
+        named: Space,
+        /// The space that the driver knows of, or the host's.
+        found: Space,
+    },
     /// Part of a buffer that another message uses; see [`Parts`](crate::Parts).
     #[error("bytes {start}..{end} of the buffer are in use by another message")]
     InUse {

@@ -6,9 +6,12 @@
 mod buffers;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+mod pointer;
 
 pub(crate) use buffers::{Plain, PlainMut};
 pub use buffers::{RecvBuffer, SendBuffer};
+pub(crate) use pointer::check_kinds;
+pub use pointer::{detect_space, in_space, space_of};
 
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;

@@ -111,6 +111,15 @@ fn forget_around(
     }
 }
 
+/// In which space an address lies, if the driver knows it. `None` for ordinary host memory, and while nobody in this
+/// process has opened the driver.
+#[must_use]
+#[inline]
+pub fn space_at(address: u64) -> Option<Space> {
+    let driver = driver::opened()?;
+    PointerFacts::of(driver.pointer(address).ok()?, address).map(|facts| facts.space)
+}
+
 /// The device that the host memory at an address is page-locked for, whoever did that. `None` for other memory, and
 /// while nobody in this process has opened the driver: nothing is page-locked for a device then.
 #[must_use]

@@ -37,6 +37,7 @@ use crate::CudaError;
 use crate::error::code;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The oldest CUDA version whose driver will do: 1000 × major + 10 × minor. It has every function
 /// that [`symbols`] lists.
@@ -133,12 +134,14 @@ impl Driver {
     }
 }
 
+/// The driver, or why there is none, once somebody has asked.
+static OPEN: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
+
 /// Opens the driver library, once for the process; it is never closed.
 ///
 /// # Errors
 /// There is none, it lacks a function, is too old, or shows no device.
 pub(crate) fn open() -> Result<&'static Driver, CudaError> {
-    static OPEN: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
     OPEN.get_or_init(|| {
         // SAFETY: runs the initialisers of the vendor's library, which is what opening it is for.
         let present = unsafe { cudarc::driver::sys::is_culib_present() };
@@ -163,16 +166,56 @@ pub(crate) fn open() -> Result<&'static Driver, CudaError> {
 }
 
 /// The driver, if somebody in this process has opened its library already.
+#[inline]
 pub(crate) fn opened() -> Option<&'static Driver> {
+    match OPEN.get() {
+        Some(driver) => driver.as_ref().ok(),
+        None => opened_by_others(),
+    }
+}
+
+/// How many libraries the process had loaded, ever, when the driver's was not among them.
+static ABSENT_AMONG: AtomicU64 = AtomicU64::new(0);
+
+/// The same while this crate has not opened the driver: the linker is asked anew only if something was loaded since.
+fn opened_by_others() -> Option<&'static Driver> {
+    let loaded = libraries_loaded();
+    if loaded != 0 && loaded == ABSENT_AMONG.load(Ordering::Relaxed) {
+        return None;
+    }
     // SAFETY: the name is a C string; nothing is loaded, and no code runs.
     let found =
         unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if found.is_null() {
+        ABSENT_AMONG.store(loaded, Ordering::Relaxed);
         return None;
     }
     // SAFETY: gives back the reference that was just taken; whoever opened the library has one.
     unsafe { libc::dlclose(found) };
     open().ok()
+}
+
+/// How many libraries this process has loaded, ever; 0 where the linker does not count.
+fn libraries_loaded() -> u64 {
+    unsafe extern "C" fn first(
+        info: *mut libc::dl_phdr_info,
+        len: libc::size_t,
+        count: *mut std::ffi::c_void,
+    ) -> libc::c_int {
+        if len >= std::mem::size_of::<libc::dl_phdr_info>() {
+            // SAFETY: the linker lends a structure of `len` bytes for the call, which is as long as ours.
+            let adds = unsafe { (*info).dlpi_adds };
+            // SAFETY: `count` is the word that is passed below.
+            unsafe { *count.cast::<u64>() = adds };
+        }
+        // The first library is enough: the number is the same with each.
+        1
+    }
+    let mut count = 0u64;
+    // SAFETY: `first` may be called with any library, and writes the word that it is given, which lives until the call has
+    // returned.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
+    count
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ mod stream;
 #[allow(unsafe_code, reason = "maps and unmaps device memory")]
 mod vmm;
 
-pub use attributes::{PointerFacts, page_locked_for};
+pub use attributes::{PointerFacts, page_locked_for, space_at};
 pub use compile::compile;
 pub use device::{CudaDevice, CudaDriver};
 pub use error::CudaError;

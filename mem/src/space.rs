@@ -40,6 +40,13 @@ impl Space {
         matches!(self, Space::Host | Space::Pinned | Space::Managed)
     }
 
+    /// Whether bytes there have addresses: otherwise a region names a buffer by its handle.
+    #[must_use]
+    #[inline]
+    pub fn has_addresses(self) -> bool {
+        !matches!(self, Space::OpenCl { .. })
+    }
+
     /// Whether both are memory of one device in one context: a queue is a wish for one buffer, and does not count.
     #[must_use]
     pub fn is_of_same_device(self, other: Space) -> bool {

@@ -6,9 +6,10 @@
 use gapless::{
     Collective, Communicator, CudaDriver, CudaStream, Equivalence, GpuEngine, InPlace, Layout,
     Primitive, ReduceOp, Region, Registered, Scope, Space, StreamBlock, StreamComm, Subarray, View,
-    ViewMut, World,
+    ViewMut, World, in_space,
 };
 use gapless_engine::{Engine, Typed};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 #[path = "documents/tasks.rs"]
@@ -30,6 +31,18 @@ fn gpu_messages(comm: &Communicator, memory: Region, layout: &Layout) -> Outcome
     let layout = layout.clone();
     comm.send(unsafe { View::of_region(memory, 0, &layout, 1) }?, 1, 0)?; // on rank 0
     comm.recv(unsafe { ViewMut::of_region(memory, 0, &layout, 1) }?, 0, 0)?; // on rank 1, which may use host memory
+    Ok(())
+}
+
+fn gpu_pointers(comm: &Communicator, pointer: *const c_void, doubles: &Layout) -> Outcome {
+    let doubles = doubles.clone();
+    let region = Region::new(Space::Cuda { device: 0 }, pointer.addr() as u64, 0, 64 * 8);
+    comm.send(unsafe { View::of_region(region, 0, &doubles, 64) }?, 1, 0)?; // explicit
+
+    let double = in_space(&Primitive::Double.into(), Space::Cuda { device: 0 })?; // an accelerator variant
+    comm.send(unsafe { View::of_pointer(pointer, &double.commit()?, 64) }?, 1, 0)?; // attribute
+
+    comm.send(unsafe { View::detect(pointer, &doubles, 64) }?, 1, 0)?; // detection
     Ok(())
 }
 
@@ -178,7 +191,7 @@ fn the_pages_show_what_is_compiled_here() {
     ];
     let here = here.map(words).join(" ");
     for (page, pieces) in [
-        (include_str!("../../docs/gpu.md"), 3),
+        (include_str!("../../docs/gpu.md"), 4),
         (include_str!("../../docs/collectives.md"), 3),
         (include_str!("../../docs/streams.md"), 2),
         (include_str!("../../README.md"), 2),

@@ -337,6 +337,9 @@ impl Builder {
     pub fn init(mut self) -> Result<World, Error> {
         // First of all: an invalid file should not cost the peers a start.
         let config = self.settled()?;
+        if config.check_kinds {
+            crate::view::check_kinds();
+        }
         let table = match self.table.take() {
             Some(table) => table,
             None => gapless_tuning::coll::load_table()?,

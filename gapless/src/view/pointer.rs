@@ -1,0 +1,268 @@
+//! Views by a pointer alone, as MPI has them: what memory it leads to is said by the layout, or asked of the driver.
+//!
+//! Aji et al. 2012 (MPI-ACC, §II.C) have three ways for a library to learn it. All are here:
+//!
+//! | way | call | costs |
+//! |---|---|---|
+//! | explicit | [`View::of_region`] of a [`Region`](gapless_mem::Region) in a space | nothing |
+//! | attribute | [`in_space`] makes an accelerator variant of a datatype, [`View::of_pointer`] follows it | a load |
+//! | detection | [`View::detect`] | nothing while nobody has opened the driver; then its answer |
+
+use super::{View, ViewMut};
+use crate::error::Error;
+use gapless_dtype::{Datatype, Layout, MemoryKind};
+use gapless_engine::Typed;
+use gapless_mem::Space;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether some world of the process asks for checks: [`Config::check_kinds`](crate::Config::check_kinds).
+static CHECKS: AtomicBool = AtomicBool::new(false);
+
+/// From now on, what layouts say of pointers is compared with what the driver knows.
+pub(crate) fn check_kinds() {
+    CHECKS.store(true, Ordering::Relaxed);
+}
+
+/// An accelerator variant of a datatype: buffers of it, and of types that are made of it, lie in `space`. So
+/// [`View::of_pointer`] of its layout takes a device pointer, or the `cl_mem` of an OpenCL space.
+///
+/// ```
+/// use gapless::{Datatype, Primitive, Space, in_space, space_of};
+///
+/// let double = in_space(&Datatype::from(Primitive::Double), Space::Cuda { device: 0 })?;
+/// let column = Datatype::vector(64, 1, 64, &double)?.commit()?;
+/// assert_eq!(space_of(&column), Space::Cuda { device: 0 });
+/// # Ok::<(), gapless::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Datatype::in_memory`].
+pub fn in_space(datatype: &Datatype, space: Space) -> Result<Datatype, Error> {
+    Ok(datatype.in_memory(kind(space))?)
+}
+
+/// In which space buffers of a layout lie, as its datatype said when it was committed; the host's, if it did not.
+#[must_use]
+#[inline]
+pub fn space_of(layout: &Layout) -> Space {
+    match layout.memory_kind() {
+        None => Space::Host,
+        Some(kind) => space(kind),
+    }
+}
+
+/// In which space an address lies: the host's, unless the driver knows it as a device's or as managed memory. Nothing
+/// is asked while nobody in this process has opened the driver. No address of the host is an OpenCL buffer's.
+#[must_use]
+#[inline]
+pub fn detect_space(pointer: *const c_void) -> Space {
+    #[cfg(feature = "cuda")]
+    match gapless_mem_cuda::space_at(pointer.addr() as u64) {
+        // What is page-locked is ordinary memory.
+        None | Some(Space::Pinned) => {}
+        Some(space) => return space,
+    }
+    let _ = pointer;
+    Space::Host
+}
+
+fn kind(space: Space) -> MemoryKind {
+    MemoryKind(match space {
+        Space::Host => [0; 4],
+        Space::Pinned => [1, 0, 0, 0],
+        Space::Managed => [2, 0, 0, 0],
+        Space::Cuda { device } => [3, device.into(), 0, 0],
+        Space::OpenCl { context, device, queue } => [4, context, device, queue.unwrap_or(0)],
+        Space::Fake { device } => [5, device.into(), 0, 0],
+    })
+}
+
+/// What [`kind`] has written; the host for what it never writes.
+fn space(MemoryKind(words): MemoryKind) -> Space {
+    let ordinal = || u32::try_from(words[1]).unwrap_or(u32::MAX);
+    match words[0] {
+        1 => Space::Pinned,
+        2 => Space::Managed,
+        3 => Space::Cuda { device: ordinal() },
+        4 => {
+            let queue = Some(words[3]).filter(|queue| *queue != 0);
+            Space::OpenCl { context: words[1], device: words[2], queue }
+        }
+        5 => Space::Fake { device: ordinal() },
+        _ => Space::Host,
+    }
+}
+
+/// The space that a layout names for a pointer.
+#[inline]
+fn named_space(pointer: *const c_void, layout: &Layout) -> Result<Space, Error> {
+    let named = space_of(layout);
+    if CHECKS.load(Ordering::Relaxed) {
+        compare(pointer, named)?;
+    }
+    Ok(named)
+}
+
+/// Compares what a layout says with what the driver knows. Of handles of OpenCL nothing is known.
+fn compare(pointer: *const c_void, named: Space) -> Result<(), Error> {
+    let found = detect_space(pointer);
+    let alike = match named {
+        Space::OpenCl { .. } => found == Space::Host,
+        Space::Pinned => found == Space::Host,
+        Space::Fake { .. } => true,
+        named => named == found,
+    };
+    if alike {
+        Ok(())
+    } else {
+        Err(Error::WrongMemory { address: pointer.addr() as u64, named, found })
+    }
+}
+
+impl<'a> View<'a> {
+    /// `count` instances of `layout`, displacement 0 at `pointer`, in the space that the layout names ([`in_space`]).
+    ///
+    /// # Safety
+    /// As [`View::of_region`], for what the instances touch.
+    ///
+    /// # Errors
+    /// The instances reach outside the address space, or begin before an OpenCL buffer; their bytes overflow 64 bits;
+    /// [`Error::WrongMemory`] under [`Config::check_kinds`](crate::Config::check_kinds).
+    #[inline]
+    pub unsafe fn of_pointer(
+        pointer: *const c_void,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<View<'a>, Error> {
+        let space = named_space(pointer, layout)?;
+        let address = pointer.expose_provenance() as u64;
+        Ok(View { typed: Typed::at(space, address, layout, count)?, memory: PhantomData })
+    }
+
+    /// `count` instances of `layout`, displacement 0 at `pointer`, in the space that [`detect_space`] finds, whatever the
+    /// layout says.
+    ///
+    /// # Safety
+    /// As [`View::of_region`], for what the instances touch.
+    ///
+    /// # Errors
+    /// The instances reach outside the address space; their bytes overflow 64 bits.
+    #[inline]
+    pub unsafe fn detect(
+        pointer: *const c_void,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<View<'a>, Error> {
+        let address = pointer.expose_provenance() as u64;
+        let typed = Typed::at(detect_space(pointer), address, layout, count)?;
+        Ok(View { typed, memory: PhantomData })
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    /// As [`View::of_pointer`], to be written.
+    ///
+    /// # Safety
+    /// As [`ViewMut::of_region`], for what the instances touch.
+    ///
+    /// # Errors
+    /// As [`View::of_pointer`].
+    #[inline]
+    pub unsafe fn of_pointer(
+        pointer: *mut c_void,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<ViewMut<'a>, Error> {
+        let space = named_space(pointer, layout)?;
+        let address = pointer.expose_provenance() as u64;
+        Ok(ViewMut { typed: Typed::at(space, address, layout, count)?, memory: PhantomData })
+    }
+
+    /// As [`View::detect`], to be written.
+    ///
+    /// # Safety
+    /// As [`ViewMut::of_region`], for what the instances touch.
+    ///
+    /// # Errors
+    /// As [`View::detect`].
+    #[inline]
+    pub unsafe fn detect(
+        pointer: *mut c_void,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<ViewMut<'a>, Error> {
+        let address = pointer.expose_provenance() as u64;
+        let typed = Typed::at(detect_space(pointer), address, layout, count)?;
+        Ok(ViewMut { typed, memory: PhantomData })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_dtype::Primitive;
+
+    #[test]
+    fn a_space_is_what_its_kind_says() {
+        let opencl = |queue| Space::OpenCl { context: 9, device: 8, queue };
+        for named in [
+            Space::Host,
+            Space::Pinned,
+            Space::Managed,
+            Space::Cuda { device: 3 },
+            opencl(None),
+            opencl(Some(7)),
+            Space::Fake { device: 1 },
+        ] {
+            assert_eq!(space(kind(named)), named);
+        }
+    }
+
+    #[test]
+    fn the_layout_says_where_a_pointer_leads() {
+        let int = Datatype::from(Primitive::Int);
+        let device = in_space(&int, Space::Cuda { device: 2 }).unwrap();
+        let (here, there) = (int.commit().unwrap(), device.commit().unwrap());
+        let numbers = [1i32, 2, 3];
+        let pointer = numbers.as_ptr().cast();
+        // SAFETY: `numbers` outlives the view, which only describes it.
+        let view = unsafe { View::of_pointer(pointer, &here, 3) }.unwrap();
+        assert_eq!((view.packed_bytes(), view.typed.space()), (12, Space::Host));
+        // SAFETY: nothing follows the description.
+        let view = unsafe { View::of_pointer(pointer, &there, 3) }.unwrap();
+        assert_eq!(view.typed.space(), Space::Cuda { device: 2 });
+        // SAFETY: as above.
+        let view = unsafe { View::detect(pointer, &there, 3) }.unwrap();
+        assert_eq!(view.typed.space(), Space::Host);
+        // What the layout says of a pointer may be checked.
+        let wrong = compare(pointer, Space::Cuda { device: 2 }).unwrap_err().to_string();
+        assert!(wrong.contains("cuda:2") && wrong.contains("host"), "{wrong}");
+        assert_eq!(compare(pointer, Space::Host), Ok(()));
+    }
+
+    #[test]
+    fn instances_lie_around_their_pointer() {
+        let int = Datatype::from(Primitive::Int);
+        let before = Datatype::hindexed_block(1, &[-8, 4], &int).unwrap().commit().unwrap();
+        let numbers = [0i32; 6];
+        // SAFETY: bytes -8..8 around the third number are `numbers`'.
+        let view = unsafe { View::of_pointer(numbers[2..].as_ptr().cast(), &before, 1) }.unwrap();
+        assert_eq!(view.typed.region().start(), numbers.as_ptr() as u64);
+        assert_eq!((view.typed.region().len(), view.typed.origin()), (16, 8));
+        // SAFETY: refused.
+        let low = unsafe { View::of_pointer(std::ptr::without_provenance(4), &before, 1) };
+        assert!(matches!(low, Err(Error::Buffer(_))), "{low:?}");
+        // SAFETY: no bytes.
+        let none = unsafe { View::of_pointer(std::ptr::null(), &before, 0) }.unwrap();
+        assert_eq!(none.packed_bytes(), 0);
+        // A handle is no address: nothing lies before the buffer.
+        let buffer = Space::OpenCl { context: 1, device: 2, queue: None };
+        let there = in_space(&int, buffer).unwrap();
+        let low = Datatype::hindexed_block(1, &[-8], &there).unwrap().commit().unwrap();
+        // SAFETY: refused.
+        let low = unsafe { View::of_pointer(std::ptr::without_provenance(64), &low, 1) };
+        assert!(matches!(low, Err(Error::Buffer(_))), "{low:?}");
+    }
+}
