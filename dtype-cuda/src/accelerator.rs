@@ -45,6 +45,12 @@ pub(crate) trait Accelerator: Send + Sync {
     /// Whether memory of this space is the device's to work on.
     fn serves(&self, space: Space) -> bool;
 
+    /// Learns what it must know of memory that a program made, before places in it are asked for.
+    ///
+    /// # Safety
+    /// The region describes memory that exists.
+    unsafe fn vouch(&self, _: Region) {}
+
     /// Where kernels find displacement 0 of a typed side.
     ///
     /// # Errors

@@ -251,6 +251,9 @@ impl GpuEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         let shared = &*self.shared;
+        let regions = requests.iter().flat_map(|item| [item.typed.region(), item.packed]);
+        // SAFETY: the caller's own promise.
+        unsafe { self.vouch(regions) };
         let tasks = shared.tasks(direction, requests, self.budget)?;
         if tasks.is_empty() {
             return self.nothing(after);

@@ -226,6 +226,17 @@ impl GpuEngine {
         Ok(completion)
     }
 
+    /// Tells the device of memory, before places in it are asked for.
+    ///
+    /// # Safety
+    /// The regions describe memory that exists.
+    pub(crate) unsafe fn vouch(&self, regions: impl IntoIterator<Item = Region>) {
+        for region in regions {
+            // SAFETY: the caller's own promise.
+            unsafe { self.shared.accelerator.vouch(region) };
+        }
+    }
+
     /// The end of `after`: no byte is to be moved.
     pub(crate) fn nothing(&self, after: &[Completion]) -> Result<Completion, EngineError> {
         let mut pending = after.iter().filter(|work| matches!(work, Completion::Pending(_)));
@@ -278,6 +289,8 @@ unsafe impl Engine for GpuEngine {
         dst: Region,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.vouch([src.region(), dst]) };
         let task = self.shared.pack(Direction::Pack, src, &range, dst, self.budget);
         // SAFETY: the caller's own promise.
         unsafe { self.run(task, after) }
@@ -290,6 +303,8 @@ unsafe impl Engine for GpuEngine {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.vouch([src, dst.region()]) };
         let task = self.shared.pack(Direction::Unpack, dst, &range, src, self.budget);
         // SAFETY: the caller's own promise.
         unsafe { self.run(task, after) }
@@ -302,6 +317,8 @@ unsafe impl Engine for GpuEngine {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.vouch([src.region(), dst.region()]) };
         let task = self.shared.move_between(src, dst, &range, self.budget);
         // SAFETY: the caller's own promise.
         unsafe { self.run(task, after) }

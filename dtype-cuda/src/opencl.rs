@@ -5,7 +5,7 @@ mod lane;
 mod programs;
 
 use crate::accelerator::{Accelerator, Lane, Spot};
-use crate::staging::HostMemory;
+use crate::staging::{HeapMemory, HostMemory};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::KernelAddress;
 use gapless_kernels::reduce::Combine;
@@ -65,6 +65,14 @@ impl Accelerator for OpenClAccelerator {
         matches!(space, Space::OpenCl { .. }) && self.device.reaches(space)
     }
 
+    #[allow(unsafe_code, reason = "hands on what callers promise of buffers")]
+    unsafe fn vouch(&self, region: Region) {
+        if self.serves(region.space()) {
+            // SAFETY: the caller's own promise.
+            unsafe { self.device.vouch(&region) };
+        }
+    }
+
     fn typed(&self, typed: &Typed) -> Result<Spot, EngineError> {
         self.buffer(typed.region(), typed.origin())
     }
@@ -77,7 +85,7 @@ impl Accelerator for OpenClAccelerator {
     }
 
     fn staging(&self, len: usize) -> Result<HostMemory, EngineError> {
-        Ok(HostMemory::Plain(vec![0; len].into_boxed_slice()))
+        Ok(HostMemory::Heap(HeapMemory::registered(self.device(), len)))
     }
 
     fn orders(&self, completion: &Completion) -> bool {

@@ -120,7 +120,11 @@ impl Shared {
         packed: Region,
         plan: Option<&DevicePlan>,
     ) -> Result<(), EngineError> {
-        let step = part_bytes(job.len(), self.config.chunk_bytes);
+        // On one route a part's copy has ended before the next part's kernel begins: short parts would save nothing.
+        let step = match routes {
+            [_] => self.config.chunk_bytes,
+            _ => part_bytes(job.len(), self.config.chunk_bytes),
+        };
         let parts = (0..).map_while(|number: u64| {
             let begin = job.start.checked_add(number.checked_mul(step)?)?;
             (begin < job.end).then_some((number, begin))

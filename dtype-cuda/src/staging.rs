@@ -5,11 +5,11 @@
 
 use crate::accelerator::Accelerator;
 use gapless_engine::EngineError;
-use gapless_mem::{Completion, Region};
+use gapless_mem::{Completion, Device, Region};
 #[cfg(feature = "cuda")]
 use gapless_mem_cuda::PinnedBuffer;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a ring that is dropped waits for uploads.
@@ -24,9 +24,50 @@ pub(crate) enum HostMemory {
     /// Page-locked.
     #[cfg(feature = "cuda")]
     Pinned(PinnedBuffer),
-    /// Ordinary.
+    /// Of the heap.
     #[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "CUDA's is page-locked"))]
-    Plain(Box<[u8]>),
+    Heap(HeapMemory),
+}
+
+/// Memory of the heap, which a device perhaps knows.
+pub(crate) struct HeapMemory {
+    bytes: Box<[u8]>,
+    known_to: Option<Arc<dyn Device>>,
+}
+
+impl HeapMemory {
+    /// Memory that no device knows.
+    pub(crate) fn plain(len: usize) -> HeapMemory {
+        HeapMemory { bytes: vec![0; len].into(), known_to: None }
+    }
+
+    /// Memory that is registered with `device`, if that takes it.
+    #[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "CUDA's is page-locked"))]
+    pub(crate) fn registered(device: Arc<dyn Device>, len: usize) -> HeapMemory {
+        let mut memory = HeapMemory::plain(len);
+        let region = Region::of_mut(&mut memory.bytes);
+        #[allow(unsafe_code, reason = "registers memory of its own")]
+        // SAFETY: the bytes stay where they are until `drop`, which unregisters them first.
+        match unsafe { device.register(region) } {
+            Ok(()) => memory.known_to = Some(device),
+            Err(error) => tracing::debug!(%error, "plans are uploaded from ordinary memory"),
+        }
+        memory
+    }
+}
+
+impl Drop for HeapMemory {
+    fn drop(&mut self) {
+        let Some(device) = self.known_to.take() else { return };
+        let region = Region::of_mut(&mut self.bytes);
+        #[allow(unsafe_code, reason = "ends what `registered` began")]
+        // SAFETY: `registered` registered it, once. Whoever drops a piece has seen its upload end (`StagingRing::drop`,
+        // `StagingRing::landed`), or forgets it (`outlive`).
+        if let Err(error) = unsafe { device.unregister(region) } {
+            tracing::warn!(%error, "a device still knows memory of plans: it is never freed");
+            std::mem::forget(std::mem::take(&mut self.bytes));
+        }
+    }
 }
 
 /// A part of a ring.
@@ -55,7 +96,7 @@ impl HostMemory {
         match self {
             #[cfg(feature = "cuda")]
             HostMemory::Pinned(buffer) => buffer.region(),
-            HostMemory::Plain(bytes) => Region::of_mut(bytes),
+            HostMemory::Heap(memory) => Region::of_mut(&mut memory.bytes),
         }
     }
 }
@@ -72,7 +113,7 @@ impl StagingPiece {
         match &mut self.memory {
             #[cfg(feature = "cuda")]
             HostMemory::Pinned(buffer) => pinned_bytes(buffer),
-            HostMemory::Plain(bytes) => bytes,
+            HostMemory::Heap(memory) => &mut memory.bytes,
         }
     }
 
@@ -130,13 +171,13 @@ impl StagingRing {
 
 /// Frees memory that the device still reads, once it does not: uploads end soon, or with the device. If
 /// one does neither, the memory is never freed, and the log says so.
-fn outlive(bytes: Box<[u8]>, upload: &Completion, patience: Duration) {
+fn outlive(memory: HeapMemory, upload: &Completion, patience: Duration) {
     let until = Instant::now() + patience;
     while matches!(upload.poll(), Ok(false)) {
         if Instant::now() >= until {
-            let lost = bytes.len();
+            let lost = memory.bytes.len();
             tracing::warn!(lost, "a device does not end an upload: its host memory is never freed");
-            std::mem::forget(bytes);
+            std::mem::forget(memory);
             return;
         }
         std::thread::sleep(Duration::from_micros(100));
@@ -152,7 +193,7 @@ impl Drop for StagingRing {
             match piece.memory {
                 #[cfg(feature = "cuda")]
                 HostMemory::Pinned(buffer) => buffer.give_back_after(piece.busy),
-                HostMemory::Plain(bytes) => outlive(bytes, &piece.busy, PATIENCE),
+                HostMemory::Heap(memory) => outlive(memory, &piece.busy, PATIENCE),
             }
         }
     }
@@ -183,10 +224,7 @@ impl StagingRings {
     /// A piece of `len` bytes that no device reads.
     #[cfg(test)]
     pub(crate) fn plain(len: usize) -> StagingPiece {
-        StagingPiece {
-            memory: HostMemory::Plain(vec![0; len].into_boxed_slice()),
-            busy: Completion::Ready,
-        }
+        StagingPiece { memory: HostMemory::Heap(HeapMemory::plain(len)), busy: Completion::Ready }
     }
 
     /// One more piece.
@@ -208,9 +246,9 @@ impl StagingRings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gapless_mem::fake::FakeDevice;
     use gapless_mem::{DeviceError, Pending};
     use std::any::Any;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// An upload that ends when it has been asked so often.
@@ -232,7 +270,7 @@ mod tests {
     fn ring(polls: u32) -> (StagingRing, Arc<Upload>) {
         let upload = Arc::new(Upload(AtomicU32::new(polls)));
         let busy = Completion::Pending(Arc::clone(&upload) as Arc<dyn Pending>);
-        let memory = HostMemory::Plain(vec![1; 64].into());
+        let memory = HostMemory::Heap(HeapMemory::plain(64));
         (
             StagingRing {
                 blank: Vec::new(),
@@ -263,12 +301,21 @@ mod tests {
     #[test]
     fn an_upload_that_never_ends_holds_nobody_up() {
         let (mut ring, upload) = ring(u32::MAX);
-        let Some(StagingPiece { memory: HostMemory::Plain(bytes), busy }) = ring.busy.pop_front()
+        let Some(StagingPiece { memory: HostMemory::Heap(memory), busy }) = ring.busy.pop_front()
         else {
-            panic!("it was plain memory")
+            panic!("it was of the heap")
         };
-        let at = bytes.as_ptr().addr();
-        outlive(bytes, &busy, Duration::from_millis(3));
+        let at = memory.bytes.as_ptr().addr();
+        outlive(memory, &busy, Duration::from_millis(3));
         assert!(upload.0.load(Ordering::Relaxed) > 0 && at != 0);
+    }
+
+    #[test]
+    fn what_a_device_knows_it_forgets_before_the_memory_is_freed() {
+        let device = Arc::new(FakeDevice::new(0));
+        let memory = HeapMemory::registered(Arc::clone(&device) as _, 100);
+        assert_eq!(device.registered().len(), 1);
+        drop(memory);
+        assert!(device.registered().is_empty());
     }
 }

@@ -14,9 +14,11 @@ use crate::vmm::Vmm;
 use crate::{CudaError, PointerFacts};
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use gapless_mem::{
-    Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, PciAddress, Region, Space,
+    Abilities, Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, PciAddress,
+    Region, Space,
 };
 use std::ffi::c_int;
+use std::num::NonZeroU8;
 use std::sync::{Arc, OnceLock};
 
 /// The CUDA driver of this machine, open.
@@ -105,6 +107,10 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
+    /// What all of them can do.
+    pub const ABILITIES: Abilities =
+        Abilities { shares: NonZeroU8::new(1), kernels_reach_host: true };
+
     fn new(context: Arc<Context>, devices: u32) -> Result<CudaDevice, CudaError> {
         let (driver, device) = (context.driver, context.device);
         let fault = |fault| context.fault(fault);
@@ -330,6 +336,10 @@ unsafe impl Device for CudaDevice {
 
     fn space(&self) -> Space {
         self.own_space()
+    }
+
+    fn abilities(&self) -> Abilities {
+        CudaDevice::ABILITIES
     }
 
     fn reaches(&self, space: Space) -> bool {

@@ -7,7 +7,9 @@ use crate::known::{self, Handles};
 use crate::launch::Programs;
 use crate::sys::{self, Context, Queue};
 use crate::{OpenClError, copy};
-use gapless_mem::{Completion, Device, DeviceError, DeviceProperties, OutOfRange, Region, Space};
+use gapless_mem::{
+    Abilities, Completion, Device, DeviceError, DeviceProperties, OutOfRange, Region, Space,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,8 +25,13 @@ struct Buffer {
 #[derive(Debug, Default)]
 struct Buffers {
     live: HashMap<u64, Buffer>,
+    /// How buffers of programs are aligned, as they were when they were last used.
+    others: HashMap<u64, u64>,
     next_id: u64,
 }
+
+/// Buffers of programs of which that is remembered, at most.
+const OTHERS: usize = 1024;
 
 /// Host memory that a buffer was made of, so that the driver page-locks it.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +58,9 @@ pub struct OpenClDevice {
 }
 
 impl OpenClDevice {
+    /// What all of them can do: OpenCL shares no memory with other processes, and its kernels work on buffers alone.
+    pub const ABILITIES: Abilities = Abilities { shares: None, kernels_reach_host: false };
+
     /// Opens device `ordinal` of [`detect`]'s list, with a context and a queue of its own.
     ///
     /// # Errors
@@ -187,11 +197,55 @@ impl OpenClDevice {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the buffer that a region lies in is aligned, told by the low bits of a number: the address of
-    /// wrapped host memory, 0 for everything else (drivers align what they allocate to 128 bytes).
+    /// How the buffer that a region lies in is aligned, told by the low bits of a number: the address of the host memory
+    /// that it was made of, 0 of the device's own memory (drivers align what they allocate to 128 bytes). 1 if that is
+    /// not known: of a program's own buffer of which nobody has [vouched](OpenClDevice::vouch).
     #[must_use]
     pub fn alignment_bits(&self, region: &Region) -> u64 {
-        self.buffers().live.get(&region.address()).map_or(0, |buffer| buffer.address)
+        let buffers = self.buffers();
+        let own = buffers.live.get(&region.address()).map(|buffer| buffer.address);
+        let other = || buffers.others.get(&region.address()).copied();
+        own.or_else(other).unwrap_or(1)
+    }
+
+    /// Asks how a program's own buffer is aligned, for [`alignment_bits`](OpenClDevice::alignment_bits).
+    ///
+    /// # Safety
+    /// The region's handle is that of a live buffer, or null, unless the region has no bytes.
+    pub unsafe fn vouch(&self, region: &Region) {
+        let own = || self.buffers().live.contains_key(&region.address());
+        if region.space().cpu_accessible() || region.is_empty() || own() {
+            return;
+        }
+        let address = foreign::host_address(region);
+        let mut buffers = self.buffers();
+        if buffers.others.len() >= OTHERS {
+            buffers.others.clear();
+        }
+        buffers.others.insert(region.address(), address);
+    }
+
+    /// Makes a buffer of a part of one (`clCreateSubBuffer`); it is aligned as the device asks for
+    /// (`CL_DEVICE_MEM_BASE_ADDR_ALIGN`). [`Device::free`] releases it, and the other is freed later.
+    ///
+    /// # Errors
+    /// What is no buffer of this device's; what the driver refuses.
+    pub fn sub_buffer(&self, part: Region) -> Result<Region, DeviceError> {
+        if !self.buffers().live.contains_key(&part.address()) {
+            return Err(self.wrong_space(part.space()));
+        }
+        self.check(&part)?;
+        let address = match self.alignment_bits(&part) {
+            0 => 0,
+            address => address.wrapping_add(part.offset()),
+        };
+        // `check` has found that they lie in a buffer.
+        let origin = usize::try_from(part.offset()).unwrap_or(usize::MAX);
+        let len = self.length(part.len())?;
+        // SAFETY: the handle is in our table, so it is live.
+        let buffer = unsafe { sys::sub_buffer(sys::pointer(part.address()), origin, len) }
+            .map_err(|error| error.on(&self.name, part.len()))?;
+        Ok(self.remember(sys::number(buffer), part.len(), address))
     }
 
     fn remember(&self, handle: u64, len: u64, address: u64) -> Region {
@@ -279,6 +333,10 @@ unsafe impl Device for OpenClDevice {
 
     fn space(&self) -> Space {
         self.space
+    }
+
+    fn abilities(&self) -> Abilities {
+        OpenClDevice::ABILITIES
     }
 
     fn reaches(&self, space: Space) -> bool {

@@ -48,6 +48,16 @@ pub(crate) fn check_queue(
     Ok(())
 }
 
+/// The host memory that a program's own buffer was made of (`CL_MEM_USE_HOST_PTR`), or 0; 1 if the driver does not say.
+pub(crate) fn host_address(region: &Region) -> u64 {
+    let buffer = sys::pointer(region.address());
+    if buffer.is_null() {
+        return 0;
+    }
+    let asked = memory::get_mem_object_info(buffer, memory::CL_MEM_HOST_PTR);
+    asked.map_or(1, |address| isize::from(address).cast_unsigned() as u64)
+}
+
 /// Bytes of the buffer that a region lies in, which is a program's own.
 ///
 /// # Errors

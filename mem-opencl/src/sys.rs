@@ -12,7 +12,8 @@ use opencl3::kernel;
 use opencl3::memory;
 use opencl3::program;
 use opencl3::types::{
-    cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_program,
+    cl_buffer_region, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem,
+    cl_program,
 };
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -225,6 +226,29 @@ pub(crate) unsafe fn wrap_buffer(
     let flags = memory::CL_MEM_READ_WRITE | memory::CL_MEM_USE_HOST_PTR;
     // SAFETY: the context is live; the caller guarantees `len` bytes at `host` for the buffer's life.
     unsafe { memory::create_buffer(context.raw(), flags, len, host) }.named("clCreateBuffer")
+}
+
+/// Makes a buffer of `len` bytes from `origin` on of another, which OpenCL keeps as long.
+///
+/// # Safety
+/// `buffer` is the handle of a live buffer.
+pub(crate) unsafe fn sub_buffer(
+    buffer: cl_mem,
+    origin: usize,
+    len: usize,
+) -> Result<cl_mem, OpenClError> {
+    let part = cl_buffer_region { origin, size: len };
+    let flags = memory::CL_MEM_READ_WRITE;
+    // SAFETY: the caller guarantees a live buffer; the structure is the one that this kind of part takes.
+    unsafe {
+        memory::create_sub_buffer(
+            buffer,
+            flags,
+            memory::CL_BUFFER_CREATE_TYPE_REGION,
+            (&raw const part).cast(),
+        )
+    }
+    .named("clCreateSubBuffer")
 }
 
 /// Releases a buffer of ours.

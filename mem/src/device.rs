@@ -1,6 +1,7 @@
 //! What the owner of a memory can do with it. Implement this to teach Gapless a new accelerator.
 
 use crate::{Completion, OutOfRange, PciAddress, Region, Space};
+use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
@@ -106,6 +107,18 @@ pub struct DeviceProperties {
     pub compute_units: u32,
 }
 
+/// What message layers and transports may count on before they ask a device for anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// Devices of other processes that answer the same number here [import](Device::import) what this one
+    /// [exports](Device::export). 1 is CUDA's, 3 that of pretended devices; another crate chooses one from 128 on. `None`
+    /// if it shares nothing.
+    pub shares: Option<NonZeroU8>,
+    /// Whether its kernels work on memory of the host that it has [registered](Device::register). If not, copies alone
+    /// reach that.
+    pub kernels_reach_host: bool,
+}
+
 /// A memory's owner: allocates, copies, orders, exports, imports, registers.
 ///
 /// Object-safe. Methods take `&self` and may be called from any thread. Transports and engines see
@@ -164,6 +177,11 @@ pub unsafe trait Device: Send + Sync {
 
     /// The space that [`allocate`](Device::allocate) gives memory in.
     fn space(&self) -> Space;
+
+    /// What it can do beside what every device does. By default nothing. It never changes.
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
 
     /// Whether it can reach memory of this space in its own copies.
     fn reaches(&self, space: Space) -> bool;

@@ -16,12 +16,13 @@ mod tests;
 
 use crate::host::wait_all;
 use crate::{
-    Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, Pending, Region, Space,
-    access,
+    Abilities, Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, Pending, Region,
+    Space, access,
 };
 use sharing::Registered;
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::num::NonZeroU8;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -286,6 +287,10 @@ unsafe impl Device for FakeDevice {
 
     fn space(&self) -> Space {
         Space::Fake { device: self.number }
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { shares: NonZeroU8::new(3), kernels_reach_host: true }
     }
 
     fn reaches(&self, space: Space) -> bool {

@@ -66,7 +66,7 @@ pub use abort::{abort, abort_on_unwind};
 pub use access::{copy, fill, prefetch_to_read, prefetch_to_write, read, write};
 pub use atomics::{Atomics, Number, Runs, Sums};
 pub use completion::{Completion, Outstanding, Pending};
-pub use device::{Device, DeviceError, DeviceProperties, DmaBuf, Export};
+pub use device::{Abilities, Device, DeviceError, DeviceProperties, DmaBuf, Export};
 pub use host::HostDevice;
 pub use lasting::Lasting;
 pub use lease::Lease;

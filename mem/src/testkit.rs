@@ -5,7 +5,9 @@ mod work;
 
 pub use work::{Hand, pretended};
 
-use crate::{Completion, Device, DeviceError, DeviceProperties, Export, PciAddress, Region, Space};
+use crate::{
+    Abilities, Completion, Device, DeviceError, DeviceProperties, Export, PciAddress, Region, Space,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -188,6 +190,10 @@ unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wra
     fn import_completion(&self, bytes: &[u8]) -> Result<Completion, DeviceError> {
         (self.before)(Call::ImportCompletion)?;
         self.device.import_completion(bytes)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.device.abilities()
     }
 
     fn identity(&self) -> Option<u128> {

@@ -2,7 +2,7 @@
 //! asked of which lane, fails when told to, and ends work when told to.
 
 use crate::accelerator::{Accelerator, CopyRows, Lane, Spot};
-use crate::staging::HostMemory;
+use crate::staging::{HeapMemory, HostMemory};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::{KernelAddress, Launch, ReduceLaunch};
 use gapless_kernels::reduce::Combine;
@@ -264,7 +264,7 @@ impl Accelerator for Mock {
     }
 
     fn staging(&self, len: usize) -> Result<HostMemory, EngineError> {
-        Ok(HostMemory::Plain(vec![0; len].into_boxed_slice()))
+        Ok(HostMemory::Heap(HeapMemory::plain(len)))
     }
 
     fn orders(&self, completion: &Completion) -> bool {

@@ -76,6 +76,118 @@ impl Provider for Wrapped {
     }
 }
 
+/// What a program makes by itself in the context that the engine works in: the engine's device has not made it. Buffers of
+/// host memory at odd addresses, or parts of buffers.
+struct Programs {
+    /// Another device of this process in that context, which plays the program.
+    program: OpenClDevice,
+    parts: bool,
+}
+
+/// Parts of buffers begin at multiples of this: no device asks for more.
+const PART: u64 = 4_096;
+
+impl Programs {
+    fn new(device: &OpenClDevice, parts: bool) -> Arc<dyn Provider> {
+        // SAFETY: the context is live: `device` holds it.
+        let program = unsafe { OpenClDevice::adopt(device.space()) }.unwrap();
+        Arc::new(Programs { program, parts })
+    }
+}
+
+impl Provider for Programs {
+    fn name(&self) -> String {
+        if self.parts { "parts of a program's buffers" } else { "host memory at odd addresses" }
+            .to_owned()
+    }
+
+    fn take(&self, len: u64) -> Region {
+        if self.parts {
+            let whole = self.program.allocate(len + 3 * PART).unwrap();
+            let part = self.program.sub_buffer(whole.sub(PART, len.max(1)).unwrap()).unwrap();
+            return part.sub(0, len).unwrap();
+        }
+        let odd = 1 + 2 * (len % 97);
+        let layout = std::alloc::Layout::from_size_align(index(len + odd + 1), 4_096).unwrap();
+        // SAFETY: at least one byte is asked for.
+        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+        assert!(!memory.is_null());
+        let start = memory.expose_provenance() as u64 + odd;
+        let host = Region::new(gapless_mem::Space::Host, start, 0, len.max(1));
+        // SAFETY: the memory stays: a few MiB that end with the process.
+        unsafe { self.program.wrap(host) }.unwrap().sub(0, len).unwrap()
+    }
+
+    fn give_back(&self, region: Region) {
+        // SAFETY: `take` gave it, and the tests wait for their work.
+        unsafe { self.program.free(region) }.unwrap();
+    }
+
+    fn copier(&self) -> &dyn Device {
+        &self.program
+    }
+}
+
+/// Both sides in memory that a program made, and packed sides in host memory that another runtime has page-locked, which
+/// another context plays.
+#[test]
+fn memory_of_programs_is_like_any_other() {
+    const TEST: &str = "memory of programs";
+    let Some(device) = device(TEST) else { return };
+    let gpu = gpu(TEST).unwrap();
+    let [odd, parts] = [false, true].map(|parts| Programs::new(&device, parts));
+    let locked: Arc<dyn Provider> = Arc::new(Locked(OpenClDevice::open(0).unwrap()));
+    let short = gpu.engine_with(|config| config.chunk_bytes = 4_096);
+    let benches = [
+        Bench { typed: Arc::clone(&odd), ..gpu.bench() },
+        Bench { packed: Arc::clone(&odd), ..gpu.bench() },
+        Bench { typed: Arc::clone(&odd), packed: Arc::clone(&parts), ..gpu.bench() },
+        Bench { typed: parts, packed: Arc::clone(&locked), ..gpu.bench() },
+        Bench { typed: odd, packed: locked, ..gpu.bench_of(&short) },
+    ];
+    let mut rng = rng(TEST);
+    for case in 0..cases(60) {
+        let bench = &benches[usize::try_from(case % 5).unwrap()];
+        let sample = crate::bench::any(&mut rng);
+        let align = crate::bench::alignments(&mut rng);
+        let part = range(&mut rng, sample.size());
+        let verdict = bench.pack(&sample, &part, align, &mut rng);
+        let verdict = verdict.and_then(|()| bench.unpack(&sample, &part, align, &mut rng));
+        let verdict =
+            verdict.and_then(|()| bench.transfer(&sample, &sample, &part, align, &mut rng));
+        verdict.unwrap_or_else(|what| fail(TEST, &what));
+    }
+}
+
+/// Host memory that a device of another context has page-locked.
+struct Locked(OpenClDevice);
+
+impl Provider for Locked {
+    fn name(&self) -> String {
+        "memory that another runtime has page-locked".to_owned()
+    }
+
+    fn take(&self, len: u64) -> Region {
+        let layout = std::alloc::Layout::from_size_align(index(len.max(1)), 4_096).unwrap();
+        // SAFETY: at least one byte is asked for.
+        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+        assert!(!memory.is_null());
+        let host = Region::new(gapless_mem::Space::Host, memory.expose_provenance() as u64, 0, len);
+        // SAFETY: the memory stays: a few MiB that end with the process.
+        unsafe { self.0.register(host) }.unwrap();
+        host
+    }
+
+    fn give_back(&self, region: Region) {
+        // SAFETY: `take` registered it, and the tests wait for their work.
+        unsafe { self.0.unregister(region) }.unwrap();
+    }
+
+    fn copier(&self) -> &dyn Device {
+        &self.0
+    }
+}
+
 /// Packed sides in ordinary host memory, and both sides in host memory that was made a buffer.
 #[test]
 fn host_memory_is_packed_into_and_unpacked_from() {
