@@ -8,7 +8,7 @@
 use crate::link::SmLink;
 use crate::sm::Sm;
 use crate::socket;
-use crate::wire::{SHARED, device_packet, freed_packet, kind_of, make_key};
+use crate::wire::{SHARED, device_packet, freed_packet, make_key};
 use gapless_btl::{PeerId, RemoteKey};
 use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::OwnedFd;
@@ -129,7 +129,7 @@ impl Sm {
     /// Has a device export the buffer that `region` lies in.
     #[cold]
     fn export(&mut self, device: &Arc<dyn Device>, region: Region, id: u64) -> Option<()> {
-        let kind = kind_of(region.space())?;
+        let kind = device.abilities().shares?.get();
         let whole = device.allocation(region)?;
         offset_in(whole, region)?;
         // What was there before has been freed; and so may others have been.

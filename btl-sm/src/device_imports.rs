@@ -6,11 +6,12 @@
 //! counted and outlive everything. When the owner wants the memory back, the last of them is reported.
 
 use crate::export_tracking::ImportGuard;
-use crate::wire::{DeviceShare, kind_of};
+use crate::wire::DeviceShare;
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
 use gapless_mem::{Device, Export, Lease, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashSet};
+use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -211,7 +212,8 @@ impl DeviceImports {
         let kind = self.offer(name, offset, len)?.kind;
         let serves = |device: &&Arc<dyn Device>| {
             let space = device.space();
-            kind_of(space) == Some(kind) && (user.cpu_accessible() || user == space)
+            let shares = device.abilities().shares;
+            shares.map(NonZeroU8::get) == Some(kind) && (user.cpu_accessible() || user == space)
         };
         let mut refused = None;
         for device in devices.iter().filter(serves) {

@@ -18,7 +18,6 @@
 //! Numbers are in the byte order of the host, which both ends share.
 
 use gapless_btl::{LinkError, MapError, RdmaError, RemoteKey};
-use gapless_mem::Space;
 
 /// First byte of a packet: somebody should wake up.
 pub(crate) const WAKE: u8 = 0;
@@ -66,7 +65,7 @@ pub(crate) enum Packet<'p> {
 /// Memory of a device that a peer shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceShare<'p> {
-    /// The [kind](kind_of) of its space.
+    /// What devices [share](gapless_mem::Abilities::shares) with.
     pub(crate) kind: u8,
     /// Whether a descriptor belongs to it.
     pub(crate) has_file: bool,
@@ -169,16 +168,6 @@ fn number_packet(kind: u8, number: u64) -> [u8; 9] {
     let mut packet = [kind; 9];
     packet[1..].copy_from_slice(&number.to_ne_bytes());
     packet
-}
-
-/// What kind of device a space belongs to; `None` where nothing is exported.
-pub(crate) fn kind_of(space: Space) -> Option<u8> {
-    match space {
-        Space::Cuda { .. } => Some(1),
-        Space::OpenCl { .. } => Some(2),
-        Space::Fake { .. } => Some(3),
-        Space::Host | Space::Pinned | Space::Managed => None,
-    }
 }
 
 /// Makes the key to a piece of an allocation or a buffer.

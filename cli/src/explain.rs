@@ -185,40 +185,47 @@ impl PeerLink {
     /// What is known of devices.
     fn devices(&self, memory: ExplainMemory) -> Option<DeviceEnds> {
         let Ends([from, to]) = self.ends;
-        let one_device = from == to;
+        // Only devices that share memory can be told to be one.
+        let one_device = from == to && from.abilities().shares.is_some();
         let turns = one_device && self.turns;
         let (sender, receiver) = (from.is_device(), to.is_device());
         // As rank 0 sends it to rank 1, which would move it if it were the other way round.
         let sender_keeps = true;
         let locked = memory == ExplainMemory::Locked && sender != receiver;
-        let ends = DeviceEnds { sender, receiver, one_device, turns, sender_keeps, locked };
+        let device = if sender { from } else { to };
+        let copies_only = !device.abilities().kernels_reach_host;
+        let ends =
+            DeviceEnds { sender, receiver, one_device, turns, sender_keeps, locked, copies_only };
         (sender || receiver).then_some(ends)
     }
 
     /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is granted: to devices
     /// only, or out of memory that is page-locked for one.
     fn maps(&self, memory: ExplainMemory) -> [bool; 2] {
-        let [from, to] = self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)));
         let [sender, receiver] = self.ends.0.map(Where::is_device);
+        let [from, to] = self.ends.0.map(|place| place.abilities().shares);
         let maps = match memory {
-            ExplainMemory::Alloc => [from, from && to && sender],
+            ExplainMemory::Alloc => {
+                let host = sender && !receiver;
+                [!sender || from.is_some(), host || (sender && to.is_some())]
+            }
             ExplainMemory::Heap => [false, false],
-            ExplainMemory::Locked => [from && sender, to && receiver],
+            ExplainMemory::Locked => [from.is_some(), to.is_some()],
         };
         maps.map(|can| can && self.built_in)
     }
 
     /// Which staged protocols there are, for a receiver's buffer with so many blocks.
     fn staging(&self, blocks: u64, shared: bool, tuning: &Tuning) -> Option<Staging> {
-        // OpenCL's memory has no keys, and no process of another host is reached by any.
-        let ends = self.devices(ExplainMemory::Heap).filter(|_| {
-            self.built_in && self.ends.0.iter().all(|place| !matches!(place, Where::OpenCl(_)))
-        })?;
+        // No process of another host is reached by keys.
+        let ends = self.devices(ExplainMemory::Heap).filter(|_| self.built_in)?;
+        let [from, to] = self.ends.0.map(|place| place.abilities().shares);
         Some(Staging {
             sender_device: ends.sender,
             receiver_device: ends.receiver,
+            shared: from.is_some() && from == to,
             one_device: ends.one_device,
-            direct: ends.receiver && shared && blocks == 1,
+            direct: ends.receiver && shared && to.is_some() && blocks == 1,
             fragment_bytes: tuning.staged_fragment_bytes,
             depth: tuning.staged_depth,
         })

@@ -253,7 +253,8 @@ fn protocols_between_devices_are_explained_where_there_are_none() {
     assert!(chosen(&["--space", "host,cuda", "--memory", "heap"]).contains("copy-in-out"));
     assert_eq!(chosen(&["--space", "cuda,host"]), "mapped-put");
     assert!(chosen(&["--space", "cuda,host", "--memory", "heap"]).contains("copy-in-out"));
-    assert_eq!(chosen(&["--space", "opencl"]), "pipeline");
+    assert_eq!(chosen(&["--space", "opencl"]), "zero-copy-in-out");
+    assert_eq!(chosen(&["--space", "cuda,opencl"]), "zero-copy-in-out");
 }
 
 #[test]

@@ -117,6 +117,9 @@ pub struct DeviceEnds {
     /// Whether the end in memory of the host is page-locked, so that a device of its process can do all the work in
     /// memory of the other end's.
     pub locked: bool,
+    /// Whether the device of the one end that is in a device's memory reaches the host's by copies alone. If both are, it
+    /// means nothing.
+    pub copies_only: bool,
 }
 
 /// How a kernel, or a copy engine, that moves a message from layout to layout touches the memory of both sides.
@@ -204,6 +207,8 @@ pub struct Staging {
     pub sender_device: bool,
     /// Whether the receiver's buffer does.
     pub receiver_device: bool,
+    /// Whether the device of each end maps memory of the other's.
+    pub shared: bool,
     /// Whether both are known to be one device.
     pub one_device: bool,
     /// Whether the receiver's buffer can be written where it is: it has no gaps, and a key.

@@ -13,7 +13,7 @@
 //! RTS        as EAGER up to 32, then
 //!         32 | bytes | serial | count | low | span | blocks | layout id | layout length |
 //!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 |
-//!            | staged:1 | flags:1 | 0:1 | staged fragment wish:4 | staged depth wish:4 | device |
+//!            | staged:1 | flags:1 | shares:1 | staged fragment wish:4 | staged depth wish:4 | device |
 //!        128 | mapped key … | rdma key … | flattened layout …
 //!
 //! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |
@@ -80,7 +80,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another version are refused.
-pub(crate) const VERSION: u8 = 11;
+pub(crate) const VERSION: u8 = 12;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;

@@ -92,7 +92,7 @@ impl Pair {
 }
 
 /// What is spoken.
-const VERSION: u8 = 11;
+const VERSION: u8 = 12;
 
 fn word(message: &mut [u8], at: usize, value: u64) {
     message[at..at + 8].copy_from_slice(&value.to_le_bytes());

@@ -2,7 +2,7 @@
 //! there is any), and nothing set up: the engine is made when the first message involves the device.
 
 use gapless::btl::Btl;
-use gapless::{Builder, Config, Protocol, Region};
+use gapless::{Builder, Config, Engine, Protocol, Region};
 use gapless::{PmlError, Source, TagSel, View, ViewMut, World};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl_sm::{Sm, SmConfig};
@@ -178,6 +178,119 @@ fn travels_in_all_shapes(world: &World, device: &dyn Device) {
         for spaces in 1..4 {
             exchange(world, device, &case, spaces & 1 != 0, spaces & 2 != 0);
         }
+    }
+}
+
+/// A device of another kind than OpenCL's, and its engine if the world opens none for it.
+type Other = (Arc<dyn Device>, Option<Arc<dyn Engine>>);
+
+/// OpenCL's device at rank 0 and one of another kind at rank 1. Neither maps what the other exports, and memory that one
+/// has page-locked the other registers as well: messages pass memory of the host.
+fn travels_between_kinds(test: &str, other: impl Fn() -> Result<Other, String>) {
+    let gears = match opencl(0).and_then(|device| Ok([(device, None), other()?])) {
+        Ok(gears) => gears,
+        Err(why) => return gapless_btl_testkit::conformance::skip(test, &why),
+    };
+    let name = format!("{test} {}", std::process::id());
+    for tcp in [false, true] {
+        let builder = |rank: u32| {
+            let builder = match tcp {
+                true => over_tcp(&Config::default()),
+                false => {
+                    let sm = Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap();
+                    World::builder().only(["sm"]).transport(Box::new(sm))
+                }
+            };
+            match &gears[rank as usize].1 {
+                Some(engine) => builder.open_devices(false).engine(Arc::clone(engine)),
+                None => builder,
+            }
+        };
+        job_of(2, builder, |world| {
+            travels_in_all_shapes(world, &*gears[world.rank() as usize].0);
+            let counters = world.counters().unwrap();
+            for protocol in Protocol::STAGED {
+                let through_host =
+                    matches!(protocol, Protocol::CopyInOut | Protocol::ZeroCopyInOut);
+                let messages = counters.of(protocol).messages;
+                assert!(through_host || messages == 0, "{messages} by {protocol}");
+            }
+            let through_host = [Protocol::CopyInOut, Protocol::ZeroCopyInOut]
+                .map(|protocol| counters.of(protocol).messages);
+            assert_eq!(through_host.iter().sum::<u64>() > 0, !tcp, "TCP: {tcp}");
+        });
+    }
+}
+
+#[test]
+fn opencl_memory_travels_to_and_from_another_kind_of_device() {
+    let device = Arc::new(FakeDevice::with_delay(1, 2));
+    let engine = Arc::new(FakeEngine::new(&device, 3));
+    let test = "opencl_memory_travels_to_and_from_another_kind_of_device";
+    travels_between_kinds(test, || Ok((Arc::clone(&device) as _, Some(Arc::clone(&engine) as _))));
+}
+
+#[test]
+fn opencl_memory_travels_to_and_from_cuda_memory() {
+    let other = || Ok((cuda(1)?, None));
+    travels_between_kinds("opencl_memory_travels_to_and_from_cuda_memory", other);
+}
+
+/// Memory of the host that another runtime has page-locked is like any other: another context of OpenCL's here, CUDA where
+/// there is a GPU.
+#[test]
+fn memory_that_another_runtime_has_page_locked_travels() {
+    let test = "memory_that_another_runtime_has_page_locked_travels";
+    let device = match opencl(0) {
+        Ok(device) => device,
+        Err(why) => return gapless_btl_testkit::conformance::skip(test, &why),
+    };
+    const BYTES: usize = 300_000;
+    let lockers = [opencl(0), cuda(0)].into_iter().filter_map(Result::ok);
+    for locker in lockers {
+        let body = |world: &World| {
+            let (comm, me) = (world.comm(), world.rank());
+            let out: Vec<u8> = (0..BYTES as u64).map(|at| byte_at(me.into(), at)).collect();
+            let mut host = out.clone();
+            let region = Region::of_mut(&mut host);
+            // SAFETY: the memory stays where it is until `unregister`.
+            unsafe { locker.register(region) }.unwrap();
+            let layout = gapless::Datatype::from(gapless::Primitive::Byte).commit().unwrap();
+            let theirs: Vec<u8> =
+                (0..BYTES as u64).map(|at| byte_at((1 - me).into(), at)).collect();
+            for round in 0..4 {
+                // One sends out of the host's memory into the other's device, which sends back what it has.
+                if me == round % 2 {
+                    // SAFETY: nobody else touches the memory until the call returns.
+                    let view = unsafe { View::of_region(region, 0, &layout, BYTES as u64) };
+                    comm.send(view.unwrap(), 1 - me, 0).unwrap();
+                    // SAFETY: as above.
+                    let view = unsafe { ViewMut::of_region(region, 0, &layout, BYTES as u64) };
+                    comm.recv(view.unwrap(), 1 - me, 0).unwrap();
+                    assert!(*std::hint::black_box(&host) == theirs, "round {round}, into the host");
+                    host.copy_from_slice(&out);
+                    continue;
+                }
+                let far = upload(&*device, &[0; BYTES]);
+                // SAFETY: as above.
+                let view = unsafe { ViewMut::of_region(far, 0, &layout, BYTES as u64) };
+                comm.recv(view.unwrap(), 1 - me, 0).unwrap();
+                assert!(download(&*device, far) == theirs, "round {round}, into the device");
+                let far = upload(&*device, &out);
+                // SAFETY: as above.
+                let view = unsafe { View::of_region(far, 0, &layout, BYTES as u64) };
+                comm.send(view.unwrap(), 1 - me, 0).unwrap();
+                download(&*device, far);
+            }
+            // SAFETY: registered above; all messages in it have ended.
+            unsafe { locker.unregister(region) }.unwrap();
+        };
+        let name = format!("{test} {}", std::process::id());
+        let over_sm = |rank| -> Vec<Box<dyn Btl>> {
+            vec![Box::new(Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap())]
+        };
+        job(2, &Config::default(), over_sm, body);
+        job_of(2, |_| over_tcp(&Config::default()), body);
     }
 }
 

@@ -6,6 +6,7 @@
 //! opencl:2    both in that of a device     cuda,host      rank 0's on a GPU, rank 1's in host memory
 //! ```
 
+use gapless_mem::Abilities;
 use std::fmt;
 use std::str::FromStr;
 
@@ -25,6 +26,24 @@ impl Where {
     #[must_use]
     pub fn is_device(self) -> bool {
         self != Where::Host
+    }
+
+    /// What devices of its kind can do, without opening one; nothing of the host.
+    pub(crate) fn abilities(self) -> Abilities {
+        match self {
+            #[cfg(feature = "cuda")]
+            Where::Cuda(_) => gapless_mem_cuda::CudaDevice::ABILITIES,
+            // The same, where the driver's crate is not in the build.
+            #[cfg(not(feature = "cuda"))]
+            Where::Cuda(_) => {
+                Abilities { shares: std::num::NonZeroU8::new(1), kernels_reach_host: true }
+            }
+            #[cfg(feature = "opencl")]
+            Where::OpenCl(_) => gapless_mem_opencl::OpenClDevice::ABILITIES,
+            #[cfg(not(feature = "opencl"))]
+            Where::OpenCl(_) => Abilities::default(),
+            Where::Host => Abilities::default(),
+        }
     }
 }
 

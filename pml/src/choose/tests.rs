@@ -102,6 +102,7 @@ fn a_slow_ring_makes_single_copy_win_for_few_blocks_only() {
     assert_eq!(winner(&Situation { sender_blocks: 100_000, ..slow }), Protocol::Pipeline);
     let ends = DeviceEnds {
         locked: false,
+        copies_only: false,
         sender: true,
         receiver: true,
         one_device: false,
@@ -163,6 +164,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
     let staged = Staging {
         sender_device: true,
         receiver_device: true,
+        shared: true,
         one_device: false,
         direct: blocks == 1,
         fragment_bytes: tuning.staged_fragment_bytes,
@@ -170,6 +172,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
     };
     let ends = DeviceEnds {
         locked: false,
+        copies_only: false,
         sender: true,
         receiver: true,
         one_device: false,

@@ -173,6 +173,7 @@ impl Core {
         situation.devices = self.device_ends(bml, theirs_on_device, theirs.device_id, space);
         if let Some(ends) = &mut situation.devices {
             ends.sender_keeps = from < me;
+            ends.copies_only |= theirs.copies_only && !ends.receiver;
         }
         if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.requests.incoming(id))
         {

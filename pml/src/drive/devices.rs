@@ -7,6 +7,7 @@ use crate::rndv::staging::device_of;
 use crate::wire::{DEPTH_MAX, FRAGMENT_MIN, StagedOffer};
 use gapless_bml::{Bml, Rank};
 use gapless_mem::{Device, Space};
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 /// The number that processes of this host know a device by; 0 if it has none.
@@ -51,11 +52,14 @@ impl Core {
         if bml.mapped(Rank(peer)).is_none() {
             return StagedOffer::default();
         }
+        let abilities = device.as_ref().map(|device| device.abilities()).unwrap_or_default();
         StagedOffer {
             device: device.is_some(),
             through_host: true,
             readable: false,
             locked: false,
+            copies_only: device.is_some() && !abilities.kernels_reach_host,
+            shares: abilities.shares.map_or(0, NonZeroU8::get),
             fragment: self.config.tuning.staged_fragment_bytes.max(FRAGMENT_MIN),
             depth: self.config.tuning.staged_depth.clamp(1, DEPTH_MAX),
             device_id: device.as_ref().map_or(0, device_id),
@@ -81,6 +85,7 @@ impl Core {
         Some(Staging {
             sender_device: theirs.device,
             receiver_device: ours.device,
+            shared: ours.shares != 0 && ours.shares == theirs.shares,
             one_device: ours.device_id != 0 && ours.device_id == theirs.device_id,
             direct: false,
             fragment_bytes: theirs.fragment.min(ours.fragment),
@@ -117,6 +122,7 @@ impl Core {
             return None;
         }
         let device = device_of(bml, space);
+        let copies_only = device.as_ref().is_some_and(|it| !it.abilities().kernels_reach_host);
         let same = device.filter(|device| sender_id != 0 && device_id(device) == sender_id);
         let turns = same.as_ref().is_some_and(|device| device.takes_turns());
         Some(DeviceEnds {
@@ -126,6 +132,7 @@ impl Core {
             turns,
             sender_keeps: false,
             locked: false,
+            copies_only,
         })
     }
 }

@@ -32,11 +32,22 @@ fn exclude(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
     if !s.mapped {
         return Some(Excluded::NotMappable);
     }
-    // The sender's own device would have to do it, and a copy down is as quick.
-    if s.devices.is_some_and(|ends| ends.sender && !ends.receiver && !ends.locked) {
-        return Some(Excluded::DeviceMemory);
+    if let Some(ends) = &s.devices {
+        // The sender's own device would have to do it, and a copy down is as quick.
+        let far = ends.sender && !ends.receiver && !ends.locked;
+        // Copies move what has no gaps in memory of the host.
+        let gaps = !ends.sender && ends.copies_only && s.sender_blocks > 1;
+        if far || gaps || is_strange(s) {
+            return Some(Excluded::DeviceMemory);
+        }
     }
     (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
+}
+
+/// Whether both ends are in memory of devices that map none of the other's.
+pub(super) fn is_strange(s: &Situation) -> bool {
+    let both = s.devices.is_some_and(|ends| ends.sender && ends.receiver);
+    both && s.staged.is_some_and(|staging| !staging.shared)
 }
 
 /// Maps the memory of an offer. An error says whether other messages would fail, too.

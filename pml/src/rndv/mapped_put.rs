@@ -37,7 +37,7 @@ use crate::wire::{
 use gapless_bml::RemoteKey;
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::Region;
+use gapless_mem::{Device, Region};
 use std::sync::Arc;
 
 pub(super) const KIND: ProtocolKind = ProtocolKind {
@@ -56,9 +56,14 @@ fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
     if s.local || !s.grants {
         return Some(Excluded::NotGrantable);
     }
-    // The receiver's device would have to do it, and a copy up is as quick.
-    if s.devices.is_some_and(|ends| ends.receiver && !ends.sender && !ends.locked) {
-        return Some(Excluded::DeviceMemory);
+    if let Some(ends) = &s.devices {
+        // The receiver's device would have to do it, and a copy up is as quick.
+        let far = ends.receiver && !ends.sender && !ends.locked;
+        // Copies move what has no gaps in memory of the host.
+        let gaps = !ends.receiver && ends.copies_only && s.receiver_blocks > 1;
+        if far || gaps || mapped::is_strange(s) {
+            return Some(Excluded::DeviceMemory);
+        }
     }
     (s.granted_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
 }
@@ -105,7 +110,7 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
         (_, true) => cx.link.key(cx.buffer, share).is_some(),
         (true, false) if !cx.rts.staged.locked => false,
         // Its key is requested when it is needed: exporting memory takes time.
-        (_, false) => share && cx.link.device(space).is_some() && cx.link.maps(),
+        (_, false) => share && shares(cx.link.device(space)) && cx.link.maps(),
     };
     let resting = &mut cx.facts.granting.resting[at];
     if s.grants && *resting > 0 {
@@ -124,6 +129,11 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
             s.granted_layout_uses = cx.facts.granting.unknown.count(name, most);
         }
     }
+}
+
+/// Whether peers' devices map memory of this one.
+fn shares(device: Option<Arc<dyn Device>>) -> bool {
+    device.is_some_and(|device| device.abilities().shares.is_some())
 }
 
 /// Most bytes of a flattened layout that a GRANT to the peer carries.

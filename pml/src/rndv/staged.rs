@@ -68,7 +68,9 @@ pub(super) const READ: ProtocolKind = ProtocolKind {
 };
 
 fn between_devices(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
-    let possible = s.staged.is_some_and(|staging| staging.sender_device && staging.receiver_device);
+    let possible = s
+        .staged
+        .is_some_and(|staging| staging.sender_device && staging.receiver_device && staging.shared);
     (!possible || s.local).then_some(Excluded::NoStaging)
 }
 

@@ -1,7 +1,7 @@
 //! RTS: the longest header, with keys and a layout behind it. Its picture is in `wire.rs`.
 
 use super::envelope::EnvelopeWire;
-use super::{CONTROL_MAX, Envelope, FRAGMENT_MIN, INLINE_LAYOUT_MAX, RTS_BYTES, kind, reserved};
+use super::{CONTROL_MAX, Envelope, FRAGMENT_MIN, INLINE_LAYOUT_MAX, RTS_BYTES, kind};
 use gapless_bml::RemoteKey;
 use std::ops::Range;
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -39,7 +39,7 @@ pub(super) struct RtsWire {
     space: u8,
     staged: u8,
     flags: u8,
-    zero: u8,
+    shares: u8,
     staged_fragment: U32,
     staged_depth: U32,
     device: U64,
@@ -54,6 +54,8 @@ const THROUGH_HOST: u8 = 2;
 const READABLE: u8 = 4;
 /// Its buffer is memory of the host that is page-locked for a device of its process.
 const LOCKED: u8 = 8;
+/// Its device reaches memory of the host by copies alone.
+const COPIES_ONLY: u8 = 16;
 /// The data is there later.
 const LATER: u8 = 1;
 /// Its buffer was used lately, so caches may have it.
@@ -70,6 +72,10 @@ pub(crate) struct StagedOffer {
     pub(crate) readable: bool,
     /// Whether its buffer is memory of the host that a device of its process reaches.
     pub(crate) locked: bool,
+    /// Whether its device reaches memory of the host by copies alone.
+    pub(crate) copies_only: bool,
+    /// What its device [shares](gapless_mem::Abilities::shares) with; 0 if nothing, or if it is no device's.
+    pub(crate) shares: u8,
     /// Fragment size in bytes that it wishes; 0 if it cannot stage.
     pub(crate) fragment: u32,
     /// Fragments in flight at once that it wishes.
@@ -139,10 +145,11 @@ impl Rts {
             staged: if self.staged.device { DEVICE } else { 0 }
                 | if self.staged.through_host { THROUGH_HOST } else { 0 }
                 | if self.staged.readable { READABLE } else { 0 }
-                | if self.staged.locked { LOCKED } else { 0 },
+                | if self.staged.locked { LOCKED } else { 0 }
+                | if self.staged.copies_only { COPIES_ONLY } else { 0 },
             flags: if self.data == DataState::Pending { LATER } else { 0 }
                 | if self.cached { CACHED } else { 0 },
-            zero: 0,
+            shares: self.staged.shares,
             staged_fragment: self.staged.fragment.into(),
             staged_depth: self.staged.depth.into(),
             device: self.staged.device_id.into(),
@@ -189,7 +196,7 @@ impl Rts {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
         if wire.space > 1
-            || wire.staged > DEVICE | THROUGH_HOST | READABLE | LOCKED
+            || wire.staged > DEVICE | THROUGH_HOST | READABLE | LOCKED | COPIES_ONLY
             || wire.flags > LATER | CACHED
         {
             return Err("an RTS with an unknown space, staging or flag".to_owned());
@@ -199,6 +206,8 @@ impl Rts {
             through_host: wire.staged & THROUGH_HOST != 0,
             readable: wire.staged & READABLE != 0,
             locked: wire.staged & LOCKED != 0,
+            copies_only: wire.staged & COPIES_ONLY != 0,
+            shares: wire.shares,
             fragment: wire.staged_fragment.get(),
             depth: wire.staged_depth.get(),
             device_id: wire.device.get(),
@@ -206,13 +215,13 @@ impl Rts {
         if wire.staged != 0 && (staged.fragment < FRAGMENT_MIN || staged.depth == 0) {
             return Err(format!("an RTS with impossible staging: {staged:?}"));
         }
-        if (staged.device || staged.readable) && wire.space == 0 {
+        let of_device = staged.device || staged.readable || staged.copies_only;
+        if (of_device || staged.shares != 0) && wire.space == 0 {
             return Err("an RTS for host memory of a device".to_owned());
         }
         if staged.locked && wire.space == 1 {
             return Err("an RTS for page-locked memory that is not the host's".to_owned());
         }
-        reserved(&[wire.zero])?;
         if wire.fragment.get() < FRAGMENT_MIN {
             return Err(format!("an RTS with fragments of {} bytes", wire.fragment.get()));
         }

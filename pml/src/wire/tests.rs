@@ -27,6 +27,8 @@ pub(crate) fn rts() -> Rts {
         host: false,
         staged: StagedOffer {
             locked: false,
+            copies_only: true,
+            shares: 1,
             device: true,
             through_host: true,
             readable: true,
@@ -78,16 +80,19 @@ fn an_rts_says_what_it_was_told() {
 #[test]
 fn each_wish_of_an_rts_is_told_by_itself() {
     let mut bytes = [0; CONTROL_MAX];
-    for (marks, host) in (0..16u8).flat_map(|marks| [(marks, true), (marks, false)]) {
-        let [device, through_host, readable, locked] = [1, 2, 4, 8].map(|mark| marks & mark != 0);
+    for (marks, host) in (0..32u8).flat_map(|marks| [(marks, true), (marks, false)]) {
+        let [device, through_host, readable, locked, copies_only] =
+            [1, 2, 4, 8, 16].map(|mark| marks & mark != 0);
         // Memory of a device is not the host's, and only the host's is page-locked.
-        let can_be = if host { !device && !readable } else { !locked };
+        let can_be = if host { !device && !readable && !copies_only } else { !locked };
+        let shares = u8::from(!host);
         for (data, cached) in
             [(DataState::Present, true), (DataState::Pending, false), (DataState::Pending, true)]
         {
             let none = StagedOffer { fragment: 0, depth: 0, ..rts().staged };
             let some = if marks != 0 { rts().staged } else { none };
-            let staged = StagedOffer { device, through_host, readable, locked, ..some };
+            let staged =
+                StagedOffer { device, through_host, readable, locked, copies_only, shares, ..some };
             let offer = Rts { host, staged, cached, data, ..rts() };
             let len = offer.write(&[9; 5], &mut bytes);
             assert_eq!((bytes[108], bytes[109]), (u8::from(!host), marks));
@@ -121,8 +126,8 @@ fn an_rts_with_a_mark_that_is_not_known_is_refused() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
     // Whether the buffer is a device's, how it can be staged (8 is of memory of the host), and the flags.
-    assert_eq!(bytes[108..111], [1, 7, 1]);
-    for (place, most) in [(108, 1), (109, 15), (110, 3)] {
+    assert_eq!(bytes[108..111], [1, 23, 1]);
+    for (place, most) in [(108, 1), (109, 31), (110, 3)] {
         let mut bytes = bytes;
         for mark in most + 1..=u8::MAX {
             bytes[place] = mark;

@@ -34,7 +34,7 @@ pub(crate) struct Pair {
     pub(crate) device: Arc<FakeDevice>,
 }
 
-pub(crate) const VERSION: u8 = 11;
+pub(crate) const VERSION: u8 = 12;
 /// Numbers on the wire.
 pub(crate) const PUT: u8 = 6;
 pub(crate) const GET: u8 = 8;
@@ -194,6 +194,8 @@ pub(crate) fn offer(bytes: u64) -> Vec<u8> {
     message[100] = 4;
     // A device's, that can stage both ways.
     message[108..110].copy_from_slice(&[1, 3]);
+    // Its device shares memory with those that say the same.
+    message[111] = 3;
     message[112..116].copy_from_slice(&FRAGMENT.to_le_bytes());
     message[116] = 3;
     message

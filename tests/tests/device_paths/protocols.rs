@@ -26,7 +26,10 @@ pub(crate) fn applies(kind: Kind, protocol: Protocol) -> bool {
     match protocol {
         Protocol::Eager | Protocol::Pipeline | Protocol::Local => true,
         Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
-            matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo | Kind::CudaVmm)
+            matches!(
+                kind,
+                Kind::Fake | Kind::OpenCl | Kind::CudaOne | Kind::CudaTwo | Kind::CudaVmm
+            )
         }
         Protocol::MappedPut => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
         protocol if protocol.is_staged() => {

@@ -17,7 +17,7 @@ struct BufferPair {
 }
 
 const fn ends(sender: bool, receiver: bool, one_device: bool, sender_keeps: bool) -> DeviceEnds {
-    DeviceEnds { sender, receiver, one_device, turns: one_device, sender_keeps, locked: false }
+    DeviceEnds { sender, receiver, one_device, turns: one_device, sender_keeps, locked: false, copies_only: false }
 }
 
 const fn place(name: &'static str, ends: DeviceEnds, mapped: bool) -> BufferPair {
@@ -43,6 +43,7 @@ fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &BufferPair) -
     let staging = |ends: DeviceEnds| Staging {
         sender_device: ends.sender,
         receiver_device: ends.receiver,
+        shared: true,
         one_device: ends.one_device,
         direct: ends.receiver && blocks(to) == 1,
         fragment_bytes: Tuning::default().staged_fragment_bytes,

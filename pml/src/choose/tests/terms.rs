@@ -166,10 +166,12 @@ pub(super) fn ends(sender: bool, receiver: bool) -> Situation {
         turns: false,
         sender_keeps: false,
         locked: false,
+        copies_only: false,
     };
     let staged = Staging {
         sender_device: sender,
         receiver_device: receiver,
+        shared: true,
         one_device: false,
         direct: false,
         fragment_bytes: 1 << 20,
