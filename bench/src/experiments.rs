@@ -4,8 +4,8 @@
 //! bytes, takes samples, and gives rows; `draw` makes pictures of them.
 //!
 //! - one process: `pack`, `transfer`, `position`, `matching`; `gpu`, `reduce_gpu`, `wu6`, `wu7`, `wu8`, `wu13` on a GPU;
-//! - messages of two processes: `oneway`, `acc2`; `p2p`, `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and
-//!   `rails` between hosts;
+//! - messages of two processes: `oneway`, `acc2`; `acc_matrix` between memories of any kind; `p2p`, `p2p_matrix`,
+//!   `matrices`, `wu15`, `regret` between GPUs; `hosts` and `rails` between hosts;
 //! - windows: `osc`, `osc_gpu`;
 //! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
 //! - tasks: `xtq7`, `xtq8`, `xtq9`, `xtq10` on the simulated machine, `xtq_hw` on a GPU.
@@ -87,6 +87,7 @@ experiments! {
     wu7::Wu7,
     wu8::Wu8,
     wu13::Wu13 + Wu14,
+    acc_matrix::AccMatrix,
     p2p::P2p,
     p2p_matrix::P2pMatrix,
     matrices::Wu9 + Wu10 + Wu10Net + Wu11 + Wu11Net + Wu12 + Wu12Net,

@@ -235,6 +235,16 @@ fn opencl_is_there() -> bool {
 }
 
 #[test]
+fn messages_lie_in_memory_of_any_kind_at_either_end() {
+    let (report, _) = experiment("acc-matrix", &["--layout", "contiguous,v", "--payload", "65536"]);
+    let kinds = report.rows.iter().filter(|row| row.case.starts_with("contiguous")).count();
+    let spaces = set(&report.rows, |row| row.space.clone());
+    let places = [true, opencl_is_there(), gapless::CudaDriver::load().is_ok()];
+    let places = places.into_iter().filter(|there| *there).count();
+    assert_eq!((spaces.len(), kinds), (places * places, places * places), "{spaces:?}");
+}
+
+#[test]
 fn pairs_of_processes_measure_what_lies_on_devices() {
     if !opencl_is_there() {
         return skipped("between processes", "there is no OpenCL device");

@@ -62,11 +62,11 @@ const ITEM_ELSEWHERE: Duration = Duration::from_secs(120);
 
 /// Kills this process when it is not told otherwise in time.
 #[derive(Clone)]
-struct Watchdog(Arc<Mutex<(Instant, String)>>);
+pub(crate) struct Watchdog(Arc<Mutex<(Instant, String)>>);
 
 impl Watchdog {
     /// With `time` for setting up, and an end that is the same whatever is allowed meanwhile.
-    fn start(time: Duration, end: Instant) -> Watchdog {
+    pub(crate) fn start(time: Duration, end: Instant) -> Watchdog {
         let watchdog = Watchdog(Arc::new(Mutex::new((Instant::now(), String::new()))));
         watchdog.allow("setting up", time);
         let watched = watchdog.clone();
@@ -87,7 +87,7 @@ impl Watchdog {
         watchdog
     }
 
-    fn allow(&self, what: &str, time: Duration) {
+    pub(crate) fn allow(&self, what: &str, time: Duration) {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = (Instant::now() + time, what.to_owned());
     }
