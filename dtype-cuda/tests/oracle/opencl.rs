@@ -88,7 +88,7 @@ struct Programs {
 const PART: u64 = 4_096;
 
 impl Programs {
-    fn new(device: &OpenClDevice, parts: bool) -> Arc<dyn Provider> {
+    fn of(device: &OpenClDevice, parts: bool) -> Arc<dyn Provider> {
         // SAFETY: the context is live: `device` holds it.
         let program = unsafe { OpenClDevice::adopt(device.space()) }.unwrap();
         Arc::new(Programs { program, parts })
@@ -135,7 +135,7 @@ fn memory_of_programs_is_like_any_other() {
     const TEST: &str = "memory of programs";
     let Some(device) = device(TEST) else { return };
     let gpu = gpu(TEST).unwrap();
-    let [odd, parts] = [false, true].map(|parts| Programs::new(&device, parts));
+    let [odd, parts] = [false, true].map(|parts| Programs::of(&device, parts));
     let locked: Arc<dyn Provider> = Arc::new(Locked(OpenClDevice::open(0).unwrap()));
     let short = gpu.engine_with(|config| config.chunk_bytes = 4_096);
     let benches = [
