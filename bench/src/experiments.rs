@@ -8,6 +8,7 @@
 //!   `matrices`, `wu15`, `regret` between GPUs; `hosts` and `rails` between hosts;
 //! - windows: `osc`, `osc_gpu`;
 //! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
+//! - an application: `acc8` (and `acc9`), an epidemic on shared GPUs;
 //! - tasks: `xtq7`, `xtq8`, `xtq9`, `xtq10` on the simulated machine, `xtq_hw` on a GPU.
 //!
 //! `wu…` are figures of Wu et al. 2016, `faraji…` of Faraji and Afsahi 2015, `xtq…` of LeBeane et al. 2016,
@@ -102,6 +103,7 @@ experiments! {
     faraji1::Faraji1,
     faraji2::Faraji2,
     heads::Heads,
+    acc8::Acc8 + Acc9,
     xtq7::Xtq7,
     xtq8::Xtq8,
     xtq9::Xtq9,

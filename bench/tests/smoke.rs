@@ -337,6 +337,30 @@ fn processes_on_a_pretended_gpu_reduce_there() {
     assert!(set(&report.rows, |row| row.protocol.clone()).contains("leader-driven"));
 }
 
+/// Each scheme, with each link, comes to the curve of one process: else there would be no row.
+#[test]
+fn an_epidemic_is_simulated_by_each_scheme() {
+    for device in ["host", "opencl"] {
+        if device == "opencl" && !opencl_is_there() {
+            skipped("acc8 on OpenCL devices", "there is none");
+            continue;
+        }
+        let (report, _) = experiment("acc8", &["--device", device, "--ranks", "3"]);
+        assert_eq!((report.rows.len(), report.absent.len()), (6 * 4 * 3, 0));
+    }
+    let (report, stdout) = experiment("acc9", &["--device", "host"]);
+    // 5b has no packing of its own, and 5c no copying.
+    assert_eq!((report.rows.len(), report.absent.len()), (6 * (7 * 3 - 2), 0));
+    assert!(stdout.contains("TCP, visits on the CPU, 5c: of computeVisits"), "{stdout}");
+    let output = figures(&["acc8", "--device", "gpu"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("--device <KIND>") && stderr.contains("not host, cuda or opencl"),
+        "{stderr}"
+    );
+}
+
 /// Simulated figures are the same everywhere: the committed ones are what this code gives. The long ones, and that none is
 /// left out, in the soak.
 #[test]

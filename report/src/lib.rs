@@ -54,8 +54,8 @@ pub use html::{Document, html};
 pub use human::{Bytes, Rate, Time};
 pub use machine::{Cache, CacheKind, Container, Gpu, Machine, last_level_cache_bytes};
 pub use plot::{
-    Axis, BarGroup, Curve, Growth, PlotError, Point, RatioRow, Series, Spread, bars, curves,
-    growth, latency, lines, lines_by, ratios,
+    Axis, BarGroup, Curve, Growth, PlotError, Point, RatioRow, Series, Spread, bars, course,
+    curves, growth, latency, lines, lines_by, ratios,
 };
 pub use samples::{NoSamples, Samples, Summary};
 pub use schema::{Absent, Comparison, Mark, Report, Row};

@@ -18,7 +18,7 @@ pub(crate) use text::escaped;
 
 pub use bars::{BarGroup, bars};
 pub use curves::{Curve, curves, latency};
-pub use growth::{Growth, growth};
+pub use growth::{Growth, course, growth};
 pub use lines::{Axis, Point, Series, lines, lines_by};
 pub use ratios::{RatioRow, Spread, ratios};
 

@@ -11,7 +11,7 @@
 use gapless::World;
 use gapless_episim::health::Day;
 use gapless_episim::{Failure, Options, Phase, Summary, run, serial};
-use gapless_report::{Growth, Samples, growth, write_atomically};
+use gapless_report::{Growth, Samples, course, write_atomically};
 use indicatif::ProgressBar;
 use std::process::ExitCode;
 
@@ -70,7 +70,9 @@ fn show(options: &Options, ranks: u32, summary: &Summary) -> Result<(), Failure>
         u64::from(options.population.synthetic.persons) - last.susceptible,
     );
     for phase in Phase::ALL {
-        let median = Samples::from_seconds(summary.times(phase)).summary()?.median;
+        // A scheme does not have all of them.
+        let times = summary.times(phase).filter(|seconds| *seconds > 0.0);
+        let median = Samples::from_seconds(times).summary().map_or(0.0, |times| times.median);
         println!("{phase:<20}{:>10.3} ms a day", median * 1e3);
     }
     println!("{:<20}{:>10.3} ms once", "allocate buffers", summary.created * 1e3);
@@ -88,5 +90,5 @@ fn curve(days: &[Day]) -> Result<String, Failure> {
         line("infectious", |day| day.infectious),
         line("infected on the day", |day| day.infected),
     ];
-    Ok(growth("The epidemic", "day", "persons", &lines)?)
+    Ok(course("The epidemic", "day", "persons", &lines)?)
 }

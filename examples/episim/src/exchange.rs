@@ -137,7 +137,9 @@ impl<'w> Exchange<'w> {
         if let Some(error) = failure {
             return Err(error);
         }
-        watch.add(Phase::Copy, began);
+        if self.scheme == Scheme::Advanced {
+            watch.add(Phase::Copy, began);
+        }
         match self.scheme {
             Scheme::Basic => self.pack_on_host(&came, total, watch)?,
             Scheme::Advanced => {}

@@ -1,4 +1,4 @@
-//! A picture of lines over a logarithmic axis: what `lines` and `curves` have in common.
+//! A picture of lines over an axis: what `lines`, `curves` and `growth` have in common.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub(super) const LEGEND_FRAME_PX: f64 = 60.0;
 pub(super) struct Chart<'a> {
     pub(super) title: &'a str,
     pub(super) x_label: &'a str,
-    /// The base of the x axis.
-    pub(super) base: f64,
+    /// The base of the x axis; none if it is linear.
+    pub(super) base: Option<f64>,
     /// The text of a tick at this exponent.
     pub(super) tick: fn(f64) -> String,
     pub(super) y_label: &'a str,
@@ -137,7 +137,7 @@ impl Chart<'_> {
             line.marks.iter().try_for_each(|mark| mark.check(&line.name))?;
             line.marks.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
-        let across = |value: f64| value.ln() / self.base.ln();
+        let across = |value: f64| self.base.map_or(value, |base| value.ln() / base.ln());
         let places = || self.lines.iter().flat_map(|line| &line.marks).map(|mark| across(mark.x));
         if self.lines.is_empty() {
             return Err(PlotError::Empty);
@@ -166,7 +166,10 @@ impl Chart<'_> {
         // As wide as the legend leaves it.
         let pixels = ComputedLayout::from_layout(&layout).plot_width();
         let room = |exponent| scale::wide(&(self.tick)(exponent));
-        let axis = scale::exponents(first, last, pixels, room);
+        let axis = match self.base {
+            None => scale::linear(first, last),
+            Some(_) => scale::exponents(first, last, pixels, room),
+        };
         let layout =
             layout.with_x_axis_min(axis.low).with_x_axis_max(axis.high).with_x_tick_step(axis.step);
         Ok(SvgBackend.render_scene(&render_multiple(plots, layout)))

@@ -32,7 +32,7 @@ pub fn curves(title: &str, number: &str, curves: &[Curve]) -> Result<String, Plo
     Chart {
         title,
         x_label: number,
-        base,
+        base: Some(base),
         tick: if base == 10.0 {
             power_of_ten
         } else {
@@ -71,7 +71,7 @@ pub fn latency(title: &str, curves: &[Curve]) -> Result<String, PlotError> {
     Chart {
         title,
         x_label: "payload",
-        base: 2.0,
+        base: Some(2.0),
         tick: |exponent| power_of_two(exponent, |n| Bytes(n).to_string()),
         y_label: &format!("time ({label})"),
         y_axis: YAxis::Logarithmic,

@@ -25,6 +25,29 @@ pub fn growth(
 ) -> Result<String, PlotError> {
     let numbers = || lines.iter().flat_map(|line| &line.points).map(|(number, _)| *number as f64);
     let base = scale::base(numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));
+    drawn(title, number, quantity, lines, Some(base))
+}
+
+/// As [`growth`], on linear axes: what comes one after the other, days say.
+///
+/// # Errors
+/// As there.
+pub fn course(
+    title: &str,
+    number: &str,
+    quantity: &str,
+    lines: &[Growth],
+) -> Result<String, PlotError> {
+    drawn(title, number, quantity, lines, None)
+}
+
+fn drawn(
+    title: &str,
+    number: &str,
+    quantity: &str,
+    lines: &[Growth],
+    base: Option<f64>,
+) -> Result<String, PlotError> {
     let mark = |(number, value): &(u64, f64)| ChartMark {
         x: *number as f64,
         y: *value,
@@ -39,13 +62,13 @@ pub fn growth(
         title,
         x_label: number,
         base,
-        tick: if base == 10.0 {
-            super::curves::power_of_ten
-        } else {
-            |exponent| power_of_two(exponent, |n| n.to_string())
+        tick: match base {
+            None => |number| number.to_string(),
+            Some(10.0) => super::curves::power_of_ten,
+            Some(_) => |exponent| power_of_two(exponent, |n| n.to_string()),
         },
         y_label: quantity,
-        y_axis: YAxis::Fitting,
+        y_axis: if base.is_some() { YAxis::Fitting } else { YAxis::Linear },
         lines: lines.iter().map(line).collect(),
     }
     .draw()

@@ -61,7 +61,7 @@ pub fn lines_by(title: &str, axis: Axis<'_>, series: &[Series]) -> Result<String
     Chart {
         title,
         x_label,
-        base: 2.0,
+        base: Some(2.0),
         tick,
         y_label: "GB/s (payload)",
         y_axis: YAxis::Fitting,

@@ -197,6 +197,10 @@ fn awkward() -> Vec<String> {
         let line = Growth { name: "allreduce".to_owned(), points: points.collect() };
         all.push(growth("growing", "ranks", "messages", &[line]).unwrap());
     }
+    let points = (1..=55).map(|day| (day, (day * (55 - day)) as f64)).collect();
+    all.push(
+        course("days", "day", "persons", &[Growth { name: "ill".to_owned(), points }]).unwrap(),
+    );
     let many: Vec<BarGroup> = (1..=70)
         .map(|n| group(&format!("SPECFEM3D cm n={n}"), &[f64::from(n), 0.5 * f64::from(n), 0.0]))
         .collect();
