@@ -49,7 +49,7 @@ impl Planned {
         let unit = u64::from(self.width.bytes()) * u64::from(UNIT_WORDS);
         let units = (from - first) / unit;
         let begin = first + units * unit;
-        let end = (begin + bytes_max / unit * unit).min(first + self.size);
+        let end = begin.saturating_add(bytes_max / unit * unit).min(first + self.size);
         let part = Planned {
             displacement: displacement.wrapping_add((units * unit).cast_signed()),
             units: self.units + units * 8,
