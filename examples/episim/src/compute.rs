@@ -5,6 +5,7 @@ use crate::host::Host;
 use crate::population::{CLOSENESS, KINDS, SLOTS};
 use gapless::{Device, DeviceBuf, Region, Space, World};
 use gapless_mem::HostDevice;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// A kernel of `kernels.cl-cu`.
@@ -72,14 +73,32 @@ pub enum Memory {
     OpenCl,
 }
 
+/// A device that a thread has opened, as this rank.
+type Opened = (Memory, u32, &'static dyn Compute);
+
+thread_local! {
+    static OPEN: RefCell<Vec<Opened>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Memory {
-    /// What a rank computes with. Of several devices ranks take one each in turn.
-    pub(crate) fn open(self, rank: u32) -> Result<Box<dyn Compute>, Failure> {
-        match self {
-            Memory::Host => Ok(Box::new(Host::new())),
-            Memory::Cuda => Ok(Box::new(crate::cuda::Cuda::open(rank)?)),
-            Memory::OpenCl => Ok(Box::new(crate::opencl::OpenCl::open(rank)?)),
+    /// What a rank computes with. Of several devices ranks take one each in turn. What a thread has opened stays open, so
+    /// that the next simulation has its context, its kernels, and what the library knows of them.
+    pub(crate) fn open(self, rank: u32) -> Result<&'static dyn Compute, Failure> {
+        let known = OPEN.with_borrow(|open| {
+            let mut known = open.iter().filter(|(memory, of, _)| (*memory, *of) == (self, rank));
+            known.next().map(|(_, _, compute)| *compute)
+        });
+        if let Some(compute) = known {
+            return Ok(compute);
         }
+        let compute: Box<dyn Compute> = match self {
+            Memory::Host => Box::new(Host::new()),
+            Memory::Cuda => Box::new(crate::cuda::Cuda::open(rank)?),
+            Memory::OpenCl => Box::new(crate::opencl::OpenCl::open(rank)?),
+        };
+        let compute: &'static dyn Compute = Box::leak(compute);
+        OPEN.with_borrow_mut(|open| open.push((self, rank, compute)));
+        Ok(compute)
     }
 }
 

@@ -113,7 +113,7 @@ pub fn run(
     let population = options.population;
     population.synthetic.check()?;
     let compute = options.memory.open(world.rank())?;
-    let mut rank = Rank::new(world, &*compute, options)?;
+    let mut rank = Rank::new(world, compute, options)?;
     let mut summary = Summary {
         days: Vec::new(),
         seconds: Vec::new(),
