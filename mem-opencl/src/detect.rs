@@ -69,7 +69,8 @@ impl DeviceInfo {
     }
 }
 
-/// Every device of every platform, in the loader's order.
+/// Every device of every platform, in the loader's order; but the host's own processor comes last, so that device 0 is a
+/// GPU where there is one.
 ///
 /// # Errors
 /// [`OpenClError::NoLibrary`], [`NoPlatform`](OpenClError::NoPlatform),
@@ -98,6 +99,10 @@ pub fn detect() -> Result<Vec<DeviceInfo>, OpenClError> {
     }
     if found.is_empty() {
         return Err(OpenClError::NoDevice { platforms: platforms.len() });
+    }
+    found.sort_by_key(|device| device.cpu);
+    for (ordinal, device) in found.iter_mut().enumerate() {
+        device.ordinal = ordinal;
     }
     Ok(found)
 }
