@@ -108,6 +108,25 @@ fn position() {
     assert_eq!(report.rows.len(), 12);
 }
 
+/// Without an OpenCL device there are no figures.
+#[test]
+fn acc7() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    if let Err(why) = gapless_mem_opencl::detect() {
+        gapless_testkit::skip("acc7", &why.to_string());
+        return assert!(!figures(&["acc7", "--quick", "--out", out]).status.success());
+    }
+    let (report, _) = experiment("acc7", &[]);
+    let ways = ["nothing cached", "own queue", "cached", "1 queue", "2 queues"];
+    let found = set(&report.rows, |row| row.protocol.clone());
+    assert_eq!(found, ways.map(String::from).into());
+    for row in report.rows.iter().filter(|row| row.op == "one way") {
+        let made = row.extra["made"].as_u64().unwrap();
+        assert_eq!(made == 0, row.protocol == "cached", "{}: {made}", row.protocol);
+    }
+}
+
 #[test]
 fn osc() {
     let (report, _) = experiment("osc", &["--payload", "8,4096"]);

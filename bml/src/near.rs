@@ -57,6 +57,11 @@ impl Near {
         }
     }
 
+    /// Forgets what was said of a space.
+    pub(crate) fn forget(&mut self, space: Space) {
+        self.known.retain(|(_, of, _)| *of != space);
+    }
+
     /// A time on a rail, as it is compared with those on others for a message that lies in `space`. A rail of which
     /// nothing is known counts as the nearest.
     pub(crate) fn weighed(&self, rail: usize, space: Option<Space>, ns: u64) -> u64 {

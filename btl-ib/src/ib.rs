@@ -393,6 +393,12 @@ impl Btl for Ib {
         self.attach_device(device)
     }
 
+    fn detach(&mut self, device: &Arc<dyn Device>) {
+        if device.finish() {
+            self.detach_device(device);
+        }
+    }
+
     fn retains(&self) -> bool {
         true
     }

@@ -511,6 +511,15 @@ impl Btl for Sm {
         }
     }
 
+    fn detach(&mut self, device: &Arc<dyn Device>) {
+        if !device.finish() {
+            return;
+        }
+        self.visit_segments(|segment| segment.unregister(device));
+        self.devices.retain(|known| !Arc::ptr_eq(known, device));
+        self.attached.retain(|known| !Arc::ptr_eq(known, device));
+    }
+
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         if self.config.single_copy { Some(self) } else { None }
     }

@@ -155,6 +155,11 @@ impl Inbound {
         self.large.attach(device)
     }
 
+    /// Has it forget them.
+    pub(crate) fn detach(&self, device: &Arc<dyn Device>) {
+        self.large.detach(device);
+    }
+
     /// How many of the peer's retained messages have come in full, modulo 2¹⁶: the peer is told now.
     pub(crate) fn tell(&mut self) -> u16 {
         self.counts.tell()

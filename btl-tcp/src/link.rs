@@ -115,6 +115,12 @@ impl Up {
         self.inbound.attach(device)
     }
 
+    /// Has it forget them.
+    pub(crate) fn detach(&self, device: &Arc<dyn Device>) {
+        self.outbound.detach(device);
+        self.inbound.detach(device);
+    }
+
     /// What epoll should wait for.
     pub(crate) fn wanted(&self) -> Interest {
         let writing = !self.outbound.is_empty() && self.broken.is_none();

@@ -129,6 +129,11 @@ impl Outbound {
         self.large.attach(device)
     }
 
+    /// Has it forget them.
+    pub(crate) fn detach(&self, device: &Arc<dyn Device>) {
+        self.large.detach(device);
+    }
+
     /// Whether all has left.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()

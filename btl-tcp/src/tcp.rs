@@ -341,6 +341,14 @@ impl Btl for Tcp {
         self.devices.push(Arc::clone(device));
         Ok(())
     }
+
+    fn detach(&mut self, device: &Arc<dyn Device>) {
+        if !device.finish() {
+            return;
+        }
+        self.devices.retain(|known| !Arc::ptr_eq(known, device));
+        self.links.iter_mut().filter_map(TcpLink::up).for_each(|up| up.detach(device));
+    }
 }
 
 /// A device does not register buffers.

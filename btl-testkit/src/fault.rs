@@ -292,7 +292,7 @@ impl<B: Btl> Fault<B> {
 }
 
 impl<B: Btl> Btl for Fault<B> {
-    delegate!(self => self.inner.btl; limits address has_met callers attach retains);
+    delegate!(self => self.inner.btl; limits address has_met callers attach detach retains);
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
         let id = self.inner.btl.connect(peer)?;

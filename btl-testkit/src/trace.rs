@@ -126,6 +126,10 @@ impl<B: Btl> Btl for Trace<B> {
         result
     }
 
+    fn detach(&mut self, device: &Arc<dyn Device>) {
+        self.inner.btl.detach(device);
+    }
+
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         if self.inner.shows_rdma() { Some(self) } else { None }
     }

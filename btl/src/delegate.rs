@@ -120,6 +120,11 @@ macro_rules! delegate {
             $to.attach(device)
         }
     };
+    (@detach $self:ident, $to:expr) => {
+        fn detach(&mut $self, device: &std::sync::Arc<dyn $crate::gapless_mem::Device>) {
+            $to.detach(device);
+        }
+    };
     (@retains $self:ident, $to:expr) => {
         fn retains(&$self) -> bool {
             $to.retains()

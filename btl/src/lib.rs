@@ -58,7 +58,7 @@
 //! 9. **Devices.** [`Btl::attach`] makes a device known. The segments of slots, arrivals and mappings are registered
 //!    with it, later segments too, and unregistered before they are unmapped. A parked fragment stays valid for the
 //!    device after the transport has ended. What a device cannot do is not an error of the link. Its memory is shared
-//!    through [`Mapped`].
+//!    through [`Mapped`]. [`Btl::detach`] undoes all that.
 //! 10. **Per message**, `reserve`, `send` and `poll` do not allocate in the steady state and, while both ends are
 //!     busy, make no system call if the wire allows that.
 //!

@@ -310,6 +310,10 @@ impl Btl for Loopback {
         Ok(())
     }
 
+    fn detach(&mut self, device: &Arc<dyn Device>) {
+        self.devices.retain(|known| !Arc::ptr_eq(known, device));
+    }
+
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         if self.config.rdma { Some(self) } else { None }
     }

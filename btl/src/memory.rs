@@ -111,6 +111,20 @@ impl HeapMemory {
         Ok(())
     }
 
+    /// Has a device that has [finished](Device::finish) forget it, if it knows it.
+    pub(crate) fn unregister(&self, device: &Arc<dyn Device>) {
+        let mut known = self.devices();
+        let Some(at) = known.iter().position(|one| Arc::ptr_eq(one, device)) else { return };
+        // SAFETY: `register` registered it with this device, no work of which is in flight, as the caller has found out.
+        match unsafe { device.unregister(self.pages()) } {
+            Ok(()) => drop(known.swap_remove(at)),
+            // It may still reach the memory: `drop` must know that.
+            Err(error) => tracing::warn!(%error, "a device does not forget memory of the host"),
+        }
+        let pinned = self.pinned.load(Ordering::Relaxed) && !known.is_empty();
+        self.pinned.store(pinned, Ordering::Relaxed);
+    }
+
     fn pointer(&self) -> *mut u8 {
         self.region.as_ptr().expect("heap memory is for the CPU")
     }

@@ -233,6 +233,14 @@ impl HeapPool {
         known
     }
 
+    /// Undoes [`attach`](HeapPool::attach), for a device that has [finished](Device::finish).
+    pub fn detach(&self, device: &Arc<dyn Device>) {
+        let mut devices = self.shared.devices();
+        devices.all.retain(|known| !Arc::ptr_eq(known, device));
+        let buffers = self.shared.buffers.iter().filter_map(OnceLock::get);
+        buffers.for_each(|memory| memory.unregister(device));
+    }
+
     /// How long each buffer is, in bytes.
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {

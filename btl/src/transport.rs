@@ -205,6 +205,13 @@ pub trait Btl: Send {
         Ok(())
     }
 
+    /// Undoes [`attach`](Btl::attach): unregisters all memory from the device, and lets go of it. Memory that no other
+    /// device knows is ordinary host memory from then on. Does nothing if work of the device may still be in flight
+    /// ([`Device::finish`]), and by default.
+    fn detach(&mut self, device: &Arc<dyn Device>) {
+        let _ = device;
+    }
+
     /// Whether it can [retain](Btl::retain) what it sends: always the same answer, and the same at all ends. By default
     /// it cannot.
     fn retains(&self) -> bool {
@@ -250,7 +257,7 @@ pub trait Btl: Send {
 
 impl<B: Btl + ?Sized> Btl for Box<B> {
     crate::delegate!(self => (**self);
-        limits address connect introduce has_met callers reserve send poll send_short send_zero_copy has_zero_copy is_quiet arm attach
+        limits address connect introduce has_met callers reserve send poll send_short send_zero_copy has_zero_copy is_quiet arm attach detach
         retains retain unacknowledged outstanding rdma mapped
     );
 }

@@ -15,8 +15,14 @@ pub struct Config {
     /// least. Shorter ranges go in smaller chunks, so that kernels run beside copies. Between two copies a
     /// GPU rests for about 3 µs, which chunks of 4 MiB feel (4 % of the bus) and chunks of 16 do not.
     pub chunk_bytes: u64,
-    /// Streams of the engine's own; calls take turns over them. (OpenCL devices have one queue.)
+    /// Streams of the engine's own on CUDA; calls take turns over them.
     pub streams: usize,
+    /// The same on OpenCL: queues, if the device's is not a user's. With 2, copies of long ranges run beside kernels, if
+    /// the device can. Drivers of the host's processor build programs for each.
+    pub queues: usize,
+    /// Whether a thread builds the OpenCL programs that are likely to be needed, a little after the first command. By default
+    /// it does, but not on the host's processor, which has other work then.
+    pub prepares: Option<bool>,
     /// Blocks (work-groups) that a launch may have at most, so that the rest of the device is left to the
     /// application (Wu et al. 2016, §5.3).
     pub budget: Option<NonZeroU32>,
@@ -52,6 +58,8 @@ impl Default for Config {
             piece_bytes: 512 << 10,
             chunk_bytes: 16 << 20,
             streams: 4,
+            queues: 1,
+            prepares: None,
             budget: None,
             pipelined: true,
             writers: writers(),
@@ -74,6 +82,7 @@ impl Config {
         self.piece_bytes = self.piece_bytes.clamp(4096, 1 << 30).next_multiple_of(4096);
         self.chunk_bytes = self.chunk_bytes.clamp(4096, 1 << 40).next_multiple_of(4096);
         self.streams = self.streams.clamp(1, 64);
+        self.queues = self.queues.clamp(1, 64);
         self.writers = self.writers.clamp(1, 64);
         self
     }

@@ -91,8 +91,9 @@ impl GpuEngine {
         device: Arc<gapless_mem_opencl::OpenClDevice>,
         config: Config,
     ) -> Result<GpuEngine, EngineError> {
-        let accelerator = Arc::new(crate::opencl::OpenClAccelerator::new(device)?);
-        Ok(GpuEngine::over(accelerator, config.bounded()))
+        let config = config.bounded();
+        let accelerator = crate::opencl::OpenClAccelerator::new(device, &config)?;
+        Ok(GpuEngine::over(Arc::new(accelerator), config))
     }
 
     pub(crate) fn over(accelerator: Arc<dyn Accelerator>, config: Config) -> GpuEngine {

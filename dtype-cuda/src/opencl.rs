@@ -2,16 +2,19 @@
 
 #[allow(unsafe_code, reason = "launches kernels and copies buffers")]
 mod lane;
+mod preparation;
 mod programs;
 
 use crate::accelerator::{Accelerator, Lane, Spot};
+use crate::config::Config;
 use crate::staging::{HeapMemory, HostMemory};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::KernelAddress;
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
-use gapless_mem_opencl::OpenClDevice;
+use gapless_mem_opencl::{OpenClDevice, OpenClError};
 use lane::QueueLane;
+use preparation::Preparation;
 use programs::Programs;
 use std::sync::Arc;
 
@@ -27,15 +30,32 @@ pub(crate) struct OpenClAccelerator {
 }
 
 impl OpenClAccelerator {
-    pub(crate) fn new(device: Arc<OpenClDevice>) -> Result<OpenClAccelerator, EngineError> {
+    /// With several queues, if the device has its own; each is a lane with kernel objects of its own.
+    pub(crate) fn new(
+        device: Arc<OpenClDevice>,
+        config: &Config,
+    ) -> Result<OpenClAccelerator, EngineError> {
         if device.info().threads_max < THREADS {
             return Err(
                 DeviceError::Unsupported { what: "running groups of 256 work-items" }.into()
             );
         }
-        let programs = Programs::new(Arc::clone(&device));
-        let lane = Box::new(QueueLane::new(Arc::clone(&device), programs));
-        Ok(OpenClAccelerator { device, lanes: vec![lane] })
+        let mut devices = vec![Arc::clone(&device)];
+        // What a user has put on a queue comes before our work on it, and on no other.
+        if matches!(device.space(), Space::OpenCl { queue: None, .. }) {
+            for _ in 1..config.queues {
+                devices.push(Arc::new(device.with_another_queue().map_err(refused)?));
+            }
+        }
+        let programs: Vec<_> = devices.iter().cloned().map(Programs::new).map(Arc::new).collect();
+        let prepares = config.prepares.unwrap_or(!device.info().cpu);
+        let likely = if prepares { programs.clone() } else { Vec::new() };
+        let preparation = Arc::new(Preparation::new(likely));
+        let lane = |(device, programs)| {
+            Box::new(QueueLane::new(device, programs, Arc::clone(&preparation))) as Box<dyn Lane>
+        };
+        let lanes = devices.into_iter().zip(programs).map(lane).collect();
+        Ok(OpenClAccelerator { device, lanes })
     }
 
     fn buffer(&self, region: Region, offset: u64) -> Result<Spot, EngineError> {
@@ -50,6 +70,11 @@ impl OpenClAccelerator {
             place: KernelAddress { address, offset: offset.ok_or_else(wrong)? },
         })
     }
+}
+
+fn refused(error: OpenClError) -> EngineError {
+    let (device, reason) = ("OpenCL".to_owned(), error.to_string());
+    EngineError::Device(DeviceError::Failed { device, operation: "making a queue", reason })
 }
 
 impl Accelerator for OpenClAccelerator {

@@ -63,6 +63,12 @@ pub unsafe trait Engine: Send + Sync {
         None
     }
 
+    /// Why it does not [serve](Engine::serves) a space that it might serve, where it has tried: for errors.
+    fn refusal(&self, space: Space) -> Option<String> {
+        let _ = space;
+        None
+    }
+
     /// The engine's device, if that reaches all of `host`, memory of the host, by itself, because it is page-locked for
     /// it. An answer costs questions to a driver, so message layers ask for long buffers alone. The memory stays
     /// page-locked while work on it is in flight.

@@ -6,20 +6,29 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Accelerators;
 
+pub(crate) struct DeviceChanges {
+    pub(crate) gone: Vec<Arc<dyn Device>>,
+    pub(crate) fresh: Vec<Arc<dyn Device>>,
+}
+
 impl Accelerators {
-    pub(crate) fn new(_: bool) -> Accelerators {
+    pub(crate) fn new(_: bool, _: usize) -> Accelerators {
         Accelerators
+    }
+
+    pub(crate) fn give_up_context(&self, _: Space) -> bool {
+        false
     }
 
     pub(crate) fn open(&self, _: Space) -> Result<(), String> {
         Err("this build has no devices".to_owned())
     }
 
-    pub(crate) fn has_fresh(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         false
     }
 
-    pub(crate) fn take_fresh(&self) -> Vec<Arc<dyn Device>> {
-        Vec::new()
+    pub(crate) fn take_changes(&self) -> DeviceChanges {
+        DeviceChanges { gone: Vec::new(), fresh: Vec::new() }
     }
 }

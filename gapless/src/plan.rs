@@ -219,9 +219,9 @@ impl PlanBuilder {
     pub fn build(self) -> Result<Plan, Error> {
         let PlanBuilder { comm, shape, region, taken, messages } = self;
         let space = region.space();
-        comm.shared.with(|state| match state.open()?.serves(space) {
-            true => Ok(()),
-            false => Err(PmlError::NoEngine { space }.into()),
+        comm.shared.with(|state| {
+            let pml = state.open()?;
+            if pml.serves(space) { Ok(()) } else { Err(pml.no_engine(space).into()) }
         })?;
         let is_send = |index: &usize| matches!(messages[*index].what, PlannedMessage::Send { .. });
         let (sends, mut order): (Vec<_>, Vec<_>) = (0..messages.len()).partition(is_send);

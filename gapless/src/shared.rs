@@ -8,13 +8,15 @@
 //! - `waiting`, `asleep`, `wakeups`: how threads wait, sleep and are woken; `attend`: a progress thread;
 //! - `short`, `shared_memory`: short messages under one lock, blocking collectives that look at shared memory;
 //! - `seldom`, `prefetch`: calls that do not wait, memory fetched meanwhile;
-//! - `settings`, `stuck`: what new collectives go by; calls that hang.
+//! - `devices`: those that are opened on demand, and given up; `settings`, `stuck`: what new collectives go by; calls
+//!   that hang.
 
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;
 
 mod asleep;
 mod attend;
+mod devices;
 pub(crate) mod guard;
 mod held;
 mod prefetch;
@@ -33,13 +35,11 @@ use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
 use crate::window::KeptRegistrations;
-use crate::world::attach;
 use gapless_bml::{Patience, Spin, now_ns};
 use gapless_boot::places::Places;
 use gapless_coll::runtime::{AllEngines, Component, InFlight};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use gapless_gpu::Accelerators;
-use gapless_mem::{Device, Space};
 use gapless_osc::Osc;
 use gapless_pml::{Pml, RequestId, Status};
 use gapless_sync::{Asleep, Followers, Gate, Pass};
@@ -176,33 +176,10 @@ impl WorldState {
         if self.stage != WorldStage::Open {
             return Err(Error::Finalized);
         }
-        if self.accelerators.has_fresh() {
-            self.attach_fresh();
+        if self.accelerators.has_changes() {
+            self.tell_of_devices();
         }
         Ok(&mut self.pml)
-    }
-
-    #[cold]
-    fn attach_fresh(&mut self) {
-        for device in self.accelerators.take_fresh() {
-            attach(&mut self.pml, &device);
-        }
-    }
-
-    /// The device of the memory `space`, opened now if necessary. Nobody has vouched for the space.
-    pub(crate) fn device(&mut self, space: Space) -> Result<Arc<dyn Device>, Error> {
-        let find = |pml: &mut Pml| {
-            let devices = pml.bml_mut().devices();
-            devices.iter().find(|device| device.space() == space).cloned()
-        };
-        if let Some(known) = find(self.open()?) {
-            return Ok(known);
-        }
-        let nowhere = |reason| Error::NoDevice { space, reason };
-        self.accelerators.open(space).map_err(nowhere)?;
-        // This attaches a device that was just opened.
-        let found = find(self.open()?);
-        found.ok_or_else(|| nowhere("another kind of memory is its device's own".to_owned()))
     }
 
     /// From now on nothing new starts.

@@ -174,6 +174,19 @@ impl World {
         })
     }
 
+    /// Gives up what is kept of an OpenCL context that messages used: queues, buffers, programs, and references to the
+    /// context and to a queue of yours. Call this before you release a context (`clReleaseContext`) that you will not use
+    /// again, or nothing of it is freed before [other contexts](Builder::opencl_contexts) take its place. Messages in its
+    /// memory should have ended; those in flight, and later ones, make what they need again. Gives whether anything was
+    /// kept. Devices that you opened yourself, and memory of [`alloc_device`](World::alloc_device), keep their references.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`]: the space is not one of OpenCL. A panic in another thread.
+    #[doc(alias = "withdraw_context")]
+    pub fn release_context(&self, space: Space) -> Result<bool, Error> {
+        self.shared.with(|state| state.release_context(space))
+    }
+
     /// What messages of this process have done so far, by protocol: their number, fragments, launches, copies and
     /// staged bytes, and how deep their pipelines were.
     ///

@@ -31,7 +31,7 @@ mod tasks {
 }
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
-pub use on_demand::{Accelerators, OnDemand};
+pub use on_demand::{Accelerators, DeviceChanges, OnDemand};
 #[cfg(feature = "cuda")]
 pub use stream::{
     Registered, StreamBlock, StreamBuffer, StreamComm, StreamError, StreamMemory, StreamOptions,

@@ -4,11 +4,14 @@
 //! space, it opens the driver, the device and its engine, and keeps them. So a process without CUDA or OpenCL starts
 //! normally, and opens no driver it does not need. A device that could not be opened is tried again, seldom: another
 //! process may use it for a while, or it may have no memory for a context. An opened device is attached to the
-//! transports before the next message.
+//! transports before the next message. Engines of OpenCL contexts are bounded: one that is given up is
+//! detached before the next message, and made again when it is needed again.
 //!
 //! Views vouch for the handles in their spaces: their makers have promised so. A space that comes from safe code
 //! (`World::alloc_device`) is only opened if its handles are known.
 
+#[cfg(feature = "opencl")]
+mod contexts;
 mod lazy_engines;
 
 use gapless_dtype_cuda::GpuEngine;
@@ -31,11 +34,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Default)]
 pub struct Accelerators {
     lazy_engines: LazyEngines<Which, GpuEngine>,
-    /// Opened, and not attached yet.
-    fresh: Mutex<Vec<Arc<dyn Device>>>,
+    changes: Mutex<DeviceChanges>,
     any: AtomicBool,
     /// Whether devices are opened at all.
     opens: bool,
+    /// OpenCL contexts whose engines are kept.
+    #[cfg(feature = "opencl")]
+    contexts: usize,
+}
+
+/// What transports are to be told of devices.
+#[derive(Default)]
+pub struct DeviceChanges {
+    /// Given up, and to be detached; this comes first.
+    pub gone: Vec<Arc<dyn Device>>,
+    /// Opened, and to be attached.
+    pub fresh: Vec<Arc<dyn Device>>,
 }
 
 impl std::fmt::Debug for Accelerators {
@@ -45,10 +59,49 @@ impl std::fmt::Debug for Accelerators {
 }
 
 impl Accelerators {
-    /// Without devices; `opens` says whether any are to be opened.
+    /// Without devices; `opens` says whether any are to be opened, and `contexts` of how many OpenCL contexts what they
+    /// need is kept, at least one.
     #[must_use]
-    pub fn new(opens: bool) -> Accelerators {
-        Accelerators { opens, ..Accelerators::default() }
+    pub fn new(opens: bool, contexts: usize) -> Accelerators {
+        #[cfg(not(feature = "opencl"))]
+        let _ = contexts;
+        Accelerators {
+            opens,
+            #[cfg(feature = "opencl")]
+            contexts,
+            ..Accelerators::default()
+        }
+    }
+
+    /// Gives up all that is kept of the OpenCL context of a space: engines, queues, programs, and, once
+    /// [detached](Accelerators::take_changes), references to the context. Whether there was anything.
+    #[must_use]
+    pub fn give_up_context(&self, space: Space) -> bool {
+        #[cfg(feature = "opencl")]
+        if let Some(context) = Which::of(space).and_then(Which::context) {
+            let its = |all: &[(Which, u64)]| {
+                let all = all.iter().map(|(which, _)| *which);
+                all.filter(|which| which.context() == Some(context)).collect()
+            };
+            self.give_up(false, its);
+            return self.give_up(true, its);
+        }
+        let _ = space;
+        false
+    }
+
+    /// Gives up engines that are open, or what is known of those that could not be opened; whether there was an engine. They
+    /// wait for their work.
+    #[cfg(feature = "opencl")]
+    fn give_up(&self, open: bool, choose: impl FnOnce(&[(Which, u64)]) -> Vec<Which>) -> bool {
+        let engines = self.lazy_engines.give_up(open, choose);
+        for engine in &engines {
+            let (mut changes, device) = (lock(&self.changes), engine.device());
+            changes.fresh.retain(|fresh| !Arc::ptr_eq(fresh, &device));
+            changes.gone.push(device);
+            self.any.store(true, Ordering::Relaxed);
+        }
+        !engines.is_empty()
     }
 
     /// Opens the device of a space whose handles nobody has vouched for.
@@ -62,20 +115,24 @@ impl Accelerators {
         self.open_known(space)
     }
 
-    /// Whether devices wait to be attached.
+    /// Whether devices wait to be attached or detached.
     #[inline]
     #[must_use]
-    pub fn has_fresh(&self) -> bool {
+    pub fn has_changes(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The devices that waited to be attached; they count as attached now.
+    /// The devices that waited to be attached or detached; they count as that now.
     #[must_use]
-    pub fn take_fresh(&self) -> Vec<Arc<dyn Device>> {
+    pub fn take_changes(&self) -> DeviceChanges {
         self.any.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *lock(&self.fresh))
+        std::mem::take(&mut *lock(&self.changes))
     }
 }
+
+/// Contexts of which is kept why there is no engine.
+#[cfg(feature = "opencl")]
+const FAILURES: usize = 32;
 
 /// Its name in errors.
 const NAME: &str = "gpu";
@@ -174,14 +231,18 @@ impl Accelerators {
         let why = match self.lazy_engines.get(which, Instant::now, open) {
             EngineAnswer::Known(engine) => return Ok(engine),
             EngineAnswer::Opened(engine, late) => {
-                lock(&self.fresh).push(engine.device());
+                lock(&self.changes).fresh.push(engine.device());
                 self.any.store(true, Ordering::Relaxed);
+                #[cfg(feature = "opencl")]
+                self.give_up(true, |all| contexts::surplus(all, self.contexts));
                 if late {
                     tracing::info!(%space, "memory of this device has an engine now");
                 }
                 return Ok(engine);
             }
             EngineAnswer::Failed(why, 1) => {
+                #[cfg(feature = "opencl")]
+                self.give_up(false, |all| contexts::surplus(all, FAILURES));
                 tracing::warn!(%space, why, "no engine for memory of this device");
                 return Err(why);
             }
@@ -243,6 +304,14 @@ unsafe impl Engine for OnDemand {
         }
         let _ = host;
         None
+    }
+
+    fn refusal(&self, space: Space) -> Option<String> {
+        // Of a CUDA device there is one thing to say: it cannot be opened, as the log has told.
+        if !matches!(space, Space::OpenCl { .. }) {
+            return None;
+        }
+        self.0.lazy_engines.failure(Which::of(space)?)
     }
 
     fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {
@@ -308,7 +377,7 @@ mod tests {
         for space in [Space::Host, Space::Pinned, Space::Fake { device: 0 }] {
             assert!(!engine.serves(space));
         }
-        assert!(accelerators.lazy_engines.len() == 0 && !accelerators.has_fresh());
+        assert!(accelerators.lazy_engines.len() == 0 && !accelerators.has_changes());
     }
 
     #[test]
@@ -340,6 +409,6 @@ mod tests {
             assert!(!engine.serves(space));
             assert_eq!(accelerators.lazy_engines.len(), 1);
         }
-        assert!(!accelerators.has_fresh());
+        assert!(!accelerators.has_changes());
     }
 }

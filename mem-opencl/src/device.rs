@@ -110,6 +110,16 @@ impl OpenClDevice {
         OpenClDevice::of_handles(info, context, own)
     }
 
+    /// A device in the same context, with a queue of its own. Each orders its work after the other's completions.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn with_another_queue(&self) -> Result<OpenClDevice, OpenClError> {
+        // SAFETY: the context is live, as `self` holds a reference to it.
+        let context = unsafe { Context::retain(self.context.raw()) }?;
+        OpenClDevice::of_handles(self.info.clone(), context, None)
+    }
+
     /// Works with a program's context, and on its queue if there is one, once they are known to belong together.
     fn of_handles(
         info: DeviceInfo,
@@ -326,6 +336,7 @@ impl OpenClDevice {
 // 5. The space is the context, device and queue that it was made with; `buffer_id` counts up, and is of buffers in
 //    the table only. `allocation`, `locate` and `identity` say nothing.
 // 7. Only work of others panics, which `WaitList::of` asks before the first command is enqueued.
+// 9. The queue is in order, and the marker behind all commands has ended.
 unsafe impl Device for OpenClDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
@@ -390,6 +401,10 @@ unsafe impl Device for OpenClDevice {
         // SAFETY: `register` made it, no command names it, and it is out of the list.
         unsafe { sys::release_buffer(sys::pointer(buffer)) }
             .map_err(|error| error.on(&self.name, host.len()))
+    }
+
+    fn finish(&self) -> bool {
+        self.finished()
     }
 
     unsafe fn copy(

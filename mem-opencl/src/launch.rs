@@ -2,7 +2,7 @@
 
 use crate::event::WaitList;
 use crate::sys::{KernelHandle, Named, ProgramHandle, pointer};
-use crate::{OpenClDevice, OpenClError};
+use crate::{OpenClDevice, OpenClError, programs};
 use gapless_mem::{Completion, DeviceError, Region};
 use opencl3::command_queue as queue;
 use opencl3::types::cl_mem;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A program built for one device.
 #[derive(Debug)]
 pub struct Program {
-    handle: ProgramHandle,
+    handle: Arc<ProgramHandle>,
     /// A kernel's arguments are set and it is enqueued under its lock.
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
 }
@@ -94,13 +94,8 @@ impl OpenClDevice {
             return Ok(Arc::clone(program));
         }
         let terminated = CString::new(self.options(options)).unwrap_or_default();
-        let handle = ProgramHandle::build(
-            self.context(),
-            self.info().raw(),
-            &self.name(),
-            source,
-            &terminated,
-        )?;
+        let of = (self.context(), self.info().raw());
+        let handle = programs::prepared(of, (&self.name(), !self.info().cpu), source, &terminated)?;
         let program = Arc::new(Program { handle, kernels: Mutex::default() });
         programs.insert(key, Arc::clone(&program));
         Ok(program)

@@ -32,16 +32,22 @@
 
 mod apart;
 mod copy;
+mod counts;
 mod detect;
 mod device;
 mod error;
 mod event;
+mod finish;
 mod foreign;
 mod known;
 mod launch;
+mod programs;
 pub mod sys;
+pub mod user;
 
+pub use counts::{Count, Counts, counts};
 pub use detect::{DeviceInfo, detect};
 pub use device::OpenClDevice;
 pub use error::OpenClError;
 pub use launch::{Argument, Grid, Program};
+pub use sys::in_background;

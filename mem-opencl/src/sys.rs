@@ -5,6 +5,7 @@
 //! lock on the kernel.
 
 use crate::OpenClError;
+use crate::counts::Object;
 use opencl3::command_queue as queue;
 use opencl3::context::context;
 use opencl3::event::{self, CL_EVENT_COMMAND_EXECUTION_STATUS};
@@ -15,18 +16,45 @@ use opencl3::types::{
     cl_buffer_region, cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem,
     cl_program,
 };
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Held while platforms are listed, contexts made and programs built: OpenCL says that any thread may, but
 /// loaders and drivers set themselves up at the first of these calls, and not all of them survive two at
 /// once.
 static SET_UP: Mutex<()> = Mutex::new(());
 
+/// Threads that wait for the set-up lock, those in the background not counted.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static IN_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Takes the set-up lock.
 pub(crate) fn setting_up() -> MutexGuard<'static, ()> {
-    SET_UP.lock().unwrap_or_else(PoisonError::into_inner)
+    if IN_BACKGROUND.get() {
+        while WAITING.load(Ordering::Relaxed) > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        return SET_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    }
+    WAITING.fetch_add(1, Ordering::Relaxed);
+    let guard = SET_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+    guard
+}
+
+/// Does what no thread waits for: where it makes contexts or builds programs, others go first.
+pub fn in_background<T>(work: impl FnOnce() -> T) -> T {
+    let before = IN_BACKGROUND.replace(true);
+    let done = work();
+    IN_BACKGROUND.set(before);
+    done
 }
 
 /// Names the call in the error.
@@ -41,7 +69,7 @@ impl<T> Named<T> for Result<T, i32> {
 }
 
 macro_rules! handles {
-    ($($(#[$about:meta])* $name:ident($raw:ty): $retain:path, $release:path, $call:literal;)*) => {$(
+    ($($(#[$about:meta])* $name:ident($raw:ty) $kind:ident: $retain:path, $release:path, $call:literal;)*) => {$(
         $(#[$about])*
         #[derive(Debug)]
         pub struct $name($raw);
@@ -65,7 +93,14 @@ macro_rules! handles {
             pub unsafe fn retain(raw: $raw) -> Result<$name, OpenClError> {
                 // SAFETY: the caller guarantees a live handle.
                 unsafe { $retain(raw) }.named($call)?;
+                Object::$kind.retained();
                 Ok($name(raw))
+            }
+
+            /// The only reference to an object that a call has just made.
+            fn made(raw: $raw) -> $name {
+                Object::$kind.made();
+                $name(raw)
             }
 
             /// The raw handle, valid as long as `self`.
@@ -80,6 +115,7 @@ macro_rules! handles {
                 // SAFETY: `self` owns one reference, given up here and never again. A refusal has
                 // nobody to be told to.
                 let _ = unsafe { $release(self.0) };
+                Object::$kind.released();
             }
         }
     )*};
@@ -87,16 +123,16 @@ macro_rules! handles {
 
 handles! {
     /// A context.
-    Context(cl_context): context::retain_context, context::release_context, "clRetainContext";
+    Context(cl_context) Context: context::retain_context, context::release_context, "clRetainContext";
     /// A command queue.
-    Queue(cl_command_queue): queue::retain_command_queue, queue::release_command_queue,
+    Queue(cl_command_queue) Queue: queue::retain_command_queue, queue::release_command_queue,
         "clRetainCommandQueue";
     /// A built program.
-    ProgramHandle(cl_program): program::retain_program, program::release_program, "clRetainProgram";
+    ProgramHandle(cl_program) Program: program::retain_program, program::release_program, "clRetainProgram";
     /// A kernel of a program.
-    KernelHandle(cl_kernel): kernel::retain_kernel, kernel::release_kernel, "clRetainKernel";
+    KernelHandle(cl_kernel) Kernel: kernel::retain_kernel, kernel::release_kernel, "clRetainKernel";
     /// The end of a command.
-    Event(cl_event): event::retain_event, event::release_event, "clRetainEvent";
+    Event(cl_event) Event: event::retain_event, event::release_event, "clRetainEvent";
 }
 
 impl Context {
@@ -104,7 +140,7 @@ impl Context {
     pub(crate) fn create(device: cl_device_id) -> Result<Context, OpenClError> {
         let _alone = setting_up();
         context::create_context(&[device], ptr::null(), None, ptr::null_mut())
-            .map(Context)
+            .map(Context::made)
             .named("clCreateContext")
     }
 }
@@ -115,7 +151,7 @@ impl Queue {
     pub(crate) fn create(context: &Context, device: cl_device_id) -> Result<Queue, OpenClError> {
         // SAFETY: `context` is live and `device` one of its devices, or the call answers so.
         unsafe { queue::create_command_queue(context.raw(), device, 0) }
-            .map(Queue)
+            .map(Queue::made)
             .named("clCreateCommandQueue")
     }
 
@@ -128,7 +164,7 @@ impl Queue {
 impl Event {
     /// The event that an enqueueing call returned.
     pub(crate) fn owned(raw: cl_event) -> Event {
-        Event(raw)
+        Event::made(raw)
     }
 
     /// Whether the command has ended; an error is the command's own. Where the driver cannot say, it has not.
@@ -162,7 +198,7 @@ impl ProgramHandle {
     ) -> Result<ProgramHandle, OpenClError> {
         let _alone = setting_up();
         let handle = program::create_program_with_source(context.raw(), &[source])
-            .map(ProgramHandle)
+            .map(ProgramHandle::made)
             .named("clCreateProgramWithSource")?;
         let built = program::build_program(handle.raw(), &[device], options, None, ptr::null_mut());
         match built {
@@ -179,9 +215,36 @@ impl ProgramHandle {
         }
     }
 
+    /// Makes a program of a binary that the driver gave for the same device.
+    pub(crate) fn load(
+        context: &Context,
+        device: cl_device_id,
+        binary: &[u8],
+        options: &CStr,
+    ) -> Result<ProgramHandle, OpenClError> {
+        let _alone = setting_up();
+        // SAFETY: the context is live; the call itself refuses a device that is none of the context's.
+        let made =
+            unsafe { program::create_program_with_binary(context.raw(), &[device], &[binary]) };
+        let handle = made.map(ProgramHandle::made).named("clCreateProgramWithBinary")?;
+        program::build_program(handle.raw(), &[device], options, None, ptr::null_mut())
+            .named("clBuildProgram")?;
+        Ok(handle)
+    }
+
+    /// What the driver made of it for a device; `None` if it gives nothing away.
+    pub(crate) fn binary(&self, device: cl_device_id) -> Option<Vec<u8>> {
+        let _alone = setting_up();
+        let ask = |what| program::get_program_info(self.raw(), what).ok();
+        let devices = Vec::<isize>::from(ask(program::CL_PROGRAM_DEVICES)?);
+        let at = devices.iter().position(|&one| one.cast_unsigned() as u64 == number(device))?;
+        let binaries = Vec::<Vec<u8>>::from(ask(program::CL_PROGRAM_BINARIES)?);
+        binaries.into_iter().nth(at).filter(|binary| !binary.is_empty())
+    }
+
     /// A kernel of the program.
     pub(crate) fn kernel(&self, name: &CStr) -> Result<KernelHandle, OpenClError> {
-        kernel::create_kernel(self.raw(), name).map(KernelHandle).named("clCreateKernel")
+        kernel::create_kernel(self.raw(), name).map(KernelHandle::made).named("clCreateKernel")
     }
 }
 
@@ -212,6 +275,7 @@ pub(crate) fn create_buffer(context: &Context, len: usize) -> Result<cl_mem, Ope
     // SAFETY: the context is live; without a host pointer nothing else is promised.
     unsafe { memory::create_buffer(context.raw(), memory::CL_MEM_READ_WRITE, len, ptr::null_mut()) }
         .named("clCreateBuffer")
+        .inspect(|_| Object::Buffer.made())
 }
 
 /// Makes a buffer out of `len` bytes of host memory at `host`.
@@ -225,7 +289,9 @@ pub(crate) unsafe fn wrap_buffer(
 ) -> Result<cl_mem, OpenClError> {
     let flags = memory::CL_MEM_READ_WRITE | memory::CL_MEM_USE_HOST_PTR;
     // SAFETY: the context is live; the caller guarantees `len` bytes at `host` for the buffer's life.
-    unsafe { memory::create_buffer(context.raw(), flags, len, host) }.named("clCreateBuffer")
+    unsafe { memory::create_buffer(context.raw(), flags, len, host) }
+        .named("clCreateBuffer")
+        .inspect(|_| Object::Buffer.made())
 }
 
 /// Makes a buffer of `len` bytes from `origin` on of another, which OpenCL keeps as long.
@@ -257,7 +323,9 @@ pub(crate) unsafe fn sub_buffer(
 /// `buffer` holds a reference that nothing else gives up or uses later.
 pub(crate) unsafe fn release_buffer(buffer: cl_mem) -> Result<(), OpenClError> {
     // SAFETY: the caller guarantees the reference.
-    unsafe { memory::release_mem_object(buffer) }.named("clReleaseMemObject")
+    unsafe { memory::release_mem_object(buffer) }
+        .named("clReleaseMemObject")
+        .inspect(|()| Object::Buffer.released())
 }
 
 /// A handle told as a number, as regions and spaces do.

@@ -3,6 +3,7 @@
 //! Without one the tests are skipped, aloud; where the variable `CI` is set they fail instead.
 
 use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
+use gapless_mem_opencl::user::{UserBuffer, UserContext};
 use gapless_mem_opencl::{Argument, Grid, OpenClDevice, OpenClError, detect};
 
 fn device() -> Option<OpenClDevice> {
@@ -317,133 +318,59 @@ fn devices_launch_the_same_kernel_at_once() {
     });
 }
 
-/// Handles of a program, made by calls of its own.
-mod program {
-    use opencl3::command_queue as queue;
-    use opencl3::context::context;
-    use opencl3::memory;
-    use opencl3::types::{
-        CL_TRUE, cl_buffer_region, cl_command_queue, cl_context, cl_device_id, cl_mem,
-    };
-    use std::ptr;
-
-    pub(super) fn context(device: cl_device_id) -> cl_context {
-        context::create_context(&[device], ptr::null(), None, ptr::null_mut()).unwrap()
-    }
-
-    #[expect(deprecated, reason = "its successor is missing from drivers of OpenCL 1.2")]
-    pub(super) fn queue(
-        context: cl_context,
-        device: cl_device_id,
-        out_of_order: bool,
-    ) -> Option<cl_command_queue> {
-        let out_of_order = u64::from(out_of_order) * queue::CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
-        // SAFETY: the context is live, and the device one of its.
-        unsafe { queue::create_command_queue(context, device, out_of_order) }.ok()
-    }
-
-    pub(super) fn buffer(context: cl_context, len: usize) -> cl_mem {
-        let flags = memory::CL_MEM_READ_WRITE;
-        // SAFETY: the context is live; there is no host memory.
-        unsafe { memory::create_buffer(context, flags, len, ptr::null_mut()) }.unwrap()
-    }
-
-    /// `len` bytes from `origin` on, which some drivers want aligned to as much as 1 KiB.
-    pub(super) fn part(buffer: cl_mem, origin: usize, len: usize) -> cl_mem {
-        let region = cl_buffer_region { origin, size: len };
-        // SAFETY: the buffer is live, and the region has the type that is told.
-        let made = unsafe {
-            memory::create_sub_buffer(
-                buffer,
-                memory::CL_MEM_READ_WRITE,
-                memory::CL_BUFFER_CREATE_TYPE_REGION,
-                (&raw const region).cast(),
-            )
-        };
-        made.unwrap()
-    }
-
-    pub(super) fn map(queue: cl_command_queue, buffer: cl_mem, len: usize) {
-        let mut pointer = ptr::null_mut();
-        // SAFETY: both are live, and there is nothing to wait for.
-        let event = unsafe {
-            queue::enqueue_map_buffer(
-                queue,
-                buffer,
-                CL_TRUE,
-                memory::CL_MAP_READ,
-                0,
-                len,
-                &mut pointer,
-                0,
-                ptr::null(),
-            )
-        };
-        event.unwrap();
-    }
-
-    pub(super) fn number(handle: *mut std::ffi::c_void) -> u64 {
-        handle.expose_provenance() as u64
-    }
-}
-
 #[test]
 fn handles_that_do_not_belong_together_are_refused_by_name() {
-    use program::number;
-    let Some(ours) = device() else { return };
-    let Space::OpenCl { device: raw, .. } = ours.space() else { panic!("not OpenCL") };
-    let raw = std::ptr::with_exposed_provenance_mut(usize::try_from(raw).unwrap());
-    let (one, other) = (program::context(raw), program::context(raw));
-    let space = |queue: Option<*mut std::ffi::c_void>| Space::OpenCl {
-        context: number(one),
-        device: number(raw),
-        queue: queue.map(number),
-    };
-    let theirs = program::queue(other, raw, false).unwrap();
-    // SAFETY: all handles here are live until the end of the process.
-    let error = unsafe { OpenClDevice::adopt(space(Some(theirs))) }.unwrap_err();
-    let queue = number(theirs);
-    assert_eq!(error, OpenClError::WrongQueue { queue, reason: "it belongs to another context" });
+    let Some(_) = device() else { return };
+    let info = &detect().unwrap()[0];
+    let (one, other) = (UserContext::new(info).unwrap(), UserContext::new(info).unwrap());
+    let theirs = other.queue(false).unwrap();
+    // SAFETY: all handles here are live until the end of the test.
+    let error = unsafe { OpenClDevice::adopt(one.space(Some(&theirs))) }.unwrap_err();
+    let reason = "it belongs to another context";
+    assert!(matches!(error, OpenClError::WrongQueue { reason: why, .. } if why == reason));
     // Not every driver has such queues.
-    if let Some(unordered) = program::queue(one, raw, true) {
+    if let Ok(unordered) = one.queue(true) {
         // SAFETY: as above.
-        let error = unsafe { OpenClDevice::adopt(space(Some(unordered))) }.unwrap_err();
+        let error = unsafe { OpenClDevice::adopt(one.space(Some(&unordered))) }.unwrap_err();
         assert!(
             matches!(error, OpenClError::WrongQueue { reason, .. } if reason.contains("order"))
         );
     }
     // SAFETY: as above.
-    let device = unsafe { OpenClDevice::adopt(space(None)) }.unwrap();
-    let (mine, foreign) = (program::buffer(one, 64), program::buffer(other, 64));
-    let of = |buffer, offset, len| Region::new(device.space(), number(buffer), offset, len);
+    let device = unsafe { OpenClDevice::adopt(one.space(None)) }.unwrap();
+    let (mine, foreign) = (one.buffer(64).unwrap(), other.buffer(64).unwrap());
+    let of = |buffer: &UserBuffer, offset, len| {
+        Region::new(device.space(), buffer.region().address(), offset, len)
+    };
+    let null = Region::new(device.space(), 0, 0, 64);
     let bytes: Vec<u8> = (0..64).collect();
-    up(&device, of(mine, 0, 64), &bytes);
-    assert_eq!(down(&device, of(mine, 16, 48)), bytes[16..]);
+    up(&device, of(&mine, 0, 64), &bytes);
+    assert_eq!(down(&device, of(&mine, 16, 48)), bytes[16..]);
     let mut back = vec![0u8; 64];
     let out = Region::of_mut(&mut back);
-    for (region, want) in [
-        (of(foreign, 0, 64), "another context"),
-        (of(std::ptr::null_mut(), 0, 64), "no handle"),
-        (of(mine, 1, 64), "64"),
-    ] {
+    for (region, want) in
+        [(of(&foreign, 0, 64), "another context"), (null, "no handle"), (of(&mine, 1, 64), "64")]
+    {
         // SAFETY: refused before anything is touched.
         let error = unsafe { device.copy(out, region, &[]) }.unwrap_err();
         assert!(error.to_string().contains(want), "{error}");
     }
     assert_eq!(back, [0; 64]);
     // Of nothing, nothing is asked: such a copy ends when what it comes after has.
-    let nothing = of(std::ptr::null_mut(), 0, 0);
+    let nothing = null.sub(0, 0).unwrap();
     // SAFETY: no byte is touched.
     unsafe { device.copy(nothing, nothing, &[]) }.unwrap().wait().unwrap();
     // A part of a buffer is a buffer; one that is mapped is the program's.
-    let part = program::part(mine, 0, 32);
-    assert_eq!(down(&device, of(part, 8, 24)), bytes[8..32]);
+    let part = mine.part(0, 32).unwrap();
+    assert_eq!(down(&device, of(&part, 8, 24)), bytes[8..32]);
     // SAFETY: refused before anything is touched.
-    let error = unsafe { device.copy(out, of(part, 0, 64), &[]) }.unwrap_err();
+    let error = unsafe { device.copy(out, of(&part, 0, 64), &[]) }.unwrap_err();
     assert!(matches!(error, DeviceError::OutOfRange(_)), "{error}");
-    let own = program::queue(one, raw, false).unwrap();
-    program::map(own, mine, 64);
+    let own = one.queue(false).unwrap();
+    let mapped = mine.map(&own).unwrap();
     // SAFETY: as above.
-    let error = unsafe { device.copy(out, of(mine, 0, 64), &[]) }.unwrap_err();
+    let error = unsafe { device.copy(out, of(&mine, 0, 64), &[]) }.unwrap_err();
     assert!(error.to_string().contains("it is mapped"), "{error}");
+    mine.unmap(&own, mapped).unwrap();
+    assert_eq!(down(&device, of(&mine, 0, 64)), bytes);
 }

@@ -149,6 +149,7 @@ pub struct Abilities {
 ///    exported, or never.
 /// 7. A call that panics has started nothing, or all that it has started is over.
 /// 8. [`dma_buf`](Device::dma_buf) gives a buffer in which the region lies at the offset, in full.
+/// 9. Once [`finish`](Device::finish) has returned `true`, all work that had been started before the call is over.
 ///
 /// An implementation without `unsafe` is refused:
 ///
@@ -263,6 +264,12 @@ pub unsafe trait Device: Send + Sync {
     unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
         let _ = host;
         Err(DeviceError::Unsupported { what: "registering host memory" })
+    }
+
+    /// Waits, some seconds at most, until all work that was started so far has ended (`clFinish`). Whether it has; by
+    /// default `false`, without a wait: such a device stays attached to transports as long as they live.
+    fn finish(&self) -> bool {
+        false
     }
 
     /// Makes a region of its memory known to another process.

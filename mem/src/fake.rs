@@ -280,6 +280,7 @@ unsafe impl Pending for Delayed {
 //    memory can be mapped by each other.
 // 6. `import_completion` is the default, which refuses.
 // 8. The file of the allocation, and where the region lies in it.
+// 9. A copy of a device without delay is over when the call returns.
 unsafe impl Device for FakeDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
@@ -366,6 +367,10 @@ unsafe impl Device for FakeDevice {
 
     unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
         self.unregister_host(host)
+    }
+
+    fn finish(&self) -> bool {
+        self.delay == 0
     }
 
     fn export(&self, region: Region) -> Result<Export, DeviceError> {

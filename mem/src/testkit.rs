@@ -171,6 +171,10 @@ unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wra
         unsafe { self.device.unregister(host) }
     }
 
+    fn finish(&self) -> bool {
+        self.device.finish()
+    }
+
     fn export(&self, region: Region) -> Result<Export, DeviceError> {
         (self.before)(Call::Export(region))?;
         self.device.export(region)

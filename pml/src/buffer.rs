@@ -47,7 +47,16 @@ pub(crate) fn engine_for(engines: &Engines, typed: &Typed) -> Result<usize, PmlE
         false => engines.iter().position(|engine| engine.device(space).is_some()),
     };
     let found = own.or_else(|| engines.iter().position(|engine| engine.serves(space)));
-    found.ok_or(PmlError::NoEngine { space })
+    found.ok_or_else(|| no_engine(engines, space))
+}
+
+/// Why nothing works on memory of this space.
+#[cold]
+pub(crate) fn no_engine(engines: &Engines, space: Space) -> PmlError {
+    match engines.iter().find_map(|engine| engine.refusal(space)) {
+        Some(reason) => PmlError::Refused { space, reason },
+        None => PmlError::NoEngine { space },
+    }
 }
 
 /// Which of `engines` works on ordinary memory.

@@ -133,6 +133,14 @@ pub enum PmlError {
         /// Where the buffer lies.
         space: Space,
     },
+    /// An engine would work on the buffer's memory, but for this.
+    #[error("no engine works on memory in {space}: {reason}")]
+    Refused {
+        /// Where the buffer lies.
+        space: Space,
+        /// What is wrong: with the device, a context, or a queue, which is named.
+        reason: String,
+    },
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),

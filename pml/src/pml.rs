@@ -107,6 +107,14 @@ impl Pml {
         attached
     }
 
+    /// Undoes [`attach`](Pml::attach), and frees what is kept for messages of the device; see [`Bml::detach`]. Messages in
+    /// flight end as they would have.
+    pub fn detach(&mut self, device: &Arc<dyn Device>) {
+        self.core.rndv.rings.forget(device);
+        self.core.rndv.staging.forget(&mut self.bml, device);
+        self.bml.detach(device);
+    }
+
     /// How blocking calls wait; at first for as many processes on this machine as the job has.
     pub fn set_waiter(&mut self, waiter: Waiter) {
         self.waiter = waiter;
@@ -134,6 +142,12 @@ impl Pml {
     #[must_use]
     pub fn serves(&self, space: Space) -> bool {
         self.core.engines.iter().any(|engine| engine.serves(space))
+    }
+
+    /// The error of a buffer in memory that no engine [serves](Pml::serves).
+    #[must_use]
+    pub fn no_engine(&self, space: Space) -> PmlError {
+        buffer::no_engine(&self.core.engines, space)
     }
 
     /// Starts to send `buffer` to rank `dest` of `comm` (`MPI_Isend`, MPI 4.1 §3.7.2). The request

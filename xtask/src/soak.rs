@@ -3,7 +3,8 @@
 //! checked without the rest, workspaces of examples are tested, the fuzz targets run for a short time ([`test::rare`]),
 //! the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
 //! ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated callers call at TCP links and 2,000 bits
-//! of encrypted ones are changed (`btl-tcp`), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under
+//! of encrypted ones are changed (`btl-tcp`), messages pass through 1,000 OpenCL contexts one after the other in flat
+//! memory (`tests/tests/opencl_contexts.rs`), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under
 //! the usual limit of 1,024 descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of
 //! rails, and [`RAIL_JOBS`] jobs have somebody between the hosts, or lose a cable and a rank
 //! (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on two hosts, jobs that end badly under each launcher, a
@@ -45,6 +46,7 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     smoke.current_dir(&checkout.root).args(["test", "-p", "gapless-bench", "--test", "smoke"]);
     smoke.args(release.then_some("--release")).env("GAPLESS_SMOKE_ALL", "1");
     shell::timed("all experiments", || shell::run(&mut smoke)).0?;
+    long("OpenCL contexts", "gapless-tests", "opencl_contexts", CONTEXTS, CONTEXTS_MADE)?;
     long("worlds", "gapless-sim", "seeds", WORLDS, ("GAPLESS_SIM_SEEDS", SEEDS))?;
     long("500 ranks", "gapless-cli", "peers", MANY, ("GAPLESS_RANKS", "500"))?;
     long("cuts of rails", "gapless-cli", "hosts", RAILS, ("GAPLESS_RAIL_CUTS", RAIL_CUTS))?;
@@ -72,6 +74,8 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     test::odd(checkout, "all", release)
 }
 
+const CONTEXTS: &str = "contexts_come_and_go";
+const CONTEXTS_MADE: (&str, &str) = ("GAPLESS_OPENCL_CONTEXTS", "1000");
 const WORLDS: &str = "every_world_obeys_mpi";
 const SEEDS: &str = "100000";
 const RAILS: &str = "rails::rails_that_are_cut_cost_nothing";

@@ -38,6 +38,19 @@ impl Bml {
         results.fold(Ok(()), Result::and)
     }
 
+    /// Undoes [`attach`](Bml::attach), unless work of the device is still in flight after some seconds: then it stays.
+    pub fn detach(&mut self, device: &Arc<dyn Device>) {
+        if !device.finish() {
+            return;
+        }
+        self.rails.iter_mut().for_each(|rail| rail.btl.detach(device));
+        self.devices.retain(|known| !Arc::ptr_eq(known, device));
+        let space = device.space();
+        if !self.devices.iter().any(|known| known.space() == space) {
+            self.near.forget(space);
+        }
+    }
+
     /// The devices that are attached.
     #[must_use]
     pub fn devices(&self) -> &[Arc<dyn Device>] {

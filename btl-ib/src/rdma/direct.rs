@@ -66,6 +66,12 @@ impl<R> Devices<R> {
         new
     }
 
+    /// Forgets a device, and the registrations of its memory that no operation works through.
+    fn detach(&mut self, device: &Arc<dyn Device>) -> (usize, u64) {
+        self.all.retain(|known| !Arc::ptr_eq(known, device));
+        self.sweep()
+    }
+
     pub(crate) fn all(&self) -> &[Arc<dyn Device>] {
         &self.all
     }
@@ -268,6 +274,14 @@ impl Ib {
         let at = id as usize;
         // If one refuses, messages are staged.
         let _ = self.tell_devices(at..at + 1);
+    }
+
+    /// Has a device that has finished forget them.
+    pub(crate) fn detach_device(&mut self, device: &Arc<dyn Device>) {
+        let ended = self.one_sided.devices.detach(device);
+        self.one_sided.give_back(ended);
+        let slots = self.links.iter_mut().filter_map(IbLink::up).map(|up| up.slots.memory());
+        self.arrivals.memories().chain(slots).for_each(|memory| memory.unregister(device));
     }
 
     fn tell_devices(&mut self, links: Range<usize>) -> Result<(), DeviceError> {

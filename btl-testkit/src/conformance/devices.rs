@@ -52,7 +52,8 @@ fn assert_bytes(got: &[u8], number: u64, case: &str) {
     assert_eq!(wrong, None, "{case}: first wrong byte of {}", got.len());
 }
 
-/// Attaching a device, whether the transport can use it or not, disturbs nothing.
+/// Attaching a device, whether the transport can use it or not, disturbs nothing; nor does detaching it, after which nothing
+/// is held of it.
 pub fn attaching_a_device(_: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);
     let fake: Arc<dyn Device> = Arc::new(FakeDevice::with_delay(0, 2));
@@ -66,6 +67,18 @@ pub fn attaching_a_device(_: &Suite, mut fixture: impl Fixture) {
     }
     _ = duo.ends[A].attach(&(Arc::new(HostDevice::new()) as Arc<dyn Device>));
     duo.expect_health();
+    let idle = Arc::new(FakeDevice::new(1));
+    let device: Arc<dyn Device> = Arc::<FakeDevice>::clone(&idle);
+    for side in [A, B] {
+        for _ in 0..2 {
+            _ = duo.ends[side].attach(&device);
+            duo.expect_health();
+            duo.ends[side].detach(&device);
+            duo.expect_health();
+        }
+    }
+    assert_eq!(idle.registered(), [], "a detached device knows no memory");
+    assert_eq!(Arc::strong_count(&device), 2, "a detached device is let go");
     drop(duo);
     assert!(Arc::strong_count(&fake) <= 1, "a dropped transport lets the device go");
 }

@@ -97,6 +97,11 @@ impl AllEngines {
         self.pools.surplus()
     }
 
+    /// Lets go of what is kept of a device's memory.
+    pub fn forget(&self, device: &Arc<dyn gapless_mem::Device>) {
+        self.pools.forget(device);
+    }
+
     /// The engine of some memory. For memory of a device, its own comes before one that only reaches it.
     fn engine(&self, space: Space) -> Result<&dyn Engine, EngineError> {
         let find = |fits: &dyn Fn(&dyn Engine) -> bool| {

@@ -117,6 +117,16 @@ impl Pools {
         pool
     }
 
+    /// Lets go of a device's pool; what is lent of it keeps it.
+    pub(super) fn forget(&self, device: &Arc<dyn Device>) {
+        let ours = |(_, pool): &(Space, Arc<Pool>)| Arc::ptr_eq(&pool.device, device);
+        let mut pools = lock(&self.0);
+        let at = pools.iter().position(ours);
+        let gone = at.map(|at| pools.swap_remove(at));
+        // Freed without the lock.
+        drop((pools, gone));
+    }
+
     /// What is too much of all pools, to be dropped where nobody waits for it: some drivers wait for all that runs on
     /// the device before they free memory.
     pub(super) fn surplus(&self) -> impl Iterator<Item = Box<dyn Any + Send>> {

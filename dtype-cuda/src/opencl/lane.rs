@@ -2,6 +2,7 @@
 //! waits for the one before: in order they would be anyway, but so a failure becomes the failure of all
 //! that comes after it, and the last command's end is the call's.
 
+use super::preparation::Preparation;
 use super::programs::Programs;
 use crate::accelerator::Lane;
 use gapless_engine::EngineError;
@@ -35,13 +36,18 @@ struct ArgumentTable {
 /// A queue in order.
 pub(crate) struct QueueLane {
     device: Arc<OpenClDevice>,
-    programs: Programs,
+    programs: Arc<Programs>,
+    preparation: Arc<Preparation>,
     state: Mutex<LaneState>,
 }
 
 impl QueueLane {
-    pub(crate) fn new(device: Arc<OpenClDevice>, programs: Programs) -> QueueLane {
-        QueueLane { device, programs, state: Mutex::default() }
+    pub(super) fn new(
+        device: Arc<OpenClDevice>,
+        programs: Arc<Programs>,
+        preparation: Arc<Preparation>,
+    ) -> QueueLane {
+        QueueLane { device, programs, preparation, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, LaneState> {
@@ -59,6 +65,7 @@ impl QueueLane {
             after.push(state.last.clone());
         }
         state.last = command(&after)?;
+        self.preparation.begin();
         Ok(())
     }
 

@@ -32,6 +32,12 @@ impl Programs {
         Ok((self.built(slot, || opencl_source(kernel))?, name))
     }
 
+    /// Builds a kernel's program, on a thread that nobody waits for.
+    pub(crate) fn prepare(&self, kernel: Kernel) -> Result<(), DeviceError> {
+        let slot = &self.programs[kernel.program()];
+        gapless_mem_opencl::in_background(|| self.built(slot, || opencl_source(kernel)).map(drop))
+    }
+
     /// A kernel of reductions.
     pub(crate) fn reduction(&self, kernel: ReduceKernel) -> Result<&Program, DeviceError> {
         let slot = &self.reductions[kernel.number()];

@@ -37,6 +37,9 @@ use std::time::Duration;
 /// The tag of messages about tasks of collectives.
 const COLLECTIVE_TASKS: AmTag = AmTag(33);
 
+/// OpenCL contexts of which what messages need is kept, if nothing else is said.
+const OPENCL_CONTEXTS: usize = 8;
+
 /// A launcher that states more than this is wrong: tables for so many processes would take all memory.
 const PROCESSES_MAX: u32 = 1 << 20;
 
@@ -58,6 +61,7 @@ pub struct Builder {
     engines: Vec<Arc<dyn Engine>>,
     devices: Vec<Arc<dyn Device>>,
     no_detection: bool,
+    contexts: Option<usize>,
     progress_thread: bool,
     task_threads: Option<usize>,
     put_room: Option<(usize, u64)>,
@@ -242,6 +246,15 @@ impl Builder {
         self
     }
 
+    /// Of how many OpenCL contexts what messages need is kept: queues, buffers, programs and a reference to the context. 8
+    /// by default, at least 1 (the cache of Aji et al. 2012). If more are in use, the one that was used least recently is
+    /// given up, and made again when a message next needs it. See [`World::release_context`].
+    #[must_use]
+    pub fn opencl_contexts(mut self, count: usize) -> Builder {
+        self.contexts = Some(count);
+        self
+    }
+
     /// Whether a thread makes progress while no other is in a call. Off by default: messages that several threads
     /// handle in turn take longer. The thread sleeps while nothing arrives (50 ms at a time at most) and while others
     /// wait and so make progress themselves. Leaving the world ends it.
@@ -377,7 +390,10 @@ impl Builder {
         let digest = gapless_tuning::coll::digest(&table);
         let Met { sharing, places } =
             meet(&connection, &mut bml, &digest, (network, ways, &settings))?;
-        let accelerators = Arc::new(Accelerators::new(!self.no_detection));
+        let accelerators = Arc::new(Accelerators::new(
+            !self.no_detection,
+            self.contexts.unwrap_or(OPENCL_CONTEXTS),
+        ));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
             self.engines.push(Arc::new(OnDemand::new(&accelerators)));

@@ -50,6 +50,11 @@ impl Rings {
         Some(unsafe { StagingMemory::new(lease) })
     }
 
+    /// Lets go of the rings of a device that is being detached; messages that have some keep these to their end.
+    pub(crate) fn forget(&mut self, device: &Arc<dyn Device>) {
+        self.pools.retain(|(known, _)| !Arc::ptr_eq(known, device));
+    }
+
     /// Makes the first rings for a device, which registers them: that may wait for kernels that run there.
     pub(crate) fn prepare(&mut self, device: &Arc<dyn Device>, bound: u64) {
         let ready: Vec<_> = (0..READY).map_while(|_| self.take(device, bound)).collect();

@@ -71,6 +71,8 @@ struct Slab {
     /// `None` if it is the host's.
     device: Option<Arc<DeviceMemory>>,
     state: SlabState,
+    /// Its device was detached: it is freed, and not used again.
+    detached: bool,
     /// The registrations by which peers read it: one for each rail, kept until it is freed.
     keys: Vec<(RdmaRail, RemoteKey)>,
 }
@@ -185,7 +187,8 @@ impl StagingPool {
         // SAFETY: a device, or `Allocation::new`, vouches that memory of these leases is valid for reads and writes;
         // it is new, and nobody has made a reference to it.
         let place = unsafe { StagingMemory::new(lease) };
-        let slab = Slab { place: Some(place), device, state: SlabState::Idle, keys: Vec::new() };
+        let (state, detached, keys) = (SlabState::Idle, false, Vec::new());
+        let slab = Slab { place: Some(place), device, state, detached, keys };
         let vacant = self.slabs.iter().position(|slab| slab.place.is_none());
         let at = vacant.unwrap_or(self.slabs.len());
         match vacant {
@@ -217,9 +220,25 @@ impl StagingPool {
 
     /// Checks which slabs peers have released.
     pub(crate) fn look_back(&mut self, bml: &mut Bml) {
-        for slab in self.slabs.iter_mut().filter(|slab| slab.state == SlabState::Leaving) {
-            if !slab.is_mapped(bml) {
-                slab.state = SlabState::Idle;
+        let due = |slab: &&mut Slab| slab.state == SlabState::Leaving || slab.detached;
+        for slab in self.slabs.iter_mut().filter(due) {
+            if slab.state == SlabState::Busy || slab.is_mapped(bml) {
+                continue;
+            }
+            slab.state = SlabState::Idle;
+            if slab.detached {
+                slab.free(bml);
+            }
+        }
+    }
+
+    /// Frees what is kept of a device that is being detached; what messages have of it, once they have ended.
+    pub(crate) fn forget(&mut self, bml: &mut Bml, device: &Arc<dyn Device>) {
+        for slab in self.slabs.iter_mut().filter(|slab| slab.is_of(Some(device))) {
+            if slab.state == SlabState::Idle && !slab.is_mapped(bml) {
+                slab.free(bml);
+            } else {
+                slab.detached = true;
             }
         }
     }
@@ -297,7 +316,7 @@ impl Slab {
         if let Some(memory) = self.device.take() {
             memory.unshared.store(true, Ordering::Relaxed);
         }
-        self.place = None;
+        (self.place, self.detached) = (None, false);
     }
 }
 
