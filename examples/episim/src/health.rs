@@ -121,7 +121,8 @@ impl Population {
         let mut numbers = Day::default();
         for ((person, state), dose) in persons.zip(states).zip(doses) {
             *state = self.next(person, *state);
-            if *state == State::Susceptible && self.infects(person, day, *dose) {
+            let exposed = *state == State::Susceptible && *dose != 0;
+            if exposed && self.infects(person, day, *dose) {
                 *state = self.latent(person);
                 numbers.infected += 1;
                 numbers.check =
