@@ -21,7 +21,11 @@ pub(crate) struct OpenCl {
 
 impl OpenCl {
     pub(crate) fn open(rank: u32) -> Result<OpenCl, Failure> {
-        let device = Arc::new(OpenClDevice::open(rank as usize % detect()?.len().max(1))?);
+        // The host's own processor is the last of the list, and serves only where there is nothing else.
+        let found = detect()?;
+        let others = found.iter().filter(|device| !device.cpu).count();
+        let count = if others == 0 { found.len().max(1) } else { others };
+        let device = Arc::new(OpenClDevice::open(rank as usize % count)?);
         let program = device.program(&source(), "")?;
         let copies: Arc<dyn Device> = Arc::clone(&device) as _;
         Ok(OpenCl { device, copies, program, last: RefCell::new(Completion::Ready) })
