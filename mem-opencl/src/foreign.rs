@@ -1,10 +1,11 @@
 //! Checks of a program's own handles: whether context, device, queue and buffer belong together.
 //!
 //! Not all drivers refuse a command on objects of different contexts: PoCL carries it out. So the handles are asked: a
-//! queue once, when a device is made with it, and a buffer that was not allocated here whenever it is used. A program may
-//! have released the buffer since, and its number may be that of another one.
+//! queue once, when a device is made with it, and a buffer that was not allocated here once in its life (`asked.rs`); but
+//! whether it is mapped is asked whenever it is used.
 
 use crate::OpenClError;
+use crate::asked::{self, BufferFacts};
 use crate::sys::{self, Context, Named, Queue};
 use gapless_mem::Region;
 use opencl3::command_queue as queue;
@@ -64,20 +65,23 @@ pub(crate) fn host_address(region: &Region) -> u64 {
 /// [`OpenClError::WrongBuffer`] if it is not a buffer of this context, or its memory is mapped.
 pub(crate) fn buffer_len(region: &Region, context: &Context) -> Result<u64, OpenClError> {
     let buffer = sys::pointer(region.address());
-    let refused = |reason| Err(OpenClError::WrongBuffer { buffer: region.address(), reason });
+    let refuse = |reason| OpenClError::WrongBuffer { buffer: region.address(), reason };
     if buffer.is_null() {
-        return refused("it is no handle");
+        return Err(refuse("it is no handle"));
     }
     let ask = |what| memory::get_mem_object_info(buffer, what).named("clGetMemObjectInfo");
-    if u32::from(ask(memory::CL_MEM_TYPE)?) != memory::CL_MEM_OBJECT_BUFFER {
-        return refused("it is an image or a pipe");
-    }
-    let of = isize::from(ask(memory::CL_MEM_CONTEXT)?).cast_unsigned() as u64;
-    if of != sys::number(context.raw()) {
-        return refused("it belongs to another context");
+    let facts = asked::facts(buffer, || {
+        if u32::from(ask(memory::CL_MEM_TYPE)?) != memory::CL_MEM_OBJECT_BUFFER {
+            return Err(refuse("it is an image or a pipe"));
+        }
+        let context = isize::from(ask(memory::CL_MEM_CONTEXT)?).cast_unsigned() as u64;
+        Ok(BufferFacts { context, len: usize::from(ask(memory::CL_MEM_SIZE)?) as u64 })
+    })?;
+    if facts.context != sys::number(context.raw()) {
+        return Err(refuse("it belongs to another context"));
     }
     if u32::from(ask(memory::CL_MEM_MAP_COUNT)?) != 0 {
-        return refused("it is mapped: the program unmaps it first");
+        return Err(refuse("it is mapped: the program unmaps it first"));
     }
-    Ok(usize::from(ask(memory::CL_MEM_SIZE)?) as u64)
+    Ok(facts.len)
 }

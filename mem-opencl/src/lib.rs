@@ -31,6 +31,7 @@
 //! bytes. Read first: OpenCL 1.2 §5.2 (buffers), §5.9 (events), §A.2 (threads).
 
 mod apart;
+mod asked;
 mod copy;
 mod counts;
 mod detect;

@@ -374,3 +374,38 @@ fn handles_that_do_not_belong_together_are_refused_by_name() {
     mine.unmap(&own, mapped).unwrap();
     assert_eq!(down(&device, of(&mine, 0, 64)), bytes);
 }
+
+/// What was asked of a buffer is not taken for an answer about the next one at its place.
+#[test]
+fn buffers_that_come_and_go_are_told_apart() {
+    let Some(_) = device() else { return };
+    let info = &detect().unwrap()[0];
+    let contexts = [(); 2].map(|()| UserContext::new(info).unwrap());
+    // SAFETY: the handles are live until the end of the test.
+    let device = unsafe { OpenClDevice::adopt(contexts[0].space(None)) }.unwrap();
+    let (mut numbers, mut again) = (std::collections::BTreeSet::new(), 0);
+    for turn in 0..300usize {
+        let len = 1024 * (1 + turn % 7);
+        let buffer = contexts[usize::from(turn % 3 == 2)].buffer(len).unwrap();
+        let address = buffer.region().address();
+        again += u32::from(!numbers.insert(address));
+        let of = |len: usize| Region::new(device.space(), address, 0, len as u64);
+        let mut host = vec![0u8; len + 1];
+        let mut copy = |len: usize| {
+            let out = Region::of_mut(&mut host[..len]);
+            // SAFETY: both live until the wait ends; what leaves the buffer is refused.
+            unsafe { device.copy(out, of(len), &[]) }.and_then(|copied| copied.wait())
+        };
+        if turn % 3 == 2 {
+            let error = copy(len).unwrap_err();
+            assert!(error.to_string().contains("another context"), "turn {turn}: {error}");
+            continue;
+        }
+        for _ in 0..2 {
+            copy(len).unwrap();
+            let error = copy(len + 1).unwrap_err();
+            assert!(matches!(error, DeviceError::OutOfRange(_)), "turn {turn}: {error}");
+        }
+    }
+    println!("{again} of 300 buffers lay where one had been before");
+}
