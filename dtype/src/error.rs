@@ -64,7 +64,8 @@ pub enum TypeError {
         /// The most that are allowed.
         limit: usize,
     },
-    /// The types that it is made of lie in different kinds of memory ([`Datatype::in_memory`](crate::Datatype::in_memory)).
+    /// The types that it is made of lie in different kinds of memory
+    /// ([`Datatype::in_memory`](crate::Datatype::in_memory)).
     #[error("{constructor}: the types that it is made of lie in different kinds of memory")]
     MemoryKinds {
         /// The constructor of the type.

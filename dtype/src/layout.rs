@@ -23,7 +23,8 @@ use overlap::KnownOverlap;
 /// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
 ///
 /// Two layouts are equal if their programs, bounds, signatures and [kinds of memory](Self::memory_kind) are; equal
-/// datatypes, or one decoded from the other's [`flatten`](Self::flatten) that says nothing of memory, have equal layouts.
+/// datatypes, or one decoded from the other's [`flatten`](Self::flatten) that says nothing of memory, have equal
+/// layouts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Layout(Arc<Committed>);
 

@@ -73,8 +73,21 @@ impl Typed {
         Ok(Typed { layout: KeptLayout::Counted(layout.clone()), ..bare.placed(layout)? })
     }
 
-    /// Describes `count` instances of `layout` by the address of displacement 0, and as much memory of `space` as they
-    /// touch. Where a space has no addresses, `address` is the handle of a buffer, which nothing lies before.
+    /// The lowest byte that `count` instances of `layout` touch, from displacement 0; 0 if they touch none.
+    ///
+    /// # Errors
+    /// Their bytes overflow 64 bits.
+    #[inline]
+    pub fn lowest_byte(layout: &Layout, count: u64) -> Result<i64, EngineError> {
+        match plain_bounds(layout, count) {
+            Some((_, low, _)) => Ok(low),
+            None => Ok(Convertor::new(layout, count)?.bounds().map_or(0, |(low, _)| low)),
+        }
+    }
+
+    /// Describes `count` instances of `layout` by the address of displacement 0, in memory of `space` from there, or
+    /// from the lowest byte that they touch before, to the last that they touch. Where a space has no addresses,
+    /// `address` is the handle of a buffer, which nothing lies before.
     ///
     /// # Errors
     /// The instances reach outside the address space, or begin before the buffer; their bytes overflow 64 bits.

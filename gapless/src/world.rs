@@ -246,6 +246,9 @@ impl World {
     /// # Errors
     /// A thread has panicked.
     pub fn set_config(&self, config: Config) -> Result<(), Error> {
+        if config.check_kinds {
+            crate::view::check_kinds();
+        }
         self.shared.with(|state| {
             *state.open()?.config_mut() = config;
             Ok(())

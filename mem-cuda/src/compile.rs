@@ -1,5 +1,5 @@
-//! Kernels from their source at run time, by NVRTC. It is a library of the CUDA toolkit, not of the driver; it is opened
-//! when it is first needed.
+//! Kernels from their source at run time, by NVRTC. It is a library of the CUDA toolkit, not of the driver; it is
+//! opened when it is first needed.
 
 use crate::CudaError;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -73,7 +73,8 @@ fn open() -> Result<&'static Nvrtc, CudaError> {
         let library = unsafe { cudarc::nvrtc::sys::culib() };
         macro_rules! find {
             ($name:literal) => {{
-                // SAFETY: the field's type is that of `nvrtc.h`, with numbers for its enumeration, and the library stays open.
+                // SAFETY: the field's type is that of `nvrtc.h`, with numbers for its enumeration, and the library
+                // stays open.
                 let symbol = unsafe { library.get(concat!($name, "\0").as_bytes()) };
                 *symbol.map_err(|_| CudaError::NoCompiler {
                     reason: concat!("the CUDA toolkit's NVRTC has no ", $name).to_owned(),
@@ -124,7 +125,13 @@ pub fn compile(source: &str, options: &[&str]) -> Result<String, CudaError> {
         let log = if log.is_empty() { format!("NVRTC's error {compiled}") } else { log };
         return Err(CudaError::Compile { log });
     }
-    Ok(program.text(PTX))
+    match program.text(PTX) {
+        none if none.is_empty() => {
+            let log = "NVRTC made no PTX with these options".to_owned();
+            Err(CudaError::Compile { log })
+        }
+        ptx => Ok(ptx),
+    }
 }
 
 #[cfg(test)]

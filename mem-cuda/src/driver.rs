@@ -212,8 +212,8 @@ fn libraries_loaded() -> u64 {
         1
     }
     let mut count = 0u64;
-    // SAFETY: `first` may be called with any library, and writes the word that it is given, which lives until the call has
-    // returned.
+    // SAFETY: `first` may be called with any library, and writes the word that it is given, which lives until the call
+    // has returned.
     unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
     count
 }

@@ -69,8 +69,8 @@ impl DeviceInfo {
     }
 }
 
-/// Every device of every platform, in the loader's order; but the host's own processor comes last, so that device 0 is a
-/// GPU where there is one.
+/// Every device of every platform, in the loader's order; but the host's own processor comes last, so that device 0 is
+/// a GPU where there is one.
 ///
 /// # Errors
 /// [`OpenClError::NoLibrary`], [`NoPlatform`](OpenClError::NoPlatform),

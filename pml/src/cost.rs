@@ -117,8 +117,8 @@ pub struct DeviceEnds {
     /// Whether the end in memory of the host is page-locked, so that a device of its process can do all the work in
     /// memory of the other end's.
     pub locked: bool,
-    /// Whether the device of the one end that is in a device's memory reaches the host's by copies alone. If both are, it
-    /// means nothing.
+    /// Whether the device of the one end that is in a device's memory reaches the host's by copies alone. If both are,
+    /// it means nothing.
     pub copies_only: bool,
 }
 

@@ -94,8 +94,8 @@ impl Pml {
     }
 
     /// Makes a device known to all transports ([`Bml::attach`]). In a job with [other hosts](Pml::expect_remote_hosts),
-    /// page-locked memory for the first long messages is registered with it now, since a driver may wait for kernels that
-    /// stay.
+    /// page-locked memory for the first long messages is registered with it now, since a driver may wait for kernels
+    /// that stay.
     ///
     /// # Errors
     /// As [`Bml::attach`].
@@ -107,8 +107,8 @@ impl Pml {
         attached
     }
 
-    /// Undoes [`attach`](Pml::attach), and frees what is kept for messages of the device; see [`Bml::detach`]. Messages in
-    /// flight end as they would have.
+    /// Undoes [`attach`](Pml::attach), and frees what is kept for messages of the device; see [`Bml::detach`]. Messages
+    /// in flight end as they would have.
     pub fn detach(&mut self, device: &Arc<dyn Device>) {
         self.core.rndv.rings.forget(device);
         self.core.rndv.staging.forget(&mut self.bml, device);

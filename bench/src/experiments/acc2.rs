@@ -1,9 +1,9 @@
 //! `acc2`: what it costs to learn in which memory a buffer lies (Aji et al. 2012, MPI-ACC, Figure 2), host to host.
 //!
 //! Two processes exchange messages in host memory. Each makes a view of its buffer for every message: of a slice
-//! (`plain`), of a region in a named space (`explicit`), of a pointer whose datatype names the space (`attribute`), of a
-//! pointer for which the driver is asked (`detection`), and with a question to the driver beside that nothing remembers
-//! (`query`). Where there is a GPU its driver is opened first: otherwise detection asks nobody.
+//! (`plain`), of a region in a named space (`explicit`), of a pointer whose datatype names the space (`attribute`), of
+//! a pointer for which the driver is asked (`detection`), and with a question to the driver beside that nothing
+//! remembers (`query`). Where there is a GPU its driver is opened first: otherwise detection asks nobody.
 #![allow(unsafe_code, reason = "views of pointers")]
 
 use std::hint::black_box;

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | explicit | [`View::of_region`] of a [`Region`](gapless_mem::Region) in a space | nothing |
 //! | attribute | [`in_space`] makes an accelerator variant of a datatype, [`View::of_pointer`] follows it | a load |
-//! | detection | [`View::detect`] | nothing while nobody has opened the driver; then its answer |
+//! | detection | [`View::detect`] | a question to the driver; while nobody has opened it, one to the linker |
 
 use super::{View, ViewMut};
 use crate::error::Error;
@@ -53,8 +53,9 @@ pub fn space_of(layout: &Layout) -> Space {
     }
 }
 
-/// In which space an address lies: the host's, unless the driver knows it as a device's or as managed memory. Nothing
-/// is asked while nobody in this process has opened the driver. No address of the host is an OpenCL buffer's.
+/// In which space an address lies: the host's, unless the driver knows it as a device's or as managed memory. While
+/// nobody in this process has opened the driver, the linker is asked whether anything was loaded, and nobody else. No
+/// address is an OpenCL buffer's.
 #[must_use]
 #[inline]
 pub fn detect_space(pointer: *const c_void) -> Space {
@@ -97,12 +98,28 @@ fn space(MemoryKind(words): MemoryKind) -> Space {
 
 /// The space that a layout names for a pointer.
 #[inline]
-fn named_space(pointer: *const c_void, layout: &Layout) -> Result<Space, Error> {
+fn named_space(pointer: *const c_void, layout: &Layout, count: u64) -> Result<Space, Error> {
     let named = space_of(layout);
-    if CHECKS.load(Ordering::Relaxed) {
-        compare(pointer, named)?;
+    if CHECKS.load(Ordering::Relaxed) && count > 0 && layout.size() > 0 {
+        compare(first(pointer, layout, count)?, named)?;
     }
     Ok(named)
+}
+
+/// The space that instances lie in, as the driver knows it; the host's, if they have no bytes.
+#[inline]
+fn found_space(pointer: *const c_void, layout: &Layout, count: u64) -> Result<Space, Error> {
+    if count == 0 || layout.size() == 0 {
+        return Ok(Space::Host);
+    }
+    Ok(detect_space(first(pointer, layout, count)?))
+}
+
+/// The first byte that instances touch: displacement 0 may lie elsewhere.
+#[inline]
+fn first(pointer: *const c_void, layout: &Layout, count: u64) -> Result<*const c_void, Error> {
+    let low = isize::try_from(Typed::lowest_byte(layout, count)?).unwrap_or(0);
+    Ok(pointer.wrapping_byte_offset(low))
 }
 
 /// Compares what a layout says with what the driver knows. Of handles of OpenCL nothing is known.
@@ -125,7 +142,8 @@ impl<'a> View<'a> {
     /// `count` instances of `layout`, displacement 0 at `pointer`, in the space that the layout names ([`in_space`]).
     ///
     /// # Safety
-    /// As [`View::of_region`], for what the instances touch.
+    /// As [`View::of_region`], for memory from displacement 0, or from the lowest byte that the instances touch before,
+    /// to the last that they touch.
     ///
     /// # Errors
     /// The instances reach outside the address space, or begin before an OpenCL buffer; their bytes overflow 64 bits;
@@ -136,16 +154,17 @@ impl<'a> View<'a> {
         layout: &Layout,
         count: u64,
     ) -> Result<View<'a>, Error> {
-        let space = named_space(pointer, layout)?;
+        let space = named_space(pointer, layout, count)?;
         let address = pointer.expose_provenance() as u64;
         Ok(View { typed: Typed::at(space, address, layout, count)?, memory: PhantomData })
     }
 
-    /// `count` instances of `layout`, displacement 0 at `pointer`, in the space that [`detect_space`] finds, whatever the
-    /// layout says.
+    /// `count` instances of `layout`, displacement 0 at `pointer`, in the space that [`detect_space`] finds, whatever
+    /// the layout says.
     ///
     /// # Safety
-    /// As [`View::of_region`], for what the instances touch.
+    /// As [`View::of_region`], for memory from displacement 0, or from the lowest byte that the instances touch before,
+    /// to the last that they touch.
     ///
     /// # Errors
     /// The instances reach outside the address space; their bytes overflow 64 bits.
@@ -156,7 +175,7 @@ impl<'a> View<'a> {
         count: u64,
     ) -> Result<View<'a>, Error> {
         let address = pointer.expose_provenance() as u64;
-        let typed = Typed::at(detect_space(pointer), address, layout, count)?;
+        let typed = Typed::at(found_space(pointer, layout, count)?, address, layout, count)?;
         Ok(View { typed, memory: PhantomData })
     }
 }
@@ -165,7 +184,7 @@ impl<'a> ViewMut<'a> {
     /// As [`View::of_pointer`], to be written.
     ///
     /// # Safety
-    /// As [`ViewMut::of_region`], for what the instances touch.
+    /// As [`ViewMut::of_region`], for the memory that [`View::of_pointer`] names.
     ///
     /// # Errors
     /// As [`View::of_pointer`].
@@ -175,7 +194,7 @@ impl<'a> ViewMut<'a> {
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
-        let space = named_space(pointer, layout)?;
+        let space = named_space(pointer, layout, count)?;
         let address = pointer.expose_provenance() as u64;
         Ok(ViewMut { typed: Typed::at(space, address, layout, count)?, memory: PhantomData })
     }
@@ -183,7 +202,7 @@ impl<'a> ViewMut<'a> {
     /// As [`View::detect`], to be written.
     ///
     /// # Safety
-    /// As [`ViewMut::of_region`], for what the instances touch.
+    /// As [`ViewMut::of_region`], for the memory that [`View::of_pointer`] names.
     ///
     /// # Errors
     /// As [`View::detect`].
@@ -194,7 +213,7 @@ impl<'a> ViewMut<'a> {
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
         let address = pointer.expose_provenance() as u64;
-        let typed = Typed::at(detect_space(pointer), address, layout, count)?;
+        let typed = Typed::at(found_space(pointer, layout, count)?, address, layout, count)?;
         Ok(ViewMut { typed, memory: PhantomData })
     }
 }

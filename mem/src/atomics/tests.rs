@@ -215,9 +215,14 @@ fn numbers_that_are_not_aligned_are_not_added() {
 /// looked at as a whole or number by number; nor one to which others are added.
 #[test]
 fn numbers_stay_whole_in_long_copies() {
-    const COUNT: usize = 100;
-    let memory = memory(8 * COUNT as u64 + 5 + 32);
-    let numbers = |byte: u8| vec![byte; 8 * COUNT];
+    numbers_stay_whole(100, 600);
+    // Long enough for strings.
+    numbers_stay_whole(5000, 60);
+}
+
+fn numbers_stay_whole(count: usize, rounds: u32) {
+    let memory = memory(8 * count as u64 + 5 + 32);
+    let numbers = |byte: u8| vec![byte; 8 * count];
     let is_whole = |number: &[u8]| number.iter().all(|byte| *byte == number[0]);
     for (phase, adds) in (0..8).map(|round| (round / 2, round % 2 == 1)) {
         // The memory begins 3 bytes behind a multiple of 16.
@@ -226,7 +231,7 @@ fn numbers_stay_whole_in_long_copies() {
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                for round in 1..600u32 {
+                for round in 1..rounds {
                     // Now and then the sums begin anew: their bytes are alike, and at most 120.
                     let byte = u8::try_from(1 + round % 120).unwrap();
                     if adds && byte > 1 {
@@ -237,16 +242,16 @@ fn numbers_stay_whole_in_long_copies() {
                 }
                 done.store(true, Ordering::Release);
             });
-            let mut room = vec![0; 8 * COUNT + 3];
+            let mut room = vec![0; 8 * count + 3];
             loop {
                 let last = done.load(Ordering::Acquire);
                 // Where it goes to is a multiple of 8 away, or not.
                 for shift in [0, 3] {
-                    let found = &mut room[shift..shift + 8 * COUNT];
+                    let found = &mut room[shift..shift + 8 * count];
                     memory.load(start, found).unwrap();
                     assert!(found.chunks(8).all(is_whole), "phase {phase}");
                 }
-                for at in 0..COUNT as u64 {
+                for at in 0..count as u64 {
                     let mut number = [0; 8];
                     memory.load(start + 8 * at, &mut number).unwrap();
                     assert!(is_whole(&number), "phase {phase}");

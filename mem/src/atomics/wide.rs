@@ -2,11 +2,13 @@
 //!
 //! To the language, each function here is a loop of relaxed atomic accesses of the numbers that the bytes are.
 //!
-//! **Numbers stay whole.** What others access begins at a multiple of 8. Processors with AVX move 16 bytes at a multiple of
-//! 16 as a whole; Intel and AMD promise that. For 32 bytes, or other places, they promise nothing in writing: processors
-//! move them as a whole, or in parts that end at multiples of 8, as halves and cache lines do. So no number of 1 to 8 bytes
-//! is seen half written that lies at a multiple of its length. Java's virtual machines copy arrays of numbers like that,
-//! which must not be seen half written either. `rep movsq`, which moves longer spans, is a sequence of words by definition.
+//! **Numbers stay whole.** What others access begins at a multiple of 8. Processors with AVX move 16 bytes at a
+//! multiple of 16 as a whole; Intel and AMD promise that. For 32 bytes, or other places, they promise nothing in
+//! writing: processors move them as a whole, or in parts that end at multiples of 8, as halves and cache lines do. So
+//! no number of 1 to 8 bytes is seen half written that lies at a multiple of its length. Java's virtual machines copy
+//! arrays of numbers like that, which must not be seen half written either. Longer spans, both ends of which begin at
+//! multiples of 8, are moved by `rep movsq`: the manuals describe it as a loop of words, but do not say that fast
+//! strings keep each whole.
 
 /// Bytes that an instruction moves.
 pub(super) const WIDE: usize = 32;
@@ -39,14 +41,16 @@ mod x86 {
     use crate::Number;
     use std::arch::asm;
 
-    /// From so many turns of 32 bytes on, `rep movsq` is worth its start: a processor with fast strings takes lines that are
-    /// written whole without reading them first. On a Zen 5, 64 KiB go at 130 GB/s, 1 MiB at 69; by turns at 89 and 56.
+    /// From so many turns of 32 bytes on, `rep movsq` is worth its start: a processor with fast strings takes lines
+    /// that are written whole without reading them first (`bench/results/cpu/osc`).
     const STRING: usize = 32 * 1024 / super::WIDE;
 
-    /// Whether `rep movsq` is fast. It is not on some processors if a write comes shortly behind a read in their pages.
+    /// Whether `rep movsq` is fast, and keeps words whole. On some processors it is slow if the destination lies 1 to
+    /// 63 bytes behind the source, modulo 4096.
     fn is_string(from: *const u8, to: *mut u8, count: usize) -> bool {
         let behind = to.addr().wrapping_sub(from.addr()) % 4096;
         count >= STRING
+            && (from.addr() | to.addr()).is_multiple_of(8)
             && !(1..64).contains(&behind)
             && std::arch::is_x86_feature_detected!("ermsb")
     }
@@ -121,7 +125,8 @@ mod x86 {
     /// fetched 512 bytes ahead, which never faults; long spans go word by word, by `rep movsq`.
     ///
     /// # Safety
-    /// `count` times 32 bytes are valid for reads from `from` on, and for writes from `to` on. One side is nobody else's.
+    /// `count` times 32 bytes are valid for reads from `from` on, and for writes from `to` on. One side is nobody
+    /// else's.
     /// [`is_there`](super::is_there).
     pub(in super::super) unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
         if is_string(from, to, count) {
@@ -156,7 +161,8 @@ mod x86 {
     /// Adds numbers to those at `to`, which begins at a multiple of 8, and which others may touch by atomics.
     ///
     /// # Safety
-    /// `count` times 32 bytes are valid for reads from `from` on, and nobody writes them; for reads and writes from `to` on.
+    /// `count` times 32 bytes are valid for reads from `from` on, and nobody writes them; for reads and writes from
+    /// `to` on.
     /// [`is_there`](super::is_there).
     pub(in super::super) unsafe fn add(number: Number, from: *const u8, to: *mut u8, count: usize) {
         match number {

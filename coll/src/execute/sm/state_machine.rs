@@ -89,7 +89,8 @@ pub(super) trait StateMachine {
 
     fn progress_mut(&mut self) -> &mut LongProgress;
 
-    /// Finds out which of this rank's buffers others read where they lie; `None`: a reader of an earlier entry is behind.
+    /// Finds out which of this rank's buffers others read where they lie; `None`: a reader of an earlier entry is
+    /// behind.
     fn begin(&mut self, cx: &mut SmContext<'_>, tools: &mut Tools<'_>) -> Next;
 
     /// Fills the own slot, once it is free, if it is needed.
