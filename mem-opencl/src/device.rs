@@ -2,6 +2,7 @@
 
 use crate::apart::Number;
 use crate::detect::{DeviceInfo, detect};
+use crate::finish::Marker;
 use crate::foreign;
 use crate::known::{self, Handles};
 use crate::launch::Programs;
@@ -51,6 +52,7 @@ pub struct OpenClDevice {
     buffers: Mutex<Buffers>,
     registered: Mutex<Vec<Registered>>,
     pub(crate) programs: Programs,
+    marker: Marker,
     queue: Queue,
     context: Context,
     /// Of a driver of the host's processor.
@@ -154,6 +156,7 @@ impl OpenClDevice {
             buffers: Mutex::default(),
             registered: Mutex::default(),
             programs: Programs::default(),
+            marker: Marker::default(),
             number: info.cpu.then(Number::take),
             info,
             queue,
@@ -196,6 +199,10 @@ impl OpenClDevice {
     /// A space that has no addresses for the CPU, or the driver's refusal.
     pub unsafe fn wrap(&self, host: Region) -> Result<Region, DeviceError> {
         let pointer = host.as_ptr().ok_or_else(|| self.wrong_space(host.space()))?;
+        if host.is_empty() {
+            // A buffer has a byte at least, and there may be none at this address.
+            return self.allocate(0);
+        }
         let len = self.length(host.len())?;
         // SAFETY: the caller guarantees the memory for the buffer's life.
         let buffer = unsafe { sys::wrap_buffer(&self.context, len, pointer.cast()) }
@@ -236,25 +243,32 @@ impl OpenClDevice {
     }
 
     /// Makes a buffer of a part of one (`clCreateSubBuffer`); it is aligned as the device asks for
-    /// (`CL_DEVICE_MEM_BASE_ADDR_ALIGN`). [`Device::free`] releases it, and the other is freed later.
+    /// (`CL_DEVICE_MEM_BASE_ADDR_ALIGN`). [`Device::free`] releases it.
+    ///
+    /// # Safety
+    /// The buffer lives until the part is freed, and nobody frees it meanwhile.
     ///
     /// # Errors
     /// What is no buffer of this device's; what the driver refuses.
-    pub fn sub_buffer(&self, part: Region) -> Result<Region, DeviceError> {
-        if !self.buffers().live.contains_key(&part.address()) {
-            return Err(self.wrong_space(part.space()));
-        }
-        self.check(&part)?;
-        let address = match self.alignment_bits(&part) {
+    pub unsafe fn sub_buffer(&self, part: Region) -> Result<Region, DeviceError> {
+        let buffers = self.buffers();
+        let whole = buffers.live.get(&part.address()).copied();
+        let whole = whole
+            .filter(|_| self.reaches(part.space()) && !part.space().cpu_accessible())
+            .ok_or_else(|| self.wrong_space(part.space()))?;
+        inside(&part, whole.len)?;
+        let address = match whole.address {
             0 => 0,
             address => address.wrapping_add(part.offset()),
         };
-        // `check` has found that they lie in a buffer.
+        // It lies in a buffer.
         let origin = usize::try_from(part.offset()).unwrap_or(usize::MAX);
         let len = self.length(part.len())?;
-        // SAFETY: the handle is in our table, so it is live.
-        let buffer = unsafe { sys::sub_buffer(sys::pointer(part.address()), origin, len) }
-            .map_err(|error| error.on(&self.name, part.len()))?;
+        // SAFETY: the handle is in our table, so it is live: `free` takes it out, by the lock that is held here, before it
+        // releases the buffer.
+        let buffer = unsafe { sys::sub_buffer(sys::pointer(part.address()), origin, len) };
+        drop(buffers);
+        let buffer = buffer.map_err(|error| error.on(&self.name, part.len()))?;
         Ok(self.remember(sys::number(buffer), part.len(), address))
     }
 
@@ -298,15 +312,7 @@ impl OpenClDevice {
             None => foreign::buffer_len(region, &self.context)
                 .map_err(|error| error.on(&self.name, region.len()))?,
         };
-        match region.offset().checked_add(region.len()) {
-            Some(end) if end <= len => Ok(()),
-            _ => Err(DeviceError::OutOfRange(OutOfRange {
-                offset: region.offset(),
-                len: region.len(),
-                region_len: len,
-                space: region.space(),
-            })),
-        }
+        inside(region, len)
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -317,12 +323,29 @@ impl OpenClDevice {
         sys::number(self.context.raw())
     }
 
+    pub(crate) fn marker(&self) -> &Marker {
+        &self.marker
+    }
+
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
     }
 
     pub(crate) fn name(&self) -> Arc<str> {
         Arc::clone(&self.name)
+    }
+}
+
+/// Refuses a part that leaves a buffer of `len` bytes.
+fn inside(part: &Region, len: u64) -> Result<(), DeviceError> {
+    match part.offset().checked_add(part.len()) {
+        Some(end) if end <= len => Ok(()),
+        _ => Err(DeviceError::OutOfRange(OutOfRange {
+            offset: part.offset(),
+            len: part.len(),
+            region_len: len,
+            space: part.space(),
+        })),
     }
 }
 
@@ -336,7 +359,7 @@ impl OpenClDevice {
 // 5. The space is the context, device and queue that it was made with; `buffer_id` counts up, and is of buffers in
 //    the table only. `allocation`, `locate` and `identity` say nothing.
 // 7. Only work of others panics, which `WaitList::of` asks before the first command is enqueued.
-// 9. The queue is in order, and the marker behind all commands has ended.
+// 9. The queue is in order, and a marker that was enqueued by the call, behind all commands, has ended.
 unsafe impl Device for OpenClDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
@@ -379,6 +402,9 @@ unsafe impl Device for OpenClDevice {
     /// (`CL_MEM_ALLOC_HOST_PTR`). It may be shared with other processes, and page-locked by other runtimes.
     unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {
         let pointer = host.as_ptr().ok_or_else(|| self.wrong_space(host.space()))?;
+        if host.is_empty() {
+            return Ok(());
+        }
         let len = self.length(host.len())?;
         // SAFETY: the caller keeps the memory until `unregister`, which releases the buffer. The driver alone touches
         // the memory through the buffer, and only for commands on it, of which there are none.
@@ -390,6 +416,9 @@ unsafe impl Device for OpenClDevice {
     }
 
     unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
+        if host.is_empty() {
+            return Ok(());
+        }
         let mut registered = self.registered();
         let same = |one: &Registered| (one.start, one.len) == (host.start(), host.len());
         let at = registered.iter().position(same).ok_or_else(|| DeviceError::Failed {

@@ -315,6 +315,7 @@ pub(crate) unsafe fn sub_buffer(
         )
     }
     .named("clCreateSubBuffer")
+    .inspect(|_| Object::Buffer.made())
 }
 
 /// Releases a buffer of ours.

@@ -6,9 +6,10 @@ use crate::{DeviceInfo, OpenClError};
 use gapless_mem::{Region, Space};
 use opencl3::command_queue as queue;
 use opencl3::context::context;
+use opencl3::event;
 use opencl3::memory;
 use opencl3::types::{
-    CL_TRUE, cl_buffer_region, cl_command_queue, cl_context, cl_device_id, cl_mem,
+    CL_TRUE, cl_buffer_region, cl_command_queue, cl_context, cl_device_id, cl_event, cl_mem,
 };
 use std::ffi::c_void;
 use std::ptr;
@@ -23,6 +24,11 @@ pub struct UserContext {
 /// A queue.
 #[derive(Debug)]
 pub struct UserQueue(cl_command_queue);
+
+/// Work on a queue that ends when this is dropped, and what comes after it begins.
+#[derive(Debug)]
+#[must_use]
+pub struct UserGate(cl_event);
 
 /// A buffer, or a part of one.
 #[derive(Debug)]
@@ -70,6 +76,18 @@ impl UserContext {
         // SAFETY: the context is live, and the device one of its.
         let made = unsafe { queue::create_command_queue(self.raw, self.device, order) };
         made.map(UserQueue).named("clCreateCommandQueue")
+    }
+
+    /// Work on a queue of this context that waits for the program.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn gate(&self, queue: &UserQueue) -> Result<UserGate, OpenClError> {
+        let gate = event::create_user_event(self.raw).map(UserGate).named("clCreateUserEvent")?;
+        // SAFETY: queue and event are live.
+        let work = unsafe { queue::enqueue_marker_with_wait_list(queue.0, 1, &raw const gate.0) };
+        drop(sys::Event::owned(work.named("clEnqueueMarkerWithWaitList")?));
+        Ok(gate)
     }
 
     /// A buffer of `len` bytes.
@@ -216,6 +234,14 @@ impl Drop for UserQueue {
     fn drop(&mut self) {
         // SAFETY: the one reference of this value.
         let _ = unsafe { queue::release_command_queue(self.0) };
+    }
+}
+
+impl Drop for UserGate {
+    fn drop(&mut self) {
+        let _ = event::set_user_event_status(self.0, event::CL_COMPLETE);
+        // SAFETY: the one reference of this value; commands that wait for it keep references.
+        let _ = unsafe { event::release_event(self.0) };
     }
 }
 

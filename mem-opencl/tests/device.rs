@@ -5,6 +5,7 @@
 use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
 use gapless_mem_opencl::user::{UserBuffer, UserContext};
 use gapless_mem_opencl::{Argument, Grid, OpenClDevice, OpenClError, detect};
+use std::time::{Duration, Instant};
 
 fn device() -> Option<OpenClDevice> {
     match OpenClDevice::open(0) {
@@ -257,6 +258,29 @@ fn host_memory_is_registered_once_it_is_used_by_address() {
     // One registration is left to the drop.
     drop(device);
     assert_eq!(memory[1..], bytes);
+}
+
+#[test]
+fn a_queue_is_finished_once_what_was_on_it_has_ended() {
+    let Some(idle) = device() else { return };
+    let context = UserContext::new(&detect().unwrap()[0]).unwrap();
+    let queue = context.queue(false).unwrap();
+    // SAFETY: the handles are live until the end of the test.
+    let device = unsafe { OpenClDevice::adopt(context.space(Some(&queue))) }.unwrap();
+    let until_finished = |device: &OpenClDevice| {
+        let until = Instant::now() + Duration::from_secs(300);
+        while !device.finish() && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        Instant::now() < until
+    };
+    assert!(until_finished(&idle) && until_finished(&device));
+    for _ in 0..3 {
+        let gate = context.gate(&queue).unwrap();
+        assert!((0..100).all(|_| !device.finish()));
+        drop(gate);
+        assert!(until_finished(&device));
+    }
 }
 
 #[test]

@@ -266,8 +266,9 @@ pub unsafe trait Device: Send + Sync {
         Err(DeviceError::Unsupported { what: "registering host memory" })
     }
 
-    /// Waits, some seconds at most, until all work that was started so far has ended (`clFinish`). Whether it has; by
-    /// default `false`, without a wait: such a device stays attached to transports as long as they live.
+    /// Whether all work that was started so far has ended. `false` says nothing: ask again. It waits a moment at most,
+    /// once for what it finds in flight. By default `false`: such a device stays attached to transports as long as they
+    /// live.
     fn finish(&self) -> bool {
         false
     }

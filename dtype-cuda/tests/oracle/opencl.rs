@@ -104,7 +104,9 @@ impl Provider for Programs {
     fn take(&self, len: u64) -> Region {
         if self.parts {
             let whole = self.program.allocate(len + 3 * PART).unwrap();
-            let part = self.program.sub_buffer(whole.sub(PART, len.max(1)).unwrap()).unwrap();
+            let part = whole.sub(PART, len.max(1)).unwrap();
+            // SAFETY: nobody frees `whole` before the device, which is dropped after the parts were given back.
+            let part = unsafe { self.program.sub_buffer(part) }.unwrap();
             return part.sub(0, len).unwrap();
         }
         let odd = 1 + 2 * (len % 97);
