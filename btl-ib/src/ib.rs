@@ -393,10 +393,12 @@ impl Btl for Ib {
         self.attach_device(device)
     }
 
-    fn detach(&mut self, device: &Arc<dyn Device>) {
-        if device.finish() {
+    fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
+        let finished = device.finish();
+        if finished {
             self.detach_device(device);
         }
+        finished
     }
 
     fn retains(&self) -> bool {

@@ -511,13 +511,14 @@ impl Btl for Sm {
         }
     }
 
-    fn detach(&mut self, device: &Arc<dyn Device>) {
+    fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
         if !device.finish() {
-            return;
+            return false;
         }
         self.visit_segments(|segment| segment.unregister(device));
         self.devices.retain(|known| !Arc::ptr_eq(known, device));
         self.attached.retain(|known| !Arc::ptr_eq(known, device));
+        true
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

@@ -116,9 +116,15 @@ impl Up {
     }
 
     /// Has it forget them.
-    pub(crate) fn detach(&self, device: &Arc<dyn Device>) {
-        self.outbound.detach(device);
-        self.inbound.detach(device);
+    ///
+    /// # Safety
+    /// As for [`HeapPool::detach`](gapless_btl::pool::HeapPool::detach).
+    #[allow(unsafe_code, reason = "hands on what its caller has found out of a device")]
+    pub(crate) unsafe fn detach(&self, device: &Arc<dyn Device>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.outbound.detach(device) };
+        // SAFETY: as above.
+        unsafe { self.inbound.detach(device) };
     }
 
     /// What epoll should wait for.

@@ -130,8 +130,13 @@ impl Outbound {
     }
 
     /// Has it forget them.
-    pub(crate) fn detach(&self, device: &Arc<dyn Device>) {
-        self.large.detach(device);
+    ///
+    /// # Safety
+    /// As for [`HeapPool::detach`].
+    #[allow(unsafe_code, reason = "hands on what its caller has found out of a device")]
+    pub(crate) unsafe fn detach(&self, device: &Arc<dyn Device>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.large.detach(device) };
     }
 
     /// Whether all has left.

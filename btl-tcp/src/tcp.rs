@@ -342,12 +342,18 @@ impl Btl for Tcp {
         Ok(())
     }
 
-    fn detach(&mut self, device: &Arc<dyn Device>) {
+    #[allow(unsafe_code, reason = "has found out that a device has finished")]
+    fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
         if !device.finish() {
-            return;
+            return false;
         }
         self.devices.retain(|known| !Arc::ptr_eq(known, device));
-        self.links.iter_mut().filter_map(TcpLink::up).for_each(|up| up.detach(device));
+        for up in self.links.iter_mut().filter_map(TcpLink::up) {
+            // SAFETY: the device has finished. Work on buffers is begun by unsafe calls, whose callers answer for it: users
+            // of this transport with its slots and fragments. They begin none during this call, which has it alone.
+            unsafe { up.detach(device) };
+        }
+        true
     }
 }
 

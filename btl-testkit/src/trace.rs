@@ -126,8 +126,8 @@ impl<B: Btl> Btl for Trace<B> {
         result
     }
 
-    fn detach(&mut self, device: &Arc<dyn Device>) {
-        self.inner.btl.detach(device);
+    fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
+        self.inner.btl.detach(device)
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

@@ -121,8 +121,8 @@ macro_rules! delegate {
         }
     };
     (@detach $self:ident, $to:expr) => {
-        fn detach(&mut $self, device: &std::sync::Arc<dyn $crate::gapless_mem::Device>) {
-            $to.detach(device);
+        fn detach(&mut $self, device: &std::sync::Arc<dyn $crate::gapless_mem::Device>) -> bool {
+            $to.detach(device)
         }
     };
     (@retains $self:ident, $to:expr) => {

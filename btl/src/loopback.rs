@@ -310,8 +310,9 @@ impl Btl for Loopback {
         Ok(())
     }
 
-    fn detach(&mut self, device: &Arc<dyn Device>) {
+    fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
         self.devices.retain(|known| !Arc::ptr_eq(known, device));
+        true
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

@@ -111,11 +111,14 @@ impl HeapMemory {
         Ok(())
     }
 
-    /// Has a device that has [finished](Device::finish) forget it, if it knows it.
-    pub(crate) fn unregister(&self, device: &Arc<dyn Device>) {
+    /// Has a device forget it, if it knows it.
+    ///
+    /// # Safety
+    /// [`Device::finish`] has returned `true`, and no work of the device's on this memory began since.
+    pub(crate) unsafe fn unregister(&self, device: &Arc<dyn Device>) {
         let mut known = self.devices();
         let Some(at) = known.iter().position(|one| Arc::ptr_eq(one, device)) else { return };
-        // SAFETY: `register` registered it with this device, no work of which is in flight, as the caller has found out.
+        // SAFETY: `register` registered it with this device, no work of which is in flight on it: the caller's promise.
         match unsafe { device.unregister(self.pages()) } {
             Ok(()) => drop(known.swap_remove(at)),
             // It may still reach the memory: `drop` must know that.

@@ -233,12 +233,16 @@ impl HeapPool {
         known
     }
 
-    /// Undoes [`attach`](HeapPool::attach), for a device that has [finished](Device::finish).
-    pub fn detach(&self, device: &Arc<dyn Device>) {
+    /// Undoes [`attach`](HeapPool::attach).
+    ///
+    /// # Safety
+    /// [`Device::finish`] has returned `true`, and no work of the device's on these buffers began since.
+    pub unsafe fn detach(&self, device: &Arc<dyn Device>) {
         let mut devices = self.shared.devices();
         devices.all.retain(|known| !Arc::ptr_eq(known, device));
         let buffers = self.shared.buffers.iter().filter_map(OnceLock::get);
-        buffers.for_each(|memory| memory.unregister(device));
+        // SAFETY: the caller's promise.
+        buffers.for_each(|memory| unsafe { memory.unregister(device) });
     }
 
     /// How long each buffer is, in bytes.

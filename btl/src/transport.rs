@@ -206,10 +206,11 @@ pub trait Btl: Send {
     }
 
     /// Undoes [`attach`](Btl::attach): unregisters all memory from the device, and lets go of it. Memory that no other
-    /// device knows is ordinary host memory from then on. Does nothing if work of the device may still be in flight
-    /// ([`Device::finish`]), and by default.
-    fn detach(&mut self, device: &Arc<dyn Device>) {
+    /// device knows is ordinary host memory from then on. Gives `false`, and does nothing, while work of the device may be
+    /// in flight ([`Device::finish`]): ask again later. By default there is nothing to undo.
+    fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
         let _ = device;
+        true
     }
 
     /// Whether it can [retain](Btl::retain) what it sends: always the same answer, and the same at all ends. By default

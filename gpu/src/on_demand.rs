@@ -5,7 +5,7 @@
 //! normally, and opens no driver it does not need. A device that could not be opened is tried again, seldom: another
 //! process may use it for a while, or it may have no memory for a context. An opened device is attached to the
 //! transports before the next message. Engines of OpenCL contexts are bounded: one that is given up is
-//! detached before the next message, and made again when it is needed again.
+//! detached before the next message, or once its work has ended, and made again when it is needed again.
 //!
 //! Views vouch for the handles in their spaces: their makers have promised so. A space that comes from safe code
 //! (`World::alloc_device`) is only opened if its handles are known.
@@ -127,6 +127,12 @@ impl Accelerators {
     pub fn take_changes(&self) -> DeviceChanges {
         self.any.store(false, Ordering::Relaxed);
         std::mem::take(&mut *lock(&self.changes))
+    }
+
+    /// Devices that were given up and could not be detached yet: they wait again.
+    pub fn try_later(&self, gone: Vec<Arc<dyn Device>>) {
+        lock(&self.changes).gone.extend(gone);
+        self.any.store(true, Ordering::Relaxed);
     }
 }
 

@@ -109,10 +109,11 @@ impl Pml {
 
     /// Undoes [`attach`](Pml::attach), and frees what is kept for messages of the device; see [`Bml::detach`]. Messages
     /// in flight end as they would have.
-    pub fn detach(&mut self, device: &Arc<dyn Device>) {
+    #[must_use]
+    pub fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
         self.core.rndv.rings.forget(device);
         self.core.rndv.staging.forget(&mut self.bml, device);
-        self.bml.detach(device);
+        self.bml.detach(device)
     }
 
     /// How blocking calls wait; at first for as many processes on this machine as the job has.

@@ -38,17 +38,23 @@ impl Bml {
         results.fold(Ok(()), Result::and)
     }
 
-    /// Undoes [`attach`](Bml::attach), unless work of the device is still in flight after some seconds: then it stays.
-    pub fn detach(&mut self, device: &Arc<dyn Device>) {
+    /// Undoes [`attach`](Bml::attach). Gives `false` while work of the device may be in flight: the device stays attached,
+    /// to some transports at least, until a later call.
+    #[must_use]
+    pub fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
         if !device.finish() {
-            return;
+            return false;
         }
-        self.rails.iter_mut().for_each(|rail| rail.btl.detach(device));
+        let rails = self.rails.iter_mut();
+        if !rails.map(|rail| rail.btl.detach(device)).fold(true, |all, one| all & one) {
+            return false;
+        }
         self.devices.retain(|known| !Arc::ptr_eq(known, device));
         let space = device.space();
         if !self.devices.iter().any(|known| known.space() == space) {
             self.near.forget(space);
         }
+        true
     }
 
     /// The devices that are attached.

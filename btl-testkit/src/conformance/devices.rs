@@ -73,7 +73,7 @@ pub fn attaching_a_device(_: &Suite, mut fixture: impl Fixture) {
         for _ in 0..2 {
             _ = duo.ends[side].attach(&device);
             duo.expect_health();
-            duo.ends[side].detach(&device);
+            assert!(duo.ends[side].detach(&device), "an idle device");
             duo.expect_health();
         }
     }

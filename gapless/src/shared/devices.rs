@@ -10,10 +10,13 @@ use std::sync::Arc;
 impl WorldState {
     #[cold]
     pub(super) fn tell_of_devices(&mut self) {
-        let changes = self.accelerators.take_changes();
-        for device in &changes.gone {
+        let mut changes = self.accelerators.take_changes();
+        changes.gone.retain(|device| {
             self.tools.forget(device);
-            self.pml.detach(device);
+            !self.pml.detach(device)
+        });
+        if !changes.gone.is_empty() {
+            self.accelerators.try_later(changes.gone);
         }
         changes.fresh.iter().for_each(|device| attach(&mut self.pml, device));
     }
