@@ -1,11 +1,11 @@
-//! The epidemic of `examples/episim`: any number of ranks, each way of moving visits, on the host and on devices, come to
-//! the curve that one process computes. Ranks are threads.
+//! The epidemic of `examples/episim`: any number of ranks, each way of moving visits, on the host and on devices, come
+//! to the curve that one process computes. Ranks are threads.
 
 use gapless::World;
 use gapless::btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_episim::population::{Population, Synthetic};
-use gapless_episim::{Memory, Options, Phase, Scheme, run, serial};
+use gapless_episim::{DeviceKind, Options, Phase, Refused, Scheme, run, serial};
 use gapless_mem_cuda::CudaDriver;
 use gapless_mem_opencl::OpenClDevice;
 use gapless_tests::{job, job_of};
@@ -22,7 +22,7 @@ const SMALL: Synthetic = Synthetic {
 const SEED: u64 = 20_120_601;
 
 /// All ways, by so many ranks, compared with one process.
-fn compare(ranks: u32, memory: Memory, visits_there: &[bool]) {
+fn compare(ranks: u32, device: DeviceKind, visits_there: &[bool]) {
     let population = Population { synthetic: SMALL, seed: SEED };
     let right = serial(&population);
     let last = right.last().unwrap();
@@ -30,7 +30,7 @@ fn compare(ranks: u32, memory: Memory, visits_there: &[bool]) {
     for scheme in Scheme::ALL {
         for &visits_there in visits_there {
             let options =
-                Options { population, scheme, memory, visits_there, ..Options::default() };
+                Options { population, scheme, device, visits_there, ..Options::default() };
             let body = |world: &World| {
                 let mut told = Vec::new();
                 let summary = run(world, &options, &mut |day| told.push(day)).unwrap();
@@ -39,8 +39,8 @@ fn compare(ranks: u32, memory: Memory, visits_there: &[bool]) {
                 assert!(summary.visits > u64::from(SMALL.days) * 2_000, "{}", summary.visits);
                 assert_eq!(summary.times(Phase::Whole).count(), right.len());
             };
-            match memory {
-                Memory::Host => {
+            match device {
+                DeviceKind::Host => {
                     let hub = Hub::new();
                     let transports =
                         |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
@@ -54,7 +54,7 @@ fn compare(ranks: u32, memory: Memory, visits_there: &[bool]) {
 
 #[test]
 fn ranks_come_to_the_curve_of_one_process() {
-    (1..=4).for_each(|ranks| compare(ranks, Memory::Host, &[false, true]));
+    (1..=4).for_each(|ranks| compare(ranks, DeviceKind::Host, &[false, true]));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn ranks_with_opencl_devices_do_too() {
             &error.to_string(),
         );
     }
-    (1..=4).for_each(|ranks| compare(ranks, Memory::OpenCl, &[ranks % 2 == 0]));
+    (1..=4).for_each(|ranks| compare(ranks, DeviceKind::OpenCl, &[ranks % 2 == 0]));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn ranks_with_cuda_devices_do_too() {
             &error.to_string(),
         );
     }
-    (1..=4).for_each(|ranks| compare(ranks, Memory::Cuda, &[false, true]));
+    (1..=4).for_each(|ranks| compare(ranks, DeviceKind::Cuda, &[false, true]));
 }
 
 /// A population without enough places is refused before anything is sent.
@@ -92,6 +92,45 @@ fn a_population_that_cannot_be_is_refused_by_all_ranks() {
         |world| {
             let error = run(world, &options, &mut |_| {}).unwrap_err();
             assert!(error.to_string().starts_with("locations is 3, not from"), "{error}");
+        },
+    );
+}
+
+/// What two ranks say of whom rank 1 has other options.
+fn refused_by(change: fn(&mut Options), check: fn(u32, gapless_episim::Failure)) {
+    job_of(
+        2,
+        |_| World::builder(),
+        |world| {
+            let population = Population { synthetic: SMALL, seed: SEED };
+            let mut options = Options { population, ..Options::default() };
+            if world.rank() == 1 {
+                change(&mut options);
+            }
+            check(world.rank(), run(world, &options, &mut |_| {}).unwrap_err());
+        },
+    );
+}
+
+#[test]
+fn ranks_of_different_options_all_refuse() {
+    refused_by(
+        |options| options.population.synthetic.locations += 1,
+        |_, error| {
+            let refused = error.downcast_ref::<Refused>();
+            assert_eq!(refused, Some(&Refused::Differ("locations")), "{error}");
+        },
+    );
+}
+
+/// A rank that fails by itself says why, and nobody waits for it.
+#[test]
+fn a_rank_that_fails_alone_leaves_nobody_waiting() {
+    refused_by(
+        |options| options.population.synthetic.locations = 3,
+        |rank, error| match rank {
+            0 => assert!(error.is::<Refused>(), "{error}"),
+            _ => assert!(error.to_string().starts_with("locations is 3, not from"), "{error}"),
         },
     );
 }

@@ -1,15 +1,15 @@
-//! `acc8` and `acc9`: Figures 8 and 9 of Aji et al. 2012, by their application: what the epidemic of `examples/episim` takes
-//! if visits are moved by hand (5a, 5b) and by Gapless (5c), and what computeVisits consists of.
+//! `acc8` and `acc9`: Figures 8 and 9 of Aji et al. 2012, by their application: what the epidemic of `examples/episim`
+//! takes if visits are moved by hand (5a, 5b) and by Gapless (5c), and what computeVisits consists of.
 //!
-//! Four processes share the GPUs there are. Visits are computed on the CPU, as in the paper, and on the device beside it;
-//! messages go without CUDA IPC, over TCP, and with IPC. The schemes take turns; the curve of each is compared with what one
-//! process computes.
+//! Four processes share the GPUs there are. Visits are computed on the CPU, as in the paper, and on the device beside
+//! it; messages go without CUDA IPC, over TCP, and with IPC. The schemes take turns; the curve of each is compared with
+//! what one process computes.
 
 use std::collections::BTreeMap;
 
 use gapless::{Config, World};
 use gapless_episim::population::{Population, Synthetic};
-use gapless_episim::{Memory, Options as Epidemic, Phase, Scheme, run, serial};
+use gapless_episim::{DeviceKind, Options as Epidemic, Phase, Scheme, run, serial};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Mark, Row};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub struct Acc9;
 pub struct Options {
     /// Where interactions are computed: cuda, opencl or host
     #[arg(long, value_name = "KIND", default_value = "cuda")]
-    device: Memory,
+    device: DeviceKind,
     /// Processes
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
@@ -106,7 +106,7 @@ fn measure(
     rows: impl Fn(&str, &ByScheme) -> Result<Vec<Row>, Failure>,
 ) -> Result<Findings, Failure> {
     let service = match options.device {
-        Memory::Cuda => {
+        DeviceKind::Cuda => {
             CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?;
             Service::find(options.start_mps)
         }
@@ -164,7 +164,7 @@ fn measure_here(options: &Options, common: &Common, rank: &RankOf) -> Result<(),
             let epidemic = Epidemic {
                 population: population(options, common),
                 scheme,
-                memory: options.device,
+                device: options.device,
                 visits_there,
                 ..Epidemic::default()
             };
@@ -245,8 +245,8 @@ impl Experiment for Acc8 {
             Ok(all)
         })?;
         findings.notes = format!(
-            "time: a day, of the rank that takes longest; ÷: speed relative to 5a (packed on the host) and 5b (copied while \
-             others come)\nthe paper: 5c takes 20.25 % less of computeVisits, 11.1 % of the whole, than 5a\n{}",
+            "time: a day, of the rank that takes longest; ÷: speed relative to 5a (packed on the host) and 5b (copied \
+             while others come)\nthe paper: 5c takes 20.25 % less of computeVisits, 11.1 % of the whole, than 5a\n{}",
             told_marks(&findings.rows, "")
         );
         Ok(findings)
@@ -279,14 +279,15 @@ impl Experiment for Acc9 {
             let mut rows = row_of(case, CREATE_AND_PACK, found, &[Phase::Create, Phase::Pack])?;
             let gain = 1.0 / relative(&rows, "5a");
             if let Some(row) = rows.last_mut() {
-                row.marks.push(Mark::at_least("speed of creating and packing on the device, by that on the CPU", 50.0, gain));
+                let what = "speed of creating and packing on the device, by that on the CPU";
+                row.marks.push(Mark::at_least(what, 50.0, gain));
             }
             all.extend(rows);
             Ok(all)
         })?;
         findings.notes = shares(&findings.rows)
-            + "the paper: creating and packing on the GPU is two orders of magnitude faster than on the CPU; the copy of 5a \
-               and 5b is 1.3 % of computeVisits\n"
+            + "the paper: creating and packing on the GPU is two orders of magnitude faster than on the CPU; the copy \
+               of 5a and 5b is 1.3 % of computeVisits\n"
             + &told_marks(&findings.rows, "");
         Ok(findings)
     }

@@ -31,7 +31,10 @@ fn main() -> ExitCode {
 
 /// Gives whether all is as it must be.
 fn simulate() -> Result<bool, Failure> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = std::env::args_os().skip(1).map(|argument| {
+        argument.into_string().map_err(|argument| format!("the argument {argument:?} is not UTF-8"))
+    });
+    let arguments: Vec<String> = arguments.collect::<Result<_, _>>()?;
     let options = Options::parse(arguments.iter().map(String::as_str))?;
     let world = World::init()?;
     let says = world.rank() == 0;
@@ -64,7 +67,7 @@ fn show(options: &Options, ranks: u32, summary: &Summary) -> Result<(), Failure>
     let count = summary.days.len();
     println!(
         "{ranks} ranks, {:?}, {}: {count} days of {} visits; {} persons had it, {peak} at a time (day {at})",
-        options.memory,
+        options.device,
         options.scheme,
         summary.visits / count as u64,
         u64::from(options.population.synthetic.persons) - last.susceptible,

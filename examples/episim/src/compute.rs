@@ -6,6 +6,7 @@ use crate::population::{CLOSENESS, KINDS, SLOTS};
 use gapless::{Device, DeviceBuf, Region, Space, World};
 use gapless_mem::HostDevice;
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A kernel of `kernels.cl-cu`.
@@ -49,8 +50,8 @@ pub(crate) trait Compute {
     /// Starts a kernel for so many items, behind those that were started before.
     ///
     /// # Safety
-    /// The arguments are those of the kernel's parameters, in their order, and with them it stays inside the memory; nothing
-    /// else touches that until [`finish`](Compute::finish) has returned.
+    /// The arguments are those of the kernel's parameters, in their order, and with them it stays inside the memory;
+    /// nothing else touches that until [`finish`](Compute::finish) has returned.
     unsafe fn launch(
         &self,
         kernel: Kernel,
@@ -64,7 +65,7 @@ pub(crate) trait Compute {
 
 /// Where the simulation computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum DeviceKind {
     /// On the CPU, in memory of the host.
     Host,
     /// On a CUDA device.
@@ -74,30 +75,30 @@ pub enum Memory {
 }
 
 /// A device that a thread has opened, as this rank.
-type Opened = (Memory, u32, &'static dyn Compute);
+type Opened = (DeviceKind, u32, Rc<dyn Compute>);
 
 thread_local! {
     static OPEN: RefCell<Vec<Opened>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Memory {
-    /// What a rank computes with. Of several devices ranks take one each in turn. What a thread has opened stays open, so
-    /// that the next simulation has its context, its kernels, and what the library knows of them.
-    pub(crate) fn open(self, rank: u32) -> Result<&'static dyn Compute, Failure> {
+impl DeviceKind {
+    /// What a rank computes with. Of several devices ranks take one each in turn. What a thread has opened stays open
+    /// as long as the thread runs, so that the next simulation has its context, its kernels, and what the library knows
+    /// of them.
+    pub(crate) fn open(self, rank: u32) -> Result<Rc<dyn Compute>, Failure> {
         let known = OPEN.with_borrow(|open| {
-            let mut known = open.iter().filter(|(memory, of, _)| (*memory, *of) == (self, rank));
-            known.next().map(|(_, _, compute)| *compute)
+            let mut known = open.iter().filter(|(kind, of, _)| (*kind, *of) == (self, rank));
+            known.next().map(|(_, _, compute)| Rc::clone(compute))
         });
         if let Some(compute) = known {
             return Ok(compute);
         }
-        let compute: Box<dyn Compute> = match self {
-            Memory::Host => Box::new(Host::new()),
-            Memory::Cuda => Box::new(crate::cuda::Cuda::open(rank)?),
-            Memory::OpenCl => Box::new(crate::opencl::OpenCl::open(rank)?),
+        let compute: Rc<dyn Compute> = match self {
+            DeviceKind::Host => Rc::new(Host::new()),
+            DeviceKind::Cuda => Rc::new(crate::cuda::Cuda::open(rank)?),
+            DeviceKind::OpenCl => Rc::new(crate::opencl::OpenCl::open(rank)?),
         };
-        let compute: &'static dyn Compute = Box::leak(compute);
-        OPEN.with_borrow_mut(|open| open.push((self, rank, compute)));
+        OPEN.with_borrow_mut(|open| open.push((self, rank, Rc::clone(&compute))));
         Ok(compute)
     }
 }
@@ -213,8 +214,10 @@ impl Drop for Buffer {
         let Owner::Host { whole, locked } = &self.memory else { return };
         if let Some(device) = locked {
             // SAFETY: it was registered with this device, and whoever started work on it has waited for it.
-            let unlocked = unsafe { device.unregister(self.region) };
-            debug_assert!(unlocked.is_ok(), "{unlocked:?}");
+            if let Err(error) = unsafe { device.unregister(self.region) } {
+                eprintln!("episim: a device still knows a buffer, which is never freed: {error}");
+                return;
+            }
         }
         // SAFETY: `of_host` allocated it, and nothing uses it any more.
         let freed = unsafe { HostDevice::new().free(*whole) };

@@ -5,7 +5,7 @@ use crate::compute::{Argument, Buffer, Compute, Kernel, copy};
 use crate::host::VISIT;
 use crate::options::Scheme;
 use crate::simulation::{Phase, Stopwatch};
-use gapless::{Device, Equivalence, Region, View, ViewMut, World};
+use gapless::{Communicator, Device, Equivalence, Region, View, ViewMut, World};
 use gapless_mem::Outstanding;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ const EMPTY: u32 = u32::MAX;
 
 /// The buffers of visits that come.
 pub(crate) struct Exchange<'w> {
-    world: &'w World,
+    comm: &'w Communicator,
     compute: &'w dyn Compute,
     scheme: Scheme,
     /// Visits of a fragment, at most.
@@ -33,7 +33,7 @@ pub(crate) struct Exchange<'w> {
 
 impl<'w> Exchange<'w> {
     pub(crate) fn new(
-        world: &'w World,
+        (world, comm): (&World, &'w Communicator),
         compute: &'w dyn Compute,
         scheme: Scheme,
         capacity: usize,
@@ -49,7 +49,7 @@ impl<'w> Exchange<'w> {
         let staging = (scheme == Scheme::Basic).then(|| Buffer::of_host(device, words));
         let staging = staging.transpose()?;
         let packed = Buffer::of_kernels(world, compute, words)?;
-        Ok(Exchange { world, compute, scheme, capacity, fragments, staging, packed })
+        Ok(Exchange { comm, compute, scheme, capacity, fragments, staging, packed })
     }
 
     /// All visits that have come.
@@ -59,7 +59,7 @@ impl<'w> Exchange<'w> {
 
     /// Makes the fragments empty.
     pub(crate) fn create(&mut self) -> Result<(), Failure> {
-        let fours = self.world.size() as usize * self.capacity * VISIT / 4;
+        let fours = self.comm.size() as usize * self.capacity * VISIT / 4;
         if self.scheme == Scheme::Direct {
             let fours = u32::try_from(fours)?;
             let arguments = [
@@ -77,7 +77,8 @@ impl<'w> Exchange<'w> {
         Ok(())
     }
 
-    /// Sends each rank so many visits of its part of `sends`, and receives and packs those of all ranks. Gives how many.
+    /// Sends each rank so many visits of its part of `sends`, and receives and packs those of all ranks. Gives how
+    /// many.
     ///
     /// # Safety
     /// Nothing writes `sends` before this returns.
@@ -87,7 +88,7 @@ impl<'w> Exchange<'w> {
         counts: &[u32],
         watch: &mut Stopwatch,
     ) -> Result<u32, Failure> {
-        let comm = self.world.comm();
+        let comm = self.comm;
         let (me, ranks) = (comm.rank() as usize, comm.size() as usize);
         let word = u32::layout();
         let bytes = |visits: usize| (4 * VISIT * visits) as u64;
@@ -159,8 +160,8 @@ impl<'w> Exchange<'w> {
     fn start_copy(&self, source: usize, visits: usize, at: usize) -> Result<Outstanding, Failure> {
         let from = self.fragment(source, visits)?;
         let to = self.packed.part(at * VISIT, visits * VISIT)?;
-        // SAFETY: the message into the fragment has ended, no other copy has this part of `packed`, and `exchange` waits
-        // for the copy.
+        // SAFETY: the message into the fragment has ended, no other copy has this part of `packed`, and `exchange`
+        // waits for the copy.
         Ok(Outstanding::new(unsafe { self.compute.device().copy(to, from, &[]) }?))
     }
 

@@ -27,8 +27,8 @@ impl Compute for Host {
     unsafe fn launch(&self, kernel: Kernel, _: u32, arguments: &[Argument]) -> Result<(), Failure> {
         use Argument::{Memory, Word};
         let slice = |region| {
-            // SAFETY: the caller has promised that the memory is there, and nothing else uses it; a kernel's arguments are
-            // parts of different buffers.
+            // SAFETY: the caller has promised that the memory is there, and nothing else uses it; a kernel's arguments
+            // are parts of different buffers.
             unsafe { words(region) }
         };
         match (kernel, arguments) {

@@ -1,6 +1,6 @@
 //! What is simulated, and how: the program's command line.
 
-use crate::compute::Memory;
+use crate::compute::DeviceKind;
 use crate::population::{Population, Synthetic};
 use std::fmt;
 use std::str::FromStr;
@@ -11,8 +11,8 @@ use std::str::FromStr;
 pub enum Scheme {
     /// 5a: fragments are received into page-locked memory of the host, packed there, and copied to the device.
     Basic,
-    /// 5b: fragments are received into page-locked memory of the host, and each is copied to its place on the device while
-    /// others come.
+    /// 5b: fragments are received into page-locked memory of the host, and each is copied to its place on the device
+    /// while others come.
     Advanced,
     /// 5c: fragments are received into memory of the device by Gapless, and packed there.
     Direct,
@@ -42,14 +42,14 @@ impl FromStr for Scheme {
     }
 }
 
-impl FromStr for Memory {
+impl FromStr for DeviceKind {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Memory, String> {
+    fn from_str(text: &str) -> Result<DeviceKind, String> {
         match text {
-            "host" => Ok(Memory::Host),
-            "cuda" => Ok(Memory::Cuda),
-            "opencl" => Ok(Memory::OpenCl),
+            "host" => Ok(DeviceKind::Host),
+            "cuda" => Ok(DeviceKind::Cuda),
+            "opencl" => Ok(DeviceKind::OpenCl),
             _ => Err(format!("{text:?}, not host, cuda or opencl")),
         }
     }
@@ -63,7 +63,7 @@ pub struct Options {
     /// How visits are moved.
     pub scheme: Scheme,
     /// Where interactions are computed.
-    pub memory: Memory,
+    pub device: DeviceKind,
     /// Whether visits are computed there, too, and not on the CPU.
     pub visits_there: bool,
     /// Whether the curve is compared with what one process computes.
@@ -77,7 +77,7 @@ impl Default for Options {
         Options {
             population: Population { synthetic: Synthetic::DELAWARE, seed: 1 },
             scheme: Scheme::Direct,
-            memory: Memory::Host,
+            device: DeviceKind::Host,
             visits_there: false,
             check: false,
             svg: None,
@@ -96,7 +96,7 @@ impl Options {
     /// # Errors
     /// Which argument is wrong, and how.
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Options, String> {
-        let mut options = Options::default();
+        let (mut options, mut days) = (Options::default(), None);
         let mut arguments = arguments.into_iter();
         while let Some(name) = arguments.next() {
             if name == "--check" {
@@ -110,6 +110,13 @@ impl Options {
             }
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
             options.set(name, value).map_err(|why| format!("{name}: {why}"))?;
+            if name == "--days" {
+                days = Some(options.population.synthetic.days);
+            }
+        }
+        // They stand for those of `--synthetic`, whichever comes first.
+        if let Some(days) = days {
+            options.population.synthetic.days = days;
         }
         options.population.synthetic.check().map_err(|why| format!("--days: {why}"))?;
         Ok(options)
@@ -118,7 +125,7 @@ impl Options {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let number = |what: &str| format!("{value:?}, not {what}");
         match name {
-            "--device" => self.memory = value.parse()?,
+            "--device" => self.device = value.parse()?,
             "--move" => self.scheme = value.parse()?,
             "--visits" => {
                 self.visits_there = match value {
@@ -149,10 +156,24 @@ mod tests {
     fn the_command_line_is_read() {
         let words = "--device opencl --move 5b --visits device --seed 9 --days 3 --check --svg a";
         let options = Options::parse(words.split(' ')).unwrap();
-        assert_eq!((options.memory, options.scheme), (Memory::OpenCl, Scheme::Advanced));
+        assert_eq!((options.device, options.scheme), (DeviceKind::OpenCl, Scheme::Advanced));
         assert!(options.visits_there && options.check && options.svg.as_deref() == Some("a"));
         assert_eq!((options.population.seed, options.population.synthetic.days), (9, 3));
         assert_eq!(Options::parse([]), Ok(Options::default()));
+    }
+
+    #[test]
+    fn days_stand_for_those_of_the_population_in_any_order() {
+        let synthetic = "9,30,40,2,3,1500,1,55";
+        for words in [
+            format!("--days 3 --synthetic {synthetic}"),
+            format!("--synthetic {synthetic} --days 3"),
+            format!("--days 4 --synthetic {synthetic} --days 3"),
+        ] {
+            let options = Options::parse(words.split(' ')).unwrap();
+            let Synthetic { persons, days, .. } = options.population.synthetic;
+            assert_eq!((persons, days), (9, 3), "{words}");
+        }
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub const CLOSENESS: [u64; KINDS as usize] = [4, 2, 2, 1, 1];
 /// Visits of a person on a day, at most.
 const VISITS_MAX: u32 = 16;
 
+/// Persons, at most: a slot of a location adds up how much all who are there infect, up to 255 each, in 32 bits.
+const PERSONS_MAX: u32 = u32::MAX / 255;
+
 /// What a random number is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw {
@@ -150,10 +153,9 @@ impl Synthetic {
     pub fn check(&self) -> Result<(), String> {
         let Synthetic { persons, locations, visits, household, tail, infected, days, .. } = *self;
         let visits_max = u64::from(persons) * u64::from(VISITS_MAX) / 2;
-        let persons_max = u32::MAX / VISITS_MAX;
         let homes = persons.div_ceil(household.max(1));
         for (name, value, least, most) in [
-            ("persons", persons, 1, persons_max.into()),
+            ("persons", persons, 1, u64::from(PERSONS_MAX)),
             ("household", household, 1, u64::from(persons)),
             ("locations", locations, u64::from(homes) + 1, u64::from(u32::MAX / (2 * SLOTS))),
             ("visits", visits, u64::from(persons), visits_max),
@@ -287,5 +289,21 @@ mod tests {
         assert!(refused("9,30,100,1,1,1,1,1").contains("visits is 100"));
         assert!(refused("9,30,9,1,1,1,10,1").contains("infected is 10"));
         assert!(Synthetic::parse("9,30,40,2,3,1500,1,5").is_ok());
+    }
+
+    #[test]
+    fn no_more_persons_than_a_slot_can_add_up() {
+        let of = |persons| Synthetic {
+            persons,
+            visits: persons,
+            locations: 6_000_000,
+            ..Synthetic::DELAWARE
+        };
+        assert_eq!(of(16_843_009).check(), Ok(()));
+        assert!(
+            16_843_009u32.checked_mul(255).is_some() && 16_843_010u32.checked_mul(255).is_none()
+        );
+        let error = of(16_843_010).check().unwrap_err();
+        assert_eq!(error, "persons is 16843010, not from 1 to 16843009");
     }
 }

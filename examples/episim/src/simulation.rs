@@ -1,13 +1,14 @@
 //! A rank's part of the epidemic, day by day.
 
 use crate::Failure;
+use crate::agreement::agree;
 use crate::compute::{Argument, Buffer, Compute, Kernel, bytes, bytes_mut, copy};
 use crate::exchange::Exchange;
 use crate::health::{Day, State};
 use crate::host::{Sends, VISIT};
 use crate::options::Options;
 use crate::population::{Population, SLOTS};
-use gapless::{InPlace, ReduceOp, World};
+use gapless::{Communicator, InPlace, ReduceOp, World};
 use std::fmt;
 use std::time::Instant;
 
@@ -104,16 +105,22 @@ impl Summary {
 /// Simulates the epidemic on all processes of a world. All call this alike. `progress` is told of each day's end.
 ///
 /// # Errors
-/// There is no such device; a process is lost.
+/// There is no such population, or no such device: all other ranks get [`Refused`](crate::Refused). The ranks' options
+/// differ, in others than `check` and `svg`: all ranks get `Refused`. A process is lost.
 pub fn run(
     world: &World,
     options: &Options,
     progress: &mut dyn FnMut(u32),
 ) -> Result<Summary, Failure> {
     let population = options.population;
-    population.synthetic.check()?;
-    let compute = options.memory.open(world.rank())?;
-    let mut rank = Rank::new(world, compute, options)?;
+    let checked = population.synthetic.check().map_err(Failure::from);
+    let opened = checked.and_then(|()| options.device.open(world.rank()));
+    let agreed = agree(world.comm(), options, opened.is_err());
+    let compute = opened?;
+    agreed?;
+    // Nobody else sends on it.
+    let comm = world.comm().dup()?;
+    let mut rank = Rank::new((world, &comm), &*compute, options)?;
     let mut summary = Summary {
         days: Vec::new(),
         seconds: Vec::new(),
@@ -121,7 +128,7 @@ pub fn run(
         visits: 0,
         visit_bytes: 4 * VISIT as u64,
     };
-    world.comm().barrier()?;
+    comm.barrier()?;
     for day in 0..population.synthetic.days {
         let (numbers, seconds) = rank.day(day)?;
         summary.days.push(numbers);
@@ -129,19 +136,21 @@ pub fn run(
         progress(day + 1);
     }
     let mut visits = [rank.received];
-    world.comm().allreduce(InPlace, &mut visits, ReduceOp::Sum)?;
+    comm.allreduce(InPlace, &mut visits, ReduceOp::Sum)?;
     summary.visits = visits[0];
     let mut seconds = summary.seconds.concat();
     seconds.push(summary.created);
-    world.comm().allreduce(InPlace, &mut seconds, ReduceOp::Max)?;
+    comm.allreduce(InPlace, &mut seconds, ReduceOp::Max)?;
     summary.created = seconds.pop().unwrap_or(0.0);
     summary.seconds = seconds.as_chunks().0.to_vec();
+    drop(rank);
+    comm.free()?;
     Ok(summary)
 }
 
 /// What a rank has.
 struct Rank<'w> {
-    world: &'w World,
+    comm: &'w Communicator,
     compute: &'w dyn Compute,
     population: Population,
     /// Of its persons, in their order.
@@ -182,7 +191,7 @@ struct There {
 
 impl<'w> Rank<'w> {
     fn new(
-        world: &'w World,
+        (world, comm): (&World, &'w Communicator),
         compute: &'w dyn Compute,
         options: &Options,
     ) -> Result<Rank<'w>, Failure> {
@@ -204,7 +213,7 @@ impl<'w> Rank<'w> {
         }
         // As many as on a day on which nobody stays at home.
         let mut most = [counts.iter().copied().max().unwrap_or(0).max(1)];
-        world.comm().allreduce(InPlace, &mut most, ReduceOp::Max)?;
+        comm.allreduce(InPlace, &mut most, ReduceOp::Max)?;
         let [capacity] = most;
         let (all, per_rank) = (ranks as usize, capacity as usize);
         if u32::try_from(all * per_rank * VISIT).is_err() {
@@ -227,11 +236,11 @@ impl<'w> Rank<'w> {
         });
         let there = there.transpose()?;
         let began = Instant::now();
-        let exchange = Exchange::new(world, compute, options.scheme, per_rank)?;
+        let exchange = Exchange::new((world, comm), compute, options.scheme, per_rank)?;
         let created = began.elapsed().as_secs_f64();
         let locations = synthetic.locations.div_ceil(ranks) as usize;
         Ok(Rank {
-            world,
+            comm,
             compute,
             population,
             statuses: vec![0; states.len()],
@@ -254,12 +263,12 @@ impl<'w> Rank<'w> {
     }
 
     fn own(&self) -> impl Iterator<Item = u32> + use<> {
-        (self.world.rank()..self.population.synthetic.persons).step_by(self.world.size() as usize)
+        (self.comm.rank()..self.population.synthetic.persons).step_by(self.comm.size() as usize)
     }
 
     /// Gives the numbers of all ranks, and the times of this one.
     fn day(&mut self, day: u32) -> Result<(Day, Stopwatch), Failure> {
-        let comm = self.world.comm();
+        let comm = self.comm;
         let mut watch = Stopwatch::default();
         let began = Instant::now();
         let received = self.visits(day, &mut watch)?;
@@ -293,7 +302,7 @@ impl<'w> Rank<'w> {
             *status = self.population.status(person, *state).word();
         }
         self.counts.fill(0);
-        let (rank, ranks) = (self.world.rank(), self.world.size());
+        let (rank, ranks) = (self.comm.rank(), self.comm.size());
         let from = match &self.there {
             None => {
                 // SAFETY: the sends of the day before have ended.
@@ -324,15 +333,15 @@ impl<'w> Rank<'w> {
             Argument::Memory(there.activities.region()),
             Argument::Word(items),
             Argument::Memory(there.statuses.region()),
-            Argument::Word(self.world.rank()),
-            Argument::Word(self.world.size()),
+            Argument::Word(self.comm.rank()),
+            Argument::Word(self.comm.size()),
             Argument::Word(day),
             Argument::Word(self.capacity),
             Argument::Memory(there.sends.region()),
             Argument::Memory(there.counts.region()),
         ];
-        // SAFETY: a person's number is below that of statuses; to no rank there are more visits than its capacity, which
-        // the activities alone bound; the sends of the day before have ended.
+        // SAFETY: a person's number is below that of statuses; to no rank there are more visits than its capacity,
+        // which the activities alone bound; the sends of the day before have ended.
         unsafe { compute.launch(Kernel::Visits, items, &arguments) }?;
         compute.finish()?;
         // SAFETY: the kernel has ended.
@@ -352,7 +361,7 @@ impl<'w> Rank<'w> {
     /// computeInteractions, of so many visits. The doses are then in memory of the host.
     fn interactions(&mut self, visits: u32) -> Result<(), Failure> {
         let compute = self.compute;
-        let (ranks, capacity) = (self.world.size(), self.capacity);
+        let (ranks, capacity) = (self.comm.size(), self.capacity);
         for (buffer, words) in
             [(&self.slots, self.slots.region().len() / 4), (&self.dose_counts, u64::from(ranks))]
         {
@@ -368,7 +377,9 @@ impl<'w> Rank<'w> {
             Argument::Word(ranks),
             Argument::Memory(self.slots.region()),
         ];
-        // SAFETY: so many visits have come, of locations of this rank, which have slots; their ranks have made them so.
+        // SAFETY: so many visits have come. `run` alone sends on this communicator, and at all ranks for the same
+        // population (`agree`): each rank has sent visits of its persons, as often as its activities say at most, to
+        // locations of this rank, which have slots.
         unsafe { compute.launch(Kernel::Crowd, visits, &arguments) }?;
         let arguments = [
             Argument::Memory(self.exchange.packed()),
@@ -379,7 +390,8 @@ impl<'w> Rank<'w> {
             Argument::Memory(self.doses.region()),
             Argument::Memory(self.dose_counts.region()),
         ];
-        // SAFETY: as above; no rank's persons get more doses than they made visits here, which its capacity bounds.
+        // SAFETY: as above; no rank's persons get more doses than they made visits here, which the capacity bounds: all
+        // ranks have the same.
         unsafe { compute.launch(Kernel::Doses, visits, &arguments) }?;
         compute.finish()?;
         let counts = self.dose_counts.part(0, ranks as usize)?;
@@ -397,7 +409,7 @@ impl<'w> Rank<'w> {
 
     /// Sends doses to the ranks of the persons, and adds up those that come.
     fn exchange_doses(&mut self) -> Result<(), Failure> {
-        let comm = self.world.comm();
+        let comm = self.comm;
         let (ranks, part) = (comm.size(), 2 * self.capacity as usize);
         let mut words = vec![0; ranks as usize];
         comm.scope(|s| {

@@ -312,7 +312,7 @@ pub(super) const RULES: &[Rule] = &[
         features: &[],
         // Its program plots.
         tests_may: &["gapless-report"],
-        must_not_know: "the layers below messages: it is a program as a user's",
+        must_not_know: "engines, protocols, transports: it is a program as a user's",
     },
     Rule {
         package: "gapless-fft3d",
