@@ -1,5 +1,5 @@
-//! `acc-matrix`: messages between memory of the host, of CUDA and of OpenCL at either end, each pairing in two processes
-//! of its own, one way; beside the slower of the two ends' own copies over the bus.
+//! `acc-matrix`: messages between memory of the host, of CUDA and of OpenCL at either end, each pairing in two
+//! processes of its own, one way; beside the slower of the two ends' own copies over the bus.
 //!
 //! The pairings are those of Aji et al. 2012 (MPI-ACC), §II. A pairing whose processes fail costs its own rows.
 
@@ -52,7 +52,8 @@ pub struct Options {
     #[arg(long)]
     tcp: bool,
     /// Seconds that a pairing's processes may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     limit: u64,
 }
 
@@ -76,8 +77,8 @@ struct PairingPart([String; 2]);
 
 impl PairingPart {
     fn place(&self, rank: u32) -> Result<Where, Failure> {
-        let text = &self.0[usize::from(rank != 0)];
-        text.parse().map_err(|why| Failure::Option { option: "--from", why })
+        let (text, option) = if rank == 0 { (&self.0[0], "--from") } else { (&self.0[1], "--to") };
+        text.parse().map_err(|why| Failure::Option { option, why })
     }
 }
 
@@ -85,7 +86,7 @@ impl Experiment for AccMatrix {
     type Options = Options;
 
     const NAME: &'static str = "acc-matrix";
-    const ABOUT: &'static str = "messages between host, CUDA and OpenCL memory at either end, beside copies over the bus";
+    const ABOUT: &'static str = "messages between host, CUDA and OpenCL memory at either end, beside copies by the bus";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         let from = if options.from.is_empty() { places() } else { options.from.clone() };
@@ -290,21 +291,29 @@ fn measure(
     let seed = common.seed ^ case.payload_bytes << 8;
     let len = index(side.buffer_bytes);
     let mut memory = Memory::new(world, device.space, options.heap, len)?;
-    memory.fill(&contents(side, seed ^ u64::from(me)))?;
+    let before = contents(side, seed ^ u64::from(me));
+    memory.fill(&before)?;
     comm.barrier()?;
     // The first ones find out by which protocol later ones go.
     const SETTLING: u64 = 20;
     let first = rounds(world, &mut memory, (side, &layout), SETTLING)?;
+    let mut right = before.clone();
     if !sends {
         let sent = Pieces::of(&case.send)?.gather(&contents(&case.send, seed), index(case.send.origin));
-        let mut right = contents(side, seed ^ 1);
         Pieces::of(side)?.scatter(&sent, &mut right, index(side.origin));
-        let wrong = |wrong| Failure::Wrong { case: case.name.clone(), op: "oneway", wrong };
-        same(&memory.fetch(len)?, &right).map_err(wrong)?;
     }
+    let verify = |memory: &Memory| {
+        let wrong = |wrong| Failure::Wrong { case: case.name.clone(), op: "oneway", wrong };
+        same(&memory.fetch(len)?, &right).map_err(wrong)
+    };
+    verify(&memory)?;
+    // The timed messages are to bring the bytes again.
+    memory.fill(&before)?;
+    comm.barrier()?;
     let mut count = [sampling::samples(common.seconds(), first.one())];
     comm.bcast(&mut count, 0)?;
     let times = rounds(world, &mut memory, (side, &layout), count[0])?;
+    verify(&memory)?;
     let here = bus_copies(world, common, &mut memory, (sends, case.payload_bytes))?;
     let mut there = [0.0; 2];
     if !sends {
