@@ -321,8 +321,8 @@ impl Segment {
         let Some(at) = devices.iter().position(|known| Arc::ptr_eq(known, device)) else { return };
         let device = devices.swap_remove(at);
         self.pinned.store(!devices.is_empty(), Ordering::Relaxed);
-        // SAFETY: it was registered with this device, no work of which is in flight: the caller undoes an attachment before
-        // anything was started, or the device has finished.
+        // SAFETY: it was registered with this device, no work of which is in flight: the caller undoes an attachment
+        // before anything was started, or the device has finished.
         let result = unsafe { device.unregister(self.whole()) };
         if let Err(error) = result {
             tracing::warn!(%error, "a device did not forget a segment");

@@ -206,8 +206,8 @@ pub trait Btl: Send {
     }
 
     /// Undoes [`attach`](Btl::attach): unregisters all memory from the device, and lets go of it. Memory that no other
-    /// device knows is ordinary host memory from then on. Gives `false`, and does nothing, while work of the device may be
-    /// in flight ([`Device::finish`]): ask again later. By default there is nothing to undo.
+    /// device knows is ordinary host memory from then on. Gives `false`, and does nothing, while work of the device may
+    /// be in flight ([`Device::finish`]): ask again later. By default there is nothing to undo.
     fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
         let _ = device;
         true
@@ -258,7 +258,7 @@ pub trait Btl: Send {
 
 impl<B: Btl + ?Sized> Btl for Box<B> {
     crate::delegate!(self => (**self);
-        limits address connect introduce has_met callers reserve send poll send_short send_zero_copy has_zero_copy is_quiet arm attach detach
-        retains retain unacknowledged outstanding rdma mapped
+        limits address connect introduce has_met callers reserve send poll send_short send_zero_copy has_zero_copy is_quiet arm
+        attach detach retains retain unacknowledged outstanding rdma mapped
     );
 }

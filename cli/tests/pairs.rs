@@ -1,5 +1,5 @@
-//! Which protocol carries a message between two memories, for every pair: what docs/gpu.md says is what `gapless explain`
-//! says, and that is what runs where the machine has both.
+//! Which protocol carries a message between two memories, for every pair: what docs/gpu.md says is what `gapless
+//! explain` says, and that is what runs where the machine has both.
 
 mod common;
 

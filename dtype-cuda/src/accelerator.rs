@@ -49,7 +49,7 @@ pub(crate) trait Accelerator: Send + Sync {
     ///
     /// # Safety
     /// The region describes memory that exists.
-    unsafe fn vouch(&self, _: Region) {}
+    unsafe fn learn_alignment(&self, _: Region) {}
 
     /// Where kernels find displacement 0 of a typed side.
     ///

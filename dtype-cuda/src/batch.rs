@@ -253,7 +253,7 @@ impl GpuEngine {
         let shared = &*self.shared;
         let regions = requests.iter().flat_map(|item| [item.typed.region(), item.packed]);
         // SAFETY: the caller's own promise.
-        unsafe { self.vouch(regions) };
+        unsafe { self.learn_alignment(regions) };
         let tasks = shared.tasks(direction, requests, self.budget)?;
         if tasks.is_empty() {
             return self.nothing(after);

@@ -17,11 +17,11 @@ pub struct Config {
     pub chunk_bytes: u64,
     /// Streams of the engine's own on CUDA; calls take turns over them.
     pub streams: usize,
-    /// The same on OpenCL: queues, if the device's is not a user's. With 2, copies of long ranges run beside kernels, if
-    /// the device can. Drivers of the host's processor build programs for each.
+    /// The same on OpenCL: queues, if the device's is not a user's. With 2, copies of long ranges run beside kernels,
+    /// if the device can. Drivers of the host's processor build programs for each.
     pub queues: usize,
-    /// Whether a thread builds the OpenCL programs that are likely to be needed, a little after the first command. By default
-    /// it does, but not on the host's processor, which has other work then.
+    /// Whether a thread builds the OpenCL programs that are likely to be needed, a little after the first command. By
+    /// default it does, but not on the host's processor, which has other work then.
     pub prepares: Option<bool>,
     /// Blocks (work-groups) that a launch may have at most, so that the rest of the device is left to the
     /// application (Wu et al. 2016, §5.3).

@@ -231,10 +231,10 @@ impl GpuEngine {
     ///
     /// # Safety
     /// The regions describe memory that exists.
-    pub(crate) unsafe fn vouch(&self, regions: impl IntoIterator<Item = Region>) {
+    pub(crate) unsafe fn learn_alignment(&self, regions: impl IntoIterator<Item = Region>) {
         for region in regions {
             // SAFETY: the caller's own promise.
-            unsafe { self.shared.accelerator.vouch(region) };
+            unsafe { self.shared.accelerator.learn_alignment(region) };
         }
     }
 
@@ -291,7 +291,7 @@ unsafe impl Engine for GpuEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         // SAFETY: the caller's own promise.
-        unsafe { self.vouch([src.region(), dst]) };
+        unsafe { self.learn_alignment([src.region(), dst]) };
         let task = self.shared.pack(Direction::Pack, src, &range, dst, self.budget);
         // SAFETY: the caller's own promise.
         unsafe { self.run(task, after) }
@@ -305,7 +305,7 @@ unsafe impl Engine for GpuEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         // SAFETY: the caller's own promise.
-        unsafe { self.vouch([src, dst.region()]) };
+        unsafe { self.learn_alignment([src, dst.region()]) };
         let task = self.shared.pack(Direction::Unpack, dst, &range, src, self.budget);
         // SAFETY: the caller's own promise.
         unsafe { self.run(task, after) }
@@ -319,7 +319,7 @@ unsafe impl Engine for GpuEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         // SAFETY: the caller's own promise.
-        unsafe { self.vouch([src.region(), dst.region()]) };
+        unsafe { self.learn_alignment([src.region(), dst.region()]) };
         let task = self.shared.move_between(src, dst, &range, self.budget);
         // SAFETY: the caller's own promise.
         unsafe { self.run(task, after) }

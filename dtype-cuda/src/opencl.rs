@@ -91,10 +91,10 @@ impl Accelerator for OpenClAccelerator {
     }
 
     #[allow(unsafe_code, reason = "hands on what callers promise of buffers")]
-    unsafe fn vouch(&self, region: Region) {
+    unsafe fn learn_alignment(&self, region: Region) {
         if self.serves(region.space()) {
             // SAFETY: the caller's own promise.
-            unsafe { self.device.vouch(&region) };
+            unsafe { self.device.learn_alignment(&region) };
         }
     }
 

@@ -286,7 +286,7 @@ unsafe impl Reducer for GpuEngine {
     ) -> Result<Completion, EngineError> {
         let shared = &*self.shared;
         // SAFETY: the caller's own promise.
-        unsafe { self.vouch(srcs.iter().chain([dst]).map(Typed::region)) };
+        unsafe { self.learn_alignment(srcs.iter().chain([dst]).map(Typed::region)) };
         let reducing = shared.reduction(op, srcs, dst, &range, self.budget)?;
         if matches!(reducing, Reducing::Nothing) {
             return self.nothing(after);

@@ -175,11 +175,12 @@ impl World {
     }
 
     /// Gives up what is kept of an OpenCL context that messages used: queues, buffers, programs, and references to the
-    /// context and to a queue of yours. Call this before you release a context (`clReleaseContext`) that you will not use
-    /// again, or nothing of it is freed before [other contexts](Builder::opencl_contexts) take its place. Messages in its
-    /// memory should have ended; those in flight, and later ones, make what they need again. Gives whether anything was
-    /// kept. While work waits in a queue of yours that is kept, that queue and its context are kept on: a later call of this
-    /// world gives them up. Devices that you opened yourself, and memory of [`alloc_device`](World::alloc_device), keep their references.
+    /// context and to a queue of yours. Call this before you release a context (`clReleaseContext`) that you will not
+    /// use again, or nothing of it is freed before [other contexts](Builder::opencl_contexts) take its place. Messages
+    /// in its memory should have ended; those in flight, and later ones, make what they need again. Gives whether
+    /// anything was kept. While work waits in a queue of yours that is kept, that queue and its context are kept on: a
+    /// later call of this world gives them up. Devices that you opened yourself, and memory of
+    /// [`alloc_device`](World::alloc_device), keep their references.
     ///
     /// # Errors
     /// [`Error::NoDevice`]: the space is not one of OpenCL. A panic in another thread.

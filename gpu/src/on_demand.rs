@@ -90,8 +90,8 @@ impl Accelerators {
         false
     }
 
-    /// Gives up engines that are open, or what is known of those that could not be opened; whether there was an engine. They
-    /// wait for their work.
+    /// Gives up engines that are open, or what is known of those that could not be opened; whether there was an engine.
+    /// They wait for their work.
     #[cfg(feature = "opencl")]
     fn give_up(&self, open: bool, choose: impl FnOnce(&[(Which, u64)]) -> Vec<Which>) -> bool {
         let engines = self.lazy_engines.give_up(open, choose);

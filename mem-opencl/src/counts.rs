@@ -1,5 +1,5 @@
-//! How many OpenCL objects this process has made through this crate, and how many it holds: what is made again and again,
-//! or never given up, shows here and not in the memory that a driver takes.
+//! How many OpenCL objects this process has made through this crate, and how many it holds: what is made again and
+//! again, or never given up, shows here and not in the memory that a driver takes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

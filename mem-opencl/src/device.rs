@@ -214,9 +214,9 @@ impl OpenClDevice {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the buffer that a region lies in is aligned, told by the low bits of a number: the address of the host memory
-    /// that it was made of, 0 of the device's own memory (drivers align what they allocate to 128 bytes). 1 if that is
-    /// not known: of a program's own buffer of which nobody has [vouched](OpenClDevice::vouch).
+    /// How the buffer that a region lies in is aligned, told by the low bits of a number: the address of the host
+    /// memory that it was made of, 0 of the device's own memory (drivers align what they allocate to 128 bytes). 1 if
+    /// that is not known: of a program's own buffer of which nobody has [asked](OpenClDevice::learn_alignment).
     #[must_use]
     pub fn alignment_bits(&self, region: &Region) -> u64 {
         let buffers = self.buffers();
@@ -229,7 +229,7 @@ impl OpenClDevice {
     ///
     /// # Safety
     /// The region's handle is that of a live buffer, or null, unless the region has no bytes.
-    pub unsafe fn vouch(&self, region: &Region) {
+    pub unsafe fn learn_alignment(&self, region: &Region) {
         let own = || self.buffers().live.contains_key(&region.address());
         if region.space().cpu_accessible() || region.is_empty() || own() {
             return;
@@ -264,8 +264,8 @@ impl OpenClDevice {
         // It lies in a buffer.
         let origin = usize::try_from(part.offset()).unwrap_or(usize::MAX);
         let len = self.length(part.len())?;
-        // SAFETY: the handle is in our table, so it is live: `free` takes it out, by the lock that is held here, before it
-        // releases the buffer.
+        // SAFETY: the handle is in our table, so it is live: `free` takes it out, by the lock that is held here, before
+        // it releases the buffer.
         let buffer = unsafe { sys::sub_buffer(sys::pointer(part.address()), origin, len) };
         drop(buffers);
         let buffer = buffer.map_err(|error| error.on(&self.name, part.len()))?;
@@ -397,8 +397,8 @@ unsafe impl Device for OpenClDevice {
             .map_err(|error| error.on(&self.name, region.len()))
     }
 
-    /// OpenCL has no call for this. A buffer is made of the memory, which NVIDIA's driver page-locks for it; commands that
-    /// name the memory by its address then run as quickly as those on memory of the driver's own
+    /// OpenCL has no call for this. A buffer is made of the memory, which NVIDIA's driver page-locks for it; commands
+    /// that name the memory by its address then run as quickly as those on memory of the driver's own
     /// (`CL_MEM_ALLOC_HOST_PTR`). It may be shared with other processes, and page-locked by other runtimes.
     unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {
         let pointer = host.as_ptr().ok_or_else(|| self.wrong_space(host.space()))?;

@@ -1,12 +1,12 @@
 //! Programs of a process: each is made once for a context and device, and built from source once for a device.
 //!
-//! Devices of one context (one for each queue) share a program; each has kernel objects of its own, as arguments are set on
-//! these. For another context of the same device a program is made of the binary that the driver gave for the first one,
-//! which takes no compiler.
+//! Devices of one context (one for each queue) share a program; each has kernel objects of its own, as arguments are
+//! set on these. For another context of the same device a program is made of the binary that the driver gave for the
+//! first one, which takes no compiler.
 //!
-//! Not so on the host's processor. Options differ from device to device there (`apart.rs`), so two that are open at a time
-//! share nothing. And no binary is asked for: PoCL compiles every kernel of a program for it (4.3 s of a processor for one
-//! of ours), while it finds a source that it has seen in its cache on disk (30 ms; a binary takes 8).
+//! Not so on the host's processor. Options differ from device to device there (`apart.rs`), so two that are open at a
+//! time share nothing. And no binary is asked for: PoCL compiles every kernel of a program for it (4.3 s of a processor
+//! for one of ours), while it finds a source that it has seen in its cache on disk (30 ms; a binary takes 8).
 
 use crate::OpenClError;
 use crate::counts;
@@ -79,7 +79,8 @@ impl Known {
     }
 }
 
-/// The program of a source for a device of a context; `name` is the device's, for errors. Its binary is kept if so told.
+/// The program of a source for a device of a context; `name` is the device's, for errors. Its binary is kept if so
+/// told.
 pub(crate) fn prepared(
     (context, device): (&Context, cl_device_id),
     (name, keeps_binaries): (&str, bool),

@@ -111,8 +111,8 @@ pub struct DeviceProperties {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// Devices of other processes that answer the same number here [import](Device::import) what this one
-    /// [exports](Device::export). 1 is CUDA's, 3 that of pretended devices; another crate chooses one from 128 on. `None`
-    /// if it shares nothing.
+    /// [exports](Device::export). 1 is CUDA's, 3 that of pretended devices; another crate chooses one from 128 on.
+    /// `None` if it shares nothing.
     pub shares: Option<NonZeroU8>,
     /// Whether its kernels work on memory of the host that it has [registered](Device::register). If not, copies alone
     /// reach that.

@@ -184,8 +184,8 @@ fn travels_in_all_shapes(world: &World, device: &dyn Device) {
 /// A device of another kind than OpenCL's, and its engine if the world opens none for it.
 type Other = (Arc<dyn Device>, Option<Arc<dyn Engine>>);
 
-/// OpenCL's device at rank 0 and one of another kind at rank 1. Neither maps what the other exports, and memory that one
-/// has page-locked the other registers as well: messages pass memory of the host.
+/// OpenCL's device at rank 0 and one of another kind at rank 1. Neither maps what the other exports, and memory that
+/// one has page-locked the other registers as well: messages pass memory of the host.
 fn travels_between_kinds(test: &str, other: impl Fn() -> Result<Other, String>) {
     let gears = match opencl(0).and_then(|device| Ok([(device, None), other()?])) {
         Ok(gears) => gears,
@@ -236,8 +236,8 @@ fn opencl_memory_travels_to_and_from_cuda_memory() {
     travels_between_kinds("opencl_memory_travels_to_and_from_cuda_memory", other);
 }
 
-/// Memory of the host that another runtime has page-locked is like any other: another context of OpenCL's here, CUDA where
-/// there is a GPU.
+/// Memory of the host that another runtime has page-locked is like any other: another context of OpenCL's here, CUDA
+/// where there is a GPU.
 #[test]
 fn memory_that_another_runtime_has_page_locked_travels() {
     let test = "memory_that_another_runtime_has_page_locked_travels";

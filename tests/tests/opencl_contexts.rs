@@ -1,5 +1,5 @@
-//! OpenCL contexts come and go while messages are exchanged: what is kept of them is bounded, what is asked for again is
-//! made once, and handles that do not belong together are refused by name.
+//! OpenCL contexts come and go while messages are exchanged: what is kept of them is bounded, what is asked for again
+//! is made once, and handles that do not belong together are refused by name.
 //!
 //! Objects are counted for a process, so the tests take turns.
 

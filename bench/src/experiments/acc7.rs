@@ -1,10 +1,11 @@
-//! `acc7`: Figure 7 of Aji et al. 2012: messages between two processes out of OpenCL memory, by what is kept from one call
-//! to the next. And what a second queue is worth (§III.C), packing and unpacking between an OpenCL device and host memory.
+//! `acc7`: Figure 7 of Aji et al. 2012: messages between two processes out of OpenCL memory, by what is kept from one
+//! call to the next. And what a second queue is worth (§III.C), packing and unpacking between an OpenCL device and host
+//! memory.
 //!
-//! Each process has a context of its own. *Nothing cached*: after each message both processes give up what is kept of the
-//! context ([`World::release_context`]), so each call makes queue, buffers and engine, and drops them. *Own queue*: the
-//! same, but the program names a queue of its own. *Cached*: as users have it. Messages have no gaps, so that no program
-//! is built for any of them; the paper's programs were built beforehand as well.
+//! Each process has a context of its own. *Nothing cached*: after each message both processes give up what is kept of
+//! the context ([`World::release_context`]), so each call makes queue, buffers and engine, and drops them. *Own queue*:
+//! the same, but the program names a queue of its own. *Cached*: as users have it. Messages have no gaps, so that no
+//! program is built for any of them; the paper's programs were built beforehand as well.
 
 #![allow(unsafe_code, reason = "sends memory of devices, and packs it")]
 
@@ -43,9 +44,9 @@ const ROUNDS: usize = 15;
 const QUEUES: [usize; 2] = [1, 2];
 
 const OPERATION: &str = "one way";
-const NOTES: &str = "time: half a round trip, giving up included; ÷: speed relative to «nothing cached», and to the way \
-                     before. saved_percent: of the time of «nothing cached»;\nAji et al.: 72.6 % at 1 MB, 8 % at 64 MB. \
-                     made: queues, buffers, programs and kernels that a call makes here\n";
+const NOTES: &str = "time: half a round trip, giving up included; ÷: speed relative to «nothing cached», and to the \
+                     way before. saved_percent: of the time of «nothing cached»;\nAji et al.: 72.6 % at 1 MB, 8 % at \
+                     64 MB. made: queues, buffers, programs and kernels that a call makes here\n";
 
 /// What is kept from one call to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -277,7 +277,8 @@ impl Registered {
     pub(crate) fn unregister(&self, device: &Arc<dyn Device>) {
         let mut known = self.devices();
         let Some(at) = known.iter().position(|one| Arc::ptr_eq(one, device)) else { return };
-        // SAFETY: `make_known` registered it with this device, no work of which is in flight, as the caller has found out.
+        // SAFETY: `make_known` registered it with this device, no work of which is in flight, as the caller has found
+        // out.
         match unsafe { device.unregister(self.region) } {
             Ok(()) => drop(known.swap_remove(at)),
             // It may still reach the memory: `drop` must know that.

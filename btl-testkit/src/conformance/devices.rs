@@ -52,8 +52,8 @@ fn assert_bytes(got: &[u8], number: u64, case: &str) {
     assert_eq!(wrong, None, "{case}: first wrong byte of {}", got.len());
 }
 
-/// Attaching a device, whether the transport can use it or not, disturbs nothing; nor does detaching it, after which nothing
-/// is held of it.
+/// Attaching a device, whether the transport can use it or not, disturbs nothing; nor does detaching it, after which
+/// nothing is held of it.
 pub fn attaching_a_device(_: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);
     let fake: Arc<dyn Device> = Arc::new(FakeDevice::with_delay(0, 2));

@@ -1,8 +1,8 @@
 //! Programs that are built before a message needs them, on a thread of their own.
 //!
-//! It begins a little after the first command of a device, which builds what it needs by itself: copies need no kernel. So a
-//! context that is gone soon costs no program. The thread ends with the accelerator, which waits for the program that is
-//! just being built: a driver's compiler must not run on while a process ends.
+//! It begins a little after the first command of a device, which builds what it needs by itself: copies need no kernel.
+//! So a context that is gone soon costs no program. The thread ends with the accelerator, which waits for the program
+//! that is just being built: a driver's compiler must not run on while a process ends.
 
 use super::programs::Programs;
 use gapless_kernels::{Direction, Kernel, Width};

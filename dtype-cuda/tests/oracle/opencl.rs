@@ -76,8 +76,8 @@ impl Provider for Wrapped {
     }
 }
 
-/// What a program makes by itself in the context that the engine works in: the engine's device has not made it. Buffers of
-/// host memory at odd addresses, or parts of buffers.
+/// What a program makes by itself in the context that the engine works in: the engine's device has not made it. Buffers
+/// of host memory at odd addresses, or parts of buffers.
 struct Programs {
     /// Another device of this process in that context, which plays the program.
     program: OpenClDevice,
@@ -130,8 +130,8 @@ impl Provider for Programs {
     }
 }
 
-/// Both sides in memory that a program made, and packed sides in host memory that another runtime has page-locked, which
-/// another context plays.
+/// Both sides in memory that a program made, and packed sides in host memory that another runtime has page-locked,
+/// which another context plays.
 #[test]
 fn memory_of_programs_is_like_any_other() {
     const TEST: &str = "memory of programs";

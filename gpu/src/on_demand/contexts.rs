@@ -1,9 +1,9 @@
-//! Which engines of OpenCL contexts are given up, so that a program that makes contexts again and again does not fill the
-//! memory with what is kept for them.
+//! Which engines of OpenCL contexts are given up, so that a program that makes contexts again and again does not fill
+//! the memory with what is kept for them.
 //!
-//! Contexts are bounded, and queues of one context; those that were used least recently go first. What was given up is made
-//! again when a message next needs it. A context counts once, whatever devices and queues it has; with a bound of one this
-//! is the cache of Aji et al. 2012, §III.C.
+//! Contexts are bounded, and queues of one context; those that were used least recently go first. What was given up is
+//! made again when a message next needs it. A context counts once, whatever devices and queues it has; with a bound of
+//! one this is the cache of Aji et al. 2012, §III.C.
 
 use super::Which;
 

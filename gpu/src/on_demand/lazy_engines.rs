@@ -137,8 +137,8 @@ impl<K: Copy + PartialEq, E: Clone> LazyEngines<K, E> {
         (attempts.failures > 0).then(|| attempts.why.clone())
     }
 
-    /// Gives up those that `choose` names: of the open ones, or of those that could not be opened. It is told all keys and
-    /// when each was used last. Returns the engines.
+    /// Gives up those that `choose` names: of the open ones, or of those that could not be opened. It is told all keys
+    /// and when each was used last. Returns the engines.
     #[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "there are as many as devices"))]
     pub(super) fn give_up(&self, open: bool, choose: impl FnOnce(&[(K, u64)]) -> Vec<K>) -> Vec<E> {
         let mut known = lock(&self.known);

@@ -37,7 +37,7 @@ fn exclude(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
         let far = ends.sender && !ends.receiver && !ends.locked;
         // Copies move what has no gaps in memory of the host.
         let gaps = !ends.sender && ends.copies_only && s.sender_blocks > 1;
-        if far || gaps || is_strange(s) {
+        if far || gaps || maps_nothing_between(s) {
             return Some(Excluded::DeviceMemory);
         }
     }
@@ -45,7 +45,7 @@ fn exclude(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
 }
 
 /// Whether both ends are in memory of devices that map none of the other's.
-pub(super) fn is_strange(s: &Situation) -> bool {
+pub(super) fn maps_nothing_between(s: &Situation) -> bool {
     let both = s.devices.is_some_and(|ends| ends.sender && ends.receiver);
     both && s.staged.is_some_and(|staging| !staging.shared)
 }

@@ -61,7 +61,7 @@ fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
         let far = ends.receiver && !ends.sender && !ends.locked;
         // Copies move what has no gaps in memory of the host.
         let gaps = !ends.receiver && ends.copies_only && s.receiver_blocks > 1;
-        if far || gaps || mapped::is_strange(s) {
+        if far || gaps || mapped::maps_nothing_between(s) {
             return Some(Excluded::DeviceMemory);
         }
     }
