@@ -339,6 +339,10 @@ impl Btl for Broken {
         self.inner.attach(device)
     }
 
+    fn detach(&mut self, device: &Arc<dyn Device>) -> bool {
+        self.inner.detach(device)
+    }
+
     fn retains(&self) -> bool {
         true
     }

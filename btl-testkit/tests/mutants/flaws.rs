@@ -213,7 +213,7 @@ flaws! {
 
     // 9. Devices
     /// A device is held for ever.
-    KeepsDevices: attaching_a_device, "lets the device go";
+    KeepsDevices: attaching_a_device, "a detached device is let go";
     /// Devices are refused.
     RefusesDevices: devices_reach_slots, "attach";
     /// Device memory that was invalidated is said to be free while it is mapped.
