@@ -48,6 +48,15 @@ stamp_every_engines!(bench);
 
 stamp_gpus!(gpu);
 
+/// Pages of the host, zeroed, which nobody frees: a few MiB that end with the process.
+fn host_pages(len: u64) -> Region {
+    let layout = std::alloc::Layout::from_size_align(index(len.max(1)), 4_096).unwrap();
+    // SAFETY: at least one byte is asked for.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    assert!(!memory.is_null());
+    Region::new(gapless_mem::Space::Host, memory.expose_provenance() as u64, 0, len)
+}
+
 /// Host memory that is a buffer of the device's.
 struct Wrapped(Arc<OpenClDevice>);
 
@@ -57,12 +66,8 @@ impl Provider for Wrapped {
     }
 
     fn take(&self, len: u64) -> Region {
-        let layout = std::alloc::Layout::from_size_align(index(len.max(1)), 4_096).unwrap();
-        // SAFETY: at least one byte is asked for.
-        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-        assert!(!memory.is_null());
-        let host = Region::new(gapless_mem::Space::Host, memory.expose_provenance() as u64, 0, len);
-        // SAFETY: the memory stays: a few MiB that end with the process.
+        let host = host_pages(len);
+        // SAFETY: the memory stays.
         unsafe { self.0.wrap(host) }.unwrap()
     }
 
@@ -116,7 +121,7 @@ impl Provider for Programs {
         assert!(!memory.is_null());
         let start = memory.expose_provenance() as u64 + odd;
         let host = Region::new(gapless_mem::Space::Host, start, 0, len.max(1));
-        // SAFETY: the memory stays: a few MiB that end with the process.
+        // SAFETY: the memory stays.
         unsafe { self.program.wrap(host) }.unwrap().sub(0, len).unwrap()
     }
 
@@ -170,12 +175,8 @@ impl Provider for Locked {
     }
 
     fn take(&self, len: u64) -> Region {
-        let layout = std::alloc::Layout::from_size_align(index(len.max(1)), 4_096).unwrap();
-        // SAFETY: at least one byte is asked for.
-        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
-        assert!(!memory.is_null());
-        let host = Region::new(gapless_mem::Space::Host, memory.expose_provenance() as u64, 0, len);
-        // SAFETY: the memory stays: a few MiB that end with the process.
+        let host = host_pages(len);
+        // SAFETY: the memory stays.
         unsafe { self.0.register(host) }.unwrap();
         host
     }
