@@ -62,6 +62,10 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "more than 0 and at most 3600 seconds".to_owned())
 }
 
+/// Options of an experiment that has none of its own.
+#[derive(Clone, Debug, clap::Args)]
+pub struct NoOptions {}
+
 /// What an experiment found.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {

@@ -17,16 +17,12 @@ use gapless_mem_cuda::{CudaDevice, CudaDriver};
 use gapless_report::{PlotError, Report, Row, Samples, Series, lines};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at};
+use crate::experiment::{Common, Drawing, Experiment, Findings, NoOptions, gathered, rate_at};
 use crate::processes::{Processes, RankOf};
 use crate::table::{CASE, Column, OP, PAYLOAD, SPREAD, TIME, called, ratio, table};
 
 /// The experiment.
 pub struct Acc2;
-
-/// Options of the experiment: none.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {}
 
 /// Ways to learn it.
 const WAYS: [&str; 5] = ["plain", "explicit", "attribute", "detection", "query"];
@@ -123,12 +119,12 @@ impl End<'_> {
 }
 
 impl Experiment for Acc2 {
-    type Options = Options;
+    type Options = NoOptions;
 
     const NAME: &'static str = "acc2";
     const ABOUT: &'static str = "messages by how the kind of their memory is learnt (MPI-ACC)";
 
-    fn run(_: &Options, _: &Common) -> Result<Findings, Failure> {
+    fn run(_: &NoOptions, _: &Common) -> Result<Findings, Failure> {
         let rows: Vec<Row> = Processes::new(Self::NAME, 2).found(Self::NAME, ())?;
         let asks = rows.iter().any(|row| row.op == "query");
         let notes = format!(
@@ -140,7 +136,7 @@ impl Experiment for Acc2 {
         Ok(Findings::new(rows, notes))
     }
 
-    fn rank(_: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
+    fn rank(_: &NoOptions, common: &Common, rank: &RankOf) -> Result<(), Failure> {
         let byte = Datatype::from(Primitive::Byte);
         let layouts = [byte.commit()?, in_space(&byte, Space::Host)?.commit()?];
         let world = World::init()?;

@@ -8,15 +8,11 @@ use gapless_kernels::Direction;
 use gapless_report::{Axis, PlotError, Point, Report, Row, lines_by};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, gpu};
+use crate::experiment::{Common, Drawing, Experiment, Findings, NoOptions, gathered, gpu};
 use crate::gpu::lab::{Lab, Spot};
 use crate::gpu::session::{BOTH, Session, launches, op};
 use crate::gpu::subject::{self, Subject};
 use crate::gpu::timing::{Operation, race};
-
-/// Its options: none.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {}
 
 const EDGES: [u64; 3] = [1024, 2048, 4096];
 /// Thread blocks; the last stands for as many as there are tiles.
@@ -31,12 +27,12 @@ macro_rules! of {
         pub struct $experiment;
 
         impl Experiment for $experiment {
-            type Options = Options;
+            type Options = NoOptions;
 
             const NAME: &'static str = $name;
             const ABOUT: &'static str = $about;
 
-            fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
+            fn run(_: &NoOptions, common: &Common) -> Result<Findings, Failure> {
                 measure(common, $layout, $make)
             }
 

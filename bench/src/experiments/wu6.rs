@@ -4,7 +4,7 @@
 use gapless_report::{PlotError, Point, Report, Row, Series, lines};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings, gpu};
+use crate::experiment::{Common, Drawing, Experiment, Findings, NoOptions, gpu};
 use crate::gpu::aims::AimKind;
 use crate::gpu::lab::Lab;
 use crate::gpu::quoted::{OPENMPI, QUOTED, SOURCE, YAKSA};
@@ -14,10 +14,6 @@ use crate::gpu::subject::{self, Subject};
 /// The experiment.
 pub struct Wu6;
 
-/// Its options: none.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {}
-
 /// Multiples of the stair's step.
 const EDGES: [u64; 9] = [512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384];
 const QUICK_EDGES: [u64; 2] = [256, 512];
@@ -25,12 +21,12 @@ const QUICK_EDGES: [u64; 2] = [256, 512];
 type Make = fn(u64) -> Result<Subject, Failure>;
 
 impl Experiment for Wu6 {
-    type Options = Options;
+    type Options = NoOptions;
 
     const NAME: &'static str = "wu6";
     const ABOUT: &'static str = "GPU memory bandwidth of packing V, T and the stair triangle, against C";
 
-    fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
+    fn run(_: &NoOptions, common: &Common) -> Result<Findings, Failure> {
         let lab = Lab::open(common.quick)?;
         let mut session = Session::new(&lab, common)?;
         let edges = if common.quick { &QUICK_EDGES[..] } else { &EDGES[..] };

@@ -13,7 +13,7 @@ use gapless_kernels::Direction;
 use gapless_report::{PlotError, Report, Row, curves};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, gpu};
+use crate::experiment::{Common, Drawing, Experiment, Findings, NoOptions, gathered, gpu};
 use crate::gpu::lab::{Lab, Laid, Spot};
 use crate::gpu::session::{Session, launches};
 use crate::gpu::subject::{self, Subject};
@@ -21,10 +21,6 @@ use crate::gpu::timing::timed_calls;
 
 /// The experiment.
 pub struct Wu7;
-
-/// Its options: none.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {}
 
 const EDGES: [u64; 6] = [512, 1024, 2048, 3072, 4096, 6144];
 const QUICK_EDGES: [u64; 2] = [64, 128];
@@ -77,12 +73,12 @@ impl Plans {
 type Layout<'a> = (&'a str, fn(u64) -> Result<Subject, Failure>, &'a [(Plans, &'a GpuEngine)]);
 
 impl Experiment for Wu7 {
-    type Options = Options;
+    type Options = NoOptions;
 
     const NAME: &'static str = "wu7";
     const ABOUT: &'static str = "pack and unpack of V and T by size: plans made, pipelined, cached";
 
-    fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
+    fn run(_: &NoOptions, common: &Common) -> Result<Findings, Failure> {
         let lab = Lab::open(common.quick)?;
         let mut session = Session::new(&lab, common)?;
         let edges = if common.quick { &QUICK_EDGES[..] } else { &EDGES[..] };

@@ -7,7 +7,7 @@ use gapless_report::{Axis, PlotError, Point, Report, Row, lines_by};
 
 use crate::baselines::memcpy_2d::Rows;
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, gpu};
+use crate::experiment::{Common, Drawing, Experiment, Findings, NoOptions, gathered, gpu};
 use crate::gpu::lab::{Lab, Laid, Spot};
 use crate::gpu::session::{Session, launches, race_calls};
 use crate::gpu::subject::{self, Subject};
@@ -15,10 +15,6 @@ use crate::gpu::timing::Operation;
 
 /// The experiment.
 pub struct Wu8;
-
-/// Its options: none.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {}
 
 const BLOCKS: [u64; 2] = [1000, 8000];
 /// Multiples of 64, and 8 bytes more.
@@ -46,12 +42,12 @@ impl Target {
 }
 
 impl Experiment for Wu8 {
-    type Options = Options;
+    type Options = NoOptions;
 
     const NAME: &'static str = "wu8";
     const ABOUT: &'static str = "vector kernel against cudaMemcpy2D, by block length";
 
-    fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
+    fn run(_: &NoOptions, common: &Common) -> Result<Findings, Failure> {
         let lab = Lab::open(common.quick)?;
         let mut session = Session::new(&lab, common)?;
         let lengths = if common.quick { &QUICK_LENGTHS[..] } else { &LENGTHS[..] };

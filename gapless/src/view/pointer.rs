@@ -4,8 +4,8 @@
 //!
 //! | way | call | costs |
 //! |---|---|---|
-//! | explicit | [`View::of_region`] of a [`Region`](gapless_mem::Region) in a space | nothing |
-//! | attribute | [`in_space`] makes an accelerator variant of a datatype, [`View::of_pointer`] follows it | a load |
+//! | explicit | [`View::of_region`] of a [`Region`](gapless_mem::Region) in a space | what any layout of one's own costs |
+//! | attribute | [`in_space`] makes an accelerator variant of a datatype, [`View::of_pointer`] follows it | a look into the layout more |
 //! | detection | [`View::detect`] | a question to the driver; while nobody has opened it, one to the linker |
 
 use super::{View, ViewMut};
