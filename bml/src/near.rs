@@ -84,7 +84,7 @@ mod tests {
         near.ask((7, "early"), &gpu);
         let of = move |rail: &str| rail.parse::<usize>().ok().and_then(|at| all.get(at).copied());
         near.judge_by(Box::new(move |rail, device| {
-            of(rail).filter(|_| device.space() == Space::Fake { device: 0 })
+            of(rail).filter(|_| device.space() == Space::Device { kind: "fake", device: 0 })
         }));
         for (at, rail) in ["0", "1", "2", "3", "strange"].into_iter().enumerate() {
             near.ask((at, rail), &gpu);

@@ -148,7 +148,7 @@ mod tests {
     fn it_serves_memory_that_the_processor_reaches_and_no_other() {
         assert_eq!(HostEngine.name(), NAME);
         assert!(HostEngine.serves(Space::Host));
-        assert!(!HostEngine.serves(Space::Fake { device: 0 }));
+        assert!(!HostEngine.serves(Space::Device { kind: "fake", device: 0 }));
         assert!(!HostEngine.serves(Space::Cuda { device: 0 }));
     }
 

@@ -145,7 +145,7 @@ fn slow(mute: bool) -> (World, Arc<AtomicU32>) {
 /// Sends memory of the device, until its engine is at work, and then panics with the lock held.
 fn break_off(world: &World, in_flight: &AtomicU32) {
     let byte = gapless::Datatype::from(gapless::Primitive::Byte).commit().unwrap();
-    let memory = world.alloc_device(Space::Fake { device: 0 }, 100_000).unwrap();
+    let memory = world.alloc_device(Space::Device { kind: "fake", device: 0 }, 100_000).unwrap();
     let mut into = vec![0u8; 100_000];
     let comm = world.comm();
     let _ = comm.scope(|s| {

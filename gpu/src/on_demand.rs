@@ -214,7 +214,9 @@ impl Accelerators {
     /// Makes the engine of a space of unknown origin: its handles are used only if another device of this process
     /// has them.
     fn open_known(&self, space: Space) -> Result<(), String> {
-        let found = match Which::of(space).ok_or("no device is opened for such memory")? {
+        let found = match Which::of(space)
+            .ok_or("no device is opened for such memory: Builder::device hands one over")?
+        {
             #[cfg(feature = "cuda")]
             which @ Which::Cuda { ordinal } => self.take(space, which, || cuda(ordinal)),
             #[cfg(feature = "opencl")]
@@ -380,7 +382,7 @@ mod tests {
     fn host_memory_opens_nothing() {
         let accelerators = Arc::new(Accelerators::default());
         let engine = OnDemand::new(&accelerators);
-        for space in [Space::Host, Space::Pinned, Space::Fake { device: 0 }] {
+        for space in [Space::Host, Space::Pinned, Space::Device { kind: "fake", device: 0 }] {
             assert!(!engine.serves(space));
         }
         assert!(accelerators.lazy_engines.len() == 0 && !accelerators.has_changes());

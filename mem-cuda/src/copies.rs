@@ -366,7 +366,7 @@ mod tests {
     fn what_is_out_of_reach_is_refused_before_the_driver_is_asked() {
         fake::set(State::default());
         let device = device();
-        let far = Region::new(Space::Fake { device: 0 }, 64, 0, 8);
+        let far = Region::new(Space::Device { kind: "fake", device: 0 }, 64, 0, 8);
         // SAFETY: the pretend driver copies nothing.
         let error = unsafe { device.copy_after(at(64, 8), far, &[]) }.unwrap_err();
         assert!(matches!(error, CudaError::Refused(DeviceError::WrongSpace { .. })));

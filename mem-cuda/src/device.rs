@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(device.space(), Space::Cuda { device: 0 });
         assert!(device.reaches(Space::Managed) && device.reaches(Space::Host));
         assert!(!device.reaches(Space::Cuda { device: 1 }));
-        assert!(!device.reaches(Space::Fake { device: 0 }));
+        assert!(!device.reaches(Space::Device { kind: "fake", device: 0 }));
         let wrong = driver.device(3).unwrap_err();
         assert_eq!(wrong, CudaError::WrongOrdinal { ordinal: 3, count: 1 });
     }

@@ -287,7 +287,7 @@ unsafe impl Device for FakeDevice {
     }
 
     fn space(&self) -> Space {
-        Space::Fake { device: self.number }
+        Space::Device { kind: "fake", device: self.number }
     }
 
     fn abilities(&self) -> Abilities {

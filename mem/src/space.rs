@@ -25,9 +25,12 @@ pub enum Space {
         /// The `cl_command_queue` that the user wants used, if any.
         queue: Option<u64>,
     },
-    /// Memory of a [`FakeDevice`](crate::fake::FakeDevice), for tests.
-    Fake {
-        /// The fake device's number.
+    /// Memory of a device of a kind that Gapless itself does not know. Nobody opens such a device on demand: a program
+    /// hands it over, with its engine.
+    Device {
+        /// What devices of the kind are called: the name of the interface, as `hip`.
+        kind: &'static str,
+        /// The device's number in this process.
         device: u32,
     },
 }
@@ -66,7 +69,7 @@ impl fmt::Display for Space {
             Space::Cuda { device } => write!(f, "cuda:{device}"),
             Space::Managed => f.write_str("managed"),
             Space::OpenCl { device, .. } => write!(f, "opencl:{device:#x}"),
-            Space::Fake { device } => write!(f, "fake:{device}"),
+            Space::Device { kind, device } => write!(f, "{kind}:{device}"),
         }
     }
 }
@@ -80,8 +83,9 @@ mod tests {
         assert!(Space::Host.cpu_accessible());
         assert!(Space::Pinned.cpu_accessible());
         assert!(!Space::Cuda { device: 0 }.cpu_accessible());
-        assert!(!Space::Fake { device: 0 }.cpu_accessible());
+        assert!(!Space::Device { kind: "fake", device: 0 }.cpu_accessible());
         assert_eq!(Space::Cuda { device: 3 }.to_string(), "cuda:3");
+        assert_eq!(Space::Device { kind: "hip", device: 1 }.to_string(), "hip:1");
     }
 
     #[test]

@@ -161,5 +161,5 @@ fn memory_that_no_engine_serves_is_refused() {
     let world = job.pml(0).world();
     // SAFETY: refused before anything is touched.
     let error = unsafe { job.pml(0).isend(&world, &buffer.typed(), 0, 0) }.unwrap_err();
-    assert_eq!(error, PmlError::NoEngine { space: Space::Fake { device: 9 } });
+    assert_eq!(error, PmlError::NoEngine { space: Space::Device { kind: "fake", device: 9 } });
 }

@@ -80,7 +80,7 @@ fn meet(world: &World) {
         .unwrap();
 }
 
-const FAKE: Space = Space::Fake { device: 0 };
+const FAKE: Space = Space::Device { kind: "fake", device: 0 };
 
 #[test]
 fn memory_from_the_world_is_mapped_and_freed_when_the_peer_has_let_go() {
@@ -159,7 +159,8 @@ fn other_memory_is_withdrawn_before_it_is_freed() {
 #[test]
 fn a_device_that_is_not_there_has_no_memory() {
     with_fakes("nowhere", &Config::default(), |world, _| {
-        let error = world.alloc_device(Space::Fake { device: 77 }, 100).unwrap_err();
+        let error =
+            world.alloc_device(Space::Device { kind: "fake", device: 77 }, 100).unwrap_err();
         assert!(error.to_string().contains("fake:77"), "{error}");
         assert!(world.alloc_device(FAKE, 1 << 60).is_err());
     });

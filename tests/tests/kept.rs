@@ -144,7 +144,8 @@ fn receive(world: World, scene: &Scene, how: End) {
 
 fn send(world: World, scene: &Scene) {
     let comm = world.comm().clone();
-    let memory = world.alloc_device(Space::Fake { device: 0 }, BYTES as u64).unwrap();
+    let memory =
+        world.alloc_device(Space::Device { kind: "fake", device: 0 }, BYTES as u64).unwrap();
     let byte = Datatype::from(Primitive::Byte).commit().unwrap();
     let sent = comm.scope(|s| {
         let sent = s.isend(memory.view(0, &byte, BYTES as u64)?, 1, 7)?;

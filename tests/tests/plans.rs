@@ -25,7 +25,7 @@ const CELLS: u64 = WIDTH * WIDTH;
 /// Ranks on a ring of blocks: each has itself or another on all sides.
 const RANKS: u32 = 3;
 const STEPS: u64 = 5;
-const FAKE: Space = Space::Fake { device: 0 };
+const FAKE: Space = Space::Device { kind: "fake", device: 0 };
 
 /// Doubles, as bytes: what lies in cell `at` of a rank's block before a step.
 fn cell(rank: u32, step: u64, at: u64) -> [u8; 8] {

@@ -25,7 +25,7 @@ pub fn fake() -> (Arc<dyn Device>, Arc<dyn Engine>) {
 pub fn on_gpu(world: &World, gpu: Gpu, bytes: u64) -> Result<DeviceBuf, Failure> {
     let space = match gpu {
         Gpu::Cuda(device) => Space::Cuda { device },
-        Gpu::Fake => Space::Fake { device: 0 },
+        Gpu::Fake => Space::Device { kind: "fake", device: 0 },
     };
     Ok(world.alloc_device(space, bytes)?)
 }

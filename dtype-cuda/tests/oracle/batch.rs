@@ -213,7 +213,7 @@ pub(crate) fn a_batch_with_a_misfit_does_nothing(gpu: &Gpu) {
         range: 0..64,
         packed: wire.part(at * 64, 64),
     };
-    let foreign = gapless_mem::Space::Fake { device: 2 };
+    let foreign = gapless_mem::Space::Device { kind: "fake", device: 2 };
     let wrong = [
         BatchItem { packed: wire.part(512, 63), ..good(4) },
         BatchItem { range: 1..65, ..good(4) },

@@ -202,5 +202,5 @@ pub(crate) fn layouts_stay_in_their_memory(bench: &Bench) {
         let short = Region::new(memory.region().space(), memory.region().address(), 0, 100);
         assert!(Typed::new(short, 0, &layout, 1).is_err());
     }
-    assert!(!bench.engine.serves(Space::Fake { device: 9 }));
+    assert!(!bench.engine.serves(Space::Device { kind: "fake", device: 9 }));
 }

@@ -197,11 +197,15 @@ mod tests {
         let vector = Datatype::vector(4, 1, 2, &Primitive::Int32.into()).unwrap();
         for layout in [vector.commit().unwrap(), Datatype::from(Primitive::Int32).commit().unwrap()]
         {
-            let [host, pinned, device] = [Space::Host, Space::Pinned, Space::Fake { device: 0 }]
-                .map(|space| {
-                    let region = Region::new(space, 4096, 0, 400);
-                    shape(&BufferArg::Whole(Typed::new(region, 0, &layout, 5).unwrap())).unwrap().0
-                });
+            let [host, pinned, device] =
+                [Space::Host, Space::Pinned, Space::Device { kind: "fake", device: 0 }].map(
+                    |space| {
+                        let region = Region::new(space, 4096, 0, 400);
+                        shape(&BufferArg::Whole(Typed::new(region, 0, &layout, 5).unwrap()))
+                            .unwrap()
+                            .0
+                    },
+                );
             assert_eq!(host, pinned);
             assert_ne!(host, device, "{layout:?}");
         }

@@ -180,7 +180,7 @@ fn what_does_not_fit_is_refused_when_it_is_described() {
     assert!(begun().send(6, &four, 1, 0, 1).is_ok());
     assert_eq!(begun().send(3, &four, 1, 0, 1).unwrap_err(), Error::InUse { start: 24, end: 32 });
     assert_eq!(begun().recv(5, &four, 1, 0, 1).unwrap_err(), Error::InUse { start: 64, end: 72 });
-    let nowhere = Region::new(Space::Fake { device: 9 }, 64, 0, 64);
+    let nowhere = Region::new(Space::Device { kind: "fake", device: 9 }, 64, 0, 64);
     let bytes = Datatype::from(Primitive::Byte).commit().unwrap();
     let plan = comm.plan_region(nowhere).send(0, &bytes, 64, 0, 0).unwrap();
     assert!(matches!(refused(plan.build().map(|_| begun())), PmlError::NoEngine { .. }));
@@ -215,7 +215,7 @@ fn only_arrays_of_its_kind_are_exchanged() {
     assert!(plan.statuses().is_empty());
     other(plan.exchange(&mut [0u64; 2]).unwrap_err());
     other(plan.exchange_while(&mut [0u8; 16], || panic!("not called")).unwrap_err());
-    let device = Region::new(Space::Fake { device: 0 }, 64, 0, 16);
+    let device = Region::new(Space::Device { kind: "fake", device: 0 }, 64, 0, 16);
     // SAFETY: it is refused before it is looked at.
     other(unsafe { plan.exchange_region(device) }.map(drop).unwrap_err());
     plan.exchange(&mut array).unwrap();

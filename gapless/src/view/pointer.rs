@@ -16,6 +16,7 @@ use gapless_mem::Space;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 /// Whether some world of the process asks for checks: [`Config::check_kinds`](crate::Config::check_kinds).
 static CHECKS: AtomicBool = AtomicBool::new(false);
@@ -76,8 +77,28 @@ fn kind(space: Space) -> MemoryKind {
         Space::Managed => [2, 0, 0, 0],
         Space::Cuda { device } => [3, device.into(), 0, 0],
         Space::OpenCl { context, device, queue } => [4, context, device, queue.unwrap_or(0)],
-        Space::Fake { device } => [5, device.into(), 0, 0],
+        Space::Device { kind, device } => [5, device.into(), number_of(kind), 0],
     })
+}
+
+/// The kinds of devices that Gapless does not know, in the order in which datatypes have named them.
+static KINDS: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
+
+/// Which of [`KINDS`] it is, from now on if it was none.
+fn number_of(kind: &'static str) -> u64 {
+    let mut kinds = KINDS.write().unwrap_or_else(PoisonError::into_inner);
+    let known = kinds.iter().position(|known| *known == kind);
+    known.unwrap_or_else(|| {
+        kinds.push(kind);
+        kinds.len() - 1
+    }) as u64
+}
+
+#[cold]
+fn device_of(kind: u64, device: u32) -> Option<Space> {
+    let kinds = KINDS.read().unwrap_or_else(PoisonError::into_inner);
+    let kind = kinds.get(usize::try_from(kind).ok()?)?;
+    Some(Space::Device { kind, device })
 }
 
 /// What [`kind`] has written; the host for what it never writes.
@@ -91,7 +112,7 @@ fn space(MemoryKind(words): MemoryKind) -> Space {
             let queue = Some(words[3]).filter(|queue| *queue != 0);
             Space::OpenCl { context: words[1], device: words[2], queue }
         }
-        5 => Space::Fake { device: ordinal() },
+        5 => device_of(words[2], ordinal()).unwrap_or(Space::Host),
         _ => Space::Host,
     }
 }
@@ -128,7 +149,7 @@ fn compare(pointer: *const c_void, named: Space) -> Result<(), Error> {
     let alike = match named {
         Space::OpenCl { .. } => found == Space::Host,
         Space::Pinned => found == Space::Host,
-        Space::Fake { .. } => true,
+        Space::Device { .. } => true,
         named => named == found,
     };
     if alike {
@@ -233,7 +254,8 @@ mod tests {
             Space::Cuda { device: 3 },
             opencl(None),
             opencl(Some(7)),
-            Space::Fake { device: 1 },
+            Space::Device { kind: "fake", device: 1 },
+            Space::Device { kind: "hip", device: 1 },
         ] {
             assert_eq!(space(kind(named)), named);
         }

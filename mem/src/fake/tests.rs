@@ -52,7 +52,7 @@ fn a_reused_address_has_another_buffer_id() {
     assert_eq!(device.buffer_id(first), None);
     let second = device.allocate(4096).unwrap();
     assert_ne!(device.buffer_id(second).unwrap(), id);
-    assert_eq!(device.locate(second.start()), Some(Space::Fake { device: 0 }));
+    assert_eq!(device.locate(second.start()), Some(Space::Device { kind: "fake", device: 0 }));
 }
 
 #[test]

@@ -54,7 +54,7 @@ mod tests {
         }
         assert!(again(100, 1) && !again(1, third));
         assert!(!cached.again(None) && cached.0.len() == KEPT);
-        let device = Region::new(Space::Fake { device: 1 }, 1 << 24, 0, 8);
+        let device = Region::new(Space::Device { kind: "fake", device: 1 }, 1 << 24, 0, 8);
         assert!(!cached.again(Some(device)) && !cached.again(Some(device)));
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn is_taken(bml: &mut Bml, peer: u32, space: Space) -> bool {
 mod tests {
     use super::*;
 
-    const DEVICE: Space = Space::Fake { device: 1 };
+    const DEVICE: Space = Space::Device { kind: "fake", device: 1 };
 
     #[test]
     fn after_a_refusal_fewer_and_fewer_messages_ask() {
@@ -104,7 +104,7 @@ mod tests {
         for _ in 0..12 {
             refusals.refused(DEVICE);
             between.push((0..).take_while(|_| !refusals.asks(DEVICE)).count());
-            assert!(refusals.asks(Space::Fake { device: 2 }), "another one");
+            assert!(refusals.asks(Space::Device { kind: "fake", device: 2 }), "another one");
         }
         let expected: Vec<usize> = (0..12).map(|at| (16usize << at).min(1 << 14)).collect();
         assert_eq!(between, expected);
@@ -116,9 +116,11 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let mut refusals = Refusals::default();
         for device in 0..200 {
-            refusals.refused(Space::Fake { device });
+            refusals.refused(Space::Device { kind: "fake", device });
         }
         assert_eq!(refusals.0.len(), DEVICES);
-        assert!(refusals.asks(DEVICE) && !refusals.asks(Space::Fake { device: 199 }));
+        assert!(
+            refusals.asks(DEVICE) && !refusals.asks(Space::Device { kind: "fake", device: 199 })
+        );
     }
 }

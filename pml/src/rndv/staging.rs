@@ -355,7 +355,7 @@ mod tests {
             let found = device_of(&bml, device.space()).unwrap();
             assert!(Arc::ptr_eq(&found, device));
         }
-        assert!(device_of(&bml, Space::Fake { device: 2 }).is_none());
+        assert!(device_of(&bml, Space::Device { kind: "fake", device: 2 }).is_none());
         assert!(device_of(&bml, Space::Host).is_none());
     }
 }

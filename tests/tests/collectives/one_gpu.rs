@@ -122,7 +122,10 @@ fn rank(mut member: Member) {
             let identity = 77 + u128::from(gpu);
             let device = Arc::new(FakeDevice::with_delay(0, 1).identified(identity, false));
             let engine = FakeEngine::new(&device, 2);
-            (builder.engine(Arc::new(engine)).device(device), Space::Fake { device: 0 })
+            (
+                builder.engine(Arc::new(engine)).device(device),
+                Space::Device { kind: "fake", device: 0 },
+            )
         }
     };
     let world = builder.wireup(member.wireup()).init().unwrap();

@@ -42,7 +42,8 @@ fn a_panic_comes_out_when_no_engine_works_any_more() {
             return assert_eq!(error.lost_rank(), Some(0), "{error}");
         }
         let byte = Datatype::from(Primitive::Byte).commit().unwrap();
-        let mut memory = world.alloc_device(Space::Fake { device: 0 }, 100).unwrap();
+        let mut memory =
+            world.alloc_device(Space::Device { kind: "fake", device: 0 }, 100).unwrap();
         let broken = catch_unwind(AssertUnwindSafe(|| {
             let _ = comm.bcast(memory.view_mut(0, &byte, 100).unwrap(), 0);
         }));

@@ -38,7 +38,8 @@ fn messages_of_a_device_prefer_the_rail_that_is_near_to_it() {
     let mut job = Job::new(3);
     let judge = |rail: &str, device: &dyn Device| {
         let at = NAMES.iter().position(|name| *name == rail)?;
-        let near = if device.space() == (Space::Fake { device: 0 }) { 1 } else { 2 };
+        let near =
+            if device.space() == (Space::Device { kind: "fake", device: 0 }) { 1 } else { 2 };
         Some(if at == near { Nearness::Switch } else { Nearness::Far })
     };
     job.ranks[0].judge_nearness_by(Box::new(judge));

@@ -272,7 +272,8 @@ fn what_devices_do_not_do_is_refused() {
         let error = why(tasks.allocate_on::<u64>(space, 4));
         assert!(matches!(error, WindowError::Flavor { .. }), "{error}");
         // One rank has no such device: both learn it.
-        let there = if comm.rank() == 0 { Space::Fake { device: 77 } } else { space };
+        let there =
+            if comm.rank() == 0 { Space::Device { kind: "fake", device: 77 } } else { space };
         let made = comm.window().allocate_on::<u64>(there, 4).map(drop);
         match comm.rank() {
             0 => assert!(matches!(made, Err(Error::NoDevice { .. })), "{made:?}"),
@@ -399,7 +400,7 @@ fn with_device(member: &Member, builder: Builder) -> (Builder, Space) {
     }
     let device = Arc::new(FakeDevice::with_delay(0, 1).identified(77, false));
     let engine = Arc::new(FakeEngine::new(&device, 2));
-    (builder.engine(engine).device(device), Space::Fake { device: 0 })
+    (builder.engine(engine).device(device), Space::Device { kind: "fake", device: 0 })
 }
 
 /// The worker of each rank's GPU, where one may stay, accumulates into memory of that GPU.
