@@ -44,6 +44,7 @@ const ACTORS: &[&str] = &[
     "gapless-btl-testkit",
     "gapless-cli",
     "gapless-episim",
+    "gapless-example-device",
     "gapless-fft3d",
     "gapless-gpu",
     "gapless-halo",

@@ -315,6 +315,14 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "engines, protocols, transports: it is a program as a user's",
     },
     Rule {
+        package: "gapless-example-device",
+        may: &["gapless-engine", "gapless-mem"],
+        features: &[],
+        // The whole stack over it.
+        tests_may: &["gapless"],
+        must_not_know: "the layers above engines: it is a crate as that of another vendor's GPU",
+    },
+    Rule {
         package: "gapless-fft3d",
         may: &["gapless"],
         features: &[],
