@@ -80,13 +80,8 @@ fn measure(device: &CudaDevice, how: &str) -> Result<(), Box<dyn Error>> {
 
 fn locating(device: &CudaDevice, at: u64, ordinary: &[u8], pinned: Region) {
     let host = Region::of(ordinary).start();
-    cost(
-        "locate, driver asked for everything",
-        || _ = black_box(device.pointer_uncached(at)),
-        || (),
-    );
-    cost("locate, remembered", || _ = black_box(device.locate(at)), || ());
-    cost("locate, ordinary host memory", || _ = black_box(device.locate(host)), || ());
+    cost("pointer of a device", || _ = black_box(device.pointer(at)), || ());
+    cost("pointer of ordinary host memory", || _ = black_box(device.pointer(host)), || ());
     cost(
         "device address of page-locked memory",
         || _ = black_box(device.device_address(pinned)),

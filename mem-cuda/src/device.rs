@@ -1,6 +1,6 @@
 //! The driver and its devices, and [`Device`] on them.
 
-use crate::attributes::PointerCache;
+use crate::CudaError;
 use crate::context::Context;
 use crate::copies::Lanes;
 use crate::direct::Seen;
@@ -11,7 +11,6 @@ use crate::peer::{self, Peers};
 use crate::pinned::PinnedPool;
 use crate::reach::Reached;
 use crate::vmm::Vmm;
-use crate::{CudaError, PointerFacts};
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use gapless_mem::{
     Abilities, Completion, Device, DeviceError, DeviceProperties, DmaBuf, Export, PciAddress,
@@ -97,7 +96,6 @@ pub struct CudaDevice {
     lanes: Lanes,
     vmm: Vmm,
     imports: Imports,
-    pointers: PointerCache,
     peers: Peers,
     reached: Reached,
     mps: OnceLock<Mps>,
@@ -139,7 +137,6 @@ impl CudaDevice {
             lanes: Lanes::default(),
             vmm: Vmm::default(),
             imports: Imports::default(),
-            pointers: PointerCache::default(),
             peers: Peers::default(),
             reached: Reached::default(),
             mps: OnceLock::new(),
@@ -272,10 +269,6 @@ impl CudaDevice {
         &self.imports
     }
 
-    pub(crate) fn pointers(&self) -> &PointerCache {
-        &self.pointers
-    }
-
     pub(crate) fn peers(&self) -> &Peers {
         &self.peers
     }
@@ -304,7 +297,6 @@ impl CudaDevice {
         }
         let _bound = context.bind()?;
         let start = region.start();
-        self.pointers.forget(start);
         if self.vmm.identity_of(start).is_some() {
             // SAFETY: the caller vouches that nothing uses it any more.
             return unsafe { self.vmm.free(context, start) };
@@ -324,8 +316,8 @@ impl CudaDevice {
 //    the caller says so.
 // 4. The driver maps whole allocations, and a key's range is checked against what it mapped (`ipc.rs`). Memory
 //    that was exported is kept by its owner: that is what `Mapped::invalidate` is for.
-// 5. The space is the ordinal, which never changes. Ranges, numbers, spaces and the UUID are the driver's answers;
-//    it counts buffers up, as `vmm.rs` does.
+// 5. The space is the ordinal, which never changes. Ranges, numbers and the UUID are the driver's answers; it
+//    counts buffers up, as `vmm.rs` does. `locate` says nothing.
 // 6. An imported event ends with what it was recorded behind, or with later work.
 // 7. Only work of others panics, which `wait_for` asks before the copy is enqueued.
 // 8. The driver gives a dma-buf of the pages that were asked for, which the region lies in.
@@ -461,10 +453,6 @@ unsafe impl Device for CudaDevice {
         };
         Some(Region::new(self.own_space(), start, 0, len))
     }
-
-    fn locate(&self, address: u64) -> Option<Space> {
-        self.pointer(address).map(|PointerFacts { space, .. }| space)
-    }
 }
 
 impl Drop for CudaDevice {
@@ -525,7 +513,7 @@ mod tests {
         assert!(device.lost().is_some());
         fake::with(|state| state.alloc = 0);
         assert_eq!(device.allocate(64).unwrap_err(), first);
-        assert_eq!(device.locate(0x7000_0000), None);
+        assert_eq!(device.pointer(0x7000_0000), None);
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl CudaDevice {
                 self.own_space()
             }
             KeyKind::Handle => {
-                let facts = self.pointer_uncached(key.start).ok_or_else(gone)?;
+                let facts = self.pointer(key.start).ok_or_else(gone)?;
                 if (facts.start, facts.len, facts.buffer_id) != (key.start, key.size, key.buffer_id)
                 {
                     return Err(gone());
@@ -235,7 +235,6 @@ impl CudaDevice {
         let how = mapping.how;
         mapped.remove(&region.address());
         let _bound = context.bind()?;
-        self.pointers().forget(region.address());
         match how {
             How::Own => Ok(()),
             How::Handle => {

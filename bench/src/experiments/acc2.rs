@@ -43,7 +43,7 @@ struct End<'w> {
 impl End<'_> {
     fn ask(&self, pointer: *const u8) {
         if let Some(driver) = &self.driver {
-            black_box(driver.pointer_uncached(pointer.addr() as u64));
+            black_box(driver.pointer(pointer.addr() as u64));
         }
     }
 

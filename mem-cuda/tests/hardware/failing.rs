@@ -1,6 +1,6 @@
 //! What goes wrong, and that it is said in one line.
 
-use crate::gpu::{device, function, kernels, wait};
+use crate::gpu::{device, function, kernels, space_at, wait};
 use crate::kin::{Kin, hear, part, say};
 use gapless_mem::Device;
 use gapless_mem_cuda::{CudaDriver, CudaError, Grid};
@@ -83,7 +83,7 @@ fn an_illegal_address_loses_the_device_for_its_process_only() {
     assert!(earlier.poll().unwrap(), "what had ended stays so");
     assert_eq!(device.allocate(64).unwrap_err(), error);
     assert_eq!(device.export(before).unwrap_err(), error);
-    assert_eq!(device.locate(before.start()), None);
+    assert_eq!(space_at(&device, before.start()), None);
     // SAFETY: nothing uses it.
     assert_eq!(unsafe { device.free(before) }.unwrap_err(), error);
     drop((work, earlier, stream));

@@ -246,6 +246,11 @@ pub(crate) fn function(module: &Module, name: &CStr) -> Function {
     module.function(name).unwrap()
 }
 
+/// In which space an address lies, as the driver says.
+pub(crate) fn space_at(device: &CudaDevice, address: u64) -> Option<Space> {
+    device.pointer(address).map(|facts| facts.space)
+}
+
 /// Whether a region lies on a device.
 pub(crate) fn on_device(region: Region) -> bool {
     matches!(region.space(), Space::Cuda { .. })

@@ -1,7 +1,8 @@
 //! Allocation, where addresses lie, page-locked and registered memory.
 
 use crate::gpu::{
-    Flag, Memory, device, finish, function, kernels, on_device, pattern, read, skip, wait, write,
+    Flag, Memory, device, finish, function, kernels, on_device, pattern, read, skip, space_at,
+    wait, write,
 };
 use gapless_mem::{Device, DeviceError, Region, Space};
 use gapless_mem_cuda::{Argument, CudaError, Grid};
@@ -48,12 +49,8 @@ fn addresses_are_found_in_their_memory() {
         let expected = (region.space() != Space::Host).then_some(region.space());
         for _ in 0..2 {
             for offset in [0, 1, 9_999] {
-                let space = device.locate(region.start() + offset);
+                let space = space_at(&device, region.start() + offset);
                 assert_eq!(space, expected, "{} + {offset}", region.space());
-                assert_eq!(
-                    device.pointer(region.start() + offset),
-                    device.pointer_uncached(region.start() + offset)
-                );
             }
         }
         let id = device.buffer_id(region);
@@ -63,12 +60,12 @@ fn addresses_are_found_in_their_memory() {
             assert_eq!(device.buffer_id(region.sub(5_000, 8).unwrap()), id);
         }
     }
-    assert_eq!(device.locate(0), None);
-    assert_eq!(device.locate(64), None);
+    assert_eq!(space_at(&device, 0), None);
+    assert_eq!(space_at(&device, 64), None);
 }
 
 #[test]
-fn an_address_that_is_used_again_has_another_id_and_the_cache_notices() {
+fn an_address_that_is_used_again_has_another_id() {
     let Some(device) = device("reused addresses") else { return };
     const LEN: u64 = 48 << 20;
     for _ in 0..50 {
@@ -100,7 +97,7 @@ fn an_address_that_is_used_again_has_another_id_and_the_cache_notices() {
 fn freeing_elsewhere_is_noticed() {
     let Some(device) = device("addresses reused elsewhere") else { return };
     let driver = gapless_mem_cuda::CudaDriver::load().unwrap();
-    // Another handle on the same device: its cache is its own.
+    // Another handle on the same device.
     let elsewhere = driver.device(0).unwrap();
     const LEN: u64 = 80 << 20;
     for _ in 0..50 {
@@ -131,7 +128,7 @@ fn page_locked_memory_is_used_again() {
     let (first, spare) = (device.pinned(LEN).unwrap(), device.pinned(LEN).unwrap());
     let region = first.region();
     assert_eq!((region.space(), region.len()), (Space::Pinned, LEN));
-    assert_eq!(device.locate(region.start()), Some(Space::Pinned));
+    assert_eq!(space_at(&device, region.start()), Some(Space::Pinned));
     drop(first);
     let second = device.pinned(LEN - 5000).unwrap();
     assert_eq!(second.region().start(), region.start());
@@ -206,12 +203,12 @@ fn a_shared_segment_is_registered_and_reached() {
     let whole = segment.region();
     let again = Shared::map(segment.file.try_clone().unwrap(), segment.len);
     assert!(device.device_address(whole).is_err(), "not registered yet");
-    assert_eq!(device.locate(whole.start()), None);
+    assert_eq!(space_at(&device, whole.start()), None);
     // SAFETY: it stays mapped until it is unregistered, twice.
     unsafe { device.register(whole) }.unwrap();
     // SAFETY: as above.
     unsafe { device.register(whole) }.unwrap();
-    assert_eq!(device.locate(whole.start() + 4096), Some(Space::Pinned));
+    assert_eq!(space_at(&device, whole.start() + 4096), Some(Space::Pinned));
     let bytes = pattern(1 << 20, 77);
     let mut memory = Memory::on(&device, 1 << 20);
     write(&device, memory.region(), &bytes);
@@ -238,7 +235,7 @@ fn a_shared_segment_is_registered_and_reached() {
     // SAFETY: as above.
     unsafe { device.unregister(whole) }.unwrap();
     assert!(device.device_address(whole).is_err());
-    assert_eq!(device.locate(whole.start() + 4096), None);
+    assert_eq!(space_at(&device, whole.start() + 4096), None);
     // SAFETY: refused.
     assert!(unsafe { device.unregister(whole) }.is_err());
 }

@@ -1,7 +1,7 @@
 //! Two devices of one machine.
 
 use crate::gpu::{
-    Memory, Turn, copy, device, finish, function, kernels, pattern, read, skip, write,
+    Memory, Turn, copy, device, finish, function, kernels, pattern, read, skip, space_at, write,
 };
 use crate::kin::{Kin, hear, hex, part, say, unhex};
 use gapless_mem::{Device, DeviceError, Export, Region, Space};
@@ -37,7 +37,7 @@ fn copies_between_devices() {
     const LEN: usize = 5 << 20;
     let mut here = Memory::on(&first, LEN as u64);
     let mut there = Memory::on(&second, LEN as u64);
-    assert_eq!(first.locate(there.region().start()), Some(Space::Cuda { device: 1 }));
+    assert_eq!(space_at(&first, there.region().start()), Some(Space::Cuda { device: 1 }));
     assert_ne!(first.uuid(), second.uuid());
     for (seed, device) in [(1u64, &*first), (2, &second)] {
         let bytes = pattern(LEN, seed);
