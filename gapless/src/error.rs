@@ -57,7 +57,7 @@ pub enum Error {
         /// The message.
         status: Status,
     },
-    /// A pointer does not lie where its layout says; see [`Config::check_kinds`](crate::Config::check_kinds).
+    /// A pointer does not lie where its layout says; see [`check_kinds`](crate::check_kinds).
     #[error("the datatype says that {address:#x} lies in {named}, but it lies in {found}")]
     WrongMemory {
         /// The pointer.

@@ -266,7 +266,9 @@ pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;
 #[cfg(feature = "cuda")]
 pub use stream_comm::StreamComm;
-pub use view::{RecvBuffer, SendBuffer, View, ViewMut, detect_space, in_space, space_of};
+pub use view::{
+    RecvBuffer, SendBuffer, View, ViewMut, check_kinds, detect_space, in_space, space_of,
+};
 pub use window::{
     Assertions, SharedPart, Window, WindowBuilder, WindowFlavor, WindowMemory, WindowModel,
     WindowRequest,

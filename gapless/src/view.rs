@@ -10,8 +10,8 @@ mod pointer;
 
 pub(crate) use buffers::{Plain, PlainMut};
 pub use buffers::{RecvBuffer, SendBuffer};
-pub(crate) use pointer::check_kinds;
-pub use pointer::{detect_space, in_space, space_of};
+pub(crate) use pointer::detect_memory_of;
+pub use pointer::{check_kinds, detect_space, in_space, space_of};
 
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;

@@ -248,9 +248,6 @@ impl World {
     /// # Errors
     /// A thread has panicked.
     pub fn set_config(&self, config: Config) -> Result<(), Error> {
-        if config.check_kinds {
-            crate::view::check_kinds();
-        }
         self.shared.with(|state| {
             *state.open()?.config_mut() = config;
             Ok(())

@@ -1,12 +1,11 @@
-//! What a datatype says of a pointer's memory is checked where a world asks for that. The switch is the process's, so this
-//! stands alone.
+//! What a datatype says of a pointer's memory is checked where a program asks for that. The switch is the process's, so
+//! this stands alone.
 
-use gapless::{Config, Datatype, Error, Layout, Primitive, Space, View, ViewMut, World, in_space};
+use gapless::{Datatype, Error, Layout, Primitive, Space, View, ViewMut, check_kinds, in_space};
 
 #[test]
 #[expect(unsafe_code, reason = "views of pointers")]
-fn a_datatype_that_lies_is_refused_once_a_world_asks() {
-    let world = World::init().unwrap();
+fn a_datatype_that_lies_is_refused_once_a_program_asks() {
     let int = Datatype::from(Primitive::Int);
     let device = in_space(&int, Space::Cuda { device: 0 }).unwrap().commit().unwrap();
     let mut numbers = [7i32; 4];
@@ -16,7 +15,7 @@ fn a_datatype_that_lies_is_refused_once_a_world_asks() {
         View::of_pointer(pointer.cast_const().cast(), layout, count)
     };
     assert!(view(&device, 4).is_ok());
-    world.set_config(Config { check_kinds: true, ..Config::default() }).unwrap();
+    check_kinds(true);
     let refused = view(&device, 4).unwrap_err();
     let Error::WrongMemory { address, named, found } = refused else { panic!("{refused}") };
     assert_eq!((address, found), (pointer.addr() as u64, Space::Host));
@@ -27,5 +26,6 @@ fn a_datatype_that_lies_is_refused_once_a_world_asks() {
     // What touches nothing lies nowhere; what is true passes.
     assert!(view(&device, 0).is_ok());
     assert!(view(&int.commit().unwrap(), 4).is_ok());
-    world.finalize().unwrap();
+    check_kinds(false);
+    assert!(view(&device, 4).is_ok());
 }

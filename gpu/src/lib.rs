@@ -1,6 +1,7 @@
 //! What processes do with GPUs, above the engine of their memory (`gapless-dtype-cuda`).
 //!
-//! - [`Accelerators`], [`OnDemand`]: devices and their engines, opened when a message first needs them;
+//! - [`Accelerators`], [`OnDemand`]: devices and their engines, opened when a message first needs them; [`space_at`]: in
+//!   whose memory an address lies;
 //! - [`StreamComm`] (feature `cuda`): collectives that a CUDA stream carries out. Kernels of all ranks wait for each other,
 //!   and no host has a part in it. `stream.rs` has the calls and says which file does what;
 //! - [`CudaLauncher`], [`OpenClLauncher`]: kernels of users as tasks of `gapless-xtq`; [`GpuLane`]: a ring that kernels put
@@ -31,7 +32,7 @@ mod tasks {
 }
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
-pub use on_demand::{Accelerators, DeviceChanges, OnDemand};
+pub use on_demand::{Accelerators, DeviceChanges, OnDemand, space_at};
 #[cfg(feature = "cuda")]
 pub use stream::{
     Registered, StreamBlock, StreamBuffer, StreamComm, StreamError, StreamMemory, StreamOptions,

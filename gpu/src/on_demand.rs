@@ -188,6 +188,19 @@ impl Which {
     }
 }
 
+/// In which device's memory an address lies, or in managed memory: what the drivers know that somebody in this process has
+/// opened. What is page-locked is ordinary memory. No address is an OpenCL buffer's.
+#[must_use]
+#[inline]
+pub fn space_at(address: u64) -> Option<Space> {
+    #[cfg(feature = "cuda")]
+    if let Some(found) = gapless_mem_cuda::space_at(address) {
+        return Some(found).filter(|space| *space != Space::Pinned);
+    }
+    let _ = address;
+    None
+}
+
 #[cfg(feature = "cuda")]
 fn cuda(ordinal: u32) -> Result<GpuEngine, String> {
     let driver = gapless_mem_cuda::CudaDriver::load();

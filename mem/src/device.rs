@@ -366,7 +366,8 @@ pub unsafe trait Device: Send + Sync {
         None
     }
 
-    /// The space that an address of the user's lies in, if this device knows the address.
+    /// The space that an address of the user's lies in, if this device knows the address: asked of devices that programs
+    /// have handed over, where nothing else tells what memory a pointer leads to.
     fn locate(&self, address: u64) -> Option<Space> {
         let _ = address;
         None

@@ -189,9 +189,6 @@ pub struct Config {
     /// A short send to a peer that has not been met, because it computes, ends with a copy of its data after this time,
     /// in a call that makes progress. A peer that is in a call is met sooner.
     pub meeting: Duration,
-    /// Whether what the datatype of a pointer says of its memory is compared with what the driver knows, when a view is
-    /// made of it: of every world of the process, once one has asked for that.
-    pub check_kinds: bool,
 }
 
 impl Default for Config {
@@ -202,7 +199,6 @@ impl Default for Config {
             bounds: Bounds::default(),
             share_device_buffers: true,
             meeting: Duration::from_millis(20),
-            check_kinds: false,
         }
     }
 }

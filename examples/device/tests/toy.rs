@@ -1,7 +1,7 @@
 //! The engine against the oracle, and messages between two processes out of the toy's memory and the host's into either.
 
 use gapless::launch::{Job, run};
-use gapless::{Datatype, Error, Primitive, View, ViewMut, World};
+use gapless::{Datatype, Error, Primitive, View, ViewMut, World, detect_space};
 use gapless_dtype::testkit::{Params, Rng, describe, random_sample};
 use gapless_engine::{Engine, Typed};
 use gapless_example_device::{Toy, ToyEngine};
@@ -125,6 +125,11 @@ fn exchange(world: &World, toy: &Toy) -> Result<(), Error> {
                 |there: bool, seed| Place::new(there.then_some(toy), &mut Rng::new(seed), len);
             let source = place(pairing != 0, seed * 2 + u64::from(world.rank()));
             let target = place(pairing != 1, seed);
+            for it in [&source, &target] {
+                let pointer =
+                    std::ptr::without_provenance(usize::try_from(it.region.start()).unwrap());
+                assert_eq!(detect_space(pointer), it.region.space());
+            }
             let theirs = place(false, seed * 2 + u64::from(peer)).bytes;
             let (send, recv) = (send.commit()?, recv.commit()?);
             comm.scope(|s| {

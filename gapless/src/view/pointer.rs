@@ -7,23 +7,57 @@
 //! | explicit | [`View::of_region`] of a [`Region`](gapless_mem::Region) in a space | what any layout of one's own costs |
 //! | attribute | [`in_space`] makes an accelerator variant of a datatype, [`View::of_pointer`] follows it | a look into the layout more |
 //! | detection | [`View::detect`] | a question to the driver; while nobody has opened it, one to the linker |
+//!
+//! Answers of the driver are not remembered: only it can tell that memory was freed.
 
 use super::{View, ViewMut};
+#[cfg(not(any(feature = "cuda", feature = "opencl")))]
+use crate::accelerators::space_at;
 use crate::error::Error;
 use gapless_dtype::{Datatype, Layout, MemoryKind};
 use gapless_engine::Typed;
-use gapless_mem::Space;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use gapless_gpu::space_at;
+use gapless_mem::{Device, Space};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// Whether some world of the process asks for checks: [`Config::check_kinds`](crate::Config::check_kinds).
 static CHECKS: AtomicBool = AtomicBool::new(false);
 
-/// From now on, what layouts say of pointers is compared with what the driver knows.
-pub(crate) fn check_kinds() {
-    CHECKS.store(true, Ordering::Relaxed);
+/// Whether what a datatype says of a pointer's memory is compared with what the driver knows, when a view is made of it:
+/// in the whole process, from now on. At first it is not. A pointer that lies elsewhere is [`Error::WrongMemory`].
+pub fn check_kinds(yes: bool) {
+    CHECKS.store(yes, Ordering::Relaxed);
+}
+
+/// Devices of kinds that Gapless does not know, which programs have handed over; and whether there ever was one.
+static HANDED_OVER: RwLock<Vec<Weak<dyn Device>>> = RwLock::new(Vec::new());
+static HAS_HANDED_OVER: AtomicBool = AtomicBool::new(false);
+
+/// From now on, as long as it lives, the device is asked for its addresses. Those of other kinds are found by their
+/// drivers.
+pub(crate) fn detect_memory_of(device: &Arc<dyn Device>) {
+    if !matches!(device.space(), Space::Device { .. }) {
+        return;
+    }
+    let device = Arc::downgrade(device);
+    let mut devices = HANDED_OVER.write().unwrap_or_else(PoisonError::into_inner);
+    // Nobody changes places: others may be looking.
+    match devices.iter_mut().find(|old| old.strong_count() == 0 || old.ptr_eq(&device)) {
+        Some(old) => *old = device,
+        None => devices.push(device),
+    }
+    HAS_HANDED_OVER.store(true, Ordering::Relaxed);
+}
+
+#[cold]
+fn handed_over(address: u64) -> Option<Space> {
+    // A device is asked, and perhaps dropped, without the lock.
+    let devices = || HANDED_OVER.read().unwrap_or_else(PoisonError::into_inner);
+    let device = |at| devices().get(at).cloned();
+    (0..).map_while(device).find_map(|device| device.upgrade()?.locate(address))
 }
 
 /// An accelerator variant of a datatype: buffers of it, and of types that are made of it, lie in `space`. So
@@ -54,20 +88,20 @@ pub fn space_of(layout: &Layout) -> Space {
     }
 }
 
-/// In which space an address lies: the host's, unless the driver knows it as a device's or as managed memory. While
-/// nobody in this process has opened the driver, the linker is asked whether anything was loaded, and nobody else. No
-/// address is an OpenCL buffer's.
+/// In which space an address lies: the host's, unless the driver knows it as a device's or as managed memory, or a
+/// device that was [handed over](crate::Builder::device) does. While nobody in this process has opened the driver, the
+/// linker is asked whether anything was loaded, and nobody else. No address is an OpenCL buffer's.
 #[must_use]
 #[inline]
 pub fn detect_space(pointer: *const c_void) -> Space {
-    #[cfg(feature = "cuda")]
-    match gapless_mem_cuda::space_at(pointer.addr() as u64) {
-        // What is page-locked is ordinary memory.
-        None | Some(Space::Pinned) => {}
-        Some(space) => return space,
+    let address = pointer.addr() as u64;
+    match space_at(address) {
+        Some(space) => space,
+        None if HAS_HANDED_OVER.load(Ordering::Relaxed) => {
+            handed_over(address).unwrap_or(Space::Host)
+        }
+        None => Space::Host,
     }
-    let _ = pointer;
-    Space::Host
 }
 
 fn kind(space: Space) -> MemoryKind {
@@ -143,13 +177,26 @@ fn first(pointer: *const c_void, layout: &Layout, count: u64) -> Result<*const c
     Ok(pointer.wrapping_byte_offset(low))
 }
 
-/// Compares what a layout says with what the driver knows. Of handles of OpenCL nothing is known.
+/// Instances at a pointer, in the space that `space` tells.
+#[inline]
+fn at_pointer(
+    pointer: *const c_void,
+    layout: &Layout,
+    count: u64,
+    space: impl FnOnce(*const c_void, &Layout, u64) -> Result<Space, Error>,
+) -> Result<Typed, Error> {
+    let space = space(pointer, layout, count)?;
+    Ok(Typed::at(space, pointer.expose_provenance() as u64, layout, count)?)
+}
+
+/// Compares what a layout says with what the driver knows. Of handles of OpenCL nothing is known, nor need devices that
+/// were handed over know their addresses.
 fn compare(pointer: *const c_void, named: Space) -> Result<(), Error> {
     let found = detect_space(pointer);
     let alike = match named {
         Space::OpenCl { .. } => found == Space::Host,
         Space::Pinned => found == Space::Host,
-        Space::Device { .. } => true,
+        Space::Device { .. } => found == Space::Host || named == found,
         named => named == found,
     };
     if alike {
@@ -168,16 +215,15 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// The instances reach outside the address space, or begin before an OpenCL buffer; their bytes overflow 64 bits;
-    /// [`Error::WrongMemory`] under [`Config::check_kinds`](crate::Config::check_kinds).
+    /// [`Error::WrongMemory`] under [`check_kinds`].
     #[inline]
     pub unsafe fn of_pointer(
         pointer: *const c_void,
         layout: &Layout,
         count: u64,
     ) -> Result<View<'a>, Error> {
-        let space = named_space(pointer, layout, count)?;
-        let address = pointer.expose_provenance() as u64;
-        Ok(View { typed: Typed::at(space, address, layout, count)?, memory: PhantomData })
+        let typed = at_pointer(pointer, layout, count, named_space)?;
+        Ok(View { typed, memory: PhantomData })
     }
 
     /// `count` instances of `layout`, displacement 0 at `pointer`, in the space that [`detect_space`] finds, whatever
@@ -195,8 +241,7 @@ impl<'a> View<'a> {
         layout: &Layout,
         count: u64,
     ) -> Result<View<'a>, Error> {
-        let address = pointer.expose_provenance() as u64;
-        let typed = Typed::at(found_space(pointer, layout, count)?, address, layout, count)?;
+        let typed = at_pointer(pointer, layout, count, found_space)?;
         Ok(View { typed, memory: PhantomData })
     }
 }
@@ -215,9 +260,8 @@ impl<'a> ViewMut<'a> {
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
-        let space = named_space(pointer, layout, count)?;
-        let address = pointer.expose_provenance() as u64;
-        Ok(ViewMut { typed: Typed::at(space, address, layout, count)?, memory: PhantomData })
+        let typed = at_pointer(pointer, layout, count, named_space)?;
+        Ok(ViewMut { typed, memory: PhantomData })
     }
 
     /// As [`View::detect`], to be written.
@@ -233,8 +277,7 @@ impl<'a> ViewMut<'a> {
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
-        let address = pointer.expose_provenance() as u64;
-        let typed = Typed::at(found_space(pointer, layout, count)?, address, layout, count)?;
+        let typed = at_pointer(pointer, layout, count, found_space)?;
         Ok(ViewMut { typed, memory: PhantomData })
     }
 }

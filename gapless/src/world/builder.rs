@@ -9,6 +9,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::stuck::Stuck;
 use crate::shared::{Shared, Wakeups};
+use crate::view::detect_memory_of;
 use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
 use gapless_boot::BootError;
 use gapless_boot::descriptors;
@@ -231,7 +232,9 @@ impl Builder {
     }
 
     /// Makes a device known to the transports: its engine (given with [`engine`](Builder::engine)) can then pack
-    /// straight into their memory. If a device refuses that memory, its messages are staged.
+    /// straight into their memory. If a device refuses that memory, its messages are staged. One of a kind that Gapless
+    /// does not know ([`Space::Device`](crate::Space::Device)) is asked about pointers as well, as long as it lives, by
+    /// all of the process ([`detect_space`](crate::detect_space)).
     #[must_use]
     pub fn device(mut self, device: Arc<dyn Device>) -> Builder {
         self.devices.push(device);
@@ -350,9 +353,6 @@ impl Builder {
     pub fn init(mut self) -> Result<World, Error> {
         // First of all: an invalid file should not cost the peers a start.
         let config = self.settled()?;
-        if config.check_kinds {
-            crate::view::check_kinds();
-        }
         let table = match self.table.take() {
             Some(table) => table,
             None => gapless_tuning::coll::load_table()?,
@@ -416,6 +416,7 @@ impl Builder {
             pml.expect_remote_hosts();
         }
         for device in &self.devices {
+            detect_memory_of(device);
             attach(&mut pml, device);
         }
         let ours = xtq.clone();
