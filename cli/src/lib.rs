@@ -33,6 +33,7 @@ mod layout;
 mod lines;
 mod load;
 mod memory;
+pub mod packet;
 pub mod pingpong;
 mod report;
 mod run;

@@ -17,6 +17,7 @@ mod found;
 mod host;
 mod hyperq;
 mod link;
+mod packets;
 mod parts;
 
 use super::failure::Failure;
@@ -162,7 +163,7 @@ impl Tune {
         let link = link::LinkTuner::new(&world)?;
         if world.rank() == 0 {
             // Devices, where there are any, need half the time.
-            let (host, devices) = (budget.mul_f64(0.1), budget.mul_f64(0.45));
+            let (host, devices) = (budget.mul_f64(0.1), budget.mul_f64(0.35));
             let link = link.measure(budget.mul_f64(0.45), &mut found)?;
             host::measure(host, &mut found)?;
             devices::measure(&link, devices, &mut found)?;
@@ -172,6 +173,7 @@ impl Tune {
         }
         let leads = world.rank() == 0;
         world.finalize()?;
+        packets::measure(worlds, budget.mul_f64(0.1), &mut found)?;
         if leads {
             report(&found, target, self.force)?;
         }

@@ -29,6 +29,7 @@ pub struct ProtocolCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     counts: [ProtocolCounts; Protocol::ALL.len()],
+    without_staging: u64,
 }
 
 impl Counters {
@@ -50,6 +51,14 @@ impl Counters {
         Protocol::STAGED.into_iter().map(|protocol| self.of(protocol).depth_max).max().unwrap_or(0)
     }
 
+    /// How often a message found no staging memory, or no ring of page-locked memory, left within
+    /// [`Bounds::staging_bytes`](crate::Bounds::staging_bytes): it goes through the transport's memory instead, in shorter
+    /// pieces.
+    #[must_use]
+    pub fn without_staging(&self) -> u64 {
+        self.without_staging
+    }
+
     pub(crate) fn counts_of(&mut self, protocol: Protocol) -> &mut ProtocolCounts {
         &mut self.counts[protocol.index()]
     }
@@ -60,8 +69,9 @@ impl Counters {
         counts.bytes = counts.bytes.saturating_add(bytes);
     }
 
-    /// These, and how many messages have ended well.
-    pub(crate) fn with(mut self, ended: &Counters) -> Counters {
+    /// These, how many messages have ended well, and how many found no staging memory.
+    pub(crate) fn with(mut self, ended: &Counters, without_staging: u64) -> Counters {
+        self.without_staging = without_staging;
         for (counts, ended) in self.counts.iter_mut().zip(ended.counts) {
             (counts.messages, counts.bytes) = (ended.messages, ended.bytes);
         }

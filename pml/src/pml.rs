@@ -25,6 +25,7 @@ use crate::error::{Failure, PmlError};
 use crate::matching::{MessageId, Source, TagSel};
 use crate::pml::persistent::PersistentCall;
 use crate::protocol::Protocol;
+use crate::rndv::Rendezvous;
 use crate::status::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
 use crate::wire::SendMode;
@@ -102,7 +103,9 @@ impl Pml {
     pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         let attached = self.bml.attach(device);
         if self.has_remote_hosts && !device.space().cpu_accessible() {
-            self.core.rndv.rings.prepare(device, self.core.config.bounds.staging_bytes);
+            let Config { tuning, bounds, .. } = &self.core.config;
+            let packet = tuning.device_packet_bytes.into();
+            self.core.rndv.rings.prepare(device, bounds.staging_bytes, packet);
         }
         attached
     }
@@ -542,7 +545,8 @@ impl Pml {
     /// What this endpoint has done so far, by protocol.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.core.counters.with(&self.core.requests.ended)
+        let Rendezvous { rings, staging, .. } = &self.core.rndv;
+        self.core.counters.with(&self.core.requests.ended, rings.none_left + staging.none_left)
     }
 
     /// Staging memory of devices and of the host: bytes kept, and how many of them messages use now, or lost peers

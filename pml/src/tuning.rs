@@ -47,6 +47,9 @@ pub struct Tuning {
     /// Shortest fragments that such a message is cut into, if it is longer. If this equals `device_fragment_bytes`, all
     /// have that length.
     pub device_fragment_least_bytes: u32,
+    /// Packets of the page-locked memory that long messages of a device pass on their way over a network: one launch
+    /// packs, or unpacks, so much. Shorter ones than a fragment are not used. Each end has its own.
+    pub device_packet_bytes: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
     /// Longest fragments of the staged protocols, which move device memory. Their actual length is derived from the
@@ -128,6 +131,7 @@ impl Default for Tuning {
             depth: 8,
             device_fragment_bytes: 120 << 10,
             device_fragment_least_bytes: 16 << 10,
+            device_packet_bytes: 1 << 20,
             single_copy_batch_bytes: 4 << 20,
             // Those of two H200s joined by NVLink, PCIe 5.
             staged_fragment_bytes: 32 << 20,
@@ -184,6 +188,9 @@ pub struct Config {
     /// process has mapped is undefined, so a program must invalidate such memory first
     /// ([`Bml::invalidate`](gapless_bml::Bml::invalidate)). A program that cannot must say no here.
     pub share_device_buffers: bool,
+    /// Whether peers on this host may map memory of devices at all (CUDA's IPC). If not, `share_device_buffers` counts
+    /// as false, and messages between devices are staged in memory of the host.
+    pub device_ipc: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
     /// A short send to a peer that has not been met, because it computes, ends with a copy of its data after this time,
@@ -198,8 +205,16 @@ impl Default for Config {
             force: None,
             bounds: Bounds::default(),
             share_device_buffers: true,
+            device_ipc: true,
             meeting: Duration::from_millis(20),
         }
+    }
+}
+
+impl Config {
+    /// Whether peers may map the device memory of messages.
+    pub(crate) fn shares_buffers(&self) -> bool {
+        self.share_device_buffers && self.device_ipc
     }
 }
 

@@ -277,6 +277,43 @@ fn a_message_that_finds_no_ring_goes_through_buffers() {
     }
 }
 
+/// With a pool of two packets, one of many messages has them, in the one ring that there is; all arrive.
+#[test]
+fn none_of_many_messages_starves_in_a_pool_of_two_packets() {
+    const MESSAGES: usize = 64;
+    let seed = gapless_testkit::seed(1);
+    let packet = u64::from(Config::default().tuning.device_packet_bytes);
+    for (bound, has_all) in [(2 * packet, false), (512 << 20, true)] {
+        let (mut lab, _) = lab_of(&Setting { bound, ..USUAL }, seed, 2);
+        let layout = layout(600_000, true);
+        let from: Vec<Buffer> = (0..MESSAGES as u64)
+            .map(|number| Buffer::source_in(&layout, 1, seed + number, lab.home(true)))
+            .collect();
+        let to: Vec<Buffer> =
+            from.iter().map(|_| Buffer::target_in(&layout, 1, lab.home(true))).collect();
+        let recv: Vec<_> =
+            to.iter().map(|to| lab.job.irecv(1, to, Source::Rank(0), TagSel::Is(0))).collect();
+        let send: Vec<_> = from.iter().map(|from| lab.job.isend(0, from, 1, 0)).collect();
+        for (id, (to, from)) in recv.into_iter().zip(to.iter().zip(&from)) {
+            lab.job.finish(1, id).unwrap();
+            to.assert_received(&from.packed(), "one of many");
+        }
+        for id in send {
+            lab.job.finish(0, id).unwrap();
+        }
+        for rank in 0..2 {
+            let counters = lab.job.pml(rank).counters();
+            let counts = counters.of(Protocol::Pipeline);
+            assert_eq!(counts.messages, MESSAGES as u64, "{counts:?}");
+            assert_eq!(counters.without_staging() == 0, has_all, "rank {rank}, {bound} bytes");
+            // Somebody has the ring: several fragments share a launch.
+            let launches = counts.packs + counts.unpacks;
+            assert!(launches < counts.fragments, "rank {rank}, {bound} bytes: {counts:?}");
+        }
+        lab.assert_idle("many messages");
+    }
+}
+
 /// Longer eager messages leave from where they lie, if their runs are long.
 #[test]
 fn eager_messages_are_lent() {

@@ -59,7 +59,7 @@ impl Core {
             readable: false,
             locked: false,
             copies_only: device.is_some() && !abilities.kernels_reach_host,
-            shares: abilities.shares.map_or(0, NonZeroU8::get),
+            shares: abilities.shares.filter(|_| self.config.device_ipc).map_or(0, NonZeroU8::get),
             fragment: self.config.tuning.staged_fragment_bytes.max(FRAGMENT_MIN),
             depth: self.config.tuning.staged_depth.clamp(1, DEPTH_MAX),
             device_id: device.as_ref().map_or(0, device_id),

@@ -50,7 +50,7 @@ impl Keys {
         (config, registers): (&Config, bool),
     ) -> Keys {
         let typed = buffer.typed();
-        let share = config.share_device_buffers;
+        let share = config.shares_buffers();
         let mut keys = Keys { mapped: buffer.key(bml, peer, share), ..Keys::default() };
         let used = RTS_BYTES + keys.mapped.map_or(0, |key| key.as_bytes().len());
         let fits = used + RemoteKey::MAX_BYTES <= fragment_max(bml, peer);

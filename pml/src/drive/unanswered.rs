@@ -59,7 +59,7 @@ impl Core {
         }
         bml.look_up(Rank(peer));
         let ordered = bml.limits(Rank(peer)).is_some_and(|limits| limits.ordered);
-        let mapped = config.share_device_buffers
+        let mapped = config.shares_buffers()
             && device_of(bml, buffer.space()).is_some()
             && bml.mapped(Rank(peer)).is_some();
         let possible = peer != self.me && config.force.is_none() && ordered && mapped;

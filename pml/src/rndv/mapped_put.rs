@@ -96,7 +96,7 @@ pub(crate) struct Granting {
 
 /// What decides whether a receiver's buffer is granted to its sender.
 fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
-    let share = cx.config.share_device_buffers;
+    let share = cx.config.shares_buffers();
     let forced = cx.config.force == Some(Protocol::MappedPut);
     let space = cx.buffer.typed().space();
     let (from_host, host) = (cx.rts.host, space.cpu_accessible());
@@ -144,7 +144,7 @@ fn inline_max(cx: &Cx<'_>) -> usize {
 
 /// Grants the sender access to the receive's buffer.
 fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
-    let share = cx.config.share_device_buffers;
+    let share = cx.config.shares_buffers();
     let (reply, room) = cx.receipt();
     let key = cx.link.key(cx.buffer, share);
     let Some(((low, region), key)) = cx.buffer.touched().zip(key) else {

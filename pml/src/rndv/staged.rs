@@ -82,7 +82,7 @@ fn through_host(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
 /// Whether the receiver's buffer can be a ring with a place for every fragment.
 fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     let (_, room) = cx.receipt();
-    let share = cx.config.share_device_buffers;
+    let share = cx.config.shares_buffers();
     if let Some(staging) = &mut s.staged {
         staging.direct =
             staging.receiver_device && cx.link.start_key(cx.buffer, room, share).is_some();

@@ -2,7 +2,7 @@
 //! launch packs several fragments into a part of a ring, and they leave from there.
 //!
 //! ```text
-//! buffer ──pack──► part 0 │ part 1 │ part 2 │ part 3      one launch a part, the next begins when the last has ended
+//! buffer ──pack──► packet 0 │ packet 1 │ …      one launch a packet, the next begins when the last has ended
 //!                  └ fragment, fragment, … ──► socket     no copy of ours
 //! ```
 //!
@@ -12,7 +12,7 @@
 use crate::buffer::{Packed, StagingMemory, after};
 use crate::protocol::Protocol;
 use crate::rndv::Cx;
-use crate::rndv::rings::{PART_BYTES, PARTS};
+use crate::rndv::rings::Ring;
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 use smallvec::SmallVec;
@@ -25,7 +25,7 @@ pub(super) const LEAST_BYTES: u64 = 512 << 10;
 /// What is packed.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    ring: StagingMemory,
+    ring: Ring,
     fragment: u64,
     /// Bytes of the message that no engine has begun to pack.
     left: Range<u64>,
@@ -56,12 +56,12 @@ impl Gathered {
     /// Has engines pack what there is room for; how many launches go on.
     pub(super) fn pack(&mut self, cx: &mut Cx<'_>) -> Result<u32, EngineError> {
         let mut going = 0;
-        while !self.left.is_empty() && (self.parts.len() as u64) < PARTS {
-            let longest = PART_BYTES / self.fragment * self.fragment;
+        while !self.left.is_empty() && (self.parts.len() as u64) < self.ring.packets() {
+            let longest = self.ring.whole(self.fragment);
             let doubled = self.fragment << self.begun.min(16);
             let len = doubled.min(longest).min(self.left.end - self.left.start);
             let range = self.left.start..self.left.start + len;
-            let staging = self.ring.sub(self.begun % PARTS * PART_BYTES, len)?;
+            let staging = self.ring.part(self.begun % self.ring.packets(), 0, len)?;
             let last = after(&self.last);
             let packing = cx.buffer.gather(cx.engines, range.clone(), staging, last)?;
             cx.counters.counts_of(Protocol::Pipeline).packs += 1;
@@ -104,10 +104,11 @@ impl Gathered {
 }
 
 /// A ring for one end of a message of so many bytes, if it is of use.
-pub(super) fn ring(cx: &mut Cx<'_>, len: u64, fragment: u64) -> Option<StagingMemory> {
-    if len < LEAST_BYTES || fragment == 0 || fragment > PART_BYTES || !cx.link.has_zero_copy() {
+pub(super) fn ring(cx: &mut Cx<'_>, len: u64, fragment: u64) -> Option<Ring> {
+    let packet = u64::from(cx.config.tuning.device_packet_bytes);
+    if len < LEAST_BYTES || fragment == 0 || fragment > packet || !cx.link.has_zero_copy() {
         return None;
     }
     let device = cx.link.device(cx.buffer.typed().space())?;
-    cx.rings.take(&device, cx.config.bounds.staging_bytes)
+    cx.rings.take(&device, cx.config.bounds.staging_bytes, packet)
 }

@@ -9,7 +9,7 @@
 
 use crate::buffer::{StagingMemory, after};
 use crate::protocol::Protocol;
-use crate::rndv::rings::{PART_BYTES, PARTS};
+use crate::rndv::rings::Ring;
 use crate::rndv::{Cx, RndvTarget};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
@@ -19,7 +19,7 @@ use std::ops::Range;
 /// Where fragments land.
 #[derive(Debug)]
 pub(super) struct Landing {
-    ring: StagingMemory,
+    ring: Ring,
     fragment: u64,
     /// The end of the message.
     end: u64,
@@ -38,7 +38,7 @@ pub(super) struct Landing {
 
 impl Landing {
     /// For a message that ends there, in fragments of so many bytes.
-    pub(super) fn new(ring: StagingMemory, fragment: u64, end: u64) -> Landing {
+    pub(super) fn new(ring: Ring, fragment: u64, end: u64) -> Landing {
         Landing {
             ring,
             fragment,
@@ -56,7 +56,7 @@ impl Landing {
     pub(super) fn is_due(&self) -> bool {
         let len = self.run.end - self.run.start;
         let half = (self.end - self.run.start) / 2;
-        let most = PART_BYTES / self.fragment * self.fragment;
+        let most = self.ring.whole(self.fragment);
         len > 0 && (self.run.end == self.end || len >= half.clamp(self.fragment, most))
     }
 
@@ -80,18 +80,18 @@ impl Landing {
         if !self.run.is_empty() && self.run.end != offset {
             return RndvTarget::Nowhere;
         }
-        if self.used + len > PART_BYTES {
+        if self.used + len > self.ring.packet {
             if !self.run.is_empty() {
                 return RndvTarget::Nowhere;
             }
-            let next = (self.part + 1) % PARTS;
+            let next = (self.part + 1) % self.ring.packets();
             // It is still being unpacked: the transport's buffers have room meanwhile, and the link goes on.
             if self.launches.iter().any(|(_, part)| *part == next) {
                 return RndvTarget::Nowhere;
             }
             (self.part, self.used) = (next, 0);
         }
-        match self.ring.sub(self.part * PART_BYTES + self.used, len) {
+        match self.ring.part(self.part, self.used, len) {
             Ok(staging) => RndvTarget::Staging(&self.target.insert((offset, staging)).1),
             Err(_) => RndvTarget::Nowhere,
         }
@@ -123,7 +123,7 @@ impl Landing {
         if len == 0 {
             return Ok(false);
         }
-        let staging = self.ring.sub(self.part * PART_BYTES + self.used - len, len)?;
+        let staging = self.ring.part(self.part, self.used - len, len)?;
         let name = run.start;
         let unpacking = cx.buffer.scatter(cx.engines, staging, run, after(&self.last))?;
         cx.counters.counts_of(Protocol::Pipeline).unpacks += 1;

@@ -56,7 +56,7 @@ type Asked = Result<(StagingPipeline, Option<RemoteKey>), (&'static str, Obstacl
 
 /// A ring for the sender, or the buffer itself if it has no gaps and a key.
 fn open_put(cx: &mut Cx<'_>, mut pipeline: StagingPipeline) -> Asked {
-    let (bound, share) = (cx.config.bounds.staging_bytes, cx.config.share_device_buffers);
+    let (bound, share) = (cx.config.bounds.staging_bytes, cx.config.shares_buffers());
     let (_, room) = cx.receipt();
     let typed = cx.buffer.typed();
     let device = cx.link.device(typed.space());
