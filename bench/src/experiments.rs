@@ -4,7 +4,8 @@
 //! bytes, takes samples, and gives rows; `draw` makes pictures of them.
 //!
 //! - one process: `pack`, `transfer`, `position`, `matching`; `gpu`, `reduce_gpu`, `wu6`, `wu7`, `wu8`, `wu13` on a GPU;
-//! - messages of two processes: `oneway`, `acc2`; `acc_matrix` between memories of any kind, `acc7` out of OpenCL contexts
+//! - messages of two processes: `oneway`, `acc2`; `acc_matrix` between memories of any kind, `acc3` by
+//!   packet, `acc6` beside the same by hand, `acc7` out of OpenCL contexts
 //!   that come and go; `p2p`, `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and `rails` between hosts;
 //! - windows: `osc`, `osc_gpu`;
 //! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
@@ -94,6 +95,8 @@ experiments! {
     matrices::Wu9 + Wu10 + Wu10Net + Wu11 + Wu11Net + Wu12 + Wu12Net,
     wu15::Wu15 + Wu15Net,
     regret::Regret,
+    acc3::Acc3,
+    acc6::Acc6,
     acc7::Acc7,
     hosts::Hosts,
     rails::Rails,

@@ -23,7 +23,7 @@
 //!
 //! - what is measured: `experiments` (one file each, tables of messages together), `subjects` (layouts);
 //! - drivers, each with processes or ends of its own: `duo` (two ends in one thread), `processes` (ranks of this
-//!   program), `p2p` (pairs of processes with GPUs), `one_gpu` (many processes on one GPU), `gpu` (kernels of one
+//!   program), `ends` (memories of two ranks, moved by hand), `p2p` (pairs of processes with GPUs), `one_gpu` (many processes on one GPU), `gpu` (kernels of one
 //!   process), `sim` (the simulated machine), `namespaces` (two hosts on one machine);
 //! - how it is measured: `clock` (samples), `rotation` (other memory each time), `check` (bytes), `random`;
 //! - what it is compared with: `baselines`, `nccl`, `cublas`;
@@ -43,6 +43,8 @@ pub mod clock;
 pub mod cublas;
 #[allow(unsafe_code, reason = "starts messages of memory that it owns")]
 pub mod duo;
+#[allow(unsafe_code, reason = "copies and sends memory that it owns")]
+mod ends;
 mod error;
 pub mod experiment;
 pub mod experiments;

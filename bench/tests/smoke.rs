@@ -248,6 +248,28 @@ fn on_a_gpu() {
 /// Experiments with pairs of processes, on devices.
 const PAIRED: [&str; 7] = ["p2p", "p2p-matrix", "wu9", "wu10", "wu11", "wu12", "wu15"];
 
+#[test]
+fn device_memory_is_moved_by_hand_and_by_packets() {
+    if !opencl_is_there() {
+        return skipped("by hand", "there is no OpenCL device");
+    }
+    let on = |name, more: &[&str]| {
+        experiment(name, &[&["--device", "opencl:0", "--link", "node,loopback"], more].concat())
+    };
+    let (report, _) = on("acc6", &["--rounds", "2"]);
+    let spaces = set(&report.rows, |row| row.space.clone());
+    let all = ["opencl:0", "opencl:0->host", "host->opencl:0"];
+    assert_eq!(spaces, all.map(String::from).into());
+    for row in &report.rows {
+        assert!(
+            row.ratio_to("pipelined").is_some() && row.extra["packet_bytes"].as_u64() > Some(0)
+        );
+    }
+    let (report, stdout) = on("acc3", &["--crowds", "1"]);
+    let links = report.rows.iter().filter(|row| row.op == "at a time").count();
+    assert_eq!((links, stdout.matches("; used: ").count()), (2, 2), "{stdout}");
+}
+
 /// Whether there is an OpenCL device.
 fn opencl_is_there() -> bool {
     gapless::OpenClDevice::open(0).is_ok()

@@ -154,7 +154,7 @@ fn measure_here(options: &Options, common: &Common, rank: &RankOf) -> Result<(),
         Link::IpcOn => World::init()?,
         Link::IpcOff => {
             let world = World::init()?;
-            world.set_config(Config { share_device_buffers: false, ..world.config()? })?;
+            world.set_config(Config { device_ipc: false, ..world.config()? })?;
             world
         }
     };

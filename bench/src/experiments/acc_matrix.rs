@@ -5,18 +5,16 @@
 
 use std::time::{Duration, Instant};
 
-use gapless::{
-    CudaDriver, Device, DeviceBuf, Layout, OpenClDevice, SharedBuf, Space, View, ViewMut, World,
-};
+use gapless::{DeviceBuf, Layout, SharedBuf, Space, View, ViewMut, World};
 use gapless_cli::pingpong::{Ends, Where};
 use gapless_cli::sampling;
 use gapless_layouts::{Case, Side};
 use gapless_mem::DeviceError;
 use gapless_report::{Absent, Mark, PlotError, Report, Row, lines};
-use serde::{Deserialize, Serialize};
 
 use crate::check::{Pieces, same};
 use crate::clock::alone;
+use crate::ends::{self, Opened, Pairing};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at, summary};
 use crate::gpu::copied;
@@ -71,17 +69,6 @@ const MARKED: u64 = 16 << 20;
 const DATA: i32 = 1;
 const WORD: i32 = 2;
 
-/// A pairing's memories, as options name them.
-#[derive(Debug, Serialize, Deserialize)]
-struct PairingPart([String; 2]);
-
-impl PairingPart {
-    fn place(&self, rank: u32) -> Result<Where, Failure> {
-        let (text, option) = if rank == 0 { (&self.0[0], "--from") } else { (&self.0[1], "--to") };
-        text.parse().map_err(|why| Failure::Option { option, why })
-    }
-}
-
 impl Experiment for AccMatrix {
     type Options = Options;
 
@@ -89,7 +76,7 @@ impl Experiment for AccMatrix {
     const ABOUT: &'static str = "messages between host, CUDA and OpenCL memory at either end, beside copies by the bus";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let from = if options.from.is_empty() { places() } else { options.from.clone() };
+        let from = if options.from.is_empty() { ends::places() } else { options.from.clone() };
         let to = if options.to.is_empty() { from.clone() } else { options.to.clone() };
         cases(options, common)?;
         let pairings: Vec<Ends> =
@@ -99,7 +86,7 @@ impl Experiment for AccMatrix {
         for ends in pairings {
             let name = format!("{},{}", ends.0[0], ends.0[1]);
             progress.set_message(name.clone());
-            let part = PairingPart(ends.0.map(|place| place.to_string()));
+            let part = Pairing::of(ends);
             let (found, ended) =
                 Processes::new(Self::NAME, 2).found_so_far::<Vec<Row>>(&name, part)?;
             rows.extend(found);
@@ -127,8 +114,7 @@ impl Experiment for AccMatrix {
             World::builder()
         };
         let world = builder.init()?;
-        let part: PairingPart = rank.part()?;
-        let ends = Ends([part.place(0)?, part.place(1)?]);
+        let ends = rank.part::<Pairing>()?.ends()?;
         let device = Opened::of(ends.of(world.rank()))?;
         let mut rows = Vec::new();
         for case in cases(options, common)? {
@@ -170,14 +156,6 @@ impl Experiment for AccMatrix {
     }
 }
 
-/// The host's memory, and that of the first device of each kind that there is.
-fn places() -> Vec<Where> {
-    let cuda = CudaDriver::load().is_ok_and(|driver| driver.devices() > 0);
-    let opencl = OpenClDevice::open(0).is_ok();
-    let devices = [cuda.then_some(Where::Cuda(0)), opencl.then_some(Where::OpenCl(0))];
-    [Some(Where::Host)].into_iter().chain(devices).flatten().collect()
-}
-
 /// The messages, in order.
 fn cases(options: &Options, common: &Common) -> Result<Vec<Case>, Failure> {
     let names = SHAPES.map(|(name, _)| name);
@@ -190,26 +168,6 @@ fn cases(options: &Options, common: &Common) -> Result<Vec<Case>, Failure> {
     let wanted = |name: &str| options.layouts.is_empty() || options.layouts.iter().any(|it| it == name);
     let shapes = SHAPES.into_iter().filter(|(name, _)| wanted(name));
     shapes.flat_map(|(_, shape)| payloads.iter().map(move |&bytes| shape.case(Size::Bytes(bytes)))).collect()
-}
-
-/// A place's device, if it is one. An OpenCL device is kept: the world works in its context.
-struct Opened {
-    space: Option<Space>,
-    _opencl: Option<OpenClDevice>,
-}
-
-impl Opened {
-    fn of(place: Where) -> Result<Opened, Failure> {
-        Ok(match place {
-            Where::Host => Opened { space: None, _opencl: None },
-            Where::Cuda(device) => Opened { space: Some(Space::Cuda { device }), _opencl: None },
-            Where::OpenCl(number) => {
-                let number = usize::try_from(number).unwrap_or(usize::MAX);
-                let device = OpenClDevice::open(number).map_err(|why| Failure::NoGpu { why: why.to_string() })?;
-                Opened { space: Some(device.space()), _opencl: Some(device) }
-            }
-        })
-    }
 }
 
 /// Memory that messages lie in.
