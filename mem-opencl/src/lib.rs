@@ -44,7 +44,8 @@ mod known;
 mod launch;
 mod programs;
 pub mod sys;
-pub mod user;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 pub use counts::{Count, Counts, counts};
 pub use detect::{DeviceInfo, detect};

@@ -3,7 +3,7 @@
 //! Without one the tests are skipped, aloud; where the variable `CI` is set they fail instead.
 
 use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
-use gapless_mem_opencl::user::{UserBuffer, UserContext};
+use gapless_mem_opencl::testkit::{UserBuffer, UserContext};
 use gapless_mem_opencl::{Argument, Grid, OpenClDevice, OpenClError, detect};
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@ use gapless::{
 };
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::Typed;
-use gapless_mem_opencl::user::{UserBuffer, UserContext, UserQueue};
+use gapless_mem_opencl::testkit::{UserBuffer, UserContext, UserQueue};
 use gapless_mem_opencl::{Counts, DeviceInfo, counts, detect};
 use gapless_tests::{byte_at, job_of};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -15,7 +15,7 @@ use gapless::{GpuEngine, OpenClDevice, View, ViewMut, World};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{Engine, Typed};
 use gapless_mem::{Device, Region, Space};
-use gapless_mem_opencl::user::{UserBuffer, UserContext, UserQueue};
+use gapless_mem_opencl::testkit::{UserBuffer, UserContext, UserQueue};
 use gapless_mem_opencl::{DeviceInfo, counts, detect};
 use gapless_report::{Absent, PlotError, Report, Row, Samples};
 use serde::{Deserialize, Serialize};

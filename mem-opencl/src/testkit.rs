@@ -1,5 +1,5 @@
-//! Contexts, queues and buffers as programs make them, without Gapless: what messages are sent from. For examples,
-//! tests and measurements. [`counts`](crate::counts()) leaves these out.
+//! Contexts, queues and buffers as programs make them, without Gapless: what messages are sent from. For tests
+//! and measurements (feature `testkit`). [`counts`](crate::counts()) leaves these out.
 
 use crate::sys::{self, Named};
 use crate::{DeviceInfo, OpenClError};
