@@ -4,7 +4,7 @@
 mod common;
 
 use common::lab::{FRAGMENT, Lab, config, layout};
-use common::{Buffer, Home, link};
+use common::{Buffer, Home, bytes, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl_testkit::fault::{Fault, Plan};
@@ -344,7 +344,22 @@ fn staging_memory_that_is_exhausted_fails_nothing() {
             }
             assert!(staged > 0 || most == 0, "{protocol}: something fits {staging_bytes} bytes");
             assert!(staged < 5, "{protocol}: {staged} staged");
+            let without = [0, 1].map(|rank| lab.job.pml(rank).counters().without_staging());
+            assert!(without.iter().sum::<u64>() > 0, "{protocol}: {staged} staged, {without:?}");
         }
+    }
+}
+
+#[test]
+fn without_ipc_messages_between_devices_pass_memory_of_the_host() {
+    for device_ipc in [true, false] {
+        let mut lab = Lab::new(Config { device_ipc, ..Config::default() }, 1);
+        let from = Buffer::source_in(&bytes(200_000), 1, 7, lab.home(true));
+        let to = Buffer::target_in(&bytes(200_000), 1, lab.home(true));
+        let protocol = lab.carry(&from, &to, "by IPC or not").protocol;
+        let maps = matches!(protocol, Protocol::Mapped | Protocol::MappedPut);
+        let through = matches!(protocol, Protocol::CopyInOut | Protocol::ZeroCopyInOut);
+        assert_eq!((maps, through), (device_ipc, !device_ipc), "{protocol}");
     }
 }
 
