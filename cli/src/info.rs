@@ -261,6 +261,13 @@ fn try_link(worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
             false => format!("{}: the system forbids process_vm_readv", yes(false)),
         };
         say(&format!("single copy    {single_copy}\nshared memory  {}\n", yes(mapped && shared)))?;
+        let threads = match world.copy_threads() {
+            0 => "none: two processes have no processors to spare".to_owned(),
+            threads => {
+                format!("{threads} in each of two processes, for long copies to and from devices")
+            }
+        };
+        say(&format!("copy threads   {threads}\n"))?;
     }
     world.finalize()?;
     Ok(ExitCode::SUCCESS)

@@ -51,6 +51,7 @@ fn info_says_what_is_there_and_why_not() {
         "collectives    built-in rules; GAPLESS_COLL says so",
         "single copy    ",
         "shared memory  works",
+        "copy threads   ",
     ] {
         assert!(info.contains(line), "{line} in {info}");
     }

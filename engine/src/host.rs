@@ -31,7 +31,7 @@ pub(crate) fn cursor(typed: &Typed, range: &Range<u64>) -> Result<Convertor, Eng
     Ok(convertor)
 }
 
-fn check_length(region: Region, range: &Range<u64>) -> Result<(), EngineError> {
+pub(crate) fn check_length(region: Region, range: &Range<u64>) -> Result<(), EngineError> {
     let bytes = range.end.saturating_sub(range.start);
     if region.len() != bytes {
         return Err(EngineError::LengthMismatch { region: region.len(), range: bytes });

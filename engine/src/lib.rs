@@ -10,7 +10,8 @@
 //! returns a [`Completion`](gapless_mem::Completion).
 //!
 //! `engine` and `reducer` are the traits; `host` and `reduce_host` implement them for host memory, `combine` has the loops
-//! over elements and `packed` the short way to them, `op` and `user_op` the operations. `method` has the checks that all
+//! over elements and `packed` the short way to them, `op` and `user_op` the operations. `threaded_host` is the host's
+//! engine with threads, which `crew` has. `method` has the checks that all
 //! reducers share, `between` work on memories of two engines.
 //! This crate knows no vendor and no peer. Lengths and offsets are in bytes.
 //!
@@ -51,6 +52,7 @@
 
 mod between;
 mod combine;
+mod crew;
 #[allow(unsafe_code, reason = "declares the unsafe methods that engines implement")]
 mod engine;
 mod error;
@@ -67,6 +69,8 @@ mod reducer;
 #[cfg(feature = "testkit")]
 #[allow(unsafe_code, reason = "hands the promises of callers on to an engine")]
 pub mod testkit;
+#[allow(unsafe_code, reason = "hands the promises of callers on to the host's engine, in parts")]
+mod threaded_host;
 mod typed;
 mod user_op;
 
@@ -78,5 +82,6 @@ pub use method::Method;
 pub use op::{Op, ReduceOp};
 pub use packed::PackedFold;
 pub use reducer::Reducer;
+pub use threaded_host::ThreadedHostEngine;
 pub use typed::Typed;
 pub use user_op::{UserOp, Vectors};

@@ -181,7 +181,8 @@
 // the answer comes back as a request, which gives the memory back when it has ended.
 //
 // - the job: `world` (start-up, progress, leaving), `network`, `accelerators`;
-// - what is sent: `view`, `parts` (several views of one buffer), `device_buf`, `shared_buf`;
+// - what is sent: `view`, `parts` (several views of one buffer), `device_buf`, `shared_buf`,
+//   `registered_buf`;
 // - messages: `communicator` (blocking), `scope` (borrowed), `owned` (own buffers), `plan` (repeated), `several` and
 //   `completion` (waiting without a thread, for some of many), `ordered` (beside streams);
 // - `collective` and `stream_comm`, `window`, `xtq`: collectives, one-sided memory, tasks;
@@ -211,6 +212,8 @@ mod parts;
 #[allow(unsafe_code, reason = "grants memory to messages until all of them have ended")]
 mod plan;
 pub mod prelude;
+#[allow(unsafe_code, reason = "registers memory with devices, and has it as a slice")]
+mod registered_buf;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
 mod scope;
 mod several;
@@ -261,6 +264,7 @@ pub use owned::{
 };
 pub use parts::Parts;
 pub use plan::{Plan, PlanBuffer, PlanBuilder, Rest};
+pub use registered_buf::RegisteredBuf;
 pub use scope::{Request, Scope};
 pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;

@@ -12,9 +12,12 @@ pub(crate) use builder::attach;
 use crate::communicator::Communicator;
 use crate::device_buf::DeviceBuf;
 use crate::error::Error;
+use crate::owned::Refused;
+use crate::registered_buf::RegisteredBuf;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use gapless_boot::directory::Connection;
+use gapless_dtype::Equivalence;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
 use gapless_tuning::coll::Table;
@@ -69,6 +72,7 @@ pub struct World {
     /// `None` once finalized.
     wireup: Option<Arc<Connection>>,
     thread: Option<ProgressThread>,
+    copy_threads: usize,
     pub(crate) xtq: gapless_xtq::Xtq,
 }
 
@@ -144,6 +148,37 @@ impl World {
         DeviceBuf::allocate(&self.shared, device, len)
     }
 
+    /// Opens the device with the memory `space` now, and not when a message first needs it: so that a process without
+    /// messages in its memory can [`register`](World::register) memory of the host with it.
+    ///
+    /// # Errors
+    /// As [`alloc_device`](World::alloc_device).
+    pub fn open_device(&self, space: Space) -> Result<(), Error> {
+        self.shared.with(|state| state.device(space)).map(drop)
+    }
+
+    /// Page-locks memory of yours (a `Vec<T>` or `Box<[T]>`) for all devices that are open here and whose kernels reach
+    /// memory of the host, as CUDA's do. Messages of 64 KiB and more between it and another process's device memory are
+    /// then moved by the device of this process, and pass nothing else. Registering takes milliseconds, once for any
+    /// number of messages.
+    ///
+    /// Without such a device it is ordinary memory ([`is_registered`](RegisteredBuf::is_registered)): a process whose
+    /// messages all lie in memory of the host [opens](World::open_device) a device first.
+    ///
+    /// # Errors
+    /// The device that refuses it, and why: a limit of locked memory, say. The memory comes back.
+    #[doc(alias = "cudaHostRegister")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "the memory comes back, as from other calls that own it"
+    )]
+    pub fn register<T: Equivalence>(
+        &self,
+        memory: impl Into<Vec<T>>,
+    ) -> Result<RegisteredBuf<T>, Refused<Vec<T>>> {
+        RegisteredBuf::register(&self.shared, memory.into())
+    }
+
     /// Makes peers release the device memory that `region` touches, and waits until they have. Call this before you
     /// free (`cudaFree`) memory that messages used and that did not come from [`alloc_device`](World::alloc_device).
     /// Messages in it must have ended. A peer releases it when it next makes progress (a call that waits, a test, a
@@ -214,6 +249,12 @@ impl World {
     /// A thread has panicked.
     pub fn detach_buffer(&self) -> Result<u64, Error> {
         self.shared.wait_until(|state| state.pml.try_detach_buffer())
+    }
+
+    /// How many threads [help to copy](Builder::copy_threads) long pieces here.
+    #[must_use]
+    pub fn copy_threads(&self) -> usize {
+        self.copy_threads
     }
 
     /// What this process's link to `peer` can do now. A link that is not up yet can do nothing.

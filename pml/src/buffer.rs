@@ -64,8 +64,9 @@ pub(crate) fn host_engine(engines: &Engines) -> Option<usize> {
     engines.iter().position(|engine| engine.serves(Space::Host))
 }
 
-/// From this length on, an engine is asked whether a device reaches a buffer of the host.
-const REACHED_MIN: u64 = 64 << 10;
+/// From this length on, in bytes, a message's buffer in memory of the host is moved by a device that reaches it: engines
+/// are [asked](Engine::reaches). Registering shorter memory with a device is of no use.
+pub const REACHED_BYTES_MIN: u64 = 64 << 10;
 
 /// Copies `range` of `typed` into `slot`, from `offset` on, if the CPU reaches both and there are no gaps; `None`, with
 /// nothing done, otherwise.
@@ -212,7 +213,7 @@ impl Buffer {
     /// The engine's number, and its device, that reach this buffer of the host where it lies, if it is long and
     /// page-locked.
     pub(crate) fn reached_by(&self, engines: &Engines) -> Option<(usize, Arc<dyn Device>)> {
-        if self.bytes() < REACHED_MIN || !self.typed.space().cpu_accessible() {
+        if self.bytes() < REACHED_BYTES_MIN || !self.typed.space().cpu_accessible() {
             return None;
         }
         let (_, touched) = self.touched()?;

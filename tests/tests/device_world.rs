@@ -3,18 +3,19 @@
 
 use gapless::btl::Btl;
 use gapless::{Builder, Config, Engine, Protocol, Region};
-use gapless::{PmlError, Source, TagSel, View, ViewMut, World};
+use gapless::{PmlError, SendMode, Source, Status, TagSel, View, ViewMut, World};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::testkit::FakeEngine;
 use gapless_layouts::{Case, Side, cases};
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;
+use gapless_mem::testkit::{Call, Wrapped};
 use gapless_mem_cuda::CudaDriver;
 use gapless_mem_opencl::OpenClDevice;
 use gapless_tests::{byte_at, job, job_of};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 /// The device of a rank, or why there is none.
 type Open = fn(u32) -> Result<Arc<dyn Device>, String>;
@@ -292,6 +293,85 @@ fn memory_that_another_runtime_has_page_locked_travels() {
         job(2, &Config::default(), over_sm, body);
         job_of(2, |_| over_tcp(&Config::default()), body);
     }
+}
+
+/// Memory is registered once for all its messages, which its own process's device moves, until it is dropped; a
+/// persistent request keeps it. Before and after that such messages pass other memory of the host.
+#[test]
+fn a_registration_outlives_messages() {
+    const BYTES: usize = 200_000;
+    const ROUNDS: u64 = 5;
+    let registered = Arc::new(Mutex::new(Vec::new()));
+    let gears = [0, 1].map(|rank| {
+        let fake = Arc::new(FakeDevice::with_delay(rank, 2));
+        let calls = Arc::clone(&registered);
+        let device = Wrapped::new(Arc::clone(&fake) as _, move |call| {
+            if let (Call::Register(region), 0) = (call, rank) {
+                calls.lock().unwrap().push(region);
+            }
+            Ok(())
+        });
+        (Arc::new(FakeEngine::new(&fake, 3)), Arc::new(device))
+    });
+    let name = format!("a_registration_outlives_messages {}", std::process::id());
+    let builder = |rank: u32| {
+        let (engine, device) = &gears[rank as usize];
+        let sm = Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap();
+        let builder = World::builder().only(["sm"]).transport(Box::new(sm)).open_devices(false);
+        builder.engine(Arc::clone(engine) as _).device(Arc::clone(device) as _)
+    };
+    job_of(2, builder, |world| {
+        let (comm, me) = (world.comm(), world.rank());
+        let out: Vec<u8> = (0..BYTES as u64).map(|at| byte_at(7, at)).collect();
+        let byte = gapless::Datatype::from(gapless::Primitive::Byte).commit().unwrap();
+        if me == 1 {
+            let device = &*gears[1].1;
+            let far = device.allocate(BYTES as u64).unwrap();
+            for _ in 0..1 + ROUNDS + 1 + ROUNDS {
+                // SAFETY: nobody else touches the memory until the call returns.
+                let view = unsafe { ViewMut::of_region(far, 0, &byte, BYTES as u64) };
+                comm.recv(view.unwrap(), 0, 0).unwrap();
+                // SAFETY: as above.
+                let view = unsafe { View::of_region(far, 0, &byte, BYTES as u64) };
+                comm.send(view.unwrap(), 0, 1).unwrap();
+            }
+            // SAFETY: allocated above; every message in it has ended.
+            unsafe { device.free(far) }.unwrap();
+            return;
+        }
+        let by = |sent: Status, received: Status| [sent.protocol, received.protocol];
+        let echo = |memory: &mut [u8]| {
+            memory.copy_from_slice(&out);
+            let sent = comm.send(&*memory, 1, 0).unwrap();
+            memory.fill(0);
+            let received = comm.recv(&mut *memory, 1, 1).unwrap();
+            assert!(memory == out);
+            by(sent, received)
+        };
+        let own = [Protocol::MappedPut, Protocol::Mapped];
+        let mut ordinary = vec![0; BYTES];
+        assert_ne!(echo(&mut ordinary), own);
+        let mut memory = world.register(ordinary).unwrap();
+        let region = memory.region();
+        assert_eq!((0..ROUNDS).map(|_| echo(&mut memory)).collect::<Vec<_>>(), [own; 5]);
+        let mut ordinary = memory.unregister().unwrap();
+        assert_ne!(echo(&mut ordinary), own);
+        let times = registered.lock().unwrap().iter().filter(|call| **call == region).count();
+        assert_eq!(times, 1);
+        let mut sends =
+            comm.send_init(world.register(out.clone()).unwrap(), 1, 0, SendMode::Standard);
+        let sends = sends.as_mut().unwrap();
+        let mut receives = comm.recv_init(world.register(vec![0u8; BYTES]).unwrap(), 1, 1).unwrap();
+        let before = registered.lock().unwrap().len();
+        for _ in 0..ROUNDS {
+            receives.buffer_mut().unwrap().fill(0);
+            sends.start().unwrap();
+            receives.start().unwrap();
+            assert_eq!(by(sends.wait().unwrap(), receives.wait().unwrap()), own);
+            assert!(receives.buffer().unwrap() == out);
+        }
+        assert_eq!(registered.lock().unwrap().len(), before);
+    });
 }
 
 #[test]

@@ -185,8 +185,9 @@ unsafe impl Wrapper for FakeEngine {
     }
 
     fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
-        let reaches = host.space().cpu_accessible() && self.reaches_host.load(Ordering::Relaxed);
-        reaches.then(|| Arc::clone(&self.device) as _)
+        let known = || self.device.has_registered(host);
+        let reaches = self.reaches_host.load(Ordering::Relaxed) || known();
+        (host.space().cpu_accessible() && reaches).then(|| Arc::clone(&self.device) as _)
     }
 
     unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {

@@ -22,7 +22,7 @@ use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_coll::runtime::AllEngines;
 use gapless_coll::runtime::Component;
-use gapless_engine::{Engine, HostEngine};
+use gapless_engine::{Engine, HostEngine, ThreadedHostEngine};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use gapless_gpu::{Accelerators, OnDemand};
 use gapless_mem::Device;
@@ -31,6 +31,7 @@ use gapless_pml::{Config, Pml, Tuning};
 use gapless_tuning::coll::Table;
 use gapless_xtq::Xtq;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,7 @@ pub struct Builder {
     contexts: Option<usize>,
     progress_thread: bool,
     task_threads: Option<usize>,
+    copy_threads: Option<usize>,
     put_room: Option<(usize, u64)>,
     config: Option<Config>,
     tuning: Option<Tuning>,
@@ -276,6 +278,16 @@ impl Builder {
         self
     }
 
+    /// How many threads help to copy long pieces between ordinary memory of the host and page-locked rings, by which
+    /// they pass to and from devices: 4 at most, 0 for none. By default of the processors that are left if each process of
+    /// the host uses one itself, so none if there are as many processes as processors. They start with the first such
+    /// piece.
+    #[must_use]
+    pub fn copy_threads(mut self, count: usize) -> Builder {
+        self.copy_threads = Some(count);
+        self
+    }
+
     /// How many [tasks](World::xtq) that were put at one target and have not ended this process keeps, and how many bytes of
     /// arguments and payloads that the target has not accepted: 65,536 and 256 MiB by default. What is more is refused
     /// ([`Full`](crate::xtq::XtqError::Full)), or [waits](crate::xtq::Tasks::put_when_room).
@@ -398,7 +410,8 @@ impl Builder {
         if !self.no_detection {
             self.engines.push(Arc::new(OnDemand::new(&accelerators)));
         }
-        self.engines.push(Arc::new(HostEngine));
+        let (host_engine, copy_threads) = self.host_engine(sharing);
+        self.engines.push(host_engine);
         let wakeups = Wakeups::new()?;
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, task_config(&wakeups))?;
         let carrier = Arc::new(Carrier::new(carried));
@@ -433,7 +446,21 @@ impl Builder {
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
         let wireup = Some(connection);
-        Ok(World { shared, comm, myself, wireup, thread, xtq: ours })
+        Ok(World { shared, comm, myself, wireup, thread, xtq: ours, copy_threads })
+    }
+
+    /// The engine of host memory, in one of so many processes that share this one's processors, and its threads.
+    fn host_engine(&self, processes: usize) -> (Arc<dyn Engine>, usize) {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let usual = ThreadedHostEngine::threads_for(processes, processors);
+        match NonZeroUsize::new(self.copy_threads.unwrap_or(usual)) {
+            Some(threads) => {
+                let engine = ThreadedHostEngine::new(threads);
+                let threads = engine.threads();
+                (Arc::new(engine), threads)
+            }
+            None => (Arc::new(HostEngine), 0),
+        }
     }
 
     /// The transports to use: those given, and the built-in one if there is any peer to reach.

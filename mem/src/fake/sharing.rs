@@ -79,15 +79,21 @@ impl FakeDevice {
         Ok(())
     }
 
-    /// Pinned memory, if all of it is registered.
-    pub(super) fn registered_alias(&self, region: Region) -> Result<Region, DeviceError> {
-        let books = self.books();
-        let covered = books.keys().any(|(start, len)| {
+    /// Whether all of some host memory lies in one piece that is registered with it.
+    #[must_use]
+    pub fn has_registered(&self, region: Region) -> bool {
+        self.books().keys().any(|(start, len)| {
             let inside = region.start().checked_sub(*start);
             inside.is_some_and(|at| at <= *len && region.len() <= len - at)
-        });
+        })
+    }
+
+    /// Pinned memory, if all of it is registered.
+    pub(super) fn registered_alias(&self, region: Region) -> Result<Region, DeviceError> {
         let device = self.properties.name.clone();
-        covered.then_some(region).ok_or(DeviceError::WrongSpace { device, space: region.space() })
+        self.has_registered(region)
+            .then_some(region)
+            .ok_or(DeviceError::WrongSpace { device, space: region.space() })
     }
 
     /// How often [`settle_writes`](Device::settle_writes) was called.

@@ -102,44 +102,41 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut pipeline: StagingPipeline) -> Op
 }
 
 impl Sender {
-    /// Starts fragments while there is room, until an engine has one to work on.
+    /// Starts a fragment, if there is room.
     ///
     /// It starts no more than that: a launch takes microseconds, in which the first fragment may have ended, and its
-    /// receiver waits for READY. The next is launched after the work in flight has been checked.
+    /// receiver waits for READY. The next is launched after the work in flight has been checked. A processor has
+    /// copied a fragment when this returns: its READY leaves before it copies the next.
     fn advance(&mut self, cx: &mut Cx<'_>) -> RndvStep {
-        loop {
-            if self.stopped {
-                return RndvStep::Going;
+        if self.stopped {
+            return RndvStep::Going;
+        }
+        let pipeline = &mut self.pipeline;
+        // The receiver cannot start before it has the first, which is short: nothing delays its READY.
+        if pipeline.protocol.gets() && pipeline.window.next() == 1 && pipeline.window.in_work() == 1
+        {
+            return RndvStep::Again;
+        }
+        let Some(index) = pipeline.next().filter(|next| pipeline.window.begin(*next).is_ok())
+        else {
+            return RndvStep::Going;
+        };
+        pipeline.working += 1;
+        let protocol = pipeline.protocol;
+        let ahead = match pipeline.direct {
+            true => u64::from(pipeline.window.in_work()),
+            false => {
+                (index + 1 + u64::from(pipeline.window.depth())).saturating_sub(pipeline.limit)
             }
-            let pipeline = &mut self.pipeline;
-            // The receiver cannot start before it has the first, which is short: nothing delays its READY.
-            if pipeline.protocol.gets()
-                && pipeline.window.next() == 1
-                && pipeline.window.in_work() == 1
-            {
-                return RndvStep::Again;
-            }
-            let Some(index) = pipeline.next().filter(|next| pipeline.window.begin(*next).is_ok())
-            else {
-                return RndvStep::Going;
-            };
-            pipeline.working += 1;
-            let protocol = pipeline.protocol;
-            let ahead = match pipeline.direct {
-                true => u64::from(pipeline.window.in_work()),
-                false => {
-                    (index + 1 + u64::from(pipeline.window.depth())).saturating_sub(pipeline.limit)
-                }
-            };
-            cx.counters.saw_depth(protocol, ahead.min(u64::from(pipeline.window.depth())));
-            let step =
-                pipeline.gather(cx.engines, cx.buffer, index, cx.counters.counts_of(protocol));
-            let Some(result) = follow(cx, index, &mut self.failed, step) else {
-                return RndvStep::Again;
-            };
-            if let ended @ RndvStep::Done(_) = self.gathered(cx, index, result) {
-                return ended;
-            }
+        };
+        cx.counters.saw_depth(protocol, ahead.min(u64::from(pipeline.window.depth())));
+        let step = pipeline.gather(cx.engines, cx.buffer, index, cx.counters.counts_of(protocol));
+        let Some(result) = follow(cx, index, &mut self.failed, step) else {
+            return RndvStep::Again;
+        };
+        match self.gathered(cx, index, result) {
+            RndvStep::Going => RndvStep::Again,
+            ended => ended,
         }
     }
 

@@ -1,0 +1,294 @@
+//! Memory of a user's own from [`World::register`](crate::World::register): page-locked once, for any number of
+//! messages.
+//!
+//! # Why it owns the memory
+//!
+//! The driver knows page-locked memory by its addresses. If it were freed while it is registered, and other memory came
+//! to lie at these addresses, then a message there would move the bytes of the old pages. So the value owns the memory,
+//! and a value that is forgotten keeps both: the memory and the registration.
+
+use crate::error::Error;
+use crate::owned::{OwnedBuffer, OwnedBufferMut, Park, RawList, Refused};
+use crate::shared::Shared;
+use gapless_dtype::{AnyBits, ElementType, Equivalence};
+use gapless_mem::{Device, DeviceError, Region};
+use gapless_pml::REACHED_BYTES_MIN;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Elements that the devices of this process read and write where they lie. Dropping it undoes that, and frees the
+/// memory.
+///
+/// A request can own it, so a [`Persistent`](crate::Persistent) one keeps it registered for all its messages.
+pub struct RegisteredBuf<T: Equivalence> {
+    /// `None` only while it is taken apart.
+    memory: Option<RawList<T>>,
+    /// Those that it is registered with.
+    devices: Vec<Arc<dyn Device>>,
+}
+
+impl<T: Equivalence> RegisteredBuf<T> {
+    /// Registers memory with all devices of the world whose kernels reach memory of the host.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the memory comes back, as from other calls that own it"
+    )]
+    pub(crate) fn register(
+        shared: &Shared,
+        memory: Vec<T>,
+    ) -> Result<RegisteredBuf<T>, Refused<Vec<T>>> {
+        let mut made = RegisteredBuf { memory: Some(RawList::of(memory)), devices: Vec::new() };
+        match made.register_with(shared) {
+            Ok(()) => Ok(made),
+            // What a device does not let go of stays its own.
+            Err(error) => Err(Refused { error, buffer: made.unregister().unwrap_or_default() }),
+        }
+    }
+
+    fn register_with(&mut self, shared: &Shared) -> Result<(), Error> {
+        let region = self.region();
+        // Nobody would ask for it. And no two of this length share all their pages, which a driver takes for one.
+        if region.len() < REACHED_BYTES_MIN {
+            return Ok(());
+        }
+        let devices = shared.with(|state| {
+            let devices = state.open()?.bml_mut().devices().iter();
+            let able = devices.filter(|device| device.abilities().kernels_reach_host);
+            Ok(able.cloned().collect::<Vec<_>>())
+        })?;
+        for device in devices {
+            // SAFETY: the memory is this value's, which frees it, or gives it away, in `undo` alone, once the device
+            // has unregistered it.
+            unsafe { device.register(region) }?;
+            self.devices.push(device);
+        }
+        Ok(())
+    }
+
+    /// Whether a device reaches it. If not, it is like any other memory: no device was open that does, or it is shorter
+    /// than 64 KiB.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        !self.devices.is_empty()
+    }
+
+    /// The bytes, as a region.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        Park::<Vec<T>>::region(self.memory())
+    }
+
+    /// Undoes the registration, and gives the memory back.
+    ///
+    /// # Errors
+    /// A driver fails. Then the memory stays registered, and is never freed.
+    pub fn unregister(mut self) -> Result<Vec<T>, Error> {
+        Ok(self.undo().map(RawList::into_list)?)
+    }
+
+    /// Takes the memory out, which no device knows any more.
+    fn undo(&mut self) -> Result<RawList<T>, DeviceError> {
+        let memory = self.memory.take().expect("it is taken once");
+        let region = Park::<Vec<T>>::region(&memory);
+        let undone = self.devices.drain(..).map(|device| {
+            // SAFETY: `register_with` registered the region with this device once. No work in flight uses it: a message
+            // borrows this value, or owns it, until it has ended.
+            unsafe { device.unregister(region) }
+        });
+        match undone.fold(Ok(()), Result::and) {
+            Ok(()) => Ok(memory),
+            Err(error) => {
+                // Nobody else may get these addresses.
+                std::mem::forget(memory);
+                Err(error)
+            }
+        }
+    }
+
+    fn memory(&self) -> &RawList<T> {
+        self.memory.as_ref().expect("it is taken only when this value ends")
+    }
+}
+
+impl<T: Equivalence> Drop for RegisteredBuf<T> {
+    fn drop(&mut self) {
+        if self.memory.is_none() {
+            return;
+        }
+        if let Err(error) = self.undo() {
+            tracing::warn!(%error, "memory stays page-locked, and is not freed");
+        }
+    }
+}
+
+impl<T: Equivalence> Deref for RegisteredBuf<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: a message that writes the memory borrows this value mutably, or owns it, until it has ended.
+        unsafe { Park::<Vec<T>>::items(self.memory()) }
+    }
+}
+
+impl<T: Equivalence> DerefMut for RegisteredBuf<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let memory = self.memory.as_mut().expect("it is taken only when this value ends");
+        // SAFETY: as in `deref`, and the borrow is exclusive: no message uses the memory.
+        unsafe { Park::<Vec<T>>::items_mut(memory) }
+    }
+}
+
+impl<T: Equivalence> fmt::Debug for RegisteredBuf<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (elements, devices) = (self.len(), self.devices.len());
+        write!(f, "RegisteredBuf of {elements} elements, with {devices} devices")
+    }
+}
+
+impl<T: Equivalence> OwnedBuffer for RegisteredBuf<T> {
+    type Item = T;
+    type Parked = RegisteredBuf<T>;
+
+    fn element() -> ElementType {
+        ElementType::of::<T>()
+    }
+
+    fn elements(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: AnyBits> OwnedBufferMut for RegisteredBuf<T> {}
+
+// It holds no reference to its elements: it is parked as it is.
+impl<T: Equivalence> Park<RegisteredBuf<T>> for RegisteredBuf<T> {
+    fn park(buffer: RegisteredBuf<T>) -> RegisteredBuf<T> {
+        buffer
+    }
+
+    fn unpark(self) -> RegisteredBuf<T> {
+        self
+    }
+
+    fn region(&self) -> Region {
+        RegisteredBuf::region(self)
+    }
+
+    unsafe fn items(&self) -> &[T] {
+        self
+    }
+
+    unsafe fn items_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::World;
+    use gapless_engine::testkit::FakeEngine;
+    use gapless_mem::fake::FakeDevice;
+    use gapless_mem::testkit::{Call, Wrapped};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const ELEMENTS: usize = 20_000;
+
+    fn numbers() -> Vec<f64> {
+        (0..20_000).map(f64::from).collect()
+    }
+
+    fn world_of(device: &Arc<FakeDevice>) -> World {
+        let engine = Arc::new(FakeEngine::new(device, 2));
+        let builder = World::builder().open_devices(false).engine(engine);
+        builder.device(Arc::clone(device) as _).init().unwrap()
+    }
+
+    #[test]
+    fn memory_is_registered_until_it_is_dropped_or_given_back() {
+        let device = Arc::new(FakeDevice::new(0));
+        let world = world_of(&device);
+        let mut kept = world.register(numbers()).unwrap();
+        assert!(kept.is_registered());
+        assert_eq!(device.registered(), [(kept.region().start(), 8 * ELEMENTS as u64)]);
+        kept[ELEMENTS - 1] = -1.0;
+        let boxed = world.register(numbers().into_boxed_slice()).unwrap();
+        assert_eq!(device.registered().len(), 2);
+        drop(boxed);
+        let start = kept.region().start();
+        let back = kept.unregister().unwrap();
+        assert_eq!((back.as_ptr().addr() as u64, back.len()), (start, ELEMENTS), "nothing moves");
+        assert_eq!((back[1], back[ELEMENTS - 1]), (1.0, -1.0));
+        assert!(device.registered().is_empty());
+    }
+
+    #[test]
+    fn a_forgotten_value_leaks_its_memory_too() {
+        let device = Arc::new(FakeDevice::new(0));
+        let world = world_of(&device);
+        let kept = world.register(numbers()).unwrap();
+        let region = kept.region();
+        std::mem::forget(kept);
+        // Were it freed, so long a vector would likely lie there again.
+        let other = numbers();
+        assert_ne!(other.as_ptr().addr() as u64, region.start());
+        assert_eq!(device.registered(), [(region.start(), region.len())]);
+    }
+
+    #[test]
+    fn without_a_device_and_if_short_it_is_ordinary_memory() {
+        let world = World::builder().open_devices(false).init().unwrap();
+        let mut plain = world.register(numbers()).unwrap();
+        assert!(!plain.is_registered());
+        let comm = world.comm();
+        let sent = comm.isend_owned(vec![7.0; ELEMENTS], 0, 0).unwrap();
+        comm.recv(&mut plain[..], 0, 0).unwrap();
+        sent.wait().1.unwrap();
+        assert_eq!(plain.unregister().unwrap(), [7.0; ELEMENTS]);
+        let device = Arc::new(FakeDevice::new(0));
+        let short = world_of(&device).register(vec![1u8; 1000]).unwrap();
+        assert!(!short.is_registered() && device.registered().is_empty());
+    }
+
+    /// The first device takes the memory, the second refuses: nothing stays registered, and the memory comes back.
+    #[test]
+    fn an_error_names_the_device_and_gives_the_memory_back() {
+        let (first, second) = (Arc::new(FakeDevice::new(0)), Arc::new(FakeDevice::new(1)));
+        let refusing = Wrapped::new(second, |call| match call {
+            Call::Register(_) => Err(DeviceError::Failed {
+                device: "the second".to_owned(),
+                operation: "register",
+                reason: "its limit is reached".to_owned(),
+            }),
+            _ => Ok(()),
+        });
+        let builder = World::builder().open_devices(false).device(Arc::clone(&first) as _);
+        let world = builder.device(Arc::new(refusing)).init().unwrap();
+        let refused = world.register(numbers()).unwrap_err();
+        assert_eq!(refused.buffer, numbers());
+        assert_eq!(refused.to_string(), "the second: register failed: its limit is reached");
+        assert!(first.registered().is_empty());
+    }
+
+    #[test]
+    fn memory_that_a_device_keeps_is_not_freed() {
+        let (device, keeps) = (Arc::new(FakeDevice::new(0)), Arc::new(AtomicBool::new(true)));
+        let kept = Arc::clone(&keeps);
+        let keeping = Wrapped::new(Arc::clone(&device) as _, move |call| match call {
+            Call::Unregister(_) if kept.load(Ordering::Relaxed) => {
+                Err(DeviceError::Unsupported { what: "letting go" })
+            }
+            _ => Ok(()),
+        });
+        let builder = World::builder().open_devices(false);
+        let world = builder.device(Arc::new(keeping)).init().unwrap();
+        let memory = world.register(numbers()).unwrap();
+        let region = memory.region();
+        assert!(matches!(memory.unregister(), Err(Error::Memory(_))));
+        let dropped = world.register(numbers()).unwrap();
+        assert_ne!(dropped.region().start(), region.start(), "that memory is in use");
+        drop(dropped);
+        assert_eq!(device.registered().len(), 2);
+    }
+}
