@@ -4,9 +4,9 @@
 //! bytes, takes samples, and gives rows; `draw` makes pictures of them.
 //!
 //! - one process: `pack`, `transfer`, `position`, `matching`; `gpu`, `reduce_gpu`, `wu6`, `wu7`, `wu8`, `wu13` on a GPU;
-//! - messages of two processes: `oneway`, `acc2`; `acc_matrix` between memories of any kind, `acc3` by
-//!   packet, `acc6` beside the same by hand, `acc7` out of OpenCL contexts
-//!   that come and go; `p2p`, `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and `rails` between hosts;
+//! - messages of two processes: `oneway`, `acc2`; `acc_matrix` between memories of any kind, `acc_host` by the host's
+//!   memory, `acc3` by packet, `acc6` beside the same by hand, `acc7` out of OpenCL contexts that come and go; `p2p`,
+//!   `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and `rails` between hosts;
 //! - windows: `osc`, `osc_gpu`;
 //! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
 //! - an application: `acc8` (and `acc9`), an epidemic on shared GPUs;
@@ -90,6 +90,7 @@ experiments! {
     wu8::Wu8,
     wu13::Wu13 + Wu14,
     acc_matrix::AccMatrix,
+    acc_host::AccHost,
     p2p::P2p,
     p2p_matrix::P2pMatrix,
     matrices::Wu9 + Wu10 + Wu10Net + Wu11 + Wu11Net + Wu12 + Wu12Net,

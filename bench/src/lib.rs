@@ -26,6 +26,7 @@
 //!   program), `ends` (memories of two ranks, moved by hand), `p2p` (pairs of processes with GPUs), `one_gpu` (many processes on one GPU), `gpu` (kernels of one
 //!   process), `sim` (the simulated machine), `namespaces` (two hosts on one machine);
 //! - how it is measured: `clock` (samples), `rotation` (other memory each time), `check` (bytes), `random`;
+//! - where messages lie: `memories`;
 //! - what it is compared with: `baselines`, `nccl`, `cublas`;
 //! - what becomes of reports: `table` (columns), `summary` (tables of a folder), `page` (the figures that matter), `age`;
 //! - `error`.
@@ -50,6 +51,7 @@ pub mod experiment;
 pub mod experiments;
 pub mod figures;
 pub mod gpu;
+mod memories;
 mod namespaces;
 #[allow(unsafe_code, reason = "calls NCCL's functions")]
 pub mod nccl;

@@ -286,6 +286,19 @@ fn messages_lie_in_memory_of_any_kind_at_either_end() {
 }
 
 #[test]
+fn messages_lie_in_memory_of_the_host_of_each_kind() {
+    let cuda = gapless::CudaDriver::load().is_ok_and(|driver| driver.devices() > 0);
+    if !cuda && !opencl_is_there() {
+        return skipped("messages between a device and the host", "there is no device");
+    }
+    let (report, _) = experiment("acc-host", &["--layout", "contiguous,x"]);
+    let kinds = set(&report.rows, |row| row.op.clone());
+    assert_eq!(kinds, ["heap", "alloc", "registered", "persistent"].map(String::from).into());
+    assert_eq!(report.rows.len(), 2 * 4 * 2);
+    assert!(report.rows.iter().all(|row| row.ratio_to("ordinary copy").is_some()));
+}
+
+#[test]
 fn pairs_of_processes_measure_what_lies_on_devices() {
     if !opencl_is_there() {
         return skipped("between processes", "there is no OpenCL device");

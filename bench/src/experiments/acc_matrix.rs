@@ -5,11 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use gapless::{DeviceBuf, Layout, SharedBuf, Space, View, ViewMut, World};
+use gapless::{Layout, World};
 use gapless_cli::pingpong::{Ends, Where};
 use gapless_cli::sampling;
 use gapless_layouts::{Case, Side};
-use gapless_mem::DeviceError;
 use gapless_report::{Absent, Mark, PlotError, Report, Row, lines};
 
 use crate::check::{Pieces, same};
@@ -17,11 +16,10 @@ use crate::clock::alone;
 use crate::ends::{self, Opened, Pairing};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at, summary};
-use crate::gpu::copied;
+use crate::memories::{BUS_COPY, Memory, Wanted, bus_copies, contents, index};
 use crate::p2p::item::{Shape, Size};
 use crate::p2p::process::Watchdog;
 use crate::processes::{Processes, RankOf};
-use crate::random::Random;
 use crate::table::{CASE, PAYLOAD, PROTOCOL, RATE, SPREAD, TIME, called, ratio, table};
 
 /// The experiment.
@@ -61,7 +59,7 @@ const PAYLOADS: [u64; 6] = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 <<
 const PAYLOADS_QUICK: [u64; 2] = [4 << 10, 64 << 10];
 
 /// What rows are held against: the slower of the two ends' copies.
-const BUS: &str = "bus copy";
+const BUS: &str = BUS_COPY;
 /// The ratio asked of contiguous messages from [`MARKED`] on, if a device is at either end.
 const ASKED: f64 = 0.85;
 const MARKED: u64 = 16 << 20;
@@ -170,71 +168,6 @@ fn cases(options: &Options, common: &Common) -> Result<Vec<Case>, Failure> {
     shapes.flat_map(|(_, shape)| payloads.iter().map(move |&bytes| shape.case(Size::Bytes(bytes)))).collect()
 }
 
-/// Memory that messages lie in.
-enum Memory {
-    Alloc(SharedBuf),
-    Heap(Vec<u8>),
-    Device(DeviceBuf),
-}
-
-impl Memory {
-    fn new(world: &World, space: Option<Space>, heap: bool, len: usize) -> Result<Memory, Failure> {
-        Ok(match space {
-            Some(space) => Memory::Device(world.alloc_device(space, len as u64)?),
-            None if heap => Memory::Heap(vec![0; len]),
-            None => Memory::Alloc(world.alloc(len)?),
-        })
-    }
-
-    fn fill(&mut self, bytes: &[u8]) -> Result<(), DeviceError> {
-        match self {
-            Memory::Alloc(memory) => memory.copy_from_slice(bytes),
-            Memory::Heap(memory) => memory.copy_from_slice(bytes),
-            Memory::Device(memory) => copied::down(memory, bytes)?,
-        }
-        Ok(())
-    }
-
-    fn fetch(&self, len: usize) -> Result<Vec<u8>, DeviceError> {
-        match self {
-            Memory::Alloc(memory) => Ok(memory[..len].to_vec()),
-            Memory::Heap(memory) => Ok(memory[..len].to_vec()),
-            Memory::Device(memory) => {
-                let mut bytes = vec![0; len];
-                copied::up(&mut bytes, memory)?;
-                Ok(bytes)
-            }
-        }
-    }
-
-    fn view(&self, side: &Side, layout: &Layout) -> Result<View<'_>, gapless::Error> {
-        match self {
-            Memory::Alloc(memory) => View::typed(&memory[..], side.origin, layout, side.count),
-            Memory::Heap(memory) => View::typed(&memory[..], side.origin, layout, side.count),
-            Memory::Device(memory) => memory.view(side.origin, layout, side.count),
-        }
-    }
-
-    fn view_mut(&mut self, side: &Side, layout: &Layout) -> Result<ViewMut<'_>, gapless::Error> {
-        match self {
-            Memory::Alloc(memory) => ViewMut::typed(&mut memory[..], side.origin, layout, side.count),
-            Memory::Heap(memory) => ViewMut::typed(&mut memory[..], side.origin, layout, side.count),
-            Memory::Device(memory) => memory.view_mut(side.origin, layout, side.count),
-        }
-    }
-}
-
-/// The contents of a side's buffer.
-fn contents(side: &Side, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(side.buffer_bytes).unwrap_or(0)];
-    Random::new(seed).fill(&mut bytes);
-    bytes
-}
-
-fn index(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
-}
-
 /// One message, again and again from rank 0 to rank 1; rank 0 alone has a row.
 fn measure(
     world: &World,
@@ -248,7 +181,8 @@ fn measure(
     let layout = side.datatype.commit()?;
     let seed = common.seed ^ case.payload_bytes << 8;
     let len = index(side.buffer_bytes);
-    let mut memory = Memory::new(world, device.space, options.heap, len)?;
+    let wanted = if options.heap { Wanted::Heap } else { Wanted::Alloc };
+    let mut memory = Memory::new(world, device.space, wanted, len)?;
     let before = contents(side, seed ^ u64::from(me));
     memory.fill(&before)?;
     comm.barrier()?;
@@ -337,31 +271,6 @@ fn rounds(
         }
     }
     Ok(times)
-}
-
-/// Median seconds of a device's own copies of so many bytes over the bus, in the direction of the message: with memory
-/// from [`World::alloc`], which the device knows, and with ordinary memory. 0 of the host.
-fn bus_copies(
-    world: &World,
-    common: &Common,
-    memory: &mut Memory,
-    (out, bytes): (bool, u64),
-) -> Result<[f64; 2], Failure> {
-    let Memory::Device(memory) = memory else { return Ok([0.0; 2]) };
-    let len = index(bytes.min(memory.region().len()));
-    let (mut known, mut ordinary) = (world.alloc(len)?, vec![0u8; len]);
-    let mut found = [0.0; 2];
-    for (near, found) in [&mut known[..], &mut ordinary[..]].into_iter().zip(&mut found) {
-        let mut failed = None;
-        let copy = || {
-            let copied = if out { copied::up(near, memory) } else { copied::down(memory, near) };
-            failed = failed.take().or(copied.err());
-        };
-        let time = alone(common.seconds(), copy).map_err(Failure::samples(BUS))?;
-        failed.map_or(Ok(()), Err)?;
-        *found = time.median;
-    }
-    Ok(found)
 }
 
 /// Median seconds of one memcpy of so many bytes.
