@@ -15,7 +15,7 @@ pub use directory::{Directory, FoundPeer};
 
 use crate::endpoint::{Endpoint, Path};
 use crate::failure_gossip::FailureGossip;
-use crate::near::{Judge, Near};
+use crate::near::{Judge, Near, Nearness};
 use crate::rail::{Rail, RdmaRail};
 use crate::roll_call::RollCall;
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
@@ -468,6 +468,14 @@ impl Bml {
     pub fn has_zero_copy(&self, to: Rank) -> bool {
         let carrier = self.endpoints.get(to.0 as usize).and_then(Endpoint::carrier);
         carrier.is_some_and(|it| self.rails[it.rail].btl.has_zero_copy(it.peer))
+    }
+
+    /// Whether the one rail to `to` is [far](Nearness::Far) from a device's memory, as [somebody
+    /// says](Bml::judge_nearness_by).
+    #[must_use]
+    pub fn is_far_from(&self, to: Rank, space: Space) -> bool {
+        let carrier = self.endpoints.get(to.0 as usize).and_then(Endpoint::carrier);
+        carrier.is_some_and(|it| self.near.of(it.rail, space) == Some(Nearness::Far))
     }
 
     /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them

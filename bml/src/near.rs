@@ -62,12 +62,17 @@ impl Near {
         self.known.retain(|(_, of, _)| *of != space);
     }
 
+    /// What was said of a rail and a space.
+    pub(crate) fn of(&self, rail: usize, space: Space) -> Option<Nearness> {
+        let known = self.known.iter().find(|(known, of, _)| (*known, *of) == (rail, space));
+        known.map(|(_, _, nearness)| *nearness)
+    }
+
     /// A time on a rail, as it is compared with those on others for a message that lies in `space`. A rail of which
     /// nothing is known counts as the nearest.
     pub(crate) fn weighed(&self, rail: usize, space: Option<Space>, ns: u64) -> u64 {
-        let Some(space) = space else { return ns };
-        let known = self.known.iter().find(|(known, of, _)| (*known, *of) == (rail, space));
-        known.map_or(ns, |(_, _, nearness)| nearness.weighed(ns))
+        let known = space.and_then(|space| self.of(rail, space));
+        known.map_or(ns, |nearness| nearness.weighed(ns))
     }
 }
 

@@ -16,12 +16,14 @@ mod wanted;
 
 pub use verbs::{IB, IS_BUILT as HAS_VERBS, VerbsPort, network as port_network, verbs_ports};
 
+use crate::processors::Processors;
 use crate::wireup::WireupError;
 use crate::{BootError, process_record};
 use choose::Wanted;
-use gapless_bml::Judge;
+use gapless_bml::{Judge, Nearness};
 use gapless_btl::{Address, Btl, LinkError};
 use gapless_btl_tcp::{ListenAddress, Secret, Tcp, TcpConfig};
+use gapless_mem::PciAddress;
 use interfaces::Interface;
 pub use manner::Manner;
 use std::net::{IpAddr, TcpListener};
@@ -63,7 +65,7 @@ pub struct Settings {
     /// Whether what goes to other hosts is encrypted.
     pub encrypt: bool,
     manner: Manner,
-    /// The interfaces of each rail over TCP, once several were opened.
+    /// The interfaces of each rail over TCP, once they were opened.
     interfaces: Arc<OnceLock<Interfaces>>,
 }
 
@@ -274,15 +276,13 @@ fn open_tcp(
     secret: Secret,
 ) -> Result<Vec<Labelled>, LinkError> {
     let (all, rails) = usable(settings)?;
-    if rails.len() > 1 {
-        let names = |places: &Vec<ListenAddress>| -> Vec<String> {
-            let of = |place: &ListenAddress| all.iter().find(|it| it.place == *place);
-            places.iter().filter_map(of).map(|it| it.name.clone()).collect()
-        };
-        let named = rails::NAMES.into_iter().zip(rails.iter().map(names)).collect();
-        // A world opens them once.
-        let _ = settings.interfaces.set(named);
-    }
+    let names = |places: &Vec<ListenAddress>| -> Vec<String> {
+        let of = |place: &ListenAddress| all.iter().find(|it| it.place == *place);
+        places.iter().filter_map(of).map(|it| it.name.clone()).collect()
+    };
+    let named = rails::NAMES.into_iter().zip(rails.iter().map(names)).collect();
+    // A world opens them once.
+    let _ = settings.interfaces.set(named);
     let mut open: Vec<Labelled> = Vec::new();
     for (places, name) in rails.into_iter().zip(rails::NAMES) {
         let label = rails::label(name, &places);
@@ -296,13 +296,31 @@ fn open_tcp(
     Ok(open)
 }
 
-/// Says how near the rails over TCP are to a device, as the system tells. Of one rail there is nothing to say.
+/// How near the adapter of an interface is to a device, for a process that is kept on these processors; `system` is a folder
+/// like `/sys`. It is far, too, if the processors are in another NUMA node than the device. `None` if the system does not
+/// tell.
+#[must_use]
+pub fn nearness(
+    system: &Path,
+    processors: &[usize],
+    interface: &str,
+    device: PciAddress,
+) -> Option<Nearness> {
+    near::nearness_from(system, processors, interface, device)
+}
+
+/// Says how near the rails over TCP are to a device, as the system tells; of several, wherever the process is.
 pub fn judge(settings: &Settings) -> Judge {
     let interfaces = Arc::clone(&settings.interfaces);
     Box::new(move |rail, device| {
-        let (_, names) = interfaces.get()?.iter().find(|(name, _)| *name == rail)?;
+        let (system, rails) = (Path::new("/sys"), interfaces.get()?);
+        let (_, names) = rails.iter().find(|(name, _)| *name == rail)?;
         let address = device.pci_address()?;
-        let near = |name: &String| near::nearness(Path::new("/sys"), name, address);
+        // One interface of one rail is chosen for each peer; all rails are equally far from the processors.
+        let near = |name: &String| match rails.len() {
+            1 => near::nearness_from(system, &Processors::allowed(), name, address),
+            _ => near::nearness(system, name, address),
+        };
         names.iter().filter_map(near).min()
     })
 }

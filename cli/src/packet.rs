@@ -36,6 +36,13 @@ pub fn choose(bus: &Rates, network: &Rates) -> Option<Packet> {
     Some(Packet { bytes: slower[at].0, crossing, network_is_slower })
 }
 
+/// Those rates, if the channel were so many times slower: in what it does a byte, not a packet.
+#[must_use]
+pub fn throttled(rates: &Rates, times: f64) -> Vec<(u64, f64)> {
+    let more = (times - 1.0) / rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    rates.iter().map(|(bytes, rate)| (*bytes, 1.0 / (1.0 / rate + more))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +70,17 @@ mod tests {
         let (bus, network) = (rates(50e9, 5e-6), rates(3e9, 0.0));
         let chosen = choose(&bus, &network).unwrap();
         assert_eq!((chosen.bytes, chosen.crossing), (16 << 10, Some(16 << 10)));
+    }
+
+    #[test]
+    fn throttled_channels_peak_with_shorter_packets() {
+        let network = rates(3e9, 20e-6);
+        let [near, far] = [1.0, 2.5].map(|times| throttled(&network, times));
+        let best = |rates: &Rates| rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        assert!((best(&near) / best(&far) - 2.5).abs() < 0.01);
+        let bus = rates(50e9, 1e-6);
+        let packet = |network: &Rates| choose(&bus, network).unwrap().bytes;
+        assert_eq!([packet(&near), packet(&far)], [2 << 20, 512 << 10]);
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct Tuning {
     /// Packets of the page-locked memory that long messages of a device pass on their way over a network: one launch
     /// packs, or unpacks, so much. Shorter ones than a fragment are not used. Each end has its own.
     pub device_packet_bytes: u32,
+    /// The same, if less, where the network's adapter or the processors of this process are in another NUMA node than the
+    /// device. Not measured yet: `figures acc3` simulates it.
+    pub device_far_packet_bytes: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
     /// Longest fragments of the staged protocols, which move device memory. Their actual length is derived from the
@@ -132,6 +135,7 @@ impl Default for Tuning {
             device_fragment_bytes: 120 << 10,
             device_fragment_least_bytes: 16 << 10,
             device_packet_bytes: 1 << 20,
+            device_far_packet_bytes: 768 << 10,
             single_copy_batch_bytes: 4 << 20,
             // Those of two H200s joined by NVLink, PCIe 5.
             staged_fragment_bytes: 32 << 20,

@@ -6,6 +6,7 @@ mod common;
 
 use common::lab::{Lab, config, layout};
 use common::{Buffer, bytes, link, strided};
+use gapless_bml::Nearness;
 use gapless_btl::loopback::{Config as LinkConfig, Hub, Loopback};
 use gapless_btl::{
     AmTag, Btl, Event, PeerId, Queue, Sink, TargetAnswer, Token, ZeroCopyMessage, ZeroCopyResult,
@@ -275,6 +276,27 @@ fn a_message_that_finds_no_ring_goes_through_buffers() {
         assert!((half..counts.fragments).contains(&counts.packs), "{round}: {counts:?}");
         lab.assert_idle("both");
     }
+}
+
+/// Where the network is far from the device, packets are shorter.
+#[test]
+fn far_from_the_device_packets_are_shorter() {
+    let seed = gapless_testkit::seed(1);
+    let launches = [Nearness::Switch, Nearness::Far].map(|nearness| {
+        let mut lab = lab(seed, 3);
+        let device = lab.attached();
+        for rank in 0..2 {
+            let pml = lab.job.pml(rank);
+            pml.config_mut().tuning.device_far_packet_bytes = 128 << 10;
+            pml.bml_mut().judge_nearness_by(Box::new(move |_, _| Some(nearness)));
+            pml.attach(&device).unwrap();
+        }
+        let from = Buffer::source_in(&layout(4_000_000, true), 1, 5, lab.home(true));
+        let to = Buffer::target_in(&layout(4_000_000, true), 1, lab.home(true));
+        lab.carry(&from, &to, "a long message");
+        lab.job.pml(0).counters().of(Protocol::Pipeline).packs
+    });
+    assert!(launches[1] > 3 * launches[0], "{launches:?}");
 }
 
 /// With a pool of two packets, one of many messages has them, in the one ring that there is; all arrive.

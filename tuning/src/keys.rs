@@ -149,6 +149,7 @@ pub const KEYS: &[Key] = &[
     whole!(Short, Bytes, "device", "pipeline_bytes", 256.0, 16.0 * MIB, "longest fragment of the pipeline out of a device", device_fragment_bytes),
     whole!(Short, Bytes, "device", "pipeline_least", 256.0, 16.0 * MIB, "shortest fragment that such a message is cut into", device_fragment_least_bytes),
     whole!(Short, Bytes, "device", "packet_bytes", 4.0 * KIB, 64.0 * MIB, "a packet of page-locked memory between a device and a network", device_packet_bytes),
+    whole!(Short, Bytes, "device", "far_packet_bytes", 4.0 * KIB, 64.0 * MIB, "the same where NUMA nodes lie between, if less", device_far_packet_bytes),
     whole!(Short, Count, "device", "depth", 1.0, 64.0, "staged fragments of a message in work at a time", staged_depth),
     ns!("device", "rendezvous_ns", "a rendezvous, where a device's memory is an end", device_rendezvous_ns),
     ns!("device", "map_ns", "mapping a peer's memory, known as a rule, likewise", device_map_ns),

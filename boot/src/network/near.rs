@@ -1,7 +1,8 @@
 //! Which adapters of networks are near to a device, as the system tells in `/sys`: how much of the way through the bridges
 //! of PCI Express both have in common, and which NUMA node they belong to.
 
-use gapless_bml::Nearness;
+use crate::processors::Processors;
+use gapless_bml::{Level, Nearness};
 use gapless_mem::PciAddress;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,21 @@ pub(super) fn nearness(system: &Path, interface: &str, device: PciAddress) -> Op
             _ => Some(Nearness::Far),
         },
     }
+}
+
+/// The same for a process that is kept on these processors, whose memory its messages pass: far, too, if they are in
+/// another NUMA node than the device.
+pub(super) fn nearness_from(
+    system: &Path,
+    processors: &[usize],
+    interface: &str,
+    device: PciAddress,
+) -> Option<Nearness> {
+    let own = Processors::of(&system.join("devices/system")).common(Level::Numa, processors);
+    let folder = system.join("bus/pci/devices").join(device.to_string()).canonicalize().ok();
+    let theirs = folder.and_then(|folder| node(&folder));
+    let apart = own.zip(theirs).is_some_and(|(own, theirs)| Ok(theirs) != own.number.try_into());
+    if apart { Some(Nearness::Far) } else { nearness(system, interface, device) }
 }
 
 /// The names of the bridges that lead to a device, the root's first: `pci0000:16`, `0000:16:01.0`, …
@@ -88,6 +104,27 @@ mod tests {
         assert_eq!([of("unknown"), of("veth0"), of("nothing")], [None; 3]);
         let other = PciAddress { bus: 0x99, ..GPU };
         assert_eq!(nearness(system.path(), "beside", other), None);
+    }
+
+    #[test]
+    fn processors_of_another_node_are_far_from_the_device() {
+        let system = system(&[
+            ("beside", "pci0000:16/0000:16:01.0/0000:17:01.0/0000:19:00.0", 0),
+            ("far", "pci0000:80/0000:80:01.0/0000:81:00.0", 1),
+        ]);
+        for (number, list) in [(0, "0-1"), (1, "2-3")] {
+            let node = system.path().join(format!("devices/system/node/node{number}"));
+            fs::create_dir_all(&node).unwrap();
+            fs::write(node.join("cpulist"), list).unwrap();
+        }
+        let of = |processors: &[usize], name| nearness_from(system.path(), processors, name, GPU);
+        assert_eq!(of(&[0, 1], "beside"), Some(Nearness::Switch));
+        assert_eq!(of(&[1], "far"), Some(Nearness::Far));
+        assert_eq!(of(&[2], "beside"), Some(Nearness::Far));
+        assert_eq!(of(&[3], "nothing"), Some(Nearness::Far));
+        // Kept nowhere.
+        assert_eq!(of(&[0, 3], "beside"), Some(Nearness::Switch));
+        assert_eq!(of(&[0], "nothing"), None);
     }
 
     #[test]

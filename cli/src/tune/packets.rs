@@ -52,7 +52,8 @@ fn best(world: &World, mut memory: DeviceBuf, time: Duration) -> Result<u32, Fai
     let byte = Datatype::from(Primitive::Byte).commit()?;
     let mut turn = |packet: u32| -> Result<f64, Failure> {
         let mut config: Config = world.config()?;
-        config.tuning.device_packet_bytes = packet;
+        let tuning = &mut config.tuning;
+        (tuning.device_packet_bytes, tuning.device_far_packet_bytes) = (packet, packet);
         world.set_config(config)?;
         // The first makes the rings.
         trip(world, &mut memory, &byte)?;

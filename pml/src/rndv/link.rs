@@ -68,6 +68,11 @@ impl<'a> RndvLink<'a> {
         self.bml.has_zero_copy(Rank(self.peer))
     }
 
+    /// Whether the peer's network, or this process, is far from a device's memory.
+    pub(crate) fn is_far(&self, device: &dyn Device) -> bool {
+        self.bml.is_far_from(Rank(self.peer), device.space())
+    }
+
     /// The attached device that a buffer in `space` belongs to.
     pub(crate) fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
         device_of(self.bml, space)

@@ -28,6 +28,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    /// With packets of so many bytes, if that is less.
+    pub(crate) fn in_packets(self, packet: u64) -> Ring {
+        Ring { packet: self.packet.min(packet.max(1)), ..self }
+    }
+
     /// How many packets it has.
     pub(crate) fn packets(&self) -> u64 {
         self.memory.region().len() / self.packet

@@ -105,10 +105,13 @@ impl Gathered {
 
 /// A ring for one end of a message of so many bytes, if it is of use.
 pub(super) fn ring(cx: &mut Cx<'_>, len: u64, fragment: u64) -> Option<Ring> {
-    let packet = u64::from(cx.config.tuning.device_packet_bytes);
+    let tuning = &cx.config.tuning;
+    let packet = u64::from(tuning.device_packet_bytes);
+    let far_packet = fragment.max(tuning.device_far_packet_bytes.into());
     if len < LEAST_BYTES || fragment == 0 || fragment > packet || !cx.link.has_zero_copy() {
         return None;
     }
     let device = cx.link.device(cx.buffer.typed().space())?;
-    cx.rings.take(&device, cx.config.bounds.staging_bytes, packet)
+    let ring = cx.rings.take(&device, cx.config.bounds.staging_bytes, packet)?;
+    Some(if cx.link.is_far(&*device) { ring.in_packets(far_packet) } else { ring })
 }
