@@ -18,6 +18,7 @@ use crate::{gpu, summary};
 /// Runs the command that this process's arguments name.
 #[must_use]
 pub fn main() -> ExitCode {
+    gapless::launch::remember_environment();
     let matches = command().get_matches();
     match dispatch(&matches) {
         Ok(()) => ExitCode::SUCCESS,
@@ -111,6 +112,9 @@ fn measure(entry: &ExperimentEntry, matches: &ArgMatches, common: &Common) -> Re
     }
     let mut machine = Machine::describe();
     machine.gpus = gpu::describe();
+    if findings.rows.iter().any(|row| row.space.contains("opencl")) {
+        machine.gpus.extend(gpu::describe_opencl());
+    }
     let report = Report::new(entry.name, machine, typed(std::env::args().skip(1)), findings.rows)
         .absent(findings.absent);
     println!("{}: {}\n{}\n", entry.name, entry.about, report.machine.one_line());

@@ -95,6 +95,19 @@ pub fn describe() -> Vec<Gpu> {
     (0..driver.devices()).filter_map(open).collect()
 }
 
+/// The OpenCL devices of this machine, the host's processor among them.
+#[must_use]
+pub fn describe_opencl() -> Vec<Gpu> {
+    let found = gapless_mem_opencl::detect().unwrap_or_default().into_iter();
+    let one = |device: gapless_mem_opencl::DeviceInfo| Gpu {
+        space: format!("opencl:{}", device.ordinal),
+        name: device.name,
+        driver: device.platform,
+        memory_bytes: Some(device.memory_bytes),
+    };
+    found.map(one).collect()
+}
+
 /// The driver's release, from the kernel module's file.
 fn release(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version"))?;

@@ -18,6 +18,7 @@ mod programs;
 mod server;
 
 pub use binding::{BindTo, Binding, Core, Cores, MapBy};
+pub use child::remember_environment;
 pub use error::LaunchError;
 pub use other::watch;
 pub use output::Output;

@@ -117,6 +117,7 @@ pub fn main() -> ExitCode {
 /// The [crate's](crate) example and `examples/btl-udp/examples/gapless_udp.rs` are such programs.
 #[must_use]
 pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitCode {
+    gapless::launch::remember_environment();
     let Arguments { verbose, verb } =
         match Arguments::try_parse_from(run::prepare(std::env::args_os())) {
             Ok(arguments) => arguments,
