@@ -72,6 +72,11 @@ pub(crate) trait Accelerator: Send + Sync {
     /// Whether the device orders its work after this by itself, so that enqueueing does not wait.
     fn orders(&self, completion: &Completion) -> bool;
 
+    /// Threads of a block at most, where few blocks do all the work; at least 256.
+    fn threads_max(&self) -> u32 {
+        1024
+    }
+
     /// Whether pointers are numbers of one address space, so that one launch may work on any memory;
     /// otherwise a kernel gets buffers, and reaches no others.
     fn one_address_space(&self) -> bool;

@@ -16,10 +16,9 @@ use crate::report::told;
 use crate::shared::{PackJob, Shared, Task, closed, launch_all};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{Launches, MovePart, TransferSide, fused};
+use gapless_kernels::launch::{Budget, Launches, MovePart, TransferSide, fused};
 use gapless_mem::{Completion, Region};
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -100,7 +99,7 @@ impl Shared {
         &self,
         direction: Direction,
         requests: &'a [BatchItem],
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> Result<Vec<Task<'a>>, EngineError> {
         let tasks = requests.iter().map(|request| {
             self.pack(direction, &request.typed, &request.range, request.packed, budget)

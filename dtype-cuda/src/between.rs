@@ -19,10 +19,9 @@ use crate::shared::{Shared, Side, closed, launch_all};
 use gapless_dtype::{Layout, WeakLayout};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{Grid, Launches, TransferSide, crossed, same, transfer};
+use gapless_kernels::launch::{Budget, Grid, Launches, TransferSide, crossed, same, transfer};
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -76,7 +75,7 @@ pub(crate) struct Between<'a> {
     /// Bytes of both streams.
     pub(crate) range: &'a Range<u64>,
     /// Blocks at most.
-    pub(crate) budget: Option<NonZeroU32>,
+    pub(crate) budget: Option<Budget>,
 }
 
 /// The loops of two grids of so many bytes, in the stream's order and in that of the destination's addresses.

@@ -17,6 +17,7 @@ use crate::writers::Writers;
 use gapless_dtype::Layout;
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
 use gapless_kernels::Direction;
+use gapless_kernels::launch::Budget;
 use gapless_mem::{Completion, Device, Region, Space};
 use smallvec::SmallVec;
 use std::num::NonZeroU32;
@@ -33,7 +34,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct GpuEngine {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) budget: Option<NonZeroU32>,
+    pub(crate) budget: Option<Budget>,
     #[cfg(feature = "cuda")]
     pub(crate) cuda: Option<Arc<crate::cuda::CudaAccelerator>>,
 }
@@ -97,7 +98,7 @@ impl GpuEngine {
     }
 
     pub(crate) fn over(accelerator: Arc<dyn Accelerator>, config: Config) -> GpuEngine {
-        let budget = config.budget;
+        let blocks = config.budget;
         let shared = Shared {
             elsewhere: Elsewhere::default(),
             gathered: Gathered::default(),
@@ -113,12 +114,13 @@ impl GpuEngine {
             config,
             accelerator,
         };
-        GpuEngine {
+        let engine = GpuEngine {
             shared: Arc::new(shared),
-            budget,
+            budget: None,
             #[cfg(feature = "cuda")]
             cuda: None,
-        }
+        };
+        engine.with_budget(blocks)
     }
 
     /// The device.
@@ -128,11 +130,11 @@ impl GpuEngine {
     }
 
     /// The same engine, whose launches through this handle have `blocks` blocks (work-groups) at most, or
-    /// as many as they like (Wu et al. 2016, §5.3). Few blocks are large, up to 1,024 threads: OpenCL
-    /// drivers that allow less refuse such launches.
+    /// as many as they like (Wu et al. 2016, §5.3). Few blocks are large: up to 1,024 threads, or 256 work-items of OpenCL.
     #[must_use]
     pub fn with_budget(&self, blocks: Option<NonZeroU32>) -> GpuEngine {
-        GpuEngine { budget: blocks, ..self.clone() }
+        let threads = self.shared.accelerator.threads_max();
+        GpuEngine { budget: blocks.map(|blocks| Budget { blocks, threads }), ..self.clone() }
     }
 
     /// Makes a layout's plan now (when a datatype is committed, say), if it needs one and would be kept.

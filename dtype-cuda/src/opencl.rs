@@ -20,10 +20,14 @@ use std::sync::Arc;
 
 const NAME: &str = "opencl";
 
-/// Work-items of a group, where there is no budget.
+/// Work-items of a group. Drivers refuse more where a kernel takes many registers, which OpenCL C cannot be told to
+/// avoid.
 const THREADS: u32 = 256;
 
-/// A device, its kernels, and its queue as a lane.
+/// Queues of a GPU: unpacking from page-locked memory by two has 1.14 of the speed of one on an H200, packing 1.03.
+const QUEUES: usize = 2;
+
+/// A device, its kernels, and its queues as lanes.
 pub(crate) struct OpenClAccelerator {
     device: Arc<OpenClDevice>,
     lanes: Vec<Box<dyn Lane>>,
@@ -43,7 +47,8 @@ impl OpenClAccelerator {
         let mut devices = vec![Arc::clone(&device)];
         // What a user has put on a queue comes before our work on it, and on no other.
         if matches!(device.space(), Space::OpenCl { queue: None, .. }) {
-            for _ in 1..config.queues {
+            let usual = if device.info().cpu { 1 } else { QUEUES };
+            for _ in 1..config.queues.unwrap_or(usual) {
                 devices.push(Arc::new(device.with_another_queue().map_err(refused)?));
             }
         }
@@ -115,6 +120,10 @@ impl Accelerator for OpenClAccelerator {
 
     fn orders(&self, completion: &Completion) -> bool {
         self.device.orders(completion)
+    }
+
+    fn threads_max(&self) -> u32 {
+        THREADS
     }
 
     fn one_address_space(&self) -> bool {

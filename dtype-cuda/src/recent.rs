@@ -8,9 +8,9 @@
 use crate::accelerator::Spot;
 use gapless_dtype::{Layout, LayoutId, WeakLayout};
 use gapless_engine::Typed;
+use gapless_kernels::launch::Budget;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -25,7 +25,7 @@ const ALIGNED: u64 = (1 << 12) - 1;
 pub(crate) struct LayoutPair {
     sides: [(LayoutId, u64); 2],
     range: (u64, u64),
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
 }
 
 /// The same between memory that is aligned in some way.
@@ -41,7 +41,7 @@ impl LayoutPair {
         from: &Typed,
         to: &Typed,
         range: &Range<u64>,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> LayoutPair {
         let side = |typed: &Typed| (typed.layout().id(), typed.count());
         LayoutPair { sides: [side(from), side(to)], range: (range.start, range.end), budget }
@@ -113,7 +113,7 @@ mod tests {
             (typed(&one, 2), 0..24, None, spot(0, 0)),
             (typed(&two, 1), 0..24, None, spot(0, 0)),
             (typed(&one, 1), 8..24, None, spot(0, 0)),
-            (typed(&one, 1), 0..24, NonZeroU32::new(8), spot(0, 0)),
+            (typed(&one, 1), 0..24, Budget::new(8), spot(0, 0)),
             (typed(&one, 1), 0..24, None, spot(8, 0)),
             (typed(&one, 1), 0..24, None, spot(0, 8)),
         ];

@@ -20,11 +20,10 @@ use crate::shared::{Shared, Task};
 use gapless_dtype::{Layout, Primitive};
 use gapless_engine::{EngineError, Method, Op, Operand, Reducer, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{ReducedSide, Reduction, TransferSide, reduce, reducible};
+use gapless_kernels::launch::{Budget, ReducedSide, Reduction, TransferSide, reduce, reducible};
 use gapless_kernels::reduce::{Combine, SOURCES_MAX};
 use gapless_mem::{Completion, DeviceError, Region, Space};
 use smallvec::SmallVec;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,7 +77,7 @@ impl Shared {
         srcs: &'a [Typed],
         dst: &'a Typed,
         range: &Range<u64>,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> Result<Reducing<'a>, EngineError> {
         let (method, element_bytes) = Method::of(op, srcs, dst)?;
         let what = match method {
@@ -136,7 +135,7 @@ impl Shared {
         &self,
         source: &Side<'a>,
         target: &Side<'a>,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> Result<Reducing<'a>, EngineError> {
         let (src, dst) = (source.typed, target.typed);
         let (from, into) = (source.window.clone(), target.window.clone());

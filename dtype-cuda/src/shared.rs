@@ -19,12 +19,12 @@ use crate::writers::Writers;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::{
-    Launches, Move, TransferSide, Unfit, affine, contiguous, from_afar, listed, mapped, strided,
+    Budget, Launches, Move, TransferSide, Unfit, affine, contiguous, from_afar, listed, mapped,
+    strided,
 };
 use gapless_kernels::{Direction, Family};
 use gapless_mem::{Completion, Region, Space};
 use std::borrow::Cow;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -74,7 +74,7 @@ pub(crate) struct PackJob<'a> {
     pub(crate) typed: &'a Typed,
     pub(crate) start: u64,
     pub(crate) end: u64,
-    pub(crate) budget: Option<NonZeroU32>,
+    pub(crate) budget: Option<Budget>,
 }
 
 /// What a call does, checked.
@@ -99,7 +99,7 @@ pub(crate) enum Task<'a> {
         /// Bytes of both streams.
         range: Range<u64>,
         /// Blocks at most.
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     },
 }
 
@@ -121,7 +121,7 @@ impl<'a> PackJob<'a> {
         typed: &'a Typed,
         range: &Range<u64>,
         packed: Region,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> Result<PackJob<'a>, EngineError> {
         typed.check_range(range)?;
         let len = range.end - range.start;
@@ -252,7 +252,7 @@ impl Shared {
         mut launches: Cow<'l, Launches>,
         src: Region,
         dst: Region,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> Cow<'l, Launches> {
         // Only these can do something about it.
         let fits = |family| matches!(family, Family::Transposed | Family::Listed);
@@ -331,7 +331,7 @@ impl Shared {
         typed: &'a Typed,
         range: &Range<u64>,
         packed: Region,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> Result<Task<'a>, EngineError> {
         let job = PackJob::new(direction, typed, range, packed, budget)?;
         self.check_len(job.len())?;
@@ -348,7 +348,7 @@ impl Shared {
         src: &'a Typed,
         dst: &'a Typed,
         range: &Range<u64>,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
     ) -> Result<Task<'a>, EngineError> {
         src.check_range(range)?;
         dst.check_range(range)?;

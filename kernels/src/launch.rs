@@ -72,6 +72,23 @@ impl KernelAddress {
     }
 }
 
+/// What a launch may have, if it must leave room for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Budget {
+    /// Blocks.
+    pub blocks: NonZeroU32,
+    /// Threads of a block, at least 256. Not every driver runs blocks of 1,024 if a thread takes many registers.
+    pub threads: u32,
+}
+
+impl Budget {
+    /// So many blocks, as large as kernels take; `None` of 0.
+    #[must_use]
+    pub fn new(blocks: u32) -> Option<Budget> {
+        NonZeroU32::new(blocks).map(|blocks| Budget { blocks, threads: 1024 })
+    }
+}
+
 /// What to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
@@ -84,7 +101,7 @@ pub struct Move {
     /// Where byte `range.start` of the stream is.
     pub packed: KernelAddress,
     /// Blocks that the launch may have, if it must leave room for others.
-    pub budget: Option<NonZeroU32>,
+    pub budget: Option<Budget>,
 }
 
 impl Move {
@@ -262,7 +279,7 @@ pub(crate) fn flat(
     width: Width,
     words: Words,
     skipping: Skipping,
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
 ) -> Geometry {
     flat_by(family, width, words, skipping, budget, family.items(width, true))
 }
@@ -273,12 +290,13 @@ pub(crate) fn flat_by(
     width: Width,
     words: Words,
     skipping: Skipping,
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
     long: u32,
 ) -> Geometry {
     let tiles_of = |threads, items| words.tiles(threads / 32 * items, skipping);
     // More blocks than this do without the longer strips.
-    let many = long > width.items() && budget.is_some_and(|most| most.get() > LONG_BLOCKS_MAX);
+    let many =
+        long > width.items() && budget.is_some_and(|most| most.blocks.get() > LONG_BLOCKS_MAX);
     let shape = geometry(family, budget, |threads, few| {
         let looping = if many { long / 2 } else { long };
         tiles_of(threads, if few { looping } else { family.items(width, false) })
@@ -339,7 +357,7 @@ pub(crate) fn skipping(
 /// or not.
 pub(crate) fn geometry(
     family: Family,
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
     tiles_of: impl Fn(u32, bool) -> u32,
 ) -> Geometry {
     let mut threads = family.threads();
@@ -347,22 +365,22 @@ pub(crate) fn geometry(
         threads /= 2;
     }
     let tiles = tiles_of(threads, false);
-    let Some(budget) = budget.filter(|budget| tiles > budget.get()) else {
+    let Some(budget) = budget.filter(|budget| tiles > budget.blocks.get()) else {
         return Geometry { blocks: tiles, threads, tiles, half: false, few: false };
     };
     let fewest = threads;
-    threads = family.threads_max(true);
+    threads = family.threads_max(true).min(budget.threads);
     // As large as they can be, and yet all of them busy.
-    while threads > fewest && tiles_of(threads, true) <= budget.get() {
+    while threads > fewest && tiles_of(threads, true) <= budget.blocks.get() {
         threads /= 2;
     }
     let tiles = tiles_of(threads, true);
-    Geometry { blocks: tiles.min(budget.get()), threads, tiles, half: false, few: true }
+    Geometry { blocks: tiles.min(budget.blocks.get()), threads, tiles, half: false, few: true }
 }
 
 /// Fits launches to a source that lies across a link, from which memory comes in lines: what is asked for
 /// twice comes twice.
-pub fn from_afar(launches: &mut Launches, budget: Option<NonZeroU32>) {
+pub fn from_afar(launches: &mut Launches, budget: Option<Budget>) {
     for launch in launches {
         match launch.kernel.family {
             Family::Transposed => transposed::in_lines(launch, budget),
@@ -373,8 +391,8 @@ pub fn from_afar(launches: &mut Launches, budget: Option<NonZeroU32>) {
 }
 
 /// Blocks for `tiles` under a budget.
-pub(crate) fn limited(tiles: u32, budget: Option<NonZeroU32>) -> u32 {
-    budget.map_or(tiles, |budget| tiles.min(budget.get()))
+pub(crate) fn limited(tiles: u32, budget: Option<Budget>) -> u32 {
+    budget.map_or(tiles, |budget| tiles.min(budget.blocks.get()))
 }
 
 /// Bits of a signed number that divisibility looks at.

@@ -1,7 +1,7 @@
 //! Many small requests in one launch: a table says what each one moves, and every block finds its part.
 
 use super::{
-    KernelAddress, Launch, Launches, NONE_IDLE, TransferSide, Unfit, Words, geometry, grid,
+    Budget, KernelAddress, Launch, Launches, NONE_IDLE, TransferSide, Unfit, Words, geometry, grid,
     skipping,
 };
 use crate::args::{
@@ -9,7 +9,6 @@ use crate::args::{
     Skipping, Span,
 };
 use crate::{Direction, Family, Width};
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Bytes up to which all requests take the narrowest of their words, to be one launch.
@@ -97,7 +96,7 @@ impl FusedPiece {
 pub fn fused(
     direction: Direction,
     parts: &[MovePart],
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
 ) -> Result<Launches, Unfit> {
     let some = || parts.iter().filter(|part| !part.range.is_empty());
     let total =
@@ -197,7 +196,7 @@ fn launch(
     direction: Direction,
     width: Width,
     pieces: &[FusedPiece],
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
 ) -> Launch {
     let tiles = |threads, few| {
         let each = twins(pieces)

@@ -167,7 +167,7 @@ fn launch(
     if let Some(rows) = rows(shape.len, words, width.items()) {
         // The fewest blocks take longer strips, where those are as full; long ranges take shorter ones.
         let cut = |few| match what.budget {
-            Some(budget) if few && budget.get() <= LONG_BLOCKS_MAX => {
+            Some(budget) if few && budget.blocks.get() <= LONG_BLOCKS_MAX => {
                 self::rows(shape.len, words, Family::Rows.items(width, true))
             }
             None if words.edges & ONCE == 0 => self::rows(shape.len, words, width.items() / 2),

@@ -6,13 +6,13 @@
 
 use super::grid::{self, Grid};
 use super::{
-    BLOCKS_ENOUGH, KernelAddress, THREADS_MIN, TransferSide, Unfit, WORDS_MAX, bits, limited,
+    BLOCKS_ENOUGH, Budget, KernelAddress, THREADS_MIN, TransferSide, Unfit, WORDS_MAX, bits,
+    limited,
 };
 use crate::Width;
 use crate::args::{Dim, Divide, ReduceArgs, ReduceFlatArgs, ReduceGridArgs, ReduceSide, Strided};
 use crate::reduce::{Combine, Form, ReduceKernel, SOURCES_MAX};
 use smallvec::SmallVec;
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Words or elements of a thread in a tile (`ITEMS` in `reduce.cl-cu`).
@@ -45,7 +45,7 @@ pub struct Reduction {
     /// Bytes of the range: whole elements.
     pub len: u64,
     /// Blocks that a launch may have, if it must leave room for others.
-    pub budget: Option<NonZeroU32>,
+    pub budget: Option<Budget>,
 }
 
 /// One launch of a reduction. Pointers come first, if sides are told by pointers: that of the target, those of the

@@ -7,12 +7,11 @@
 //! A launch is laid out as an unpack into the destination is, with the source in the packed side's place.
 
 use super::{
-    Blocks, Grid, GridDim, KernelAddress, Launch, Launches, Move, Planned, Runs, TransferSide,
-    Unfit, affine, contiguous, listed, mapped, strided,
+    Blocks, Budget, Grid, GridDim, KernelAddress, Launch, Launches, Move, Planned, Runs,
+    TransferSide, Unfit, affine, contiguous, listed, mapped, strided,
 };
 use crate::{Direction, Family, Kernel};
 use smallvec::SmallVec;
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Bytes of blocks that are as fast in any order.
@@ -35,7 +34,7 @@ pub fn same(
     shape: &TransferSide,
     from: KernelAddress,
     to: KernelAddress,
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
 ) -> Result<Launches, Unfit> {
     let mut launches = Launches::new();
     if range.is_empty() {

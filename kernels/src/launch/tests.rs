@@ -112,7 +112,7 @@ fn check_with(
         assert_eq!(span.packed - head, at, "launches follow each other");
         assert!(launch.blocks > 0 && launch.blocks <= span.tiles);
         assert!(launch.kernel.few || launch.blocks == span.tiles);
-        assert!(what.budget.is_none_or(|budget| launch.blocks <= budget.get()));
+        assert!(what.budget.is_none_or(|budget| launch.blocks <= budget.blocks.get()));
         assert!(launch.threads <= launch.kernel.family.threads_max(launch.kernel.few));
         assert!(u64::from(span.first) + u64::from(span.words) <= WORDS_MAX);
         let some = (0..200).map(|_| pseudo(&mut state, bytes.cast_unsigned()).cast_signed());
@@ -137,7 +137,7 @@ fn whole(range: Range<u64>) -> Move {
         direction: Direction::Pack,
         packed: KernelAddress { address: 0x7000 + range.start % 16, offset: 32 },
         typed: KernelAddress { address: 0x9000, offset: -64 },
-        budget: NonZeroU32::new(u32::try_from(range.start % 50).unwrap()),
+        budget: Budget::new(u32::try_from(range.start % 50).unwrap()),
         range,
     }
 }
@@ -383,7 +383,7 @@ fn little_work_is_spread_and_budgets_are_kept() {
     assert_eq!((some.threads, some.blocks), (64, 256));
     let large = flat(Family::Copy, Width::W8, words(1 << 27), NONE_IDLE, None);
     assert_eq!((large.threads, large.blocks), (64, 1 << 18));
-    let budget = NonZeroU32::new(4);
+    let budget = Budget::new(4);
     let held = flat(Family::Copy, Width::W8, words(1 << 27), NONE_IDLE, budget);
     assert_eq!(held, Geometry { blocks: 4, threads: 1024, tiles: 1 << 13, half: false, few: true });
     // As many tiles as blocks, and the kernel is the looping one all the same: its tiles are longer.

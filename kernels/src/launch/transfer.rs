@@ -1,13 +1,12 @@
 //! From layout to layout: both sides have gaps, and the stream is only what they are matched by.
 
 use super::{
-    Blocks, Grid, KernelAddress, Launch, Launches, NONE_IDLE, Planned, Runs, Unfit, WORDS_MAX,
-    Words, flat, grid, narrowed,
+    Blocks, Budget, Grid, KernelAddress, Launch, Launches, NONE_IDLE, Planned, Runs, Unfit,
+    WORDS_MAX, Words, flat, grid, narrowed,
 };
 use crate::args::{Args, SIDE_AFFINE, SIDE_LISTED, SIDE_MAPPED, SIDE_STRIDED, Side, TransferArgs};
 use crate::{Direction, Family, Width};
 use smallvec::SmallVec;
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// One side of a transfer.
@@ -117,7 +116,7 @@ pub fn transfer(
     range: &Range<u64>,
     from: (&TransferSide, KernelAddress),
     to: (&TransferSide, KernelAddress),
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
 ) -> Result<Launches, Unfit> {
     let mut launches = Launches::new();
     if range.is_empty() {

@@ -1,11 +1,12 @@
 //! Single words whose stream runs across the memory's order: a transposed matrix; and moves from layout to
 //! layout of which one side runs along its memory where the other runs across.
 
-use super::{Geometry, Grid, KernelAddress, Launch, Launches, Move, WORDS_MAX, Words, limited};
+use super::{
+    Budget, Geometry, Grid, KernelAddress, Launch, Launches, Move, WORDS_MAX, Words, limited,
+};
 use crate::args::{Args, BATCH_MAX, Dim, Divide, ONCE, Span, Transposed, TransposedArgs};
 use crate::{Direction, Family, Width};
 use smallvec::SmallVec;
-use std::num::NonZeroU32;
 
 /// Words along a square's side.
 const SIDE: u64 = 32;
@@ -74,7 +75,7 @@ fn squares(loops: &[Loop], fast_at: usize, dense_at: usize) -> Option<(Transpose
 }
 
 /// The blocks and threads of so many squares.
-fn geometry(tiles: u64, budget: Option<NonZeroU32>) -> Option<Geometry> {
+fn geometry(tiles: u64, budget: Option<Budget>) -> Option<Geometry> {
     let tiles = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31)?;
     let blocks = limited(tiles, budget);
     let threads = Family::Transposed.threads_max(false);
@@ -121,7 +122,7 @@ pub(super) fn transposed(
 pub fn crossed(
     from: (&Grid, KernelAddress),
     to: (&Grid, KernelAddress),
-    budget: Option<NonZeroU32>,
+    budget: Option<Budget>,
 ) -> Option<Launches> {
     let bits = |(grid, place): (&Grid, KernelAddress)| grid.bits() | place.bits();
     let width = Width::dividing(bits(from) | bits(to));
@@ -162,7 +163,7 @@ pub fn crossed(
 
 /// Has squares read a source that lies across a link in whole lines, one after the other, where they would
 /// cut them.
-pub(super) fn in_lines(launch: &mut Launch, budget: Option<NonZeroU32>) {
+pub(super) fn in_lines(launch: &mut Launch, budget: Option<Budget>) {
     let (width, few) = (u64::from(launch.kernel.width.bytes()), launch.kernel.few);
     let Args::Transposed(TransposedArgs { span, shape }) = &mut launch.args else { return };
     let (dim, squares) = match launch.kernel.direction {

@@ -5,13 +5,13 @@ use crate::bench::Bench;
 use crate::cases::{Case, MARGIN, Random, place, strided_case};
 use crate::shapes;
 use gapless_kernels::args::{Args, HALF};
+use gapless_kernels::launch::Budget;
 use gapless_kernels::launch::{
     self, Blocks, Grid, GridDim, Launch, Launches, Move, MovePart, Planned, TransferSide, fused,
     transfer,
 };
 use gapless_kernels::{Direction, Family, Kernel, Width};
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 impl Bench {
@@ -23,7 +23,7 @@ impl Bench {
         case: &Case,
         direction: Direction,
         range: Range<u64>,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
         skew: u64,
         width: Width,
         seed: u64,
@@ -77,7 +77,7 @@ impl Bench {
         &mut self,
         cases: &[Case],
         direction: Direction,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
         width: Option<Width>,
         random: &mut Random,
         round: u64,
@@ -152,7 +152,7 @@ impl Bench {
         from: &Case,
         to: &Case,
         range: Range<u64>,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
         seed: u64,
     ) -> Vec<Kernel> {
         let sides = ((&from.side, place(from.origin())), (&to.side, place(to.origin())));
@@ -208,7 +208,7 @@ impl Bench {
         &mut self,
         case: &Case,
         range: Range<u64>,
-        budget: Option<NonZeroU32>,
+        budget: Option<Budget>,
         skews: (i64, i64),
         seed: u64,
     ) -> Vec<Kernel> {
@@ -300,7 +300,7 @@ pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut Bench) {
                 let case = shapes::case(family, width, &mut random);
                 for direction in [Direction::Pack, Direction::Unpack] {
                     let range = case.range(&mut random, round % 3 == 0);
-                    let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
+                    let budget = if round % 2 == 1 { Budget::new(1) } else { None };
                     let skew = if round == 2 { random.below(16) } else { 0 };
                     let used =
                         bench.pack_or_unpack(&case, direction, range, budget, skew, width, seed);
@@ -335,7 +335,7 @@ pub(crate) fn layouts_move_into_layouts(bench: &mut Bench) {
             let size = source.size().min(target.size());
             let (a, b) = (random.below(size), random.below(size));
             let part = a.min(b)..a.max(b) + 1;
-            for (range, budget) in [(0..size, None), (part, None), (0..size, NonZeroU32::new(1))] {
+            for (range, budget) in [(0..size, None), (part, None), (0..size, Budget::new(1))] {
                 let used = bench.transfer(&source, &target, range, budget, seed);
                 ran.extend(used.iter().map(Kernel::to_string));
             }
@@ -383,7 +383,7 @@ pub(crate) fn rows_move_into_columns(bench: &mut Bench) {
                 TransferSide::Strided(grid) => (grid, place(case.origin())),
                 other => panic!("{other:?}"),
             });
-            let budget = if round % 4 >= 2 { NonZeroU32::new(2) } else { None };
+            let budget = if round % 4 >= 2 { Budget::new(2) } else { None };
             let mut launches = launch::crossed(sides[0], sides[1], budget).unwrap();
             assert!(launches.iter().all(|launch| launch.kernel.width == width));
             if round >= ROUNDS {
@@ -413,7 +413,7 @@ pub(crate) fn equal_layouts_move_into_each_other(bench: &mut Bench) {
                 let mut random = Random::new(seed);
                 let case = shapes::case(family, width, &mut random);
                 let range = case.range(&mut random, round % 3 == 0);
-                let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
+                let budget = if round % 2 == 1 { Budget::new(1) } else { None };
                 let mut skew = || if round % 3 == 2 { random.below(16).cast_signed() } else { 0 };
                 let skews = (skew(), skew());
                 let used = bench.same(&case, range, budget, skews, seed);
@@ -452,7 +452,7 @@ pub(crate) fn many_requests_move_at_once(bench: &mut Bench) {
                 shapes::case(family, width, &mut random)
             })
             .collect();
-        let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
+        let budget = if round % 2 == 1 { Budget::new(1) } else { None };
         for direction in [Direction::Pack, Direction::Unpack] {
             let width = (!mixed).then_some(width);
             let used = bench.fused(&cases, direction, budget, width, &mut random, round);
@@ -496,7 +496,7 @@ pub(crate) fn twins_move_as_if_they_were_alone(bench: &mut Bench) {
                 .collect();
             for (direction, budget) in [Direction::Pack, Direction::Unpack]
                 .into_iter()
-                .flat_map(|direction| [(direction, None), (direction, NonZeroU32::new(3))])
+                .flat_map(|direction| [(direction, None), (direction, Budget::new(3))])
             {
                 let launches = fused(direction, &parts, budget).unwrap();
                 let pairs = launches.iter().map(|launch| launch.args.span().first.count_ones());

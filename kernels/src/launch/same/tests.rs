@@ -227,7 +227,7 @@ fn other_shapes_keep_to_their_ways() {
 #[test]
 fn a_budget_is_kept_and_what_does_not_fit_refused() {
     let rows = TransferSide::Strided(grid(0, 1 << 20, &[(64, 1 << 21)]));
-    let budget = NonZeroU32::new(8);
+    let budget = Budget::new(8);
     let launches = same(&(0..64 << 20), &rows, FROM, TO, budget).unwrap();
     assert_eq!(launches.len(), 1);
     assert_eq!(launches[0].kernel.to_string(), "same_rows_w16_few");

@@ -111,7 +111,7 @@ fn what_is_not_crossed_is_left_to_others() {
     let odd = KernelAddress { address: 0, offset: 4 };
     assert_eq!(crossed((&rows, odd), (&columns, AT), None), None);
     assert!(crossed((&rows, AT), (&columns, AT), None).is_some());
-    let few = crossed((&rows, AT), (&columns, AT), NonZeroU32::new(2)).unwrap();
+    let few = crossed((&rows, AT), (&columns, AT), Budget::new(2)).unwrap();
     assert!(few[0].kernel.few && few[0].blocks == 2);
 }
 
@@ -134,8 +134,8 @@ fn squares_that_read_across_a_link_begin_with_lines() {
     let longer =
         |count: u64| (grid(0, 8, &[(40, 800), (count, 8)]), grid(0, 8, &[(40, 8), (count, 800)]));
     let (rows, columns) = longer(50);
-    let mut far = crossed((&rows, AT), (&columns, AT), NonZeroU32::new(5)).unwrap();
-    from_afar(&mut far, NonZeroU32::new(5));
+    let mut far = crossed((&rows, AT), (&columns, AT), Budget::new(5)).unwrap();
+    from_afar(&mut far, Budget::new(5));
     assert_eq!((shape(&far).dense_tiles, far[0].args.span().tiles), (3, 6));
     assert_eq!((far[0].blocks, far[0].kernel.few), (5, true));
     // One square across has each of its lines alone.
