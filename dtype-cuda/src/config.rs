@@ -17,9 +17,9 @@ pub struct Config {
     pub chunk_bytes: u64,
     /// Streams of the engine's own on CUDA; calls take turns over them.
     pub streams: usize,
-    /// The same on OpenCL: queues, if the device's is not a user's. With 2, copies of long ranges run beside kernels,
-    /// if the device can. Drivers of the host's processor build programs for each.
-    pub queues: usize,
+    /// The same on OpenCL: queues, if the device's is not a user's. By default 2, so that copies of long ranges run beside
+    /// kernels; but 1 on the host's processor, whose drivers build programs for each.
+    pub queues: Option<usize>,
     /// Whether a thread builds the OpenCL programs that are likely to be needed, a little after the first command. By
     /// default it does, but not on the host's processor, which has other work then.
     pub prepares: Option<bool>,
@@ -58,7 +58,7 @@ impl Default for Config {
             piece_bytes: 512 << 10,
             chunk_bytes: 16 << 20,
             streams: 4,
-            queues: 1,
+            queues: None,
             prepares: None,
             budget: None,
             pipelined: true,
@@ -82,7 +82,7 @@ impl Config {
         self.piece_bytes = self.piece_bytes.clamp(4096, 1 << 30).next_multiple_of(4096);
         self.chunk_bytes = self.chunk_bytes.clamp(4096, 1 << 40).next_multiple_of(4096);
         self.streams = self.streams.clamp(1, 64);
-        self.queues = self.queues.clamp(1, 64);
+        self.queues = self.queues.map(|queues| queues.clamp(1, 64));
         self.writers = self.writers.clamp(1, 64);
         self
     }

@@ -8,7 +8,7 @@ use crate::sample::{Sample, range};
 use crate::seed::{cases, fail, rng, skip};
 use crate::suite::{stamp_every_engines, stamp_gpus};
 use gapless_dtype::{Datatype, Primitive};
-use gapless_dtype_cuda::GpuEngine;
+use gapless_dtype_cuda::{Config, GpuEngine};
 use gapless_engine::{Engine as _, EngineError, Typed};
 use gapless_mem::{Device, HostDevice, Region};
 use gapless_mem_opencl::{OpenClDevice, OpenClError};
@@ -47,6 +47,17 @@ fn bench(test: &str) -> Option<Bench> {
 stamp_every_engines!(bench);
 
 stamp_gpus!(gpu);
+
+/// As on GPUs, whose engines have two queues unless they are told otherwise: calls take turns over them, and each comes
+/// after what it was given to wait for.
+#[test]
+fn two_queues_do_what_one_does() {
+    let Some(gpu) = gpu("two queues") else { return };
+    let config = Config { queues: Some(2), ..Config::default() };
+    let bench = gpu.bench_of(&(gpu.make)(config));
+    crate::suite::fragments_in_any_order(&bench);
+    crate::suite::completions_chain(&bench);
+}
 
 /// Pages of the host, zeroed, which nobody frees: a few MiB that end with the process.
 fn host_pages(len: u64) -> Region {
