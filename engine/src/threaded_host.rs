@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 const THREADS_MAX: usize = 4;
 
 /// Pieces of fewer bytes are the caller's alone: telling a thread takes microseconds.
-const SHARED_BYTES_MIN: u64 = 512 << 10;
+const SHARED_BYTES_MIN: u64 = 256 << 10;
 
 /// Bytes of a part: long beside what taking one costs, and short enough that all end at about the same time.
-const PART_BYTES: u64 = 128 << 10;
+const PART_BYTES: u64 = 64 << 10;
 
 /// [`HostEngine`] with threads for long pieces. They start with the first such piece, and end with the engine. Like
 /// `HostEngine`, it is done when a call returns.

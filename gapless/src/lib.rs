@@ -182,7 +182,7 @@
 //
 // - the job: `world` (start-up, progress, leaving), `network`, `accelerators`;
 // - what is sent: `view`, `parts` (several views of one buffer), `device_buf`, `shared_buf`,
-//   `registered_buf`;
+//   `registered_buf` (with `page_locked`, as persistent requests);
 // - messages: `communicator` (blocking), `scope` (borrowed), `owned` (own buffers), `plan` (repeated), `several` and
 //   `completion` (waiting without a thread, for some of many), `ordered` (beside streams);
 // - `collective` and `stream_comm`, `window`, `xtq`: collectives, one-sided memory, tasks;
@@ -207,12 +207,14 @@ pub mod network;
 mod ordered;
 #[allow(unsafe_code, reason = "takes buffers apart and puts them together again")]
 mod owned;
+#[allow(unsafe_code, reason = "registers memory with devices, and undoes that before it is freed")]
+mod page_locked;
 #[allow(unsafe_code, reason = "views of parts of one buffer that are found to be apart")]
 mod parts;
 #[allow(unsafe_code, reason = "grants memory to messages until all of them have ended")]
 mod plan;
 pub mod prelude;
-#[allow(unsafe_code, reason = "registers memory with devices, and has it as a slice")]
+#[allow(unsafe_code, reason = "registered memory as slices")]
 mod registered_buf;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
 mod scope;

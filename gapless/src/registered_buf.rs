@@ -1,32 +1,20 @@
 //! Memory of a user's own from [`World::register`](crate::World::register): page-locked once, for any number of
 //! messages.
-//!
-//! # Why it owns the memory
-//!
-//! The driver knows page-locked memory by its addresses. If it were freed while it is registered, and other memory came
-//! to lie at these addresses, then a message there would move the bytes of the old pages. So the value owns the memory,
-//! and a value that is forgotten keeps both: the memory and the registration.
 
 use crate::error::Error;
 use crate::owned::{OwnedBuffer, OwnedBufferMut, Park, RawList, Refused};
+use crate::page_locked::{PageLocked, devices_for};
 use crate::shared::Shared;
 use gapless_dtype::{AnyBits, ElementType, Equivalence};
-use gapless_mem::{Device, DeviceError, Region};
-use gapless_pml::REACHED_BYTES_MIN;
+use gapless_mem::Region;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 /// Elements that the devices of this process read and write where they lie. Dropping it undoes that, and frees the
-/// memory.
+/// memory. It owns the memory, because drivers know registered memory by its addresses; one that is forgotten leaks it.
 ///
 /// A request can own it, so a [`Persistent`](crate::Persistent) one keeps it registered for all its messages.
-pub struct RegisteredBuf<T: Equivalence> {
-    /// `None` only while it is taken apart.
-    memory: Option<RawList<T>>,
-    /// Those that it is registered with.
-    devices: Vec<Arc<dyn Device>>,
-}
+pub struct RegisteredBuf<T: Equivalence>(PageLocked<RawList<T>>);
 
 impl<T: Equivalence> RegisteredBuf<T> {
     /// Registers memory with all devices of the world whose kernels reach memory of the host.
@@ -38,87 +26,38 @@ impl<T: Equivalence> RegisteredBuf<T> {
         shared: &Shared,
         memory: Vec<T>,
     ) -> Result<RegisteredBuf<T>, Refused<Vec<T>>> {
-        let mut made = RegisteredBuf { memory: Some(RawList::of(memory)), devices: Vec::new() };
-        match made.register_with(shared) {
+        let list = RawList::of(memory);
+        let region = Park::<Vec<T>>::region(&list);
+        // SAFETY: a list of raw parts keeps its elements where they are.
+        let mut made = RegisteredBuf(unsafe { PageLocked::new(list, region) });
+        let devices = shared.with(|state| devices_for(state, region.len()));
+        let registered = devices.and_then(|devices| Ok(made.0.register(devices)?));
+        match registered {
             Ok(()) => Ok(made),
             // What a device does not let go of stays its own.
             Err(error) => Err(Refused { error, buffer: made.unregister().unwrap_or_default() }),
         }
     }
 
-    fn register_with(&mut self, shared: &Shared) -> Result<(), Error> {
-        let region = self.region();
-        // Nobody would ask for it. And no two of this length share all their pages, which a driver takes for one.
-        if region.len() < REACHED_BYTES_MIN {
-            return Ok(());
-        }
-        let devices = shared.with(|state| {
-            let devices = state.open()?.bml_mut().devices().iter();
-            let able = devices.filter(|device| device.abilities().kernels_reach_host);
-            Ok(able.cloned().collect::<Vec<_>>())
-        })?;
-        for device in devices {
-            // SAFETY: the memory is this value's, which frees it, or gives it away, in `undo` alone, once the device
-            // has unregistered it.
-            unsafe { device.register(region) }?;
-            self.devices.push(device);
-        }
-        Ok(())
-    }
-
     /// Whether a device reaches it. If not, it is like any other memory: no device was open that does, or it is shorter
     /// than 64 KiB.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        !self.devices.is_empty()
+        self.0.is_registered()
     }
 
     /// The bytes, as a region.
     #[must_use]
     pub fn region(&self) -> Region {
-        Park::<Vec<T>>::region(self.memory())
+        self.0.region()
     }
 
     /// Undoes the registration, and gives the memory back.
     ///
     /// # Errors
     /// A driver fails. Then the memory stays registered, and is never freed.
-    pub fn unregister(mut self) -> Result<Vec<T>, Error> {
-        Ok(self.undo().map(RawList::into_list)?)
-    }
-
-    /// Takes the memory out, which no device knows any more.
-    fn undo(&mut self) -> Result<RawList<T>, DeviceError> {
-        let memory = self.memory.take().expect("it is taken once");
-        let region = Park::<Vec<T>>::region(&memory);
-        let undone = self.devices.drain(..).map(|device| {
-            // SAFETY: `register_with` registered the region with this device once. No work in flight uses it: a message
-            // borrows this value, or owns it, until it has ended.
-            unsafe { device.unregister(region) }
-        });
-        match undone.fold(Ok(()), Result::and) {
-            Ok(()) => Ok(memory),
-            Err(error) => {
-                // Nobody else may get these addresses.
-                std::mem::forget(memory);
-                Err(error)
-            }
-        }
-    }
-
-    fn memory(&self) -> &RawList<T> {
-        self.memory.as_ref().expect("it is taken only when this value ends")
-    }
-}
-
-impl<T: Equivalence> Drop for RegisteredBuf<T> {
-    fn drop(&mut self) {
-        if self.memory.is_none() {
-            return;
-        }
-        if let Err(error) = self.undo() {
-            tracing::warn!(%error, "memory stays page-locked, and is not freed");
-        }
+    pub fn unregister(self) -> Result<Vec<T>, Error> {
+        Ok(self.0.into_owner()?.into_list())
     }
 }
 
@@ -127,21 +66,20 @@ impl<T: Equivalence> Deref for RegisteredBuf<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: a message that writes the memory borrows this value mutably, or owns it, until it has ended.
-        unsafe { Park::<Vec<T>>::items(self.memory()) }
+        unsafe { Park::<Vec<T>>::items(self.0.owner()) }
     }
 }
 
 impl<T: Equivalence> DerefMut for RegisteredBuf<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        let memory = self.memory.as_mut().expect("it is taken only when this value ends");
         // SAFETY: as in `deref`, and the borrow is exclusive: no message uses the memory.
-        unsafe { Park::<Vec<T>>::items_mut(memory) }
+        unsafe { Park::<Vec<T>>::items_mut(self.0.owner_mut()) }
     }
 }
 
 impl<T: Equivalence> fmt::Debug for RegisteredBuf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (elements, devices) = (self.len(), self.devices.len());
+        let (elements, devices) = (self.len(), self.0.devices());
         write!(f, "RegisteredBuf of {elements} elements, with {devices} devices")
     }
 }
@@ -189,8 +127,10 @@ mod tests {
     use super::*;
     use crate::World;
     use gapless_engine::testkit::FakeEngine;
+    use gapless_mem::DeviceError;
     use gapless_mem::fake::FakeDevice;
     use gapless_mem::testkit::{Call, Wrapped};
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const ELEMENTS: usize = 20_000;

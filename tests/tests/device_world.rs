@@ -311,11 +311,11 @@ fn a_registration_outlives_messages() {
             }
             Ok(())
         });
-        (Arc::new(FakeEngine::new(&fake, 3)), Arc::new(device))
+        (Arc::new(FakeEngine::new(&fake, 3)), Arc::new(device), fake)
     });
     let name = format!("a_registration_outlives_messages {}", std::process::id());
     let builder = |rank: u32| {
-        let (engine, device) = &gears[rank as usize];
+        let (engine, device, _) = &gears[rank as usize];
         let sm = Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap();
         let builder = World::builder().only(["sm"]).transport(Box::new(sm)).open_devices(false);
         builder.engine(Arc::clone(engine) as _).device(Arc::clone(device) as _)
@@ -358,10 +358,10 @@ fn a_registration_outlives_messages() {
         assert_ne!(echo(&mut ordinary), own);
         let times = registered.lock().unwrap().iter().filter(|call| **call == region).count();
         assert_eq!(times, 1);
-        let mut sends =
-            comm.send_init(world.register(out.clone()).unwrap(), 1, 0, SendMode::Standard);
-        let sends = sends.as_mut().unwrap();
-        let mut receives = comm.recv_init(world.register(vec![0u8; BYTES]).unwrap(), 1, 1).unwrap();
+        // A buffer that is registered already, and one that the request registers when it knows its peer.
+        let ready = world.register(out.clone()).unwrap();
+        let mut sends = comm.send_init(ready, 1, 0, SendMode::Standard).unwrap();
+        let mut receives = comm.recv_init(vec![0u8; BYTES], 1, 1).unwrap();
         let before = registered.lock().unwrap().len();
         for _ in 0..ROUNDS {
             receives.buffer_mut().unwrap().fill(0);
@@ -370,7 +370,11 @@ fn a_registration_outlives_messages() {
             assert_eq!(by(sends.wait().unwrap(), receives.wait().unwrap()), own);
             assert!(receives.buffer().unwrap() == out);
         }
-        assert_eq!(registered.lock().unwrap().len(), before);
+        assert_eq!(registered.lock().unwrap().len(), before + 1);
+        drop(sends.into_buffer().unwrap());
+        drop(receives);
+        let known = gears[0].2.registered();
+        assert!(known.iter().all(|(_, len)| *len != BYTES as u64), "{known:?}");
     });
 }
 

@@ -51,6 +51,9 @@ impl OwnedBufferMut for () {}
 /// A buffer taken apart: owns the memory, holds no reference to it.
 #[doc(hidden)]
 pub trait Park<B: ?Sized + OwnedBuffer>: Send + 'static {
+    /// Whether it is ordinary memory, which devices know only once it is registered.
+    const IS_ORDINARY: bool = false;
+
     fn park(buffer: B) -> Self
     where
         B: Sized;
@@ -146,6 +149,8 @@ impl<T: Equivalence> OwnedBuffer for Vec<T> {
 }
 
 impl<T: Equivalence> Park<Vec<T>> for RawList<T> {
+    const IS_ORDINARY: bool = true;
+
     fn park(buffer: Vec<T>) -> RawList<T> {
         RawList::of(buffer)
     }
@@ -183,6 +188,8 @@ impl<T: Equivalence> OwnedBuffer for Box<[T]> {
 }
 
 impl<T: Equivalence> Park<Box<[T]>> for RawList<T> {
+    const IS_ORDINARY: bool = true;
+
     fn park(buffer: Box<[T]>) -> RawList<T> {
         RawList::of(buffer.into_vec())
     }

@@ -4,9 +4,10 @@ use super::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::communicator::Communicator;
 use crate::completion::{Ending, Watched};
 use crate::error::Error;
+use crate::page_locked::{PageLocked, devices_for};
 use crate::several::{InFlight, Pending, sealed};
 use crate::shared::Shared;
-use gapless_pml::{Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
+use gapless_pml::{Pml, PmlError, REACHED_BYTES_MIN, RequestId, SendMode, Source, Status, TagSel};
 use std::fmt;
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -35,12 +36,16 @@ use std::task::{Poll, Waker};
 /// # }
 /// ```
 ///
-/// Dropping it is `MPI_Request_free`: what is in flight goes on, and its buffer is freed after that.
+/// A long `Vec` or `Box<[T]>` is [registered](crate::World::register) with the devices that are open once a message with
+/// the same peer has shown that its memory is a device's, and stays so. Dropping the request is `MPI_Request_free`: what is
+/// in flight goes on, and its buffer is freed after that.
 pub struct Persistent<B: OwnedBuffer> {
     shared: Arc<Shared>,
     what: gapless_pml::Persistent,
     /// `None` only while it is dropped.
-    memory: Option<B::Parked>,
+    memory: Option<PageLocked<B::Parked>>,
+    /// Nothing is to be registered, or no more.
+    settled: bool,
     active: Option<RequestId>,
 }
 
@@ -59,8 +64,7 @@ impl Communicator {
     ) -> Result<Persistent<B>, Refused<B>> {
         let (memory, typed) = data.into().park()?;
         let what = gapless_pml::Persistent::send(&self.comm, &typed, dest, tag, mode);
-        let shared = Arc::clone(&self.shared);
-        Ok(Persistent { shared, what, memory: Some(memory), active: None })
+        Ok(Persistent::new(&self.shared, what, memory))
     }
 
     /// Describes a receive into a buffer, which it takes over (`MPI_Recv_init`). Rank and tag are checked when it is
@@ -76,18 +80,45 @@ impl Communicator {
     ) -> Result<Persistent<B>, Refused<B>> {
         let (memory, typed) = into.into().park()?;
         let what = gapless_pml::Persistent::recv(&self.comm, &typed, source.into(), tag.into());
-        let shared = Arc::clone(&self.shared);
-        Ok(Persistent { shared, what, memory: Some(memory), active: None })
+        Ok(Persistent::new(&self.shared, what, memory))
     }
 }
 
 impl<B: OwnedBuffer> Persistent<B> {
+    fn new(shared: &Arc<Shared>, what: gapless_pml::Persistent, memory: B::Parked) -> Self {
+        let (shared, region) = (Arc::clone(shared), memory.region());
+        let settled = !B::Parked::IS_ORDINARY || region.len() < REACHED_BYTES_MIN;
+        // SAFETY: a parked buffer keeps its memory where it is, until it is dropped or put together again.
+        let memory = Some(unsafe { PageLocked::new(memory, region) });
+        Persistent { shared, what, memory, settled, active: None }
+    }
+
+    /// Registers the buffer, once a message has shown that this helps.
+    #[cold]
+    fn register(&mut self) -> Result<(), Error> {
+        let Persistent { shared, what, memory: Some(memory), settled, .. } = self else {
+            return Ok(());
+        };
+        let devices = shared.with(|state| match state.open()?.expects_device(what) {
+            true => devices_for(state, memory.region().len()),
+            false => Ok(Vec::new()),
+        })?;
+        *settled = !devices.is_empty();
+        if let Err(error) = memory.register(devices) {
+            tracing::info!(%error, "the buffer of a persistent request stays ordinary memory");
+        }
+        Ok(())
+    }
+
     /// Starts it (`MPI_Start`).
     ///
     /// # Errors
     /// It is active; what [`Communicator::send_mode`] or [`Communicator::recv`] refuse.
     pub fn start(&mut self) -> Result<(), Error> {
         self.idle()?;
+        if !self.settled {
+            self.register()?;
+        }
         let Persistent { shared, what, active, .. } = self;
         // SAFETY: `memory` is this value's own, and is what the operation was described with. Until
         // the request has ended nobody gets at it: `buffer`, `buffer_mut` and `into_buffer` refuse
@@ -163,7 +194,7 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.idle()?;
         let memory = self.memory.as_ref().ok_or(Error::Inactive)?;
         // SAFETY: nothing is in flight (`idle`), and `start` needs this value exclusively.
-        Ok(unsafe { memory.items() })
+        Ok(unsafe { memory.owner().items() })
     }
 
     /// The buffer, to be changed.
@@ -174,17 +205,23 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.idle()?;
         let memory = self.memory.as_mut().ok_or(Error::Inactive)?;
         // SAFETY: as in `buffer`.
-        Ok(unsafe { memory.items_mut() })
+        Ok(unsafe { memory.owner_mut().items_mut() })
     }
 
     /// Returns the buffer, and forgets the description; waits for an operation in flight.
     ///
     /// # Errors
     /// The operation in flight failed; the error has the buffer.
+    ///
+    /// # Panics
+    /// A driver does not let go of a registered buffer. That is never freed then.
     pub fn into_buffer(mut self) -> Result<B, Refused<B>> {
         let ended = if self.is_active() { self.wait().map(drop) } else { Ok(()) };
-        let buffer = self.memory.take().map(Park::unpark);
-        let buffer = buffer.expect("it is there until the value is dropped");
+        let memory = self.memory.take().expect("it is there until the value is dropped");
+        let parked = memory
+            .into_owner()
+            .unwrap_or_else(|error| panic!("a buffer stays registered: {error}"));
+        let buffer = parked.unpark();
         match ended {
             Ok(()) => Ok(buffer),
             Err(error) => Err(Refused { error, buffer }),

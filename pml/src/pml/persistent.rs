@@ -7,8 +7,10 @@
 
 use crate::comm::Comm;
 use crate::matching::{Source, TagSel};
+use crate::pml::Pml;
 use crate::status::RequestId;
 use crate::wire::SendMode;
+use gapless_bml::Rank;
 use gapless_engine::Typed;
 
 /// An operation to be started any number of times. Dropping it is `MPI_Request_free`: what it has
@@ -49,5 +51,19 @@ impl Persistent {
     #[must_use]
     pub fn last(&self) -> Option<RequestId> {
         self.active
+    }
+}
+
+impl Pml {
+    /// Whether the other end of an operation is likely to be in a device's memory that this process's devices map: so an
+    /// earlier message with it has shown. Then registering a long buffer in memory of the host with them is of use.
+    pub fn expects_device(&mut self, persistent: &Persistent) -> bool {
+        let rank = match persistent.what {
+            PersistentCall::Send { dest, .. } => dest,
+            PersistentCall::Recv { source: Source::Rank(rank), .. } => rank,
+            PersistentCall::Recv { .. } => return false,
+        };
+        let Some(peer) = persistent.comm.peers().process(rank) else { return false };
+        self.core.rndv.facts(peer).has_devices && self.bml.mapped(Rank(peer)).is_some()
     }
 }
