@@ -39,6 +39,9 @@ pub struct Options {
     /// Memory of the host: heap, alloc, registered, persistent; all by default
     #[arg(long = "memory", value_name = "NAME", value_delimiter = ',')]
     memories: Vec<String>,
+    /// Threads of each process that help to copy ordinary memory; by default those of processors that are free
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(0..=4))]
+    copy_threads: Option<u8>,
     /// Seconds that the processes of a direction may take for a message
     #[arg(long, value_name = "SECONDS", default_value_t = 120,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -116,7 +119,12 @@ impl Experiment for AccHost {
     fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
         let limit = Duration::from_secs(options.limit);
         let watchdog = Watchdog::start(limit, Instant::now() + limit);
-        let world = World::init()?;
+        let builder = World::builder();
+        let world = match options.copy_threads {
+            Some(count) => builder.copy_threads(count.into()),
+            None => builder,
+        }
+        .init()?;
         let ends = rank.part::<Pairing>()?.ends()?;
         let device = Opened::of(ends.of(world.rank()))?;
         let mut rows = Vec::new();
@@ -328,7 +336,8 @@ fn measure(
         .verified(true)
         .against(LOCKED, summary(LOCKED, &[locked])?)
         .against(PAGEABLE, summary(PAGEABLE, &[pageable])?)
-        .with("making_the_memory_seconds", made);
+        .with("making_the_memory_seconds", made)
+        .with("copy_threads", world.copy_threads());
     let runs = [&case.send, &case.recv].map(|side| {
         let layout = side.datatype.commit();
         layout.ok().and_then(|layout| layout.blocks_of(side.count)).unwrap_or(u64::MAX)
