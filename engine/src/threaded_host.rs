@@ -15,8 +15,8 @@ const THREADS_MAX: usize = 4;
 /// Pieces of fewer bytes are the caller's alone: telling a thread takes microseconds.
 const SHARED_BYTES_MIN: u64 = 256 << 10;
 
-/// Bytes of a part: long beside what taking one costs, and short enough that all end at about the same time.
-const PART_BYTES: u64 = 64 << 10;
+/// Bytes of a part at least: long beside what taking one costs, and short enough that all end at about the same time.
+const PART_BYTES_MIN: u64 = 64 << 10;
 
 /// [`HostEngine`] with threads for long pieces. They start with the first such piece, and end with the engine. Like
 /// `HostEngine`, it is done when a call returns.
@@ -48,24 +48,31 @@ impl ThreadedHostEngine {
         each.saturating_sub(1).min(THREADS_MAX)
     }
 
-    /// Does `work` with the parts of a range of so many bytes: by their places in the range. `None`, with nothing done,
-    /// if the caller is to do all of it alone.
+    /// Bytes of the parts of so many bytes of a layout. With gaps there is one for each thread and the caller: columns
+    /// of a matrix, say, share cache lines, so that short parts would read each of these more than once.
+    fn part_bytes(&self, typed: &Typed, bytes: u64) -> u64 {
+        if typed.as_contiguous().is_some() {
+            return PART_BYTES_MIN;
+        }
+        bytes.div_ceil(self.threads.get() as u64 + 1).next_multiple_of(64).max(PART_BYTES_MIN)
+    }
+
+    /// Does `work` with the parts of a range of so many bytes of `typed`: by their places in the range. `None`, with
+    /// nothing done, while the threads work for another caller.
     ///
     /// `work` is called before this returns or panics, and not after it.
     fn share(
         &self,
-        bytes: u64,
+        (typed, bytes): (&Typed, u64),
         work: impl Fn(Range<u64>) -> Result<(), EngineError> + Send + Sync + 'static,
     ) -> Option<Result<(), EngineError>> {
-        if bytes < SHARED_BYTES_MIN {
-            return None;
-        }
         let crew = self.crew.get_or_init(|| Crew::start(self.threads.get()));
+        let step = self.part_bytes(typed, bytes);
         let work: Work = Box::new(move |part| {
-            let start = part * PART_BYTES;
-            work(start..bytes.min(start + PART_BYTES))
+            let start = part * step;
+            work(start..bytes.min(start + step))
         });
-        crew.share(bytes.div_ceil(PART_BYTES), work)
+        crew.share(bytes.div_ceil(step), work)
     }
 }
 
@@ -94,6 +101,10 @@ unsafe impl Engine for ThreadedHostEngine {
         dst: Region,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
+        if dst.len() < SHARED_BYTES_MIN {
+            // SAFETY: the caller's promise.
+            return unsafe { HostEngine.pack(src, range, dst, after) };
+        }
         check_length(dst, &range)?;
         src.check_range(&range)?;
         wait_all(after)?;
@@ -103,7 +114,7 @@ unsafe impl Engine for ThreadedHostEngine {
             // SAFETY: the caller's promise, until this call returns; `share` calls this before. Parts do not overlap.
             unsafe { HostEngine.pack(&typed, within(&all, &part), into, &[]) }.map(drop)
         };
-        match self.share(dst.len(), work) {
+        match self.share((src, dst.len()), work) {
             Some(result) => result.map(|()| Completion::Ready),
             // SAFETY: the caller's promise.
             None => unsafe { HostEngine.pack(src, range, dst, &[]) },
@@ -117,13 +128,13 @@ unsafe impl Engine for ThreadedHostEngine {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        check_length(src, &range)?;
-        dst.check_range(&range)?;
-        if dst.layout().overlaps(dst.count()) {
-            // Which bytes win would depend on the threads.
+        // Of bytes that are named twice it would depend on the threads which win.
+        if src.len() < SHARED_BYTES_MIN || dst.layout().overlaps(dst.count()) {
             // SAFETY: the caller's promise.
             return unsafe { HostEngine.unpack(src, dst, range, after) };
         }
+        check_length(src, &range)?;
+        dst.check_range(&range)?;
         wait_all(after)?;
         let (typed, all) = (dst.clone(), range.clone());
         let work = move |part: Range<u64>| {
@@ -132,7 +143,7 @@ unsafe impl Engine for ThreadedHostEngine {
             // bytes, since the layout names none twice.
             unsafe { HostEngine.unpack(from, &typed, within(&all, &part), &[]) }.map(drop)
         };
-        match self.share(src.len(), work) {
+        match self.share((dst, src.len()), work) {
             Some(result) => result.map(|()| Completion::Ready),
             // SAFETY: the caller's promise.
             None => unsafe { HostEngine.unpack(src, dst, range, &[]) },
