@@ -115,6 +115,28 @@ fn host_and_device_memory_meet_in_host_memory() {
     }
 }
 
+/// The receiver's device works on the first fragment while the sender's processor copies the next one.
+#[test]
+fn a_processor_tells_of_each_fragment_before_it_copies_the_next() {
+    for protocol in [Protocol::CopyInOut, Protocol::ZeroCopyInOut] {
+        const DEPTH: u32 = 8;
+        let mut lab = Lab::new(config(protocol, DEPTH), 2);
+        let layout = layout(60 * u64::from(FRAGMENT), false);
+        let from = Buffer::source_in(&layout, 1, 5, lab.home(false));
+        let to = Buffer::target_in(&layout, 1, lab.home(true));
+        let send = lab.job.isend(0, &from, 1, 0);
+        let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Is(0));
+        let copied = lab.job.until("the first fragment", |job| {
+            let [sent, taken] = [0, 1].map(|rank| job.pml(rank).counters().of(protocol).fragments);
+            (taken > 0).then_some(sent)
+        });
+        assert!(copied < u64::from(DEPTH) / 2, "{protocol}: {copied} were copied before");
+        lab.job.finish(1, recv).unwrap();
+        lab.job.finish(0, send).unwrap();
+        to.assert_received(&from.packed(), protocol.name());
+    }
+}
+
 #[test]
 fn without_a_word_the_cost_model_stages() {
     let config = Config { share_device_buffers: false, ..Config::default() };
