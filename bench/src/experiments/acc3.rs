@@ -15,7 +15,7 @@ use gapless_cli::pingpong::{Ends, Where};
 use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, lines};
 use serde::{Deserialize, Serialize};
 
-use super::acc6::{link_of, suffix_of, whole};
+use super::acc6::{link_of, number, suffix_of, whole};
 use crate::ends::{self, Beside, End, Link, Opened, Pairing};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at, summary};
@@ -40,6 +40,9 @@ pub struct Options {
     /// Rounds of many messages at a time
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     crowds: u32,
+    /// Bytes of staging memory, and of rings of page-locked memory: with too few, messages go without
+    #[arg(long, value_name = "BYTES")]
+    pool: Option<u64>,
 }
 
 /// Packets, as powers of two.
@@ -91,7 +94,7 @@ impl Experiment for Acc3 {
             let processes = Processes { hosts: hosts.as_ref(), ..Processes::new(Self::NAME, 2) };
             let part = Part { link, pairing: Pairing::of(Ends([device; 2])) };
             let (rows, ended) = processes.found_so_far::<Vec<Row>>(&case, part)?;
-            findings.notes += &chosen(&case, &rows);
+            findings.notes += &(chosen(&case, &rows) + &served(&rows));
             findings.rows.extend(rows);
             if let Err(why) = ended {
                 findings.absent.push(Absent { case, op, why: why.to_string(), failed: true });
@@ -110,6 +113,11 @@ impl Experiment for Acc3 {
     fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
         let Part { link, pairing } = rank.part()?;
         let world = link.world()?;
+        if let Some(bytes) = options.pool {
+            let mut config = world.config()?;
+            config.bounds.staging_bytes = bytes;
+            world.set_config(config)?;
+        }
         let ends = pairing.ends()?;
         let name = format!("{}, {ends}", link.name());
         let opened = Opened::of(ends.of(world.rank()))?;
@@ -127,9 +135,14 @@ impl Experiment for Acc3 {
         }
         let crowds = if common.quick { options.crowds.min(1) } else { options.crowds };
         if crowds > 0 {
-            let row = crowd(&world, &mut end, (&name, crowds), common)?;
+            let row = crowd(&world, &mut end, (&name, crowds), common.seed)?;
             let (space, protocol) = (ends.to_string(), protocol.to_string());
-            rows.extend(row.map(|row| Row { space, protocol, ..row }));
+            let mut row = row.map(|row| Row { space, protocol, ..row });
+            if let (Some(row), false, None) = (&mut row, common.quick, options.pool) {
+                let mark = Mark::at_most("the last one, × the median", CROWD_ASKED, worst(row));
+                row.marks.push(mark);
+            }
+            rows.extend(row);
         }
         drop(end);
         rank.finalize(world, &rows)
@@ -154,6 +167,21 @@ impl Experiment for Acc3 {
         });
         Drawing::some(pictures, lines)
     }
+}
+
+/// When the last of several messages was there, by the median.
+fn worst(row: &Row) -> f64 {
+    number(row, "worst_by_median")
+}
+
+/// Of messages at a time: when the last one was there, and how often one found no staging memory, at both ranks.
+fn served(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let without = row.extra.get("without_staging").map_or(String::new(), ToString::to_string);
+        let worst = worst(row);
+        format!("{}: the last one after {worst:.2} × the median; without staging memory: {without}\n", row.case)
+    };
+    rows.iter().filter(|row| row.op == TOGETHER).map(line).collect()
 }
 
 /// What rows of one link and device ask for, and what is used.
@@ -231,12 +259,12 @@ fn crowd(
     world: &World,
     end: &mut End<'_>,
     (link, rounds): (&str, u32),
-    common: &Common,
+    seed: u64,
 ) -> Result<Option<Row>, Failure> {
     let (mut times, mut worst) = (Vec::new(), Vec::new());
     let before = world.counters()?.without_staging();
     let case = format!("{}, {CROWD} × {}", link, Bytes(CROWD_BYTES));
-    end.checked(&case, (CROWD * CROWD_BYTES, common.seed), |end| end.crowd(CROWD, CROWD_BYTES, || {}))?;
+    end.checked(&case, (CROWD * CROWD_BYTES, seed), |end| end.crowd(CROWD, CROWD_BYTES, || {}))?;
     for _ in 0..rounds {
         world.comm().barrier()?;
         let begin = Instant::now();
@@ -259,6 +287,5 @@ fn crowd(
         .verified(true)
         .with("worst_by_median", worst)
         .with("without_staging", vec![without, theirs[0]]);
-    let mark = Mark::at_most("the last one, × the median", CROWD_ASKED, worst);
-    Ok(Some(if common.quick { row } else { row.mark(mark) }))
+    Ok(Some(row))
 }

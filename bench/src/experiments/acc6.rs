@@ -112,7 +112,9 @@ impl Experiment for Acc6 {
             "time: until rank 1 has the bytes and rank 0 a word of it. manual: copy, message of the host, copy; \
              pipelined: packets as long as ours by hand.\nAll ways take turns. × manual, × pipelined: medians of our \
              time by theirs, turn by turn. bus copy: the slower end's. saved: of manual's time;\nallowed: if the \
-             longest step hides all others, 2N/(2N+P) between two devices. The paper: 29 and 14.6 % saved.\n{}{}",
+             longest step hides all others, 2N/(2N+P) between two devices. The paper saves 29 and 14.6 %: \
+             29 % takes a network of 0.2 times the bus's\nrate or more, N/P; what is allowed here is in the last \
+             column.\n{}{}",
             short(&findings.rows),
             told_marks(&findings.rows, "")
         );
@@ -200,7 +202,8 @@ pub(super) fn whole(row: &Row, key: &str) -> u64 {
     row.extra.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0)
 }
 
-fn number(row: &Row, key: &str) -> f64 {
+/// A number that a row has besides.
+pub(super) fn number(row: &Row, key: &str) -> f64 {
     row.extra.get(key).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
 }
 
