@@ -267,7 +267,9 @@ fn queues(info: &DeviceInfo, common: &Common) -> Result<Vec<Row>, Failure> {
         let region = typed.region();
         drop(engine);
         // SAFETY: all work on it has ended.
-        unsafe { device.unregister(packed).and_then(|()| device.free(region)) }.map_err(failed)?;
+        unsafe { device.unregister(packed) }.map_err(failed)?;
+        // SAFETY: as above.
+        unsafe { device.free(region) }.map_err(failed)?;
     }
     Ok(rows)
 }
