@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use gapless::{CudaDriver, Layout, Owned, Persistent, SendMode, Space, World};
+use gapless::{CudaDriver, Layout, Owned, Persistent, Protocol, SendMode, Space, World};
 use gapless_cli::pingpong::{Ends, Where};
 use gapless_cli::sampling;
 use gapless_layouts::{Case, Side};
@@ -42,6 +42,12 @@ pub struct Options {
     /// Threads of each process that help to copy ordinary memory; by default those of processors that are free
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(0..=4))]
     copy_threads: Option<u8>,
+    /// Bytes of a fragment at most
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(65536..))]
+    fragment: Option<u32>,
+    /// Goes by this protocol, where it is possible: zero-copy-in-out, copy-in-out, …
+    #[arg(long, value_name = "NAME")]
+    protocol: Option<String>,
     /// Seconds that the processes of a direction may take for a message
     #[arg(long, value_name = "SECONDS", default_value_t = 120,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -93,6 +99,9 @@ impl Experiment for AccHost {
         let device = options.device.unwrap_or_else(usual_device);
         cases(options, common)?;
         kinds(options)?;
+        if let Some(name) = options.protocol.as_deref().filter(|name| Protocol::of_name(name).is_none()) {
+            return Err(Failure::Option { option: "--protocol", why: format!("{name} is none") });
+        }
         let directions = [Ends([Where::Host, device]), Ends([device, Where::Host])];
         let progress = common.progress(directions.len());
         let (mut rows, mut absent) = (Vec::new(), Vec::new());
@@ -125,6 +134,10 @@ impl Experiment for AccHost {
             None => builder,
         }
         .init()?;
+        let mut config = world.config()?;
+        config.force = options.protocol.as_deref().and_then(Protocol::of_name);
+        config.tuning.staged_fragment_bytes = options.fragment.unwrap_or(config.tuning.staged_fragment_bytes);
+        world.set_config(config)?;
         let ends = rank.part::<Pairing>()?.ends()?;
         let device = Opened::of(ends.of(world.rank()))?;
         let mut rows = Vec::new();
