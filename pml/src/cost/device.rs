@@ -11,18 +11,25 @@ const GRAIN: u64 = 4 << 10;
 /// The length of fragments of the pipeline out of a device's memory, or into one: over a network within both bounds of
 /// `t`; on one host, where nothing but the ends' own work takes time, that of all messages.
 ///
-/// With fragments of `f` bytes the processor launches `bytes / f` times, and the rail waits for nobody but the first
-/// fragment, whose `f` bytes the receiver waits for in turn. The sum is least at a square root.
+/// With fragments of `f` bytes the processor launches and sends `bytes / f` times, and the rail waits for nobody but the
+/// first fragment, whose `f` bytes the receiver waits for in turn. The sum is least at a square root. No fragment is much
+/// shorter than the others: what is not worth two goes as one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded before")]
 pub(crate) fn device_fragment(s: &Situation, t: &Tuning) -> u32 {
     if s.staged.is_some() {
         return t.fragment_bytes;
     }
     let most = t.device_fragment_bytes;
-    let bytes_per_launch = t.launch_ns * s.bandwidth_mb_s.max(1.0) / 1000.0;
-    let best = (real(s.bytes) * bytes_per_launch).sqrt().min(f64::from(most)).ceil() as u64;
-    let best = u32::try_from(best.next_multiple_of(GRAIN)).unwrap_or(most);
-    best.max(t.device_fragment_least_bytes).min(most)
+    let bytes_each = fragment_ns(s, t) * s.bandwidth_mb_s.max(1.0) / 1000.0;
+    let best = (real(s.bytes) * bytes_each).sqrt().clamp(1.0, f64::from(most.max(1))) as u64;
+    let count = (s.bytes / best).max(s.bytes.div_ceil(u64::from(most.max(1)))).max(1);
+    let even = u32::try_from(s.bytes.div_ceil(count).next_multiple_of(GRAIN)).unwrap_or(most);
+    even.max(t.device_fragment_least_bytes).min(most)
+}
+
+/// What each fragment over a network takes of the processors' time: a launch, and its way through both systems.
+fn fragment_ns(s: &Situation, t: &Tuning) -> f64 {
+    t.launch_ns + s.latency_ns
 }
 
 impl Model<'_> {
@@ -70,15 +77,15 @@ impl Model<'_> {
     }
 
     /// The same, fragment by fragment: each costs the processor a launch. Over a network all bytes travel while both ends
-    /// work, and launches take the processor's time from that.
+    /// work, and fragments take the processor's time from that.
     pub(crate) fn device_pipeline(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let fragment = device_fragment(s, t);
         let fragments = s.bytes.div_ceil(u64::from(fragment.max(1))).max(1);
         let wire = match s.staged {
             None => {
-                let launches = real(fragments) * t.launch_ns;
-                copy_ns(s.bytes.saturating_add(u64::from(fragment)), s.bandwidth_mb_s) + launches
+                copy_ns(s.bytes.saturating_add(u64::from(fragment)), s.bandwidth_mb_s)
+                    + real(fragments) * fragment_ns(s, t)
             }
             Some(_) => 0.0,
         };

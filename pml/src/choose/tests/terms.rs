@@ -250,8 +250,8 @@ fn over_a_network_with_devices() {
     let before = [DEVICE_HANDSHAKE, LATENCY, 2.0 * WAIT];
     takes(&quick, &t, Protocol::Pipeline, &[&before[..], &[out, into / 10.0]].concat());
     let slow = Situation { bandwidth_mb_s: 500.0, ..quick };
-    // The receiver waits for the first of ten fragments; each costs a launch.
-    let wire = [copy(500.0), copy(500.0) / 10.0, 10.0 * 4_000.0, into / 10.0];
+    // The receiver waits for the first of ten fragments; each costs a launch and its way.
+    let wire = [copy(500.0), copy(500.0) / 10.0, 10.0 * (4_000.0 + LATENCY), into / 10.0];
     takes(&slow, &t, Protocol::Pipeline, &[&before[..], &wire].concat());
 }
 
@@ -264,9 +264,11 @@ fn fragments_of_devices_are_as_long_as_launches_cost() {
     };
     // On one host they are as long as all.
     assert_eq!(device_fragment(&ends(true, true), &t), t.fragment_bytes);
-    // The root of 10 kB a launch times the bytes, in whole grains.
-    assert_eq!(of(1_000_000, 2_500.0, &t), 102_400);
-    assert_eq!(of(100_000, 2_500.0, &t), 32_768);
+    // The root of 10 kB a fragment times the bytes goes 9.99 times into them, and 3.16 times: 9 and 3 fragments alike,
+    // in whole grains. What is not worth two is one.
+    assert_eq!(of(1_000_000, 2_500.0, &t), 114_688);
+    assert_eq!(of(100_000, 2_500.0, &t), 36_864);
+    assert_eq!(of(39_000, 2_500.0, &t), 40_960);
     let bounds = [t.device_fragment_least_bytes, t.device_fragment_bytes];
     assert_eq!([1, 1 << 40].map(|bytes| of(bytes, 2_500.0, &t)), bounds);
     assert_eq!(of(1_000_000, 0.0, &t), 16 << 10);
