@@ -10,6 +10,7 @@ mod asker;
 mod binding;
 mod blame;
 mod child;
+mod drivers;
 mod error;
 mod group;
 mod other;
@@ -18,7 +19,7 @@ mod programs;
 mod server;
 
 pub use binding::{BindTo, Binding, Core, Cores, MapBy};
-pub use child::remember_environment;
+pub use drivers::remember_environment;
 pub use error::LaunchError;
 pub use other::watch;
 pub use output::Output;

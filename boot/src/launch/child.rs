@@ -1,5 +1,6 @@
 //! One process of a job: what tells its end, its PMI socket and, where asked for, its output pipes.
 
+use super::drivers::keep_whole;
 use super::output::Stream;
 use super::{End, Launch, LaunchError, Output, Program, group, system};
 use crate::pmi::PmiLine;
@@ -9,13 +10,11 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::ffi::OsString;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
 
 /// Longest PMI request that is accepted, in bytes; a process that sends more loses its connection.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -51,9 +50,7 @@ impl Child {
         ours.set_nonblocking(true).map_err(system("fcntl"))?;
         let descriptor = theirs.as_raw_fd();
         let mut command = Command::new(&program.program);
-        if let Some(Some(whole)) = AT_START.get() {
-            command.env(CUT_UP, whole);
-        }
+        keep_whole(&mut command);
         command
             .args(&program.arguments)
             .envs(program.environment.iter().map(|(key, value)| (key, value)))
@@ -290,18 +287,6 @@ fn kept_on<T>(job: &Launch, rank: u32, start: impl FnOnce() -> T) -> Result<T, L
 }
 
 /// Whether a variable tells processes of a launcher that is not ours.
-/// Where a loader of OpenCL (ocl-icd) is told of drivers. It cuts the text up where it lies, so that processes which are
-/// started later would find the first driver alone.
-const CUT_UP: &str = "OCL_ICD_FILENAMES";
-
-static AT_START: OnceLock<Option<OsString>> = OnceLock::new();
-
-/// Notes what loaders of drivers change in this process's environment, so that processes which it starts get it as it
-/// is now. Programs that launch others call it first.
-pub fn remember_environment() {
-    AT_START.get_or_init(|| std::env::var_os(CUT_UP));
-}
-
 fn is_of_another_launcher(name: &str) -> bool {
     let prefixes = ["PMIX_", "OMPI_COMM_WORLD_"];
     matches!(name, "PMI_PORT" | "PMI_ID") || prefixes.iter().any(|prefix| name.starts_with(prefix))

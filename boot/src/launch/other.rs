@@ -19,6 +19,7 @@ const TIDIES_UP: Duration = Duration::from_secs(5);
 /// # Errors
 /// It cannot be started; [`LaunchError::Late`]; the system's refusal.
 pub fn watch(mut command: Command, limit: Duration) -> Result<ExitStatus, LaunchError> {
+    super::drivers::keep_whole(&mut command);
     let signals = Signals::register()?;
     let name = command.get_program().to_string_lossy().into_owned();
     if std::io::stdin().is_terminal() {
