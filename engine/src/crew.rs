@@ -113,8 +113,11 @@ impl Drop for Crew {
 impl Board {
     /// Changes what is posted, and tells the threads.
     fn post(&self, change: impl FnOnce(&mut Posted)) {
-        change(&mut lock(&self.posted));
+        let mut posted = lock(&self.posted);
+        change(&mut posted);
+        // Without the lock, a thread that is about to sleep would miss it.
         self.number.fetch_add(1, Ordering::Release);
+        drop(posted);
         self.changed.notify_all();
     }
 
@@ -158,10 +161,11 @@ impl Task {
             if part >= self.parts {
                 return;
             }
-            let _ends = Ends(self);
+            let mut ends = Ends { task: self, returned: false };
             if let Err(error) = (self.work)(part) {
                 lock(&self.failed).get_or_insert(error);
             }
+            ends.returned = true;
         }
     }
 }
@@ -173,14 +177,18 @@ impl std::fmt::Debug for Task {
 }
 
 /// A part in work: it ends when this is dropped, also by a panic.
-struct Ends<'t>(&'t Task);
+struct Ends<'t> {
+    task: &'t Task,
+    /// Whether the work has returned: the thread may have been panicking before.
+    returned: bool,
+}
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.panicked.store(true, Ordering::Relaxed);
+        if !self.returned {
+            self.task.panicked.store(true, Ordering::Relaxed);
         }
-        self.0.open.fetch_sub(1, Ordering::Release);
+        self.task.open.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -280,6 +288,29 @@ mod tests {
             assert_eq!(crew.share(PARTS, work), Some(Err(error)));
         }
         assert_eq!(crew.share(PARTS, count(&each())), Some(Ok(())));
+    }
+
+    /// A value that is dropped by a panic waits for its message.
+    #[test]
+    fn work_that_is_done_while_its_caller_panics_is_done() {
+        struct Late<'c>(&'c Crew);
+
+        impl Drop for Late<'_> {
+            fn drop(&mut self) {
+                let counts = each();
+                assert_eq!(self.0.share(PARTS, count(&counts)), Some(Ok(())));
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
+        }
+
+        for threads in 0..2 {
+            let crew = Crew::start(threads);
+            let panics = || {
+                let _late = Late(&crew);
+                panic!("the caller's own");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! linear in the lists (n log n if they are not sorted). What they leave open (parts with gaps that lie between each
 //! other) is compared run by run, if there are few. The answer is remembered.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
@@ -21,11 +21,14 @@ use crate::run::Run;
 pub(super) struct KnownOverlap {
     apart: AtomicU64,
     twice: AtomicU64,
+    /// Whether some of `apart` are not certain to.
+    doubtful: AtomicBool,
 }
 
 impl Default for KnownOverlap {
     fn default() -> KnownOverlap {
-        KnownOverlap { apart: AtomicU64::new(0), twice: AtomicU64::new(u64::MAX) }
+        let (apart, twice) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        KnownOverlap { apart, twice, doubtful: AtomicBool::new(false) }
     }
 }
 
@@ -47,15 +50,22 @@ impl Layout {
     #[must_use]
     #[inline]
     pub fn overlaps(&self, count: u64) -> bool {
-        if count <= self.0.overlap.apart.load(Ordering::Relaxed) {
+        if count <= self.0.overlap.apart.load(Ordering::Acquire) {
             return false;
         }
         self.find_overlap(count)
     }
 
+    /// Whether `count` instances certainly name no byte twice, so that several threads may write them at a time. Where
+    /// [`overlaps`](Layout::overlaps) is not certain this says no.
+    #[must_use]
+    pub fn is_apart(&self, count: u64) -> bool {
+        !self.overlaps(count) && !self.0.overlap.doubtful.load(Ordering::Relaxed)
+    }
+
     #[inline(never)]
     fn find_overlap(&self, count: u64) -> bool {
-        let KnownOverlap { apart, twice } = &self.0.overlap;
+        let KnownOverlap { apart, twice, doubtful } = &self.0.overlap;
         let Some(root) = self.committed().root() else { return false };
         let least = twice.load(Ordering::Relaxed);
         if least != u64::MAX && count >= least {
@@ -74,21 +84,23 @@ impl Layout {
             true
         } else {
             let known = decide(self.committed(), root.op, (reached, self.extent()));
-            known.unwrap_or_else(|| self.compare_runs(reached))
+            known.or_else(|| self.compare_runs(reached)).unwrap_or_else(|| {
+                // Known to whoever sees `apart`.
+                doubtful.store(true, Ordering::Relaxed);
+                false
+            })
         };
         match found {
             true => twice.fetch_min(count, Ordering::Relaxed),
-            false => apart.fetch_max(if alone { u64::MAX } else { count }, Ordering::Relaxed),
+            false => apart.fetch_max(if alone { u64::MAX } else { count }, Ordering::Release),
         };
         found
     }
 
-    /// Whether two runs of `count` instances share a byte; `false` of too many.
-    fn compare_runs(&self, count: u64) -> bool {
-        if self.blocks_of(count).is_none_or(|runs| runs > OVERLAP_RUNS_MAX) {
-            return false;
-        }
-        let Ok(mut convertor) = Convertor::new(self, count) else { return false };
+    /// Whether two runs of `count` instances share a byte; `None` of too many.
+    fn compare_runs(&self, count: u64) -> Option<bool> {
+        self.blocks_of(count).filter(|runs| *runs <= OVERLAP_RUNS_MAX)?;
+        let mut convertor = Convertor::new(self, count).ok()?;
         let (mut all, mut some) = (Vec::new(), [Run::default(); 64]);
         loop {
             let (written, _) = convertor.iov(&mut some, u64::MAX);
@@ -97,7 +109,7 @@ impl Layout {
             }
             all.extend(some[..written].iter().map(|run| (run.displacement, run.len)));
         }
-        touch(&mut all)
+        Some(touch(&mut all))
     }
 }
 
@@ -276,5 +288,27 @@ mod tests {
             let found = committed(&triangle).overlaps(1);
             assert_eq!(found, overlaps, "{step}");
         }
+    }
+
+    /// Two combs whose teeth are in each other's gaps, or on each other.
+    #[test]
+    fn of_what_is_left_open_nothing_is_certain() {
+        let (few, many) = (100, 1 << 15);
+        for (teeth, place, overlaps, apart) in [
+            (few, 4, false, true),
+            (few, 0, true, false),
+            (many, 4, false, false),
+            (many, 0, false, false),
+        ] {
+            let [narrow, wide] =
+                [4, 6].map(|stride| Datatype::vector(teeth, 1, stride, &int()).unwrap());
+            let both = Datatype::structure(&[1, 1], &[0, place], &[narrow, wide]).unwrap();
+            let layout = committed(&both);
+            for _ in 0..2 {
+                let found = (layout.overlaps(1), layout.is_apart(1));
+                assert_eq!(found, (overlaps, apart), "{teeth} teeth at {place}");
+            }
+        }
+        assert!(committed(&Datatype::vector(many, 1, 2, &int()).unwrap()).is_apart(1));
     }
 }

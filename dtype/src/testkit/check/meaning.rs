@@ -36,6 +36,7 @@ pub(super) fn overlap(case: &Case<'_>) -> Verdict {
     let (found, twice) = (case.layout.overlaps(case.count), !case.disjoint);
     let few = wide(case.runs.len()) <= OVERLAP_RUNS_MAX;
     ensure!(found == twice || !found && !few, "overlaps: {found}, of the oracle: {twice}");
+    ensure!(!case.layout.is_apart(case.count) || !twice, "it says that no byte is named twice");
     ensure!(case.layout.overlaps(case.count) == found, "asked again, it overlaps: {}", !found);
     Ok(())
 }
