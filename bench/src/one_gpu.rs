@@ -210,15 +210,11 @@ pub fn told_marks(rows: &[Row], of: &str) -> String {
     let (met, missed): (Vec<_>, Vec<_>) = marks.partition(|(_, mark)| mark.met);
     let mut told = format!("{} of {} marks{of} met\n", met.len(), met.len() + missed.len());
     for (row, mark) in missed {
+        let known = row.extra.contains_key("mps");
+        let mps = if known { format!(", MPS {}", on_off(has_mps(row))) } else { String::new() };
         told += &format!(
-            "- {}, {}, {}, MPS {}: {} {:.2} (asked: {:.2})\n",
-            row.op,
-            row.case,
-            row.protocol,
-            on_off(has_mps(row)),
-            mark.what,
-            mark.value,
-            mark.bound,
+            "- {}, {}, {}{mps}: {} {:.2} (asked: {:.2})\n",
+            row.op, row.case, row.protocol, mark.what, mark.value, mark.bound,
         );
     }
     told

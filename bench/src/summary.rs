@@ -119,7 +119,10 @@ pub(crate) fn drawings(folder: &Path, name: &str) -> Result<Vec<String>, Failure
 /// The machine without what identifies it.
 fn machine(report: &Report) -> String {
     if let Some(gpu) = report.machine.gpus.first() {
-        let many = report.machine.gpus.len();
+        // One GPU is known to several drivers.
+        let kind = |space: &str| space.split(':').next().map(str::to_owned);
+        let many =
+            report.machine.gpus.iter().filter(|one| kind(&one.space) == kind(&gpu.space)).count();
         let several = if many > 1 { format!("{many} × ") } else { String::new() };
         return format!("{several}{}, {}", gpu.name, gpu.driver);
     }
