@@ -143,7 +143,7 @@ impl Default for Tuning {
             staged_depth: 4,
             device_rendezvous_ns: 800.0,
             device_map_ns: 100.0,
-            device_host_mb_s: 53_000.0,
+            device_host_mb_s: 45_000.0,
             device_host_block_ns: 2.0,
             launch_ns: 3_800.0,
             launch_wait_ns: 8_700.0,

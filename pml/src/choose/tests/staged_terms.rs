@@ -65,19 +65,27 @@ fn one_fragment_passes_stage_after_stage() {
 #[test]
 fn the_processor_is_a_stage_where_its_memory_is() {
     let t = tuning();
-    let (sent, received) = (33.0 + copy(4_500.0), 55.0 + copy(4_500.0));
+    // Five share the runs.
+    let (sent, received) = (33.0 / 5.0 + copy(4_500.0), 55.0 / 5.0 + copy(4_500.0));
     let from = [BEFORE, ASKED, launched(2.0), sent, copy(3_200.0), UNPACK];
     takes(&ends(false, true), &t, Protocol::CopyInOut, &from);
     let to = [BEFORE, ASKED, launched(2.0), PACK, copy(3_000.0), received];
     takes(&ends(true, false), &t, Protocol::CopyInOut, &to);
     let from = [BEFORE, ASKED, launched(1.0), sent, copy(1_250.0)];
     takes(&ends(false, true), &t, Protocol::ZeroCopyInOut, &from);
-    // Fragments cost the processor 2 us each, where it sets the pace.
+    // Fragments cost the processor 1 us each, where it sets the pace.
     let (s, t) = in_four(ends(false, true));
     let slow = Tuning { device_host_mb_s: 500.0, ..t };
-    let sent = 33.0 + copy(500.0);
+    let sent = 33.0 / 5.0 + copy(500.0);
     let behind = LAST * (copy(3_200.0) + UNPACK);
-    takes(&s, &slow, Protocol::CopyInOut, &[BEFORE, ASKED, launched(2.0), sent, 6_000.0, behind]);
+    takes(&s, &slow, Protocol::CopyInOut, &[BEFORE, ASKED, launched(2.0), sent, 3_000.0, behind]);
+    // Copy engines are slower beside it than between devices.
+    let quick =
+        Tuning { from_host_mb_s: 80_000.0, to_host_mb_s: 80_000.0, device_host_mb_s: 1e9, ..slow };
+    let pace = [BEFORE, ASKED, launched(1.0), copy(20_000.0)];
+    let s = Situation { sender_blocks: 1, receiver_blocks: 1, ..ends(false, true) };
+    let host = 11.0 / 5.0 + copy(1e9);
+    takes(&s, &quick, Protocol::CopyInOut, &[pace.as_slice(), &[host]].concat());
 }
 
 #[test]
