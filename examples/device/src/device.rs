@@ -49,7 +49,7 @@ impl Toy {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The block at an address, or that ends there: its own address, and where it really is.
+    /// The block at an address, or that ends there, for regions of no bytes: its own address, and where it really is.
     fn block(&self, address: u64) -> Option<(u64, Region)> {
         let blocks = self.blocks();
         let (start, (_, region)) = blocks.range(..=address).next_back()?;
@@ -62,19 +62,30 @@ impl Toy {
             return Ok(region);
         }
         let block = self.block(region.start()).filter(|_| region.space() == self.space);
-        let (start, block) = block.ok_or_else(|| DeviceError::WrongSpace {
-            device: self.properties.name.clone(),
-            space: region.space(),
-        })?;
+        let (start, block) = block.ok_or_else(|| self.wrong_space(region))?;
         Ok(block.sub(region.start() - start, region.len())?)
     }
+
+    fn wrong_space(&self, region: Region) -> DeviceError {
+        DeviceError::WrongSpace { device: self.properties.name.clone(), space: region.space() }
+    }
+}
+
+/// Whether all rows lie in the region: the first and the last do.
+fn check_rows(region: Region, pitch: u64, width: u64, rows: u64) -> Result<(), DeviceError> {
+    if let Some(last) = rows.checked_sub(1) {
+        region.sub(0, width)?;
+        region.sub(last.saturating_mul(pitch), width)?;
+    }
+    Ok(())
 }
 
 // SAFETY: the numbers are those of the contract.
 // 1. Every block is a vector of its own, at an address that no other block gets, until it is freed.
 // 2. A copy is a job of the queue, which runs it after all of `after`, within what `resident` has found inside of live
 //    blocks and of the host's memory.
-// 3. `register` notes nothing: the queue's thread reaches all memory of the host. `free` drops the vector.
+// 3. `register` notes nothing: the queue's thread reaches all memory of the host. `free` drops the vector of
+//    the whole block, and refuses all else.
 // 4., 6., 8. The defaults refuse.
 // 5. The space never changes, and `locate` looks into the table of live blocks. The rest are the defaults, which say
 //    nothing.
@@ -114,8 +125,12 @@ unsafe impl Device for Toy {
     }
 
     unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
-        self.resident(region)?;
-        self.blocks().remove(&region.start());
+        let mut blocks = self.blocks();
+        let block = blocks.get(&region.start()).filter(|_| region.space() == self.space);
+        if block.is_none_or(|(_, block)| block.len() != region.len()) {
+            return Err(self.wrong_space(region));
+        }
+        blocks.remove(&region.start());
         Ok(())
     }
 
@@ -144,6 +159,8 @@ unsafe impl Device for Toy {
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
         let (dst, src) = (self.resident(dst)?, self.resident(src)?);
+        check_rows(dst, dst_pitch, width, rows)?;
+        check_rows(src, src_pitch, width, rows)?;
         let work = move || {
             let host = HostDevice::new();
             // SAFETY: the caller keeps all rows until the completion, which comes after this.
@@ -165,6 +182,7 @@ unsafe impl Device for Toy {
     }
 
     fn locate(&self, address: u64) -> Option<Space> {
-        self.block(address).map(|_| self.space)
+        let (start, block) = self.block(address)?;
+        (address - start < block.len()).then_some(self.space)
     }
 }

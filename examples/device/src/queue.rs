@@ -52,7 +52,7 @@ impl Queue {
     }
 
     /// Has `work` done once all of `after` have ended well; an error of theirs is that of the work, which is then not
-    /// done.
+    /// done. If anything of that panics, the process aborts.
     pub(crate) fn put(
         &self,
         after: &[Completion],
@@ -60,12 +60,14 @@ impl Queue {
     ) -> Result<Completion, DeviceError> {
         let (after, end) = (after.to_vec(), Arc::new(End::default()));
         let done = Completion::Pending(Arc::clone(&end) as _);
+        // Were the queue's thread to end, nobody would ever set the result: others' completions may panic, too.
         let job = move || {
-            // All of them: an error of one does not say that the others are over.
-            after.iter().for_each(Completion::drain);
-            let earlier = after.iter().try_for_each(Completion::wait);
-            let result = abort_on_unwind("a kernel panicked", || earlier.and_then(|()| work()));
-            let _ = end.0.set(result);
+            abort_on_unwind("work on the queue of a toy panicked", move || {
+                // All of them: an error of one does not say that the others are over.
+                after.iter().for_each(Completion::drain);
+                let earlier = after.iter().try_for_each(Completion::wait);
+                let _ = end.0.set(earlier.and_then(|()| work()));
+            });
         };
         let jobs = self.jobs.as_ref().ok_or_else(|| failed("it has ended"))?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

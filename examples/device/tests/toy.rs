@@ -5,8 +5,13 @@ use gapless::{Datatype, Error, Primitive, View, ViewMut, World, detect_space};
 use gapless_dtype::testkit::{Params, Rng, describe, random_sample};
 use gapless_engine::{Engine, Typed};
 use gapless_example_device::{Toy, ToyEngine};
-use gapless_mem::{Device, Region};
+use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
+use std::any::Any;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Memory of a toy, or of the host where there is none, with random bytes; they are kept.
 struct Place<'t> {
@@ -95,6 +100,92 @@ fn random_layouts_are_packed_unpacked_and_moved_as_the_oracle_says() {
             scatter(part, &stream, &mut right);
             assert!(place.take() == right, "{say}: {what}");
         }
+    }
+}
+
+#[test]
+fn what_is_no_block_is_not_located_and_not_freed() {
+    let toy = Toy::open(5).unwrap();
+    let block = toy.allocate(100).unwrap();
+    let (start, end) = (block.start(), block.start() + 100);
+    assert_eq!([start, end - 1].map(|at| toy.locate(at)), [Some(toy.space()); 2]);
+    assert_eq!([start - 1, end].map(|at| toy.locate(at)), [None; 2]);
+    let here = [0u8; 100];
+    let shorter = block.sub(0, 99).unwrap();
+    let inner = block.sub(50, 50).unwrap();
+    for refused in [Region::of(&here), shorter, inner, Region::new(Space::Host, start, 0, 100)] {
+        // SAFETY: all are refused, and nothing is freed.
+        let error = unsafe { toy.free(refused) }.unwrap_err();
+        assert!(matches!(error, DeviceError::WrongSpace { .. }), "{refused:?}: {error}");
+        assert_eq!(toy.locate(start), Some(toy.space()));
+    }
+    // SAFETY: nothing uses it.
+    unsafe { toy.free(block) }.unwrap();
+    assert_eq!(toy.locate(start), None);
+}
+
+#[test]
+fn rows_outside_of_their_region_are_refused_by_the_call() {
+    let toy = Toy::open(6).unwrap();
+    let block = toy.allocate(100).unwrap();
+    let here = [1u8; 100];
+    for (dst_pitch, src_pitch, width, rows) in
+        [(40, 10, 30, 3), (10, 40, 30, 3), (0, 0, 101, 1), (u64::MAX, 0, 1, 2)]
+    {
+        // SAFETY: both live over the call, which refuses all rows.
+        let copied = unsafe {
+            toy.copy_2d(block, dst_pitch, Region::of(&here), src_pitch, width, rows, &[])
+        };
+        assert!(matches!(copied, Err(DeviceError::OutOfRange(_))), "{dst_pitch}, {src_pitch}");
+    }
+    // SAFETY: both live over the wait; there is no row, and then all rows are inside.
+    let copied = [0, 3].map(|rows| unsafe {
+        toy.copy_2d(block, 35, Region::of(&here), 35, 30, rows, &[]).and_then(|work| work.wait())
+    });
+    copied.into_iter().for_each(|ended| ended.unwrap());
+    // SAFETY: all work on it is over.
+    unsafe { toy.free(block) }.unwrap();
+}
+
+/// In a process that is to abort.
+const ABORTS: &str = "GAPLESS_EXAMPLE_DEVICE_ABORTS";
+
+/// Work that is over, and panics if it is asked again.
+#[derive(Default)]
+struct AskedOnce(AtomicBool);
+
+// SAFETY: there is no work, so it is over.
+unsafe impl Pending for AskedOnce {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        assert!(!self.0.swap(true, Ordering::Relaxed), "asked again");
+        Ok(true)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Whoever waits for work after one that panics would wait for ever if the queue's thread ended.
+#[test]
+fn a_completion_that_panics_in_the_queue_ends_the_process() {
+    const TEST: &str = "a_completion_that_panics_in_the_queue_ends_the_process";
+    if std::env::var_os(ABORTS).is_none() {
+        let program = std::env::current_exe().unwrap();
+        let mut child = Command::new(program);
+        let status = child.args([TEST, "--exact"]).env(ABORTS, "1").status().unwrap();
+        // SIGABRT.
+        assert_eq!(status.signal(), Some(6), "{status}");
+        return;
+    }
+    let toy = Toy::open(7).unwrap();
+    let (block, here) = (toy.allocate(8).unwrap(), [0u8; 8]);
+    let after = [Completion::Pending(Arc::<AskedOnce>::default())];
+    // SAFETY: both live as long as the process.
+    let work = unsafe { toy.copy(block, Region::of(&here), &after) }.unwrap();
+    let begin = Instant::now();
+    while !work.poll().unwrap() && begin.elapsed() < Duration::from_secs(20) {
+        std::thread::yield_now();
     }
 }
 
