@@ -11,8 +11,8 @@
 //!
 //! `engine` and `reducer` are the traits; `host` and `reduce_host` implement them for host memory, `combine` has the loops
 //! over elements and `packed` the short way to them, `op` and `user_op` the operations. `threaded_host` is the host's
-//! engine with threads, which `crew` has. `method` has the checks that all
-//! reducers share, `between` work on memories of two engines.
+//! engine with threads, which `thread_pool` has. `method` has the checks that all reducers share, `between` work on
+//! memories of two engines.
 //! This crate knows no vendor and no peer. Lengths and offsets are in bytes.
 //!
 //! ```
@@ -52,7 +52,6 @@
 
 mod between;
 mod combine;
-mod crew;
 #[allow(unsafe_code, reason = "declares the unsafe methods that engines implement")]
 mod engine;
 mod error;
@@ -69,6 +68,7 @@ mod reducer;
 #[cfg(feature = "testkit")]
 #[allow(unsafe_code, reason = "hands the promises of callers on to an engine")]
 pub mod testkit;
+mod thread_pool;
 #[allow(unsafe_code, reason = "hands the promises of callers on to the host's engine, in parts")]
 mod threaded_host;
 mod typed;

@@ -1,8 +1,8 @@
 //! The engine of host memory with threads that help to pack and unpack long pieces: one processor copies at a fifth of
 //! what a bus to a GPU takes, and several keep up.
 
-use crate::crew::{Crew, Work};
 use crate::host::{check_length, wait_all};
+use crate::thread_pool::{ThreadPool, Work};
 use crate::{Engine, EngineError, HostEngine, Typed};
 use gapless_mem::{Completion, Region, Space};
 use std::num::NonZeroUsize;
@@ -23,7 +23,7 @@ const PART_BYTES_MIN: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct ThreadedHostEngine {
     threads: NonZeroUsize,
-    crew: OnceLock<Crew>,
+    pool: OnceLock<ThreadPool>,
 }
 
 impl ThreadedHostEngine {
@@ -31,13 +31,14 @@ impl ThreadedHostEngine {
     #[must_use]
     pub fn new(threads: NonZeroUsize) -> ThreadedHostEngine {
         let most = NonZeroUsize::new(THREADS_MAX).unwrap_or(NonZeroUsize::MIN);
-        ThreadedHostEngine { threads: threads.min(most), crew: OnceLock::new() }
+        ThreadedHostEngine { threads: threads.min(most), pool: OnceLock::new() }
     }
 
-    /// How many threads it has, or will have once it needs them.
+    /// How many threads it has, which are fewer than were asked for if the system gave no more; before the first long
+    /// piece, how many it will ask for.
     #[must_use]
     pub fn threads(&self) -> usize {
-        self.threads.get()
+        self.pool.get().map_or(self.threads.get(), ThreadPool::threads)
     }
 
     /// How many threads each of so many processes of a host has that has so many processors: at most 4, of the
@@ -66,13 +67,13 @@ impl ThreadedHostEngine {
         (typed, bytes): (&Typed, u64),
         work: impl Fn(Range<u64>) -> Result<(), EngineError> + Send + Sync + 'static,
     ) -> Option<Result<(), EngineError>> {
-        let crew = self.crew.get_or_init(|| Crew::start(self.threads.get()));
+        let pool = self.pool.get_or_init(|| ThreadPool::start(self.threads.get()));
         let step = self.part_bytes(typed, bytes);
         let work: Work = Box::new(move |part| {
             let start = part * step;
             work(start..bytes.min(start + step))
         });
-        crew.share(bytes.div_ceil(step), work)
+        pool.run(bytes.div_ceil(step), work)
     }
 }
 
@@ -213,7 +214,7 @@ mod tests {
                 assert!(packed[0] == packed[1] && targets[0] == targets[1], "{range:?}");
             }
         }
-        assert!(engine.crew.get().is_some());
+        assert!(engine.pool.get().is_some());
     }
 
     fn doubles_of(count: u64, stride: i64) -> Datatype {
@@ -230,7 +231,7 @@ mod tests {
             let refused = unsafe { engine.pack(&from, range, Region::of_mut(&mut packed), &[]) };
             assert!(refused.is_err());
         }
-        assert!(packed.iter().all(|byte| *byte == 7) && engine.crew.get().is_none());
+        assert!(packed.iter().all(|byte| *byte == 7) && engine.pool.get().is_none());
     }
 
     #[test]
@@ -258,7 +259,7 @@ mod tests {
         let from = Typed::contiguous(Region::of(&source));
         // SAFETY: as above.
         unsafe { engine.pack(&from, 0..4096, Region::of_mut(&mut packed), &[]) }.unwrap();
-        assert!(packed == source[..4096] && engine.crew.get().is_none());
+        assert!(packed == source[..4096] && engine.pool.get().is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Threads that share work with whoever has it. Work is cut into parts; the caller and the threads take one after the
 //! other until none is left, so that a thread that comes late costs nothing.
 //!
-//! After work, a thread looks out for more for a moment, and then sleeps. Of two callers at a time, one works alone.
+//! After work, a thread spins for a moment, in case more comes, and then sleeps. Of two callers at a time, one works alone.
 
 use crate::EngineError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,14 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks out for more work: the next fragment of a message comes sooner.
-const LOOKOUT: Duration = Duration::from_micros(100);
+/// How long a thread spins for more work: the next fragment of a message comes sooner.
+const SPIN: Duration = Duration::from_micros(100);
 
-/// The longest sleep before a thread looks whether it has missed something.
+/// The longest sleep: every wait is bounded.
 const SLEEP: Duration = Duration::from_secs(60);
 
 /// How often a caller looks for the end of parts that threads have taken before it lets others use the processor.
-const LOOKS: u32 = 2_000;
+const SPINS_MAX: u32 = 2_000;
 
 /// What is done with a part, by its number.
 pub(crate) type Work = Box<dyn Fn(u64) -> Result<(), EngineError> + Send + Sync>;
@@ -28,24 +28,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Threads that wait for work. They end when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Crew {
-    board: Arc<Board>,
+pub(crate) struct ThreadPool {
+    queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
     /// Whoever has it may post work.
-    turn: Mutex<()>,
+    caller: Mutex<()>,
 }
 
-/// Where work is posted.
+/// Where work is posted: one task at a time.
 #[derive(Debug, Default)]
-struct Board {
-    posted: Mutex<Posted>,
+struct Queue {
+    state: Mutex<State>,
     changed: Condvar,
-    /// Counts what was posted: changed with the lock held, and looked at without it.
-    number: AtomicU64,
+    /// Counts changes of the state: incremented with the lock held, and looked at without it.
+    changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Posted {
+struct State {
     task: Option<Arc<Task>>,
     ended: bool,
 }
@@ -62,16 +62,21 @@ struct Task {
     panicked: AtomicBool,
 }
 
-impl Crew {
+impl ThreadPool {
     /// So many threads, or fewer if the system gives no more.
-    pub(crate) fn start(threads: usize) -> Crew {
-        let board = Arc::new(Board::default());
+    pub(crate) fn start(threads: usize) -> ThreadPool {
+        let queue = Arc::new(Queue::default());
         let start = |_| {
-            let board = Arc::clone(&board);
-            std::thread::Builder::new().name("gapless-copy".to_owned()).spawn(move || board.serve())
+            let queue = Arc::clone(&queue);
+            std::thread::Builder::new().name("gapless-copy".to_owned()).spawn(move || queue.serve())
         };
         let threads = (0..threads).map_while(|number| start(number).ok()).collect();
-        Crew { board, threads, turn: Mutex::new(()) }
+        ThreadPool { queue, threads, caller: Mutex::new(()) }
+    }
+
+    /// How many threads there are.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.len()
     }
 
     /// Does all parts together with the threads; `None`, with nothing done, while another caller does that. `work` is
@@ -79,30 +84,29 @@ impl Crew {
     ///
     /// # Panics
     /// If `work` does.
-    pub(crate) fn share(&self, parts: u64, work: Work) -> Option<Result<(), EngineError>> {
-        let _turn = match self.turn.try_lock() {
-            Ok(turn) => turn,
+    pub(crate) fn run(&self, parts: u64, work: Work) -> Option<Result<(), EngineError>> {
+        let _caller = match self.caller.try_lock() {
+            Ok(caller) => caller,
             // All of that work has ended, too.
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::Poisoned(caller)) => caller.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         let (next, open) = (AtomicU64::new(0), AtomicU64::new(parts));
         let (failed, panicked) = (Mutex::new(None), AtomicBool::new(false));
         let task = Arc::new(Task { work, parts, next, open, failed, panicked });
-        self.board.post(|posted| posted.task = Some(Arc::clone(&task)));
-        let joins = Joins(&task);
+        self.queue.change(|state| state.task = Some(Arc::clone(&task)));
+        let wait = WaitForParts { queue: &self.queue, task: &task };
         task.help();
-        drop(joins);
-        lock(&self.board.posted).task = None;
+        drop(wait);
         assert!(!task.panicked.load(Ordering::Relaxed), "a part of the work has panicked");
         let failed = lock(&task.failed).take();
         Some(failed.map_or(Ok(()), Err))
     }
 }
 
-impl Drop for Crew {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.board.post(|posted| posted.ended = true);
+        self.queue.change(|state| state.ended = true);
         for thread in self.threads.drain(..) {
             // It catches the panics of its work.
             let _ = thread.join();
@@ -110,45 +114,45 @@ impl Drop for Crew {
     }
 }
 
-impl Board {
-    /// Changes what is posted, and tells the threads.
-    fn post(&self, change: impl FnOnce(&mut Posted)) {
-        let mut posted = lock(&self.posted);
-        change(&mut posted);
-        // Without the lock, a thread that is about to sleep would miss it.
-        self.number.fetch_add(1, Ordering::Release);
-        drop(posted);
+impl Queue {
+    /// Changes the state, and tells the threads.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = lock(&self.state);
+        change(&mut state);
+        // Before the lock is released: a thread that holds it sees both or waits for neither.
+        self.changes.fetch_add(1, Ordering::Release);
+        drop(state);
         self.changed.notify_all();
     }
 
     /// A thread's life.
     fn serve(&self) {
         let mut seen = 0;
-        while let Some(task) = self.look_out(&mut seen) {
+        while let Some(task) = self.next(&mut seen) {
             // The task knows, and its caller panics.
             let _ = catch_unwind(AssertUnwindSafe(|| task.help()));
         }
     }
 
-    /// The work that was posted after what was `seen`, once there is some; `None` at the end.
-    fn look_out(&self, seen: &mut u64) -> Option<Arc<Task>> {
+    /// The work that was posted after the changes that were `seen`, once there is some; `None` at the end.
+    fn next(&self, seen: &mut u64) -> Option<Arc<Task>> {
         let begin = Instant::now();
-        while self.number.load(Ordering::Acquire) == *seen && begin.elapsed() < LOOKOUT {
+        while self.changes.load(Ordering::Acquire) == *seen && begin.elapsed() < SPIN {
             std::hint::spin_loop();
         }
-        let mut posted = lock(&self.posted);
+        let mut state = lock(&self.state);
         loop {
-            if posted.ended {
+            if state.ended {
                 return None;
             }
-            let number = self.number.load(Ordering::Acquire);
-            if std::mem::replace(seen, number) != number
-                && let Some(task) = &posted.task
+            let changes = self.changes.load(Ordering::Acquire);
+            if std::mem::replace(seen, changes) != changes
+                && let Some(task) = &state.task
             {
                 return Some(Arc::clone(task));
             }
-            let woken = self.changed.wait_timeout(posted, SLEEP);
-            (posted, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            let woken = self.changed.wait_timeout(state, SLEEP);
+            (state, _) = woken.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -161,11 +165,12 @@ impl Task {
             if part >= self.parts {
                 return;
             }
-            let mut ends = Ends { task: self, returned: false };
-            if let Err(error) = (self.work)(part) {
+            let mut guard = PartGuard { task: self, returned: false };
+            let result = (self.work)(part);
+            guard.returned = true;
+            if let Err(error) = result {
                 lock(&self.failed).get_or_insert(error);
             }
-            ends.returned = true;
         }
     }
 }
@@ -177,13 +182,13 @@ impl std::fmt::Debug for Task {
 }
 
 /// A part in work: it ends when this is dropped, also by a panic.
-struct Ends<'t> {
+struct PartGuard<'t> {
     task: &'t Task,
-    /// Whether the work has returned: the thread may have been panicking before.
+    /// The work did not panic.
     returned: bool,
 }
 
-impl Drop for Ends<'_> {
+impl Drop for PartGuard<'_> {
     fn drop(&mut self) {
         if !self.returned {
             self.task.panicked.store(true, Ordering::Relaxed);
@@ -192,25 +197,29 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Nobody works on the task any more when this has been dropped: parts that nobody has taken are taken away, as after a
-/// panic, and the others are waited for.
-struct Joins<'t>(&'t Task);
+/// Nobody works on the task any more when this has been dropped, and it is posted no more: parts that nobody has taken
+/// are taken away, as after a panic, and the others are waited for.
+struct WaitForParts<'t> {
+    queue: &'t Queue,
+    task: &'t Task,
+}
 
-impl Drop for Joins<'_> {
+impl Drop for WaitForParts<'_> {
     fn drop(&mut self) {
-        let Task { parts, next, open, .. } = self.0;
+        let Task { parts, next, open, .. } = self.task;
         let taken = next.swap(*parts, Ordering::Relaxed).min(*parts);
         open.fetch_sub(parts - taken, Ordering::Relaxed);
-        let mut looks = 0;
+        let mut spins = 0;
         // What threads have written is seen after this.
         while open.load(Ordering::Acquire) > 0 {
-            looks += 1;
-            if looks < LOOKS {
+            spins += 1;
+            if spins < SPINS_MAX {
                 std::hint::spin_loop();
             } else {
                 std::thread::yield_now();
             }
         }
+        lock(&self.queue.state).task = None;
     }
 }
 
@@ -237,10 +246,10 @@ mod tests {
     #[test]
     fn each_part_is_done_once_however_many_threads_there_are() {
         for threads in 0..4 {
-            let crew = Crew::start(threads);
+            let pool = ThreadPool::start(threads);
             for round in 1..200 {
                 let counts = each();
-                assert_eq!(crew.share(PARTS, count(&counts)), Some(Ok(())));
+                assert_eq!(pool.run(PARTS, count(&counts)), Some(Ok(())));
                 let all = counts.iter().map(|count| count.load(Ordering::Relaxed));
                 assert!(all.eq((0..PARTS).map(|_| 1)), "{threads} threads, round {round}");
             }
@@ -250,7 +259,7 @@ mod tests {
     /// Two parts that wait for each other need two threads at a time.
     #[test]
     fn threads_work_beside_the_caller_again_and_again() {
-        let crew = Crew::start(1);
+        let pool = ThreadPool::start(1);
         for _ in 0..20 {
             let (met, who) = (Barrier::new(2), Arc::new(Mutex::new(Vec::<ThreadId>::new())));
             let names = Arc::clone(&who);
@@ -259,7 +268,7 @@ mod tests {
                 lock(&names).push(std::thread::current().id());
                 Ok(())
             });
-            assert_eq!(crew.share(2, work), Some(Ok(())));
+            assert_eq!(pool.run(2, work), Some(Ok(())));
             let who = lock(&who);
             assert!(who.len() == 2 && who[0] != who[1]);
         }
@@ -267,46 +276,46 @@ mod tests {
 
     #[test]
     fn a_second_caller_is_told_to_work_alone() {
-        let crew = Arc::new(Crew::start(1));
-        let other = Arc::clone(&crew);
+        let pool = Arc::new(ThreadPool::start(1));
+        let other = Arc::clone(&pool);
         let work: Work = Box::new(move |_| {
-            assert_eq!(other.share(1, Box::new(|_| Ok(()))), None);
+            assert_eq!(other.run(1, Box::new(|_| Ok(()))), None);
             Ok(())
         });
-        assert_eq!(crew.share(3, work), Some(Ok(())));
+        assert_eq!(pool.run(3, work), Some(Ok(())));
     }
 
     #[test]
     fn an_error_of_any_part_is_the_result() {
-        let crew = Crew::start(2);
+        let pool = ThreadPool::start(2);
         for failing in [0, 1, PARTS - 1] {
             let error = EngineError::NoSource;
             let work: Work =
                 Box::new(
                     move |part| if part == failing { Err(EngineError::NoSource) } else { Ok(()) },
                 );
-            assert_eq!(crew.share(PARTS, work), Some(Err(error)));
+            assert_eq!(pool.run(PARTS, work), Some(Err(error)));
         }
-        assert_eq!(crew.share(PARTS, count(&each())), Some(Ok(())));
+        assert_eq!(pool.run(PARTS, count(&each())), Some(Ok(())));
     }
 
     /// A value that is dropped by a panic waits for its message.
     #[test]
     fn work_that_is_done_while_its_caller_panics_is_done() {
-        struct Late<'c>(&'c Crew);
+        struct Late<'p>(&'p ThreadPool);
 
         impl Drop for Late<'_> {
             fn drop(&mut self) {
                 let counts = each();
-                assert_eq!(self.0.share(PARTS, count(&counts)), Some(Ok(())));
+                assert_eq!(self.0.run(PARTS, count(&counts)), Some(Ok(())));
                 assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
             }
         }
 
         for threads in 0..2 {
-            let crew = Crew::start(threads);
+            let pool = ThreadPool::start(threads);
             let panics = || {
-                let _late = Late(&crew);
+                let _late = Late(&pool);
                 panic!("the caller's own");
             };
             assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
@@ -315,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_callers_and_no_part_runs_after_it() {
-        let crew = Crew::start(2);
+        let pool = ThreadPool::start(2);
         for failing in [0, 1, 7] {
             let running = Arc::new(AtomicU64::new(0));
             let counts = Arc::clone(&running);
@@ -326,13 +335,23 @@ mod tests {
                 counts.fetch_sub(1, Ordering::Relaxed);
                 Ok(())
             });
-            assert!(catch_unwind(AssertUnwindSafe(|| crew.share(PARTS, work))).is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| pool.run(PARTS, work))).is_err());
             assert_eq!(
                 running.load(Ordering::Relaxed),
                 1,
                 "all but the one that panicked have ended"
             );
-            assert_eq!(crew.share(PARTS, count(&each())), Some(Ok(())));
+            assert_eq!(pool.run(PARTS, count(&each())), Some(Ok(())));
         }
+    }
+
+    /// The work is the caller's again, as is what it holds.
+    #[test]
+    fn work_that_has_panicked_is_not_kept() {
+        let (pool, held) = (ThreadPool::start(0), Arc::new(()));
+        let holds = Arc::clone(&held);
+        let work: Work = Box::new(move |_| panic!("{:?} is held", holds));
+        assert!(catch_unwind(AssertUnwindSafe(|| pool.run(1, work))).is_err());
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 }
