@@ -8,11 +8,12 @@ use crate::error::Error;
 use crate::shared::WorldState;
 use gapless_mem::{Device, DeviceError, Region};
 use gapless_pml::REACHED_BYTES_MIN;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 /// The owner of some memory, and who has registered that.
 pub(crate) struct PageLocked<M> {
-    /// `None` only while this is taken apart.
+    /// `None` while a device is called, and for ever if that panics: what it has registered then, nobody knows.
     owner: Option<M>,
     region: Region,
     /// Those that it is registered with.
@@ -42,15 +43,27 @@ impl<M> PageLocked<M> {
         PageLocked { owner: Some(owner), region, devices: Vec::new() }
     }
 
-    /// Registers it. After an error it is registered with those that come before who refused.
+    /// Registers it, with all that do not say that they register none. After an error it is registered with those that
+    /// come before who refused.
     pub(crate) fn register(&mut self, devices: Vec<Arc<dyn Device>>) -> Result<(), DeviceError> {
-        for device in devices {
-            // SAFETY: the owner keeps the memory, and is dropped or given away in `undo` alone, once the device has
-            // unregistered the memory.
-            unsafe { device.register(self.region) }?;
-            self.devices.push(device);
-        }
-        Ok(())
+        let owner = self.take();
+        let registered = devices.into_iter().try_for_each(|device| {
+            // SAFETY: the owner keeps the memory. It is dropped or given away in `undo` alone, once the device has
+            // unregistered the memory; if this call panics, never.
+            match unsafe { device.register(self.region) } {
+                Ok(()) => self.devices.push(device),
+                Err(DeviceError::Unsupported { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        });
+        self.owner = Some(ManuallyDrop::into_inner(owner));
+        registered
+    }
+
+    /// The owner, who is not dropped by a panic, for the time of calls of devices.
+    fn take(&mut self) -> ManuallyDrop<M> {
+        ManuallyDrop::new(self.owner.take().expect("no device has panicked"))
     }
 
     pub(crate) fn is_registered(&self) -> bool {
@@ -67,14 +80,14 @@ impl<M> PageLocked<M> {
     }
 
     pub(crate) fn owner(&self) -> &M {
-        self.owner.as_ref().expect("it is taken only when this value ends")
+        self.owner.as_ref().expect("no device has panicked")
     }
 
     pub(crate) fn owner_mut(&mut self) -> &mut M {
-        self.owner.as_mut().expect("it is taken only when this value ends")
+        self.owner.as_mut().expect("no device has panicked")
     }
 
-    /// The owner, whose memory no device knows any more. After an error it is never dropped.
+    /// The owner, whose memory no device knows any more. After an error or a panic of a device it is never dropped.
     ///
     /// No work in flight uses the memory: a message borrows this value, or owns it, until it has ended.
     pub(crate) fn into_owner(mut self) -> Result<M, DeviceError> {
@@ -82,20 +95,14 @@ impl<M> PageLocked<M> {
     }
 
     fn undo(&mut self) -> Result<M, DeviceError> {
-        let (owner, region) = (self.owner.take().expect("it is taken once"), self.region);
+        let (owner, region) = (self.take(), self.region);
         let undone = self.devices.drain(..).map(|device| {
             // SAFETY: `register` registered the region with this device once. No work in flight uses it, as
             // `into_owner` says; nor when this value is dropped.
             unsafe { device.unregister(region) }
         });
-        match undone.fold(Ok(()), Result::and) {
-            Ok(()) => Ok(owner),
-            Err(error) => {
-                // Nobody else may get these addresses.
-                std::mem::forget(owner);
-                Err(error)
-            }
-        }
+        // After an error, too, nobody else may get these addresses.
+        undone.fold(Ok(()), Result::and).map(|()| ManuallyDrop::into_inner(owner))
     }
 }
 

@@ -34,8 +34,13 @@ impl<T: Equivalence> RegisteredBuf<T> {
         let registered = devices.and_then(|devices| Ok(made.0.register(devices)?));
         match registered {
             Ok(()) => Ok(made),
-            // What a device does not let go of stays its own.
-            Err(error) => Err(Refused { error, buffer: made.unregister().unwrap_or_default() }),
+            Err(error) => {
+                let buffer = made.unregister().unwrap_or_else(|kept| {
+                    tracing::warn!(error = %kept, "memory stays page-locked, and is not freed");
+                    Vec::new()
+                });
+                Err(Refused { error, buffer })
+            }
         }
     }
 
@@ -130,6 +135,7 @@ mod tests {
     use gapless_mem::DeviceError;
     use gapless_mem::fake::FakeDevice;
     use gapless_mem::testkit::{Call, Wrapped};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -143,6 +149,27 @@ mod tests {
         let engine = Arc::new(FakeEngine::new(device, 2));
         let builder = World::builder().open_devices(false).engine(engine);
         builder.device(Arc::clone(device) as _).init().unwrap()
+    }
+
+    /// A world of two devices, of which the second does what it is told before each call.
+    fn two(
+        told: impl Fn(Call) -> Result<(), DeviceError> + Send + Sync + 'static,
+    ) -> (World, [Arc<FakeDevice>; 2]) {
+        let devices = [0, 1].map(|number| Arc::new(FakeDevice::new(number)));
+        let second = Wrapped::new(Arc::clone(&devices[1]) as _, told);
+        let builder = World::builder().open_devices(false).device(Arc::clone(&devices[0]) as _);
+        (builder.device(Arc::new(second)).init().unwrap(), devices)
+    }
+
+    fn refuse(call: Call) -> Result<(), DeviceError> {
+        match call {
+            Call::Register(_) => Err(DeviceError::Failed {
+                device: "the second".to_owned(),
+                operation: "register",
+                reason: "its limit is reached".to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     #[test]
@@ -194,21 +221,59 @@ mod tests {
     /// The first device takes the memory, the second refuses: nothing stays registered, and the memory comes back.
     #[test]
     fn an_error_names_the_device_and_gives_the_memory_back() {
-        let (first, second) = (Arc::new(FakeDevice::new(0)), Arc::new(FakeDevice::new(1)));
-        let refusing = Wrapped::new(second, |call| match call {
-            Call::Register(_) => Err(DeviceError::Failed {
-                device: "the second".to_owned(),
-                operation: "register",
-                reason: "its limit is reached".to_owned(),
-            }),
-            _ => Ok(()),
-        });
-        let builder = World::builder().open_devices(false).device(Arc::clone(&first) as _);
-        let world = builder.device(Arc::new(refusing)).init().unwrap();
+        let (world, [first, _]) = two(refuse);
         let refused = world.register(numbers()).unwrap_err();
         assert_eq!(refused.buffer, numbers());
         assert_eq!(refused.to_string(), "the second: register failed: its limit is reached");
         assert!(first.registered().is_empty());
+    }
+
+    #[test]
+    fn a_device_that_registers_none_is_passed_over() {
+        let (world, devices) = two(|call| match call {
+            Call::Register(_) => Err(DeviceError::Unsupported { what: "registering host memory" }),
+            _ => Ok(()),
+        });
+        let memory = world.register(numbers()).unwrap();
+        assert!(memory.is_registered() && devices[0].registered().len() == 1);
+        assert_eq!(memory.unregister().unwrap(), numbers());
+        assert!(devices[0].registered().is_empty());
+    }
+
+    #[test]
+    fn memory_is_not_freed_if_a_device_panics() {
+        for registers in [true, false] {
+            let (world, devices) = two(move |call| match call {
+                Call::Register(_) if registers => panic!("while it registers"),
+                Call::Unregister(_) if !registers => panic!("while it unregisters"),
+                _ => Ok(()),
+            });
+            let used = || drop(world.register(numbers()));
+            assert!(catch_unwind(AssertUnwindSafe(used)).is_err());
+            let known = devices.map(|device| device.registered()).concat();
+            assert_eq!(known.len(), 1);
+            // Were it freed, so long a vector would likely lie there again.
+            let other = numbers();
+            assert_ne!(other.as_ptr().addr() as u64, known[0].0);
+        }
+    }
+
+    /// The second device refuses the memory, and the first one keeps it.
+    #[test]
+    fn memory_that_is_refused_and_kept_does_not_come_back() {
+        let first = Arc::new(FakeDevice::new(0));
+        let keeping = Wrapped::new(Arc::clone(&first) as _, |call| match call {
+            Call::Unregister(_) => Err(DeviceError::Unsupported { what: "letting go" }),
+            _ => Ok(()),
+        });
+        let refusing = Wrapped::new(Arc::new(FakeDevice::new(1)), refuse);
+        let builder = World::builder().open_devices(false).device(Arc::new(keeping));
+        let world = builder.device(Arc::new(refusing)).init().unwrap();
+        let refused = world.register(numbers()).unwrap_err();
+        assert_eq!(refused.to_string(), "the second: register failed: its limit is reached");
+        assert!(refused.buffer.is_empty());
+        let other = numbers();
+        assert_ne!(other.as_ptr().addr() as u64, first.registered()[0].0);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use gapless_boot::directory::Connection;
 use gapless_dtype::Equivalence;
+use gapless_engine::ThreadedHostEngine;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
 use gapless_tuning::coll::Table;
@@ -72,7 +73,8 @@ pub struct World {
     /// `None` once finalized.
     wireup: Option<Arc<Connection>>,
     thread: Option<ProgressThread>,
-    copy_threads: usize,
+    /// The engine of host memory, if it has threads.
+    copying: Option<Arc<ThreadedHostEngine>>,
     pub(crate) xtq: gapless_xtq::Xtq,
 }
 
@@ -166,7 +168,8 @@ impl World {
     /// messages all lie in memory of the host [opens](World::open_device) a device first.
     ///
     /// # Errors
-    /// The device that refuses it, and why: a limit of locked memory, say. The memory comes back.
+    /// The device that refuses it, and why: a limit of locked memory, say. The memory comes back, unless another device
+    /// that has registered it does not let go: then an empty `Vec` comes back, and the log tells.
     #[doc(alias = "cudaHostRegister")]
     #[expect(
         clippy::result_large_err,
@@ -251,10 +254,11 @@ impl World {
         self.shared.wait_until(|state| state.pml.try_detach_buffer())
     }
 
-    /// How many threads [help to copy](Builder::copy_threads) long pieces here.
+    /// How many threads [help to copy](Builder::copy_threads) long pieces here: before the first one, how many will be
+    /// asked for; after it, how many the system gave.
     #[must_use]
     pub fn copy_threads(&self) -> usize {
-        self.copy_threads
+        self.copying.as_ref().map_or(0, |engine| engine.threads())
     }
 
     /// What this process's link to `peer` can do now. A link that is not up yet can do nothing.

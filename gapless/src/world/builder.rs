@@ -278,10 +278,11 @@ impl Builder {
         self
     }
 
-    /// How many threads help to copy long pieces between ordinary memory of the host and page-locked rings, by which
-    /// they pass to and from devices: 4 at most, 0 for none. By default of the processors that are left if each process of
-    /// the host uses one itself, so none if there are as many processes as processors. They start with the first such
-    /// piece.
+    /// How many threads help to pack and unpack pieces of 256 KiB and more in memory of the host: 0 for none, and 4 if
+    /// more are asked for. What needs them are messages between ordinary memory and devices, which pass through
+    /// page-locked rings; fragments that long of other messages, and of collectives and windows, are shared with them as
+    /// well. By default of the processors that are left if each process of the host uses one itself, so none if there are
+    /// as many processes as processors. They start with the first such piece.
     #[must_use]
     pub fn copy_threads(mut self, count: usize) -> Builder {
         self.copy_threads = Some(count);
@@ -410,7 +411,11 @@ impl Builder {
         if !self.no_detection {
             self.engines.push(Arc::new(OnDemand::new(&accelerators)));
         }
-        let (host_engine, copy_threads) = self.host_engine(sharing);
+        let copying = self.copying(sharing);
+        let host_engine: Arc<dyn Engine> = match &copying {
+            Some(engine) => Arc::clone(engine) as _,
+            None => Arc::new(HostEngine),
+        };
         self.engines.push(host_engine);
         let wakeups = Wakeups::new()?;
         let carried = Xtq::attach_at(&mut bml, COLLECTIVE_TASKS, task_config(&wakeups))?;
@@ -446,21 +451,16 @@ impl Builder {
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
         let wireup = Some(connection);
-        Ok(World { shared, comm, myself, wireup, thread, xtq: ours, copy_threads })
+        Ok(World { shared, comm, myself, wireup, thread, xtq: ours, copying })
     }
 
-    /// The engine of host memory, in one of so many processes that share this one's processors, and its threads.
-    fn host_engine(&self, processes: usize) -> (Arc<dyn Engine>, usize) {
+    /// The engine of host memory with threads, in one of so many processes that share this one's processors, if it is to
+    /// have any.
+    fn copying(&self, processes: usize) -> Option<Arc<ThreadedHostEngine>> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let usual = ThreadedHostEngine::threads_for(processes, processors);
-        match NonZeroUsize::new(self.copy_threads.unwrap_or(usual)) {
-            Some(threads) => {
-                let engine = ThreadedHostEngine::new(threads);
-                let threads = engine.threads();
-                (Arc::new(engine), threads)
-            }
-            None => (Arc::new(HostEngine), 0),
-        }
+        let threads = NonZeroUsize::new(self.copy_threads.unwrap_or(usual))?;
+        Some(Arc::new(ThreadedHostEngine::new(threads)))
     }
 
     /// The transports to use: those given, and the built-in one if there is any peer to reach.
