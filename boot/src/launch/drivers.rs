@@ -22,10 +22,10 @@ pub fn remember_environment() {
 /// Gives a command the text that was noted, if a loader has cut it up since.
 pub(super) fn keep_whole(command: &mut Command) {
     let now = std::env::var_os(CUT_UP);
-    if let (Some(whole), Some(now)) = (WHOLE.get(), now) {
-        if is_cut(now.as_bytes(), whole.as_bytes()) {
-            command.env(CUT_UP, whole);
-        }
+    if let (Some(whole), Some(now)) = (WHOLE.get(), now)
+        && is_cut(now.as_bytes(), whole.as_bytes())
+    {
+        command.env(CUT_UP, whole);
     }
 }
 
