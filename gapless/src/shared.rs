@@ -170,6 +170,11 @@ pub(crate) struct Shared {
 }
 
 impl WorldState {
+    /// Those that may have a worker. They are asked without the world's lock: an answer may take the worker's time.
+    pub(crate) fn tasks(&self) -> [Xtq; 3] {
+        [&self.xtq, &self.carried, &self.window_tasks].map(Xtq::clone)
+    }
+
     /// Starts something new, unless the world was finalized.
     #[inline]
     pub(crate) fn open(&mut self) -> Result<&mut Pml, Error> {

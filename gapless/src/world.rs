@@ -162,7 +162,9 @@ impl World {
     /// Page-locks memory of yours (a `Vec<T>` or `Box<[T]>`) for all devices that are open here and whose kernels reach
     /// memory of the host, as CUDA's do. Messages of 64 KiB and more between it and another process's device memory are
     /// then moved by the device of this process, and pass nothing else. Registering takes milliseconds, once for any
-    /// number of messages.
+    /// number of messages. The driver may wait until all kernels on the GPU have ended, here and when the memory is
+    /// unregistered or dropped: do both while no kernel stays there, and tell workers to leave
+    /// ([`Tasks::keep_worker`](crate::xtq::Tasks::keep_worker) and its like).
     ///
     /// Without such a device it is ordinary memory ([`is_registered`](RegisteredBuf::is_registered)): a process whose
     /// messages all lie in memory of the host [opens](World::open_device) a device first.

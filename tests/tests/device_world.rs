@@ -2,6 +2,7 @@
 //! there is any), and nothing set up: the engine is made when the first message involves the device.
 
 use gapless::btl::Btl;
+use gapless::xtq::{DeviceFunction, Kernel, Launch, Life, Put, QueueOptions, Rank, Tasks};
 use gapless::{Builder, Config, Engine, Protocol, Region};
 use gapless::{PmlError, SendMode, Source, Status, TagSel, View, ViewMut, World};
 use gapless_btl::loopback::{Hub, Loopback};
@@ -14,6 +15,7 @@ use gapless_mem::testkit::{Call, Wrapped};
 use gapless_mem_cuda::CudaDriver;
 use gapless_mem_opencl::OpenClDevice;
 use gapless_tests::{byte_at, job, job_of};
+use gapless_xtq::device::mock_worker::MockWorker;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -327,7 +329,10 @@ fn a_registration_outlives_messages() {
         if me == 1 {
             let device = &*gears[1].1;
             let far = device.allocate(BYTES as u64).unwrap();
-            for _ in 0..1 + ROUNDS + 1 + ROUNDS {
+            for round in 0..1 + ROUNDS + 1 + ROUNDS + 2 {
+                if round == 1 + ROUNDS + 1 + ROUNDS {
+                    put_at_a_worker(world, 0);
+                }
                 // SAFETY: nobody else touches the memory until the call returns.
                 let view = unsafe { ViewMut::of_region(far, 0, &byte, BYTES as u64) };
                 comm.recv(view.unwrap(), 0, 0).unwrap();
@@ -375,7 +380,41 @@ fn a_registration_outlives_messages() {
         drop(receives);
         let known = gears[0].2.registered();
         assert!(known.iter().all(|(_, len)| *len != BYTES as u64), "{known:?}");
+        // Beside a worker that stays it registers nothing: the driver might wait for that.
+        let tasks = attach_a_worker(world);
+        let mut receives = comm.recv_init(vec![0u8; BYTES], 1, 1).unwrap();
+        for stays in [true, false] {
+            tasks.keep_worker(stays).unwrap();
+            assert_eq!(tasks.has_resident_worker(), stays);
+            let before = registered.lock().unwrap().len();
+            comm.send(&out, 1, 0).unwrap();
+            receives.start().unwrap();
+            receives.wait().unwrap();
+            assert!(receives.buffer().unwrap() == out);
+            assert_eq!(registered.lock().unwrap().len() - before, usize::from(!stays));
+        }
     });
+}
+
+/// A worker that stays, and has done a task of [`put_at_a_worker`].
+fn attach_a_worker(world: &World) -> Tasks {
+    let tasks = world.xtq();
+    let life = Life { idle: None, ..Life::default() };
+    tasks.attach_worker(MockWorker::new(|_| Ok(())), life).unwrap();
+    // SAFETY: the worker touches no memory.
+    unsafe { tasks.register_kernel(0, Kernel::of_worker(DeviceFunction::Copy, 64)) }.unwrap();
+    tasks.register_queue(0, QueueOptions { capacity: 64, width: 1 }).unwrap();
+    world.comm().barrier().unwrap();
+    world.comm().barrier().unwrap();
+    tasks
+}
+
+fn put_at_a_worker(world: &World, rank: u32) {
+    let (comm, tasks) = (world.comm(), world.xtq());
+    comm.barrier().unwrap();
+    let put = Put::kernel(Rank(rank), 0, 0, Launch::linear(1, 1, 24), vec![0; 24]).acknowledged();
+    tasks.wait_for(&tasks.put(put).unwrap()).unwrap();
+    comm.barrier().unwrap();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::page_locked::{PageLocked, devices_for};
 use crate::several::{InFlight, Pending, sealed};
 use crate::shared::Shared;
 use gapless_pml::{Pml, PmlError, REACHED_BYTES_MIN, RequestId, SendMode, Source, Status, TagSel};
+use gapless_xtq::Xtq;
 use std::fmt;
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -37,8 +38,12 @@ use std::task::{Poll, Waker};
 /// ```
 ///
 /// A long `Vec` or `Box<[T]>` is [registered](crate::World::register) with the devices that are open once a message with
-/// the same peer has shown that its memory is a device's, and stays so. Dropping the request is `MPI_Request_free`: what is
-/// in flight goes on, and its buffer is freed after that.
+/// the same peer has shown that its memory is a device's, and stays so. For that the driver may wait until all kernels
+/// on the GPU have ended. No worker of this world is there then: as long as one is, a start registers nothing, and the
+/// next one tries again. Kernels of yours that wait for the message are not known: give a request that is started beside
+/// them a [`RegisteredBuf`](crate::RegisteredBuf), made before they start, and keep it until they have ended.
+///
+/// Dropping the request is `MPI_Request_free`: what is in flight goes on, and its buffer is freed after that.
 pub struct Persistent<B: OwnedBuffer> {
     shared: Arc<Shared>,
     what: gapless_pml::Persistent,
@@ -99,10 +104,14 @@ impl<B: OwnedBuffer> Persistent<B> {
         let Persistent { shared, what, memory: Some(memory), settled, .. } = self else {
             return Ok(());
         };
-        let devices = shared.with(|state| match state.open()?.expects_device(what) {
-            true => devices_for(state, memory.region().len()),
-            false => Ok(Vec::new()),
+        let (devices, tasks) = shared.with(|state| match state.open()?.expects_device(what) {
+            true => Ok((devices_for(state, memory.region().len())?, Some(state.tasks()))),
+            false => Ok((Vec::new(), None)),
         })?;
+        // The driver may wait until a worker has left, and that for a message.
+        if tasks.iter().flatten().any(Xtq::has_resident_worker) {
+            return Ok(());
+        }
         *settled = !devices.is_empty();
         if let Err(error) = memory.register(devices) {
             tracing::info!(%error, "the buffer of a persistent request stays ordinary memory");
