@@ -1,7 +1,8 @@
 //! Threads that share work with whoever has it. Work is cut into parts; the caller and the threads take one after the
 //! other until none is left, so that a thread that comes late costs nothing.
 //!
-//! After work, a thread spins for a moment, in case more comes, and then sleeps. Of two callers at a time, one works alone.
+//! After work, a thread spins for a moment, in case more comes, and then sleeps. Of two callers at a time, one works
+//! alone.
 
 use crate::EngineError;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -37,11 +37,11 @@ use std::task::{Poll, Waker};
 /// # }
 /// ```
 ///
-/// A long `Vec` or `Box<[T]>` is [registered](crate::World::register) with the devices that are open once a message with
-/// the same peer has shown that its memory is a device's, and stays so. For that the driver may wait until all kernels
-/// on the GPU have ended. No worker of this world is there then: as long as one is, a start registers nothing, and the
-/// next one tries again. Kernels of yours that wait for the message are not known: give a request that is started beside
-/// them a [`RegisteredBuf`](crate::RegisteredBuf), made before they start, and keep it until they have ended.
+/// A long `Vec` or `Box<[T]>` is [registered](crate::World::register) with the devices that are open once a message
+/// with the same peer has shown that its memory is a device's, and stays so. For that the driver may wait until all
+/// kernels on the GPU have ended. So as long as a worker of this world is there, a start registers nothing, and the next
+/// one tries again. Kernels of yours that wait for the message are not known: give a request that is started beside them
+/// a [`RegisteredBuf`](crate::RegisteredBuf), made before they start, and keep it until they have ended.
 ///
 /// Dropping the request is `MPI_Request_free`: what is in flight goes on, and its buffer is freed after that.
 pub struct Persistent<B: OwnedBuffer> {

@@ -279,10 +279,11 @@ impl Builder {
     }
 
     /// How many threads help to pack and unpack pieces of 256 KiB and more in memory of the host: 0 for none, and 4 if
-    /// more are asked for. What needs them are messages between ordinary memory and devices, which pass through
-    /// page-locked rings; fragments that long of other messages, and of collectives and windows, are shared with them as
-    /// well. By default of the processors that are left if each process of the host uses one itself, so none if there are
-    /// as many processes as processors. They start with the first such piece.
+    /// more are asked for. Those who need them are messages between ordinary memory and devices, which pass through
+    /// page-locked rings. Pieces that long of other messages, of collectives and of windows are shared with them, too.
+    ///
+    /// By default these are the processors that are left if each process of the host uses one itself, 4 at most: none if
+    /// there are as many processes as processors. They start with the first such piece.
     #[must_use]
     pub fn copy_threads(mut self, count: usize) -> Builder {
         self.copy_threads = Some(count);
@@ -454,8 +455,8 @@ impl Builder {
         Ok(World { shared, comm, myself, wireup, thread, xtq: ours, copying })
     }
 
-    /// The engine of host memory with threads, in one of so many processes that share this one's processors, if it is to
-    /// have any.
+    /// The engine of host memory with threads, if it is to have any, in one of so many processes that share this one's
+    /// processors.
     fn copying(&self, processes: usize) -> Option<Arc<ThreadedHostEngine>> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let usual = ThreadedHostEngine::threads_for(processes, processors);
