@@ -33,7 +33,6 @@ mod layout;
 mod lines;
 mod load;
 mod memory;
-pub mod packet;
 pub mod pingpong;
 mod report;
 mod run;

@@ -5,16 +5,17 @@
 //! of the host, four under way; *effective*, with a question for each after a copy that was over long ago, as a pipeline
 //! asks. Both are measured in the same two processes, in turn.
 
+mod packet;
 mod placed;
 
 use std::time::Instant;
 
 use gapless::World;
-use gapless_cli::packet::{self, Packet};
 use gapless_cli::pingpong::{Ends, Where};
 use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, lines};
 use serde::{Deserialize, Serialize};
 
+use self::packet::Packet;
 use super::acc6::{link_of, number, suffix_of, whole};
 use crate::ends::{self, Beside, End, Link, Opened, Pairing};
 use crate::error::Failure;

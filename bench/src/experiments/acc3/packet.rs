@@ -2,26 +2,26 @@
 //! each length (Aji et al. 2012, §III.A).
 
 /// A channel's rates: bytes of a packet, in ascending order, and bytes a second.
-pub type Rates = [(u64, f64)];
+pub(super) type Rates = [(u64, f64)];
 
 /// A channel peaks where it reaches so much of its best rate.
-pub const PEAK: f64 = 0.95;
+pub(super) const PEAK: f64 = 0.95;
 
 /// A choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub(super) struct Packet {
     /// Bytes of a packet.
-    pub bytes: u64,
+    pub(super) bytes: u64,
     /// From which packets on the other channel is the faster one; `None` if one is always.
-    pub crossing: Option<u64>,
+    pub(super) crossing: Option<u64>,
     /// Whether the network is the slower channel, by its best rate.
-    pub network_is_slower: bool,
+    pub(super) network_is_slower: bool,
 }
 
 /// The packet at which the two channels are equally fast. Where they never are, or where both are still bound by latency
 /// there: the shortest at which the slower one peaks. Both have rates for the same packets; `None` without any.
 #[must_use]
-pub fn choose(bus: &Rates, network: &Rates) -> Option<Packet> {
+pub(super) fn choose(bus: &Rates, network: &Rates) -> Option<Packet> {
     let best = |rates: &Rates| rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     let peaks = |rates: &Rates, at: usize| rates[at].1 >= PEAK * best(rates);
     let both: Vec<_> = bus.iter().zip(network).map(|(bus, network)| bus.1 >= network.1).collect();
@@ -38,7 +38,7 @@ pub fn choose(bus: &Rates, network: &Rates) -> Option<Packet> {
 
 /// Those rates, if the channel were so many times slower: in what it does a byte, not a packet.
 #[must_use]
-pub fn throttled(rates: &Rates, times: f64) -> Vec<(u64, f64)> {
+pub(super) fn throttled(rates: &Rates, times: f64) -> Vec<(u64, f64)> {
     let more = (times - 1.0) / rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
     rates.iter().map(|(bytes, rate)| (*bytes, 1.0 / (1.0 / rate + more))).collect()
 }

@@ -7,8 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use gapless::network::{PciAddress, nearness};
-use gapless_cli::packet::{Rates, choose, throttled};
 use gapless_report::Bytes;
+
+use super::packet::{Rates, choose, throttled};
 
 const BUS_SLOWER: f64 = 2.5;
 const NETWORK_SLOWER: f64 = 1.0 / 0.73;
