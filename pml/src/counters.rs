@@ -51,9 +51,9 @@ impl Counters {
         Protocol::STAGED.into_iter().map(|protocol| self.of(protocol).depth_max).max().unwrap_or(0)
     }
 
-    /// How often a message found no staging memory, or no ring of page-locked memory, left within
-    /// [`Bounds::staging_bytes`](crate::Bounds::staging_bytes): it goes through the transport's memory instead, in shorter
-    /// pieces.
+    /// Messages that this end found no staging memory for, or no ring of page-locked memory, left within
+    /// [`Bounds::staging_bytes`](crate::Bounds::staging_bytes): they use another protocol, or go through the transport's
+    /// memory in shorter pieces. A message counts once, however many protocols it tries.
     #[must_use]
     pub fn without_staging(&self) -> u64 {
         self.without_staging
@@ -69,9 +69,12 @@ impl Counters {
         counts.bytes = counts.bytes.saturating_add(bytes);
     }
 
-    /// These, how many messages have ended well, and how many found no staging memory.
-    pub(crate) fn with(mut self, ended: &Counters, without_staging: u64) -> Counters {
-        self.without_staging = without_staging;
+    pub(crate) fn went_without_staging(&mut self) {
+        self.without_staging += 1;
+    }
+
+    /// These, and how many messages have ended well.
+    pub(crate) fn with(mut self, ended: &Counters) -> Counters {
         for (counts, ended) in self.counts.iter_mut().zip(ended.counts) {
             (counts.messages, counts.bytes) = (ended.messages, ended.bytes);
         }

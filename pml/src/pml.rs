@@ -25,7 +25,6 @@ use crate::error::{Failure, PmlError};
 use crate::matching::{MessageId, Source, TagSel};
 use crate::pml::persistent::PersistentCall;
 use crate::protocol::Protocol;
-use crate::rndv::Rendezvous;
 use crate::status::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
 use crate::wire::SendMode;
@@ -545,8 +544,7 @@ impl Pml {
     /// What this endpoint has done so far, by protocol.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let Rendezvous { rings, staging, .. } = &self.core.rndv;
-        self.core.counters.with(&self.core.requests.ended, rings.none_left + staging.none_left)
+        self.core.counters.with(&self.core.requests.ended)
     }
 
     /// Staging memory of devices and of the host: bytes kept, and how many of them messages use now, or lost peers

@@ -253,6 +253,46 @@ fn the_first_rings_are_made_when_a_device_is_attached() {
     }
 }
 
+/// A bound of one ring is no message without: nobody has sent any.
+#[test]
+fn a_device_that_is_attached_counts_as_no_message() {
+    let (mut lab, _) = lab_of(&Setting { bound: 4 << 20, ..USUAL }, gapless_testkit::seed(1), 3);
+    let device = lab.attached();
+    for rank in 0..2 {
+        let pml = lab.job.pml(rank);
+        pml.expect_remote_hosts();
+        pml.attach(&device).unwrap();
+        assert_eq!(pml.counters().without_staging(), 0);
+    }
+    assert_eq!(rings(&lab), 2);
+}
+
+/// Where packets are shorter than fragments, fragments are packets: nothing goes without a ring, and rings serve shorter
+/// fragments, too.
+#[test]
+fn packets_are_as_long_as_a_fragment_at_least() {
+    let (mut lab, zero_copy) = lab_of(&USUAL, gapless_testkit::seed(1), 3);
+    for rank in 0..2 {
+        let tuning = &mut lab.job.pml(rank).config_mut().tuning;
+        (tuning.device_packet_bytes, tuning.device_far_packet_bytes) = (8 << 10, 4 << 10);
+    }
+    let mut registered = 0;
+    for size in [6_000_001, 600_000, 4_000_000] {
+        let from = Buffer::source_in(&layout(size, true), 1, 5, lab.home(true));
+        let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
+        let before = zero_copy.load(Ordering::Relaxed);
+        lab.carry(&from, &to, "fragments that are packets");
+        assert!(zero_copy.load(Ordering::Relaxed) > before, "{size} bytes: no ring");
+        let counters = lab.job.pml(0).counters();
+        let counts = counters.of(Protocol::Pipeline);
+        assert!(counts.packs <= counts.fragments, "{counts:?}");
+        assert_eq!(counters.without_staging(), 0);
+        let known = lab.device.registered().len();
+        registered = if registered == 0 { known } else { registered };
+        assert_eq!(known, registered, "{size} bytes: other rings");
+    }
+}
+
 /// Of two messages under way one has the only ring.
 #[test]
 fn a_message_that_finds_no_ring_goes_through_buffers() {

@@ -54,6 +54,7 @@ impl Core {
             protocol: Protocol::Pipeline,
             protocols: Protocols::ALL.without(Protocol::Eager),
             stage: IncomingStage::Choosing,
+            without_staging: false,
             read: OneSidedRead::default(),
         }));
         if gapless && span != sent {

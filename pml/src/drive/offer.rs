@@ -152,6 +152,7 @@ impl Core {
             let mut offered = Offered {
                 rts,
                 registered: None,
+                without_staging: false,
                 layout: None,
                 late,
                 fetched: false,

@@ -410,14 +410,17 @@ impl Core {
         let Rendezvous { in_flight, published, scratch, refusals, rings, staging, facts, .. } =
             &mut self.rndv;
         let mut no_read = OneSidedRead::default();
-        let (going, place, rts, at_receiver, registered, failure, read) = match end {
-            RndvSide::Sender(Offered { rts, registered, failed, going, .. }) => {
-                let (taken, registered) = (going.take(), Some(registered));
-                (taken, EndSlot::Sender(going), &*rts, None, registered, failed, &mut no_read)
+        let (going, place, rts, at_receiver, registered, failure, without_staging, read) = match end
+        {
+            RndvSide::Sender(offered) => {
+                let Offered { rts, registered, failed, going, without_staging, .. } = offered;
+                let (taken, place) = (going.take(), EndSlot::Sender(going));
+                let read = &mut no_read;
+                (taken, place, &*rts, None, Some(registered), failed, without_staging, read)
             }
             RndvSide::Receiver(incoming) => {
-                let Incoming { rts, reply, room, failure, layout, protocols, stage, read, .. } =
-                    incoming;
+                let Incoming { rts, reply, room, failure, layout, protocols, stage, .. } = incoming;
+                let Incoming { without_staging, read, .. } = incoming;
                 let going = match std::mem::replace(stage, IncomingStage::Choosing) {
                     IncomingStage::Going(going) => Some(going),
                     other => {
@@ -427,7 +430,8 @@ impl Core {
                 };
                 let (reply, room, layout) = (*reply, *room, layout.as_ref());
                 let at = AtReceiver { reply, room, layout, source: source.as_ref(), protocols };
-                (going, EndSlot::Receiver(stage), &*rts, Some(at), None, failure, read)
+                let place = EndSlot::Receiver(stage);
+                (going, place, &*rts, Some(at), None, failure, without_staging, read)
             }
         };
         let lost = match &at_receiver {
@@ -453,6 +457,7 @@ impl Core {
             at_receiver,
             registered,
             failure,
+            without_staging,
             read,
             in_flight,
             id,

@@ -30,6 +30,8 @@ pub(crate) struct Incoming {
     /// Those that have not failed.
     pub(crate) protocols: Protocols,
     pub(crate) stage: IncomingStage,
+    /// It found no staging memory, and was counted.
+    pub(crate) without_staging: bool,
     /// Its one-sided read, if one is under way.
     pub(crate) read: OneSidedRead,
 }

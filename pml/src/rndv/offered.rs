@@ -26,6 +26,8 @@ pub(crate) struct Offered {
     pub(crate) packing: bool,
     /// Why the data could not be packed, and the message was cancelled.
     pub(crate) unpacked: Option<PmlError>,
+    /// It found no staging memory, and was counted.
+    pub(crate) without_staging: bool,
     /// It would be eager if nobody answered.
     pub(crate) short: bool,
 }

@@ -100,7 +100,7 @@ struct Sender {
     depth: u32,
     /// Of a device over a transport that has zero-copy sends: what is packed, many fragments at a time.
     gathered: Option<Gathered>,
-    /// Fragments that engines pack, or parts of a ring.
+    /// Fragments that engines pack, or packets of a ring.
     packing: u32,
     /// No more is sent.
     stopped: bool,
@@ -228,7 +228,7 @@ impl RndvEnd for Sender {
         self.turned()
     }
 
-    /// An engine has packed a fragment or a part of a ring, or failed to.
+    /// An engine has packed a fragment or a packet of a ring, or failed to.
     fn landed(
         &mut self,
         cx: &mut Cx<'_>,

@@ -167,8 +167,7 @@ fn second_stop(cx: &mut Cx<'_>, pipeline: &mut StagingPipeline) -> bool {
     let typed = cx.buffer.typed();
     let Some(device) = cx.link.device(typed.space()) else { return false };
     if typed.as_contiguous().is_none() {
-        let bound = cx.config.bounds.staging_bytes;
-        pipeline.local = cx.link.stage(cx.staging, Some(&device), pipeline.ring_bytes(), bound);
+        pipeline.local = cx.stage(Some(&device), pipeline.ring_bytes());
         if pipeline.local.is_none() {
             return false;
         }

@@ -81,8 +81,6 @@ struct Slab {
 #[derive(Default)]
 pub(crate) struct StagingPool {
     slabs: Vec<Slab>,
-    /// How often a message found none.
-    pub(crate) none_left: u64,
 }
 
 /// The attached device that a buffer in `space` belongs to.
@@ -109,10 +107,7 @@ impl StagingPool {
             slab.state == SlabState::Idle && slab.len() >= len && slab.is_of(device)
         });
         let best = idle.min_by_key(|&at| self.slabs[at].len());
-        let Some(slab) = best.or_else(|| self.add(bml, device, len, bound)) else {
-            self.none_left += 1;
-            return None;
-        };
+        let slab = best.or_else(|| self.add(bml, device, len, bound))?;
         let place = self.slabs[slab].place.as_ref()?.sub(0, len).ok()?;
         self.slabs[slab].state = SlabState::Busy;
         Some(StagingBlock { slab, place })

@@ -2,7 +2,7 @@
 //! copy](gapless_bml::Bml::has_zero_copy): fragments are read straight into a ring, and one launch unpacks several of
 //! them.
 //!
-//! A *run* is what lies in a part of the ring without a gap and is not unpacked yet. Fragments come in order, so each
+//! A *run* is what lies in a packet of the ring without a gap and is not unpacked yet. Fragments come in order, so each
 //! mostly makes the run longer. A fragment for which there was no target comes in a buffer of the transport, and is
 //! unpacked from there. The last runs of a message are short, so that little is left to do when its last fragment has
 //! come.
@@ -23,14 +23,14 @@ pub(super) struct Landing {
     fragment: u64,
     /// The end of the message.
     end: u64,
-    /// The part that fragments are read into, and how much of it is used.
-    part: u64,
+    /// The packet that fragments are read into, and how much of it is used.
+    packet: u64,
     used: u64,
     /// Bytes of the message that lie there, up to `used`, and are not unpacked.
     run: Range<u64>,
     /// What the transport got as the target of the fragment that begins there; it may have written there.
     target: Option<(u64, StagingMemory)>,
-    /// Launches that go on: their names, and the parts that they read.
+    /// Launches that go on: their names, and the packets that they read.
     launches: SmallVec<[(u64, u64); 8]>,
     /// The last of them.
     last: Completion,
@@ -43,7 +43,7 @@ impl Landing {
             ring,
             fragment,
             end,
-            part: 0,
+            packet: 0,
             used: 0,
             run: 0..0,
             target: None,
@@ -68,7 +68,7 @@ impl Landing {
     /// The target of a fragment that is due.
     pub(super) fn receive_target(&mut self, offset: u64, len: u64) -> RndvTarget<'_> {
         if self.target.is_some() {
-            // Parts of that may be there already.
+            // Some of that may be there already.
             return match &self.target {
                 Some((start, staging)) if *start == offset => RndvTarget::Staging(staging),
                 _ => RndvTarget::Nowhere,
@@ -80,18 +80,18 @@ impl Landing {
         if !self.run.is_empty() && self.run.end != offset {
             return RndvTarget::Nowhere;
         }
-        if self.used + len > self.ring.packet {
+        if self.used + len > self.ring.packet_bytes {
             if !self.run.is_empty() {
                 return RndvTarget::Nowhere;
             }
-            let next = (self.part + 1) % self.ring.packets();
+            let next = (self.packet + 1) % self.ring.packets();
             // It is still being unpacked: the transport's buffers have room meanwhile, and the link goes on.
-            if self.launches.iter().any(|(_, part)| *part == next) {
+            if self.launches.iter().any(|(_, packet)| *packet == next) {
                 return RndvTarget::Nowhere;
             }
-            (self.part, self.used) = (next, 0);
+            (self.packet, self.used) = (next, 0);
         }
-        match self.ring.part(self.part, self.used, len) {
+        match self.ring.slice(self.packet, self.used, len) {
             Ok(staging) => RndvTarget::Staging(&self.target.insert((offset, staging)).1),
             Err(_) => RndvTarget::Nowhere,
         }
@@ -123,7 +123,7 @@ impl Landing {
         if len == 0 {
             return Ok(false);
         }
-        let staging = self.ring.part(self.part, self.used - len, len)?;
+        let staging = self.ring.slice(self.packet, self.used - len, len)?;
         let name = run.start;
         let unpacking = cx.buffer.scatter(cx.engines, staging, run, after(&self.last))?;
         cx.counters.counts_of(Protocol::Pipeline).unpacks += 1;
@@ -132,7 +132,7 @@ impl Landing {
             Ok(_) => Ok(false),
             Err(unpacking) => {
                 cx.follow(name, unpacking);
-                self.launches.push((name, self.part));
+                self.launches.push((name, self.packet));
                 Ok(true)
             }
         }

@@ -84,8 +84,7 @@ pub(super) fn open(cx: &mut Cx<'_>, _: Protocol, s: &Situation) -> Opened {
         let Some(device) = cx.link.device(cx.buffer.typed().space()) else {
             return Opened::Refused("its device is not attached".to_owned());
         };
-        let (len, bound) = (pipeline.ring_bytes(), cx.config.bounds.staging_bytes);
-        pipeline.local = cx.link.stage(cx.staging, Some(&device), len, bound);
+        pipeline.local = cx.stage(Some(&device), pipeline.ring_bytes());
         if pipeline.local.is_none() {
             let (why, passing) = ("staging memory is exhausted", Obstacle::Passing);
             return Opened::Refused(receiver::impossible(cx, pipeline.protocol, why, passing));

@@ -56,7 +56,7 @@ type Asked = Result<(StagingPipeline, Option<RemoteKey>), (&'static str, Obstacl
 
 /// A ring for the sender, or the buffer itself if it has no gaps and a key.
 fn open_put(cx: &mut Cx<'_>, mut pipeline: StagingPipeline) -> Asked {
-    let (bound, share) = (cx.config.bounds.staging_bytes, cx.config.shares_buffers());
+    let share = cx.config.shares_buffers();
     let (_, room) = cx.receipt();
     let typed = cx.buffer.typed();
     let device = cx.link.device(typed.space());
@@ -69,8 +69,7 @@ fn open_put(cx: &mut Cx<'_>, mut pipeline: StagingPipeline) -> Asked {
         return Ok((pipeline, Some(key)));
     }
     let device = device.ok_or(("its device is not attached", Obstacle::Passing))?;
-    let len = pipeline.ring_bytes();
-    let block = cx.link.stage(cx.staging, Some(&device), len, bound);
+    let block = cx.stage(Some(&device), pipeline.ring_bytes());
     let block = block.ok_or(("staging memory is exhausted", Obstacle::Passing))?;
     pipeline.limit = pipeline.window.reach();
     let key = cx.link.lease_key(block.place().lease());

@@ -75,13 +75,12 @@ fn refuse(cx: &mut Cx<'_>, open: &Open, why: Why) -> Opened {
 
 /// Tells the receiver of a ring of ours; it may still choose another protocol.
 fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut pipeline: StagingPipeline) -> Opened {
-    let bound = cx.config.bounds.staging_bytes;
     let space = cx.buffer.typed().space();
     let owner = if open.protocol.through_host() { None } else { cx.link.device(space) };
     if owner.is_none() && !open.protocol.through_host() {
         return refuse(cx, open, Why::Exhausted);
     }
-    let ring = cx.link.stage(cx.staging, owner.as_ref(), pipeline.ring_bytes(), bound);
+    let ring = cx.stage(owner.as_ref(), pipeline.ring_bytes());
     let key = ring.as_ref().and_then(|ring| match open.protocol {
         Protocol::StagedRead => cx.link.read_key(cx.staging, ring),
         _ => cx.link.lease_key(ring.place().lease()),
