@@ -470,8 +470,9 @@ impl Bml {
         carrier.is_some_and(|it| self.rails[it.rail].btl.has_zero_copy(it.peer))
     }
 
-    /// Whether the one rail to `to` is [far](Nearness::Far) from a device's memory, as [somebody
-    /// says](Bml::judge_nearness_by).
+    /// Whether the rail that carries messages to `to` was [judged](Bml::judge_nearness_by) [far](Nearness::Far) from a
+    /// device's memory: its adapter is, or, if it is the only rail of a network, the processors of this process are.
+    /// `false` if nobody has judged it, and where several rails carry together.
     #[must_use]
     pub fn is_far_from(&self, to: Rank, space: Space) -> bool {
         let carrier = self.endpoints.get(to.0 as usize).and_then(Endpoint::carrier);

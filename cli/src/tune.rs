@@ -162,7 +162,7 @@ impl Tune {
         }
         let link = link::LinkTuner::new(&world)?;
         if world.rank() == 0 {
-            // Devices, where there are any, need half the time.
+            // The rest of the time is that of packets, below.
             let (host, devices) = (budget.mul_f64(0.1), budget.mul_f64(0.35));
             let link = link.measure(budget.mul_f64(0.45), &mut found)?;
             host::measure(host, &mut found)?;

@@ -48,10 +48,11 @@ pub struct Tuning {
     /// have that length.
     pub device_fragment_least_bytes: u32,
     /// Packets of the page-locked memory that long messages of a device pass on their way over a network: one launch
-    /// packs, or unpacks, so much. Shorter ones than a fragment are not used. Each end has its own.
+    /// packs, or unpacks, so much. They are as long as a fragment at least. Each end has its own. A message has four at
+    /// a time, and two messages' are page-locked when a device is attached in a job of several hosts.
     pub device_packet_bytes: u32,
     /// The same, if less, where the network's adapter or the processors of this process are in another NUMA node than the
-    /// device. Not measured yet: `figures acc3` simulates it.
+    /// device. The default is what `figures acc3` finds for channels that it slows down.
     pub device_far_packet_bytes: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
@@ -103,10 +104,10 @@ pub struct Tuning {
     pub store_host_mb_s: f64,
     /// Kernels that load from page-locked host memory.
     pub load_host_mb_s: f64,
-    /// Registering memory of a device for adapters to read (GPUDirect), and undoing that. Not measured yet.
+    /// Registering memory of a device for adapters to read (GPUDirect), and undoing that. The default is an estimate.
     pub device_register_ns: f64,
-    /// Adapters that read and write memory of devices by themselves. A slower rail's own bandwidth replaces it. Not
-    /// measured yet.
+    /// Adapters that read and write memory of devices by themselves. A slower rail's own bandwidth replaces it. The
+    /// default is an estimate.
     pub device_direct_mb_s: f64,
     /// Mapping another process's memory of another device.
     pub import_ns: f64,
@@ -192,8 +193,9 @@ pub struct Config {
     /// process has mapped is undefined, so a program must invalidate such memory first
     /// ([`Bml::invalidate`](gapless_bml::Bml::invalidate)). A program that cannot must say no here.
     pub share_device_buffers: bool,
-    /// Whether peers on this host may map memory of devices at all (CUDA's IPC). If not, `share_device_buffers` counts
-    /// as false, and messages between devices are staged in memory of the host.
+    /// Whether peers on this host may map memory of devices for messages (CUDA's IPC): also that of the staging pool.
+    /// If not, `share_device_buffers` counts as false, and messages between devices are staged in memory of the host.
+    /// Windows on devices, and collectives that stay on a device, map their memory all the same.
     pub device_ipc: bool,
     /// What may be kept at most.
     pub bounds: Bounds,

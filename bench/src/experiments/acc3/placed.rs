@@ -1,5 +1,5 @@
-//! The packet by where the processors and the network's adapter are (Aji et al. 2012, §III.B): simulated, as no machine
-//! with two NUMA nodes was at hand. What `/sys` tells is pretended, and measured rates are throttled as the paper saw it:
+//! The packet by where the processors and the network's adapter are (Aji et al. 2012, §III.B): simulated, so that one
+//! NUMA node is enough. What `/sys` tells is pretended, and measured rates are throttled as the paper saw it:
 //! the bus 2.5 times where memory and device are in different nodes, the network by 27 %.
 
 use std::fs;
