@@ -70,7 +70,7 @@ use crate::rndv::mapped_put::Granting;
 use crate::rndv::offering::{Offering, Unanswered};
 use crate::rndv::rings::Rings;
 use crate::rndv::single_copy::Scratch;
-use crate::rndv::staging::{StagingBlock, StagingPool};
+use crate::rndv::staging::StagingPool;
 use crate::rndv::turns::Turns;
 use crate::status::RequestId;
 use crate::tuning::{Bounds, Config, Tuning};
@@ -78,7 +78,7 @@ use crate::wire::{self, Message, Rts, Verdict};
 use gapless_bml::{Fragment, LinkError, RailSlot, RdmaRail, RemoteKey, ZeroCopyResult};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::{Device, Region, Space};
+use gapless_mem::{Region, Space};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -488,27 +488,6 @@ impl Cx<'_> {
             self.effects.broken = Some(broken);
             None
         })
-    }
-
-    /// A block of staging memory, as [`StagingPool::take`] gives it within the bound.
-    pub(crate) fn stage(
-        &mut self,
-        device: Option<&Arc<dyn Device>>,
-        len: u64,
-    ) -> Option<StagingBlock> {
-        let bound = self.config.bounds.staging_bytes;
-        let block = self.link.stage(self.staging, device, len, bound);
-        if block.is_none() {
-            self.count_without_staging();
-        }
-        block
-    }
-
-    /// Counts the message, once, among those that find no staging memory.
-    pub(crate) fn count_without_staging(&mut self) {
-        if !std::mem::replace(self.without_staging, true) {
-            self.counters.went_without_staging();
-        }
     }
 
     /// Sends `head` and `range` of the buffer straight out of it, if the transport and the buffer are made for that.

@@ -11,6 +11,7 @@
 //! until the last work on it has ended.
 
 use crate::buffer::StagingMemory;
+use crate::rndv::Cx;
 use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_mem::{Device, Lease, Region, Space};
 use std::sync::Arc;
@@ -317,6 +318,29 @@ impl Slab {
             memory.unshared.store(true, Ordering::Relaxed);
         }
         (self.place, self.detached) = (None, false);
+    }
+}
+
+impl Cx<'_> {
+    /// A block of staging memory, as [`StagingPool::take`] gives it within the bound.
+    pub(crate) fn stage(
+        &mut self,
+        device: Option<&Arc<dyn Device>>,
+        len: u64,
+    ) -> Option<StagingBlock> {
+        let bound = self.config.bounds.staging_bytes;
+        let block = self.link.stage(self.staging, device, len, bound);
+        if block.is_none() {
+            self.count_without_staging();
+        }
+        block
+    }
+
+    /// Counts the message, once, among those that find no staging memory.
+    pub(crate) fn count_without_staging(&mut self) {
+        if !std::mem::replace(self.without_staging, true) {
+            self.counters.went_without_staging();
+        }
     }
 }
 
