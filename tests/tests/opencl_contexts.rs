@@ -156,7 +156,8 @@ fn contexts_come_and_go() {
             let more = |at: usize| now[at] - before[at];
             // Two worlds, and what was given up and not detached yet.
             assert!(more(0) <= 2 * (KEPT + 1), "{now:?} after {before:?}, {number} contexts");
-            assert!(more(1) <= 2 * (KEPT + 1), "{now:?} after {before:?}, {number} contexts");
+            // An engine of a GPU has two queues.
+            assert!(more(1) <= 4 * (KEPT + 1), "{now:?} after {before:?}, {number} contexts");
             if number == 2 * KEPT {
                 flat = Some(now);
             }
