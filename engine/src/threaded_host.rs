@@ -1,5 +1,5 @@
-//! The engine of host memory with threads that help to pack and unpack long pieces: one processor copies at a fifth of
-//! what a bus to a GPU takes, and several keep up.
+//! The engine of host memory with threads that help to pack and unpack long pieces: one processor copies more slowly than
+//! a bus to a GPU, and several keep up.
 
 use crate::host::{check_length, wait_all};
 use crate::thread_pool::{ThreadPool, Work};
