@@ -30,7 +30,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Threads that wait for work. They end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct ThreadPool {
-    queue: Arc<Queue>,
+    queue: Arc<WorkQueue>,
     threads: Vec<JoinHandle<()>>,
     /// Whoever has it may post work.
     caller: Mutex<()>,
@@ -38,15 +38,15 @@ pub(crate) struct ThreadPool {
 
 /// Where work is posted: one task at a time.
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<State>,
+struct WorkQueue {
+    state: Mutex<PostedWork>,
     changed: Condvar,
     /// Counts changes of the state: incremented with the lock held, and looked at without it.
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PostedWork {
     task: Option<Arc<Task>>,
     ended: bool,
 }
@@ -66,7 +66,7 @@ struct Task {
 impl ThreadPool {
     /// So many threads, or fewer if the system gives no more.
     pub(crate) fn start(threads: usize) -> ThreadPool {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(WorkQueue::default());
         let start = |_| {
             let queue = Arc::clone(&queue);
             std::thread::Builder::new().name("gapless-copy".to_owned()).spawn(move || queue.serve())
@@ -115,9 +115,9 @@ impl Drop for ThreadPool {
     }
 }
 
-impl Queue {
+impl WorkQueue {
     /// Changes the state, and tells the threads.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut PostedWork)) {
         let mut state = lock(&self.state);
         change(&mut state);
         // Before the lock is released: a thread that holds it sees both or waits for neither.
@@ -201,7 +201,7 @@ impl Drop for PartGuard<'_> {
 /// Nobody works on the task any more when this has been dropped, and it is posted no more: parts that nobody has taken
 /// are taken away, as after a panic, and the others are waited for.
 struct WaitForParts<'t> {
-    queue: &'t Queue,
+    queue: &'t WorkQueue,
     task: &'t Task,
 }
 
