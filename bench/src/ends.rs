@@ -15,6 +15,7 @@ use gapless::{
 use gapless_cli::pingpong::{Ends, Where};
 use gapless_dtype::Datatype;
 use gapless_mem::{Device, DeviceError, Outstanding};
+use gapless_report::Row;
 use serde::{Deserialize, Serialize};
 
 use crate::check::same;
@@ -77,6 +78,37 @@ pub(crate) fn places() -> Vec<Where> {
     let opencl = OpenClDevice::open(0).is_ok();
     let devices = [cuda.then_some(Where::Cuda(0)), opencl.then_some(Where::OpenCl(0))];
     [Some(Where::Host)].into_iter().chain(devices).flatten().collect()
+}
+
+/// The devices that are asked for, or the first of each kind.
+pub(crate) fn devices(asked: &[Where]) -> Vec<Where> {
+    match asked {
+        [] => places().into_iter().filter(|place| place.is_device()).collect(),
+        asked => asked.to_vec(),
+    }
+}
+
+/// What two processes of `acc3` or `acc6` measure.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Between {
+    pub(crate) link: Link,
+    pub(crate) pairing: Pairing,
+}
+
+/// Which link and memory a row is of; its case ends with the payload.
+pub(crate) fn link_of(row: &Row) -> &str {
+    row.case.rsplit_once(", ").map_or(&*row.case, |(link, _)| link)
+}
+
+/// A number that a row has besides.
+pub(crate) fn extra_number(row: &Row, key: &str) -> f64 {
+    row.extra.get(key).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
+}
+
+/// A picture's part of a file name.
+pub(crate) fn suffix_of(what: &str) -> String {
+    let what = what.replace("->", " to ").replace([',', ':'], "");
+    what.replace(' ', "-").to_ascii_lowercase()
 }
 
 /// The memories of both ends, as options name them.
@@ -157,21 +189,39 @@ pub(crate) enum Beside {
     Nothing,
 }
 
+impl Beside {
+    /// What goes on with the next packet, which `copy` would begin to copy.
+    fn next<E>(
+        &mut self,
+        copy: impl FnOnce() -> Result<Option<Outstanding>, E>,
+    ) -> Result<Option<Outstanding>, E> {
+        match self {
+            Beside::Copies => copy(),
+            Beside::Queries(over) => Ok(over.pop_front()),
+            Beside::Nothing => Ok(None),
+        }
+    }
+}
+
 /// One of the two. Rank 0 sends.
-pub(crate) struct End<'w> {
+pub(crate) struct CopyingEnd<'w> {
     world: &'w World,
     memory: Option<DeviceBuf>,
     locked: Locked,
     byte: Layout,
 }
 
-impl<'w> End<'w> {
+impl<'w> CopyingEnd<'w> {
     /// For messages of so many bytes at most.
-    pub(crate) fn new(world: &'w World, opened: &Opened, len: u64) -> Result<End<'w>, Failure> {
+    pub(crate) fn new(
+        world: &'w World,
+        opened: &Opened,
+        len: u64,
+    ) -> Result<CopyingEnd<'w>, Failure> {
         let memory = opened.space.map(|space| world.alloc_device(space, len)).transpose()?;
         let locked = Locked::new(world, memory.as_ref().map(DeviceBuf::device), len)?;
         let byte = Datatype::from(Primitive::Byte).commit()?;
-        Ok(End { world, memory, locked, byte })
+        Ok(CopyingEnd { world, memory, locked, byte })
     }
 
     pub(crate) fn sends(&self) -> bool {
@@ -419,17 +469,8 @@ impl<'w> End<'w> {
                     {
                         s.wait(sent)?;
                     }
-                    match &mut beside {
-                        Beside::Copies => {
-                            copies.extend(self.copy(
-                                begun * packet,
-                                self.place(begun, packet),
-                                length(begun),
-                            )?);
-                        }
-                        Beside::Queries(over) => copies.extend(over.pop_front()),
-                        Beside::Nothing => {}
-                    }
+                    let place = self.place(begun, packet);
+                    copies.extend(beside.next(|| self.copy(begun * packet, place, length(begun)))?);
                     begun += 1;
                 }
                 copies.pop_front().map_or(Ok(()), Outstanding::wait)?;
@@ -467,17 +508,8 @@ impl<'w> End<'w> {
                 if let Some(received) = receives.pop_front() {
                     s.wait(received)?;
                 }
-                match &mut beside {
-                    Beside::Copies => {
-                        copies.extend(self.copy(
-                            index * packet,
-                            self.place(index, packet),
-                            length(index),
-                        )?);
-                    }
-                    Beside::Queries(over) => copies.extend(over.pop_front()),
-                    Beside::Nothing => {}
-                }
+                let place = self.place(index, packet);
+                copies.extend(beside.next(|| self.copy(index * packet, place, length(index)))?);
             }
             copies.into_iter().try_for_each(Outstanding::wait)?;
             Ok(())

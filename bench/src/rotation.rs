@@ -15,6 +15,7 @@ use gapless_layouts::Side;
 use gapless_report::{Bytes, last_level_cache_bytes};
 
 use crate::error::Failure;
+use crate::memories::index;
 use crate::random::Random;
 
 /// What the last-level cache is taken to be where the kernel does not tell.
@@ -238,10 +239,6 @@ impl Copier<'_> {
 #[must_use]
 pub fn contiguous(bytes: u64) -> Side {
     Side { datatype: Datatype::from(Primitive::Byte), count: bytes, origin: 0, buffer_bytes: bytes }
-}
-
-fn index(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("an arena fits the address space")
 }
 
 #[cfg(test)]

@@ -13,14 +13,12 @@ use std::time::Instant;
 use gapless::World;
 use gapless_cli::pingpong::{Ends, Where};
 use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, lines};
-use serde::{Deserialize, Serialize};
 
 use self::packet::Packet;
-use super::acc6::{link_of, number, suffix_of, whole};
-use crate::ends::{self, Beside, End, Link, Opened, Pairing};
+use crate::ends::{self, Beside, Between, CopyingEnd, Link, Opened, Pairing, extra_number, link_of, suffix_of};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at, summary};
-use crate::one_gpu::told_marks;
+use crate::one_gpu::{number, told_marks};
 use crate::processes::{Processes, RankOf};
 
 /// The experiment.
@@ -65,12 +63,6 @@ const NETWORK: &str = "network";
 const BUS: &str = "bus";
 const TOGETHER: &str = "at a time";
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Part {
-    link: Link,
-    pairing: Pairing,
-}
-
 impl Experiment for Acc3 {
     type Options = Options;
 
@@ -78,8 +70,7 @@ impl Experiment for Acc3 {
     const ABOUT: &'static str = "the bus and the network by packet, and the packet to choose (MPI-ACC)";
 
     fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
-        let found = || ends::places().into_iter().filter(|place| place.is_device()).collect();
-        let devices: Vec<Where> = if options.devices.is_empty() { found() } else { options.devices.clone() };
+        let devices = ends::devices(&options.devices);
         let usual = || vec![Link::Node, Link::Loopback];
         let links = if options.links.is_empty() { usual() } else { options.links.clone() };
         let mut findings = Findings::default();
@@ -93,7 +84,7 @@ impl Experiment for Acc3 {
                 }
             };
             let processes = Processes { hosts: hosts.as_ref(), ..Processes::new(Self::NAME, 2) };
-            let part = Part { link, pairing: Pairing::of(Ends([device; 2])) };
+            let part = Between { link, pairing: Pairing::of(Ends([device; 2])) };
             let (rows, ended) = processes.found_so_far::<Vec<Row>>(&case, part)?;
             findings.notes += &(chosen(&case, &rows) + &served(&rows));
             findings.rows.extend(rows);
@@ -112,7 +103,7 @@ impl Experiment for Acc3 {
     }
 
     fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
-        let Part { link, pairing } = rank.part()?;
+        let Between { link, pairing } = rank.part()?;
         let world = link.world()?;
         if let Some(bytes) = options.pool {
             let mut config = world.config()?;
@@ -123,7 +114,7 @@ impl Experiment for Acc3 {
         let name = format!("{}, {ends}", link.name());
         let opened = Opened::of(ends.of(world.rank()))?;
         let shifts = if common.quick { SHIFTS_QUICK } else { SHIFTS };
-        let mut end = End::new(&world, &opened, (CROWD * CROWD_BYTES).max(4 << shifts.end()))?;
+        let mut end = CopyingEnd::new(&world, &opened, (CROWD * CROWD_BYTES).max(4 << shifts.end()))?;
         let (protocol, used) = end.settle(MESSAGE_BYTES)?;
         let mut rows = Vec::new();
         for packet in shifts.map(|shift| 1 << shift) {
@@ -172,7 +163,7 @@ impl Experiment for Acc3 {
 
 /// When the last of several messages was there, by the median.
 fn worst(row: &Row) -> f64 {
-    number(row, "worst_by_median")
+    extra_number(row, "worst_by_median")
 }
 
 /// Of messages at a time: when the last one was there, and how often one found no staging memory, at both ranks.
@@ -201,9 +192,9 @@ fn chosen(case: &str, rows: &[Row]) -> String {
     });
     let slower = if network_is_slower { "network" } else { "bus" };
     let used = rows.next_back().map_or(String::new(), |row| {
-        let number = whole(row, "packet_used");
+        let used = number(row, "packet_used");
         let protocol = row.extra.get("protocol_used").and_then(|it| it.as_str()).unwrap_or_default();
-        format!("{} ({protocol}, {} in all)", Bytes(number), Bytes(MESSAGE_BYTES))
+        format!("{} ({protocol}, {} in all)", Bytes(used), Bytes(MESSAGE_BYTES))
     });
     let packet = Bytes(bytes);
     let chosen = format!("{case}: {crossing}; the {slower} is the slower one; packet: {packet}; used: {used}");
@@ -218,7 +209,7 @@ fn chosen(case: &str, rows: &[Row]) -> String {
 /// Both channels with packets of one length; rank 0 alone has a row.
 fn by_packet(
     world: &World,
-    end: &mut End<'_>,
+    end: &mut CopyingEnd<'_>,
     packet: u64,
     (link, rounds, seed): (&str, u32, u64),
 ) -> Result<Option<Row>, Failure> {
@@ -258,7 +249,7 @@ fn by_packet(
 /// Equal messages at a time; rank 0 alone has a row: of when each had arrived, and the last one's time by the median.
 fn crowd(
     world: &World,
-    end: &mut End<'_>,
+    end: &mut CopyingEnd<'_>,
     (link, rounds): (&str, u32),
     seed: u64,
 ) -> Result<Option<Row>, Failure> {

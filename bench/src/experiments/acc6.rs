@@ -8,12 +8,11 @@
 
 use gapless_cli::pingpong::{Ends, Where};
 use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, lines};
-use serde::{Deserialize, Serialize};
 
-use crate::ends::{self, Beside, End, Link, Opened, Pairing};
+use crate::ends::{self, Beside, Between, CopyingEnd, Link, Opened, Pairing, extra_number, link_of, suffix_of};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, rate_at, summary};
-use crate::one_gpu::told_marks;
+use crate::one_gpu::{number, told_marks};
 use crate::processes::{Processes, RankOf};
 use crate::table::{CASE, PROTOCOL, RATE, SPREAD, TIME, called, ratio, table};
 
@@ -60,13 +59,6 @@ const MARKED_TCP: u64 = 1 << 20;
 /// At most so many times either way by hand.
 const MANUAL_ASKED: f64 = 1.03;
 
-/// What a pair of processes measures.
-#[derive(Debug, Serialize, Deserialize)]
-struct Part {
-    link: Link,
-    pairing: Pairing,
-}
-
 impl Experiment for Acc6 {
     type Options = Options;
 
@@ -74,8 +66,7 @@ impl Experiment for Acc6 {
     const ABOUT: &'static str = "messages of device memory, beside the same by hand, blocking and pipelined (MPI-ACC)";
 
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
-        let found = || ends::places().into_iter().filter(|place| place.is_device()).collect();
-        let devices: Vec<Where> = if options.devices.is_empty() { found() } else { options.devices.clone() };
+        let devices = ends::devices(&options.devices);
         let links = if options.links.is_empty() { Link::ALL.to_vec() } else { options.links.clone() };
         let pairings = |device: Where| {
             let all = [[device, device], [device, Where::Host], [Where::Host, device]];
@@ -96,7 +87,7 @@ impl Experiment for Acc6 {
                 let case = format!("{}, {ends}", link.name());
                 progress.set_message(case.clone());
                 let processes = Processes { hosts: hosts.as_ref(), ..Processes::new(Self::NAME, 2) };
-                let part = Part { link, pairing: Pairing::of(ends) };
+                let part = Between { link, pairing: Pairing::of(ends) };
                 let (rows, ended) = processes.found_so_far::<Vec<Row>>(&case, part)?;
                 findings.rows.extend(rows);
                 if let Err(why) = ended {
@@ -122,14 +113,14 @@ impl Experiment for Acc6 {
     }
 
     fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
-        let Part { link, pairing } = rank.part()?;
+        let Between { link, pairing } = rank.part()?;
         let world = link.world()?;
         let ends = pairing.ends()?;
         let opened = Opened::of(ends.of(world.rank()))?;
         let usual: &[u64] = if common.quick { &PAYLOADS_QUICK } else { &PAYLOADS };
         let payloads = if options.payloads.is_empty() { usual } else { &options.payloads };
         let longest = payloads.iter().copied().max().unwrap_or(0);
-        let mut end = End::new(&world, &opened, longest)?;
+        let mut end = CopyingEnd::new(&world, &opened, longest)?;
         let mut rows = Vec::new();
         for &bytes in payloads {
             let rounds = if common.quick { 2 } else { options.rounds };
@@ -172,7 +163,7 @@ fn short(rows: &[Row]) -> String {
     let columns = [
         called("link, memory, payload", CASE),
         PROTOCOL,
-        ("packet", |row| Bytes(whole(row, "packet_bytes")).to_string()),
+        ("packet", |row| Bytes(number(row, "packet_bytes")).to_string()),
         TIME,
         SPREAD,
         RATE,
@@ -186,29 +177,8 @@ fn short(rows: &[Row]) -> String {
     table(&columns, rows)
 }
 
-/// A picture's part of a file name.
-pub(super) fn suffix_of(what: &str) -> String {
-    let what = what.replace("->", " to ").replace([',', ':'], "");
-    what.replace(' ', "-").to_ascii_lowercase()
-}
-
-/// Which link and memory a row is of; its case ends with the payload.
-pub(super) fn link_of(row: &Row) -> &str {
-    row.case.rsplit_once(", ").map_or(&*row.case, |(link, _)| link)
-}
-
-/// A whole number that a row has besides.
-pub(super) fn whole(row: &Row, key: &str) -> u64 {
-    row.extra.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0)
-}
-
-/// A number that a row has besides.
-pub(super) fn number(row: &Row, key: &str) -> f64 {
-    row.extra.get(key).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
-}
-
 fn extra(row: &Row, key: &str) -> String {
-    format!("{:.3}", number(row, key))
+    format!("{:.3}", extra_number(row, key))
 }
 
 /// What is asked of a row.
@@ -222,13 +192,13 @@ fn judged(mut row: Row, link: Link, quick: bool) -> Row {
             row.marks.push(Mark::at_most(format!("× {BUS}"), BUS_ASKED, bus));
         }
         Link::Loopback | Link::Namespaces if row.payload_bytes >= MARKED_TCP => {
-            let share = number(&row, "saved") / number(&row, "allowed");
+            let share = extra_number(&row, "saved") / extra_number(&row, "allowed");
             row.marks.push(Mark::at_least("saved, of what overlap allows", SAVED_ASKED, share));
         }
         _ => {}
     }
     for (name, key) in [(MANUAL, "times_manual"), (PIPELINED, "times_pipelined")] {
-        row.marks.push(Mark::at_most(format!("× {name}"), MANUAL_ASKED, number(&row, key)));
+        row.marks.push(Mark::at_most(format!("× {name}"), MANUAL_ASKED, extra_number(&row, key)));
     }
     row
 }
@@ -246,7 +216,7 @@ enum Way {
 const WAYS: [Way; 5] = [Way::Ours, Way::Manual, Way::Pipelined, Way::Hosts, Way::Bus];
 
 /// Seconds of one turn.
-fn turn(end: &End<'_>, way: Way, (len, packet): (u64, u64)) -> Result<f64, Failure> {
+fn turn(end: &CopyingEnd<'_>, way: Way, (len, packet): (u64, u64)) -> Result<f64, Failure> {
     match way {
         Way::Ours => end.timed(|| end.direct(len).map(drop)),
         Way::Manual => end.timed(|| end.blocking(len)),
@@ -258,7 +228,7 @@ fn turn(end: &End<'_>, way: Way, (len, packet): (u64, u64)) -> Result<f64, Failu
 
 /// All ways, of so many bytes; rank 0 alone has a row.
 fn measure(
-    end: &mut End<'_>,
+    end: &mut CopyingEnd<'_>,
     len: u64,
     (case, seed, rounds): (&str, u64, u32),
 ) -> Result<Option<Row>, Failure> {

@@ -76,16 +76,15 @@ const WORD: i32 = 2;
 /// device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Heap,
-    Alloc,
-    Registered,
+    Of(Wanted),
+    /// Ordinary memory that a persistent request owns.
     Persistent,
 }
 
 const KINDS: [(&str, Kind); 4] = [
-    ("heap", Kind::Heap),
-    ("alloc", Kind::Alloc),
-    ("registered", Kind::Registered),
+    ("heap", Kind::Of(Wanted::Heap)),
+    ("alloc", Kind::Of(Wanted::Alloc)),
+    ("registered", Kind::Of(Wanted::Registered)),
     ("persistent", Kind::Persistent),
 ];
 
@@ -142,7 +141,7 @@ impl Experiment for AccHost {
         let device = Opened::of(ends.of(world.rank()))?;
         let mut rows = Vec::new();
         for (name, kind) in kinds(options)? {
-            if kind == Kind::Registered {
+            if kind == Kind::Of(Wanted::Registered) {
                 open(&world, ends)?;
             }
             for case in cases(options, common)? {
@@ -244,9 +243,7 @@ impl MessageEnd {
     ) -> Result<MessageEnd, Failure> {
         let len = index(side.buffer_bytes);
         let wanted = match kind {
-            Kind::Heap => Wanted::Heap,
-            Kind::Alloc => Wanted::Alloc,
-            Kind::Registered => Wanted::Registered,
+            Kind::Of(wanted) => wanted,
             Kind::Persistent if device.space.is_none() => {
                 let (comm, memory) = (world.comm(), Owned::typed(vec![0; len], side.origin, layout, side.count));
                 let made = match world.rank() {
@@ -364,7 +361,7 @@ fn marked(row: Row, kind: Kind) -> Row {
     let reached = |name| row.ratio_to(name).unwrap_or(0.0);
     let (locked, pageable) = (reached(LOCKED), reached(PAGEABLE));
     match kind {
-        Kind::Heap => {
+        Kind::Of(Wanted::Heap) => {
             let [of_locked, of_pageable] = ASKED_OF_ORDINARY;
             row.mark(Mark::at_least(LOCKED, of_locked, locked)).mark(Mark::at_least(PAGEABLE, of_pageable, pageable))
         }

@@ -15,6 +15,7 @@ use super::lab::{Lab, Laid, Spot};
 use super::subject::Subject;
 use crate::check::{Wrong, same};
 use crate::error::Failure;
+use crate::memories::index;
 use crate::random::Random;
 
 /// Bytes that come back at a time.
@@ -276,10 +277,6 @@ fn too_big(case: &str, needed: u64, most: u64) -> Failure {
         needed: gapless_report::Bytes(needed),
         most: gapless_report::Bytes(most),
     }
-}
-
-fn index(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("host memory holds it")
 }
 
 /// Parts of `0..bytes`, one a thread.
