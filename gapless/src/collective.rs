@@ -19,6 +19,7 @@ mod borrowed_modules;
 mod buffers;
 mod each;
 mod error;
+mod handle;
 mod named;
 mod on_gpu;
 mod owned;
@@ -35,8 +36,9 @@ mod tasks;
 mod worker;
 
 pub use between::Root;
-pub use buffers::{Blocks, BlocksMut, InPlace, Input, Output};
+pub use buffers::{Blocks, BlocksMut, Buffer, InPlace, Input, Output};
 pub use error::CollectiveError;
+pub(crate) use handle::CollectiveHandle;
 pub use owned::{OwnedCollective, PersistentCollective};
 pub(crate) use perform::CommunicatorState;
 pub use scoped::CollectiveRequest;
@@ -44,7 +46,6 @@ pub(crate) use scoped::Joined;
 pub(crate) use tasks::Carrier;
 
 use crate::view::RecvBuffer;
-use buffers::BufferArg;
 use gapless_coll::Operation;
 use gapless_engine::Op;
 use std::marker::PhantomData;
@@ -81,8 +82,8 @@ use std::marker::PhantomData;
 pub struct Collective<'b> {
     operation: Operation,
     root: Root,
-    send: BufferArg,
-    recv: BufferArg,
+    send: Buffer,
+    recv: Buffer,
     /// Of each rank's block of a result that is scattered, in elements.
     counts: Box<[u64]>,
     op: Option<Op>,
@@ -91,9 +92,25 @@ pub struct Collective<'b> {
 
 impl<'b> Collective<'b> {
     #[inline]
-    fn new(operation: Operation, send: BufferArg, recv: BufferArg) -> Collective<'b> {
+    fn new(operation: Operation, send: Buffer, recv: Buffer) -> Collective<'b> {
         let (counts, memory) = (Box::default(), PhantomData);
         Collective { operation, root: Root::Rank(0), send, recv, counts, op: None, memory }
+    }
+
+    /// A description of what lies anywhere.
+    ///
+    /// # Safety
+    /// For all of `'b`, what the first side describes is valid for reads, and nothing writes it; what the second side
+    /// describes is valid for reads and writes, and nothing else touches it, nor do blocks that are received into
+    /// overlap.
+    pub(crate) unsafe fn of_buffers(
+        operation: Operation,
+        root: Root,
+        (send, recv): (Buffer, Buffer),
+        counts: &[u64],
+        op: Option<Op>,
+    ) -> Collective<'b> {
+        Collective { root, counts: counts.into(), op, ..Collective::new(operation, send, recv) }
     }
 
     #[inline]
@@ -117,21 +134,21 @@ impl<'b> Collective<'b> {
         (send, recv): (impl Input<'b>, impl RecvBuffer<'b>),
         op: impl Into<Op>,
     ) -> Collective<'b> {
-        let recv = BufferArg::Whole(recv.into_view().typed);
+        let recv = Buffer::Whole(recv.into_view().typed);
         Collective::new(operation, send.into_arg(), recv).with(op.into())
     }
 
     /// Ends when all ranks have called it (`MPI_Barrier`, MPI 4.1 §6.3).
     #[inline]
     pub fn barrier() -> Collective<'b> {
-        Collective::new(Operation::Barrier, BufferArg::Nothing, BufferArg::Nothing)
+        Collective::new(Operation::Barrier, Buffer::Nothing, Buffer::Nothing)
     }
 
     /// What `buffer` holds at `root` goes to all others' (`MPI_Bcast`, MPI 4.1 §6.4). The root's is only read.
     #[inline]
     pub fn bcast(buffer: impl RecvBuffer<'b>, root: impl Into<Root>) -> Collective<'b> {
-        let recv = BufferArg::Whole(buffer.into_view().typed);
-        Collective::new(Operation::Bcast, BufferArg::Nothing, recv).rooted(root)
+        let recv = Buffer::Whole(buffer.into_view().typed);
+        Collective::new(Operation::Bcast, Buffer::Nothing, recv).rooted(root)
     }
 
     /// All ranks' blocks, in the order of the ranks, into `recv` at `root` (`MPI_Gather`, MPI 4.1 §6.5). The root may

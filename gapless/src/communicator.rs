@@ -278,8 +278,26 @@ impl Communicator {
         tag: i32,
         mode: SendMode,
     ) -> Result<RequestId, Error> {
-        // SAFETY: the caller's promise is the one that is asked for.
+        let short = |pml: &mut Pml| match mode {
+            // SAFETY: the caller's promise is the one that is asked for.
+            SendMode::Standard => unsafe { pml.isend_short(&self.comm, typed, dest, tag) },
+            _ => None,
+        };
+        if let Some(id) = self.start_short(short) {
+            return Ok(id);
+        }
+        // SAFETY: as above.
         self.start(|pml| unsafe { pml.isend_mode(&self.comm, typed, dest, tag, mode) })
+    }
+
+    /// Starts something short, if nothing delays that.
+    #[inline]
+    fn start_short(&self, start: impl FnOnce(&mut Pml) -> Option<RequestId>) -> Option<RequestId> {
+        self.shared.briefly(|state| {
+            let id = start(state.open().ok()?)?;
+            self.shared.rouse(state);
+            Some(id)
+        })
     }
 
     /// Starts something.
@@ -307,6 +325,11 @@ impl Communicator {
         tag: TagSel,
     ) -> Result<RequestId, Error> {
         // SAFETY: the caller's promise is the one that is asked for.
+        let short = |pml: &mut Pml| unsafe { pml.irecv_short(&self.comm, typed, source, tag) };
+        if let Some(id) = self.start_short(short) {
+            return Ok(id);
+        }
+        // SAFETY: as above.
         self.start(|pml| unsafe { pml.irecv(&self.comm, typed, source, tag) })
     }
 }

@@ -126,6 +126,7 @@
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
 //! - [`processors`]: sockets, NUMA nodes and caches of this host; [`Communicator::locality`]: which ranks share them;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `launch`);
+//! - [`raw`]: for bindings of other languages: memory that the caller vouches for, and one kind of request;
 //! - [`xtq`]: tasks at other processes, without a receive there ([`World::xtq`]);
 //! - [`btl`]: to add a transport of one's own with [`Builder::transport`].
 //!
@@ -214,6 +215,8 @@ mod parts;
 #[allow(unsafe_code, reason = "grants memory to messages until all of them have ended")]
 mod plan;
 pub mod prelude;
+#[allow(unsafe_code, reason = "passes on what callers vouch for")]
+pub mod raw;
 #[allow(unsafe_code, reason = "registered memory as slices")]
 mod registered_buf;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]

@@ -8,11 +8,11 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Shared, WorldState};
 use gapless_pml::{Pml, RequestId};
-use std::sync::Arc;
 
 /// What may be in flight: a [`Request`](crate::Request), [`OwnedRequest`](crate::OwnedRequest),
 /// [`Persistent`](crate::Persistent), [`CollectiveRequest`](crate::CollectiveRequest),
-/// [`OwnedCollective`](crate::OwnedCollective) or [`PersistentCollective`](crate::PersistentCollective). Sealed.
+/// [`OwnedCollective`](crate::OwnedCollective), [`PersistentCollective`](crate::PersistentCollective) or
+/// [`raw::Request`](crate::raw::Request). Sealed.
 pub trait InFlight: sealed::InFlight {}
 
 /// An [`InFlight`] that is gone when it has ended: all but persistent ones. Sealed.
@@ -129,6 +129,40 @@ pub(crate) fn test_some<Q: Handle>(several: &mut Vec<Q>) -> Vec<(usize, Q::Ended
     ended
 }
 
+/// Waits until one of them has ended, with nothing taken; which. `None` if none is active.
+pub(crate) fn wait_any_in<Q: InFlight + ?Sized>(
+    shared: &Shared,
+    several: &[&Q],
+) -> Result<Option<usize>, Error> {
+    let ids = requests_in(shared, several)?;
+    if ids.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let over = |state: &mut WorldState| ids.iter().position(|id| is_over(&state.pml, *id));
+    shared.wait_until(over).map(Some)
+}
+
+/// Those of them that have ended, with nothing taken; makes progress.
+pub(crate) fn test_some_in<Q: InFlight + ?Sized>(
+    shared: &Shared,
+    several: &[&Q],
+) -> Result<Vec<usize>, Error> {
+    let ids = requests_in(shared, several)?;
+    shared.look(|pml| (0..ids.len()).filter(|at| is_over(pml, ids[*at])).collect())
+}
+
+/// The requests of handles of one world.
+fn requests_in<Q: InFlight + ?Sized>(
+    here: &Shared,
+    several: &[&Q],
+) -> Result<Vec<Option<RequestId>>, Error> {
+    let of = |one: &&Q| {
+        let Pending { shared, request } = one.pending();
+        if std::ptr::eq(shared, here) { Ok(request) } else { Err(Error::OtherWorld) }
+    };
+    several.iter().map(of).collect()
+}
+
 impl Communicator {
     /// Waits until one of several operations has ended, of whatever kinds they are (`MPI_Waitany`, MPI 4.1 §3.7.5); its
     /// index. Persistent ones that are inactive are passed over; `None` if there are no others. Nothing is taken: the
@@ -152,12 +186,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::OtherWorld`]: one of them is of another world. [`Error::Finalized`]; [`Error::Poisoned`].
     pub fn wait_any(&self, several: &[&dyn InFlight]) -> Result<Option<usize>, Error> {
-        let ids = self.requests(several)?;
-        if ids.iter().all(Option::is_none) {
-            return Ok(None);
-        }
-        let over = |state: &mut WorldState| ids.iter().position(|id| is_over(&state.pml, *id));
-        self.shared.wait_until(over).map(Some)
+        wait_any_in(&self.shared, several)
     }
 
     /// As [`wait_any`](Communicator::wait_any), for all that have ended (`MPI_Waitsome`): their indices, in order. Empty
@@ -178,17 +207,7 @@ impl Communicator {
     /// # Errors
     /// As [`wait_any`](Communicator::wait_any).
     pub fn test_some(&self, several: &[&dyn InFlight]) -> Result<Vec<usize>, Error> {
-        let ids = self.requests(several)?;
-        self.shared.look(|pml| (0..ids.len()).filter(|at| is_over(pml, ids[*at])).collect())
-    }
-
-    fn requests(&self, several: &[&dyn InFlight]) -> Result<Vec<Option<RequestId>>, Error> {
-        let of = |one: &&dyn InFlight| {
-            let Pending { shared, request } = one.pending();
-            let here = std::ptr::eq(shared, Arc::as_ptr(&self.shared));
-            if here { Ok(request) } else { Err(Error::OtherWorld) }
-        };
-        several.iter().map(of).collect()
+        test_some_in(&self.shared, several)
     }
 }
 

@@ -33,6 +33,7 @@ use crate::collective::Carrier;
 use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
+use crate::raw::Work;
 use crate::scope::Scopes;
 use crate::window::KeptRegistrations;
 use gapless_bml::{Patience, Spin, now_ns};
@@ -130,6 +131,8 @@ pub(crate) struct WorldState {
     pub(crate) dropped_device_memory: Vec<Arc<Owned>>,
     /// Dropped memory of windows whose numbers peers' adapters may change.
     pub(crate) kept: KeptRegistrations,
+    /// Work of requests whose end no message tells of.
+    pub(crate) works: Vec<(RequestId, Arc<dyn Work>)>,
     /// Values to drop once the lock is released: their `Drop` may call us.
     pub(crate) spent: Vec<Box<dyn Any + Send>>,
 }
@@ -236,6 +239,7 @@ impl WorldState {
             && self.dropped_device_memory.is_empty()
             && !self.windows.is_busy()
             && self.window_tasks.is_quiet()
+            && self.works.is_empty()
     }
 
     /// Whether this process has work of its own to finish, so that a waiting caller should poll and not sleep.
@@ -303,6 +307,21 @@ impl WorldState {
         ended
     }
 
+    /// Goes on with work of requests; gives how much has ended.
+    fn advance_works(&mut self) -> usize {
+        let WorldState { works, pml, .. } = self;
+        let before = works.len();
+        works.retain(|(id, work)| {
+            let is_over = work.advance(pml);
+            if is_over {
+                // It is there, unless its request was dropped.
+                let _ = pml.end_general(*id);
+            }
+            !is_over
+        });
+        before - works.len()
+    }
+
     /// Handles arrivals; does nothing once the world has been left.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
@@ -323,6 +342,9 @@ impl WorldState {
         handled += self.windows.advance(self.pml.bml_mut());
         if !self.window_tasks.is_quiet() {
             handled += self.window_tasks.advance(self.pml.bml_mut(), now_ns());
+        }
+        if !self.works.is_empty() {
+            handled += self.advance_works();
         }
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml, &mut self.spent);
@@ -369,6 +391,7 @@ impl Shared {
             accelerators,
             dropped_device_memory: Vec::new(),
             kept: KeptRegistrations::default(),
+            works: Vec::new(),
             spent: Vec::new(),
         };
         Shared {

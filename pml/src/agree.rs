@@ -55,6 +55,8 @@ pub(crate) struct Agreements {
 #[derive(Debug)]
 struct Entered {
     number: u64,
+    /// Ends when it is concluded.
+    request: RequestId,
     state: AgreeState,
 }
 
@@ -172,7 +174,12 @@ impl Pml {
                 state => state,
             };
             if let Some(entered) = self.agreements.all.get_mut(key) {
+                let (request, over) = (entered.request, matches!(state, AgreeState::Concluded(_)));
                 entered.state = state;
+                if over {
+                    // Unless it was ended, and perhaps released, before.
+                    let _ = self.end_general(request);
+                }
             }
         }
         steps + self.let_go()
@@ -282,9 +289,10 @@ impl Pml {
         let number = self.agreements.next;
         self.agreements.next += 1;
         self.agreements.open += 1;
-        let state = AgreeState::Open(ManuallyDrop::into_inner(agreement));
-        let index = self.agreements.all.insert(Entered { number, state });
-        CommRequest { index, number }
+        let (state, request) =
+            (AgreeState::Open(ManuallyDrop::into_inner(agreement)), self.begin_general());
+        let index = self.agreements.all.insert(Entered { number, request, state });
+        CommRequest { index, number, request }
     }
 
     fn rank_in(over: &Comm, process: u32) -> u32 {

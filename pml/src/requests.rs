@@ -451,19 +451,26 @@ impl<O> Requests<O> {
         Ok(Some(status))
     }
 
-    #[inline(never)]
-    fn collect_full(&mut self, id: RequestId) -> Result<Option<Status>, Failure> {
+    /// The result of a request that has ended, which stays to be collected; `None` while it is in flight.
+    pub(crate) fn peek(&self, id: RequestId) -> Result<Option<Status>, Failure> {
         if !self.is_done(id)? {
             return Ok(None);
         }
-        let (slot, entry) =
-            (&self.slots[id.index() as usize], &mut self.entries[id.index() as usize]);
+        let (slot, entry) = (&self.slots[id.index() as usize], &self.entries[id.index() as usize]);
         let protocol = if slot.phase == Phase::Ended { slot.protocol } else { Protocol::Eager };
-        let result = match entry.failure.take() {
+        match &entry.failure {
             None => Ok(Some(slot.status(protocol))),
-            Some(failure) => Err(*failure),
-        };
-        self.vacate(id.index());
+            Some(failure) => Err((**failure).clone()),
+        }
+    }
+
+    #[inline(never)]
+    fn collect_full(&mut self, id: RequestId) -> Result<Option<Status>, Failure> {
+        let result = self.peek(id);
+        if !matches!(result, Ok(None)) {
+            // If there is no such request, this does nothing.
+            let _ = self.release(id);
+        }
         result
     }
 

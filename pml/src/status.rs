@@ -10,6 +10,9 @@ use gapless_dtype::Equivalence;
 pub struct RequestId(u64);
 
 impl RequestId {
+    /// Names no operation, so it counts as one that is over.
+    pub const OVER: RequestId = RequestId(u32::MAX as u64);
+
     #[inline]
     pub(crate) fn new(index: u32, generation: u32) -> RequestId {
         RequestId(u64::from(generation) << 32 | u64::from(index))

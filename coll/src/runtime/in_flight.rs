@@ -50,13 +50,8 @@ pub struct Started {
 }
 
 impl Started {
-    /// A collective that was over when it began, and its request, which is not there any more.
-    pub fn over(pml: &mut Pml) -> Started {
-        let request = pml.begin_general();
-        let _ = pml.end_general(request);
-        let _ = pml.release(request);
-        Started { id: OpId::OVER, request }
-    }
+    /// A collective that was over when it began.
+    pub const OVER: Started = Started { id: OpId::OVER, request: RequestId::OVER };
 
     /// Whether the collective was over when it began.
     #[must_use]
@@ -490,6 +485,18 @@ impl InFlight {
                 entry.phase = other;
                 Fate::Gone
             }
+        }
+    }
+
+    /// How a collective went, if it has ended and its result was not taken.
+    #[must_use]
+    pub fn peek(&self, id: OpId) -> Option<Result<(), CollError>> {
+        match self.rest.get(&id) {
+            Some(entry) => match &entry.phase {
+                Phase::Ended(_, result) => Some(result.clone()),
+                _ => None,
+            },
+            None => (id == OpId::OVER).then_some(Ok(())),
         }
     }
 

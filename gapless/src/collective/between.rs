@@ -1,6 +1,6 @@
 //! Collectives on intercommunicators (MPI 4.1 §6.2.3): what each rank gives concerns the other group.
 
-use super::buffers::BufferArg;
+use super::buffers::Buffer;
 use super::prepare::{
     COUNTS, Prepared, RECV, SEND, Uses, alike, combine, each, exact, lens_of, listed, once_each,
     one, settle,
@@ -127,7 +127,7 @@ fn significance(operation: Operation, part: GroupRole) -> Result<(bool, bool), C
 /// How long blocks are, if the buffers fit together.
 fn lens(
     (operation, part): (Operation, GroupRole),
-    (send, recv): (&BufferArg, &BufferArg),
+    (send, recv): (&Buffer, &Buffer),
     counts: &[u64],
     place: &Between,
 ) -> Result<Lens, CollectiveError> {

@@ -34,14 +34,14 @@ pub trait Output<'a>: sealed::Output<'a> {}
 
 /// Sealed: an argument does not know how long its memory is borrowed.
 mod sealed {
-    use super::BufferArg;
+    use super::Buffer;
 
     pub trait Input<'a> {
-        fn into_arg(self) -> BufferArg;
+        fn into_arg(self) -> Buffer;
     }
 
     pub trait Output<'a> {
-        fn into_arg(self) -> BufferArg;
+        fn into_arg(self) -> Buffer;
     }
 }
 
@@ -72,32 +72,35 @@ pub struct BlocksMut<'a> {
     memory: PhantomData<&'a mut [u8]>,
 }
 
-/// A buffer argument of a collective.
+/// One side of a collective: what a rank sends, or what it receives into.
 #[derive(Clone, Debug)]
-pub enum BufferArg {
+pub enum Buffer {
+    /// It gives nothing here.
     Nothing,
+    /// `MPI_IN_PLACE`; see [`InPlace`].
     InPlace,
     /// All blocks, one after the other in the packed stream.
     Whole(Typed),
+    /// A block for each rank, or each neighbour.
     Each(Vec<Typed>),
 }
 
-impl BufferArg {
+impl Buffer {
     /// What there is to describe.
     pub(super) fn parts(&self) -> &[Typed] {
         match self {
-            BufferArg::Nothing | BufferArg::InPlace => &[],
-            BufferArg::Whole(typed) => std::slice::from_ref(typed),
-            BufferArg::Each(each) => each,
+            Buffer::Nothing | Buffer::InPlace => &[],
+            Buffer::Whole(typed) => std::slice::from_ref(typed),
+            Buffer::Each(each) => each,
         }
     }
 
     /// The same, to be described in another way.
     pub(super) fn parts_mut(&mut self) -> &mut [Typed] {
         match self {
-            BufferArg::Nothing | BufferArg::InPlace => &mut [],
-            BufferArg::Whole(typed) => std::slice::from_mut(typed),
-            BufferArg::Each(each) => each,
+            Buffer::Nothing | Buffer::InPlace => &mut [],
+            Buffer::Whole(typed) => std::slice::from_mut(typed),
+            Buffer::Each(each) => each,
         }
     }
 
@@ -110,9 +113,9 @@ impl BufferArg {
     /// What the executor is told.
     pub(super) fn into_blocks(self) -> coll::BufferBlocks {
         match self {
-            BufferArg::Nothing | BufferArg::InPlace => coll::BufferBlocks::None,
-            BufferArg::Whole(typed) => coll::BufferBlocks::Whole(typed),
-            BufferArg::Each(each) => coll::BufferBlocks::Each(each),
+            Buffer::Nothing | Buffer::InPlace => coll::BufferBlocks::None,
+            Buffer::Whole(typed) => coll::BufferBlocks::Whole(typed),
+            Buffer::Each(each) => coll::BufferBlocks::Each(each),
         }
     }
 }
@@ -120,64 +123,64 @@ impl BufferArg {
 impl<'a, V: SendBuffer<'a>> Input<'a> for V {}
 
 impl<'a, V: SendBuffer<'a>> sealed::Input<'a> for V {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::Whole(self.into_view().typed)
+    fn into_arg(self) -> Buffer {
+        Buffer::Whole(self.into_view().typed)
     }
 }
 
 impl<'a> Input<'a> for Blocks<'a> {}
 
 impl<'a> sealed::Input<'a> for Blocks<'a> {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::Each(self.each)
+    fn into_arg(self) -> Buffer {
+        Buffer::Each(self.each)
     }
 }
 
 impl<'a> Input<'a> for InPlace {}
 
 impl<'a> sealed::Input<'a> for InPlace {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::InPlace
+    fn into_arg(self) -> Buffer {
+        Buffer::InPlace
     }
 }
 
 impl<'a> Input<'a> for () {}
 
 impl<'a> sealed::Input<'a> for () {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::Nothing
+    fn into_arg(self) -> Buffer {
+        Buffer::Nothing
     }
 }
 
 impl<'a, V: RecvBuffer<'a>> Output<'a> for V {}
 
 impl<'a, V: RecvBuffer<'a>> sealed::Output<'a> for V {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::Whole(self.into_view().typed)
+    fn into_arg(self) -> Buffer {
+        Buffer::Whole(self.into_view().typed)
     }
 }
 
 impl<'a> Output<'a> for BlocksMut<'a> {}
 
 impl<'a> sealed::Output<'a> for BlocksMut<'a> {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::Each(self.each)
+    fn into_arg(self) -> Buffer {
+        Buffer::Each(self.each)
     }
 }
 
 impl<'a> Output<'a> for InPlace {}
 
 impl<'a> sealed::Output<'a> for InPlace {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::InPlace
+    fn into_arg(self) -> Buffer {
+        Buffer::InPlace
     }
 }
 
 impl<'a> Output<'a> for () {}
 
 impl<'a> sealed::Output<'a> for () {
-    fn into_arg(self) -> BufferArg {
-        BufferArg::Nothing
+    fn into_arg(self) -> Buffer {
+        Buffer::Nothing
     }
 }
 

@@ -1,16 +1,13 @@
 //! Collectives that own their buffers: begun once, or described once and started again and again (MPI 4.1 §6.13).
 
 use super::Collective;
+use super::handle::CollectiveHandle;
 use crate::communicator::Communicator;
 use crate::completion::{Ending, Watched, on_done};
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::several::{InFlight, Pending, sealed, several_owned};
-use crate::shared::WorldState;
 use crate::view::{View, ViewMut};
-use gapless_coll::Operation;
-use gapless_coll::runtime::{OpId, Started};
-use gapless_pml::{PmlError, RequestId};
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -53,13 +50,9 @@ pub struct OwnedCollective<S: OwnedBuffer, R: OwnedBuffer>(CollectiveParts<S, R>
 
 /// A collective, and its buffers.
 struct CollectiveParts<S: OwnedBuffer, R: OwnedBuffer> {
-    comm: Communicator,
-    operation: Operation,
-    id: OpId,
+    handle: CollectiveHandle,
     /// `None` once the buffers were given back, or it is dropped.
     memory: Option<(S::Parked, R::Parked)>,
-    /// In flight, until its result is taken.
-    active: Option<RequestId>,
 }
 
 /// A description, and the memory that it describes.
@@ -90,22 +83,9 @@ impl Communicator {
         &self,
         described: Described<S, R>,
     ) -> Result<PersistentCollective<S, R>, Refused<(S, R)>> {
-        let operation = described.collective.operation;
-        let ticket = match self.next_persistent(operation) {
-            Ok(ticket) => ticket,
-            Err(error) => return Err(described.refuse(error)),
-        };
-        let kept = self.keep(described, |comm, collective| {
-            // SAFETY: as `keep` says.
-            let (op, operator) = unsafe { comm.persistent_op(collective, ticket) }?;
-            let mut op = Some((op, operator));
-            comm.shared.with(|state| {
-                state.open()?;
-                let op = op.take().ok_or(Error::Finalized)?;
-                Ok((state.collectives.keep(comm.comm.clone(), op), None))
-            })
-        })?;
-        Ok(PersistentCollective(kept))
+        // SAFETY: as `keep` says.
+        let init = |collective: Collective<'_>| unsafe { CollectiveHandle::init(self, collective) };
+        Ok(PersistentCollective(keep(described, init)?))
     }
 
     /// Begins a collective of buffers that it takes over; [`OwnedCollective::wait`] returns them. `describe` gets views
@@ -143,35 +123,24 @@ impl Communicator {
         &self,
         described: Described<S, R>,
     ) -> Result<OwnedCollective<S, R>, Refused<(S, R)>> {
-        let operation = described.collective.operation;
-        let kept = self.keep(described, |comm, collective| {
-            // SAFETY: as `keep` says.
-            let (op, _reserved) = unsafe { comm.op(collective, None) }?;
-            let mut op = Some(op);
-            let begun = comm.shared.with(|state| comm.launch(state, &mut op))?;
-            let begun = begun.map_err(|error| comm.failed(operation, error));
-            begun.map(|Started { id, request }| (id, Some(request)))
-        })?;
-        Ok(OwnedCollective(kept))
+        // SAFETY: as `keep` says.
+        let begin =
+            |collective: Collective<'_>| unsafe { CollectiveHandle::begin(self, collective) };
+        Ok(OwnedCollective(keep(described, begin)?))
     }
+}
 
-    /// Gives the world a collective. The memory goes into the value that is returned. While the collective is active nobody
-    /// gets at it: the buffers are refused, dropping the value gives the memory to the world to keep, and a value that is
-    /// forgotten never frees it.
-    fn keep<S: OwnedBuffer, R: OwnedBuffer>(
-        &self,
-        described: Described<S, R>,
-        enter: impl FnOnce(&Communicator, Collective<'_>) -> Result<(OpId, Option<RequestId>), Error>,
-    ) -> Result<CollectiveParts<S, R>, Refused<(S, R)>> {
-        let Described { collective, memory } = described;
-        let operation = collective.operation;
-        match enter(self, collective) {
-            Ok((id, active)) => {
-                let (comm, memory) = (self.clone(), Some(memory));
-                Ok(CollectiveParts { comm, operation, id, memory, active })
-            }
-            Err(error) => Err(Refused { error, buffer: (memory.0.unpark(), memory.1.unpark()) }),
-        }
+/// Gives the world a collective. The memory goes into the value that is returned. While the collective is active nobody
+/// gets at it: the buffers are refused, dropping the value gives the memory to the world to keep, and a value that is
+/// forgotten never frees it.
+fn keep<S: OwnedBuffer, R: OwnedBuffer>(
+    described: Described<S, R>,
+    enter: impl FnOnce(Collective<'_>) -> Result<CollectiveHandle, Error>,
+) -> Result<CollectiveParts<S, R>, Refused<(S, R)>> {
+    let Described { collective, memory } = described;
+    match enter(collective) {
+        Ok(handle) => Ok(CollectiveParts { handle, memory: Some(memory) }),
+        Err(error) => Err(Refused { error, buffer: (memory.0.unpark(), memory.1.unpark()) }),
     }
 }
 
@@ -219,56 +188,20 @@ fn described<S: OwnedBuffer, R: OwnedBuffer>(
     Ok(Described { collective: describe(view, room), memory: (out, inn) })
 }
 
-impl<S: OwnedBuffer, R: OwnedBuffer> Described<S, R> {
-    fn refuse(self, error: Error) -> Refused<(S, R)> {
-        let (out, inn) = self.memory;
-        Refused { error, buffer: (out.unpark(), inn.unpark()) }
-    }
-}
-
 impl<S: OwnedBuffer, R: OwnedBuffer> CollectiveParts<S, R> {
-    fn wait(&mut self) -> Result<(), Error> {
-        let fate = self.comm.fate(self.id);
-        self.active = None;
-        self.comm.ended(self.operation, fate?)
-    }
-
-    fn test(&mut self) -> Option<Result<(), Error>> {
-        let result = self.comm.test(self.operation, self.id)?;
-        self.active = None;
-        Some(result)
-    }
-
-    fn poll(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
-        let polled = self.comm.poll(self.operation, self.id, waker);
-        if polled.is_ready() {
-            self.active = None;
-        }
-        polled
-    }
-
     /// Once, and only while it is inactive.
     fn take_buffers(&mut self) -> (S, R) {
         let (out, inn) = self.memory.take().expect("the buffers are given back once");
         (out.unpark(), inn.unpark())
     }
-
-    fn pending(&self) -> Pending<'_> {
-        Pending::new(&self.comm.shared, self.active)
-    }
 }
 
 impl<S: OwnedBuffer, R: OwnedBuffer> Drop for CollectiveParts<S, R> {
     fn drop(&mut self) {
-        let (active, id) = (self.active.is_some(), self.id);
         // Only if it is active may anybody use the memory.
+        let active = self.handle.active().is_some();
         let memory = self.memory.take().filter(|_| active);
-        let left = self.comm.shared.with_anyway(|state| {
-            let WorldState { pml, torn, collectives, .. } = state;
-            let pml = (!*torn).then_some(pml);
-            collectives.let_go(pml, id, memory.map(|memory| Box::new(memory) as _))
-        });
-        drop(left);
+        self.handle.let_go(memory.map(|memory| Box::new(memory) as _));
     }
 }
 
@@ -280,18 +213,8 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// [`PmlError::StillActive`]: it was started, and not waited for. [`Error::Finalized`]; [`Error::Poisoned`]. It has
     /// not been started then, and is as before.
     pub fn start(&mut self) -> Result<(), Error> {
-        self.idle()?;
-        let CollectiveParts { comm, operation, id, active, .. } = &mut self.0;
-        let started = comm.shared.with(|state| {
-            state.open()?;
-            let WorldState { pml, collectives, spent, .. } = &mut *state;
-            // SAFETY: the memory is this value's own, and is kept as `keep` says.
-            let started = unsafe { collectives.start((pml, spent), *id) };
-            comm.shared.rouse(state);
-            Ok(started)
-        })?;
-        *active = Some(started.map_err(|error| comm.failed(*operation, error))?);
-        Ok(())
+        // SAFETY: the memory is this value's own, and is kept as `keep` says.
+        unsafe { self.0.handle.start() }
     }
 
     /// Starts several (`MPI_Startall`, MPI 4.1 §3.9).
@@ -313,7 +236,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// # Errors
     /// As [`Communicator::perform`]; it was inactive.
     pub fn wait(&mut self) -> Result<(), Error> {
-        if self.is_active() { self.0.wait() } else { Err(Error::Inactive) }
+        if self.is_active() { self.0.handle.wait() } else { Err(Error::Inactive) }
     }
 
     /// How it went, if this rank's part is over; then it is inactive.
@@ -321,13 +244,13 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// # Errors
     /// As [`wait`](PersistentCollective::wait).
     pub fn test(&mut self) -> Result<Option<()>, Error> {
-        if self.is_active() { self.0.test().transpose() } else { Err(Error::Inactive) }
+        if self.is_active() { self.0.handle.test().transpose() } else { Err(Error::Inactive) }
     }
 
     /// Whether it was started and not waited for.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        self.0.active.is_some()
+        self.0.handle.active().is_some()
     }
 
     /// Both buffers.
@@ -336,7 +259,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// It is active.
     #[expect(clippy::type_complexity, reason = "two slices")]
     pub fn buffers(&self) -> Result<(&[S::Item], &[R::Item]), Error> {
-        self.idle()?;
+        self.0.handle.idle()?;
         let (out, inn) = self.0.memory.as_ref().ok_or(Error::Inactive)?;
         // SAFETY: nothing is in flight (`idle`), and `start` needs this value exclusively.
         let sent = unsafe { out.items() };
@@ -350,7 +273,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// It is active.
     #[expect(clippy::type_complexity, reason = "two slices")]
     pub fn buffers_mut(&mut self) -> Result<(&mut [S::Item], &mut [R::Item]), Error> {
-        self.idle()?;
+        self.0.handle.idle()?;
         let (out, inn) = self.0.memory.as_mut().ok_or(Error::Inactive)?;
         // SAFETY: as in `buffers`.
         let sent = unsafe { out.items_mut() };
@@ -363,23 +286,19 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// # Errors
     /// What was in flight failed; the error has the buffers.
     pub fn into_buffers(mut self) -> Result<(S, R), Refused<(S, R)>> {
-        let ended = if self.is_active() { self.0.wait() } else { Ok(()) };
+        let ended = if self.is_active() { self.0.handle.wait() } else { Ok(()) };
         let buffer = self.0.take_buffers();
         match ended {
             Ok(()) => Ok(buffer),
             Err(error) => Err(Refused { error, buffer }),
         }
     }
-
-    fn idle(&self) -> Result<(), Error> {
-        if self.is_active() { Err(PmlError::StillActive.into()) } else { Ok(()) }
-    }
 }
 
 impl<S: OwnedBuffer, R: OwnedBuffer> OwnedCollective<S, R> {
     /// Waits until this rank's part is over; returns the buffers, and how it went.
     pub fn wait(mut self) -> Over<S, R> {
-        let result = self.0.wait();
+        let result = self.0.handle.wait();
         (self.0.take_buffers(), result)
     }
 
@@ -388,7 +307,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> OwnedCollective<S, R> {
     /// # Errors
     /// Still in flight: the handle again.
     pub fn test(mut self) -> Result<Over<S, R>, OwnedCollective<S, R>> {
-        match self.0.test() {
+        match self.0.handle.test() {
             None => Err(self),
             Some(result) => Ok((self.0.take_buffers(), result)),
         }
@@ -410,8 +329,11 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Watched for OwnedCollective<S, R> {
     type Ended = Over<S, R>;
 
     fn poll_end(&mut self, waker: &Waker) -> Poll<Over<S, R>> {
-        assert!(self.0.active.is_some(), "a collective was polled after it had given its result");
-        self.0.poll(waker).map(|result| (self.0.take_buffers(), result))
+        assert!(
+            self.0.handle.active().is_some(),
+            "a collective was polled after it had given its result"
+        );
+        self.0.handle.poll(waker).map(|result| (self.0.take_buffers(), result))
     }
 }
 
@@ -434,7 +356,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> InFlight for OwnedCollective<S, R> {}
 
 impl<S: OwnedBuffer, R: OwnedBuffer> sealed::InFlight for OwnedCollective<S, R> {
     fn pending(&self) -> Pending<'_> {
-        self.0.pending()
+        self.0.handle.pending()
     }
 }
 
@@ -442,7 +364,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Watched for PersistentCollective<S, R> {
     type Ended = Result<(), Error>;
 
     fn poll_end(&mut self, waker: &Waker) -> Poll<Self::Ended> {
-        if self.is_active() { self.0.poll(waker) } else { Poll::Ready(Err(Error::Inactive)) }
+        if self.is_active() { self.0.handle.poll(waker) } else { Poll::Ready(Err(Error::Inactive)) }
     }
 }
 
@@ -460,19 +382,23 @@ impl<S: OwnedBuffer, R: OwnedBuffer> InFlight for PersistentCollective<S, R> {}
 
 impl<S: OwnedBuffer, R: OwnedBuffer> sealed::InFlight for PersistentCollective<S, R> {
     fn pending(&self) -> Pending<'_> {
-        self.0.pending()
+        self.0.handle.pending()
     }
 }
 
 impl<S: OwnedBuffer, R: OwnedBuffer> fmt::Debug for PersistentCollective<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CollectiveParts { operation, active, .. } = &self.0;
-        write!(f, "PersistentCollective({operation}, active: {})", active.is_some())
+        write!(
+            f,
+            "PersistentCollective({}, active: {})",
+            self.0.handle.operation(),
+            self.is_active()
+        )
     }
 }
 
 impl<S: OwnedBuffer, R: OwnedBuffer> fmt::Debug for OwnedCollective<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnedCollective({})", self.0.operation)
+        write!(f, "OwnedCollective({})", self.0.handle.operation())
     }
 }

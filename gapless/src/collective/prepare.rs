@@ -1,7 +1,7 @@
 //! From a description to what carries it out: checks everything that this rank can see, chooses an algorithm and
 //! builds the schedule. Pure: nothing is sent, no memory is touched.
 
-use super::buffers::BufferArg;
+use super::buffers::Buffer;
 use super::{Collective, CollectiveError, Root};
 use gapless_coll::choose::{Table, choose, shared_rule_for};
 use gapless_coll::runtime::{OwnedCall, ScheduleCache, Schedules};
@@ -74,8 +74,8 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    pub(super) fn buffers(self, send: BufferArg, recv: BufferArg) -> CallBuffers {
-        let blocks = |uses: bool, mut buffer: BufferArg| {
+    pub(super) fn buffers(self, send: Buffer, recv: Buffer) -> CallBuffers {
+        let blocks = |uses: bool, mut buffer: Buffer| {
             if !uses {
                 return gapless_coll::BufferBlocks::None;
             }
@@ -165,21 +165,21 @@ fn significance(operation: Operation, is_root: bool) -> (Option<bool>, Option<bo
 
 /// A buffer, if it matters.
 pub(super) fn settle<'s>(
-    buffer: &'s BufferArg,
+    buffer: &'s Buffer,
     argument: &'static str,
     significance: Option<bool>,
-) -> Result<&'s BufferArg, CollectiveError> {
-    const NOTHING: &BufferArg = &BufferArg::Nothing;
+) -> Result<&'s Buffer, CollectiveError> {
+    const NOTHING: &Buffer = &Buffer::Nothing;
     match (buffer, significance) {
         (_, None) => Ok(NOTHING),
-        (BufferArg::Nothing, _) => Err(CollectiveError::Missing { argument }),
-        (BufferArg::InPlace, Some(false)) => Err(CollectiveError::InPlace { argument }),
+        (Buffer::Nothing, _) => Err(CollectiveError::Missing { argument }),
+        (Buffer::InPlace, Some(false)) => Err(CollectiveError::InPlace { argument }),
         (buffer, _) => Ok(buffer),
     }
 }
 
 /// Whether no byte of a receive buffer is named twice. Blocks are apart from each other.
-pub(super) fn once_each(recv: &BufferArg) -> Result<(), CollectiveError> {
+pub(super) fn once_each(recv: &Buffer) -> Result<(), CollectiveError> {
     let twice =
         |typed: &Typed| typed.as_contiguous().is_none() && typed.layout().overlaps(typed.count());
     match recv.parts().iter().any(twice) {
@@ -201,14 +201,14 @@ struct Lens {
 struct BufferArgs<'s> {
     operation: Operation,
     root: usize,
-    send: &'s BufferArg,
-    recv: &'s BufferArg,
+    send: &'s Buffer,
+    recv: &'s Buffer,
     counts: &'s [u64],
 }
 
 impl BufferArgs<'_> {
     fn in_place(&self) -> bool {
-        matches!(self.send, BufferArg::InPlace) || matches!(self.recv, BufferArg::InPlace)
+        matches!(self.send, Buffer::InPlace) || matches!(self.recv, Buffer::InPlace)
     }
 
     /// How long blocks are, if the buffers fit together.
@@ -306,7 +306,7 @@ impl BufferArgs<'_> {
 }
 
 /// Packed bytes of so many elements of a buffer.
-pub(super) fn lens_of(counts: &[u64], whole: &BufferArg) -> Result<Vec<u64>, CollectiveError> {
+pub(super) fn lens_of(counts: &[u64], whole: &Buffer) -> Result<Vec<u64>, CollectiveError> {
     let element = whole.parts().first().map_or(0, |typed| typed.layout().size());
     let len = |count: &u64| count.checked_mul(element).ok_or(BuildError::TooLong);
     Ok(counts.iter().map(len).collect::<Result<_, _>>()?)
@@ -317,9 +317,9 @@ fn sum(lens: &[u64]) -> u64 {
 }
 
 /// The length of a buffer that is one block.
-pub(super) fn one(buffer: &BufferArg, argument: &'static str) -> Result<u64, CollectiveError> {
+pub(super) fn one(buffer: &Buffer, argument: &'static str) -> Result<u64, CollectiveError> {
     match buffer {
-        BufferArg::Each(each) if each.len() != 1 => {
+        Buffer::Each(each) if each.len() != 1 => {
             Err(CollectiveError::Blocks { argument, given: each.len(), expected: 1 })
         }
         _ => Ok(buffer.bytes()),
@@ -328,11 +328,11 @@ pub(super) fn one(buffer: &BufferArg, argument: &'static str) -> Result<u64, Col
 
 /// The length of each of so many blocks, which have one length.
 pub(super) fn alike(
-    buffer: &BufferArg,
+    buffer: &Buffer,
     blocks: usize,
     argument: &'static str,
 ) -> Result<u64, CollectiveError> {
-    if !matches!(buffer, BufferArg::Each(_)) {
+    if !matches!(buffer, Buffer::Each(_)) {
         return cut(buffer, blocks, argument);
     }
     let lens = each(buffer, blocks, argument)?;
@@ -345,11 +345,11 @@ pub(super) fn alike(
 
 /// The length of each of so many blocks. A buffer that is not divided has blocks of one length.
 pub(super) fn each(
-    buffer: &BufferArg,
+    buffer: &Buffer,
     blocks: usize,
     argument: &'static str,
 ) -> Result<Vec<u64>, CollectiveError> {
-    if let BufferArg::Each(each) = buffer {
+    if let Buffer::Each(each) = buffer {
         let given = each.len();
         return match given == blocks {
             true => Ok(each.iter().map(Typed::packed_bytes).collect()),
@@ -360,7 +360,7 @@ pub(super) fn each(
 }
 
 /// The length of each of so many blocks of a buffer that is not divided.
-fn cut(buffer: &BufferArg, blocks: usize, argument: &'static str) -> Result<u64, CollectiveError> {
+fn cut(buffer: &Buffer, blocks: usize, argument: &'static str) -> Result<u64, CollectiveError> {
     let bytes = buffer.bytes();
     let len = if bytes == 0 { 0 } else { bytes / (blocks as u64).max(1) };
     // Blocks are whole elements, or elements are whole blocks: of a matrix that is one element, say.
@@ -374,7 +374,7 @@ fn cut(buffer: &BufferArg, blocks: usize, argument: &'static str) -> Result<u64,
 
 /// Whether a buffer is one block of this length.
 pub(super) fn exact(
-    buffer: &BufferArg,
+    buffer: &Buffer,
     expected: u64,
     argument: &'static str,
 ) -> Result<(), CollectiveError> {
@@ -386,9 +386,9 @@ pub(super) fn exact(
 
 /// Whether a buffer is as long as each of so many blocks of another: which of the two is wrong is not known.
 fn block(
-    (many, its): (&BufferArg, &'static str),
+    (many, its): (&Buffer, &'static str),
     blocks: usize,
-    (buffer, argument): (&BufferArg, &'static str),
+    (buffer, argument): (&Buffer, &'static str),
 ) -> Result<(), CollectiveError> {
     let (bytes, len) = (many.bytes(), one(buffer, argument)?);
     match alike(many, blocks, its)? == len {
@@ -399,7 +399,7 @@ fn block(
 
 /// Whether a buffer consists of so many blocks of this length.
 fn blocks_of(
-    buffer: &BufferArg,
+    buffer: &Buffer,
     blocks: usize,
     len: u64,
     argument: &'static str,
@@ -415,12 +415,12 @@ fn blocks_of(
 
 /// Whether a buffer consists of blocks of these lengths.
 pub(super) fn listed(
-    buffer: &BufferArg,
+    buffer: &Buffer,
     lens: &[u64],
     argument: &'static str,
 ) -> Result<(), CollectiveError> {
     let length = |bytes, expected| Err(CollectiveError::Length { argument, bytes, expected });
-    let BufferArg::Each(_) = buffer else {
+    let Buffer::Each(_) = buffer else {
         let (bytes, expected) = (buffer.bytes(), sum(lens));
         return if bytes == expected { Ok(()) } else { length(bytes, expected) };
     };
@@ -435,8 +435,8 @@ pub(super) fn listed(
 /// slice of `u8` has.
 pub(super) fn combine(
     op: &Op,
-    send: &BufferArg,
-    recv: &BufferArg,
+    send: &Buffer,
+    recv: &Buffer,
 ) -> Result<(Combine, bool), CollectiveError> {
     let wrong = |argument| move |error: EngineError| CollectiveError::Operation { argument, error };
     let (argument, layout) = match (own_layout(recv), own_layout(send)) {
@@ -462,7 +462,7 @@ pub(super) fn combine(
 }
 
 /// The layout of the first block that has one.
-fn own_layout(buffer: &BufferArg) -> Option<&Layout> {
+fn own_layout(buffer: &Buffer) -> Option<&Layout> {
     buffer.parts().iter().find_map(Typed::own_layout)
 }
 
@@ -504,7 +504,7 @@ pub(super) fn local(
     inout: &Typed,
     op: &Op,
 ) -> Result<(Typed, Typed), CollectiveError> {
-    let (send, recv) = (BufferArg::Whole(input.clone()), BufferArg::Whole(inout.clone()));
+    let (send, recv) = (Buffer::Whole(input.clone()), Buffer::Whole(inout.clone()));
     once_each(&recv)?;
     let (_, as_numbers) = combine(op, &send, &recv)?;
     exact(&send, recv.bytes(), SEND)?;

@@ -2,7 +2,7 @@
 //! fraction of a microsecond; to find that it is like an earlier one takes less, and programs call the same few in
 //! turn.
 
-use super::buffers::BufferArg;
+use super::buffers::Buffer;
 use super::prepare::{Checked, RankPlace, Uses};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
@@ -66,31 +66,31 @@ pub(super) enum Where {
 
 /// Where a buffer lies, and its memory if that is plain.
 #[inline]
-pub(super) fn lies(buffer: &BufferArg) -> (Where, Option<Region>) {
+pub(super) fn lies(buffer: &Buffer) -> (Where, Option<Region>) {
     let reached = || buffer.parts().iter().all(|typed| typed.space().cpu_accessible());
     match buffer {
-        BufferArg::Nothing | BufferArg::InPlace => (Where::Plain, None),
+        Buffer::Nothing | Buffer::InPlace => (Where::Plain, None),
         _ if !reached() => (Where::Device, None),
-        BufferArg::Whole(typed) => {
+        Buffer::Whole(typed) => {
             let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some());
             (if region.is_some() { Where::Plain } else { Where::Spread }, region)
         }
-        BufferArg::Each(_) => (Where::Spread, None),
+        Buffer::Each(_) => (Where::Spread, None),
     }
 }
 
 /// What a buffer argument is, and its memory if that is plain; `None`: it is divided.
 #[inline]
-fn shape(buffer: &BufferArg) -> Option<(BufferShape, Option<Region>)> {
+fn shape(buffer: &Buffer) -> Option<(BufferShape, Option<Region>)> {
     match buffer {
-        BufferArg::Nothing => Some((BufferShape::Nothing, None)),
-        BufferArg::InPlace => Some((BufferShape::InPlace, None)),
-        BufferArg::Whole(typed) => {
+        Buffer::Nothing => Some((BufferShape::Nothing, None)),
+        Buffer::InPlace => Some((BufferShape::InPlace, None)),
+        Buffer::Whole(typed) => {
             let (lies, region) = lies(buffer);
             let layout = typed.own_layout().map(Layout::id);
             Some((BufferShape::Whole(layout, typed.count(), lies), region))
         }
-        BufferArg::Each(_) => None,
+        Buffer::Each(_) => None,
     }
 }
 
@@ -130,7 +130,7 @@ impl Collective<'_> {
         let ranks = place.locality.ranks();
         shared_rule_for(place.table, &call, place.locality)?;
         let asks = HyperQ::asks(&place.table.hyperq, &call, ranks);
-        let of = |buffer: &BufferArg, uses: bool| if uses { lies(buffer).0 } else { Where::Plain };
+        let of = |buffer: &Buffer, uses: bool| if uses { lies(buffer).0 } else { Where::Plain };
         let lie = [of(&self.send, uses.send), of(&self.recv, uses.recv)];
         if asks && lie.contains(&Where::Device) {
             // Where it goes is found out with the others.
@@ -164,7 +164,7 @@ impl Remembered {
     /// Keeps what was found out, behind the one found last if there are many; where.
     #[cold]
     fn keep(&mut self, of: &Collective<'_>, key: Key, known_call: KnownCall) -> usize {
-        let layout = |buffer: &BufferArg| {
+        let layout = |buffer: &Buffer| {
             buffer.parts().iter().find_map(Typed::own_layout).map(Layout::downgrade)
         };
         let entry =
@@ -201,9 +201,7 @@ mod tests {
                 [Space::Host, Space::Pinned, Space::Device { kind: "fake", device: 0 }].map(
                     |space| {
                         let region = Region::new(space, 4096, 0, 400);
-                        shape(&BufferArg::Whole(Typed::new(region, 0, &layout, 5).unwrap()))
-                            .unwrap()
-                            .0
+                        shape(&Buffer::Whole(Typed::new(region, 0, &layout, 5).unwrap())).unwrap().0
                     },
                 );
             assert_eq!(host, pinned);

@@ -80,7 +80,7 @@ impl Communicator {
             });
             Ok(match begun {
                 None => Start::Unknown,
-                Some(None) => Start::Over(Started::over(pml)),
+                Some(None) => Start::Over(Started::OVER),
                 Some(Some(known)) => {
                     let (number, known_call) = *known;
                     let mut reserved = Reserved::new(self, number, SharedBy::All);

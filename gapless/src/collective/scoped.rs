@@ -1,7 +1,6 @@
 //! Non-blocking collectives on borrowed memory, in scopes.
 
 use super::Collective;
-use super::reserve::Start;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::scope::Scope;
@@ -72,33 +71,15 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<CollectiveRequest<'scope>, Error> {
         let comm = self.comm();
         let operation = collective.operation;
-        let request = |begun| {
-            let among = &self.collectives;
-            CollectiveRequest { comm, among, begun, operation, scope: PhantomData }
+        let among = &self.collectives;
+        let note = |id| {
+            among.any.store(true, Ordering::Relaxed);
+            among.lock().insert(id, operation);
         };
         // SAFETY: the description's memory is borrowed for `'scope`, which ends after the scope has waited for all
         // collectives on its list, or the world was given up, which takes memory back first.
-        let known = match unsafe { comm.begin_known(&collective) }? {
-            Start::Over(ended) => return Ok(request(ended)),
-            Start::Going(turn) => Some(turn),
-            Start::Unknown => None,
-        };
-        // SAFETY: as above.
-        let (op, _reserved) = unsafe { comm.op(collective, known) }?;
-        let mut op = Some(op);
-        comm.shared
-            .with(|state| {
-                let among = &self.collectives;
-                among.any.store(true, Ordering::Relaxed);
-                let mut list = among.lock();
-                // Nothing comes between its beginning and its being noted.
-                let begun = comm.launch(state, &mut op)?;
-                let begun = begun.inspect(|begun| {
-                    list.insert(begun.id, operation);
-                });
-                Ok(begun.map(request))
-            })?
-            .map_err(|error| comm.failed(operation, error))
+        let begun = unsafe { comm.begin_noted(collective, note) }?;
+        Ok(CollectiveRequest { comm, among, begun, operation, scope: PhantomData })
     }
 
     /// Waits for all collectives that the scope's body has not waited for; the first failure.

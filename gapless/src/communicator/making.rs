@@ -6,7 +6,7 @@ use super::Communicator;
 use crate::error::Error;
 use crate::shared::{WorldState, stuck};
 use gapless_coll::runtime::Blocking;
-use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError, WaitingCall};
+use gapless_pml::{Comm, CommRequest, Comparison, Group, Pml, PmlError, WaitingCall};
 
 impl Communicator {
     /// Starts what `start` says, and waits for it.
@@ -28,6 +28,21 @@ impl Communicator {
                 },
             )??;
         Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
+    }
+
+    /// Starts to make a duplicate (`MPI_Comm_idup`).
+    pub(crate) fn start_dup(&self) -> Result<CommRequest, Error> {
+        self.shared.with(|state| {
+            let request = state.open()?.start_dup(&self.comm)?;
+            self.shared.rouse(state);
+            Ok(request)
+        })
+    }
+
+    /// The duplicate that was made of this communicator.
+    pub(crate) fn duplicate(&self, made: Option<Comm>) -> Result<Communicator, Error> {
+        let made = made.ok_or(PmlError::Bug { what: "a duplicate for nobody" })?;
+        Ok(Communicator::new(&self.shared, made).arranged(self.topology().cloned()))
     }
 
     /// A new communicator of the same processes and the same topology, whose messages never meet this one's

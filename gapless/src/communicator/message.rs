@@ -123,6 +123,10 @@ impl Message {
         self.status
     }
 
+    pub(crate) fn world(&self) -> Arc<Shared> {
+        Arc::clone(&self.comm.shared)
+    }
+
     /// Receives it (`MPI_Mrecv`, MPI 4.1 §3.8.3).
     ///
     /// # Errors
@@ -132,7 +136,7 @@ impl Message {
     /// the message must not be lost: [`status`](Message::status) has its length.
     pub fn recv<'v>(self, into: impl RecvBuffer<'v>) -> Result<Status, Error> {
         let view = into.into_view();
-        let shared = Arc::clone(&self.comm.shared);
+        let shared = self.world();
         // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
         // the request has ended.
         let id = unsafe { self.start(&view.typed, &shared) }?;

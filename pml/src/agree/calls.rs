@@ -6,6 +6,7 @@ use crate::comm::Comm;
 use crate::comm::group::Group;
 use crate::error::PmlError;
 use crate::pml::Pml;
+use crate::status::RequestId;
 use crate::wire::Label;
 use gapless_bml::Rank;
 
@@ -14,6 +15,15 @@ use gapless_bml::Rank;
 pub struct CommRequest {
     pub(super) index: usize,
     pub(super) number: u64,
+    pub(super) request: RequestId,
+}
+
+impl CommRequest {
+    /// Ends when it is known what was made, and is gone when that was collected.
+    #[must_use]
+    pub fn request(&self) -> RequestId {
+        self.request
+    }
 }
 
 impl Pml {
@@ -261,6 +271,7 @@ impl Pml {
             },
             _ => return Err(PmlError::NoSuchRequest),
         }
+        let _ = self.release(request.request);
         match self.agreements.all.remove(request.index).state {
             AgreeState::Concluded(result) => result.map(Some),
             _ => Err(PmlError::Bug { what: "an agreement that concluded and did not" }),

@@ -25,6 +25,14 @@ impl Pml {
         self.core.requests.collect(id)
     }
 
+    /// As [`collect`](Pml::collect), but the result stays.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn peek(&self, id: RequestId) -> Result<Option<Status>, Failure> {
+        self.core.requests.peek(id)
+    }
+
     /// As [`collect`](Pml::collect), for callers that only need to know that it went well.
     #[inline]
     pub fn collect_quietly(&mut self, id: RequestId) -> Settled {

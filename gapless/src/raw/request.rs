@@ -1,0 +1,470 @@
+//! One request for everything that can be waited for.
+
+use crate::collective::{Collective, CollectiveHandle};
+use crate::communicator::{Communicator, Message};
+use crate::error::Error;
+use crate::several::{self, InFlight, Pending, sealed};
+use crate::shared::Shared;
+use gapless_engine::Typed;
+use gapless_pml::{
+    CommRequest, Persistent, Pml, PmlError, Protocol, RequestId, SendMode, Source, Status, TagSel,
+};
+use std::fmt;
+use std::sync::Arc;
+
+/// Work whose end no message tells the world of.
+pub(crate) trait Work: Send + Sync + fmt::Debug {
+    /// Gets on with it; whether it is over. Called with the world's lock held, whenever the world makes progress.
+    fn advance(&self, pml: &mut Pml) -> bool;
+
+    /// What it gives once it is over. Called without the lock, once.
+    fn finish(&self) -> Result<Status, Error>;
+}
+
+/// Something that was started, or can be: a message, a collective, a communicator that is being made, work of the
+/// caller's. It is *active* until its result is taken ([`test`](Request::test), [`wait`](Request::wait)). A persistent
+/// one can be started again then; others are of no use any more.
+///
+/// Dropping it is `MPI_Request_free` (MPI 4.1 §3.7.3): what is in flight goes on, and its memory stays the caller's
+/// promise.
+#[must_use = "wait for it"]
+pub struct Request {
+    shared: Arc<Shared>,
+    kind: Kind,
+    /// Of all but collectives.
+    active: Option<RequestId>,
+}
+
+enum Kind {
+    Message,
+    Persistent(Box<Persistent>),
+    Collective(Box<CollectiveHandle>, Again),
+    /// Ended by the caller.
+    General,
+    Making(Box<Making>),
+    #[allow(dead_code, reason = "as `of_work`")]
+    Work(Arc<dyn Work>),
+    Over(Status),
+}
+
+/// Whether a request can be started more than once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Once,
+    Often,
+}
+
+/// A communicator that is being made.
+struct Making {
+    parent: Communicator,
+    request: CommRequest,
+    made: Option<Communicator>,
+}
+
+impl Request {
+    fn new(comm: &Communicator, kind: Kind, active: Option<RequestId>) -> Request {
+        Request { shared: Arc::clone(&comm.shared), kind, active }
+    }
+
+    /// Starts a send (`MPI_Isend` and its like, MPI 4.1 §3.7.2).
+    ///
+    /// # Safety
+    /// Until the request has ended (also if it is dropped), the memory is valid for reads, and nothing writes it; in
+    /// buffered mode, until this returns.
+    ///
+    /// # Errors
+    /// As [`Communicator::send_mode`].
+    #[inline]
+    pub unsafe fn send(
+        comm: &Communicator,
+        typed: &Typed,
+        dest: u32,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<Request, Error> {
+        // SAFETY: the caller's promise.
+        let id = unsafe { comm.start_send(typed, dest, tag, mode) }?;
+        Ok(Request::new(comm, Kind::Message, Some(id)))
+    }
+
+    /// Starts a receive (`MPI_Irecv`, MPI 4.1 §3.7.2).
+    ///
+    /// # Safety
+    /// Until the request has ended (also if it is dropped), the memory is valid for reads and writes, and nothing else
+    /// touches it.
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`].
+    #[inline]
+    pub unsafe fn recv(
+        comm: &Communicator,
+        typed: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Request, Error> {
+        // SAFETY: the caller's promise.
+        let id = unsafe { comm.start_recv(typed, source, tag) }?;
+        Ok(Request::new(comm, Kind::Message, Some(id)))
+    }
+
+    /// Starts to receive a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
+    ///
+    /// # Safety
+    /// As for [`recv`](Request::recv).
+    ///
+    /// # Errors
+    /// As [`Message::recv`]; the message is dropped.
+    pub unsafe fn recv_message(message: Message, typed: &Typed) -> Result<Request, Error> {
+        let shared = message.world();
+        // SAFETY: the caller's promise.
+        let id = unsafe { message.start(typed, &shared) }?;
+        Ok(Request { shared, kind: Kind::Message, active: Some(id) })
+    }
+
+    /// Begins a collective (`MPI_Ibcast` and its like, MPI 4.1 §6.12). It cannot be cancelled.
+    ///
+    /// # Safety
+    /// What the [description's](crate::raw::collective) maker has vouched for holds until the request has ended (also
+    /// if it is dropped), whatever lifetime the description has.
+    ///
+    /// # Errors
+    /// As [`Communicator::perform`], if this rank's arguments are refused.
+    pub unsafe fn collective(
+        comm: &Communicator,
+        collective: Collective<'_>,
+    ) -> Result<Request, Error> {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { CollectiveHandle::begin(comm, collective) }?;
+        Ok(Request::new(comm, Kind::Collective(Box::new(handle), Again::Once), None))
+    }
+
+    /// Describes a send that can be [started](Request::start) (`MPI_Send_init` and its like, MPI 4.1 §3.9). Rank and
+    /// tag are checked then.
+    ///
+    /// # Safety
+    /// From each start on, until what was started has ended: as for [`send`](Request::send).
+    pub unsafe fn send_init(
+        comm: &Communicator,
+        typed: &Typed,
+        dest: u32,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<Request, Error> {
+        let what = Persistent::send(&comm.comm, typed, dest, tag, mode);
+        Ok(Request::new(comm, Kind::Persistent(Box::new(what)), None))
+    }
+
+    /// Describes a receive that can be [started](Request::start) (`MPI_Recv_init`, MPI 4.1 §3.9). Rank and tag are
+    /// checked then.
+    ///
+    /// # Safety
+    /// From each start on, until what was started has ended: as for [`recv`](Request::recv).
+    pub unsafe fn recv_init(
+        comm: &Communicator,
+        typed: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Request, Error> {
+        let what = Persistent::recv(&comm.comm, typed, source, tag);
+        Ok(Request::new(comm, Kind::Persistent(Box::new(what)), None))
+    }
+
+    /// Describes a collective that can be [started](Request::start) (`MPI_Bcast_init` and its like, MPI 4.1 §6.13). All
+    /// ranks call this in the same order among their collectives; starts need no order. One call in 512 waits for the
+    /// other ranks, as [`Communicator::collective_init`] does.
+    ///
+    /// # Safety
+    /// From each start on, until what was started has ended: as for [`collective`](Request::collective).
+    ///
+    /// # Errors
+    /// As [`Communicator::collective_init`].
+    pub unsafe fn collective_init(
+        comm: &Communicator,
+        collective: Collective<'_>,
+    ) -> Result<Request, Error> {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { CollectiveHandle::init(comm, collective) }?;
+        Ok(Request::new(comm, Kind::Collective(Box::new(handle), Again::Often), None))
+    }
+
+    /// A request that ends when [`complete`](Request::complete) says so (`MPI_Grequest_start`, MPI 4.1 §13.2).
+    ///
+    /// # Errors
+    /// The world was left or given up.
+    pub fn general(comm: &Communicator) -> Result<Request, Error> {
+        let id = comm.start(|pml| Ok(pml.begin_general()))?;
+        Ok(Request::new(comm, Kind::General, Some(id)))
+    }
+
+    /// Ends a [general](Request::general) request (`MPI_Grequest_complete`, MPI 4.1 §13.2). Any thread may, also while
+    /// others are in [`wait_any`](Request::wait_any).
+    ///
+    /// # Errors
+    /// It is no general request, or was completed before.
+    pub fn complete(&self) -> Result<(), Error> {
+        let (Kind::General, Some(id)) = (&self.kind, self.active) else {
+            return Err(PmlError::NoSuchRequest.into());
+        };
+        self.shared.with(|state| {
+            state.pml.end_general(id)?;
+            self.shared.rouse(state);
+            Ok(())
+        })
+    }
+
+    /// Starts to duplicate a communicator, with its topology (`MPI_Comm_idup`, MPI 4.1 §7.4.2). Collective as
+    /// [`Communicator::dup`]. When the request has ended, [`made`](Request::made) gives the duplicate.
+    ///
+    /// # Errors
+    /// As [`Communicator::dup`].
+    pub fn dup(comm: &Communicator) -> Result<Request, Error> {
+        let request = comm.start_dup()?;
+        let making = Making { parent: comm.clone(), request, made: None };
+        Ok(Request::new(comm, Kind::Making(Box::new(making)), Some(request.request())))
+    }
+
+    /// The communicator that was made, once.
+    pub fn made(&mut self) -> Option<Communicator> {
+        match &mut self.kind {
+            Kind::Making(making) => making.made.take(),
+            _ => None,
+        }
+    }
+
+    /// A request that has ended already: a send to nobody, an operation that was done at once.
+    pub fn ended(comm: &Communicator, status: Status) -> Request {
+        Request::new(comm, Kind::Over(status), Some(RequestId::OVER))
+    }
+
+    /// A request for work of this process, which has begun.
+    #[allow(dead_code, reason = "for windows, and partitioned messages")]
+    pub(crate) fn of_work(comm: &Communicator, work: Arc<dyn Work>) -> Result<Request, Error> {
+        let id = comm.shared.with(|state| {
+            let id = state.open()?.begin_general();
+            state.works.push((id, Arc::clone(&work)));
+            comm.shared.rouse(state);
+            Ok(id)
+        })?;
+        Ok(Request::new(comm, Kind::Work(work), Some(id)))
+    }
+
+    /// Starts a persistent request (`MPI_Start`, MPI 4.1 §3.9).
+    ///
+    /// # Errors
+    /// [`PmlError::StillActive`]; [`PmlError::NoSuchRequest`]: it is not persistent; what the operation refuses. It is
+    /// as before then.
+    pub fn start(&mut self) -> Result<(), Error> {
+        let Request { shared, kind, active } = self;
+        match kind {
+            Kind::Persistent(what) => {
+                if active.is_some() {
+                    return Err(PmlError::StillActive.into());
+                }
+                // SAFETY: whoever described it has vouched for each start.
+                let mut start = |pml: &mut Pml| unsafe { pml.start(what) };
+                shared.with(|state| {
+                    *active = Some(start(state.open()?)?);
+                    shared.rouse(state);
+                    Ok(())
+                })
+            }
+            // SAFETY: as above.
+            Kind::Collective(handle, Again::Often) => unsafe { handle.start() },
+            _ => Err(PmlError::NoSuchRequest.into()),
+        }
+    }
+
+    /// Whether it was started, and its result was not taken.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.request().is_some()
+    }
+
+    /// Whether it can be [started](Request::start).
+    #[must_use]
+    pub fn is_persistent(&self) -> bool {
+        matches!(self.kind, Kind::Persistent(_) | Kind::Collective(_, Again::Often))
+    }
+
+    /// Its result, if it has ended (`MPI_Test`, MPI 4.1 §3.7.3); makes progress. Then it is inactive. The status of
+    /// what is no message names this rank, and has no bytes.
+    ///
+    /// An inactive request gives [`Error::Inactive`].
+    pub fn test(&mut self) -> Option<Result<Status, Error>> {
+        if let Kind::Collective(handle, _) = &mut self.kind {
+            if handle.active().is_none() {
+                return Some(Err(Error::Inactive));
+            }
+            return handle.test().map(|ended| ended.map(|()| NOTHING));
+        }
+        let Some(id) = self.active else { return Some(Err(Error::Inactive)) };
+        let ended = match self.kind {
+            Kind::Over(status) => Ok(status),
+            _ => self.shared.test(id).transpose()?,
+        };
+        Some(self.take(ended))
+    }
+
+    /// Waits until it has ended (`MPI_Wait`, MPI 4.1 §3.7.3). Then it is inactive.
+    ///
+    /// # Errors
+    /// The operation failed; [`Error::Inactive`].
+    #[inline]
+    pub fn wait(&mut self) -> Result<Status, Error> {
+        if let (Kind::Message, Some(id)) = (&self.kind, self.active) {
+            self.active = None;
+            return self.shared.wait(id);
+        }
+        self.wait_other()
+    }
+
+    fn wait_other(&mut self) -> Result<Status, Error> {
+        if let Kind::Collective(handle, _) = &mut self.kind {
+            handle.active().ok_or(Error::Inactive)?;
+            return handle.wait().map(|()| NOTHING);
+        }
+        let id = self.active.ok_or(Error::Inactive)?;
+        let ended = match self.kind {
+            Kind::Over(status) => Ok(status),
+            _ => self.shared.wait(id),
+        };
+        self.take(ended)
+    }
+
+    /// The request of the message layer has ended: what there is to give now.
+    fn take(&mut self, ended: Result<Status, Error>) -> Result<Status, Error> {
+        self.active = None;
+        match &mut self.kind {
+            Kind::Making(making) => making.take(&self.shared, ended),
+            Kind::Work(work) => ended.and_then(|_| work.finish()),
+            _ => ended,
+        }
+    }
+
+    /// As [`test`](Request::test), with nothing taken: it stays active (`MPI_Request_get_status`, MPI 4.1 §3.7.6). Of
+    /// a communicator that is being made, and of operations on windows, only whether they have ended: their errors come
+    /// with the result.
+    #[must_use]
+    pub fn peek(&self) -> Option<Result<Status, Error>> {
+        match (&self.kind, self.active) {
+            (Kind::Collective(handle, _), _) => match handle.active() {
+                Some(_) => handle.peek().map(|ended| ended.map(|()| NOTHING)),
+                None => Some(Err(Error::Inactive)),
+            },
+            (_, None) => Some(Err(Error::Inactive)),
+            (Kind::Over(status), _) => Some(Ok(*status)),
+            (_, Some(id)) => {
+                let seen = self.shared.with(|state| {
+                    self.shared.drive_once(state);
+                    match state.pml.peek(id)? {
+                        None if state.has_left() => Err(Error::Finalized),
+                        seen => Ok(seen),
+                    }
+                });
+                seen.transpose()
+            }
+        }
+    }
+
+    /// Cancels a receive that no message has matched yet, or a send (MPI 4.1 §3.8.4). Whether it did at once: waiting
+    /// tells ([`PmlError::Cancelled`]). Everything else cannot be cancelled, and goes on.
+    ///
+    /// # Errors
+    /// It is inactive; the world was left or given up.
+    pub fn cancel(&mut self) -> Result<bool, Error> {
+        let id = self.request().ok_or(Error::Inactive)?;
+        match self.kind {
+            Kind::Message | Kind::Persistent(_) => {
+                self.shared.with(|state| state.cancel_request(id))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Waits until one of several has ended (`MPI_Waitany`, MPI 4.1 §3.7.5); its index. Nothing is taken. `None` if
+    /// none is active.
+    ///
+    /// # Errors
+    /// [`Error::OtherWorld`]; [`Error::Finalized`]; [`Error::Poisoned`].
+    pub fn wait_any(several: &[&Request]) -> Result<Option<usize>, Error> {
+        match several {
+            [] => Ok(None),
+            [first, ..] => several::wait_any_in(&first.shared, several),
+        }
+    }
+
+    /// Those of several that have ended (`MPI_Testsome`, MPI 4.1 §3.7.5): their indices, in order. Nothing is taken.
+    /// Makes progress once.
+    ///
+    /// # Errors
+    /// As [`wait_any`](Request::wait_any).
+    pub fn test_some(several: &[&Request]) -> Result<Vec<usize>, Error> {
+        match several {
+            [] => Ok(Vec::new()),
+            [first, ..] => several::test_some_in(&first.shared, several),
+        }
+    }
+
+    /// Its request of the message layer, while it is active.
+    fn request(&self) -> Option<RequestId> {
+        match &self.kind {
+            Kind::Collective(handle, _) => handle.active(),
+            _ => self.active,
+        }
+    }
+
+    #[cold]
+    fn release(&self, id: RequestId) {
+        let _ = self.shared.with(|state| {
+            if matches!(self.kind, Kind::General) {
+                // Nobody can complete it any more.
+                let _ = state.pml.end_general(id);
+            }
+            Ok(state.pml.release(id)?)
+        });
+    }
+}
+
+/// The status of what is no message.
+const NOTHING: Status = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
+
+impl Making {
+    fn take(&mut self, shared: &Shared, ended: Result<Status, Error>) -> Result<Status, Error> {
+        let status = ended?;
+        let made = shared.with(|state| Ok(state.pml.collect_comm(self.request)?))?;
+        self.made = Some(self.parent.duplicate(made.flatten())?);
+        Ok(status)
+    }
+}
+
+impl Drop for Request {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(id) = self.active.filter(|id| *id != RequestId::OVER) {
+            self.release(id);
+        }
+    }
+}
+
+impl InFlight for Request {}
+
+impl sealed::InFlight for Request {
+    fn pending(&self) -> Pending<'_> {
+        Pending::new(&self.shared, self.request())
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.kind {
+            Kind::Message => "message",
+            Kind::Persistent(_) => "persistent message",
+            Kind::Collective(handle, _) => return write!(f, "Request({})", handle.operation()),
+            Kind::General => "general",
+            Kind::Making(_) => "communicator",
+            Kind::Work(work) => return write!(f, "Request({work:?})"),
+            Kind::Over(_) => "over",
+        };
+        write!(f, "Request({kind}, {:?})", self.active)
+    }
+}
