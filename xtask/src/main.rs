@@ -15,6 +15,7 @@
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `verbs` runs the tests of btl-ib over Soft-RoCE, in an emulated machine;
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
+//! - `mpi` makes the MPI library, its header, compilers and launcher;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
 //! What they share: `metadata` (the checkout and its packages), `shell` (other programs), `tools` (what tests need from the
@@ -36,6 +37,7 @@ mod deps;
 mod fuzz;
 mod kernels;
 mod metadata;
+mod mpi;
 mod mutants;
 mod odd;
 mod peers;
@@ -152,6 +154,12 @@ enum Chore {
         /// Files, as patterns; the modules that decide if there are none
         paths: Vec<String>,
     },
+    /// Make target/mpi: the MPI library, mpi.h, mpicc, mpicxx, mpiexec
+    Mpi {
+        /// As tests are built, not optimised
+        #[arg(long)]
+        dev: bool,
+    },
     /// Run every check of CI, then all tests
     Ci {
         /// Only the checks, not the tests
@@ -253,6 +261,7 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
             verbs::run_transport(checkout, &filters, seconds)
         }
         Chore::Verbs { filters, seconds, .. } => verbs::run(checkout, &filters, seconds),
+        Chore::Mpi { dev } => mpi::run(checkout, dev),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(checkout, checks),
     }

@@ -344,6 +344,20 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "the layers below: it is a program as a user's",
     },
     Rule {
+        package: "gapless-mpi",
+        may: &["gapless", "gapless-coll", "gapless-dtype", "gapless-mpi-table", "gapless-osc"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "transports and vendors",
+    },
+    Rule {
+        package: "gapless-mpi-table",
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "every other crate: it is data, and what is made of it",
+    },
+    Rule {
         package: "gapless-cli",
         may: STACK,
         features: &[],

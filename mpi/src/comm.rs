@@ -1,0 +1,94 @@
+//! Communicators (MPI 4.1 chapter 7).
+
+use crate::arg::Out;
+use crate::call::{Done, Fail};
+use crate::errhandler::Handler;
+use crate::face::{self, RawHandle};
+use crate::process;
+use crate::slots::{Object, Slots};
+use gapless::{Communicator, Source};
+use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A communicator, and what programs hang on it.
+#[derive(Debug)]
+pub(crate) struct CommObject {
+    pub(crate) comm: Communicator,
+    more: Mutex<More>,
+}
+
+#[derive(Debug)]
+struct More {
+    errhandler: Handler,
+    name: String,
+}
+
+pub(crate) type Comm = Object<CommObject>;
+
+pub(crate) static COMMS: Slots<CommObject> = Slots::new();
+
+/// The communicator of a handle.
+#[inline]
+pub(crate) fn find(handle: RawHandle) -> Option<Comm> {
+    match handle {
+        face::COMM_WORLD => process::get().map(|process| Object::Predefined(&process.comm_world)),
+        face::COMM_SELF => process::get().map(|process| Object::Predefined(&process.comm_self)),
+        handle => COMMS.get(handle).map(Object::Made),
+    }
+}
+
+impl CommObject {
+    pub(crate) fn new(comm: Communicator, errhandler: Handler, name: &str) -> CommObject {
+        CommObject { comm, more: Mutex::new(More { errhandler, name: name.to_owned() }) }
+    }
+
+    fn more(&self) -> MutexGuard<'_, More> {
+        // It is whole between any two statements.
+        self.more.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn errhandler(&self) -> Handler {
+        self.more().errhandler
+    }
+
+    pub(crate) fn set_errhandler(&self, errhandler: Handler) {
+        self.more().errhandler = errhandler;
+    }
+
+    /// How many ranks messages go to.
+    pub(crate) fn peers(&self) -> u32 {
+        self.comm.peers().size()
+    }
+
+    /// A rank that messages go to. `None`: `MPI_PROC_NULL`.
+    #[inline]
+    pub(crate) fn peer(&self, rank: c_int) -> Done<Option<u32>> {
+        match u32::try_from(rank) {
+            Ok(rank) if rank < self.peers() => Ok(Some(rank)),
+            _ if rank == face::PROC_NULL => Ok(None),
+            _ => {
+                let why = format!("there is no rank {rank} among {}", self.peers());
+                Err(Fail::new(face::ERR_RANK, why))
+            }
+        }
+    }
+
+    /// Where messages come from. `None`: `MPI_PROC_NULL`.
+    #[inline]
+    pub(crate) fn source(&self, rank: c_int) -> Done<Option<Source>> {
+        match rank {
+            face::ANY_SOURCE => Ok(Some(Source::Any)),
+            rank => Ok(self.peer(rank)?.map(Source::Rank)),
+        }
+    }
+}
+
+pub(crate) fn comm_rank(comm: Comm, rank: Out<c_int>) -> Done {
+    rank.set(comm.comm.rank().cast_signed());
+    Ok(())
+}
+
+pub(crate) fn comm_size(comm: Comm, size: Out<c_int>) -> Done {
+    size.set(comm.comm.size().cast_signed());
+    Ok(())
+}

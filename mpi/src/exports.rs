@@ -1,0 +1,16 @@
+//! The exported functions, made from the table.
+#![allow(
+    non_snake_case,
+    clippy::useless_conversion,
+    clippy::too_many_arguments,
+    clippy::missing_safety_doc,
+    reason = "made by a program, named by MPI"
+)]
+
+use crate::arg::{self, CountOut, Numbers, Out, StatusOut, StatusesOut};
+use crate::call::{Fail, Subject, run, run_any_time, run_tool};
+use crate::face::{RawHandle, Status};
+use crate::{comm, env, errhandler, p2p, plain, request};
+use std::ffi::{c_char, c_int, c_void};
+
+include!(concat!(env!("OUT_DIR"), "/exports.rs"));

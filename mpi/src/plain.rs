@@ -1,0 +1,52 @@
+//! Functions that give no error code: clocks, addresses, handles as numbers.
+
+use crate::face::{self, RawHandle};
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+pub(crate) fn wtime() -> f64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs_f64()
+}
+
+pub(crate) fn wtick() -> f64 {
+    1e-9
+}
+
+pub(crate) fn aint_add(base: i64, disp: i64) -> i64 {
+    base.wrapping_add(disp)
+}
+
+pub(crate) fn aint_diff(addr1: i64, addr2: i64) -> i64 {
+    addr1.wrapping_sub(addr2)
+}
+
+/// Handles are the same numbers in all languages (MPI 5.0 §19.3.4).
+macro_rules! numbers {
+    ($($to:ident $from:ident)*) => {
+        $(
+            pub(crate) fn $to(handle: RawHandle) -> c_int {
+                face::number(handle).cast_signed()
+            }
+
+            pub(crate) fn $from(number: c_int) -> RawHandle {
+                face::handle(number.cast_unsigned())
+            }
+        )*
+    };
+}
+
+numbers! {
+    comm_toint comm_fromint
+    errhandler_toint errhandler_fromint
+    file_toint file_fromint
+    group_toint group_fromint
+    info_toint info_fromint
+    message_toint message_fromint
+    op_toint op_fromint
+    request_toint request_fromint
+    session_toint session_fromint
+    type_toint type_fromint
+    win_toint win_fromint
+}

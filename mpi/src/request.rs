@@ -1,0 +1,348 @@
+//! Requests (MPI 4.1 §3.7, §3.9, §13.2): what is in flight, of whatever kind.
+
+use crate::arg::{self, HandleOut, Out, StatusOut, StatusesOut};
+use crate::call::{Done, Fail, Subject};
+use crate::face::{self, RawHandle, Status};
+use crate::p2p::{status_of, status_of_nobody};
+use crate::slots::{InUse, Slots};
+use gapless::{Error, PmlError, raw};
+use std::ffi::{c_int, c_void};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+mod general;
+mod several;
+
+pub(crate) use general::{grequest_complete, grequest_start};
+pub(crate) use several::*;
+
+pub(crate) static REQUESTS: Slots<RequestObject> = Slots::new();
+
+/// What is done when a request has ended well, before its status is given.
+pub(crate) type Then = Box<dyn FnOnce(&mut raw::Request) -> Done + Send + Sync>;
+
+/// A request, as handles have it.
+pub(crate) struct RequestObject {
+    /// Shared by threads that wait for it, while others complete a generalized one.
+    state: RwLock<State>,
+    /// Whose error handler is told.
+    subject: Subject,
+}
+
+/// What a request waits for.
+pub(crate) enum Work {
+    One(raw::Request),
+    /// A send, and the receive whose status is given.
+    Both(raw::Request, raw::Request),
+    /// A message to or from `MPI_PROC_NULL`.
+    Nobody {
+        persistent: bool,
+        active: bool,
+        status: Status,
+    },
+}
+
+pub(crate) struct State {
+    work: Work,
+    then: Option<Then>,
+    general: Option<general::General>,
+    /// Whether a send was cancelled, or a receive.
+    cancelled: bool,
+}
+
+impl RequestObject {
+    pub(crate) fn state(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, to look at.
+    pub(crate) fn look(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a generalized request has been completed: by a thread that looks at its state.
+    fn await_general(&self) -> Done {
+        let state = self.look();
+        match (&state.general, state.raw()) {
+            (Some(_), Some(request)) => {
+                raw::Request::wait_any(&[request])?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Work {
+    pub(crate) fn nobody(persistent: bool) -> Work {
+        Work::Nobody { persistent, active: !persistent, status: status_of_nobody() }
+    }
+
+    fn is_active(&self) -> bool {
+        match self {
+            Work::One(request) => request.is_active(),
+            Work::Both(send, recv) => send.is_active() || recv.is_active(),
+            Work::Nobody { active, .. } => *active,
+        }
+    }
+
+    fn is_persistent(&self) -> bool {
+        match self {
+            Work::One(request) => request.is_persistent(),
+            Work::Both(..) => false,
+            Work::Nobody { persistent, .. } => *persistent,
+        }
+    }
+}
+
+/// Makes a handle of what is in flight.
+pub(crate) fn give(request: HandleOut, subject: Subject, work: Work) -> Done {
+    give_then(request, subject, work, None)
+}
+
+/// The same, of which something is done when it has ended.
+pub(crate) fn give_then(
+    request: HandleOut,
+    subject: Subject,
+    work: Work,
+    then: Option<Then>,
+) -> Done {
+    let state = State { work, then, general: None, cancelled: false };
+    give_state(request, subject, state)
+}
+
+fn give_state(request: HandleOut, subject: Subject, state: State) -> Done {
+    let full = || Fail::new(face::ERR_NO_MEM, "there are a million requests");
+    let object = RequestObject { state: RwLock::new(state), subject };
+    request.set(REQUESTS.insert(object).ok_or_else(full)?);
+    Ok(())
+}
+
+/// The request of a handle; `None`: `MPI_REQUEST_NULL`.
+pub(crate) fn find(handle: RawHandle) -> Done<Option<InUse<RequestObject>>> {
+    if handle == face::REQUEST_NULL {
+        return Ok(None);
+    }
+    match REQUESTS.get(handle) {
+        Some(request) => Ok(Some(request)),
+        None => Err(arg::bad(face::ERR_REQUEST, handle, "request", "request")),
+    }
+}
+
+/// The same, where a null request is wrong.
+pub(crate) fn find_some(handle: RawHandle) -> Done<InUse<RequestObject>> {
+    find(handle)?.ok_or_else(|| Fail::new(face::ERR_REQUEST, "request is MPI_REQUEST_NULL"))
+}
+
+/// The status of an inactive request (MPI 4.1 §3.7.3).
+pub(crate) fn empty_status() -> Status {
+    Status::new(face::ANY_SOURCE, face::ANY_TAG, face::SUCCESS)
+}
+
+/// How a request ended: its status, and what went wrong.
+pub(crate) struct Ended {
+    pub(crate) status: Status,
+    pub(crate) fail: Option<Fail>,
+}
+
+impl State {
+    /// What came of it.
+    fn outcome(&mut self, result: Result<gapless::Status, Error>) -> Ended {
+        match result {
+            Ok(status) => Ended { status: status_of(status), fail: None },
+            Err(Error::Message(failure)) if failure.error == PmlError::Cancelled => {
+                let mut status = empty_status();
+                status.set_cancelled(true);
+                Ended { status, fail: None }
+            }
+            Err(error) => {
+                let mut status = error.status().map_or_else(empty_status, status_of);
+                let fail = Fail::from(error);
+                status.error = fail.code;
+                Ended { status, fail: Some(fail) }
+            }
+        }
+    }
+
+    /// Waits until it has ended, and takes how.
+    pub(crate) fn wait(&mut self) -> Ended {
+        let ended = match &mut self.work {
+            Work::Nobody { active, status, .. } => {
+                *active = false;
+                Ended { status: *status, fail: None }
+            }
+            Work::One(request) => {
+                let result = request.wait();
+                self.outcome(result)
+            }
+            Work::Both(send, recv) => {
+                let (sent, received) = (send.wait(), recv.wait());
+                let ended = self.outcome(received);
+                match (ended.fail.is_none(), sent) {
+                    (true, Err(error)) => Ended { fail: Some(error.into()), ..ended },
+                    _ => ended,
+                }
+            }
+        };
+        self.finish(ended)
+    }
+
+    /// How it ended, if it has; makes progress.
+    pub(crate) fn test(&mut self) -> Option<Ended> {
+        match &mut self.work {
+            Work::Nobody { .. } => Some(self.wait()),
+            Work::One(request) => {
+                let result = request.test()?;
+                let ended = self.outcome(result);
+                Some(self.finish(ended))
+            }
+            Work::Both(send, recv) => {
+                let over =
+                    |request: &raw::Request| !request.is_active() || request.peek().is_some();
+                (over(send) && over(recv)).then(|| self.wait())
+            }
+        }
+    }
+
+    /// What is left to do when it has ended.
+    fn finish(&mut self, mut ended: Ended) -> Ended {
+        if let (Some(general), None) = (&self.general, &ended.fail) {
+            ended.fail = general.query(&mut ended.status).err();
+        }
+        if let (Some(then), None, Work::One(request)) =
+            (self.then.take(), &ended.fail, &mut self.work)
+        {
+            ended.fail = then(request).err();
+        }
+        if let Some(fail) = &ended.fail {
+            ended.status.error = fail.code;
+        }
+        ended
+    }
+
+    /// Whether its handle goes when it has ended.
+    pub(crate) fn goes(&self) -> bool {
+        !self.work.is_persistent()
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.work.is_active()
+    }
+
+    pub(crate) fn raw(&self) -> Option<&raw::Request> {
+        match &self.work {
+            Work::One(request) => Some(request),
+            Work::Both(..) | Work::Nobody { .. } => None,
+        }
+    }
+}
+
+/// A request that has ended: its handle goes, unless it is persistent.
+fn settle(object: &RequestObject, at: HandleOut, goes: bool, ended: Ended) -> (Status, Done) {
+    if goes {
+        REQUESTS.free(at.get());
+        at.set(face::REQUEST_NULL);
+    }
+    let fail = ended.fail.map(|fail| fail.on(object.subject));
+    (ended.status, fail.map_or(Ok(()), Err))
+}
+
+pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
+    let Some(object) = find(request.get())? else {
+        status.set(empty_status());
+        return Ok(());
+    };
+    object.await_general()?;
+    let mut state = object.state();
+    if !state.is_active() {
+        status.set(empty_status());
+        return Ok(());
+    }
+    let ended = state.wait();
+    let goes = state.goes();
+    drop(state);
+    let (came, done) = settle(&object, request, goes, ended);
+    status.set(came);
+    done
+}
+
+pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> Done {
+    flag.set(1);
+    let Some(object) = find(request.get())? else {
+        status.set(empty_status());
+        return Ok(());
+    };
+    let mut state = object.state();
+    if !state.is_active() {
+        status.set(empty_status());
+        return Ok(());
+    }
+    let Some(ended) = state.test() else {
+        flag.set(0);
+        return Ok(());
+    };
+    let goes = state.goes();
+    drop(state);
+    let (came, done) = settle(&object, request, goes, ended);
+    status.set(came);
+    done
+}
+
+pub(crate) fn request_free(request: HandleOut) -> Done {
+    let object = find_some(request.get())?;
+    object.state().then = None;
+    REQUESTS.free(request.get());
+    request.set(face::REQUEST_NULL);
+    Ok(())
+}
+
+pub(crate) fn cancel(request: HandleOut) -> Done {
+    let object = find_some(request.get())?;
+    {
+        let state = object.look();
+        if let Some(general) = &state.general {
+            return general.cancel(state.raw().is_some_and(|request| request.peek().is_some()));
+        }
+    }
+    let mut state = object.state();
+    let State { work, cancelled, .. } = &mut *state;
+    if let Work::One(request) = work
+        && request.is_active()
+    {
+        *cancelled |= request.cancel()?;
+    }
+    Ok(())
+}
+
+pub(crate) fn start(request: HandleOut) -> Done {
+    let object = find_some(request.get())?;
+    begin(&object)
+}
+
+pub(crate) unsafe fn startall(count: c_int, requests: *mut RawHandle) -> Done {
+    // SAFETY: the caller's promise.
+    for at in unsafe { several::places(count, requests) }? {
+        start(at)?;
+    }
+    Ok(())
+}
+
+fn begin(object: &RequestObject) -> Done {
+    let mut state = object.state();
+    if !state.work.is_persistent() {
+        return Err(
+            Fail::new(face::ERR_REQUEST, "the request is not persistent").on(object.subject)
+        );
+    }
+    if state.work.is_active() {
+        return Err(Fail::new(face::ERR_REQUEST, "the request is active").on(object.subject));
+    }
+    state.cancelled = false;
+    match &mut state.work {
+        Work::One(request) => request.start().map_err(|error| Fail::from(error).on(object.subject)),
+        Work::Both(..) => Ok(()),
+        Work::Nobody { active, .. } => {
+            *active = true;
+            Ok(())
+        }
+    }
+}

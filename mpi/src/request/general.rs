@@ -1,0 +1,84 @@
+//! Generalized requests (MPI 4.1 §13.2): the program does the work, and says when it is done.
+
+use super::{State, Work, find_some, give_state};
+use crate::arg::{self, HandleOut};
+use crate::call::{Done, Fail, Subject};
+use crate::face::{self, RawHandle, Status};
+use gapless::raw;
+use std::ffi::{c_int, c_void};
+
+type Query = unsafe extern "C" fn(*mut c_void, *mut Status) -> c_int;
+type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Cancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+
+/// Functions of the program. When it is dropped, the request is freed, and the program hears of that.
+pub(super) struct General {
+    query: Query,
+    free: Free,
+    cancel: Cancel,
+    extra: *mut c_void,
+}
+
+// SAFETY: MPI calls a generalized request's functions from any thread that completes, frees or cancels it.
+unsafe impl Send for General {}
+// SAFETY: as above.
+unsafe impl Sync for General {}
+
+impl General {
+    /// The status that the program gives.
+    pub(super) fn query(&self, status: &mut Status) -> Done {
+        *status = super::empty_status();
+        // SAFETY: the program gave this function for this state, and the status is a whole one.
+        told(unsafe { (self.query)(self.extra, status) }, "query_fn")
+    }
+
+    pub(super) fn cancel(&self, complete: bool) -> Done {
+        // SAFETY: the program gave this function for this state.
+        told(unsafe { (self.cancel)(self.extra, c_int::from(complete)) }, "cancel_fn")
+    }
+}
+
+impl Drop for General {
+    fn drop(&mut self) {
+        // SAFETY: the program gave this function for this state, and this is the last time.
+        unsafe { (self.free)(self.extra) };
+    }
+}
+
+/// The error code that a function of the program gave is the call's.
+fn told(code: c_int, name: &str) -> Done {
+    match code {
+        face::SUCCESS => Ok(()),
+        code => Err(Fail::new(code, format!("{name} gave error code {code}"))),
+    }
+}
+
+pub(crate) unsafe fn grequest_start(
+    query: *const c_void,
+    free: *const c_void,
+    cancel: *const c_void,
+    extra: *mut c_void,
+    request: HandleOut,
+) -> Done {
+    for (function, name) in [(query, "query_fn"), (free, "free_fn"), (cancel, "cancel_fn")] {
+        arg::pointer(function.cast_mut(), name)?;
+    }
+    // SAFETY: it is not null, and a function of this type, as the first page of the crate says.
+    let query = unsafe { std::mem::transmute::<*const c_void, Query>(query) };
+    // SAFETY: as above.
+    let free = unsafe { std::mem::transmute::<*const c_void, Free>(free) };
+    // SAFETY: as above.
+    let cancel = unsafe { std::mem::transmute::<*const c_void, Cancel>(cancel) };
+    let work = Work::One(raw::Request::general(&arg::process()?.comm_self.comm)?);
+    let general = Some(General { query, free, cancel, extra });
+    give_state(request, Subject::None, State { work, then: None, general, cancelled: false })
+}
+
+pub(crate) fn grequest_complete(request: RawHandle) -> Done {
+    let object = find_some(request)?;
+    let state = object.look();
+    match (&state.general, state.raw()) {
+        (Some(_), Some(request)) => Ok(request.complete()?),
+        _ => Err(Fail::new(face::ERR_REQUEST, "the request is not a generalized one")),
+    }
+}

@@ -1,0 +1,458 @@
+//! Waiting for several requests, and looking at them without taking anything (MPI 4.1 §3.7.5, §3.7.6); statuses.
+
+use super::{Ended, RequestObject, Work, empty_status, find, settle};
+use crate::arg::{self, HandleOut, Out, StatusOut, StatusesOut};
+use crate::call::{Done, Fail};
+use crate::face::{self, RawHandle, Status};
+use crate::slots::InUse;
+use gapless::raw;
+use std::ffi::c_int;
+
+/// A request of a list: where its handle is, and the request.
+struct Entry {
+    index: usize,
+    at: HandleOut,
+    object: InUse<RequestObject>,
+}
+
+/// Where handles of a list are.
+///
+/// # Safety
+/// The list has so many.
+pub(super) unsafe fn places(count: c_int, requests: *mut RawHandle) -> Done<Vec<HandleOut>> {
+    let count = arg::len(count, "count")?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    arg::pointer(requests, "array_of_requests")?;
+    let place = |index| {
+        // SAFETY: the caller's promise.
+        unsafe { arg::out(requests.wrapping_add(index), "array_of_requests") }
+    };
+    (0..count).map(place).collect()
+}
+
+/// The active ones of a list.
+///
+/// # Safety
+/// As [`places`].
+unsafe fn active(count: c_int, requests: *mut RawHandle) -> Done<Vec<Entry>> {
+    let mut all = Vec::new();
+    // SAFETY: the caller's promise.
+    for (index, at) in unsafe { places(count, requests) }?.into_iter().enumerate() {
+        if let Some(object) = find(at.get())? {
+            let is_active = object.look().is_active();
+            if is_active {
+                all.push(Entry { index, at, object });
+            }
+        }
+    }
+    Ok(all)
+}
+
+impl Entry {
+    /// How it ended, if it has: its handle goes then.
+    fn test(&self) -> Option<(Status, Done)> {
+        let mut state = self.object.state();
+        let ended = state.test()?;
+        let goes = state.goes();
+        drop(state);
+        Some(settle(&self.object, self.at, goes, ended))
+    }
+
+    /// The same, waited for.
+    fn wait(&self) -> (Status, Done) {
+        let waited = self.object.await_general();
+        let mut state = self.object.state();
+        let ended: Ended = state.wait();
+        let goes = state.goes();
+        drop(state);
+        let (status, done) = settle(&self.object, self.at, goes, ended);
+        (status, waited.and(done))
+    }
+
+    fn is_over(&self) -> bool {
+        is_over(&self.object)
+    }
+}
+
+/// Whether a request has ended, without taking anything.
+fn is_over(object: &RequestObject) -> bool {
+    let over = |request: &raw::Request| !request.is_active() || request.peek().is_some();
+    match &object.look().work {
+        Work::Nobody { .. } => true,
+        Work::One(request) => over(request),
+        Work::Both(send, recv) => over(send) && over(recv),
+    }
+}
+
+/// Waits until one of them has ended.
+fn await_one(entries: &[Entry]) -> Done {
+    loop {
+        if entries.iter().any(Entry::is_over) {
+            return Ok(());
+        }
+        let states: Vec<_> = entries.iter().map(|entry| entry.object.look()).collect();
+        let mut requests: Vec<&raw::Request> = Vec::new();
+        for state in &states {
+            match &state.work {
+                Work::Nobody { .. } => {}
+                Work::One(request) => requests.push(request),
+                // Whichever of both is not over.
+                Work::Both(send, recv) => {
+                    let both = [send, recv];
+                    requests.extend(
+                        both.into_iter().find(|one| one.is_active() && one.peek().is_none()),
+                    );
+                }
+            }
+        }
+        raw::Request::wait_any(&requests)?;
+    }
+}
+
+pub(crate) unsafe fn waitany(
+    count: c_int,
+    requests: *mut RawHandle,
+    index: Out<c_int>,
+    status: StatusOut,
+) -> Done {
+    index.set(face::UNDEFINED);
+    // SAFETY: the caller's promise.
+    let entries = unsafe { active(count, requests) }?;
+    if entries.is_empty() {
+        status.set(empty_status());
+        return Ok(());
+    }
+    await_one(&entries)?;
+    take_any(&entries, index, status).unwrap_or(Ok(()))
+}
+
+/// Takes the first that has ended.
+fn take_any(entries: &[Entry], index: Out<c_int>, status: StatusOut) -> Option<Done> {
+    let entry = entries.iter().find(|entry| entry.is_over())?;
+    let (came, done) = entry.wait();
+    index.set(number(entry.index));
+    status.set(came);
+    Some(done)
+}
+
+fn number(index: usize) -> c_int {
+    c_int::try_from(index).unwrap_or(face::UNDEFINED)
+}
+
+pub(crate) unsafe fn testany(
+    count: c_int,
+    requests: *mut RawHandle,
+    index: Out<c_int>,
+    flag: Out<c_int>,
+    status: StatusOut,
+) -> Done {
+    index.set(face::UNDEFINED);
+    flag.set(1);
+    // SAFETY: the caller's promise.
+    let entries = unsafe { active(count, requests) }?;
+    if entries.is_empty() {
+        status.set(empty_status());
+        return Ok(());
+    }
+    progress(&entries);
+    take_any(&entries, index, status).unwrap_or_else(|| {
+        flag.set(0);
+        Ok(())
+    })
+}
+
+/// Makes progress once.
+fn progress(entries: &[Entry]) {
+    for entry in entries {
+        if let Some(request) = entry.object.look().raw() {
+            let _ = raw::Request::test_some(&[request]);
+            return;
+        }
+    }
+}
+
+pub(crate) unsafe fn waitall(
+    count: c_int,
+    requests: *mut RawHandle,
+    statuses: StatusesOut,
+) -> Done {
+    // SAFETY: the caller's promise.
+    let places = unsafe { places(count, requests) }?;
+    // All handles first: of a list with a wrong one, nothing is taken.
+    let objects: Vec<_> = places.iter().map(|at| find(at.get())).collect::<Done<_>>()?;
+    let mut failed = false;
+    let mut all = Vec::with_capacity(objects.len());
+    for ((index, at), object) in places.into_iter().enumerate().zip(objects) {
+        let waited = match object {
+            Some(object) if object.look().is_active() => Entry { index, at, object }.wait(),
+            _ => (empty_status(), Ok(())),
+        };
+        failed |= waited.1.is_err();
+        all.push(waited);
+    }
+    give_statuses(&mut all, statuses, failed)
+}
+
+/// Stores statuses in their order. If one failed, each has its error (MPI 4.1 §3.7.5).
+fn give_statuses(all: &mut [(Status, Done)], statuses: StatusesOut, failed: bool) -> Done {
+    let mut subject = None;
+    for (index, (status, done)) in all.iter_mut().enumerate() {
+        let error = match done {
+            Ok(()) => face::SUCCESS,
+            Err(fail) => {
+                subject = subject.or(fail.subject);
+                fail.code
+            }
+        };
+        match failed {
+            true => {
+                status.error = error;
+                statuses.at(index).set_all(*status);
+            }
+            false => statuses.at(index).set(*status),
+        }
+    }
+    if !failed {
+        return Ok(());
+    }
+    let why = all.iter().find_map(|(_, done)| done.as_ref().err().map(|fail| fail.why.clone()));
+    Err(Fail { code: face::ERR_IN_STATUS, why: why.unwrap_or_default(), subject })
+}
+
+pub(crate) unsafe fn testall(
+    count: c_int,
+    requests: *mut RawHandle,
+    flag: Out<c_int>,
+    statuses: StatusesOut,
+) -> Done {
+    // SAFETY: the caller's promise.
+    let entries = unsafe { active(count, requests) }?;
+    progress(&entries);
+    let over = entries.iter().all(Entry::is_over);
+    flag.set(c_int::from(over));
+    match over {
+        // SAFETY: the caller's promise.
+        true => unsafe { waitall(count, requests, statuses) },
+        false => Ok(()),
+    }
+}
+
+/// Takes all that have ended.
+fn take_some(
+    entries: &[Entry],
+    outcount: Out<c_int>,
+    indices: *mut c_int,
+    statuses: StatusesOut,
+) -> Done {
+    let mut all = Vec::new();
+    let mut failed = false;
+    for entry in entries {
+        if let Some(taken) = entry.test() {
+            failed |= taken.1.is_err();
+            // SAFETY: the list of indices has as many places as the list of requests (MPI 4.1 §3.7.5).
+            unsafe { indices.wrapping_add(all.len()).write(number(entry.index)) };
+            all.push(taken);
+        }
+    }
+    outcount.set(number(all.len()));
+    give_statuses(&mut all, statuses, failed)
+}
+
+pub(crate) unsafe fn waitsome(
+    count: c_int,
+    requests: *mut RawHandle,
+    outcount: Out<c_int>,
+    indices: *mut c_int,
+    statuses: StatusesOut,
+) -> Done {
+    outcount.set(face::UNDEFINED);
+    // SAFETY: the caller's promise.
+    let entries = unsafe { active(count, requests) }?;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    arg::pointer(indices, "array_of_indices")?;
+    await_one(&entries)?;
+    take_some(&entries, outcount, indices, statuses)
+}
+
+pub(crate) unsafe fn testsome(
+    count: c_int,
+    requests: *mut RawHandle,
+    outcount: Out<c_int>,
+    indices: *mut c_int,
+    statuses: StatusesOut,
+) -> Done {
+    outcount.set(face::UNDEFINED);
+    // SAFETY: the caller's promise.
+    let entries = unsafe { active(count, requests) }?;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    arg::pointer(indices, "array_of_indices")?;
+    progress(&entries);
+    take_some(&entries, outcount, indices, statuses)
+}
+
+/// How a request stands, without taking anything: `None` if it is in flight.
+fn look(handle: RawHandle) -> Done<Option<Status>> {
+    let Some(object) = find(handle)? else { return Ok(Some(empty_status())) };
+    if !object.look().is_active() {
+        return Ok(Some(empty_status()));
+    }
+    if let Some(request) = object.look().raw() {
+        let _ = raw::Request::test_some(&[request]);
+    }
+    if !is_over(&object) {
+        return Ok(None);
+    }
+    let mut state = object.state();
+    Ok(Some(state.peek()))
+}
+
+impl super::State {
+    /// The status that it will give, once it has ended.
+    fn peek(&mut self) -> Status {
+        let result = match &self.work {
+            Work::Nobody { status, .. } => return *status,
+            Work::One(request) | Work::Both(_, request) => request.peek(),
+        };
+        let mut ended = match result {
+            Some(result) => self.outcome(result),
+            None => return empty_status(),
+        };
+        if let Some(general) = &self.general {
+            let _ = general.query(&mut ended.status);
+        }
+        ended.status
+    }
+}
+
+pub(crate) fn request_get_status(request: RawHandle, flag: Out<c_int>, status: StatusOut) -> Done {
+    let found = look(request)?;
+    flag.set(c_int::from(found.is_some()));
+    if let Some(found) = found {
+        status.set(found);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The list has so many.
+unsafe fn handles(count: c_int, requests: *const RawHandle) -> Done<Vec<RawHandle>> {
+    // SAFETY: the caller's promise: nothing is written.
+    let places = unsafe { places(count, requests.cast_mut()) }?;
+    Ok(places.into_iter().map(HandleOut::get).collect())
+}
+
+pub(crate) unsafe fn request_get_status_all(
+    count: c_int,
+    requests: *const RawHandle,
+    flag: Out<c_int>,
+    statuses: StatusesOut,
+) -> Done {
+    // SAFETY: the caller's promise.
+    let all = unsafe { handles(count, requests) }?;
+    let found: Option<Vec<Status>> = all.into_iter().map(look).collect::<Done<_>>()?;
+    flag.set(c_int::from(found.is_some()));
+    for (index, status) in found.into_iter().flatten().enumerate() {
+        statuses.at(index).set(status);
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn request_get_status_any(
+    count: c_int,
+    requests: *const RawHandle,
+    index: Out<c_int>,
+    flag: Out<c_int>,
+    status: StatusOut,
+) -> Done {
+    index.set(face::UNDEFINED);
+    flag.set(1);
+    let mut any = false;
+    // SAFETY: the caller's promise.
+    for (at, handle) in unsafe { handles(count, requests) }?.into_iter().enumerate() {
+        let Some(object) = find(handle)? else { continue };
+        let is_active = object.look().is_active();
+        if !is_active {
+            continue;
+        }
+        any = true;
+        if let Some(found) = look(handle)? {
+            index.set(number(at));
+            status.set(found);
+            return Ok(());
+        }
+    }
+    match any {
+        true => flag.set(0),
+        false => status.set(empty_status()),
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn request_get_status_some(
+    count: c_int,
+    requests: *const RawHandle,
+    outcount: Out<c_int>,
+    indices: *mut c_int,
+    statuses: StatusesOut,
+) -> Done {
+    let (mut any, mut over) = (false, 0);
+    // SAFETY: the caller's promise.
+    for (at, handle) in unsafe { handles(count, requests) }?.into_iter().enumerate() {
+        let Some(object) = find(handle)? else { continue };
+        let is_active = object.look().is_active();
+        any |= is_active;
+        if let Some(found) = look(handle)?.filter(|_| is_active) {
+            // SAFETY: the list of indices has as many places as the list of requests.
+            unsafe {
+                arg::pointer(indices, "array_of_indices")?.wrapping_add(over).write(number(at))
+            };
+            statuses.at(over).set(found);
+            over += 1;
+        }
+    }
+    outcount.set(if any { number(over) } else { face::UNDEFINED });
+    Ok(())
+}
+
+/// What of a status programs read and set.
+macro_rules! status_parts {
+    ($($get:ident $set:ident $part:ident)*) => {
+        $(
+            pub(crate) fn $get(status: &Status, $part: Out<c_int>) -> Done {
+                $part.set(status.$part);
+                Ok(())
+            }
+
+            pub(crate) fn $set(status: StatusOut, $part: c_int) -> Done {
+                let mut changed = status.get().ok_or_else(|| arg::null("status"))?;
+                changed.$part = $part;
+                status.set_all(changed);
+                Ok(())
+            }
+        )*
+    };
+}
+
+status_parts! {
+    status_get_source status_set_source source
+    status_get_tag status_set_tag tag
+    status_get_error status_set_error error
+}
+
+pub(crate) fn status_set_cancelled(status: StatusOut, flag: c_int) -> Done {
+    let mut changed = status.get().ok_or_else(|| arg::null("status"))?;
+    changed.set_cancelled(flag != 0);
+    status.set_all(changed);
+    Ok(())
+}
+
+pub(crate) fn test_cancelled(status: &Status, flag: Out<c_int>) -> Done {
+    flag.set(c_int::from(status.is_cancelled()));
+    Ok(())
+}
