@@ -82,6 +82,20 @@ impl Datatype {
         let layout = Layout::build(self)?;
         Ok(slot.get_or_init(|| layout).clone())
     }
+
+    /// As [`commit`](Self::commit), with the signature [by kinds](Signature::by_kind): such layouts match each other if their
+    /// types are of the same kind and size. The layout is the caller's to keep, unless no type has another of its kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    pub fn commit_by_kind(&self) -> Result<Layout, TypeError> {
+        let by_kind = self.signature().by_kind();
+        if by_kind == *self.signature() {
+            return self.commit();
+        }
+        Layout::with_signature(self, by_kind)
+    }
 }
 
 impl Layout {
@@ -91,6 +105,10 @@ impl Layout {
     ///
     /// As [`Datatype::commit`].
     pub fn build(datatype: &Datatype) -> Result<Layout, TypeError> {
+        Layout::with_signature(datatype, datatype.signature().clone())
+    }
+
+    fn with_signature(datatype: &Datatype, signature: Signature) -> Result<Layout, TypeError> {
         let program = program::lower(datatype).map_err(|error| refusal(error, datatype))?;
         let bounds = LayoutBounds {
             lb: datatype.lb(),
@@ -103,7 +121,7 @@ impl Layout {
         );
         debug_assert_eq!(program.root_facts().map_or(0, |facts| facts.size), datatype.size());
         let memory = datatype.memory_kind()?;
-        Ok(Layout::in_memory(program, bounds, datatype.signature().clone(), memory))
+        Ok(Layout::in_memory(program, bounds, signature, memory))
     }
 
     /// Puts a layout together from parts that have been checked against each other.

@@ -55,7 +55,9 @@
 //! - `equivalence`, `buffer`, `fit`: the datatypes of Rust types, what may be sent or received, and whether a layout fits
 //!   the elements of a slice. `#[derive(Datatype)]` for structs is in `gapless-derive`.
 //! - `layout`, `program`, `optimize`, `shape`: what commit makes of it.
-//! - `convertor`, `copy`, `transfer`, `pack`: what moves bytes; besides `equivalence` the only files with `unsafe`.
+//! - `convertor`, `copy`, `transfer`, `pack`: what moves bytes; besides `equivalence` and `external` the only files with `unsafe`.
+//! - `items`, `external`: the basic items one by one, and MPI's portable representation of them; `fortran`: types by what
+//!   they hold.
 //! - `signature`, `flatten`: what a peer receives of it.
 //! - [`limits`]: every bound that is enforced, each with a typed error.
 //! - `naive` and `testkit` (feature `testkit`): the oracle, and random types to test layouts with.
@@ -77,9 +79,13 @@ mod datatype;
 #[allow(unsafe_code, reason = "says which types have a datatype, which unsafe code believes")]
 mod equivalence;
 mod error;
+#[allow(unsafe_code, reason = "reads and writes items where they lie, proved in place")]
+mod external;
 mod fit;
 mod flatten;
 mod footprint;
+mod fortran;
+mod items;
 mod layout;
 pub mod limits;
 mod optimize;
@@ -108,9 +114,12 @@ pub use convertor::{Convertor, ConvertorError};
 pub use datatype::Datatype;
 pub use equivalence::{AnyBits, CheckedBits, Equivalence};
 pub use error::{Argument, Problem, Quantity, TypeError};
+pub use external::{ExternalError, external_size, pack_external, unpack_external};
 pub use fit::{ElementType, FitError};
 pub use flatten::{FlattenError, FlattenFault};
 pub use footprint::Footprint;
+pub use fortran::TypeClass;
+pub use items::{Items, Stretch};
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use pack::{pack, unpack};
 pub use primitive::{PairPart, Primitive, Scalar};

@@ -1,7 +1,7 @@
 //! The predefined types: the leaves of every datatype tree.
 //!
-//! All named C types of MPI 4.1 (§3.2.2, Table 3.2 and §6.9.4 for the value-index pairs) and the
-//! two 16-bit floats that accelerators use. A primitive is a plain tag; sizes are those of the C
+//! All named C types of MPI 4.1 (§3.2.2, Table 3.2 and §6.9.4 for the value-index pairs), the Fortran types that no C
+//! type has the kind and size of, and the two 16-bit floats that accelerators use. A primitive is a plain tag; sizes are those of the C
 //! compiler for this target, in bytes. Two processes whose targets disagree about them must not
 //! talk to each other; that is checked where they connect, not here.
 //!
@@ -144,6 +144,26 @@ pub enum Primitive {
     Uint64Uint32,
     /// `struct { uint64_t value; uint64_t index; }`.
     Uint64Uint64,
+    /// `INTEGER(16)`: 128-bit.
+    Int128,
+    /// `REAL(16)`: IEEE binary128. It can be moved; no operation but `MPI_REPLACE` and `MPI_NO_OP` is there for it.
+    Float128,
+    /// `COMPLEX(2)`: two of binary16.
+    Float16Complex,
+    /// `COMPLEX(16)`: two of binary128, which can be moved.
+    Float128Complex,
+    /// `LOGICAL(2)`.
+    Bool16,
+    /// `LOGICAL(4)`.
+    Bool32,
+    /// `LOGICAL(8)`.
+    Bool64,
+    /// `LOGICAL(16)`.
+    Bool128,
+    /// Two of Fortran's `REAL`: a value, and an index that is a whole number.
+    TwoFloat,
+    /// Two of `DOUBLE PRECISION`: a value, and an index that is a whole number.
+    TwoDouble,
 }
 
 /// One basic item of a primitive and its displacement in bytes: the primitive's typemap.
@@ -155,7 +175,7 @@ const WCHAR_BYTES: u64 = if cfg!(windows) { 2 } else { 4 };
 
 impl Primitive {
     /// Every primitive, in declaration order; a primitive's place is its `as u8` code.
-    pub const ALL: [Primitive; 60] = [
+    pub const ALL: [Primitive; 70] = [
         P::Char,
         P::SignedChar,
         P::UnsignedChar,
@@ -216,6 +236,16 @@ impl Primitive {
         P::Uint64Int64,
         P::Uint64Uint32,
         P::Uint64Uint64,
+        P::Int128,
+        P::Float128,
+        P::Float16Complex,
+        P::Float128Complex,
+        P::Bool16,
+        P::Bool32,
+        P::Bool64,
+        P::Bool128,
+        P::TwoFloat,
+        P::TwoDouble,
     ];
 
     /// The primitive whose Rust counterpart is `T`.
@@ -237,10 +267,12 @@ impl Primitive {
             P::Int | P::Unsigned => size_of::<c_int>() as u64,
             P::Long | P::UnsignedLong => size_of::<c_long>() as u64,
             P::LongLong | P::UnsignedLongLong => size_of::<c_longlong>() as u64,
-            P::Int16 | P::Uint16 | P::Float16 | P::BFloat16 => 2,
-            P::Int32 | P::Uint32 | P::Float => 4,
+            P::Int16 | P::Uint16 | P::Float16 | P::BFloat16 | P::Bool16 => 2,
+            P::Int32 | P::Uint32 | P::Float | P::Bool32 | P::Float16Complex => 4,
             P::Int64 | P::Uint64 | P::Count | P::Offset | P::Double | P::FloatComplex => 8,
-            P::DoubleComplex => 16,
+            P::Bool64 => 8,
+            P::DoubleComplex | P::Int128 | P::Float128 | P::Bool128 => 16,
+            P::Float128Complex => 32,
             P::Aint => size_of::<isize>() as u64,
             P::Wchar => WCHAR_BYTES,
             P::LongDouble => LONG_DOUBLE_BYTES,
@@ -262,6 +294,8 @@ impl Primitive {
             P::Int64 | P::Uint64 | P::Count | P::Offset => align_of::<i64>() as u64,
             P::Double | P::DoubleComplex => align_of::<f64>() as u64,
             P::FloatComplex => align_of::<f32>() as u64,
+            P::Float16Complex => align_of::<u16>() as u64,
+            P::Float128Complex => P::Float128.alignment_bytes(),
             P::LongDouble | P::LongDoubleComplex => LONG_DOUBLE_ALIGNMENT,
             _ if self.is_pair() => {
                 let (value, index) = self.items();
@@ -340,6 +374,16 @@ impl Primitive {
             P::Uint64Int64 => "GAPLESS_UINT64_INT64",
             P::Uint64Uint32 => "GAPLESS_UINT64_UINT32",
             P::Uint64Uint64 => "GAPLESS_UINT64_UINT64",
+            P::Int128 => "MPI_INTEGER16",
+            P::Float128 => "MPI_REAL16",
+            P::Float16Complex => "MPI_COMPLEX4",
+            P::Float128Complex => "MPI_COMPLEX32",
+            P::Bool16 => "MPI_LOGICAL2",
+            P::Bool32 => "MPI_LOGICAL4",
+            P::Bool64 => "MPI_LOGICAL8",
+            P::Bool128 => "MPI_LOGICAL16",
+            P::TwoFloat => "MPI_2REAL",
+            P::TwoDouble => "MPI_2DOUBLE_PRECISION",
         }
     }
 }
@@ -393,7 +437,7 @@ mod tests {
             assert_eq!(primitive as usize, place);
             assert_eq!(Primitive::from_code(u8::try_from(place).unwrap()), Some(primitive));
         }
-        assert_eq!(Primitive::from_code(60), None);
+        assert_eq!(Primitive::from_code(70), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod digest;
 mod measure;
 mod wire;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use wire::SignatureDecodeError;
 use crate::contents::Contents;
 use crate::datatype::Datatype;
 use crate::primitive::Primitive;
+use crate::run::in_memory;
 
 /// The sequence of basic types of one instance of a datatype.
 ///
@@ -205,6 +207,102 @@ impl Signature {
                 }
             };
         }
+    }
+
+    /// The type of the element at this place of `count` instances, and how many of it follow one another from there on, or
+    /// at least one of them.
+    pub(crate) fn stretch_at(&self, count: u64, mut place: u64) -> Option<(Primitive, u64)> {
+        let (mut copies, mut node) = (count, self);
+        loop {
+            if place / node.elements().max(1) >= copies {
+                return None;
+            }
+            // Copies of a type: those before this place are skipped, and one is entered.
+            let within = place % node.elements().max(1);
+            (copies, node, place) = match &node.0.kind {
+                NodeKind::Empty => return None,
+                NodeKind::Basic(primitive) => return Some((*primitive, copies - place)),
+                NodeKind::Repeat { count, unit } => (*count, unit, within),
+                NodeKind::Sequence { parts, starts } => {
+                    let part = starts.partition_point(|start| start.elements <= within) - 1;
+                    (1, &parts[part], within - starts[part].elements)
+                }
+            };
+        }
+    }
+
+    /// The number of basic elements in the first `bytes` packed bytes of any number of instances (`MPI_Get_elements`); `None`
+    /// if that cuts an element, or there are no elements.
+    pub fn elements_in(&self, bytes: u64) -> Option<u64> {
+        if bytes == 0 {
+            return Some(0);
+        }
+        let instances = bytes.checked_div(self.bytes())?.saturating_add(1);
+        self.part(instances, 0..bytes).map(|(_, digest)| digest.elements)
+    }
+
+    /// The number of packed bytes of the first `elements` basic elements of any number of instances; `None` if there are no
+    /// elements, or their bytes overflow.
+    pub fn bytes_of(&self, elements: u64) -> Option<u64> {
+        if elements == 0 {
+            return Some(0);
+        }
+        let instances = elements.checked_div(self.elements())?.saturating_add(1);
+        let before = self.prefix(instances, elements, |measure| measure.elements);
+        (before.bytes < u64::MAX).then_some(before.bytes)
+    }
+
+    /// The signature with each type replaced by the one of its [kind](Primitive::by_kind): `long` and `long long` are equal
+    /// then. What is compared with it must have been replaced, too.
+    #[must_use]
+    pub fn by_kind(&self) -> Signature {
+        let fits = "as many bytes as before";
+        self.fold(
+            |basic| Signature::basic(basic.by_kind()),
+            |count, unit: &Signature| Signature::repeat(count, unit.clone()).expect(fits),
+            |parts| {
+                let parts = parts.into_iter().map(|part| (1, part.clone()));
+                Signature::sequence(parts).expect(fits)
+            },
+            Signature::empty(),
+        )
+    }
+
+    /// What each element of one instance is `worth`, in total; capped.
+    pub(crate) fn sum(&self, worth: impl Fn(Primitive) -> u64) -> u64 {
+        self.fold(
+            worth,
+            |count, unit: &u64| unit.saturating_mul(count),
+            |parts| parts.into_iter().fold(0, |sum: u64, part| sum.saturating_add(*part)),
+            0,
+        )
+    }
+
+    /// Computes something from the basic types up; each node is looked at once, however often it occurs.
+    fn fold<T>(
+        &self,
+        basic: impl Fn(Primitive) -> T,
+        repeat: impl Fn(u64, &T) -> T,
+        sequence: impl Fn(Vec<&T>) -> T,
+        empty: T,
+    ) -> T {
+        let (mut order, mut places) = (Vec::new(), HashMap::new());
+        self.number(&mut order, &mut places);
+        let mut made: Vec<T> = Vec::with_capacity(order.len());
+        // Parts come before wholes, so that they are there.
+        let index = |node: &Signature| in_memory(places[&Arc::as_ptr(&node.0)]);
+        for node in order {
+            let next = match &node.kind {
+                NodeKind::Empty => return empty,
+                NodeKind::Basic(primitive) => basic(*primitive),
+                NodeKind::Repeat { count, unit } => repeat(*count, &made[index(unit)]),
+                NodeKind::Sequence { parts, .. } => {
+                    sequence(parts.iter().map(|part| &made[index(part)]).collect())
+                }
+            };
+            made.push(next);
+        }
+        made.pop().unwrap_or(empty)
     }
 
     /// The digest of `count` instances. Numbers beyond 64 bits are capped; no buffer is that large.

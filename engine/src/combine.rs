@@ -97,10 +97,16 @@ pub(crate) fn combine(level: Level, op: ReduceOp, primitive: Primitive) -> Optio
         P::Int | P::Unsigned | P::Long | P::UnsignedLong => integers(level, op, primitive),
         P::LongLong | P::UnsignedLongLong => integers(level, op, primitive),
         P::Int8 | P::Int16 | P::Int32 | P::Int64 => integers(level, op, primitive),
+        P::Int128 => integer!(op, level, i128, u128),
         P::Uint8 | P::Uint16 | P::Uint32 | P::Uint64 => integers(level, op, primitive),
         P::Aint | P::Count | P::Offset => integers(level, op, primitive),
         // `_Bool` and bytes are octets to the operations that they have.
         P::Bool | P::Byte => integer!(op, level, u8, u8),
+        // Any bits but 0 are true; the result is 0 or 1.
+        P::Bool16 => integer!(op, level, u16, u16),
+        P::Bool32 => integer!(op, level, u32, u32),
+        P::Bool64 => integer!(op, level, u64, u64),
+        P::Bool128 => integer!(op, level, u128, u128),
         P::Float16 => match op {
             ReduceOp::Sum => Some(binary16::sum(level)),
             ReduceOp::Prod => Some(binary16::product(level)),
@@ -109,6 +115,7 @@ pub(crate) fn combine(level: Level, op: ReduceOp, primitive: Primitive) -> Optio
         P::BFloat16 => real!(op, level, Bfloat16),
         P::Float => real!(op, level, f32),
         P::Double => real!(op, level, f64),
+        P::Float16Complex => complex!(op, level, Binary16),
         P::FloatComplex => complex!(op, level, f32),
         P::DoubleComplex => complex!(op, level, f64),
         P::FloatInt => pair!(op, level, f32, c_int),
@@ -136,10 +143,14 @@ pub(crate) fn combine(level: Level, op: ReduceOp, primitive: Primitive) -> Optio
         P::Uint64Int64 => pair!(op, level, u64, i64),
         P::Uint64Uint32 => pair!(op, level, u64, u32),
         P::Uint64Uint64 => pair!(op, level, u64, u64),
+        P::TwoFloat => pair!(op, level, f32, f32),
+        P::TwoDouble => pair!(op, level, f64, f64),
         P::LongDouble | P::LongDoubleComplex | P::LongDoubleInt => {
             long_doubles(level, op, primitive)
         }
         P::Char | P::Wchar | P::Packed => None,
+        // No processor has them, and no library here.
+        P::Float128 | P::Float128Complex => None,
     }
 }
 

@@ -168,12 +168,14 @@ impl Class {
             P::SignedChar | P::UnsignedChar | P::Short | P::UnsignedShort => Class::Integer,
             P::Int | P::Unsigned | P::Long | P::UnsignedLong => Class::Integer,
             P::LongLong | P::UnsignedLongLong => Class::Integer,
-            P::Int8 | P::Int16 | P::Int32 | P::Int64 => Class::Integer,
+            P::Int8 | P::Int16 | P::Int32 | P::Int64 | P::Int128 => Class::Integer,
             P::Uint8 | P::Uint16 | P::Uint32 | P::Uint64 => Class::Integer,
             P::Aint | P::Count | P::Offset => Class::Address,
-            P::Float16 | P::BFloat16 | P::Float | P::Double | P::LongDouble => Class::Real,
-            P::Bool => Class::Logical,
+            P::Float16 | P::BFloat16 | P::Float | P::Double => Class::Real,
+            P::LongDouble | P::Float128 => Class::Real,
+            P::Bool | P::Bool16 | P::Bool32 | P::Bool64 | P::Bool128 => Class::Logical,
             P::FloatComplex | P::DoubleComplex | P::LongDoubleComplex => Class::Complex,
+            P::Float16Complex | P::Float128Complex => Class::Complex,
             P::Byte => Class::Byte,
             P::Char | P::Wchar | P::Packed => Class::Opaque,
             _ => Class::Pair,
@@ -276,18 +278,26 @@ mod tests {
             P::Int16,
             P::Int32,
             P::Int64,
+            P::Int128,
             P::Uint8,
             P::Uint16,
             P::Uint32,
             P::Uint64,
         ];
         let (addresses, bytes) = ([P::Aint, P::Count, P::Offset], [P::Byte]);
-        let reals = [P::Float16, P::BFloat16, P::Float, P::Double, P::LongDouble];
-        let complexes = [P::FloatComplex, P::DoubleComplex, P::LongDoubleComplex];
+        let reals = [P::Float16, P::BFloat16, P::Float, P::Double, P::LongDouble, P::Float128];
+        let complexes = [
+            P::Float16Complex,
+            P::FloatComplex,
+            P::DoubleComplex,
+            P::LongDoubleComplex,
+            P::Float128Complex,
+        ];
+        let logicals = [P::Bool, P::Bool16, P::Bool32, P::Bool64, P::Bool128];
         let pairs = P::ALL.into_iter().filter(|p| p.is_pair()).collect::<Vec<_>>();
         let compared = [&integers[..], &addresses, &reals].concat();
         let added = [&compared[..], &complexes].concat();
-        let logical = [&integers[..], &[P::Bool]].concat();
+        let logical = [&integers[..], &logicals].concat();
         let bitwise = [&integers[..], &addresses, &bytes].concat();
         for (ops, types) in [
             (&[ReduceOp::Max, ReduceOp::Min][..], compared),
@@ -331,7 +341,7 @@ mod tests {
         };
         undefined(ReduceOp::Sum, Primitive::Byte);
         undefined(ReduceOp::Sum, Primitive::Char);
-        undefined(ReduceOp::MaxLoc, Primitive::Double);
+        undefined(ReduceOp::MaxLoc, Primitive::LongDouble);
         let two = [Primitive::Int.into(), Primitive::Double.into()];
         let mixed = Datatype::structure(&[1, 1], &[0, 8], &two).unwrap().commit().unwrap();
         let error = Op::from(ReduceOp::Max).element_bytes(&mixed);

@@ -141,6 +141,8 @@ fn encoded(primitive: Primitive, value: u8, rank: u32) -> Option<Vec<u8>> {
         let number = if at == 0 { u64::from(value) } else { u64::from(rank) };
         match part {
             Primitive::LongDouble | Primitive::LongDoubleComplex => return None,
+            Primitive::Float128 | Primitive::Float128Complex => return None,
+            Primitive::Float16Complex | Primitive::Int128 | Primitive::Bool128 => return None,
             Primitive::Float => bytes.extend(f32::from(value).to_ne_bytes()),
             Primitive::Double => bytes.extend(f64::from(value).to_ne_bytes()),
             Primitive::FloatComplex => {

@@ -46,7 +46,8 @@ pub(super) fn of(op: ReduceOp, primitive: Primitive) -> Option<(Combine, u64)> {
         P::TwoInt => located(op, Element::I32),
         P::LongDouble | P::LongDoubleComplex | P::LongDoubleInt => return None,
         P::Char | P::Wchar | P::Packed => return None,
-        // Kernels compare indices of 32 bits with a sign.
+        P::Float128 | P::Float128Complex | P::Float16Complex => return None,
+        // Kernels compare indices of 32 bits with a sign. Integers have 64 bits at most.
         _ if primitive.is_pair() => return None,
         _ => integer(op, primitive)?,
     };
@@ -121,8 +122,10 @@ mod tests {
                 use Primitive as P;
                 let long =
                     matches!(primitive, P::LongDouble | P::LongDoubleComplex | P::LongDoubleInt);
+                let fortran = primitive as u8 > P::Uint64Uint64 as u8
+                    && !matches!(primitive, P::Bool16 | P::Bool32 | P::Bool64);
                 let mpis = !primitive.is_pair() || primitive.name().starts_with("MPI_");
-                let there = op.is_defined_for(primitive) && !long && mpis;
+                let there = op.is_defined_for(primitive) && !long && !fortran && mpis;
                 assert_eq!(of(op, primitive).is_some(), there, "{op:?} of {primitive}");
                 if let Some((combine, _)) = of(op, primitive) {
                     // A range is cut at multiples of MPI's elements.

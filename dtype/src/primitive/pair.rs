@@ -1,5 +1,5 @@
-//! Pairs of a value and an index, for `MPI_MINLOC` and `MPI_MAXLOC` (MPI 4.1 §6.9.4): MPI's six, whose indices are `int`,
-//! and those of the other numbers of 32 and 64 bits.
+//! Pairs of a value and an index, for `MPI_MINLOC` and `MPI_MAXLOC` (MPI 4.1 §6.9.4): C's six, whose indices are `int`,
+//! Fortran's, whose indices are of the value's type, and those of the other numbers of 32 and 64 bits.
 
 use super::{PairPart, Primitive, kind};
 use Primitive as P;
@@ -7,7 +7,9 @@ use Primitive as P;
 impl Primitive {
     /// Whether this is a value-index pair for `MPI_MINLOC` and `MPI_MAXLOC`.
     pub const fn is_pair(self) -> bool {
-        self as u8 >= P::FloatInt as u8
+        let code = self as u8;
+        (P::FloatInt as u8 <= code && code <= P::Uint64Uint64 as u8)
+            || matches!(self, P::TwoFloat | P::TwoDouble)
     }
 
     /// Bytes from one item to the next in an array; includes the gaps of pair types.
@@ -41,7 +43,7 @@ impl Primitive {
     }
 
     fn pairs() -> impl Iterator<Item = Primitive> {
-        Self::ALL.into_iter().skip(P::FloatInt as usize)
+        Self::ALL.into_iter().filter(|primitive| primitive.is_pair())
     }
 
     /// A pair's value and index; any other primitive itself, twice.
@@ -73,6 +75,8 @@ impl Primitive {
             P::Uint64Int64 => (P::Uint64, P::Int64),
             P::Uint64Uint32 => (P::Uint64, P::Uint32),
             P::Uint64Uint64 => (P::Uint64, P::Uint64),
+            P::TwoFloat => (P::Float, P::Float),
+            P::TwoDouble => (P::Double, P::Double),
             other => (other, other),
         }
     }
@@ -122,7 +126,8 @@ mod tests {
             (P::Float, P::UnsignedLongLong, Some(P::FloatUint64)),
             (P::Int16, P::Int32, Some(P::ShortInt)),
             (P::FloatComplex, P::Int, None),
-            (P::Double, P::Double, None),
+            (P::Double, P::Double, Some(P::TwoDouble)),
+            (P::Double, P::Float, None),
             (P::BFloat16, P::Int, None),
             (P::Int, P::Double, None),
         ] {

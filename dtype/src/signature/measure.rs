@@ -27,13 +27,13 @@ pub(super) struct Measure {
     /// B to the power of `elements`.
     scale: u64,
     /// Which basic types occur: bit c is that with code c.
-    types: u64,
+    types: u128,
 }
 
-const _: () = assert!(Primitive::ALL.len() <= 64);
+const _: () = assert!(Primitive::ALL.len() <= 128);
 
 /// The bits of the types that match anything of their size.
-const UNTYPED: u64 = 1 << Primitive::Byte as u8 | 1 << Primitive::Packed as u8;
+const UNTYPED: u128 = 1 << Primitive::Byte as u8 | 1 << Primitive::Packed as u8;
 
 impl Measure {
     pub(super) const EMPTY: Measure =

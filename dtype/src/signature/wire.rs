@@ -104,7 +104,11 @@ impl Signature {
     }
 
     /// Lists every node once, parts before wholes. Recursion is bounded by the depth limit.
-    fn number<'a>(&'a self, order: &mut Vec<&'a Node>, places: &mut HashMap<*const Node, u64>) {
+    pub(super) fn number<'a>(
+        &'a self,
+        order: &mut Vec<&'a Node>,
+        places: &mut HashMap<*const Node, u64>,
+    ) {
         let pointer = Arc::as_ptr(&self.0);
         if places.contains_key(&pointer) {
             return;

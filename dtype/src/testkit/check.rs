@@ -181,6 +181,7 @@ fn verify_all(
         meaning::overlap(case)?;
         meaning::contents(case)?;
         meaning::signature(case, rng)?;
+        meaning::items(case, rng)?;
         pack::whole(case)?;
         pack::in_pieces(case, rng)?;
         pack::from_anywhere(case, rng)?;

@@ -40,7 +40,7 @@ macro_rules! ordered {
         }
     )*};
 }
-ordered!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64);
+ordered!(i8, u8, i16, u16, i32, u32, i64, u64, i128, u128, f32, f64);
 #[cfg(target_arch = "x86_64")]
 ordered!(super::long_double::LongDouble);
 
@@ -80,7 +80,7 @@ macro_rules! integers {
         }
     )*};
 }
-integers!(i8, u8, i16, u16, i32, u32, i64, u64);
+integers!(i8, u8, i16, u16, i32, u32, i64, u64, i128, u128);
 
 macro_rules! reals {
     ($($t:ty),*) => {$(
@@ -282,7 +282,7 @@ macro_rules! bitwise {
         }
     )*};
 }
-bitwise!(u8, u16, u32, u64);
+bitwise!(u8, u16, u32, u64, u128);
 
 /// Whether it is a NaN: only that is not equal to itself.
 #[inline(always)]
@@ -296,7 +296,7 @@ operation!(Min, T: Ordered, left, right, if right.below(left) { right } else { l
 
 /// The pair that wins; of equal values, the one with the smaller index (MPI 4.1 §6.9.4).
 #[inline(always)]
-fn located<T: Plain + PartialOrd, I: Plain + Ord>(
+fn located<T: Plain + PartialOrd, I: Plain + PartialOrd>(
     left: LocPair<T, I>,
     right: LocPair<T, I>,
     wins: impl Fn(T, T) -> bool,
@@ -312,14 +312,14 @@ fn located<T: Plain + PartialOrd, I: Plain + Ord>(
     }
 }
 
-impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<LocPair<T, I>> for MaxLoc {
+impl<T: Plain + PartialOrd, I: Plain + PartialOrd> Binary<LocPair<T, I>> for MaxLoc {
     #[inline(always)]
     fn apply(left: LocPair<T, I>, right: LocPair<T, I>) -> LocPair<T, I> {
         located(left, right, |a, b| a > b)
     }
 }
 
-impl<T: Plain + PartialOrd, I: Plain + Ord> Binary<LocPair<T, I>> for MinLoc {
+impl<T: Plain + PartialOrd, I: Plain + PartialOrd> Binary<LocPair<T, I>> for MinLoc {
     #[inline(always)]
     fn apply(left: LocPair<T, I>, right: LocPair<T, I>) -> LocPair<T, I> {
         located(left, right, |a, b| a < b)

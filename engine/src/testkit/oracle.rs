@@ -28,7 +28,7 @@ pub fn combined(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -
     if primitive.is_pair() {
         return located(op, primitive, left, right);
     }
-    if matches!(primitive, Primitive::FloatComplex | Primitive::DoubleComplex) {
+    if complex_part(primitive).is_some() {
         return complex(op, primitive, left, right);
     }
     let result = arithmetic(op, decoded(primitive, left)?, decoded(primitive, right)?)?;
@@ -57,10 +57,9 @@ pub fn folded(op: ReduceOp, primitive: Primitive, srcs: &[Vec<u8>]) -> Option<Ve
 /// Whether packed elements are equal; a NaN is as good as any other.
 #[must_use]
 pub fn agree(primitive: Primitive, one: &[u8], other: &[u8]) -> bool {
-    let parts: Vec<Primitive> = match primitive {
-        Primitive::FloatComplex => vec![Primitive::Float; 2],
-        Primitive::DoubleComplex => vec![Primitive::Double; 2],
-        primitive => primitive.parts().map(|(part, _)| part).collect(),
+    let parts: Vec<Primitive> = match complex_part(primitive) {
+        Some(part) => vec![part; 2],
+        None => primitive.parts().map(|(part, _)| part).collect(),
     };
     let (mut one, mut other) = (one, other);
     for part in parts.iter().cycle() {
@@ -105,12 +104,12 @@ fn decoded(primitive: Primitive, bytes: &[u8]) -> Option<Value> {
         P::BFloat16 => Value::Brain(bf16::from_ne_bytes(bytes.try_into().ok()?)),
         P::Float => Value::Single(f32::from_ne_bytes(bytes.try_into().ok()?)),
         P::Double => Value::Double(f64::from_ne_bytes(bytes.try_into().ok()?)),
-        P::LongDouble | P::LongDoubleComplex => return None,
+        P::LongDouble | P::LongDoubleComplex | P::Float128 | P::Float128Complex => return None,
         _ => {
             let is_negative = match primitive {
                 P::UnsignedChar | P::UnsignedShort | P::Unsigned | P::UnsignedLong => false,
                 P::UnsignedLongLong | P::Uint8 | P::Uint16 | P::Uint32 | P::Uint64 => false,
-                P::Bool | P::Byte => false,
+                P::Bool | P::Byte | P::Bool16 | P::Bool32 | P::Bool64 | P::Bool128 => false,
                 _ => bytes.iter().copied().nth_back(0)? >= 0x80,
             };
             let mut wide = [if is_negative { 0xff } else { 0 }; 16];
@@ -152,7 +151,7 @@ fn arithmetic(op: ReduceOp, left: Value, right: Value) -> Option<Value> {
             Some(Value::Integer(match op {
                 ReduceOp::Max => a.max(b),
                 ReduceOp::Min => a.min(b),
-                ReduceOp::Sum => a + b,
+                ReduceOp::Sum => a.wrapping_add(b),
                 ReduceOp::Prod => a.wrapping_mul(b),
                 ReduceOp::Land => (x && y).into(),
                 ReduceOp::Lor => (x || y).into(),
@@ -171,11 +170,18 @@ fn arithmetic(op: ReduceOp, left: Value, right: Value) -> Option<Value> {
     }
 }
 
-fn complex(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -> Option<Vec<u8>> {
-    let part = match primitive {
+/// What a complex number has two of.
+fn complex_part(primitive: Primitive) -> Option<Primitive> {
+    Some(match primitive {
+        Primitive::Float16Complex => Primitive::Float16,
         Primitive::FloatComplex => Primitive::Float,
-        _ => Primitive::Double,
-    };
+        Primitive::DoubleComplex => Primitive::Double,
+        _ => return None,
+    })
+}
+
+fn complex(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -> Option<Vec<u8>> {
+    let part = complex_part(primitive)?;
     let size = usize::try_from(part.size_bytes()).ok()?;
     let split = |bytes: &[u8]| {
         let (re, im) = bytes.split_at(size);
@@ -184,6 +190,9 @@ fn complex(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -> Opt
     let ((a, b), (c, d)) = (split(left)?, split(right)?);
     let (re, im) = match (op, a, b, c, d) {
         (ReduceOp::Sum, ..) => (arithmetic(op, a, c)?, arithmetic(op, b, d)?),
+        (_, Value::Half(a), Value::Half(b), Value::Half(c), Value::Half(d)) => {
+            (Value::Half(a * c - b * d), Value::Half(a * d + b * c))
+        }
         (_, Value::Single(a), Value::Single(b), Value::Single(c), Value::Single(d)) => {
             (Value::Single(a * c - b * d), Value::Single(a * d + b * c))
         }
@@ -201,7 +210,12 @@ fn located(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -> Opt
     let size = usize::try_from(value.size_bytes()).ok()?;
     let number = |pair: &[u8]| decoded(value, &pair[..size]);
     let index = |pair: &[u8]| decoded(kind, &pair[size..]);
-    let (Value::Integer(i), Value::Integer(j)) = (index(left)?, index(right)?) else { return None };
+    let is_later = match (index(left)?, index(right)?) {
+        (Value::Integer(i), Value::Integer(j)) => j < i,
+        (Value::Single(i), Value::Single(j)) => j < i,
+        (Value::Double(i), Value::Double(j)) => j < i,
+        _ => return None,
+    };
     let compare = if op == ReduceOp::MaxLoc { ReduceOp::Max } else { ReduceOp::Min };
     let (l, r) = (number(left)?, number(right)?);
     let is_tie = match (l, r) {
@@ -210,7 +224,7 @@ fn located(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -> Opt
         _ => left[..size] == right[..size],
     };
     let left_wins = match is_tie {
-        true => i <= j,
+        true => !is_later,
         false => encoded(arithmetic(compare, l, r)?, size) == left[..size],
     };
     Some(if left_wins { left.to_vec() } else { right.to_vec() })

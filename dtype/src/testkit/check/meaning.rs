@@ -4,7 +4,7 @@ use super::{Case, Verdict, ensure, wide};
 use crate::limits::OVERLAP_RUNS_MAX;
 use crate::testkit::rng::Rng;
 use crate::testkit::tree::rebuild;
-use crate::{Datatype, Layout, Primitive};
+use crate::{Datatype, Items, Layout, Primitive};
 
 /// Size and bounds, of the type and of its layout.
 pub(super) fn bounds(case: &Case<'_>) -> Verdict {
@@ -93,6 +93,13 @@ pub(super) fn signature(case: &Case<'_>, rng: &mut Rng) -> Verdict {
         "the digest differs from that of the elements spelled out"
     );
 
+    let kinds = all.iter().map(|element| element.by_kind()).collect::<Vec<_>>();
+    let by_kind = case.datatype.commit_by_kind().map_err(|error| format!("by kind: {error}"))?;
+    ensure!(
+        by_kind.signature().digest(case.count) == spelled(&kinds)?.signature().digest(1),
+        "by kind, the digest differs from that of the elements' kinds spelled out"
+    );
+
     // Every prefix is accepted, one element more is not.
     let untyped = all.iter().any(|element| element.is_untyped());
     let kept = rng.index(all.len() + 1);
@@ -117,6 +124,41 @@ pub(super) fn signature(case: &Case<'_>, rng: &mut Rng) -> Verdict {
     ensure!(verdict.is_err(), "a prefix with another type in place {place} of {kept} is accepted");
     Ok(())
 }
+
+/// The basic items one by one, and how many lie in a part of the packed bytes.
+pub(super) fn items(case: &Case<'_>, rng: &mut Rng) -> Verdict {
+    let entries = case.typemap.entries();
+    if entries.len().saturating_mul(usize::try_from(case.count).unwrap_or(usize::MAX)) > ITEMS_MAX {
+        return Ok(());
+    }
+    let listed = Items::new(&case.layout, case.count).map_err(|error| error.to_string())?;
+    let got = listed.flat_map(|stretch| {
+        let step = stretch.primitive.size_bytes();
+        let at = move |i| stretch.displacement.wrapping_add_unsigned(i * step);
+        (0..stretch.items).map(move |i| (stretch.primitive, at(i)))
+    });
+    let mut byte = 0;
+    let mut ends = vec![0];
+    let due = (0..case.count).flat_map(|_| entries).map(|entry| {
+        let at = case.bytes[usize::try_from(byte).expect("few bytes")];
+        byte += entry.primitive.size_bytes();
+        ends.push(byte);
+        (entry.primitive, at)
+    });
+    ensure!(got.eq(due), "its items are not those of the typemap");
+
+    let signature = case.layout.signature();
+    let bytes = rng.below(byte + 1);
+    let (got, due) = (signature.elements_in(bytes), ends.binary_search(&bytes).ok().map(wide));
+    ensure!(got == due, "{bytes} bytes have {got:?} elements, and {due:?} of the oracle");
+    let elements = rng.index(ends.len());
+    let (got, due) = (signature.bytes_of(wide(elements)), ends[elements]);
+    ensure!(got == Some(due), "{elements} elements have {got:?} bytes, and {due} of the oracle");
+    Ok(())
+}
+
+/// Items above which they are not listed.
+const ITEMS_MAX: usize = 4000;
 
 /// The elements one behind another, in a struct or by blocks of equal ones.
 fn spelled(elements: &[Primitive]) -> Result<Datatype, String> {
