@@ -31,8 +31,12 @@ pub(crate) static COMMS: Slots<CommObject> = Slots::new();
 #[inline]
 pub(crate) fn find(handle: RawHandle) -> Option<Comm> {
     match handle {
-        face::COMM_WORLD => process::get().map(|process| Object::Predefined(&process.comm_world)),
-        face::COMM_SELF => process::get().map(|process| Object::Predefined(&process.comm_self)),
+        face::COMM_WORLD => {
+            process::get().map(|process| Object::Predefined(&process.comm_world, handle))
+        }
+        face::COMM_SELF => {
+            process::get().map(|process| Object::Predefined(&process.comm_self, handle))
+        }
         handle => COMMS.get(handle).map(Object::Made),
     }
 }

@@ -5,6 +5,7 @@ use crate::face::{self, RawHandle};
 use crate::slots::{Object, Slots};
 use gapless::raw::Typed;
 use gapless::{Datatype, Layout, Primitive, Region, Space};
+use gapless_dtype::Convertor;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
@@ -66,7 +67,7 @@ fn predefined(index: usize) -> Option<&'static TypeObject> {
 #[inline]
 pub(crate) fn find(handle: RawHandle) -> Option<Type> {
     match face::type_index(handle) {
-        Some(index) => predefined(index).map(Object::Predefined),
+        Some(index) => Some(Object::Predefined(predefined(index)?, handle)),
         None => TYPES.get(handle).map(Object::Made),
     }
 }
@@ -84,7 +85,7 @@ pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> D
         return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
     }
     let typed = match datatype {
-        Object::Predefined(it) if it.layout.get().is_some_and(Layout::is_contiguous) => {
+        Object::Predefined(it, _) if it.layout.get().is_some_and(Layout::is_contiguous) => {
             let bytes = layout.size().checked_mul(count);
             let too_long = || Fail::new(face::ERR_COUNT, "the buffer is longer than memory can be");
             let region = Region::new(Space::Host, address, 0, bytes.ok_or_else(too_long)?);
@@ -96,4 +97,23 @@ pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> D
         _ => Typed::at(Space::Host, address, layout, count),
     };
     typed.map_err(|error| Fail::new(face::ERR_BUFFER, error.to_string()))
+}
+
+/// The bytes of a message, packed.
+///
+/// # Safety
+/// The memory is valid for reads.
+pub(crate) unsafe fn packed(typed: &Typed) -> Done<Vec<u8>> {
+    let too_long = || Fail::new(face::ERR_NO_MEM, "the message is longer than memory");
+    let bytes = usize::try_from(typed.packed_bytes()).map_err(|_| too_long())?;
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes).map_err(|_| too_long())?;
+    copy.resize(bytes, 0u8);
+    let mut convertor = Convertor::new(typed.layout(), typed.count())
+        .map_err(|error| Fail::new(face::ERR_TYPE, error.to_string()))?;
+    let origin = typed.region().start() + typed.origin();
+    let origin = std::ptr::with_exposed_provenance::<u8>(usize::try_from(origin).unwrap_or(0));
+    // SAFETY: the caller's promise; the copy is as long as the packed bytes.
+    unsafe { convertor.pack_raw(origin, copy.as_mut_ptr(), bytes as u64) };
+    Ok(copy)
 }

@@ -6,14 +6,14 @@ use crate::face;
 use gapless::World;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 use std::thread::ThreadId;
 
 /// What there is while MPI is initialized. It stays in memory for ever, as handles of `MPI_COMM_WORLD` do.
 #[derive(Debug)]
 pub(crate) struct Process {
     /// `None` once it was finalized.
-    world: Mutex<Option<World>>,
+    world: RwLock<Option<World>>,
     pub(crate) comm_world: CommObject,
     pub(crate) comm_self: CommObject,
     pub(crate) main_thread: ThreadId,
@@ -70,7 +70,7 @@ impl Process {
         };
         let (comm_world, comm_self) =
             (of(world.comm(), "MPI_COMM_WORLD"), of(world.self_comm(), "MPI_COMM_SELF"));
-        let (world, main_thread) = (Mutex::new(Some(world)), std::thread::current().id());
+        let (world, main_thread) = (RwLock::new(Some(world)), std::thread::current().id());
         let process = Box::leak(Box::new(Process { world, comm_world, comm_self, main_thread }));
         PROCESS.store(process, Ordering::Release);
         STAGE.store(Stage::Open as u8, Ordering::Release);
@@ -79,13 +79,13 @@ impl Process {
 
     /// Leaves the world: collective over all processes.
     pub(crate) fn finalize(&self) -> Result<(), gapless::Error> {
-        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let world = self.world.write().unwrap_or_else(PoisonError::into_inner).take();
         STAGE.store(Stage::Finalized as u8, Ordering::Release);
         world.map_or(Ok(()), World::finalize)
     }
 
     /// Does something with the world; `None` if it was finalized.
     pub(crate) fn with_world<T>(&self, act: impl FnOnce(&World) -> T) -> Option<T> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
+        self.world.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(act)
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum Work {
     One(raw::Request),
     /// A send, and the receive whose status is given.
     Both(raw::Request, raw::Request),
+    /// A send of an exchange that receives from nobody: the status is of that.
+    SendAlone(raw::Request),
     /// A message to or from `MPI_PROC_NULL`.
     Nobody {
         persistent: bool,
@@ -45,6 +47,8 @@ pub(crate) struct State {
     work: Work,
     then: Option<Then>,
     general: Option<general::General>,
+    /// Memory that it needs until it has ended.
+    kept: Option<Box<dyn Send + Sync>>,
     /// Whether a send was cancelled, or a receive.
     cancelled: bool,
 }
@@ -79,7 +83,7 @@ impl Work {
 
     fn is_active(&self) -> bool {
         match self {
-            Work::One(request) => request.is_active(),
+            Work::One(request) | Work::SendAlone(request) => request.is_active(),
             Work::Both(send, recv) => send.is_active() || recv.is_active(),
             Work::Nobody { active, .. } => *active,
         }
@@ -88,7 +92,7 @@ impl Work {
     fn is_persistent(&self) -> bool {
         match self {
             Work::One(request) => request.is_persistent(),
-            Work::Both(..) => false,
+            Work::Both(..) | Work::SendAlone(_) => false,
             Work::Nobody { persistent, .. } => *persistent,
         }
     }
@@ -106,8 +110,17 @@ pub(crate) fn give_then(
     work: Work,
     then: Option<Then>,
 ) -> Done {
-    let state = State { work, then, general: None, cancelled: false };
-    give_state(request, subject, state)
+    give_state(request, subject, State::new(work, then))
+}
+
+/// The same, which keeps memory until it has ended; also if the request is freed before.
+pub(crate) fn give_keeping(
+    request: HandleOut,
+    subject: Subject,
+    work: Work,
+    kept: Box<dyn Send + Sync>,
+) -> Done {
+    give_state(request, subject, State { kept: Some(kept), ..State::new(work, None) })
 }
 
 fn give_state(request: HandleOut, subject: Subject, state: State) -> Done {
@@ -145,6 +158,10 @@ pub(crate) struct Ended {
 }
 
 impl State {
+    fn new(work: Work, then: Option<Then>) -> State {
+        State { work, then, general: None, kept: None, cancelled: false }
+    }
+
     /// What came of it.
     fn outcome(&mut self, result: Result<gapless::Status, Error>) -> Ended {
         match result {
@@ -174,6 +191,10 @@ impl State {
                 let result = request.wait();
                 self.outcome(result)
             }
+            Work::SendAlone(request) => {
+                let fail = request.wait().err().map(Fail::from);
+                Ended { status: status_of_nobody(), fail }
+            }
             Work::Both(send, recv) => {
                 let (sent, received) = (send.wait(), recv.wait());
                 let ended = self.outcome(received);
@@ -195,6 +216,7 @@ impl State {
                 let ended = self.outcome(result);
                 Some(self.finish(ended))
             }
+            Work::SendAlone(request) => request.peek().is_some().then(|| self.wait()),
             Work::Both(send, recv) => {
                 let over =
                     |request: &raw::Request| !request.is_active() || request.peek().is_some();
@@ -230,8 +252,8 @@ impl State {
 
     pub(crate) fn raw(&self) -> Option<&raw::Request> {
         match &self.work {
-            Work::One(request) => Some(request),
-            Work::Both(..) | Work::Nobody { .. } => None,
+            Work::One(request) | Work::SendAlone(request) | Work::Both(request, _) => Some(request),
+            Work::Nobody { .. } => None,
         }
     }
 }
@@ -289,7 +311,13 @@ pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> D
 
 pub(crate) fn request_free(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
-    object.state().then = None;
+    let mut state = object.state();
+    state.then = None;
+    if let Some(kept) = state.kept.take() {
+        // Nobody can tell when it has ended: the memory stays. This is seldom.
+        std::mem::forget(kept);
+    }
+    drop(state);
     REQUESTS.free(request.get());
     request.set(face::REQUEST_NULL);
     Ok(())
@@ -339,7 +367,7 @@ fn begin(object: &RequestObject) -> Done {
     state.cancelled = false;
     match &mut state.work {
         Work::One(request) => request.start().map_err(|error| Fail::from(error).on(object.subject)),
-        Work::Both(..) => Ok(()),
+        Work::Both(..) | Work::SendAlone(_) => Ok(()),
         Work::Nobody { active, .. } => {
             *active = true;
             Ok(())

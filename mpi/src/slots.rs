@@ -30,6 +30,11 @@ fn generation(state: u64) -> u32 {
     ((state >> 32) & 0xff) as u32
 }
 
+/// The slot of a handle.
+fn place(handle: RawHandle) -> u32 {
+    face::number(handle) & ((1 << SLOT_BITS) - 1)
+}
+
 struct Slot<T> {
     state: AtomicU64,
     value: UnsafeCell<Option<T>>,
@@ -53,7 +58,7 @@ unsafe impl<T: Send + Sync> Sync for Slots<T> {}
 pub(crate) struct InUse<T: 'static> {
     slots: &'static Slots<T>,
     slot: &'static Slot<T>,
-    place: u32,
+    handle: RawHandle,
 }
 
 // SAFETY: it gives shared references, and the last one drops the value, on whatever thread.
@@ -102,31 +107,30 @@ impl<T> Slots<T> {
         let (place, slot) = self.room()?;
         Some(Reserved { slots: self, slot, place, filled: false })
     }
-    fn find(&'static self, handle: RawHandle) -> Option<(u32, u32, &'static Slot<T>)> {
+    fn find(&'static self, handle: RawHandle) -> Option<(u32, &'static Slot<T>)> {
         let number = face::number(handle).checked_sub(MADE).filter(|number| *number < 1 << 28)?;
-        let place = number & ((1 << SLOT_BITS) - 1);
-        Some((place, number >> SLOT_BITS, self.slot(place)?))
+        Some((number >> SLOT_BITS, self.slot(place(handle))?))
     }
 
     /// The object of a handle. `None`: it was freed, or never was one.
     #[inline]
     pub(crate) fn get(&'static self, handle: RawHandle) -> Option<InUse<T>> {
-        let (place, of, slot) = self.find(handle)?;
+        let (of, slot) = self.find(handle)?;
         let state = slot.state.fetch_add(1, Ordering::Acquire);
-        let it = InUse { slots: self, slot, place };
+        let it = InUse { slots: self, slot, handle };
         (state & LIVE != 0 && generation(state) == of).then_some(it)
     }
 
     /// Frees a handle: whether it was one. The object goes when nobody uses it.
     pub(crate) fn free(&'static self, handle: RawHandle) -> bool {
-        let Some((place, of, slot)) = self.find(handle) else { return false };
+        let Some((of, slot)) = self.find(handle) else { return false };
         let dead =
             |state: u64| (state & LIVE != 0 && generation(state) == of).then_some(state & !LIVE);
         if slot.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, dead).is_err() {
             return false;
         }
         // The table's own use.
-        drop(InUse { slots: self, slot, place });
+        drop(InUse { slots: self, slot, handle });
         true
     }
 
@@ -202,7 +206,7 @@ impl<T> Drop for InUse<T> {
     fn drop(&mut self) {
         let state = self.slot.state.fetch_sub(1, Ordering::AcqRel);
         if state & USERS == 1 && state & LIVE == 0 {
-            empty(self.slots, self.slot, self.place);
+            empty(self.slots, self.slot, place(self.handle));
         }
     }
 }
@@ -225,10 +229,37 @@ fn empty<T>(slots: &'static Slots<T>, slot: &'static Slot<T>, place: u32) {
     slots.places.lock().unwrap_or_else(PoisonError::into_inner).free.push(place);
 }
 
-/// A predefined object, or one that a program has made.
+impl<T> Clone for InUse<T> {
+    fn clone(&self) -> InUse<T> {
+        // One more user of a value that this use keeps.
+        self.slot.state.fetch_add(1, Ordering::Relaxed);
+        InUse { slots: self.slots, slot: self.slot, handle: self.handle }
+    }
+}
+
+/// A predefined object and its handle, or one that a program has made.
 pub(crate) enum Object<T: 'static> {
-    Predefined(&'static T),
+    Predefined(&'static T, RawHandle),
     Made(InUse<T>),
+}
+
+impl<T> Object<T> {
+    #[inline]
+    pub(crate) fn handle(&self) -> RawHandle {
+        match self {
+            Object::Predefined(_, handle) => *handle,
+            Object::Made(it) => it.handle,
+        }
+    }
+}
+
+impl<T> Clone for Object<T> {
+    fn clone(&self) -> Object<T> {
+        match self {
+            Object::Predefined(it, handle) => Object::Predefined(it, *handle),
+            Object::Made(it) => Object::Made(it.clone()),
+        }
+    }
 }
 
 impl<T> Deref for Object<T> {
@@ -237,7 +268,7 @@ impl<T> Deref for Object<T> {
     #[inline]
     fn deref(&self) -> &T {
         match self {
-            Object::Predefined(it) => it,
+            Object::Predefined(it, _) => it,
             Object::Made(it) => it,
         }
     }

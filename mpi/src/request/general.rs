@@ -71,7 +71,7 @@ pub(crate) unsafe fn grequest_start(
     let cancel = unsafe { std::mem::transmute::<*const c_void, Cancel>(cancel) };
     let work = Work::One(raw::Request::general(&arg::process()?.comm_self.comm)?);
     let general = Some(General { query, free, cancel, extra });
-    give_state(request, Subject::None, State { work, then: None, general, cancelled: false })
+    give_state(request, Subject::None, State { general, ..State::new(work, None) })
 }
 
 pub(crate) fn grequest_complete(request: RawHandle) -> Done {

@@ -81,7 +81,7 @@ fn is_over(object: &RequestObject) -> bool {
     let over = |request: &raw::Request| !request.is_active() || request.peek().is_some();
     match &object.look().work {
         Work::Nobody { .. } => true,
-        Work::One(request) => over(request),
+        Work::One(request) | Work::SendAlone(request) => over(request),
         Work::Both(send, recv) => over(send) && over(recv),
     }
 }
@@ -97,7 +97,7 @@ fn await_one(entries: &[Entry]) -> Done {
         for state in &states {
             match &state.work {
                 Work::Nobody { .. } => {}
-                Work::One(request) => requests.push(request),
+                Work::One(request) | Work::SendAlone(request) => requests.push(request),
                 // Whichever of both is not over.
                 Work::Both(send, recv) => {
                     let both = [send, recv];
@@ -317,6 +317,7 @@ impl super::State {
     fn peek(&mut self) -> Status {
         let result = match &self.work {
             Work::Nobody { status, .. } => return *status,
+            Work::SendAlone(_) => return crate::p2p::status_of_nobody(),
             Work::One(request) | Work::Both(_, request) => request.peek(),
         };
         let mut ended = match result {

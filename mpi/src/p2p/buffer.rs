@@ -1,0 +1,93 @@
+//! Buffers of buffered sends (MPI 4.1 §3.6). The library copies messages into memory of its own; programs' buffers say how
+//! much it may take.
+//!
+//! Sends of all communicators share one account. It is as large as the buffer of the process; if a communicator or a
+//! session has a buffer of its own, it has no limit.
+
+use crate::arg::{self, CountOut};
+use crate::call::{Done, Fail};
+use crate::comm::Comm;
+use crate::face;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Whose buffer it is: the process's, or that of the object with this handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    Process,
+    Comm(u32),
+}
+
+/// Buffers that are attached: address and length.
+static ATTACHED: Mutex<BTreeMap<Owner, (usize, u64)>> = Mutex::new(BTreeMap::new());
+
+fn attached() -> MutexGuard<'static, BTreeMap<Owner, (usize, u64)>> {
+    ATTACHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The library's account, as it is to be; waits until buffered messages have left.
+fn open(all: &BTreeMap<Owner, (usize, u64)>) -> Done {
+    let automatic = |(owner, (address, _)): (&Owner, &(usize, u64))| {
+        *owner != Owner::Process || *address == face::BUFFER_AUTOMATIC
+    };
+    let bytes = match all.iter().any(automatic) {
+        true => Some(u64::MAX >> 1),
+        false => all.get(&Owner::Process).map(|(_, bytes)| *bytes),
+    };
+    let done = arg::process()?.with_world(|world| {
+        world.detach_buffer()?;
+        bytes.map_or(Ok(()), |bytes| world.attach_buffer(bytes))
+    });
+    Ok(done.unwrap_or(Ok(()))?)
+}
+
+fn attach(owner: Owner, buffer: *mut c_void, bytes: u64) -> Done {
+    let mut all = attached();
+    if all.contains_key(&owner) {
+        return Err(Fail::new(face::ERR_BUFFER, "a buffer is attached already"));
+    }
+    all.insert(owner, (buffer.addr(), bytes));
+    open(&all).inspect_err(|_| {
+        all.remove(&owner);
+    })
+}
+
+/// # Safety
+/// There is room for an address at `buffer`.
+unsafe fn detach(owner: Owner, buffer: *mut c_void, size: CountOut) -> Done {
+    let at = arg::pointer(buffer, "buffer_addr")?.cast::<usize>();
+    let mut all = attached();
+    let (address, bytes) = all.remove(&owner).unwrap_or((0, 0));
+    open(&all)?;
+    // SAFETY: the caller's promise.
+    unsafe { at.write_unaligned(address) };
+    size.set(bytes.cast_signed());
+    Ok(())
+}
+
+pub(crate) fn buffer_attach(buffer: *mut c_void, size: u64) -> Done {
+    attach(Owner::Process, buffer, size)
+}
+
+pub(crate) unsafe fn buffer_detach(buffer: *mut c_void, size: CountOut) -> Done {
+    // SAFETY: the caller's promise.
+    unsafe { detach(Owner::Process, buffer, size) }
+}
+
+pub(crate) fn buffer_flush() -> Done {
+    open(&attached())
+}
+
+pub(crate) fn comm_attach_buffer(comm: Comm, buffer: *mut c_void, size: u64) -> Done {
+    attach(Owner::Comm(face::number(comm.handle())), buffer, size)
+}
+
+pub(crate) unsafe fn comm_detach_buffer(comm: Comm, buffer: *mut c_void, size: CountOut) -> Done {
+    // SAFETY: the caller's promise.
+    unsafe { detach(Owner::Comm(face::number(comm.handle())), buffer, size) }
+}
+
+pub(crate) fn comm_flush_buffer(_comm: Comm) -> Done {
+    open(&attached())
+}
