@@ -113,3 +113,6 @@ pub unsafe fn collective<'a>(
     // SAFETY: the caller's promise.
     unsafe { Collective::of_buffers(operation, root, sides, counts, op) }
 }
+
+#[cfg(test)]
+mod tests;

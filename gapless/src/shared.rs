@@ -309,17 +309,19 @@ impl WorldState {
 
     /// Goes on with work of requests; gives how much has ended.
     fn advance_works(&mut self) -> usize {
-        let WorldState { works, pml, .. } = self;
-        let before = works.len();
-        works.retain(|(id, work)| {
+        let WorldState { works, pml, spent, .. } = self;
+        let over = |(id, work): &mut (RequestId, Arc<dyn Work>)| {
             let is_over = work.advance(pml);
             if is_over {
                 // It is there, unless its request was dropped.
                 let _ = pml.end_general(*id);
             }
-            !is_over
-        });
-        before - works.len()
+            is_over
+        };
+        let ended = works.extract_if(.., over).map(|(_, work)| Box::new(work) as _);
+        let before = spent.len();
+        spent.extend(ended);
+        spent.len() - before
     }
 
     /// Handles arrivals; does nothing once the world has been left.

@@ -502,9 +502,9 @@ impl<O> Requests<O> {
         Ok(())
     }
 
-    /// Whether any operation is in flight.
+    /// Whether any message is in flight.
     pub(crate) fn any_under_way(&self) -> bool {
-        let goes_on = |phase| matches!(phase, Phase::Posted | Phase::Operation | Phase::General);
+        let goes_on = |phase| matches!(phase, Phase::Posted | Phase::Operation);
         self.slots.iter().any(|slot| goes_on(slot.phase))
     }
 

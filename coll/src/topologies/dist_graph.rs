@@ -18,6 +18,7 @@ pub struct WeightedRank {
 pub struct DistGraph {
     sources: Box<[WeightedRank]>,
     destinations: Box<[WeightedRank]>,
+    is_weighted: bool,
 }
 
 /// The edges that one rank gives to `MPI_Dist_graph_create`: any, not only its own.
@@ -71,6 +72,7 @@ impl DistGraph {
         destination_weights: Option<&[u32]>,
     ) -> Result<DistGraph, TopologyError> {
         Ok(DistGraph {
+            is_weighted: source_weights.is_some() || destination_weights.is_some(),
             sources: weighted("the list of sources' weights", size, sources, source_weights)?,
             destinations: weighted(
                 "the list of destinations' weights",
@@ -83,16 +85,18 @@ impl DistGraph {
 
     /// The edges of `rank`, put together from the notes that each rank of the communicator had for it
     /// ([`Contribution::notes_for`]), in the order of these ranks. So both ends of an edge have it in the same place
-    /// among the edges of the same two ranks, and every run of a program gives the same order.
+    /// among the edges of the same two ranks, and every run of a program gives the same order. `gave_weights`: the rank
+    /// itself gave a list of weights, perhaps an empty one.
     ///
     /// # Errors
     /// [`TopologyError::Weights`] unless all edges have weights, or none.
     pub fn assemble<'a>(
         rank: u32,
+        gave_weights: bool,
         notes: impl IntoIterator<Item = &'a [Note]>,
     ) -> Result<DistGraph, TopologyError> {
         let (mut sources, mut destinations) = (Vec::new(), Vec::new());
-        let mut has_weights = None;
+        let mut has_weights = gave_weights.then_some(true);
         for note in notes.into_iter().flatten() {
             let weight = note.weight;
             if *has_weights.get_or_insert(weight.is_some()) != weight.is_some() {
@@ -105,7 +109,14 @@ impl DistGraph {
                 destinations.push(WeightedRank { rank: note.destination, weight });
             }
         }
-        Ok(DistGraph { sources: sources.into(), destinations: destinations.into() })
+        let (sources, destinations) = (sources.into(), destinations.into());
+        Ok(DistGraph { sources, destinations, is_weighted: has_weights == Some(true) })
+    }
+
+    /// Whether weights were given, also if there is no edge (`MPI_Dist_graph_neighbors_count`, MPI 4.1 §8.5.5).
+    #[must_use]
+    pub fn is_weighted(&self) -> bool {
+        self.is_weighted
     }
 
     /// Who sends to this rank.

@@ -311,7 +311,7 @@ fn edges_of_a_distributed_graph_reach_both_ends_whoever_gives_them() {
             let graphs: Vec<DistGraph> = (0..3)
                 .map(|rank| {
                     let notes = told.iter().map(|notes| &notes[rank as usize][..]);
-                    DistGraph::assemble(rank, notes).unwrap()
+                    DistGraph::assemble(rank, false, notes).unwrap()
                 })
                 .collect();
             let all: Vec<Neighborhood> = graphs.iter().map(DistGraph::neighbors).collect();
@@ -350,11 +350,26 @@ fn distributed_graphs_refuse_what_does_not_fit() {
     };
     let other = Contribution { weights: None, ..one.clone() };
     let notes = [&one, &other].map(|one| one.edges(2).unwrap());
-    let mixed = DistGraph::assemble(1, notes.iter().map(|notes| &notes[..]));
+    let mixed = DistGraph::assemble(1, false, notes.iter().map(|notes| &notes[..]));
     assert_eq!(mixed, Err(TopologyError::Weights { rank: 1 }));
     let long = Contribution { degrees: vec![u32::MAX], ..one.clone() };
     assert!(matches!(long.edges(2), Err(TopologyError::Length { expected: 4_294_967_295, .. })));
     assert_eq!(one.edges(1), Err(TopologyError::Rank { rank: 1, size: 1 }));
+}
+
+#[test]
+fn a_distributed_graph_remembers_that_it_has_weights() {
+    let adjacent = |weights: Option<&[u32]>| DistGraph::adjacent(2, &[], weights, &[], None);
+    assert!(adjacent(Some(&[])).unwrap().is_weighted());
+    assert!(!adjacent(None).unwrap().is_weighted());
+    let assembled = |gave_weights, weight: Option<u32>| {
+        let note = weight.map(|weight| Note { source: 0, destination: 1, weight: Some(weight) });
+        DistGraph::assemble(1, gave_weights, [note.as_slice()]).unwrap().is_weighted()
+    };
+    assert!(assembled(true, None) && assembled(false, Some(3)) && !assembled(false, None));
+    let bare = [Note { source: 0, destination: 1, weight: None }];
+    let mixed = DistGraph::assemble(1, true, [&bare[..]]);
+    assert_eq!(mixed, Err(TopologyError::Weights { rank: 1 }));
 }
 
 /// How often a step along a dimension leads to another host.

@@ -187,7 +187,7 @@ impl Communicator {
         let room = BlocksMut::packed(&mut heard, &taken)?;
         made.alltoallv(Blocks::packed(&words, &given)?, room)?;
         let heard: Vec<Note> = heard.chunks_exact(WORDS).map(read).collect();
-        let graph = DistGraph::assemble(made.rank(), [heard.as_slice()])?;
+        let graph = DistGraph::assemble(made.rank(), edges.weights.is_some(), [heard.as_slice()])?;
         Ok(made.arranged(Some(Topology::DistGraph(graph))))
     }
 

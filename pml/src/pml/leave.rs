@@ -125,7 +125,7 @@ impl Pml {
         self.core.rndv.has_unreleased()
     }
 
-    /// Whether an operation of this process is under way.
+    /// Whether a message of this process is under way.
     #[must_use]
     pub fn has_requests(&self) -> bool {
         self.core.requests.any_under_way()

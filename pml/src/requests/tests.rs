@@ -123,5 +123,5 @@ fn a_request_that_was_completed_at_submit_can_go_on() {
     assert_eq!(requests.failure(id).map(|it| &it.error), Some(&PmlError::Cancelled));
     let work = requests.insert_general();
     assert!(requests.is_general(work) && !requests.is_general(id));
-    assert!(requests.any_under_way() && requests.under_way().next().is_none());
+    assert!(!requests.any_under_way() && requests.under_way().next().is_none());
 }
