@@ -175,6 +175,14 @@ fn commit(datatype: &Datatype) -> Layout {
     datatype.commit().expect("a type of Rust has at most as many bytes as there are addresses")
 }
 
+impl Primitive {
+    /// The layout of one item.
+    #[must_use]
+    pub fn layout(self) -> &'static Layout {
+        of_basic(self)
+    }
+}
+
 /// The committed layout of a basic type.
 fn of_basic(primitive: Primitive) -> &'static Layout {
     static LAYOUTS: [OnceLock<Layout>; Primitive::ALL.len()] =

@@ -7,7 +7,8 @@
 //! - [`view`] and [`view_mut`] make what the blocking calls of [`Communicator`] take;
 //! - [`collective`] describes any collective, of [`Buffer`]s, for [`Communicator::perform`] and [`Request::collective`];
 //! - [`Request`] is everything that can be waited for: messages, collectives, persistent and partitioned ones,
-//!   communicators that are being made, work of the binding itself.
+//!   communicators that are being made, work of the binding itself;
+//! - a [`Window`] has elements that each operation names, and reads that end at a flush.
 //!
 //! ```
 //! use gapless::raw::{self, Buffer, Operation, Request, Typed};
@@ -58,12 +59,15 @@
 // over (asked under the world's lock whenever the world makes progress) and then gives its status. Windows do so.
 
 mod request;
+mod window;
 
 pub use crate::collective::Buffer;
 pub use gapless_coll::Operation;
 pub use gapless_engine::Typed;
 pub use request::Request;
 pub(crate) use request::Work;
+pub(crate) use window::Made;
+pub use window::Window;
 
 use crate::{Collective, Root, View, ViewMut};
 #[cfg(doc)]

@@ -3,7 +3,8 @@
 //! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `request.rs` those
 //! that own their buffers, `local.rs` a rank's own memory, `attributes.rs` what a window says of itself, `worker.rs` a worker
 //! that does accumulations, `dropped.rs` memory that adapters may change when a window is gone. All that they do is in
-//! `gapless-osc`: this is its safe face.
+//! `raw/window.rs`, and below that in `gapless-osc`: this is its safe face, which adds the type of the elements, and memory
+//! that it owns or borrows.
 
 mod attributes;
 mod dropped;
@@ -16,21 +17,20 @@ mod sync;
 mod worker;
 
 pub use attributes::{Assertions, WindowFlavor, WindowModel};
-pub(crate) use dropped::KeptRegistrations;
+pub(crate) use dropped::{KeptRegistrations, Registration};
 pub use local::SharedPart;
 pub use make::WindowBuilder;
 pub use memory::WindowMemory;
 pub use request::WindowRequest;
 
-use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::raw;
 use crate::shared::{Shared, stuck};
 use crate::shared_buf::SharedBuf;
 use attributes::Hints;
 use gapless_bml::Bml;
 use gapless_dtype::AnyBits;
-use gapless_engine::Engine;
-use gapless_osc::{Accumulations, Driver, Profile, WindowCall, WindowProfile};
+use gapless_osc::{Accumulations, Driver, WindowCall, WindowProfile};
 use gapless_pml::Doing;
 use std::fmt;
 use std::marker::PhantomData;
@@ -87,29 +87,19 @@ use std::time::Instant;
 /// A window that is dropped, and not [freed](Window::free), refuses the others' messages from then on, and gives back
 /// the locks that its rank has.
 pub struct Window<T, M = SharedBuf> {
-    inner: gapless_osc::Window,
-    /// Of the same ranks, for the collectives of this window alone.
-    comm: Communicator,
+    raw: raw::Window,
     /// Gives the memory back.
-    memory: Option<memory::GivesBack<M>>,
-    header: SharedBuf,
-    /// While adapters may change the memory.
-    numbers: Option<dropped::Registration>,
+    memory: memory::GivesBack<M>,
     /// In a dynamic window: by address.
     attached: Vec<(u64, SharedBuf)>,
-    profile: Option<Box<Profile>>,
-    flavor: WindowFlavor,
     hints: Hints,
     name: String,
-    /// What went wrong before a fence that another rank was refused: the next fence says so.
-    owed: Option<Error>,
     element: PhantomData<fn() -> T>,
 }
 
 impl<T, M> fmt::Debug for Window<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (flavor, rank) = (self.inner.flavor(), self.inner.rank());
-        write!(f, "Window({flavor:?}, rank {rank} of {})", self.inner.size())
+        self.raw.fmt(f)
     }
 }
 
@@ -117,13 +107,13 @@ impl<T: AnyBits, M> Window<T, M> {
     /// This process's rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.inner.rank()
+        self.raw.rank()
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn size(&self) -> u32 {
-        self.inner.size()
+        self.raw.size()
     }
 
     /// How many elements the window has at a rank; 0 if it is dynamic.
@@ -131,7 +121,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// There is no such rank.
     pub fn len(&self, rank: u32) -> Result<u64, Error> {
-        let member = self.inner.member(rank)?;
+        let member = self.inner().member(rank)?;
         Ok(member.bytes / member.unit)
     }
 
@@ -142,58 +132,54 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// There is no such rank.
     pub fn is_mapped(&self, rank: u32) -> Result<bool, Error> {
-        let member = self.inner.member(rank)?;
-        Ok(member.mapped.is_some() || member.device.is_some())
+        self.raw.is_mapped(rank)
     }
 
     /// Whether accumulations are carried out by adapters, at all ranks, so that no target needs to make progress for
     /// them: only in a [window of numbers](WindowBuilder::allocate_numbers).
     #[must_use]
     pub fn is_by_adapter(&self) -> bool {
-        self.inner.is_by_adapter()
+        self.inner().is_by_adapter()
     }
 
     /// How accumulations are carried out at their targets: all ranks agreed on that when the window was made.
     #[must_use]
     pub fn accumulations(&self) -> Accumulations {
-        self.inner.accumulations()
+        self.inner().accumulations()
     }
 
     /// What the calls on this window have cost at this rank; `None` unless it was made
     /// [profiled](crate::WindowBuilder::profiled).
     #[must_use]
     pub fn profile(&self) -> Option<WindowProfile> {
-        self.profile.as_ref().map(|profile| profile.read(self.accumulations()))
+        self.raw.profile()
     }
 
     /// When a call began, if that is wanted.
     #[inline]
     fn began(&self) -> Option<Instant> {
-        self.profile.as_ref().map(|_| Instant::now())
+        self.raw.began()
     }
 
     /// A call is over.
     #[inline]
     fn note(&self, call: WindowCall, bytes: u64, began: Option<Instant>) {
-        if let (Some(profile), Some(began)) = (&self.profile, began) {
-            profile.note(call, bytes, began);
-        }
+        self.raw.note(call, bytes, began);
+    }
+
+    #[inline]
+    fn inner(&self) -> &gapless_osc::Window {
+        &self.raw.inner
     }
 
     #[inline]
     fn shared(&self) -> &Shared {
-        &self.comm.shared
-    }
-
-    /// What makes progress, and what packs.
-    #[inline]
-    fn driver_and_engine(&self) -> (&Shared, &dyn Engine) {
-        (&self.comm.shared, &*self.comm.shared.tools)
+        self.raw.shared()
     }
 
     /// The shared part of the world, to be kept.
     fn world(&self) -> Arc<Shared> {
-        Arc::clone(&self.comm.shared)
+        Arc::clone(&self.raw.comm.shared)
     }
 }
 

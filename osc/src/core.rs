@@ -13,6 +13,7 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::WindowPart;
 use crate::header::Header;
 use crate::hosted::Hosted;
+use crate::landing::Landing;
 use crate::peer::{PIECE, Peer};
 use crate::questions::{Asked, LostProcess, Questions};
 use crate::wire::{HEADER, Head, MORE, WindowMessage};
@@ -134,6 +135,15 @@ impl Osc {
     /// The error of a lost process.
     pub(crate) fn loss(&self, process: u32) -> WindowError {
         self.core().loss(process)
+    }
+
+    /// The error of a target's answer.
+    pub(crate) fn refused(&self, rank: u32, why: Fault) -> WindowError {
+        match why {
+            Fault::NoWindow => WindowError::Freed { rank },
+            Fault::Holder(process) => self.loss(process),
+            why => WindowError::Refused { rank, why },
+        }
     }
 
     pub(crate) fn note(&self, core: &Core) {
@@ -500,7 +510,7 @@ impl Core {
             Suspect::Lost(process) => Some(process),
             Suspect::Rank(rank) => {
                 let (process, window) = members(rank)?;
-                let token = self.questions.ask(process, 0, 1);
+                let token = self.questions.ask(process, 0, Landing::kept(1));
                 self.questions.expect(token, 1, false);
                 let question = doubt.question(token, window, asks);
                 match self.post(bml, process, question, &[]) {

@@ -87,7 +87,7 @@ impl Doubt {
             };
             self.asked = None;
             self.named = Some((now, Instant::now()));
-            let denied = answer.is_ok_and(|it| it.fault.is_none() && it.data == [NO]);
+            let denied = answer.is_ok_and(|it| it.fault.is_none() && it.into_kept() == [NO]);
             // As if it had died with the lock.
             if denied && let Some(process) = lost() {
                 return Some(Suspect::Lost(process));
@@ -201,7 +201,7 @@ mod tests {
                 let net = Net::new(4, &Config::default());
                 let header = &net.exposures[0].header;
                 let _target = net.window(0, &[]);
-                let (mut first, mut second) = (net.window(1, maps), net.window(2, also));
+                let (first, second) = (net.window(1, maps), net.window(2, also));
                 let (theirs, ours) = (net.driver(1, 200, &|| ()), net.driver(2, 200, &|| ()));
                 // It says so.
                 first.lock(&theirs, 0, named).unwrap();

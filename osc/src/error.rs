@@ -78,6 +78,12 @@ pub enum WindowError {
         /// What kind of window it is.
         flavor: &'static str,
     },
+    /// No memory is attached at this address (`MPI_ERR_RMA_ATTACH`).
+    #[error("no memory is attached to the window at address {address:#x}")]
+    NotAttached {
+        /// The address.
+        address: u64,
+    },
     /// The target has freed the window, or has none.
     #[error("rank {rank} has freed the window")]
     Freed {

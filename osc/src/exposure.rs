@@ -2,7 +2,7 @@
 
 use crate::device::{DeviceExposure, DeviceMemory};
 use crate::header::Header;
-use gapless_mem::{Atomics, Lease};
+use gapless_mem::{Atomics, Lease, Region};
 
 /// Memory of a window, and its lock.
 #[derive(Clone, Debug)]
@@ -22,6 +22,12 @@ impl Exposure {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.memory.len()
+    }
+
+    /// Where the memory is in this process.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.memory.lease().region()
     }
 }
 

@@ -39,16 +39,21 @@ impl Window {
     pub fn flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
         self.epochs.may_flush(rank, "flush")?;
         let ended = self.end_tasks(driver, rank);
-        if self.is_remote(rank) {
-            match self.ask_flush(driver, rank)? {
-                Some(asked) => self.flushed(driver, rank, asked)?,
+        let flushed = if self.is_remote(rank) {
+            let flushed = self.ask_flush(driver, rank).and_then(|asked| match asked {
+                Some(asked) => self.flushed(driver, rank, asked),
                 // Who only flushes hears of deaths, too.
-                None => self.progress_now_and_then(driver, 1),
-            }
+                None => {
+                    self.progress_now_and_then(driver, 1);
+                    Ok(())
+                }
+            });
+            flushed.and(self.end_reads(driver, rank))
         } else {
             self.in_order(driver);
-        }
-        ended?;
+            Ok(())
+        };
+        ended.and(flushed)?;
         Ok(self.check_alive(rank)?)
     }
 
@@ -57,24 +62,35 @@ impl Window {
     /// # Errors
     /// As [`flush`](Window::flush); the first failure of several.
     pub fn flush_all<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
-        self.epochs.may_flush_all("flush_all")?;
+        self.epochs.open().may_flush_all("flush_all")?;
         self.flush_everything(driver)
     }
 
-    /// Operations have ended here when they return: nothing is left to do but to check (`MPI_Win_flush_local`).
+    /// Ends all operations on a target here (`MPI_Win_flush_local`): what was read is there. What was given may be changed
+    /// as soon as an operation returns.
     ///
     /// # Errors
-    /// No epoch of a lock is open for the target.
-    pub fn flush_local(&self, rank: u32) -> Result<(), WindowError> {
-        self.epochs.may_flush(rank, "flush_local")
+    /// No epoch of a lock is open for the target; it is lost, or has refused to be read.
+    pub fn flush_local<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
+        self.epochs.may_flush(rank, "flush_local")?;
+        self.end_reads(driver, rank)
     }
 
     /// The same for all targets (`MPI_Win_flush_local_all`).
     ///
     /// # Errors
-    /// No epoch of locks is open.
-    pub fn flush_local_all(&self) -> Result<(), WindowError> {
-        self.epochs.may_flush_all("flush_local_all")
+    /// As [`flush_local`](Window::flush_local); the first failure of several.
+    pub fn flush_local_all<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        self.epochs.open().may_flush_all("flush_local_all")?;
+        self.end_all_reads(driver)
+    }
+
+    fn end_all_reads<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        let mut result = Ok(());
+        for rank in self.all_ranks() {
+            result = result.and(self.end_reads(driver, rank));
+        }
+        result
     }
 
     /// Orders this rank's accesses to its own memory and others' (`MPI_Win_sync`), and serves peers.
@@ -102,35 +118,41 @@ impl Window {
         for (rank, one) in asked {
             result = result.and(self.flushed(driver, rank, one));
         }
+        result = result.and(self.end_all_reads(driver));
         self.progress_now_and_then(driver, 1);
         result
     }
 
-    /// The first half of a fence (`MPI_Win_fence`, MPI 4.1 §12.5.1): all operations of this rank have ended. Then the ranks
-    /// meet in a collective of the caller's, and each calls [`fenced`](Window::fenced).
-    ///
-    /// # Errors
-    /// Epochs that do not go with it; a target is lost, or has refused an operation. Meet nevertheless.
-    pub fn before_fence<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
-        self.epochs.may_fence("fence")?;
-        self.flush_everything(driver)
-    }
-
-    /// Whether a fence is possible. If not, the other ranks are to be told where they meet.
+    /// A fence begins (`MPI_Win_fence`, MPI 4.1 §12.5.1). If it is not possible, the other ranks are to be told where they
+    /// meet. Else all operations of this rank [end](Window::before_fence), the ranks meet in a collective of the caller's, and
+    /// each calls [`fenced`](Window::fenced), or [`not_fenced`](Window::not_fenced).
     ///
     /// # Errors
     /// Epochs that do not go with it.
-    pub fn may_fence(&self) -> Result<(), WindowError> {
-        self.epochs.may_fence("fence")
+    pub fn begin_fence(&self) -> Result<(), WindowError> {
+        self.epochs.open().begin_fence("fence")
     }
 
-    /// The second half of a fence: all ranks have met, and this is the last fence of its kind for all, or for none.
-    /// `None`: they have not met.
-    pub fn fenced(&mut self, last: Option<bool>) {
+    /// Ends all operations of this rank.
+    ///
+    /// # Errors
+    /// A target is lost, or has refused an operation. Meet nevertheless.
+    pub fn before_fence<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        self.flush_everything(driver)
+    }
+
+    /// All ranks have met, and this is the last fence of its kind for all, or for none. `None`: they have not met.
+    pub fn fenced(&self, last: Option<bool>) {
+        let mut epochs = self.epochs.open();
         match last {
-            Some(last) => self.epochs.fenced(last),
-            None => self.epochs.break_off(),
+            Some(last) => epochs.fenced(last),
+            None => epochs.break_off(),
         }
+    }
+
+    /// All ranks know that one was refused the fence: epochs are as they were.
+    pub fn not_fenced(&self) {
+        self.epochs.open().stay();
     }
 
     /// Whether the window may be freed now, by all ranks together.
@@ -138,6 +160,6 @@ impl Window {
     /// # Errors
     /// An epoch is open.
     pub fn may_free(&self) -> Result<(), WindowError> {
-        self.epochs.may_free()
+        self.epochs.open().may_free()
     }
 }

@@ -5,7 +5,6 @@ use crate::error::WindowError;
 use crate::window::{Driver, Window, nobody};
 use crate::wire::WindowMessage;
 use gapless_bml::Rank;
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 impl Window {
@@ -14,7 +13,7 @@ impl Window {
     /// # Errors
     /// It is exposed already; epochs that do not go with it; a rank is named twice; a member is lost: then no epoch is
     /// possible any more.
-    pub fn post<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
+    pub fn post<D: Driver>(&self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
         self.post_unchecked(group)?;
         let told = self.tell(driver, group, WindowMessage::Post);
         self.sound(told)
@@ -25,17 +24,15 @@ impl Window {
     ///
     /// # Errors
     /// As [`post`](Window::post).
-    pub fn post_unchecked(&mut self, group: &[u32]) -> Result<(), WindowError> {
-        self.epochs.may_post(group)?;
+    pub fn post_unchecked(&self, group: &[u32]) -> Result<(), WindowError> {
         fence(Ordering::SeqCst);
-        self.epochs.post(group);
-        Ok(())
+        self.epochs.open().post(group)
     }
 
     /// After a failure nobody knows who of a group accesses the memory still.
-    fn sound<T, E>(&mut self, result: Result<T, E>) -> Result<T, E> {
+    fn sound<T, E>(&self, result: Result<T, E>) -> Result<T, E> {
         if result.is_err() {
-            self.epochs.break_off();
+            self.epochs.open().break_off();
         }
         result
     }
@@ -111,21 +108,26 @@ impl Window {
     ///
     /// # Errors
     /// Epochs that do not go with it; a member is lost.
-    pub fn start<D: Driver>(&mut self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
-        self.epochs.may_start(group)?;
-        self.hear(driver, group, WindowMessage::Post)?;
-        self.epochs.started(group);
-        Ok(())
+    pub fn start<D: Driver>(&self, driver: &D, group: &[u32]) -> Result<(), D::Error> {
+        self.epochs.open().begin_start(group)?;
+        let heard = self.hear(driver, group, WindowMessage::Post);
+        let mut epochs = self.epochs.open();
+        match heard {
+            Ok(()) => epochs.started(group),
+            Err(_) => epochs.stay(),
+        }
+        heard
     }
 
     /// The same, without waiting: all of the group have called [`post_unchecked`](Window::post_unchecked).
     ///
     /// # Errors
     /// Epochs that do not go with it.
-    pub fn start_unchecked(&mut self, group: &[u32]) -> Result<(), WindowError> {
-        self.epochs.may_start(group)?;
+    pub fn start_unchecked(&self, group: &[u32]) -> Result<(), WindowError> {
+        let mut epochs = self.epochs.open();
+        epochs.begin_start(group)?;
         fence(Ordering::SeqCst);
-        self.epochs.started(group);
+        epochs.started(group);
         Ok(())
     }
 
@@ -135,8 +137,8 @@ impl Window {
     ///
     /// # Errors
     /// There is no such epoch; a member is lost, or has refused an operation: the epoch has ended nevertheless.
-    pub fn complete<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
-        let group: Arc<[u32]> = self.epochs.group()?.into();
+    pub fn complete<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        let group = self.epochs.open().begin_complete()?;
         fence(Ordering::SeqCst);
         let (mut result, mut asked, mut quiet) = (Ok(()), Vec::new(), Vec::new());
         for &rank in &*group {
@@ -156,7 +158,10 @@ impl Window {
         for (rank, token) in asked {
             result = result.and(self.answer(driver, rank, token));
         }
-        self.epochs.completed();
+        for &rank in &*group {
+            result = result.and(self.end_reads(driver, rank));
+        }
+        self.epochs.open().closed();
         result
     }
 
@@ -165,10 +170,10 @@ impl Window {
     /// # Errors
     /// Nothing is posted; a member is lost. Then others of the group may access the memory still, so no epoch is possible
     /// any more.
-    pub fn wait<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
-        let group: Arc<[u32]> = self.epochs.posted()?.into();
+    pub fn wait<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        let group = self.epochs.open().begin_wait()?;
         let heard = self.hear(driver, &group, WindowMessage::Complete);
-        self.epochs.close_exposure();
+        self.epochs.open().heard(true);
         self.sound(heard)
     }
 
@@ -176,12 +181,13 @@ impl Window {
     ///
     /// # Errors
     /// As [`wait`](Window::wait).
-    pub fn test<D: Driver>(&mut self, driver: &D) -> Result<bool, D::Error> {
-        let group: Arc<[u32]> = self.epochs.posted()?.into();
+    pub fn test<D: Driver>(&self, driver: &D) -> Result<bool, D::Error> {
+        let group = self.epochs.open().begin_wait()?;
         driver.progress();
-        let Some(heard) = self.heard(&group, WindowMessage::Complete) else { return Ok(false) };
+        let heard = self.heard(&group, WindowMessage::Complete);
         fence(Ordering::SeqCst);
-        self.epochs.close_exposure();
+        self.epochs.open().heard(heard.is_some());
+        let Some(heard) = heard else { return Ok(false) };
         self.sound(heard)?;
         Ok(true)
     }

@@ -60,6 +60,8 @@ mod flush;
 mod groups;
 mod header;
 mod hosted;
+#[allow(unsafe_code, reason = "writes answers to where whoever asked vouches for")]
+mod landing;
 mod layouts;
 #[allow(unsafe_code, reason = "vouches for the memory of windows")]
 mod make;
@@ -75,6 +77,7 @@ mod own;
     reason = "has engines pack the memory of origins, for which the caller vouches"
 )]
 mod packed;
+mod parts;
 mod peer;
 mod perform;
 mod place;
@@ -82,6 +85,11 @@ mod profile;
 mod put_tasks;
 mod questions;
 mod reading;
+#[allow(
+    unsafe_code,
+    reason = "fills the memory of origins, for which the caller vouches until a read has ended"
+)]
+mod reads;
 #[allow(
     unsafe_code,
     reason = "reads and writes the memory of origins, for which the caller vouches"
@@ -107,10 +115,12 @@ pub use exposure::{Exposure, WindowPart};
 pub use header::{Header, Lock};
 pub use make::Making;
 pub use packed::{contiguous_span, contiguous_span_mut, plain_displacement, room, unpack};
+pub use parts::contiguous_parts;
 pub use place::{Access, AccessKind, Place};
 pub use profile::{Profile, WindowCall, WindowCalls, WindowProfile};
 pub use put_tasks::worker_word;
 pub use reading::{Failed, Reading, collect};
+pub use reads::PendingRead;
 pub use span::Span;
 pub use tasks::{Accumulations, KernelHandle, TASKS_TAG, Tasks};
 pub use window::{CallError, Driver, Flavor, Member, Window};

@@ -46,10 +46,12 @@ pub struct Making<'m> {
     pub by_messages: bool,
     /// Whether ranks that give memory of other lengths are refused. Ranks may differ: one that says so is enough.
     pub same_size: bool,
-    /// Bytes of a unit of displacements.
+    /// Bytes of a unit of displacements. Ranks may differ, if the elements are not said.
     pub unit: u64,
-    /// What the elements are.
-    pub elements: SignatureDigest,
+    /// What the elements are, if the window has some.
+    pub elements: Option<SignatureDigest>,
+    /// By rank, the memory of all, which this process maps: see [`contiguous_parts`](crate::contiguous_parts).
+    pub parts: Option<Vec<Lease>>,
 }
 
 impl Making<'_> {
@@ -79,7 +81,7 @@ impl Making<'_> {
                 unsafe { self.part((memory, lock.clone()), processes.len()) };
             Ok((part?, lock))
         });
-        let digest = self.elements.to_bytes();
+        let digest = self.elements.map_or([0; SignatureDigest::LEN], |it| it.to_bytes());
         let mut record = Vec::with_capacity(RECORD);
         let mut records = vec![0u8; RECORD * processes.len()];
         let (own, lock) = match own {
@@ -122,7 +124,7 @@ impl Making<'_> {
         if (flavor, way) == (Flavor::Numbers, Accumulations::Ordinary) {
             numbers::agree((driver, ranks), own.lease(), &mut members, registered)?;
         }
-        let window = Window::new(handle, me, flavor, own, members);
+        let window = Window::new(handle, me, flavor, own, members).with_engine(self.engine);
         Ok(window.with_tasks(self.tasks.clone(), way, kernel))
     }
 
@@ -192,9 +194,12 @@ impl Making<'_> {
                 {
                     let process = Rank(members[rank].process);
                     let (one, other) = place.split_at_mut(KEY);
-                    let both = key(bml, process, memory).zip(key(bml, process, header));
-                    if let Some((memory, header)) = both {
-                        write_key(&memory, one);
+                    let memory = match self.parts {
+                        Some(_) => Some(None),
+                        None => key(bml, process, memory).map(Some),
+                    };
+                    if let Some((memory, header)) = memory.zip(key(bml, process, header)) {
+                        memory.iter().for_each(|memory| write_key(memory, one));
                         write_key(&header, other);
                     }
                 }
@@ -206,8 +211,10 @@ impl Making<'_> {
             return Ok(());
         }
         let (count, user) = (members.len(), memory.region().space());
-        for (member, keys) in members.iter_mut().zip(theirs.chunks(KEYS)) {
-            let leases = ranks.with_bml(|bml| map(bml, member, keys.split_at(KEY), user))?;
+        for (rank, (member, keys)) in members.iter_mut().zip(theirs.chunks(KEYS)).enumerate() {
+            let part = self.parts.as_ref().and_then(|parts| parts.get(rank));
+            let keys = (keys.split_at(KEY), part);
+            let leases = ranks.with_bml(|bml| map(bml, member, keys, user))?;
             let Some(leases) = leases else { continue };
             // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of
             // this process covers (`Mapping::new`). Its owner has given it to the window (`window`).
@@ -269,7 +276,8 @@ fn read_records(
             if rank != me && kind & 0xFF != word(own, 4) & 0xFF {
                 return differs("kind of window");
             }
-            if word(record, 2) != word(own, 2) || record[40..] != own[40..] {
+            let has_elements = own[40..].iter().any(|byte| *byte != 0);
+            if record[40..] != own[40..] || has_elements && word(record, 2) != word(own, 2) {
                 return differs("elements");
             }
             Ok(Member {
@@ -288,26 +296,29 @@ fn read_records(
 }
 
 /// A key to this process's memory; to no memory, the empty key of the transport is not needed: it has none.
-fn key(bml: &mut Bml, process: Rank, lease: &Lease) -> Option<RemoteKey> {
+pub(crate) fn key(bml: &mut Bml, process: Rank, lease: &Lease) -> Option<RemoteKey> {
     let (peer, mapped) = bml.mapped(process)?;
     mapped.key(peer, lease)
 }
 
-/// Maps a member's memory and lock, for the device of `user`.
+/// Maps a member's memory, unless that is mapped already, and lock, for the device of `user`.
 fn map(
     bml: &mut Bml,
     member: &Member,
-    (memory, header): (&[u8], &[u8]),
+    ((memory, header), part): ((&[u8], &[u8]), Option<&Lease>),
     user: Space,
 ) -> Option<(Lease, Lease)> {
-    let (memory, header) = (read_key(memory)?, read_key(header)?);
+    let header = read_key(header)?;
     let (peer, mapped) = bml.mapped(Rank(member.process))?;
-    let memory = mapped.map_for(peer, &memory, user).ok()?;
+    let memory = match part {
+        Some(part) => part.clone(),
+        None => mapped.map_for(peer, &read_key(memory)?, user).ok()?.lease().clone(),
+    };
     let header = mapped.map(peer, &header).ok()?;
     let bytes = memory.region().len();
     if bytes != member.bytes {
         tracing::debug!(member.process, bytes, "memory of a window that has another length");
         return None;
     }
-    Some((memory.lease().clone(), header.lease().clone()))
+    Some((memory, header.lease().clone()))
 }

@@ -8,6 +8,7 @@ use crate::arithmetic::{Arithmetic, is_swapped};
 use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, Near};
 use crate::header::{Header, Stripes};
+use crate::landing::Landing;
 use crate::memory::{change, compare_swap, for_each_run, load, part, place, store, stripes};
 use crate::place::{Access, AccessKind, Place, check_types};
 use crate::reading::{ReadState, Reading};
@@ -237,24 +238,25 @@ impl Window {
             return Ok(self.here(access.rank, found));
         }
         let head = self.head(WindowMessage::Get, access.rank);
+        let landing = Landing::kept(length(&range)?);
         let pieces = Pieces { head, range, bytes: &[], element: 1 };
-        self.read(driver, access, pieces)
+        self.ask(driver, access, pieces, landing)
     }
 
     fn here(&self, rank: u32, found: Vec<u8>) -> Reading {
         Reading { rank, state: ReadState::Here(found), osc: self.osc().clone() }
     }
 
-    /// Sends questions, and gives what their answers will be.
-    fn read<D: Driver>(
+    /// Sends questions, whose answers go to `landing`, and gives what they will be.
+    pub(crate) fn ask<D: Driver>(
         &self,
         driver: &D,
         access: &Access,
         pieces: Pieces<'_>,
+        landing: Landing,
     ) -> Result<Reading, D::Error> {
         let process = self.members[access.rank as usize].process;
-        let bytes = length(&pieces.range)?;
-        let token = self.osc().core().questions.ask(process, pieces.range.start, bytes);
+        let token = self.osc().core().questions.ask(process, pieces.range.start, landing);
         let osc = self.osc().clone();
         let reading = Reading { rank: access.rank, state: ReadState::Asked(token), osc };
         self.send(driver, access, pieces, Some(token))?;
@@ -373,8 +375,20 @@ impl Window {
         &self,
         driver: &D,
         (access, op): (&Access, ReduceOp),
+        given: (&Typed, &Place),
+        bytes: &[u8],
+    ) -> Result<Reading, D::Error> {
+        self.ask_accumulate(driver, (access, op), given, bytes, None)
+    }
+
+    /// The same; what was there goes to `landing`, if that is given and it goes by messages.
+    pub(crate) fn ask_accumulate<D: Driver>(
+        &self,
+        driver: &D,
+        (access, op): (&Access, ReduceOp),
         (origin, at): (&Typed, &Place),
         bytes: &[u8],
+        landing: Option<Landing>,
     ) -> Result<Reading, D::Error> {
         if access.packed_bytes() == 0 {
             return Ok(self.here(access.rank, Vec::new()));
@@ -406,7 +420,9 @@ impl Window {
         };
         let head = self.accumulation(access.rank, &arithmetic, flags);
         let element = arithmetic.width() as u64;
-        self.read(driver, access, Pieces { head, range, bytes, element })
+        let kept = length(&range)?;
+        let landing = landing.unwrap_or_else(|| Landing::kept(kept));
+        self.ask(driver, access, Pieces { head, range, bytes, element }, landing)
     }
 
     /// One element: combined, and what was there before (`MPI_Fetch_and_op`).
@@ -509,6 +525,20 @@ impl Window {
         primitive: Primitive,
         (compare, swap, found): (&[u8], &[u8], &mut [u8]),
     ) -> Result<(), D::Error> {
+        let reading = self.ask_swap(driver, access, primitive, (compare, swap), None)?;
+        found.copy_from_slice(&self.collect(driver, reading)?);
+        Ok(())
+    }
+
+    /// The same; what was there goes to `landing`, if that is given and it goes by messages.
+    pub(crate) fn ask_swap<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        primitive: Primitive,
+        (compare, swap): (&[u8], &[u8]),
+        landing: Option<Landing>,
+    ) -> Result<Reading, D::Error> {
         if !is_swapped(primitive) {
             let op = "MPI_Compare_and_swap";
             return Err(WindowError::from(EngineError::UndefinedOp { op, primitive }).into());
@@ -521,9 +551,15 @@ impl Window {
         self.before_fetch(driver, access.rank, "compare_and_swap")?;
         if let Some(key) = self.key(access.rank) {
             let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
-            let goal = Goal::Swap { compare, swap };
-            return self.change_numbers(driver, (access, key), &goal, Some(found));
+            let (goal, mut found) = (Goal::Swap { compare, swap }, vec![0; width]);
+            self.change_numbers(driver, (access, key), &goal, Some(&mut found))?;
+            return Ok(self.here(access.rank, found));
         }
+        let was = |old: u64| {
+            let mut found = vec![0; width];
+            crate::arithmetic::write(old, &mut found);
+            self.here(access.rank, found)
+        };
         if let Some(exposure) = self.mapped(access) {
             let Some(place) = access.target.as_contiguous() else {
                 return Err(self.refused(access.rank, Fault::Elements).into());
@@ -534,22 +570,18 @@ impl Window {
             let old = compare_swap(&exposure.memory, place.start(), width, (compare, swap));
             exposure.header.release_stripes(self.rank, stripes);
             self.progress_now_and_then(driver, 1);
-            crate::arithmetic::write(old.map_err(|why| self.refused(access.rank, why))?, found);
-            return Ok(());
+            return Ok(was(old.map_err(|why| self.refused(access.rank, why))?));
         }
         if let Some(near) = self.near_device(access) {
             let both = [compare, swap].map(crate::arithmetic::read).into();
-            let old = self.compare_near(driver, (access, near), width, both)?;
-            crate::arithmetic::write(old, found);
-            return Ok(());
+            return Ok(was(self.compare_near(driver, (access, near), width, both)?));
         }
         let head =
             Head { primitive: primitive as u8, ..self.head(WindowMessage::Compare, access.rank) };
         let (range, both) = (0..width as u64, [compare, swap].concat());
         let pieces = Pieces { head, range, bytes: &both, element: width as u64 };
-        let reading = self.read(driver, access, pieces)?;
-        found.copy_from_slice(&self.collect(driver, reading)?);
-        Ok(())
+        let landing = landing.unwrap_or_else(|| Landing::kept(width));
+        self.ask(driver, access, pieces, landing)
     }
 }
 

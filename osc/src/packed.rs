@@ -142,7 +142,7 @@ unsafe fn pack<E: CallError>(
 ///
 /// # Safety
 /// As [`pack`].
-unsafe fn give_all<R, E: CallError>(
+pub(crate) unsafe fn give_all<R, E: CallError>(
     engine: &dyn Engine,
     typed: &Typed,
     take: impl FnOnce(&[u8]) -> Result<R, E>,
@@ -172,7 +172,6 @@ impl Window {
     /// As [`pack`].
     unsafe fn give_pieces<E: CallError>(
         &self,
-        engine: &dyn Engine,
         typed: &Typed,
         mut take: impl FnMut(Range<u64>, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -189,7 +188,7 @@ impl Window {
             let end = all.min(start + chunk);
             let len = usize::try_from(end - start).unwrap_or(packed.len());
             // SAFETY: the caller's promise.
-            unsafe { pack::<E>(engine, typed, start..end, &mut packed[..len]) }?;
+            unsafe { pack::<E>(self.engine(), typed, start..end, &mut packed[..len]) }?;
             take(start..end, &packed[..len])?;
             start = end;
         }
@@ -202,7 +201,6 @@ impl Window {
     /// As [`unpack`].
     unsafe fn take_pieces<E: CallError>(
         &self,
-        engine: &dyn Engine,
         typed: &Typed,
         mut give: impl FnMut(Range<u64>, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -221,7 +219,7 @@ impl Window {
             let len = usize::try_from(end - start).unwrap_or(packed.len());
             give(start..end, &mut packed[..len])?;
             // SAFETY: the caller's promise.
-            unsafe { unpack::<E>(engine, typed, start..end, &packed[..len]) }?;
+            unsafe { unpack::<E>(self.engine(), typed, start..end, &packed[..len]) }?;
             start = end;
         }
         Ok(())
@@ -234,15 +232,10 @@ impl Window {
     ///
     /// # Errors
     /// As there; `origin` has some byte twice; an engine's.
-    pub unsafe fn load_all<E: CallError>(
-        &self,
-        engine: &dyn Engine,
-        access: &Access,
-        origin: &Typed,
-    ) -> Result<(), E> {
+    pub unsafe fn load_all<E: CallError>(&self, access: &Access, origin: &Typed) -> Result<(), E> {
         let load = |range: Range<u64>, bytes: &mut [u8]| Ok(self.load(access, range, bytes)?);
         // SAFETY: the caller's promise.
-        unsafe { self.take_pieces(engine, origin, load) }
+        unsafe { self.take_pieces(origin, load) }
     }
 
     /// [`store`](Window::store) of all that `origin` describes.
@@ -252,15 +245,10 @@ impl Window {
     ///
     /// # Errors
     /// As there; an engine's.
-    pub unsafe fn store_all<E: CallError>(
-        &self,
-        engine: &dyn Engine,
-        access: &Access,
-        origin: &Typed,
-    ) -> Result<(), E> {
+    pub unsafe fn store_all<E: CallError>(&self, access: &Access, origin: &Typed) -> Result<(), E> {
         let store = |range: Range<u64>, bytes: &[u8]| Ok(self.store(access, range, bytes)?);
         // SAFETY: the caller's promise.
-        unsafe { self.give_pieces(engine, origin, store) }
+        unsafe { self.give_pieces(origin, store) }
     }
 
     /// [`put`](Window::put) of all that `origin` describes: run by run into memory that is mapped, if the runs of both
@@ -273,7 +261,7 @@ impl Window {
     /// As `put`; an engine's.
     pub unsafe fn put_all<D: Driver>(
         &self,
-        (driver, engine): (&D, &dyn Engine),
+        driver: &D,
         access: &Access,
         origin: &Typed,
     ) -> Result<(), D::Error> {
@@ -283,30 +271,22 @@ impl Window {
         }
         let put = |range: Range<u64>, bytes: &[u8]| self.put(driver, access, range, bytes);
         // SAFETY: the caller's promise.
-        unsafe { self.give_pieces(engine, origin, put) }
+        unsafe { self.give_pieces(origin, put) }
     }
 
-    /// [`get`](Window::get) of all that `origin` describes; run by run or in pieces, as [`put_all`](Window::put_all).
+    /// [`get`](Window::get) of all that `origin` describes, packed, a piece at a time.
     ///
     /// # Safety
     /// As [`load_all`](Window::load_all).
-    ///
-    /// # Errors
-    /// As `get`; `origin` has some byte twice; an engine's.
-    pub unsafe fn get_all<D: Driver>(
+    pub(crate) unsafe fn get_pieces<D: Driver>(
         &self,
-        (driver, engine): (&D, &dyn Engine),
+        driver: &D,
         access: &Access,
         origin: &Typed,
     ) -> Result<(), D::Error> {
-        check_apart(origin)?;
-        // SAFETY: the caller's promise; no byte is there twice.
-        if unsafe { self.get_runs(driver, access, origin) }? {
-            return Ok(());
-        }
         let get = |range: Range<u64>, bytes: &mut [u8]| self.get(driver, access, range, bytes);
         // SAFETY: the caller's promise.
-        unsafe { self.take_pieces(engine, origin, get) }
+        unsafe { self.take_pieces(origin, get) }
     }
 
     /// [`accumulate`](Window::accumulate) of all that `origin` describes.
@@ -318,7 +298,7 @@ impl Window {
     /// As `accumulate`; an engine's.
     pub unsafe fn accumulate_all<D: Driver>(
         &self,
-        (driver, engine): (&D, &dyn Engine),
+        driver: &D,
         what: (&Access, ReduceOp),
         (origin, at): (&Typed, &Place),
     ) -> Result<(), D::Error> {
@@ -328,7 +308,7 @@ impl Window {
         }
         let accumulate = |bytes: &[u8]| self.accumulate(driver, what, (origin, at), bytes);
         // SAFETY: the caller's promise.
-        unsafe { give_all(engine, origin, accumulate) }
+        unsafe { give_all(self.engine(), origin, accumulate) }
     }
 
     /// [`start_get_accumulate`](Window::start_get_accumulate) of all that `origin` describes, which is not looked at if
@@ -341,7 +321,7 @@ impl Window {
     /// As there; an engine's.
     pub unsafe fn start_get_accumulate_all<D: Driver>(
         &self,
-        (driver, engine): (&D, &dyn Engine),
+        driver: &D,
         what: (&Access, ReduceOp),
         (origin, at): (&Typed, &Place),
     ) -> Result<Reading, D::Error> {
@@ -349,7 +329,7 @@ impl Window {
         match what.1 {
             ReduceOp::NoOp => begin(&[]),
             // SAFETY: the caller's promise.
-            _ => unsafe { give_all(engine, origin, begin) },
+            _ => unsafe { give_all(self.engine(), origin, begin) },
         }
     }
 }

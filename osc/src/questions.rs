@@ -1,6 +1,7 @@
 //! Questions of this process to others, and the answers.
 
 use crate::error::Fault;
+use crate::landing::Landing;
 use crate::wire::{Head, MORE};
 use std::collections::HashMap;
 
@@ -14,9 +15,16 @@ pub(crate) struct Asked {
     open: bool,
     /// What the first byte of the answers is numbered.
     base: u64,
-    pub(crate) data: Vec<u8>,
+    landing: Landing,
     pub(crate) fault: Option<Fault>,
     pub(crate) lost: bool,
+}
+
+impl Asked {
+    /// The bytes of the answers, if they were kept.
+    pub(crate) fn into_kept(self) -> Vec<u8> {
+        self.landing.into_kept()
+    }
 }
 
 /// Those that have no answer yet, or whose answer nobody has taken.
@@ -31,12 +39,11 @@ pub(crate) struct Questions {
 pub(crate) struct LostProcess(pub(crate) u32);
 
 impl Questions {
-    /// A question that so many bytes answer, the first of which is numbered `base`.
-    pub(crate) fn ask(&mut self, process: u32, base: u64, bytes: usize) -> u64 {
+    /// A question whose answers go to `landing`; the first of their bytes is numbered `base`.
+    pub(crate) fn ask(&mut self, process: u32, base: u64, landing: Landing) -> u64 {
         self.last += 1;
-        let data = vec![0; bytes];
         let (fault, lost) = (None, false);
-        let asked = Asked { process, due: 0, open: true, base, data, fault, lost };
+        let asked = Asked { process, due: 0, open: true, base, landing, fault, lost };
         self.asked.insert(self.last, asked);
         self.last
     }
@@ -101,15 +108,9 @@ impl Questions {
             asked.fault.get_or_insert(fault);
             return Ok(());
         }
-        let start = head.start.checked_sub(asked.base).and_then(|at| usize::try_from(at).ok());
-        let start = start.unwrap_or(usize::MAX);
-        let place = start.checked_add(bytes.len()).and_then(|end| asked.data.get_mut(start..end));
-        match place {
-            Some(place) => {
-                place.copy_from_slice(bytes);
-                Ok(())
-            }
-            None => Err("an answer that is too long"),
+        match head.start.checked_sub(asked.base) {
+            Some(at) if asked.landing.fill(at, bytes) => Ok(()),
+            _ => Err("an answer that is too long"),
         }
     }
 }

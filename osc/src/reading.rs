@@ -16,7 +16,24 @@ pub struct Reading {
 pub(crate) enum ReadState {
     Here(Vec<u8>),
     Asked(u64),
-    Taken,
+}
+
+impl Reading {
+    /// The question's number; 0 if there is none.
+    pub(crate) fn token(&self) -> u64 {
+        match self.state {
+            ReadState::Asked(token) => token,
+            ReadState::Here(_) => 0,
+        }
+    }
+
+    /// What is there already.
+    pub(crate) fn take_here(&mut self) -> Vec<u8> {
+        match &mut self.state {
+            ReadState::Here(found) => std::mem::take(found),
+            ReadState::Asked(_) => Vec::new(),
+        }
+    }
 }
 
 impl Drop for Reading {
@@ -33,7 +50,7 @@ impl Window {
     pub fn is_read(reading: &Reading) -> bool {
         match reading.state {
             ReadState::Asked(token) => reading.osc.core().questions.is_answered(token),
-            _ => true,
+            ReadState::Here(_) => true,
         }
     }
 
@@ -66,27 +83,17 @@ pub enum Failed<E> {
 /// # Errors
 /// [`Failed`].
 pub fn collect<D: Driver>(driver: &D, mut reading: Reading) -> Result<Vec<u8>, Failed<D::Error>> {
-    match std::mem::replace(&mut reading.state, ReadState::Taken) {
-        ReadState::Here(found) => Ok(found),
-        ReadState::Taken => Ok(Vec::new()),
-        ReadState::Asked(token) => {
-            let osc = reading.osc.clone();
-            let answered = driver.until(
-                false,
-                || osc.core().questions.asks(token),
-                |_| osc.core().answered(token),
-            );
-            match answered {
-                Err(error) => {
-                    osc.core().questions.forget(token);
-                    Err(Failed::Driver(error))
-                }
-                Ok(Err(loss)) => Err(Failed::Loss(loss)),
-                Ok(Ok(asked)) => match asked.fault {
-                    Some(fault) => Err(Failed::Fault(reading.rank, fault)),
-                    None => Ok(asked.data),
-                },
-            }
-        }
+    let ReadState::Asked(token) = reading.state else { return Ok(reading.take_here()) };
+    let (osc, rank) = (&reading.osc, reading.rank);
+    let whom = || osc.core().questions.asks(token);
+    // Whatever becomes of this, the question is forgotten with the reading.
+    let answered = driver.until(false, whom, |_| osc.core().answered(token));
+    match answered {
+        Err(error) => Err(Failed::Driver(error)),
+        Ok(Err(loss)) => Err(Failed::Loss(loss)),
+        Ok(Ok(asked)) => match asked.fault {
+            Some(fault) => Err(Failed::Fault(rank, fault)),
+            None => Ok(asked.into_kept()),
+        },
     }
 }

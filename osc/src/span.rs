@@ -40,10 +40,11 @@ impl Window {
     /// reason is. Nothing was done then.
     #[must_use]
     #[inline]
-    pub fn lock_now<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> bool {
+    pub fn lock_now<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> bool {
         let member = self.members.get(rank as usize);
         let Some(exposure) = member.and_then(|member| member.mapped.as_ref()) else { return false };
-        if self.epochs.may_lock(rank).is_err() {
+        let mut epochs = self.epochs.open();
+        if epochs.may_lock(rank).is_err() {
             return false;
         }
         self.say_mine(rank, true);
@@ -51,24 +52,26 @@ impl Window {
             self.say_mine(rank, false);
             return false;
         }
+        epochs.locked(rank, kind, true);
+        drop(epochs);
         self.progress_now_and_then(driver, 1);
-        self.epochs.locked(rank, kind, true);
         true
     }
 
     /// [`unlock`](Window::unlock), if the rank is mapped and lives; as [`lock_now`](Window::lock_now).
     #[must_use]
     #[inline]
-    pub fn unlock_now<D: Driver>(&mut self, driver: &D, rank: u32) -> bool {
+    pub fn unlock_now<D: Driver>(&self, driver: &D, rank: u32) -> bool {
         let Some(exposure) = self.living(rank) else { return false };
-        let Ok(held) = self.epochs.lock_of(rank, "unlock") else { return false };
-        if !held.checked {
+        let mut epochs = self.epochs.open();
+        let Some(held) = epochs.lock_of(rank, "unlock").ok().filter(|held| held.checked) else {
             return false;
-        }
+        };
         exposure.header.unlock(self.rank, held.kind);
         self.say_mine(rank, false);
+        epochs.unlocked(rank);
+        drop(epochs);
         self.progress_now_and_then(driver, 1);
-        self.epochs.unlocked(rank);
         true
     }
 

@@ -1,7 +1,7 @@
 //! A window, as one rank has it: who its members are, which of them it maps, and synchronisation (MPI 4.1 §12.5).
 //!
-//! Calls that begin or end epochs take `&mut self`, operations `&self`. So no thread can be in an operation while another
-//! ends its epoch, and operations need no lock of their own.
+//! Threads share a window: all calls take `&self`. Whoever ends an epoch while another thread is in an operation of it has
+//! broken MPI's rules (MPI 4.1 §11.6): then it is unknown which of the two the operation belongs to, and nothing worse.
 
 use crate::core::{Osc, WindowHandle};
 use crate::device::DeviceExposure;
@@ -10,10 +10,12 @@ use crate::epoch::{Epochs, LockedTarget};
 use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, WindowPart};
 use crate::header::{Header, Lock, Patience};
+use crate::landing::Landing;
+use crate::reads::PendingReads;
 use crate::tasks::Carried;
 use crate::wire::{Head, WindowMessage};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
-use gapless_engine::EngineError;
+use gapless_engine::{Engine, EngineError, HostEngine};
 use gapless_mem::DeviceError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -150,6 +152,8 @@ pub struct Window {
     pub(crate) epochs: Epochs,
     /// By rank: messages that have left.
     pub(crate) sent: Box<[Sent]>,
+    /// Reads that end at a flush.
+    pub(crate) reads: Arc<PendingReads>,
     /// If accumulations are tasks.
     pub(crate) tasks: Option<Box<Carried>>,
     /// By target: whether its lock is this rank's.
@@ -180,6 +184,7 @@ impl Window {
             flavor,
             own: own.into(),
             epochs: Epochs::new(members.len()),
+            reads: PendingReads::new(members.len(), Arc::new(HostEngine)),
             sent: members.iter().map(|_| Sent::default()).collect(),
             members: members.into(),
             handle,
@@ -187,6 +192,18 @@ impl Window {
             mine,
             calls: AtomicU32::new(0),
         }
+    }
+
+    /// With the engines of this process: a window that is new knows those of the host alone.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Arc<dyn Engine>) -> Window {
+        self.reads = PendingReads::new(self.members.len(), engine);
+        self
+    }
+
+    /// What packs and unpacks what origins have.
+    pub(crate) fn engine(&self) -> &dyn Engine {
+        self.reads.engine()
     }
 
     /// This process's rank.
@@ -232,11 +249,7 @@ impl Window {
 
     /// The error of a target's answer.
     pub(crate) fn refused(&self, rank: u32, why: Fault) -> WindowError {
-        match why {
-            Fault::NoWindow => WindowError::Freed { rank },
-            Fault::Holder(process) => self.osc().loss(process),
-            why => WindowError::Refused { rank, why },
-        }
+        self.osc().refused(rank, why)
     }
 
     /// Serves peers now and then, from calls that need no message. `weight`: how many short calls it took as long as.
@@ -290,7 +303,7 @@ impl Window {
         let whom = || Some(process);
         let asked = driver.until(false, whom, |bml| {
             let mut core = self.osc().core();
-            let token = core.questions.ask(process, 0, 0);
+            let token = core.questions.ask(process, 0, Landing::kept(0));
             core.questions.expect(token, 1, false);
             drop(core);
             // In its turn: at once, or when there is room.
@@ -450,12 +463,15 @@ impl Window {
     ///
     /// # Errors
     /// Epochs that do not go with it; a holder of the lock, or the target, is lost.
-    #[inline]
-    pub fn lock<D: Driver>(&mut self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
-        self.epochs.may_lock(rank)?;
-        self.lock_one(driver, rank, kind)?;
-        self.epochs.locked(rank, kind, true);
-        Ok(())
+    pub fn lock<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<(), D::Error> {
+        self.epochs.open().begin_lock(rank)?;
+        let locked = self.lock_one(driver, rank, kind);
+        let mut epochs = self.epochs.open();
+        match locked {
+            Ok(()) => epochs.locked(rank, kind, true),
+            Err(_) => epochs.unlocked(rank),
+        }
+        locked
     }
 
     /// The same, without taking the lock (`MPI_MODE_NOCHECK`): the program sees to it that nobody has one that excludes this
@@ -463,15 +479,15 @@ impl Window {
     ///
     /// # Errors
     /// Epochs that do not go with it.
-    pub fn lock_unchecked(&mut self, rank: u32, kind: Lock) -> Result<(), WindowError> {
-        self.epochs.may_lock(rank)?;
+    pub fn lock_unchecked(&self, rank: u32, kind: Lock) -> Result<(), WindowError> {
+        let mut epochs = self.epochs.open();
+        epochs.may_lock(rank)?;
         // What the program knows it by may be ordered less.
         fence(Ordering::SeqCst);
-        self.epochs.locked(rank, kind, false);
+        epochs.locked(rank, kind, false);
         Ok(())
     }
 
-    #[inline]
     fn unlock_one<D: Driver>(
         &self,
         driver: &D,
@@ -480,24 +496,23 @@ impl Window {
     ) -> Result<(), D::Error> {
         let ended = self.end_tasks(driver, rank);
         let kind = held.kind;
-        if !held.checked {
+        let unlocked = if !held.checked {
             // Nothing is to be given back.
             self.in_order(driver);
-            let confirmed = self.confirm(driver, rank);
-            return ended.and(confirmed).and(self.check_alive(rank).map_err(D::Error::from));
-        }
-        let unlocked = match self.header(rank) {
-            Some(header) => {
-                header.unlock(self.rank, kind);
-                self.progress_now_and_then(driver, 1);
-                self.check_alive(rank).map_err(D::Error::from)
-            }
-            None => self
-                .ask_unlock(driver, rank, kind)
-                .and_then(|token| self.answer(driver, rank, token)),
+            self.confirm(driver, rank).and(self.check_alive(rank).map_err(D::Error::from))
+        } else if let Some(header) = self.header(rank) {
+            header.unlock(self.rank, kind);
+            self.progress_now_and_then(driver, 1);
+            self.say_mine(rank, false);
+            self.check_alive(rank).map_err(D::Error::from)
+        } else {
+            let asked = self.ask_unlock(driver, rank, kind);
+            let unlocked = asked.and_then(|token| self.answer(driver, rank, token));
+            self.say_mine(rank, false);
+            unlocked
         };
-        self.say_mine(rank, false);
-        ended.and(unlocked)
+        // The target has answered what it was asked before.
+        ended.and(unlocked).and(self.end_reads(driver, rank))
     }
 
     fn ask_unlock<D: Driver>(&self, driver: &D, rank: u32, kind: Lock) -> Result<u64, D::Error> {
@@ -511,11 +526,10 @@ impl Window {
     ///
     /// # Errors
     /// There is no such epoch; the target is lost, or has refused an operation: the epoch has ended nevertheless.
-    #[inline]
-    pub fn unlock<D: Driver>(&mut self, driver: &D, rank: u32) -> Result<(), D::Error> {
-        let held = self.epochs.lock_of(rank, "unlock")?;
+    pub fn unlock<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
+        let held = self.epochs.open().begin_unlock(rank)?;
         let unlocked = self.unlock_one(driver, rank, held);
-        self.epochs.unlocked(rank);
+        self.epochs.open().unlocked(rank);
         unlocked
     }
 
@@ -523,8 +537,8 @@ impl Window {
     ///
     /// # Errors
     /// As [`lock`](Window::lock): then none is locked.
-    pub fn lock_all<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
-        self.epochs.may_lock_all()?;
+    pub fn lock_all<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        self.epochs.open().begin_lock_all()?;
         for rank in self.all_ranks() {
             // In the order of ranks, and each lock is there before the next is asked for: else two ranks could have what the
             // other one waits for.
@@ -533,11 +547,12 @@ impl Window {
                     // What has failed first is told.
                     let _ = self.unlock_one(driver, rank, SHARED);
                 }
+                self.epochs.open().stay();
                 return Err(error);
             }
         }
         self.progress_now_and_then(driver, 1);
-        self.epochs.all_locked(true);
+        self.epochs.open().all_locked(true);
         Ok(())
     }
 
@@ -545,10 +560,11 @@ impl Window {
     ///
     /// # Errors
     /// As there.
-    pub fn lock_all_unchecked(&mut self) -> Result<(), WindowError> {
-        self.epochs.may_lock_all()?;
+    pub fn lock_all_unchecked(&self) -> Result<(), WindowError> {
+        let mut epochs = self.epochs.open();
+        epochs.begin_lock_all()?;
         fence(Ordering::SeqCst);
-        self.epochs.all_locked(false);
+        epochs.all_locked(false);
         Ok(())
     }
 
@@ -556,8 +572,8 @@ impl Window {
     ///
     /// # Errors
     /// As [`unlock`](Window::unlock); the first failure of several.
-    pub fn unlock_all<D: Driver>(&mut self, driver: &D) -> Result<(), D::Error> {
-        let checked = self.epochs.is_all_locked()?;
+    pub fn unlock_all<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
+        let checked = self.epochs.open().begin_unlock_all()?;
         let mut result = Ok(());
         let mut asked = Vec::new();
         for rank in self.all_ranks() {
@@ -573,17 +589,18 @@ impl Window {
         for (rank, token) in asked {
             result = result.and(self.answer(driver, rank, token));
             self.say_mine(rank, false);
+            result = result.and(self.end_reads(driver, rank));
         }
-        self.epochs.all_unlocked();
+        self.epochs.open().closed();
         result
     }
 }
 
 impl Drop for Window {
-    /// Locks that the rank still has are given back: nobody else could.
+    /// Reads are given up. Locks that the rank still has are given back: nobody else could.
     fn drop(&mut self) {
-        let held: Vec<(u32, Lock)> = self.epochs.held().collect();
-        for (rank, kind) in held {
+        self.reads.give_up();
+        for (rank, kind) in self.epochs.held() {
             match self.header(rank) {
                 Some(header) => header.unlock(self.rank, kind),
                 None => {

@@ -42,7 +42,6 @@ enum Kind {
     /// Ended by the caller.
     General,
     Making(Box<Making>),
-    #[allow(dead_code, reason = "as `of_work`")]
     Work(Arc<dyn Work>),
     Over(Status),
 }
@@ -237,7 +236,6 @@ impl Request {
     }
 
     /// A request for work of this process, which has begun.
-    #[allow(dead_code, reason = "for windows, and partitioned messages")]
     pub(crate) fn of_work(comm: &Communicator, work: Arc<dyn Work>) -> Result<Request, Error> {
         let id = comm.shared.with(|state| {
             let id = state.open()?.begin_general();

@@ -50,9 +50,9 @@ pub enum WindowModel {
 
 /// Hints that a window is made with.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Hints {
+pub(crate) struct Hints {
     /// All ranks give as many bytes.
-    pub(super) same_size: bool,
+    pub(crate) same_size: bool,
 }
 
 impl Hints {
@@ -70,7 +70,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// for that, as with any address. Of no bytes if the window is dynamic.
     #[must_use]
     pub fn base(&self) -> Region {
-        self.inner.own().lease().region()
+        self.raw.base()
     }
 
     /// Bytes of the memory of a rank (`MPI_WIN_SIZE`); 0 if the window is dynamic.
@@ -78,20 +78,19 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// There is no such rank.
     pub fn bytes(&self, rank: u32) -> Result<u64, Error> {
-        Ok(self.inner.member(rank)?.bytes)
+        self.raw.bytes(rank)
     }
 
     /// Bytes of a unit of displacements (`MPI_WIN_DISP_UNIT`): of an element; the same at all ranks.
     #[must_use]
     pub fn unit(&self) -> u64 {
-        let own = self.inner.member(self.rank());
-        own.map_or(1, |member| member.unit)
+        self.raw.unit(self.rank()).unwrap_or(1)
     }
 
     /// How the window was made (`MPI_WIN_CREATE_FLAVOR`) by this rank.
     #[must_use]
     pub fn flavor(&self) -> WindowFlavor {
-        self.flavor
+        self.raw.flavor()
     }
 
     /// How its memory is seen (`MPI_WIN_MODEL`).

@@ -37,24 +37,24 @@ impl fmt::Debug for KeptRegistrations {
 }
 
 /// A rank's own memory, as long as adapters may change it.
-pub(super) struct Registration {
+pub(crate) struct Registration {
     comm: Communicator,
     /// `None` if there is none, or once it has ended.
-    pub(super) registered: Option<Registered>,
+    pub(crate) registered: Option<Registered>,
 }
 
 impl Registration {
     /// Of nothing yet.
-    pub(super) fn new(comm: &Communicator) -> Registration {
+    pub(crate) fn new(comm: &Communicator) -> Registration {
         Registration { comm: comm.clone(), registered: None }
     }
 
-    pub(super) fn is_some(&self) -> bool {
+    pub(crate) fn is_some(&self) -> bool {
         self.registered.is_some()
     }
 
     /// Ends it: no rank uses the key any more.
-    pub(super) fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let Some(registered) = self.registered.take() else { return };
         if let Err(error) = self.comm.with_bml(|bml| registered.end(bml)) {
             // Of a world that was given up the transport may still be there.

@@ -16,7 +16,7 @@ impl<T: AnyBits, M> Window<T, M> {
     pub fn read<'v>(&self, into: impl RecvBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (into.into_view(), at.into());
         check_elements::<T>("read", &view.typed, &at)?;
-        let access = self.inner.access_own(&at, &view.typed, AccessKind::Read)?;
+        let access = self.inner().access_own(&at, &view.typed, AccessKind::Read)?;
         self.copy_out(&view, &access)
     }
 
@@ -27,7 +27,7 @@ impl<T: AnyBits, M> Window<T, M> {
     pub fn write<'v>(&self, data: impl SendBuffer<'v>, at: impl Into<Place>) -> Result<(), Error> {
         let (view, at) = (data.into_view(), at.into());
         check_elements::<T>("write", &view.typed, &at)?;
-        let access = self.inner.access_own(&at, &view.typed, AccessKind::Write)?;
+        let access = self.inner().access_own(&at, &view.typed, AccessKind::Write)?;
         self.copy_in(&view, &access)
     }
 
@@ -54,12 +54,12 @@ impl<T: AnyBits, M> Window<T, M> {
 
     fn copy_out(&self, view: &ViewMut<'_>, access: &Access) -> Result<(), Error> {
         // SAFETY: whoever calls has the view by value, which borrows its memory exclusively.
-        unsafe { self.inner.load_all(self.driver_and_engine().1, access, &view.typed) }
+        unsafe { self.inner().load_all(access, &view.typed) }
     }
 
     fn copy_in(&self, view: &View<'_>, access: &Access) -> Result<(), Error> {
         // SAFETY: `view` borrows its memory for reading.
-        unsafe { self.inner.store_all(self.driver_and_engine().1, access, &view.typed) }
+        unsafe { self.inner().store_all(access, &view.typed) }
     }
 }
 
@@ -71,7 +71,7 @@ impl<T: AnyBits> Window<T> {
     /// There is no such rank; the window is not [shared](crate::WindowBuilder::allocate_shared).
     pub fn part(&self, rank: u32) -> Result<SharedPart<'_, T>, Error> {
         let nothing = View::of::<u8>(&[]);
-        self.inner.access_shared((rank, &Place::at(0)), &nothing.typed, AccessKind::Read)?;
+        self.inner().access_shared((rank, &Place::at(0)), &nothing.typed, AccessKind::Read)?;
         Ok(SharedPart { window: self, rank })
     }
 }
@@ -92,7 +92,7 @@ impl<T: AnyBits> SharedPart<'_, T> {
         let (view, at) = (into.into_view(), at.into());
         check_elements::<T>("read", &view.typed, &at)?;
         let at = (self.rank, &at);
-        let access = self.window.inner.access_shared(at, &view.typed, AccessKind::Read)?;
+        let access = self.window.inner().access_shared(at, &view.typed, AccessKind::Read)?;
         self.window.copy_out(&view, &access)
     }
 
@@ -104,7 +104,7 @@ impl<T: AnyBits> SharedPart<'_, T> {
         let (view, at) = (data.into_view(), at.into());
         check_elements::<T>("write", &view.typed, &at)?;
         let at = (self.rank, &at);
-        let access = self.window.inner.access_shared(at, &view.typed, AccessKind::Write)?;
+        let access = self.window.inner().access_shared(at, &view.typed, AccessKind::Write)?;
         self.window.copy_in(&view, &access)
     }
 
@@ -140,7 +140,7 @@ impl Window<u8> {
         // SAFETY: the window keeps the buffer to itself until it is detached; its bytes are accessed by this process's
         // progress engine alone, atomically.
         let atomics = unsafe { Atomics::new(memory.lease()?) }?;
-        let address = self.inner.attach(atomics)?;
+        let address = self.inner().attach(atomics)?;
         self.attached.push((address, memory));
         Ok(address)
     }
@@ -150,7 +150,7 @@ impl Window<u8> {
     pub fn detach(&mut self, address: u64) -> Option<SharedBuf> {
         let at = self.attached.iter().position(|(start, _)| *start == address)?;
         // Whatever the progress engine does with it is done, or refused.
-        self.inner.detach(address);
+        self.inner().detach(address);
         Some(self.attached.swap_remove(at).1)
     }
 

@@ -1,32 +1,31 @@
 //! How programs make windows, and free them. What ranks tell each other then is in `gapless-osc`.
 
 use super::Window;
-use super::attributes::{Hints, WindowFlavor};
-use super::dropped::Registration;
+use super::attributes::Hints;
 use super::memory::{WindowMemory, clear};
 use crate::communicator::Communicator;
-use crate::communicator::ranks::Members;
 use crate::device_buf::DeviceBuf;
 use crate::error::Error;
+use crate::raw;
 use crate::shared_buf::SharedBuf;
 use gapless_dtype::AnyBits;
-use gapless_engine::{Engine, ReduceOp, Reducer};
 use gapless_mem::Space;
-use gapless_osc::{Accumulations, Flavor, Header, Making, WindowError};
-use gapless_pml::PmlError;
+#[cfg(doc)]
+use gapless_osc::WindowError;
+use gapless_osc::{Accumulations, Flavor};
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 /// Choices for a window, made by [`Communicator::window`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is made yet"]
 pub struct WindowBuilder<'c> {
-    comm: &'c Communicator,
-    messages: bool,
-    profiled: bool,
-    accumulations: Accumulations,
-    hints: Hints,
-    given: bool,
+    pub(crate) comm: &'c Communicator,
+    pub(crate) messages: bool,
+    pub(crate) profiled: bool,
+    pub(crate) accumulations: Accumulations,
+    pub(crate) hints: Hints,
+    /// Memory is given for it, which was there before.
+    pub(crate) given: bool,
 }
 
 impl Communicator {
@@ -171,7 +170,12 @@ impl WindowBuilder<'_> {
     }
 
     fn elements<T>(&self, count: usize) -> Result<SharedBuf, Error> {
-        SharedBuf::allocate(&self.comm.shared, count.saturating_mul(size_of::<T>()))
+        self.bytes((count as u64).saturating_mul(size_of::<T>() as u64))
+    }
+
+    /// Memory of the host, zeroed.
+    pub(crate) fn bytes(&self, bytes: u64) -> Result<SharedBuf, Error> {
+        SharedBuf::allocate(&self.comm.shared, usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     fn make<T: AnyBits, M: WindowMemory>(
@@ -179,64 +183,16 @@ impl WindowBuilder<'_> {
         flavor: Flavor,
         memory: Result<M, Error>,
     ) -> Result<Window<T, M>, Error> {
-        if self.comm.is_inter() {
-            return Err(PmlError::InterComm.into());
-        }
-        let comm = self.comm.dup()?;
-        let shared = &*comm.shared;
-        let bytes = Header::bytes(comm.size() as usize);
-        let header = SharedBuf::allocate(shared, usize::try_from(bytes).unwrap_or(usize::MAX));
-        let lend = |memory: M| -> Result<_, Error> {
-            let (lease, give_back) = memory.lend()?;
-            let header = header?;
-            Ok(((lease, header.lease()?), (give_back, header)))
-        };
-        // Ranks without memory tell the others so.
-        let (leases, kept) = match memory.and_then(lend) {
-            Ok((leases, kept)) => (Ok(leases), Some(kept)),
-            Err(error) => (Err(error), None),
-        };
-        let (engine, reducer) = (Arc::clone(&shared.tools), Arc::clone(&shared.tools));
-        let making = Making {
-            osc: &shared.windows,
-            tasks: &shared.window_tasks,
-            engine: engine as Arc<dyn Engine>,
-            reducer: reducer as Arc<dyn Reducer>,
+        let made = raw::Made {
             flavor,
-            accumulations: self.accumulations,
-            by_messages: self.messages,
-            same_size: self.hints.same_size,
             unit: if flavor == Flavor::Dynamic { 1 } else { size_of::<T>().max(1) as u64 },
-            elements: T::layout().signature().digest(1),
+            elements: Some(T::layout().signature().digest(1)),
+            parts: None,
         };
-        let mut numbers = Registration::new(&comm);
-        // SAFETY: the window keeps both buffers to itself while it exists, and nobody looks at their bytes. After that, leases
-        // are held by peers' mappings alone; or, in the same process, by other ranks' windows, which are not used any more when
-        // `Window::free` gives the buffer back.
-        let inner = unsafe {
-            making.window((shared, &Members(comm.clone())), leases, &mut numbers.registered)
-        }?;
-        let (memory, header) = kept.ok_or(WindowError::NoMemory { rank: comm.rank() })?;
-        let flavor = match flavor {
-            Flavor::Plain if self.given => WindowFlavor::Created,
-            Flavor::Plain | Flavor::Numbers => WindowFlavor::Allocated,
-            Flavor::Shared => WindowFlavor::Shared,
-            Flavor::Dynamic => WindowFlavor::Dynamic,
-        };
-        Ok(Window {
-            inner,
-            comm,
-            memory: Some(memory),
-            header,
-            numbers: Some(numbers).filter(Registration::is_some),
-            attached: Vec::new(),
-            profile: self.profiled.then(Box::default),
-            flavor,
-            hints: self.hints,
-            name: String::new(),
-            owed: None,
-            element: PhantomData,
-        })
+        let memory = memory.and_then(|memory| memory.lend());
+        let (raw, memory) = raw::Window::made(self, made, memory)?;
+        let (attached, name, element) = (Vec::new(), String::new(), PhantomData);
+        Ok(Window { raw, memory, attached, hints: self.hints, name, element })
     }
 }
 
@@ -245,27 +201,9 @@ impl<T: AnyBits, M: WindowMemory> Window<T, M> {
     /// which nobody else touches any more.
     ///
     /// # Errors
-    /// An epoch is open here, or at another rank ([`WindowError::Elsewhere`]); operations were begun after the last fence; a
-    /// member is lost; a [worker](WindowBuilder::accumulate_by_worker) of this rank does not answer. Then the window is gone
-    /// all the same, at all ranks, and its memory with it.
-    pub fn free(mut self) -> Result<M, Error> {
-        let refused = self.inner.may_free().err();
-        let mut all = [0];
-        self.comm.allreduce(&[self.refusal(refused.is_some())], &mut all, ReduceOp::Min)?;
-        // Freed or not, no rank has the window any more.
-        if let Some(numbers) = self.numbers.take() {
-            numbers.end();
-        }
-        if all != [i32::MAX] {
-            let elsewhere = WindowError::Elsewhere { call: "free", rank: all[0].unsigned_abs() };
-            return Err(refused.unwrap_or(elsewhere).into());
-        }
-        let Window { mut inner, comm, memory, header, .. } = self;
-        let ended = inner.end_kernel();
-        drop((inner, header));
-        comm.free()?;
-        // What a worker may still change is nobody's.
-        ended?;
-        Ok(memory.ok_or(WindowError::Freed { rank: u32::MAX })?())
+    /// As [`raw::Window::free`]. Then the window is gone all the same, at all ranks, and its memory with it.
+    pub fn free(self) -> Result<M, Error> {
+        self.raw.free()?;
+        Ok((self.memory)())
     }
 }

@@ -6,8 +6,8 @@ use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_engine::{ReduceOp, Typed};
 use gapless_osc::{
-    Access, AccessKind, Place, WindowCall, WindowError, check_apart, check_elements,
-    contiguous_span, contiguous_span_mut, given, plain_displacement, takes, unpack,
+    Access, AccessKind, Place, WindowCall, WindowError, check_elements, contiguous_span,
+    contiguous_span_mut, given, takes,
 };
 
 impl<T: AnyBits, M> Window<T, M> {
@@ -19,7 +19,7 @@ impl<T: AnyBits, M> Window<T, M> {
         way: AccessKind,
     ) -> Result<Access, Error> {
         check_elements::<T>(call, typed, at)?;
-        Ok(self.inner.access(call, (rank, at), typed, way)?)
+        Ok(self.inner().access(call, (rank, at), typed, way)?)
     }
 
     /// Writes to the memory of a rank (`MPI_Put`, MPI 4.1 §12.3.1). `at` is a displacement, where the data is to lie as it
@@ -46,7 +46,8 @@ impl<T: AnyBits, M> Window<T, M> {
             return Ok(());
         }
         let view = data.into_view();
-        let put = self.put_view(&view, rank, &at);
+        // SAFETY: `view` borrows its memory for reading until this returns.
+        let put = unsafe { self.put_typed("put", &view.typed, (rank, &at)) };
         self.note(WindowCall::Put, view.packed_bytes(), began);
         put
     }
@@ -54,21 +55,8 @@ impl<T: AnyBits, M> Window<T, M> {
     /// All bytes, to memory that is mapped. `false`: they take another way, or are refused.
     #[inline]
     fn put_bytes(&self, bytes: &[u8], to: (u32, u64)) -> bool {
-        let span = self.inner.span("put", to, bytes.len());
-        span.is_some_and(|span| self.inner.put_span(self.shared(), span, bytes))
-    }
-
-    fn put_view(&self, view: &View<'_>, rank: u32, at: &Place) -> Result<(), Error> {
-        if let Some(displacement) = plain_displacement(&view.typed, at)
-            && check_elements::<T>("put", &view.typed, at).is_ok()
-            // SAFETY: `view` borrows its memory for reading until this returns.
-            && let Some(bytes) = unsafe { contiguous_span(&view.typed) }
-            && self.put_bytes(bytes, (rank, displacement))
-        {
-            return Ok(());
-        }
-        // SAFETY: as above.
-        unsafe { self.put_typed("put", &view.typed, (rank, at)) }
+        let span = self.inner().span("put", to, bytes.len());
+        span.is_some_and(|span| self.inner().put_span(self.shared(), span, bytes))
     }
 
     /// # Safety
@@ -77,11 +65,11 @@ impl<T: AnyBits, M> Window<T, M> {
         &self,
         call: &'static str,
         typed: &Typed,
-        at: (u32, &Place),
+        (rank, at): (u32, &Place),
     ) -> Result<(), Error> {
-        let access = self.access(call, at, typed, AccessKind::Write)?;
+        check_elements::<T>(call, typed, at)?;
         // SAFETY: the caller's promise.
-        unsafe { self.inner.put_all(self.driver_and_engine(), &access, typed) }
+        unsafe { self.raw.put_at(call, typed, (rank, at)) }
     }
 
     /// Reads the memory of a rank (`MPI_Get`, MPI 4.1 §12.3.2); `at` as for [`put`](Window::put). Waits for the data; to
@@ -116,22 +104,19 @@ impl<T: AnyBits, M> Window<T, M> {
     /// All bytes, from memory that is mapped. `false`: they take another way, or are refused.
     #[inline]
     fn get_bytes(&self, into: &mut [u8], from: (u32, u64)) -> bool {
-        let span = self.inner.span("get", from, into.len());
-        span.is_some_and(|span| self.inner.get_span(self.shared(), span, into))
+        let span = self.inner().span("get", from, into.len());
+        span.is_some_and(|span| self.inner().get_span(self.shared(), span, into))
     }
 
     fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
-        if let Some(displacement) = plain_displacement(&view.typed, at)
-            && check_elements::<T>("get", &view.typed, at).is_ok()
-            // SAFETY: `view` borrows its memory exclusively until this returns.
-            && let Some(bytes) = unsafe { contiguous_span_mut(&view.typed) }
-            && self.get_bytes(bytes, (rank, displacement))
-        {
+        check_elements::<T>("get", &view.typed, at)?;
+        // SAFETY: `view` borrows its memory exclusively until this returns.
+        if unsafe { self.raw.get_now("get", &view.typed, (rank, at)) } {
             return Ok(());
         }
-        let access = self.access("get", (rank, at), &view.typed, AccessKind::Read)?;
+        let access = self.inner().access("get", (rank, at), &view.typed, AccessKind::Read)?;
         // SAFETY: `view` borrows its memory exclusively until this returns.
-        unsafe { self.inner.get_all(self.driver_and_engine(), &access, &view.typed) }
+        unsafe { self.inner().get_all(self.shared(), &access, &view.typed) }
     }
 
     /// Combines elements of a rank's memory with `data`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
@@ -183,8 +168,8 @@ impl<T: AnyBits, M> Window<T, M> {
         if bytes.len() > 8 || !takes::<T>(number.element()) {
             return None;
         }
-        let span = self.inner.span(call, (rank, at.plain()?), bytes.len())?;
-        self.inner.change_span(self.shared(), span, (number.element(), op), bytes)
+        let span = self.inner().span(call, (rank, at.plain()?), bytes.len())?;
+        self.inner().change_span(self.shared(), span, (number.element(), op), bytes)
     }
 
     /// The same, replaced by another if it is what is expected.
@@ -198,8 +183,8 @@ impl<T: AnyBits, M> Window<T, M> {
         if !takes::<T>(element) {
             return None;
         }
-        let span = self.inner.span("compare_and_swap", (rank, at.plain()?), compare.len())?;
-        self.inner.swap_span(self.shared(), span, element, (compare, swap))
+        let span = self.inner().span("compare_and_swap", (rank, at.plain()?), compare.len())?;
+        self.inner().swap_span(self.shared(), span, element, (compare, swap))
     }
 
     /// Numbers that are mapped, to which others are added. `false`: they take another way, or are refused.
@@ -213,8 +198,10 @@ impl<T: AnyBits, M> Window<T, M> {
         let Some(displacement) = at.plain().filter(|_| takes::<T>(numbers.element())) else {
             return Ok(false);
         };
-        match self.inner.span("accumulate", (rank, displacement), bytes.len()) {
-            Some(span) => self.inner.add_span(self.shared(), span, (numbers.element(), op), bytes),
+        match self.inner().span("accumulate", (rank, displacement), bytes.len()) {
+            Some(span) => {
+                self.inner().add_span(self.shared(), span, (numbers.element(), op), bytes)
+            }
             None => Ok(false),
         }
     }
@@ -227,9 +214,9 @@ impl<T: AnyBits, M> Window<T, M> {
         (rank, at): (u32, &Place),
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let access = self.access("accumulate", (rank, at), typed, AccessKind::Change)?;
+        check_elements::<T>("accumulate", typed, at)?;
         // SAFETY: the caller's promise.
-        unsafe { self.inner.accumulate_all(self.driver_and_engine(), (&access, op), (typed, at)) }
+        unsafe { self.raw.accumulate_at(typed, (rank, at), op) }
     }
 
     /// As [`accumulate`](Window::accumulate), and `found` gets what was there before (`MPI_Get_accumulate`). With
@@ -260,14 +247,10 @@ impl<T: AnyBits, M> Window<T, M> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let typed = given(op, &view.typed, &found.typed)?;
-        check_apart(&found.typed)?;
         let access = self.access("get_accumulate", (rank, at), typed, AccessKind::Change)?;
-        let (means, what) = (self.driver_and_engine(), (&access, op));
-        // SAFETY: `view` borrows its memory for reading until this returns.
-        let reading = unsafe { self.inner.start_get_accumulate_all(means, what, (typed, at)) }?;
-        let bytes = self.inner.collect(means.0, reading)?;
-        // SAFETY: `found` borrows its memory exclusively until this returns.
-        unsafe { unpack(means.1, &found.typed, 0..bytes.len() as u64, &bytes) }
+        let (what, given) = ((&access, op), (typed, at));
+        // SAFETY: `view` borrows its memory for reading until this returns, and `found` exclusively.
+        unsafe { self.inner().get_accumulate_all(self.shared(), what, given, &found.typed) }
     }
 
     /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is the window's element or
@@ -304,7 +287,7 @@ impl<T: AnyBits, M> Window<T, M> {
         };
         let access = self.access("fetch_and_op", (rank, &at), typed, AccessKind::Change)?;
         let what = (&access, op);
-        self.inner.fetch_and_op(self.shared(), what, (typed, &at), (bytes, room))?;
+        self.inner().fetch_and_op(self.shared(), what, (typed, &at), (bytes, room))?;
         self.note(WindowCall::FetchAndOp, bytes.len() as u64, began);
         Ok(found)
     }
@@ -344,7 +327,7 @@ impl<T: AnyBits, M> Window<T, M> {
         let ((compare, swap), room) = all.ok_or_else(|| WindowError::Mismatch { why: why() })?;
         let access =
             self.access("compare_and_swap", (rank, &at), &views[0].typed, AccessKind::Change)?;
-        self.inner.compare_and_swap(self.shared(), &access, primitive, (compare, swap, room))?;
+        self.inner().compare_and_swap(self.shared(), &access, primitive, (compare, swap, room))?;
         self.note(WindowCall::CompareAndSwap, swap.len() as u64, began);
         Ok(found)
     }

@@ -116,7 +116,7 @@ impl<T: AnyBits, M> Window<T, M> {
             let access = self.access("rget", (rank, &at), typed, AccessKind::Read)?;
             let range = 0..access.packed_bytes();
             room(range.end)?;
-            Ok(Some(self.inner.start_get(self.shared(), &access, range)?))
+            Ok(Some(self.inner().start_get(self.shared(), &access, range)?))
         })
     }
 
@@ -159,9 +159,11 @@ impl<T: AnyBits, M> Window<T, M> {
             let given = given(op, &view.typed, typed)?;
             check_apart(typed)?;
             let access = self.access("rget_accumulate", (rank, &at), given, AccessKind::Change)?;
-            let (means, what) = (self.driver_and_engine(), (&access, op));
+            let (what, given) = ((&access, op), (given, &at));
             // SAFETY: `view` borrows its memory for reading until this returns.
-            unsafe { self.inner.start_get_accumulate_all(means, what, (given, &at)) }.map(Some)
+            let begun =
+                unsafe { self.inner().start_get_accumulate_all(self.shared(), what, given) };
+            begun.map(Some)
         })
     }
 }

@@ -2,25 +2,12 @@
 
 use super::{Assertions, Window};
 use crate::error::Error;
-use crate::shared::Shared;
 use gapless_dtype::AnyBits;
-use gapless_engine::ReduceOp;
-use gapless_osc::{Lock, WindowCall, WindowError};
+use gapless_osc::Lock;
+#[cfg(doc)]
+use gapless_osc::WindowError;
 
 impl<T: AnyBits, M> Window<T, M> {
-    /// Does a call that begins or ends an epoch.
-    #[inline]
-    fn timed(
-        &mut self,
-        call: WindowCall,
-        act: impl FnOnce(&mut gapless_osc::Window, &Shared) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let began = self.began();
-        let done = act(&mut self.inner, &self.comm.shared);
-        self.note(call, 0, began);
-        done
-    }
-
     /// Ends all operations between this fence and the one before, at all ranks, and begins the next epoch, in which all
     /// ranks access all (`MPI_Win_fence`, MPI 4.1 §12.5.1). Collective.
     ///
@@ -29,7 +16,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// epochs are as they were; what members have refused is told by the next fence. Some ranks called [`fence_last`](Window::fence_last); a member is lost, or has refused an
     /// operation.
     pub fn fence(&mut self) -> Result<(), Error> {
-        self.meet(false)
+        self.raw.fence(Assertions::empty())
     }
 
     /// The same, but no epoch begins (`MPI_Win_fence` with `MPI_MODE_NOSUCCEED`). All ranks call this, or none.
@@ -37,7 +24,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`fence`](Window::fence).
     pub fn fence_last(&mut self) -> Result<(), Error> {
-        self.meet(true)
+        self.raw.fence(Assertions::NOSUCCEED)
     }
 
     /// The same with [assertions](Assertions): with `NOSUCCEED` as [`fence_last`](Window::fence_last), else as
@@ -46,49 +33,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`fence`](Window::fence).
     pub fn fence_with(&mut self, assertions: Assertions) -> Result<(), Error> {
-        match assertions.contains(Assertions::NOSUCCEED) {
-            true => self.fence_last(),
-            false => self.fence(),
-        }
-    }
-
-    fn meet(&mut self, last: bool) -> Result<(), Error> {
-        let began = self.began();
-        let met = self.meet_all(last);
-        self.note(WindowCall::Fence, 0, began);
-        met
-    }
-
-    fn meet_all(&mut self, last: bool) -> Result<(), Error> {
-        // Whatever comes of this rank's part, the others wait.
-        let refused = self.inner.may_fence().err();
-        let flushed = match &refused {
-            None => self.inner.before_fence(self.shared()),
-            Some(_) => Ok(()),
-        };
-        let call = if last { "fence_last" } else { "fence" };
-        let mine = [i32::from(last), i32::from(!last), self.refusal(refused.is_some())];
-        let mut all = [0; 3];
-        let met = self.comm.allreduce(&mine, &mut all, ReduceOp::Min);
-        if met.is_ok() && all[2] != i32::MAX {
-            // All know, and no rank has fenced.
-            let rank = all[2].unsigned_abs();
-            self.owed = self.owed.take().or(flushed.err());
-            return Err(refused.unwrap_or(WindowError::Elsewhere { call, rank }).into());
-        }
-        let agreed = met.is_ok() && (all[..2] == [1, 0] || all[..2] == [0, 1]);
-        self.inner.fenced(agreed.then_some(last));
-        met?;
-        if !agreed {
-            let rank = self.rank();
-            return Err(WindowError::Differs { rank, what: "kinds of fences" }.into());
-        }
-        self.owed.take().map_or(flushed, Err)
-    }
-
-    /// What a rank gives to a minimum, to say whether it was refused what all are about to do.
-    pub(super) fn refusal(&self, refused: bool) -> i32 {
-        if refused { i32::try_from(self.rank()).unwrap_or(i32::MAX - 1) } else { i32::MAX }
+        self.raw.fence(assertions)
     }
 
     /// Exposes this rank's memory to the ranks of a group, until [`wait`](Window::wait) (`MPI_Win_post`, MPI 4.1
@@ -97,7 +42,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// It is exposed already; a fence has opened an epoch; no such rank; a rank is lost.
     pub fn post(&mut self, group: &[u32]) -> Result<(), Error> {
-        self.timed(WindowCall::Post, |inner, shared| inner.post(shared, group))
+        self.raw.post(group, Assertions::empty())
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` no message tells the group.
@@ -105,10 +50,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`post`](Window::post).
     pub fn post_with(&mut self, group: &[u32], assertions: Assertions) -> Result<(), Error> {
-        match assertions.contains(Assertions::NOCHECK) {
-            true => Ok(self.inner.post_unchecked(group)?),
-            false => self.post(group),
-        }
+        self.raw.post(group, assertions)
     }
 
     /// Begins access to the memory of a group, once all of it has [posted](Window::post) (`MPI_Win_start`).
@@ -116,7 +58,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Another epoch is open; no such rank; a rank is lost.
     pub fn start(&mut self, group: &[u32]) -> Result<(), Error> {
-        self.timed(WindowCall::Start, |inner, shared| inner.start(shared, group))
+        self.raw.start(group, Assertions::empty())
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK`, which the group's posts have as well, it does not wait.
@@ -124,10 +66,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`start`](Window::start).
     pub fn start_with(&mut self, group: &[u32], assertions: Assertions) -> Result<(), Error> {
-        match assertions.contains(Assertions::NOCHECK) {
-            true => Ok(self.inner.start_unchecked(group)?),
-            false => self.start(group),
-        }
+        self.raw.start(group, assertions)
     }
 
     /// Ends that access (`MPI_Win_complete`). Operations have ended at a target when its [`wait`](Window::wait) returns.
@@ -136,7 +75,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Nothing was started; a rank is lost, or has refused an operation.
     pub fn complete(&mut self) -> Result<(), Error> {
-        self.timed(WindowCall::Complete, |inner, shared| inner.complete(shared))
+        self.raw.complete()
     }
 
     /// Waits until all ranks that the memory was [posted](Window::post) to have completed (`MPI_Win_wait`).
@@ -144,7 +83,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// Nothing was posted; a rank is lost.
     pub fn wait(&mut self) -> Result<(), Error> {
-        self.timed(WindowCall::Wait, |inner, shared| inner.wait(shared))
+        self.raw.wait()
     }
 
     /// The same without waiting: whether they have (`MPI_Win_test`).
@@ -152,7 +91,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`wait`](Window::wait).
     pub fn test(&mut self) -> Result<bool, Error> {
-        self.inner.test(&*self.comm.shared)
+        self.raw.test()
     }
 
     /// Locks the memory of a rank, which has to call nothing (`MPI_Win_lock`, MPI 4.1 §12.5.3). Waits for the lock.
@@ -163,10 +102,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// lock is.
     #[inline]
     pub fn lock(&mut self, rank: u32, kind: Lock) -> Result<(), Error> {
-        self.timed(WindowCall::Lock, |inner, shared| match inner.lock_now(shared, rank, kind) {
-            true => Ok(()),
-            false => inner.lock(shared, rank, kind),
-        })
+        self.raw.lock(rank, kind, Assertions::empty())
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` the lock is not taken.
@@ -179,10 +115,7 @@ impl<T: AnyBits, M> Window<T, M> {
         kind: Lock,
         assertions: Assertions,
     ) -> Result<(), Error> {
-        match assertions.contains(Assertions::NOCHECK) {
-            true => Ok(self.inner.lock_unchecked(rank, kind)?),
-            false => self.lock(rank, kind),
-        }
+        self.raw.lock(rank, kind, assertions)
     }
 
     /// Ends all operations on the rank, here and there, and unlocks it (`MPI_Win_unlock`).
@@ -191,10 +124,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// It is not locked; it is lost, or has refused an operation.
     #[inline]
     pub fn unlock(&mut self, rank: u32) -> Result<(), Error> {
-        self.timed(WindowCall::Unlock, |inner, shared| match inner.unlock_now(shared, rank) {
-            true => Ok(()),
-            false => inner.unlock(shared, rank),
-        })
+        self.raw.unlock(rank)
     }
 
     /// Locks the memory of all ranks, shared (`MPI_Win_lock_all`). Not collective.
@@ -202,7 +132,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`lock`](Window::lock); then none is locked.
     pub fn lock_all(&mut self) -> Result<(), Error> {
-        self.timed(WindowCall::Lock, |inner, shared| inner.lock_all(shared))
+        self.raw.lock_all(Assertions::empty())
     }
 
     /// The same with [assertions](Assertions): with `NOCHECK` the locks are not taken.
@@ -210,10 +140,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`lock_all`](Window::lock_all).
     pub fn lock_all_with(&mut self, assertions: Assertions) -> Result<(), Error> {
-        match assertions.contains(Assertions::NOCHECK) {
-            true => Ok(self.inner.lock_all_unchecked()?),
-            false => self.lock_all(),
-        }
+        self.raw.lock_all(assertions)
     }
 
     /// Ends that (`MPI_Win_unlock_all`).
@@ -221,7 +148,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`unlock`](Window::unlock).
     pub fn unlock_all(&mut self) -> Result<(), Error> {
-        self.timed(WindowCall::Unlock, |inner, shared| inner.unlock_all(shared))
+        self.raw.unlock_all()
     }
 
     /// Ends all operations of this rank on another, here and there, while it is locked (`MPI_Win_flush`, MPI 4.1 §12.5.4).
@@ -230,14 +157,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// It is not locked; it is lost, or has refused an operation.
     #[inline]
     pub fn flush(&self, rank: u32) -> Result<(), Error> {
-        let began = self.began();
-        if self.inner.flush_now(self.shared(), rank) {
-            self.note(WindowCall::Flush, 0, began);
-            return Ok(());
-        }
-        let result = self.inner.flush(self.shared(), rank);
-        self.note(WindowCall::Flush, 0, began);
-        result
+        self.raw.flush(rank)
     }
 
     /// The same for all that are locked (`MPI_Win_flush_all`).
@@ -245,10 +165,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// As [`flush`](Window::flush).
     pub fn flush_all(&self) -> Result<(), Error> {
-        let began = self.began();
-        let result = self.inner.flush_all(self.shared());
-        self.note(WindowCall::Flush, 0, began);
-        result
+        self.raw.flush_all()
     }
 
     /// `MPI_Win_flush_local`. Operations have ended here when they return, so this only checks.
@@ -256,7 +173,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// The rank is not locked.
     pub fn flush_local(&self, rank: u32) -> Result<(), Error> {
-        Ok(self.inner.flush_local(rank)?)
+        self.raw.flush_local(rank)
     }
 
     /// `MPI_Win_flush_local_all`, likewise.
@@ -264,12 +181,12 @@ impl<T: AnyBits, M> Window<T, M> {
     /// # Errors
     /// No rank is locked.
     pub fn flush_local_all(&self) -> Result<(), Error> {
-        Ok(self.inner.flush_local_all()?)
+        self.raw.flush_local_all()
     }
 
     /// Orders accesses to memory before and after it (`MPI_Win_sync`, MPI 4.1 §12.5.4), and serves other ranks: whoever
     /// waits for a change of its own memory calls this in its loop.
     pub fn sync(&self) {
-        self.inner.sync(self.shared());
+        self.raw.sync();
     }
 }

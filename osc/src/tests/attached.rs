@@ -23,7 +23,7 @@ fn operations_go_across_pieces_that_meet() {
         let piece = unsafe { Atomics::new(all.sub(start, len).unwrap()) }.unwrap();
         assert_eq!(target.attach(piece).unwrap(), all.region().start() + start);
     }
-    let mut window = net.window_with(1, &[], Flavor::Dynamic, &[]);
+    let window = net.window_with(1, &[], Flavor::Dynamic, &[]);
     let driver = net.driver(1, 1000, &|| ());
     window.lock(&driver, 0, Lock::Shared).unwrap();
     let at = |word: u64| Place::at(all.region().start() + 8 * word);
@@ -79,7 +79,7 @@ fn nothing_has_no_type() {
     for maps in [&[0][..], &[]] {
         let net = Net::new(2, &Config::default());
         let _target = net.window(0, &[]);
-        let mut window = net.window(1, maps);
+        let window = net.window(1, maps);
         let driver = net.driver(1, 1000, &|| ());
         window.lock(&driver, 0, Lock::Shared).unwrap();
         let (origin, place) = (numbers(Primitive::Int32, 0), Place::typed(8, &double, 0));

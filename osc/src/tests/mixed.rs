@@ -23,7 +23,7 @@ fn all_are_locked_one_after_the_other() {
     for maps in [&[][..], &[0], &[1], &[0, 1, 2, 3]] {
         let net = Net::new(4, &Config::default());
         let [first, second, third] = [0, 1, 2].map(|rank| net.exposures[rank].header.clone());
-        let mut windows: Vec<_> = (0..4).map(|me| net.window(me, maps)).collect();
+        let windows: Vec<_> = (0..4).map(|me| net.window(me, maps)).collect();
         let is_shared = |header: &crate::Header| {
             let is_free = header.try_lock(2, Lock::Exclusive, false, never);
             header.cancel(2);
@@ -133,7 +133,7 @@ fn long_fragments_get_credit() {
     let config = Config { max_fragment_bytes: 2 << 20, ..Config::default() };
     let net = Net::new(2, &config);
     let _target = net.window(0, &[]);
-    let mut window = net.window(1, &[]);
+    let window = net.window(1, &[]);
     let driver = net.driver(1, 500, &|| ());
     window.lock(&driver, 0, Lock::Shared).unwrap();
     let put = |len: usize| {

@@ -242,7 +242,7 @@ fn keys_of_any_bytes() {
             bytes.truncate(usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap());
         }
         keys[0].1 = RemoteKey::new(&bytes).unwrap();
-        let [_first, _second, mut window] =
+        let [_first, _second, window] =
             [0, 1, 2].map(|me| net.window_with(me, &[me], Flavor::Numbers, &keys));
         let driver = net.driver(2, 1000, &|| ());
         window.lock(&driver, 0, Lock::Shared).unwrap();

@@ -3,6 +3,7 @@
 use super::net::Net;
 use super::numbers;
 use crate::header::Stripes;
+use crate::landing::Landing;
 use crate::wire::{Head, MORE, WindowMessage};
 use crate::{AccessKind, Lock, Place, Window};
 use gapless_btl::loopback::Config;
@@ -12,7 +13,7 @@ use gapless_engine::ReduceOp;
 /// How often progress is made in a thousand turns of a loop.
 fn pace(mut turn: impl FnMut(&Window, &super::net::At<'_>)) -> u32 {
     let net = Net::new(2, &Config::default());
-    let mut window = net.window(1, &[0]);
+    let window = net.window(1, &[0]);
     let driver = net.driver(1, 10, &|| ());
     window.lock(&driver, 0, Lock::Shared).unwrap();
     let before = driver.made.get();
@@ -91,7 +92,7 @@ fn spinning_on_one_call_makes_progress() {
 fn the_short_way_leaves_what_is_not_simple() {
     use Primitive as P;
     let net = Net::new(2, &Config::default());
-    let mut window = net.window(1, &[0]);
+    let window = net.window(1, &[0]);
     let driver = net.driver(1, 10, &|| ());
     assert!(window.span("put", (0, 0), 8).is_none(), "no epoch");
     window.lock(&driver, 0, Lock::Shared).unwrap();
@@ -135,7 +136,7 @@ fn answers_that_are_not_due() {
     let net = Net::new(2, &Config::default());
     let mut core = net.oscs[0].core();
     let is_nonsense = |done: Result<(), &str>| done.is_err();
-    let token = core.questions.ask(1, 0, 8);
+    let token = core.questions.ask(1, 0, Landing::kept(8));
     let head = Head { token, ..Head::new(WindowMessage::Answer, 0, 0) };
     assert!(is_nonsense(core.questions.answer(1, &head, &[])));
     core.questions.expect(token, 1, true);
@@ -145,7 +146,7 @@ fn answers_that_are_not_due() {
     core.questions.expect(token, 1, false);
     assert!(core.answered(token).is_none(), "one is missing");
     assert!(!is_nonsense(core.questions.answer(1, &head, &[3; 2])));
-    assert_eq!(core.answered(token).unwrap().unwrap().data, [3, 3, 1, 1, 2, 2, 2, 2]);
+    assert_eq!(core.answered(token).unwrap().unwrap().into_kept(), [3, 3, 1, 1, 2, 2, 2, 2]);
 }
 
 /// A lock that is not taken costs no message, nor does giving it back: nothing has gone to the target.
@@ -153,7 +154,7 @@ fn answers_that_are_not_due() {
 fn locks_that_are_not_taken_send_nothing() {
     let net = Net::new(2, &Config::default());
     let _target = net.window(0, &[]);
-    let mut window = net.window(1, &[]);
+    let window = net.window(1, &[]);
     // Nobody makes progress, so whatever is waited for does not come.
     let driver = net.driver(1, 1, &|| ());
     for _ in 0..3 {

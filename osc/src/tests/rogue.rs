@@ -8,6 +8,7 @@ use super::{
 };
 use crate::core::{AM_TAG, Offered};
 use crate::header::Patience;
+use crate::landing::Landing;
 use crate::peer::{ANSWERS, CREDIT, SLACK};
 use crate::wire::{HEADER, Head, READ_MAX, WindowMessage};
 use crate::{Exposure, Fault, Header, Lock, Osc, WindowHandle};
@@ -66,7 +67,7 @@ impl Scene {
         }
         // One that waits for bytes, one that waits for more questions, and one for two answers.
         let asked = [(0, 64), (1 << 40, 32), (0, 0)]
-            .map(|(base, bytes)| core.questions.ask(1, base, bytes));
+            .map(|(base, bytes)| core.questions.ask(1, base, Landing::kept(bytes)));
         core.questions.expect(asked[0], 1, false);
         core.questions.expect(asked[1], 2, true);
         core.questions.expect(asked[2], 2, false);
@@ -207,7 +208,7 @@ impl Scene {
 
     /// What the peer that keeps to the rules is told: whether all that it has sent is done, or a lock is its own.
     fn answer(&mut self, head: Head) -> Option<Fault> {
-        let token = self.honest.core().questions.ask(TARGET.0, 0, 0);
+        let token = self.honest.core().questions.ask(TARGET.0, 0, Landing::kept(0));
         self.honest.core().questions.expect(token, 1, false);
         self.honest.post(&mut self.ends[HONEST], TARGET.0, Head { token, ..head }).unwrap();
         for _ in 0..TURNS {

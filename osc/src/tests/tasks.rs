@@ -36,7 +36,7 @@ struct Origin<'n> {
 impl<'n> Origin<'n> {
     fn new(net: &'n Net, me: u32, maps: &[u32]) -> Origin<'n> {
         let driver = net.driver(me as usize, 50_000_000, &std::thread::yield_now);
-        let mut window = window(net, me, maps);
+        let window = window(net, me, maps);
         window.lock(&driver, 0, Lock::Shared).unwrap();
         Origin { window, driver }
     }
@@ -113,7 +113,7 @@ fn tasks_of_an_origin_keep_the_order_of_its_calls_and_lose_nothing() {
                 [80, 160, 240, 77, 40, 77]
             );
             assert!((0..20_000u32).all(|at| load(&net, 1000 + u64::from(at)) == 4 * i64::from(at)));
-            for Origin { mut window, driver } in origins {
+            for Origin { window, driver } in origins {
                 window.unlock(&driver, 0).unwrap();
             }
         }
@@ -124,7 +124,7 @@ fn tasks_of_an_origin_keep_the_order_of_its_calls_and_lose_nothing() {
 fn a_target_that_refuses_is_told_of_once() {
     let net = Net::new(2, &Config::default());
     let target = window(&net, 0, &[]);
-    let mut origin = Origin::new(&net, 1, &[0]);
+    let origin = Origin::new(&net, 1, &[0]);
     origin.accumulate(0, ReduceOp::Sum, &[4]).unwrap();
     origin.window.flush(&origin.driver, 0).unwrap();
     drop(target);
@@ -194,9 +194,9 @@ fn what_was_refused_comes_before_what_goes_by_a_ring() {
     };
     let driver = net.driver(1, 50_000_000, &post);
     net.tasks[1].prepare().unwrap();
-    let mut window = net.window(1, &[0]).with_tasks(net.tasks[1].clone(), way, None);
+    let window = net.window(1, &[0]).with_tasks(net.tasks[1].clone(), way, None);
     window.lock(&driver, 0, Lock::Shared).unwrap();
-    let mut origin = Origin { window, driver };
+    let origin = Origin { window, driver };
     origin.accumulate(0, ReduceOp::Sum, &[10, 10]).unwrap();
     while !net.tasks[1].xtq().has_ring(Rank(0)) {
         net.progress();
