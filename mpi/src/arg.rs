@@ -8,6 +8,7 @@ use crate::comm::{self, Comm};
 use crate::datatype::{self, Type};
 use crate::errhandler::Handler;
 use crate::face::{self, RawHandle, Status};
+use crate::op::{self, Op};
 use crate::process;
 use std::ffi::{CStr, c_char, c_int};
 
@@ -265,6 +266,13 @@ pub(crate) fn datatype(handle: RawHandle, name: &'static str) -> Done<Type> {
     datatype::find(handle).ok_or_else(|| match handle {
         face::DATATYPE_NULL => Fail::new(face::ERR_TYPE, format!("{name} is MPI_DATATYPE_NULL")),
         handle => bad(face::ERR_TYPE, handle, "datatype", name),
+    })
+}
+
+pub(crate) fn op(handle: RawHandle, name: &'static str) -> Done<Op> {
+    op::find(handle).ok_or_else(|| match handle {
+        face::OP_NULL => Fail::new(face::ERR_OP, format!("{name} is MPI_OP_NULL")),
+        handle => bad(face::ERR_OP, handle, "operation", name),
     })
 }
 

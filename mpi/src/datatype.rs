@@ -1,13 +1,35 @@
 //! Datatypes (MPI 4.1 chapter 5).
+//!
+//! Messages match by kind and size, whatever names a language has for a type: `long` and `int64_t` are one, as soon as a
+//! datatype is committed. What a program asks of a datatype is answered with the types that it was made of.
 
+use crate::arg::{self, CountOut, HandleOut, Out, StatusOut};
 use crate::call::{Done, Fail};
-use crate::face::{self, RawHandle};
+use crate::face::{self, RawHandle, Status};
 use crate::slots::{Object, Slots};
 use gapless::raw::Typed;
-use gapless::{Datatype, Layout, Primitive, Region, Space};
-use gapless_dtype::Convertor;
-use std::ffi::c_void;
-use std::sync::OnceLock;
+use gapless::{Datatype, Layout, Region, Space};
+use gapless_dtype::{Convertor, ConvertorError, TypeError};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+mod contents;
+mod make;
+mod named;
+mod pack;
+
+use contents::Call;
+pub(crate) use contents::{
+    type_get_contents, type_get_contents_c, type_get_envelope, type_get_envelope_c,
+};
+pub(crate) use make::*;
+pub(crate) use named::{
+    type_create_f90_complex, type_create_f90_integer, type_create_f90_real, type_get_value_index,
+    type_match_size,
+};
+pub(crate) use pack::{
+    pack, pack_external, pack_external_size, pack_size, unpack, unpack_external,
+};
 
 /// How many places the table of predefined datatypes has, in any ABI.
 pub(crate) const PREDEFINED: usize = 0x110;
@@ -15,60 +37,70 @@ pub(crate) const PREDEFINED: usize = 0x110;
 /// A datatype, and what programs hang on it.
 #[derive(Debug)]
 pub(crate) struct TypeObject {
+    /// As it was described: of the types that languages have. Messages have the layout.
     pub(crate) datatype: Datatype,
-    /// Once it is committed.
+    /// Once it is committed. Types of one kind and size are one type in it.
     pub(crate) layout: OnceLock<Layout>,
+    /// What made it.
+    call: Arc<Call>,
+    name: Mutex<String>,
 }
 
 pub(crate) type Type = Object<TypeObject>;
 
 pub(crate) static TYPES: Slots<TypeObject> = Slots::new();
 
-/// Basic datatypes. Matching goes by kind and size, whatever names a language has for a type: so `long` and `int64_t` are
-/// one.
-const BASIC: &[(RawHandle, Primitive)] = &[
-    (face::BYTE, Primitive::Byte),
-    (face::PACKED, Primitive::Packed),
-    (face::CHAR, Primitive::Char),
-    (face::SIGNED_CHAR, Primitive::Int8),
-    (face::UNSIGNED_CHAR, Primitive::Uint8),
-    (face::SHORT, Primitive::Int16),
-    (face::UNSIGNED_SHORT, Primitive::Uint16),
-    (face::INT, Primitive::Int32),
-    (face::UNSIGNED, Primitive::Uint32),
-    (face::LONG, Primitive::Int64),
-    (face::LONG_LONG, Primitive::Int64),
-    (face::UNSIGNED_LONG, Primitive::Uint64),
-    (face::UNSIGNED_LONG_LONG, Primitive::Uint64),
-    (face::FLOAT, Primitive::Float),
-    (face::DOUBLE, Primitive::Double),
-];
+impl TypeObject {
+    fn new(datatype: Datatype, call: Arc<Call>) -> TypeObject {
+        TypeObject { datatype, layout: OnceLock::new(), call, name: Mutex::new(String::new()) }
+    }
 
-fn predefined(index: usize) -> Option<&'static TypeObject> {
-    static TABLE: OnceLock<Vec<Option<TypeObject>>> = OnceLock::new();
-    let table = TABLE.get_or_init(|| {
-        let mut table: Vec<Option<TypeObject>> = (0..PREDEFINED).map(|_| None).collect();
-        for (handle, primitive) in BASIC {
-            let datatype = Datatype::from(*primitive);
-            let layout = OnceLock::new();
-            if let Ok(committed) = datatype.commit() {
-                let _ = layout.set(committed);
-            }
-            if let Some(place) = face::type_index(*handle).and_then(|index| table.get_mut(index)) {
-                *place = Some(TypeObject { datatype, layout });
-            }
+    /// What messages have.
+    ///
+    /// # Errors
+    /// It was not committed.
+    #[inline]
+    pub(crate) fn committed(&self) -> Done<&Layout> {
+        let uncommitted = || Fail::new(face::ERR_TYPE, "the datatype was not committed");
+        self.layout.get().ok_or_else(uncommitted)
+    }
+
+    fn commit(&self) -> Done {
+        if self.layout.get().is_none() {
+            let _ = self.layout.set(self.datatype.commit_by_kind()?);
         }
-        table
-    });
-    table.get(index)?.as_ref()
+        Ok(())
+    }
 }
 
 /// The datatype of a handle.
 #[inline]
 pub(crate) fn find(handle: RawHandle) -> Option<Type> {
     match face::type_index(handle) {
-        Some(index) => Some(Object::Predefined(predefined(index)?, handle)),
+        Some(index) => Some(Object::Predefined(named::predefined(index)?, handle)),
         None => TYPES.get(handle).map(Object::Made),
+    }
+}
+
+/// A handle of a new datatype.
+fn insert(object: TypeObject) -> Done<RawHandle> {
+    let full = || Fail::new(face::ERR_NO_MEM, "there are a million datatypes");
+    TYPES.insert(object).ok_or_else(full)
+}
+
+impl From<TypeError> for Fail {
+    fn from(error: TypeError) -> Fail {
+        let class = match error {
+            TypeError::TooDeep { .. } | TypeError::TooManyOps { .. } => face::ERR_NO_MEM,
+            _ => face::ERR_ARG,
+        };
+        Fail::new(class, error.to_string())
+    }
+}
+
+impl From<ConvertorError> for Fail {
+    fn from(error: ConvertorError) -> Fail {
+        Fail::new(face::ERR_COUNT, error.to_string())
     }
 }
 
@@ -79,8 +111,7 @@ pub(crate) fn find(handle: RawHandle) -> Option<Type> {
 #[inline]
 pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> Done<Typed> {
     let address = buf.expose_provenance() as u64;
-    let uncommitted = || Fail::new(face::ERR_TYPE, "the datatype was not committed");
-    let layout = datatype.layout.get().ok_or_else(uncommitted)?;
+    let layout = datatype.committed()?;
     if address == 0 && count > 0 && layout.size() > 0 && layout.true_lb() == 0 {
         return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
     }
@@ -116,4 +147,146 @@ pub(crate) unsafe fn packed(typed: &Typed) -> Done<Vec<u8>> {
     // SAFETY: the caller's promise; the copy is as long as the packed bytes.
     unsafe { convertor.pack_raw(origin, copy.as_mut_ptr(), bytes as u64) };
     Ok(copy)
+}
+
+pub(crate) fn get_address(location: *const c_void, address: Out<i64>) -> Done {
+    address.set(location.expose_provenance().cast_signed() as i64);
+    Ok(())
+}
+
+pub(crate) fn address(location: *const c_void, at: Out<i64>) -> Done {
+    get_address(location, at)
+}
+
+pub(crate) fn type_commit(datatype: HandleOut) -> Done {
+    arg::datatype(datatype.get(), "datatype")?.commit()
+}
+
+pub(crate) fn type_dup(oldtype: Type, newtype: HandleOut) -> Done {
+    let call = Call::new(face::COMBINER_DUP, false).of(&oldtype);
+    let dup = TypeObject::new(oldtype.datatype.dup()?, Arc::new(call));
+    if oldtype.layout.get().is_some() {
+        dup.commit()?;
+    }
+    newtype.set(insert(dup)?);
+    Ok(())
+}
+
+pub(crate) fn type_free(datatype: HandleOut) -> Done {
+    let handle = datatype.get();
+    if arg::datatype(handle, "datatype")?.call.is_predefined() {
+        return Err(Fail::new(face::ERR_TYPE, "the datatype is predefined, and cannot be freed"));
+    }
+    TYPES.free(handle);
+    datatype.set(face::DATATYPE_NULL);
+    Ok(())
+}
+
+/// A size as MPI's numbers have it.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::from(face::UNDEFINED))
+}
+
+pub(crate) fn type_size(datatype: Type, size: CountOut) -> Done {
+    size.set(signed(datatype.datatype.size()));
+    Ok(())
+}
+
+pub(crate) fn type_size_x(datatype: Type, size: Out<i64>) -> Done {
+    size.set(signed(datatype.datatype.size()));
+    Ok(())
+}
+
+pub(crate) fn type_get_extent(datatype: Type, lb: CountOut, extent: CountOut) -> Done {
+    lb.set(datatype.datatype.lb());
+    extent.set(datatype.datatype.extent());
+    Ok(())
+}
+
+pub(crate) fn type_get_extent_x(datatype: Type, lb: Out<i64>, extent: Out<i64>) -> Done {
+    type_get_extent(datatype, CountOut::large(lb), CountOut::large(extent))
+}
+
+pub(crate) fn type_get_true_extent(datatype: Type, lb: CountOut, extent: CountOut) -> Done {
+    lb.set(datatype.datatype.true_lb());
+    extent.set(datatype.datatype.true_extent());
+    Ok(())
+}
+
+pub(crate) fn type_get_true_extent_x(datatype: Type, lb: Out<i64>, extent: Out<i64>) -> Done {
+    type_get_true_extent(datatype, CountOut::large(lb), CountOut::large(extent))
+}
+
+pub(crate) fn type_extent(datatype: Type, extent: Out<i64>) -> Done {
+    extent.set(datatype.datatype.extent());
+    Ok(())
+}
+
+pub(crate) fn type_lb(datatype: Type, displacement: Out<i64>) -> Done {
+    displacement.set(datatype.datatype.lb());
+    Ok(())
+}
+
+pub(crate) fn type_ub(datatype: Type, displacement: Out<i64>) -> Done {
+    displacement.set(datatype.datatype.ub());
+    Ok(())
+}
+
+pub(crate) unsafe fn type_get_name(
+    datatype: RawHandle,
+    type_name: *mut c_char,
+    resultlen: Out<c_int>,
+) -> Done {
+    let name = match datatype {
+        face::DATATYPE_NULL => "MPI_DATATYPE_NULL".to_owned(),
+        handle => {
+            let object = arg::datatype(handle, "datatype")?;
+            object.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        }
+    };
+    // SAFETY: as the first page of the crate says.
+    unsafe { crate::env::give_text(&name, face::MAX_OBJECT_NAME, type_name, resultlen) };
+    Ok(())
+}
+
+pub(crate) fn type_set_name(datatype: Type, type_name: &CStr) -> Done {
+    let name = type_name.to_string_lossy().into_owned();
+    *datatype.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    Ok(())
+}
+
+/// How many whole instances a message had: `MPI_UNDEFINED`, if its bytes are no multiple of one's (MPI 4.1 §3.2.5).
+pub(crate) fn get_count(status: &Status, datatype: Type, count: CountOut) -> Done {
+    let (bytes, one) = (status.bytes(), datatype.datatype.size());
+    count.set(match (bytes, one) {
+        (0, _) => 0,
+        (_, 1..) if bytes.is_multiple_of(one) => signed(bytes / one),
+        _ => i64::from(face::UNDEFINED),
+    });
+    Ok(())
+}
+
+/// How many basic elements a message had (MPI 4.1 §5.1.11).
+pub(crate) fn get_elements(status: &Status, datatype: Type, count: CountOut) -> Done {
+    let elements = datatype.datatype.signature().elements_in(status.bytes());
+    count.set(elements.map_or(i64::from(face::UNDEFINED), signed));
+    Ok(())
+}
+
+pub(crate) fn get_elements_x(status: &Status, datatype: Type, count: Out<i64>) -> Done {
+    get_elements(status, datatype, CountOut::large(count))
+}
+
+pub(crate) fn status_set_elements(status: StatusOut, datatype: Type, count: u64) -> Done {
+    let too_many = || Fail::new(face::ERR_COUNT, "the datatype has no such number of elements");
+    let bytes = datatype.datatype.signature().bytes_of(count).ok_or_else(too_many)?;
+    if let Some(mut it) = status.get() {
+        it.set_bytes(bytes);
+        status.set_all(it);
+    }
+    Ok(())
+}
+
+pub(crate) fn status_set_elements_x(status: StatusOut, datatype: Type, count: i64) -> Done {
+    status_set_elements(status, datatype, arg::count(count, "count")?)
 }

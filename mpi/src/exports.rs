@@ -1,6 +1,7 @@
 //! The exported functions, made from the table.
 #![allow(
     non_snake_case,
+    unused_unsafe,
     clippy::useless_conversion,
     clippy::too_many_arguments,
     clippy::missing_safety_doc,
@@ -10,7 +11,7 @@
 use crate::arg::{self, CountOut, Numbers, Out, StatusOut, StatusesOut};
 use crate::call::{Fail, Subject, run, run_any_time, run_tool};
 use crate::face::{RawHandle, Status};
-use crate::{comm, env, errhandler, p2p, plain, request};
+use crate::{comm, datatype, env, errhandler, op, p2p, plain, request};
 use std::ffi::{c_char, c_int, c_void};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

@@ -29,6 +29,7 @@ mod env;
 mod errhandler;
 mod exports;
 mod face;
+mod op;
 mod p2p;
 mod plain;
 mod process;

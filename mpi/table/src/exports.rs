@@ -81,11 +81,12 @@ fn one(out: &mut String, export: &Export<'_>) {
             .filter(|(_, kind)| *kind != "...")
             .map(|(name, kind)| decoded(name, kind, export.large)),
     );
-    if function
-        .arguments
-        .iter()
-        .any(|argument| argument.kind.starts_with("fn") && argument.kind != argument.large)
-    {
+    let asks = |argument: &crate::Argument| {
+        // Functions of two types; constructors of datatypes, whose contents are given back as they came.
+        argument.kind.starts_with("fn") && argument.kind != argument.large
+            || function.large && argument.name == "newtype"
+    };
+    if function.arguments.iter().any(asks) {
         given.push(export.large.to_string());
     }
     let _ = writeln!(
@@ -151,13 +152,13 @@ fn rust_type(kind: &str, large: bool) -> &'static str {
     if kind.starts_with("T=") {
         return "*mut c_void";
     }
-    if handle_type(kind).is_some() {
+    if handle_type(kind.trim_end_matches('?')).is_some() {
         return "RawHandle";
     }
     match kind {
         "buf" => "*const c_void",
         "mem" | "argv3" => "*mut c_void",
-        "count" | "unit" => number("c_int", "i64"),
+        "count" | "stride" | "unit" => number("c_int", "i64"),
         "counts" | "displs" => number("*const c_int", "*const i64"),
         "extents" | "aints" => "*const i64",
         "count*" | "unit*" => number("*mut c_int", "*mut i64"),
@@ -187,7 +188,7 @@ fn decoded(name: &'static str, kind: &'static str, large: bool) -> String {
         |kind: &str| kind.strip_suffix('*').is_some_and(|kind| handle_type(kind).is_some());
     match kind {
         "count" => format!("arg::count(i64::from({it}), \"{name}\")?"),
-        "unit" => format!("i64::from({it})"),
+        "stride" | "unit" => format!("i64::from({it})"),
         "counts" | "displs" => format!("Numbers::{form}({it})"),
         "extents" | "aints" => format!("Numbers::large({it})"),
         "count*" | "unit*" => format!("CountOut::{form}(arg::out({it}, \"{name}\")?)"),

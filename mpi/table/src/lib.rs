@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | `buf`, `mem` | `const void *`, `void *` | the address |
 //! | `count` | `int`; `MPI_Count` | `u64`, not negative |
+//! | `stride` | `int`; `MPI_Count` | `i64` |
 //! | `extent` | `MPI_Aint`; `MPI_Count` | `i64` |
 //! | `unit` | `int`; `MPI_Aint` | `i64` |
 //! | `counts`, `displs`, `extents` | `const int []`, `const int []`, `const MPI_Aint []`; `MPI_Count`, `MPI_Aint`, `MPI_Count` | `Numbers` |
@@ -21,6 +22,7 @@
 //! | `rank`, `source`, `root`, `tag`, `anytag` | `int` | the number; tags are in their range |
 //! | `comm`, `type`, `group`, `op`, `win`, `info`, `errhandler`, `session` | a handle | the object; of an info, if there is one |
 //! | `request`, `message`, `file` | a handle | the handle |
+//! | `type?` … | a handle | the handle, which may be a null handle |
 //! | `comm*` … | a pointer to a handle, not null | `HandleOut` |
 //! | `types`, `infos`, `requests`, `requests&`, `types&` | an array of handles | the address |
 //! | `status`, `status*`, `statuses` | `const MPI_Status *`, `MPI_Status *`, an array | `&Status`, `StatusOut`, `StatusesOut` |
@@ -255,9 +257,9 @@ pub fn c_type(kind: &str, large: bool) -> String {
             None => format!("{name} @"),
         };
     }
-    if let Some(handle) = handle_type(kind.trim_end_matches(['*', '&'])) {
-        return match &kind[kind.trim_end_matches(['*', '&']).len()..] {
-            "" => format!("{handle} @"),
+    if let Some(handle) = handle_type(kind.trim_end_matches(['*', '&', '?'])) {
+        return match &kind[kind.trim_end_matches(['*', '&', '?']).len()..] {
+            "" | "?" => format!("{handle} @"),
             _ => format!("{handle} *@"),
         };
     }
@@ -270,7 +272,7 @@ pub fn c_type(kind: &str, large: bool) -> String {
     match kind {
         "buf" => "const void *@".into(),
         "mem" => "void *@".into(),
-        "count" => number("int @", "MPI_Count @"),
+        "count" | "stride" => number("int @", "MPI_Count @"),
         "extent" => number("MPI_Aint @", "MPI_Count @"),
         "counts" => number("const int @[]", "const MPI_Count @[]"),
         "displs" => number("const int @[]", "const MPI_Aint @[]"),

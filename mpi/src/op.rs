@@ -1,0 +1,203 @@
+//! Operations on elements (MPI 4.1 §6.9): predefined ones, and programs' own.
+
+use crate::arg::{self, HandleOut, Out};
+use crate::call::{Done, Fail};
+use crate::datatype::{Type, typed};
+use crate::face::{self, RawHandle};
+use crate::slots::{Object, Slots};
+use gapless::{ReduceOp, UserOp, raw};
+use gapless_dtype::Contents;
+use std::ffi::{c_int, c_void};
+
+type Function = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut RawHandle);
+type LargeFunction = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut i64, *mut RawHandle);
+
+/// An operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OpObject {
+    Predefined(ReduceOp),
+    User { function: UserFunction, commutes: bool },
+}
+
+/// A function of a program: element i of the second vector becomes the first one's, combined with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum UserFunction {
+    Small(Function),
+    Large(LargeFunction),
+}
+
+pub(crate) type Op = Object<OpObject>;
+
+pub(crate) static OPS: Slots<OpObject> = Slots::new();
+
+static PREDEFINED: &[(RawHandle, OpObject)] = &[
+    (face::SUM, OpObject::Predefined(ReduceOp::Sum)),
+    (face::MIN, OpObject::Predefined(ReduceOp::Min)),
+    (face::MAX, OpObject::Predefined(ReduceOp::Max)),
+    (face::PROD, OpObject::Predefined(ReduceOp::Prod)),
+    (face::BAND, OpObject::Predefined(ReduceOp::Band)),
+    (face::BOR, OpObject::Predefined(ReduceOp::Bor)),
+    (face::BXOR, OpObject::Predefined(ReduceOp::Bxor)),
+    (face::LAND, OpObject::Predefined(ReduceOp::Land)),
+    (face::LOR, OpObject::Predefined(ReduceOp::Lor)),
+    (face::LXOR, OpObject::Predefined(ReduceOp::Lxor)),
+    (face::MINLOC, OpObject::Predefined(ReduceOp::MinLoc)),
+    (face::MAXLOC, OpObject::Predefined(ReduceOp::MaxLoc)),
+    (face::REPLACE, OpObject::Predefined(ReduceOp::Replace)),
+    (face::NO_OP, OpObject::Predefined(ReduceOp::NoOp)),
+];
+
+/// The operation of a handle.
+#[inline]
+pub(crate) fn find(handle: RawHandle) -> Option<Op> {
+    match PREDEFINED.iter().find(|(it, _)| *it == handle) {
+        Some((_, op)) => Some(Object::Predefined(op, handle)),
+        None => OPS.get(handle).map(Object::Made),
+    }
+}
+
+/// Whether a predefined operation is defined for the elements of a datatype, by the names that languages have for them
+/// (MPI 4.1 §6.9.2).
+///
+/// # Errors
+/// It is not.
+pub(crate) fn check(op: ReduceOp, datatype: &Type) -> Done {
+    let fits = match datatype.datatype.contents() {
+        Contents::Primitive(primitive) => op.is_defined_for(primitive),
+        _ => gapless::Op::from(op).elements(&datatype.datatype.commit()?).is_ok(),
+    };
+    let undefined = || format!("{} is not defined for the datatype", op.name());
+    if fits { Ok(()) } else { Err(Fail::new(face::ERR_OP, undefined())) }
+}
+
+/// The operation that a reduction of elements of a datatype takes; a program's function is given the datatype's handle.
+///
+/// # Errors
+/// It is not defined for them, or for reductions at all; the datatype was not committed.
+pub(crate) fn bind(op: &Op, datatype: &Type) -> Done<gapless::Op> {
+    match **op {
+        OpObject::Predefined(op @ (ReduceOp::Replace | ReduceOp::NoOp)) => {
+            Err(Fail::new(face::ERR_OP, format!("{} is for windows alone", op.name())))
+        }
+        OpObject::Predefined(op) => check(op, datatype).map(|()| op.into()),
+        OpObject::User { function, commutes } => {
+            let handle = datatype.handle();
+            let element = datatype.committed()?;
+            let call = move |vectors: gapless::Vectors<'_>| {
+                let at = |vector: *const u8| vector.wrapping_add(vectors.origin).cast_mut().cast();
+                let (left, right) = (at(vectors.invec.as_ptr()), vectors.inoutvec.as_mut_ptr());
+                let right = right.wrapping_add(vectors.origin).cast();
+                // SAFETY: MPI has a program's function read the first vector, and write elements of the second.
+                unsafe { function.call(left, right, vectors.len as u64, handle, 0) };
+            };
+            Ok(UserOp::typed("the program's operation", commutes, element, call).into())
+        }
+    }
+}
+
+impl UserFunction {
+    /// Combines `count` elements, which lie `extent` bytes apart.
+    ///
+    /// # Safety
+    /// The vectors are as the program's function expects them.
+    unsafe fn call(
+        self,
+        invec: *mut c_void,
+        inoutvec: *mut c_void,
+        count: u64,
+        handle: RawHandle,
+        extent: i64,
+    ) {
+        let mut datatype = handle;
+        match self {
+            UserFunction::Large(function) => {
+                let mut len = count.cast_signed();
+                // SAFETY: the caller's promise.
+                unsafe { function(invec, inoutvec, &raw mut len, &raw mut datatype) };
+            }
+            UserFunction::Small(function) => {
+                let (mut done, mut at) = (0, 0i64);
+                while done < count {
+                    let mut len = c_int::try_from(count - done).unwrap_or(c_int::MAX);
+                    let offset = isize::try_from(at).unwrap_or(0);
+                    let left = invec.wrapping_byte_offset(offset);
+                    let right = inoutvec.wrapping_byte_offset(offset);
+                    let n = i64::from(len);
+                    // SAFETY: the caller's promise; these are some of the elements.
+                    unsafe { function(left, right, &raw mut len, &raw mut datatype) };
+                    done += n.cast_unsigned();
+                    at = at.wrapping_add(extent.wrapping_mul(n));
+                }
+            }
+        }
+    }
+}
+
+pub(crate) unsafe fn op_create(
+    user_fn: *const c_void,
+    commute: c_int,
+    op: HandleOut,
+    large: bool,
+) -> Done {
+    arg::pointer(user_fn.cast_mut(), "user_fn")?;
+    let function = match large {
+        // SAFETY: it is not null, and a function of this type, as the first page of the crate says.
+        true => UserFunction::Large(unsafe {
+            std::mem::transmute::<*const c_void, LargeFunction>(user_fn)
+        }),
+        // SAFETY: as above.
+        false => {
+            UserFunction::Small(unsafe { std::mem::transmute::<*const c_void, Function>(user_fn) })
+        }
+    };
+    let full = || Fail::new(face::ERR_NO_MEM, "there are a million operations");
+    let object = OpObject::User { function, commutes: commute != 0 };
+    op.set(OPS.insert(object).ok_or_else(full)?);
+    Ok(())
+}
+
+pub(crate) fn op_free(op: HandleOut) -> Done {
+    let handle = op.get();
+    if let OpObject::Predefined(op) = *arg::op(handle, "op")? {
+        let why = format!("{} is predefined, and cannot be freed", op.name());
+        return Err(Fail::new(face::ERR_OP, why));
+    }
+    OPS.free(handle);
+    op.set(face::OP_NULL);
+    Ok(())
+}
+
+pub(crate) fn op_commutative(op: Op, commute: Out<c_int>) -> Done {
+    commute.set(c_int::from(match *op {
+        OpObject::Predefined(op) => op.is_commutative(),
+        OpObject::User { commutes, .. } => commutes,
+    }));
+    Ok(())
+}
+
+pub(crate) unsafe fn reduce_local(
+    inbuf: *const c_void,
+    inoutbuf: *mut c_void,
+    count: u64,
+    datatype: Type,
+    op: Op,
+) -> Done {
+    // SAFETY: as the first page of the crate says.
+    let source = unsafe { typed(inbuf, count, &datatype) }?;
+    // SAFETY: as above.
+    let target = unsafe { typed(inoutbuf, count, &datatype) }?;
+    if let OpObject::User { function, .. } = *op {
+        let (handle, extent) = (datatype.handle(), datatype.datatype.extent());
+        if count > 0 {
+            // SAFETY: as above; a program knows what its functions do.
+            unsafe { function.call(inbuf.cast_mut(), inoutbuf, count, handle, extent) };
+        }
+        return Ok(());
+    }
+    let op = bind(&op, &datatype)?;
+    // SAFETY: as above, until this returns.
+    let source = unsafe { raw::view(source) };
+    // SAFETY: as above.
+    let target = unsafe { raw::view_mut(target) };
+    Ok(arg::process()?.comm_self.comm.reduce_local(source, target, op)?)
+}
