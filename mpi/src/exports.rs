@@ -9,9 +9,9 @@
 )]
 
 use crate::arg::{self, CountOut, Numbers, Out, StatusOut, StatusesOut};
-use crate::call::{Fail, Subject, run, run_any_time, run_tool};
+use crate::call::{Fail, Form, Subject, run, run_any_time, run_tool};
 use crate::face::{RawHandle, Status};
-use crate::{comm, datatype, env, errhandler, op, p2p, plain, request};
+use crate::{coll, comm, datatype, env, errhandler, op, p2p, plain, request};
 use std::ffi::{c_char, c_int, c_void};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

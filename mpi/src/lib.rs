@@ -23,6 +23,7 @@
 
 mod arg;
 mod call;
+mod coll;
 mod comm;
 mod datatype;
 mod env;

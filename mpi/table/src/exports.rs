@@ -158,7 +158,7 @@ fn rust_type(kind: &str, large: bool) -> &'static str {
     match kind {
         "buf" => "*const c_void",
         "mem" | "argv3" => "*mut c_void",
-        "count" | "stride" | "unit" => number("c_int", "i64"),
+        "count" | "count?" | "stride" | "unit" => number("c_int", "i64"),
         "counts" | "displs" => number("*const c_int", "*const i64"),
         "extents" | "aints" => "*const i64",
         "count*" | "unit*" => number("*mut c_int", "*mut i64"),
@@ -188,7 +188,7 @@ fn decoded(name: &'static str, kind: &'static str, large: bool) -> String {
         |kind: &str| kind.strip_suffix('*').is_some_and(|kind| handle_type(kind).is_some());
     match kind {
         "count" => format!("arg::count(i64::from({it}), \"{name}\")?"),
-        "stride" | "unit" => format!("i64::from({it})"),
+        "count?" | "stride" | "unit" => format!("i64::from({it})"),
         "counts" | "displs" => format!("Numbers::{form}({it})"),
         "extents" | "aints" => format!("Numbers::large({it})"),
         "count*" | "unit*" => format!("CountOut::{form}(arg::out({it}, \"{name}\")?)"),

@@ -11,6 +11,7 @@
 //! | `buf`, `mem` | `const void *`, `void *` | the address |
 //! | `count` | `int`; `MPI_Count` | `u64`, not negative |
 //! | `stride` | `int`; `MPI_Count` | `i64` |
+//! | `count?`, `type?` | the same as `count`, `type` | the number, the handle: they may be of no significance |
 //! | `extent` | `MPI_Aint`; `MPI_Count` | `i64` |
 //! | `unit` | `int`; `MPI_Aint` | `i64` |
 //! | `counts`, `displs`, `extents` | `const int []`, `const int []`, `const MPI_Aint []`; `MPI_Count`, `MPI_Aint`, `MPI_Count` | `Numbers` |
@@ -272,7 +273,7 @@ pub fn c_type(kind: &str, large: bool) -> String {
     match kind {
         "buf" => "const void *@".into(),
         "mem" => "void *@".into(),
-        "count" | "stride" => number("int @", "MPI_Count @"),
+        "count" | "count?" | "stride" => number("int @", "MPI_Count @"),
         "extent" => number("MPI_Aint @", "MPI_Count @"),
         "counts" => number("const int @[]", "const MPI_Count @[]"),
         "displs" => number("const int @[]", "const MPI_Aint @[]"),
@@ -312,7 +313,7 @@ pub fn c_type(kind: &str, large: bool) -> String {
 /// The C type of a kind of handle.
 #[must_use]
 pub fn handle_type(kind: &str) -> Option<&'static str> {
-    Some(match kind {
+    Some(match kind.trim_end_matches('?') {
         "comm" => "MPI_Comm",
         "type" => "MPI_Datatype",
         "group" => "MPI_Group",
