@@ -6,7 +6,6 @@ use crate::call::{Done, Fail, Form, Subject};
 use crate::comm::Comm;
 use crate::datatype::{Type, typed};
 use crate::face::{self, RawHandle};
-use crate::op::Op;
 use crate::request::{self, Work};
 use gapless::raw::{self, Buffer, Operation, Request, Typed};
 use gapless::{Root, Topology};

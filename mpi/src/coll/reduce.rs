@@ -6,7 +6,7 @@ use crate::call::{Done, Fail, Form};
 use crate::comm::Comm;
 use crate::datatype::{Type, typed};
 use crate::face;
-use crate::op::Op;
+use crate::op::{self, Op};
 use gapless::raw::{Buffer, Operation};
 use std::ffi::{c_int, c_void};
 
@@ -37,7 +37,7 @@ unsafe fn to_all(
     let send = unsafe { elements(sendbuf, count, datatype) }?;
     // SAFETY: the caller's promise.
     let recv = Buffer::Whole(unsafe { typed(recvbuf, count, datatype) }?);
-    let op = Some(op.engine_op(datatype)?);
+    let op = Some(op::bind(op, datatype)?);
     // SAFETY: the caller's promise.
     unsafe { Call { op, ..Call::new(operation, send, recv) }.go(form, comm) }
 }
@@ -90,7 +90,7 @@ pub(crate) unsafe fn reduce(
         // SAFETY: the caller's promise.
         recv = Buffer::Whole(unsafe { typed(recvbuf, count, &datatype) }?);
     }
-    let op = Some(op.engine_op(&datatype)?);
+    let op = Some(op::bind(&op, &datatype)?);
     let call = Call { op, ..Call::new(Operation::Reduce, send, recv) };
     // SAFETY: the caller's promise.
     unsafe { call.rooted(rooted.root).go(form, &comm) }
@@ -121,7 +121,7 @@ pub(crate) unsafe fn reduce_scatter(
     let received = if matches!(send, Buffer::InPlace) { total } else { own };
     // SAFETY: the caller's promise.
     let recv = Buffer::Whole(unsafe { typed(recvbuf, received, &datatype) }?);
-    let op = Some(op.engine_op(&datatype)?);
+    let op = Some(op::bind(&op, &datatype)?);
     let call = Call { op, counts, ..Call::new(Operation::ReduceScatter, send, recv) };
     // SAFETY: the caller's promise.
     unsafe { call.go(form, &comm) }
@@ -142,7 +142,7 @@ pub(crate) unsafe fn reduce_scatter_block(
     let received = if matches!(send, Buffer::InPlace) { total } else { recvcount };
     // SAFETY: the caller's promise.
     let recv = Buffer::Whole(unsafe { typed(recvbuf, received, &datatype) }?);
-    let op = Some(op.engine_op(&datatype)?);
+    let op = Some(op::bind(&op, &datatype)?);
     let call = Call { op, ..Call::new(Operation::ReduceScatterBlock, send, recv) };
     // SAFETY: the caller's promise.
     unsafe { call.go(form, &comm) }
