@@ -95,6 +95,21 @@ pub(crate) fn bind(op: &Op, datatype: &Type) -> Done<gapless::Op> {
     }
 }
 
+impl OpObject {
+    /// The operation, if it is one of those that windows have: a predefined one (MPI 4.1 §12.3.4).
+    ///
+    /// # Errors
+    /// It is a program's.
+    pub(crate) fn reduce_op(&self) -> Done<ReduceOp> {
+        match self {
+            OpObject::Predefined(op) => Ok(*op),
+            OpObject::User { .. } => {
+                Err(Fail::new(face::ERR_OP, "windows have predefined operations alone"))
+            }
+        }
+    }
+}
+
 impl UserFunction {
     /// Combines `count` elements, which lie `extent` bytes apart.
     ///
