@@ -1,0 +1,46 @@
+/* ranks: 1
+ * General requests: what a status holds is the program's own affair. */
+#include <mpi.h>
+#include <stdio.h>
+
+static int query(void *extra, MPI_Status *status)
+{
+    int error = MPI_Status_set_source(status, MPI_ANY_SOURCE);
+    (void)extra;
+    return error ? error : MPI_Status_set_tag(status, MPI_ANY_TAG);
+}
+
+static int free_state(void *extra)
+{
+    ++*(int *)extra;
+    return MPI_SUCCESS;
+}
+
+static int cancel(void *extra, int complete)
+{
+    (void)extra, (void)complete;
+    return MPI_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+    int freed = 0, failed = 0, error;
+    MPI_Request request;
+    MPI_Status status;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    MPI_Grequest_start(query, free_state, cancel, &freed, &request);
+    MPI_Grequest_complete(request);
+    error = MPI_Wait(&request, &status);
+    if (error != MPI_SUCCESS || status.MPI_SOURCE != MPI_ANY_SOURCE || status.MPI_TAG != MPI_ANY_TAG) {
+        printf("error %d, source %d, tag %d\n", error, status.MPI_SOURCE, status.MPI_TAG);
+        failed = 1;
+    }
+    if (freed != 1 || request != MPI_REQUEST_NULL) {
+        printf("freed %d times\n", freed);
+        failed = 1;
+    }
+    MPI_Finalize();
+    return failed;
+}
