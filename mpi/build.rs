@@ -17,8 +17,10 @@ fn main() {
     write("constants.rs", constants::constants(face));
     // What the library is linked with, and what its users get.
     write("mpi.h", c::header());
-    write("aliases.s", c::aliases());
+    write("aliases.s", c::aliases(face));
     write("exports.map", c::version_script());
     write("missing.md", missing::missing());
+    // `cc @link.args -o LIBRARY ARCHIVE …`
+    write("link.args", c::link_arguments(&out, face));
     println!("cargo::rerun-if-changed=build.rs");
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! target/mpi/lib/libmpi_abi.so.1     the standard ABI of MPI 5.0; libmpi_abi.so beside it
+//! target/mpi/lib/libmpi.so.12        MPICH's ABI, for programs that were built with MPICH; libmpi.so, libmpich.so.12
 //! target/mpi/include/mpi.h           its header
 //! target/mpi/bin/mpicc, mpicxx       the system's compilers, with that header and library
 //! target/mpi/bin/mpiexec, mpirun     `gapless run`, which takes hydra's options
@@ -45,15 +46,14 @@ struct Parts {
 /// Builds all of it; `dev`: as tests are built.
 pub(crate) fn run(checkout: &Checkout, dev: bool) -> Result<(), Failure> {
     let folder = checkout.target.join("mpi");
-    let Parts { archive, made, command } = build(checkout, dev)?;
     let [lib, include, bin] = ["lib", "include", "bin"].map(|name| folder.join(name));
     for part in [&lib, &include, &bin] {
         fs::create_dir_all(part).map_err(|source| at(part, source))?;
     }
-    link(&archive, &made, &lib.join("libmpi_abi.so.1"))?;
-    let short = lib.join("libmpi_abi.so");
-    let _ = fs::remove_file(&short);
-    std::os::unix::fs::symlink("libmpi_abi.so.1", &short).map_err(|source| at(&short, source))?;
+    let Parts { archive, made, .. } = build(checkout, dev, &["--features", "gapless-mpi/mpich"])?;
+    link(&archive, &made, &lib, &["libmpi.so.12", "libmpi.so", "libmpich.so.12"])?;
+    let Parts { archive, made, command } = build(checkout, dev, &[])?;
+    link(&archive, &made, &lib, &["libmpi_abi.so.1", "libmpi_abi.so"])?;
     copy(&made.join("mpi.h"), &include.join("mpi.h"))?;
     copy(&command, &bin.join("gapless"))?;
     for (name, variable, compiler) in [("mpicc", "MPICC_CC", "cc"), ("mpicxx", "MPICXX_CXX", "c++")]
@@ -84,10 +84,10 @@ fn compiler_script(variable: &str, compiler: &str) -> String {
     )
 }
 
-fn build(checkout: &Checkout, dev: bool) -> Result<Parts, Failure> {
+fn build(checkout: &Checkout, dev: bool, features: &[&str]) -> Result<Parts, Failure> {
     let mut cargo = shell::cargo();
     cargo.current_dir(&checkout.root).args(["build", "--message-format=json-render-diagnostics"]);
-    cargo.args(["-p", "gapless-mpi", "-p", "gapless-cli"]);
+    cargo.args(["-p", "gapless-mpi", "-p", "gapless-cli"]).args(features);
     if !dev {
         cargo.arg("--release");
     }
@@ -116,16 +116,20 @@ fn build(checkout: &Checkout, dev: bool) -> Result<Parts, Failure> {
     }
 }
 
-fn link(archive: &Path, made: &Path, library: &Path) -> Result<(), Failure> {
-    let name = library.file_name().unwrap_or_default().to_string_lossy();
+/// Links a library with the first of these names, and gives it the others, too.
+fn link(archive: &Path, made: &Path, lib: &Path, names: &[&str]) -> Result<(), Failure> {
+    let [name, others @ ..] = names else { return Ok(()) };
+    let library = lib.join(name);
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-o"]).arg(library).arg(made.join("aliases.s")).arg(archive);
-    cc.arg(format!("-Wl,-soname,{name}"));
-    cc.arg(format!("-Wl,--version-script,{}", made.join("exports.map").display()));
-    // Functions of the library call each other, not what a program puts in their places. Threads outlive a `dlclose`.
-    cc.args(["-Wl,-Bsymbolic-functions,--gc-sections,-z,nodelete,-z,defs"]);
+    cc.arg(format!("@{}", made.join("link.args").display()));
+    cc.arg("-o").arg(&library).arg(format!("-Wl,-soname,{name}")).arg(archive);
     cc.args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"]);
-    shell::run(&mut cc)
+    shell::run(&mut cc)?;
+    for other in others.iter().map(|other| lib.join(other)) {
+        let _ = fs::remove_file(&other);
+        std::os::unix::fs::symlink(name, &other).map_err(|source| at(&other, source))?;
+    }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Failure> {

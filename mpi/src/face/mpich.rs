@@ -1,6 +1,6 @@
 //! MPICH's ABI: handles are integers, and the status has 20 bytes.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 /// A handle: an `int` in C.
 pub(crate) type RawHandle = c_int;
@@ -54,4 +54,25 @@ pub(crate) fn type_index(handle: RawHandle) -> Option<usize> {
         0x8c00 if number & 0xffff < 0x10 => Some(0x100 + (number & 0xf) as usize),
         _ => None,
     }
+}
+
+/// What `MPI_COMM_DUP_FN` and its like are in MPICH's header: copies an attribute.
+///
+/// # Safety
+/// As MPI says of a function that copies attributes.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "MPICH's name")]
+unsafe extern "C" fn MPIR_Dup_fn(
+    _object: c_int,
+    _keyval: c_int,
+    _extra: *mut c_void,
+    value: *mut c_void,
+    copy: *mut *mut c_void,
+    flag: *mut c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { copy.write(value) };
+    // SAFETY: the caller's promise.
+    unsafe { flag.write(1) };
+    super::SUCCESS
 }

@@ -2,6 +2,7 @@
 
 use crate::{Constant, Export, Face, c_type, constants, functions, handle_type};
 use std::fmt::Write;
+use std::path::Path;
 
 /// Types of functions that programs give.
 const CALLBACKS: &str = "\
@@ -121,9 +122,12 @@ fn prototype(prefix: &str, export: &Export<'_>) -> String {
     format!("{result} {prefix}{}({});", export.name, arguments.join(", "))
 }
 
+/// What MPICH's header has as variables.
+const MPICH_VARIABLES: [&str; 3] = ["UNWEIGHTED", "WEIGHTS_EMPTY", "T_PVAR_ALL_HANDLES"];
+
 /// Assembler that defines each `MPI_X` weakly, as a jump to `PMPI_X`: a profiling library, or a program, may define it.
 #[must_use]
-pub fn aliases() -> String {
+pub fn aliases(face: Face) -> String {
     let mut out = String::from("\t.text\n");
     for function in functions() {
         for export in function.exports() {
@@ -135,6 +139,18 @@ pub fn aliases() -> String {
             );
         }
     }
+    if face == Face::Mpich {
+        out.push_str("\t.section .rodata\n\t.balign 8\n");
+        for constant in constants() {
+            if MPICH_VARIABLES.contains(&constant.name) {
+                let (name, value) = (constant.name, constant.value(face));
+                let _ = writeln!(
+                    out,
+                    "\t.global MPI_{name}\n\t.type MPI_{name}, %object\n\t.size MPI_{name}, 8\nMPI_{name}:\n\t.quad {value}"
+                );
+            }
+        }
+    }
     out.push_str("\t.section .note.GNU-stack,\"\",%progbits\n");
     out
 }
@@ -142,5 +158,20 @@ pub fn aliases() -> String {
 /// What a library exports: functions of MPI, and nothing else.
 #[must_use]
 pub fn version_script() -> String {
-    "{ global: MPI_*; PMPI_*; MPIX_*; local: *; };\n".to_owned()
+    "{ global: MPI_*; PMPI_*; MPIX_*; MPIR_Dup_fn; local: *; };\n".to_owned()
+}
+
+/// Arguments of the system's compiler that link a library of an archive, which comes after them: `cc @FILE`. The aliases
+/// and the script are in `folder`.
+#[must_use]
+pub fn link_arguments(folder: &Path, face: Face) -> String {
+    let [aliases, script] =
+        ["aliases.s", "exports.map"].map(|name| folder.join(name).display().to_string());
+    // Only MPICH's header names it: nothing else would take it out of the archive.
+    let wanted = if face == Face::Mpich { "-Wl,-u,MPIR_Dup_fn\n" } else { "" };
+    // Functions of the library call each other, not what a program puts in their places. Threads outlive a `dlclose`.
+    format!(
+        "-shared\n\"{aliases}\"\n\"-Wl,--version-script,{script}\"\n\
+         -Wl,-Bsymbolic-functions,--gc-sections,-z,nodelete,-z,defs\n{wanted}"
+    )
 }
