@@ -92,5 +92,9 @@ macro_rules! programs {
 
 programs! {
     collectives
+    contents
+    datatype
+    op
+    pack
     ring
 }
