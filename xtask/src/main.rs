@@ -15,7 +15,7 @@
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `verbs` runs the tests of btl-ib over Soft-RoCE, in an emulated machine;
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
-//! - `mpi` makes the MPI library, its header, compilers and launcher;
+//! - `mpi` makes the MPI library, its header, compilers and launcher; `wheel` makes a Python wheel of it;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
 //! What they share: `metadata` (the checkout and its packages), `shell` (other programs), `tools` (what tests need from the
@@ -49,6 +49,7 @@ mod tools;
 mod unsafe_code;
 mod valgrind;
 mod verbs;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -160,6 +161,8 @@ enum Chore {
         #[arg(long)]
         dev: bool,
     },
+    /// Make target/wheel/dist: the MPI library as a Python wheel
+    Wheel,
     /// Run every check of CI, then all tests
     Ci {
         /// Only the checks, not the tests
@@ -262,6 +265,7 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         }
         Chore::Verbs { filters, seconds, .. } => verbs::run(checkout, &filters, seconds),
         Chore::Mpi { dev } => mpi::run(checkout, dev),
+        Chore::Wheel => wheel::run(checkout),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(checkout, checks),
     }

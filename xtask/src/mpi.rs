@@ -58,29 +58,30 @@ pub(crate) fn run(checkout: &Checkout, dev: bool) -> Result<(), Failure> {
     copy(&command, &bin.join("gapless"))?;
     for (name, variable, compiler) in [("mpicc", "MPICC_CC", "cc"), ("mpicxx", "MPICXX_CXX", "c++")]
     {
-        script(&bin.join(name), &compiler_script(variable, compiler))?;
+        script(&bin.join(name), &compiler_script(variable, compiler, ""))?;
     }
     for name in ["mpiexec", "mpirun"] {
-        script(&bin.join(name), LAUNCHER)?;
+        script(&bin.join(name), &launcher_script("gapless"))?;
     }
     println!("{}", folder.display());
     Ok(())
 }
 
-/// Starts a job; hydra's options are those of `gapless run`.
-const LAUNCHER: &str =
-    "#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/gapless\" run \"$@\"\n";
+/// Starts a job by the command beside it; hydra's options are those of `gapless run`.
+pub(crate) fn launcher_script(command: &str) -> String {
+    format!("#!/bin/sh\nexec \"$(dirname \"$(readlink -f \"$0\")\")/{command}\" run \"$@\"\n")
+}
 
-/// A compiler with the header and the library of the folder that it is in.
-fn compiler_script(variable: &str, compiler: &str) -> String {
+/// A compiler with the header and the library of the folder that it is in; `below`: their own folder there.
+pub(crate) fn compiler_script(variable: &str, compiler: &str, below: &str) -> String {
     format!(
         "#!/bin/sh\n\
          # The compiler is {compiler}, or what {variable} names; -show prints the command.\n\
          prefix=$(dirname \"$(dirname \"$(readlink -f \"$0\")\")\")\n\
          show=\n\
          case $1 in -show|--show|-showme) show=echo; shift;; esac\n\
-         exec $show ${{{variable}:-{compiler}}} -I\"$prefix/include\" \"$@\" \
-         -L\"$prefix/lib\" -Wl,-rpath,\"$prefix/lib\" -lmpi_abi\n"
+         exec $show ${{{variable}:-{compiler}}} -I\"$prefix/include{below}\" \"$@\" \
+         -L\"$prefix/lib{below}\" -Wl,-rpath,\"$prefix/lib{below}\" -lmpi_abi\n"
     )
 }
 
@@ -132,17 +133,17 @@ fn link(archive: &Path, made: &Path, lib: &Path, names: &[&str]) -> Result<(), F
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     // A program that runs is not written to, but may be unlinked.
     let _ = fs::remove_file(to);
     fs::copy(from, to).map(drop).map_err(|source| at(to, source))
 }
 
-fn script(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn script(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|source| at(path, source))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(|source| at(path, source))
 }
 
-fn at(path: &Path, source: std::io::Error) -> Failure {
+pub(crate) fn at(path: &Path, source: std::io::Error) -> Failure {
     Failure::File { path: path.to_owned(), source }
 }
