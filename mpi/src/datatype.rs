@@ -6,6 +6,7 @@
 use crate::arg::{self, CountOut, HandleOut, Out, StatusOut};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle, Status};
+use crate::process;
 use crate::slots::{Object, Slots};
 use gapless::raw::Typed;
 use gapless::{Datatype, Layout, Region, Space};
@@ -115,19 +116,32 @@ pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> D
     if address == 0 && count > 0 && layout.size() > 0 && layout.true_lb() == 0 {
         return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
     }
+    let space = space_of(buf, layout, count)?;
     let typed = match datatype {
         Object::Predefined(it, _) if it.layout.get().is_some_and(Layout::is_contiguous) => {
             let bytes = layout.size().checked_mul(count);
             let too_long = || Fail::new(face::ERR_COUNT, "the buffer is longer than memory can be");
-            let region = Region::new(Space::Host, address, 0, bytes.ok_or_else(too_long)?);
+            let region = Region::new(space, address, 0, bytes.ok_or_else(too_long)?);
             match it.layout.get() {
                 Some(layout) => Typed::elements(region, layout, count),
-                None => Typed::at(Space::Host, address, layout, count),
+                None => Typed::at(space, address, layout, count),
             }
         }
-        _ => Typed::at(Space::Host, address, layout, count),
+        _ => Typed::at(space, address, layout, count),
     };
     typed.map_err(|error| Fail::new(face::ERR_BUFFER, error.to_string()))
+}
+
+/// Where the memory lies: asked of drivers, on machines that have devices.
+#[inline]
+fn space_of(buf: *const c_void, layout: &Layout, count: u64) -> Done<Space> {
+    if !process::has_devices() || count == 0 || layout.size() == 0 {
+        return Ok(Space::Host);
+    }
+    let lowest = Typed::lowest_byte(layout, count)
+        .map_err(|error| Fail::new(face::ERR_BUFFER, error.to_string()))?;
+    let first = buf.wrapping_byte_offset(isize::try_from(lowest).unwrap_or(0));
+    Ok(gapless::detect_space(first))
 }
 
 /// The bytes of a message, packed.
@@ -135,6 +149,9 @@ pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> D
 /// # Safety
 /// The memory is valid for reads.
 pub(crate) unsafe fn packed(typed: &Typed) -> Done<Vec<u8>> {
+    if !typed.region().space().cpu_accessible() {
+        return Err(Fail::new(face::ERR_UNSUPPORTED_OPERATION, "packing memory of a device"));
+    }
     let too_long = || Fail::new(face::ERR_NO_MEM, "the message is longer than memory");
     let bytes = usize::try_from(typed.packed_bytes()).map_err(|_| too_long())?;
     let mut copy = Vec::new();

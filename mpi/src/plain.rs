@@ -50,3 +50,10 @@ numbers! {
     type_toint type_fromint
     win_toint win_fromint
 }
+
+/// Whether buffers may lie in memory of CUDA devices: 1 or 0. As other MPI libraries have it.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "its name in other MPI libraries")]
+extern "C" fn MPIX_Query_cuda_support() -> c_int {
+    c_int::from(crate::process::has_devices())
+}

@@ -5,7 +5,8 @@ use crate::errhandler::{self, Handler};
 use crate::face;
 use gapless::World;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::thread::ThreadId;
 
@@ -29,6 +30,8 @@ pub(crate) enum Stage {
 }
 
 static STAGE: AtomicU8 = AtomicU8::new(0);
+/// Whether this machine has a driver of CUDA devices, so that any pointer may be memory of one.
+static HAS_DEVICES: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 pub(crate) fn stage() -> Stage {
@@ -42,6 +45,12 @@ pub(crate) fn stage() -> Stage {
 #[inline]
 pub(crate) fn is_open() -> bool {
     STAGE.load(Ordering::Acquire) == Stage::Open as u8
+}
+
+/// Whether drivers of devices are asked where memory lies. Without a driver nothing is asked.
+#[inline]
+pub(crate) fn has_devices() -> bool {
+    HAS_DEVICES.load(Ordering::Relaxed)
 }
 
 /// What there is, from init on.
@@ -72,6 +81,7 @@ impl Process {
             (of(world.comm(), "MPI_COMM_WORLD"), of(world.self_comm(), "MPI_COMM_SELF"));
         let (world, main_thread) = (RwLock::new(Some(world)), std::thread::current().id());
         let process = Box::leak(Box::new(Process { world, comm_world, comm_self, main_thread }));
+        HAS_DEVICES.store(Path::new("/dev/nvidiactl").exists(), Ordering::Relaxed);
         PROCESS.store(process, Ordering::Release);
         STAGE.store(Stage::Open as u8, Ordering::Release);
         process

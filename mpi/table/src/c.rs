@@ -80,6 +80,8 @@ pub fn header() -> String {
             }
         }
     }
+    out.push_str("\n/* Not MPI's: whether buffers may lie in memory of CUDA devices. */\n");
+    out.push_str("int MPIX_Query_cuda_support(void);\n");
     out.push_str("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
     out
 }
@@ -167,8 +169,11 @@ pub fn version_script() -> String {
 pub fn link_arguments(folder: &Path, face: Face) -> String {
     let [aliases, script] =
         ["aliases.s", "exports.map"].map(|name| folder.join(name).display().to_string());
-    // Only MPICH's header names it: nothing else would take it out of the archive.
-    let wanted = if face == Face::Mpich { "-Wl,-u,MPIR_Dup_fn\n" } else { "" };
+    // No alias names these: nothing else would take them out of the archive.
+    let wanted = match face {
+        Face::Abi => "-Wl,-u,MPIX_Query_cuda_support\n",
+        Face::Mpich => "-Wl,-u,MPIX_Query_cuda_support,-u,MPIR_Dup_fn\n",
+    };
     // Functions of the library call each other, not what a program puts in their places. Threads outlive a `dlclose`.
     format!(
         "-shared\n\"{aliases}\"\n\"-Wl,--version-script,{script}\"\n\
