@@ -36,6 +36,7 @@ mod tasks;
 mod worker;
 
 pub use between::Root;
+pub(crate) use buffers::cut;
 pub use buffers::{Blocks, BlocksMut, Buffer, InPlace, Input, Output};
 pub use error::CollectiveError;
 pub(crate) use handle::CollectiveHandle;

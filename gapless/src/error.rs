@@ -143,6 +143,15 @@ pub enum Error {
     /// A one-sided window cannot be made, or a call on it was refused, or failed.
     #[error("window: {0}")]
     Window(#[from] WindowError),
+    /// A partition of a [partitioned message](crate::raw::Request::psend_init) that is not there, or was handed over
+    /// before; or a message that cannot be cut into so many.
+    #[error("partition {partition} of {partitions} is not there, or was marked ready already")]
+    Partition {
+        /// Which, from 0.
+        partition: u32,
+        /// How many there are.
+        partitions: u32,
+    },
     /// A communicator and a scope of different worlds.
     #[error("the communicator and the scope are of different worlds")]
     OtherWorld,

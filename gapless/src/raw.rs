@@ -58,12 +58,14 @@
 // How the rest of this crate makes requests of other things: `Request::of_work`, with a `Work` that says when it is
 // over (asked under the world's lock whenever the world makes progress) and then gives its status. Windows do so.
 
+mod partitioned;
 mod request;
 mod window;
 
 pub use crate::collective::Buffer;
 pub use gapless_coll::Operation;
 pub use gapless_engine::Typed;
+pub(crate) use partitioned::Channels;
 pub use request::Request;
 pub(crate) use request::Work;
 pub(crate) use window::Made;

@@ -109,4 +109,6 @@ pub use protocol::Protocol;
 pub use requests::RequestOutcome;
 pub use status::{RequestId, Settled, Status};
 pub use tuning::{Bounds, Config, Tuning};
-pub use wire::{Doing, EAGER_BYTES, INLINE_LAYOUT_MAX, SendMode, WaitingCall};
+pub use wire::{
+    Doing, EAGER_BYTES, INLINE_LAYOUT_MAX, PARTITION_TAGS, SendMode, WaitingCall, partition_tag,
+};

@@ -274,7 +274,7 @@ fn starts(counts: &[u64]) -> Vec<u64> {
 }
 
 /// The blocks of a view.
-fn cut(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<Vec<Typed>, Error> {
+pub(crate) fn cut(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<Vec<Typed>, Error> {
     if counts.len() != starts.len() {
         let (counts, displacements) = (counts.len(), starts.len());
         return Err(Error::BlockLists { counts, displacements });

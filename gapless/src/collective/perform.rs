@@ -8,6 +8,7 @@ use super::reserve::Reserved;
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
+use crate::raw::Channels;
 use crate::shared::{Shared, WorldState};
 use crate::view::{RecvBuffer, SendBuffer};
 use gapless_bml::LinkError;
@@ -36,6 +37,7 @@ pub(super) type Described = (Box<CollOp>, Option<Op>);
 pub(crate) struct CommunicatorState {
     pub(super) sequencer: Sequencer,
     pub(crate) persistent_comms: PersistentComms,
+    pub(crate) channels: Channels,
     /// Modules, those that wait for them, and what is known of the last calls.
     pub(super) queue: Arc<Queue>,
     /// That of the world when the communicator was made.
@@ -56,7 +58,8 @@ impl CommunicatorState {
         topology: Option<Topology>,
     ) -> CommunicatorState {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
-        let (table, (locality, recent, persistent_comms)) = (shared.table(), Default::default());
+        let (table, (locality, recent, persistent_comms, channels)) =
+            (shared.table(), Default::default());
         let neighbors = OnceLock::new();
         let queue = Arc::new(Queue::new(
             table.hyperq.clone(),
@@ -66,6 +69,7 @@ impl CommunicatorState {
         CommunicatorState {
             sequencer,
             persistent_comms,
+            channels,
             queue,
             table,
             locality,

@@ -1,5 +1,6 @@
 //! One request for everything that can be waited for.
 
+use super::partitioned::Partitioned;
 use crate::collective::{Collective, CollectiveHandle};
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
@@ -41,6 +42,7 @@ enum Kind {
     Collective(Box<CollectiveHandle>, Again),
     /// Ended by the caller.
     General,
+    Partitioned(Arc<Partitioned>),
     Making(Box<Making>),
     Work(Arc<dyn Work>),
     Over(Status),
@@ -186,6 +188,82 @@ impl Request {
         Ok(Request::new(comm, Kind::Collective(Box::new(handle), Again::Often), None))
     }
 
+    /// Describes a send of which each partition is handed over by [`pready`](Request::pready) once it was
+    /// [started](Request::start) (`MPI_Psend_init`, MPI 4.1 §4.2.1). `typed` is all of the message, cut into `partitions`
+    /// of as many instances each.
+    ///
+    /// # Safety
+    /// From each start on, until what was started has ended: the memory is valid for reads, and nothing writes a
+    /// partition once it was handed over.
+    ///
+    /// # Errors
+    /// No such rank; a negative tag; [`Error::Partition`]: the instances are no multiple of `partitions`.
+    pub unsafe fn psend_init(
+        comm: &Communicator,
+        (partitions, typed): (u32, &Typed),
+        dest: u32,
+        tag: i32,
+    ) -> Result<Request, Error> {
+        let end = Partitioned::new(comm, (partitions, typed), (true, dest, tag))?;
+        Ok(Request::new(comm, Kind::Partitioned(end), None))
+    }
+
+    /// Describes a receive from a partitioned send, whose partitions may be others (`MPI_Precv_init`, MPI 4.1 §4.2.1).
+    /// Sends and receives of two ranks and a tag belong together in the order in which they are described.
+    /// [`parrived`](Request::parrived) says which partitions have come.
+    ///
+    /// # Safety
+    /// From each start on, until what was started has ended: the memory is valid for reads and writes, and nothing else
+    /// touches a partition that has not come.
+    ///
+    /// # Errors
+    /// As [`psend_init`](Request::psend_init).
+    pub unsafe fn precv_init(
+        comm: &Communicator,
+        (partitions, typed): (u32, &Typed),
+        source: u32,
+        tag: i32,
+    ) -> Result<Request, Error> {
+        let end = Partitioned::new(comm, (partitions, typed), (false, source, tag))?;
+        Ok(Request::new(comm, Kind::Partitioned(end), None))
+    }
+
+    /// A partition of an active partitioned send may be sent (`MPI_Pready`, MPI 4.1 §4.2.2). Any thread may say so.
+    ///
+    /// # Errors
+    /// [`Error::Partition`]: there is none of this number, or it was handed over already. [`Error::Inactive`];
+    /// [`PmlError::NoSuchRequest`]: it is no partitioned send. The receiver is lost.
+    pub fn pready(&self, partition: u32) -> Result<(), Error> {
+        let end = self.partitioned()?;
+        self.active.ok_or(Error::Inactive)?;
+        self.shared.with(|state| {
+            end.ready(state.open()?, partition)?;
+            self.shared.rouse(state);
+            Ok(())
+        })
+    }
+
+    /// Whether a partition of a partitioned receive has come (`MPI_Parrived`, MPI 4.1 §4.2.2), which it has if the
+    /// request is inactive; makes progress. Why one has failed, waiting says.
+    ///
+    /// # Errors
+    /// [`Error::Partition`]: there is none of this number; [`PmlError::NoSuchRequest`]: it is no partitioned receive.
+    pub fn parrived(&self, partition: u32) -> Result<bool, Error> {
+        let end = self.partitioned()?;
+        self.shared.with(|state| {
+            self.shared.drive_once(state);
+            let arrived = end.has_arrived(&state.pml, partition)?;
+            Ok(arrived || self.active.is_none())
+        })
+    }
+
+    fn partitioned(&self) -> Result<&Partitioned, Error> {
+        match &self.kind {
+            Kind::Partitioned(end) => Ok(end),
+            _ => Err(PmlError::NoSuchRequest.into()),
+        }
+    }
+
     /// A request that ends when [`complete`](Request::complete) says so (`MPI_Grequest_start`, MPI 4.1 §13.2).
     ///
     /// # Errors
@@ -266,6 +344,20 @@ impl Request {
                     Ok(())
                 })
             }
+            Kind::Partitioned(end) => {
+                if active.is_some() {
+                    return Err(PmlError::StillActive.into());
+                }
+                shared.with(|state| {
+                    let pml = state.open()?;
+                    end.start(pml);
+                    let id = pml.begin_general();
+                    state.works.push((id, Arc::clone(end) as _));
+                    shared.rouse(state);
+                    *active = Some(id);
+                    Ok(())
+                })
+            }
             // SAFETY: as above.
             Kind::Collective(handle, Again::Often) => unsafe { handle.start() },
             _ => Err(PmlError::NoSuchRequest.into()),
@@ -281,7 +373,11 @@ impl Request {
     /// Whether it can be [started](Request::start).
     #[must_use]
     pub fn is_persistent(&self) -> bool {
-        matches!(self.kind, Kind::Persistent(_) | Kind::Collective(_, Again::Often))
+        let kind = &self.kind;
+        matches!(
+            kind,
+            Kind::Persistent(_) | Kind::Partitioned(_) | Kind::Collective(_, Again::Often)
+        )
     }
 
     /// Its result, if it has ended (`MPI_Test`, MPI 4.1 §3.7.3); makes progress. Then it is inactive. The status of
@@ -335,6 +431,7 @@ impl Request {
         match &mut self.kind {
             Kind::Making(making) => making.take(&self.shared, ended),
             Kind::Work(work) => ended.and_then(|_| work.finish()),
+            Kind::Partitioned(end) => ended.and_then(|_| end.finish()),
             _ => ended,
         }
     }
@@ -459,6 +556,7 @@ impl fmt::Debug for Request {
             Kind::Persistent(_) => "persistent message",
             Kind::Collective(handle, _) => return write!(f, "Request({})", handle.operation()),
             Kind::General => "general",
+            Kind::Partitioned(_) => "partitioned message",
             Kind::Making(_) => "communicator",
             Kind::Work(work) => return write!(f, "Request({work:?})"),
             Kind::Over(_) => "over",

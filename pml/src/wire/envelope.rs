@@ -132,27 +132,36 @@ impl Envelope {
 const AGREEMENT: i32 = 1 << 30;
 /// Those among survivors.
 const SURVEY: i32 = AGREEMENT | 1 << 29;
-/// The numbers of either are smaller; then they begin anew.
-const NUMBERS: u32 = 1 << 29;
+/// Those of partitioned messages, up to the last.
+const PARTITION: i32 = SURVEY | 1 << 28;
+/// The numbers of each are smaller; those of agreements begin anew then.
+pub const PARTITION_TAGS: u32 = 1 << 28;
+
+/// A tag of partitioned messages (MPI 4.1 §4.2), in the [collective](crate::Comm::collective) context: one of
+/// [`PARTITION_TAGS`].
+#[must_use]
+pub fn partition_tag(number: u32) -> i32 {
+    PARTITION | (number % PARTITION_TAGS).cast_signed()
+}
 
 impl Label {
     /// The tag of an agreement of that number.
     pub(crate) fn agreement(number: u32) -> i32 {
-        AGREEMENT | (number % NUMBERS).cast_signed()
+        AGREEMENT | (number % PARTITION_TAGS).cast_signed()
     }
 
     /// The same among survivors.
     pub(crate) fn survey(number: u32) -> i32 {
-        SURVEY | (number % NUMBERS).cast_signed()
+        SURVEY | (number % PARTITION_TAGS).cast_signed()
     }
 
     /// Whether a message is one of an agreement that the order of calls numbers.
     pub(crate) fn is_agreement(self) -> bool {
-        self.tag >= AGREEMENT && self.context % 2 == 1
+        (AGREEMENT..PARTITION).contains(&self.tag) && self.context % 2 == 1
     }
 
     /// Whether a message is one of an agreement among survivors.
     pub(crate) fn is_survey(self) -> bool {
-        self.tag >= SURVEY && self.context % 2 == 1
+        (SURVEY..PARTITION).contains(&self.tag) && self.context % 2 == 1
     }
 }

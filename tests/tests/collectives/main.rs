@@ -16,6 +16,8 @@ mod checked;
 mod combined;
 #[allow(unsafe_code, reason = "views of memory of devices")]
 mod device;
+#[allow(unsafe_code, reason = "vouches for memory of threads that wait for each other")]
+mod erased;
 mod field;
 mod given_up;
 mod kept;
