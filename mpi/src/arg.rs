@@ -8,8 +8,11 @@ use crate::comm::{self, Comm};
 use crate::datatype::{self, Type};
 use crate::errhandler::Handler;
 use crate::face::{self, RawHandle, Status};
+use crate::group::{self, GroupHandle};
+use crate::info::{self, Info};
 use crate::op::{self, Op};
 use crate::process;
+use crate::session::{self, Session};
 use std::ffi::{CStr, c_char, c_int};
 
 /// Numbers of an array, which has as many as the function says.
@@ -235,6 +238,11 @@ pub(crate) fn len(count: c_int, name: &'static str) -> Done<usize> {
     usize::try_from(count).map_err(negative)
 }
 
+/// A number of entries, for C.
+pub(crate) fn int(len: usize) -> c_int {
+    c_int::try_from(len).unwrap_or(c_int::MAX)
+}
+
 /// The largest tag.
 pub(crate) const TAG_UB: c_int = c_int::MAX;
 
@@ -281,13 +289,40 @@ pub(crate) fn errhandler(handle: RawHandle, name: &'static str) -> Done<Handler>
         .ok_or_else(|| bad(face::ERR_ERRHANDLER, handle, "error handler", name))
 }
 
+pub(crate) fn group(handle: RawHandle, name: &'static str) -> Done<GroupHandle> {
+    group::find(handle).ok_or_else(|| match handle {
+        face::GROUP_NULL => Fail::new(face::ERR_GROUP, format!("{name} is MPI_GROUP_NULL")),
+        handle => bad(face::ERR_GROUP, handle, "group", name),
+    })
+}
+
+pub(crate) fn session(handle: RawHandle, name: &'static str) -> Done<Session> {
+    session::find(handle).ok_or_else(|| bad(face::ERR_SESSION, handle, "session", name))
+}
+
+/// An info; `None`: `MPI_INFO_NULL`.
+pub(crate) fn info(handle: RawHandle) -> Done<Option<Info>> {
+    if handle == face::INFO_NULL {
+        return Ok(None);
+    }
+    let found = info::find(handle);
+    found.map(Some).ok_or_else(|| bad(face::ERR_INFO, handle, "info", "info"))
+}
+
+/// Stores several numbers.
+///
+/// # Safety
+/// If the array is not null, there is room for so many.
+pub(crate) unsafe fn give_all<T: Copy>(at: *mut T, values: &[T], name: &'static str) -> Done {
+    if !values.is_empty() {
+        // SAFETY: the caller's promise; `values` lie elsewhere.
+        unsafe { pointer(at, name)?.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+    }
+    Ok(())
+}
+
 /// Whether it is open, for functions that need more than that.
 pub(crate) fn process() -> Done<&'static process::Process> {
     let closed = || Fail::new(face::ERR_OTHER, "MPI is not initialized, or is finalized");
     process::get().ok_or_else(closed)
-}
-
-/// An info of a function that takes no hint: whatever it is.
-pub(crate) fn info(_handle: RawHandle) -> Done {
-    Ok(())
 }

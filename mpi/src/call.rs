@@ -27,6 +27,8 @@ pub(crate) enum Subject {
     Win(RawHandle),
     Session(RawHandle),
     File(RawHandle),
+    /// This handler itself: of a session that could not be opened.
+    Handler(RawHandle),
     /// That of `MPI_COMM_SELF` (MPI 4.1 §9.3).
     None,
 }

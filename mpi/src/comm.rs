@@ -1,6 +1,7 @@
 //! Communicators (MPI 4.1 chapter 7).
 
 use crate::arg::Out;
+use crate::attr::Attributes;
 use crate::call::{Done, Fail};
 use crate::errhandler::Handler;
 use crate::face::{self, RawHandle};
@@ -10,10 +11,17 @@ use gapless::{Communicator, Source};
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod making;
+mod naming;
+
+pub(crate) use making::*;
+pub(crate) use naming::*;
+
 /// A communicator, and what programs hang on it.
 #[derive(Debug)]
 pub(crate) struct CommObject {
     pub(crate) comm: Communicator,
+    pub(crate) attributes: Attributes,
     more: Mutex<More>,
 }
 
@@ -21,6 +29,8 @@ pub(crate) struct CommObject {
 struct More {
     errhandler: Handler,
     name: String,
+    /// For each of [`HINTS`], whether the program has asserted it.
+    hints: [bool; HINTS.len()],
 }
 
 pub(crate) type Comm = Object<CommObject>;
@@ -43,7 +53,8 @@ pub(crate) fn find(handle: RawHandle) -> Option<Comm> {
 
 impl CommObject {
     pub(crate) fn new(comm: Communicator, errhandler: Handler, name: &str) -> CommObject {
-        CommObject { comm, more: Mutex::new(More { errhandler, name: name.to_owned() }) }
+        let more = More { errhandler, name: name.to_owned(), hints: [false; HINTS.len()] };
+        CommObject { comm, attributes: Attributes::default(), more: Mutex::new(more) }
     }
 
     fn more(&self) -> MutexGuard<'_, More> {
@@ -52,11 +63,12 @@ impl CommObject {
     }
 
     pub(crate) fn errhandler(&self) -> Handler {
-        self.more().errhandler
+        self.more().errhandler.clone()
     }
 
     pub(crate) fn set_errhandler(&self, errhandler: Handler) {
-        self.more().errhandler = errhandler;
+        let before = std::mem::replace(&mut self.more().errhandler, errhandler);
+        drop(before);
     }
 
     /// How many ranks messages go to.

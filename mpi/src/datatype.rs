@@ -4,6 +4,7 @@
 //! datatype is committed. What a program asks of a datatype is answered with the types that it was made of.
 
 use crate::arg::{self, CountOut, HandleOut, Out, StatusOut};
+use crate::attr::Attributes;
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle, Status};
 use crate::process;
@@ -45,6 +46,7 @@ pub(crate) struct TypeObject {
     /// What made it.
     call: Arc<Call>,
     name: Mutex<String>,
+    pub(crate) attributes: Attributes,
 }
 
 pub(crate) type Type = Object<TypeObject>;
@@ -53,7 +55,8 @@ pub(crate) static TYPES: Slots<TypeObject> = Slots::new();
 
 impl TypeObject {
     fn new(datatype: Datatype, call: Arc<Call>) -> TypeObject {
-        TypeObject { datatype, layout: OnceLock::new(), call, name: Mutex::new(String::new()) }
+        let (layout, name, attributes) = Default::default();
+        TypeObject { datatype, layout, call, name, attributes }
     }
 
     /// What messages have.
@@ -181,19 +184,22 @@ pub(crate) fn type_commit(datatype: HandleOut) -> Done {
 
 pub(crate) fn type_dup(oldtype: Type, newtype: HandleOut) -> Done {
     let call = Call::new(face::COMBINER_DUP, false).of(&oldtype);
-    let dup = TypeObject::new(oldtype.datatype.dup()?, Arc::new(call));
+    let mut dup = TypeObject::new(oldtype.datatype.dup()?, Arc::new(call));
     if oldtype.layout.get().is_some() {
         dup.commit()?;
     }
+    dup.attributes = oldtype.attributes.copy(oldtype.handle())?;
     newtype.set(insert(dup)?);
     Ok(())
 }
 
 pub(crate) fn type_free(datatype: HandleOut) -> Done {
     let handle = datatype.get();
-    if arg::datatype(handle, "datatype")?.call.is_predefined() {
+    let freed = arg::datatype(handle, "datatype")?;
+    if freed.call.is_predefined() {
         return Err(Fail::new(face::ERR_TYPE, "the datatype is predefined, and cannot be freed"));
     }
+    freed.attributes.delete_all(handle)?;
     TYPES.free(handle);
     datatype.set(face::DATATYPE_NULL);
     Ok(())

@@ -3,7 +3,7 @@
     non_snake_case,
     unused_unsafe,
     clippy::useless_conversion,
-    clippy::too_many_arguments,
+    clippy::multiple_unsafe_ops_per_block,
     clippy::missing_safety_doc,
     reason = "made by a program, named by MPI"
 )]
@@ -11,7 +11,10 @@
 use crate::arg::{self, CountOut, Numbers, Out, StatusOut, StatusesOut};
 use crate::call::{Fail, Form, Subject, run, run_any_time, run_tool};
 use crate::face::{RawHandle, Status};
-use crate::{coll, comm, datatype, env, errhandler, op, p2p, plain, request};
+use crate::{
+    attr, coll, comm, datatype, env, errhandler, group, info, op, p2p, plain, request, session,
+    topology,
+};
 use std::ffi::{c_char, c_int, c_void};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

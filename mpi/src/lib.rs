@@ -8,7 +8,7 @@
 //! - `face`: handles, constants and the status, as the library's ABI has them; with feature `mpich` MPICH's;
 //! - `call`: how exported functions run, and errors; `errhandler`: error handlers, classes and codes;
 //! - `arg`: arguments; `slots`: objects behind handles;
-//! - `process`: what there is from init to finalize; `env`: init, finalize, sessions, abort, versions;
+//! - `process`: what there is from init to finalize; `env`, `session`: init, finalize, sessions, abort, versions;
 //! - `p2p`, `request`, `coll`, `win`, `comm`, `group`, `topology`, `datatype`, `op`, `attr`, `info`, `tool`: what
 //!   functions mean, by the standard's chapters.
 //!
@@ -19,9 +19,11 @@
 //! is believed, as nobody can check it; `unsafe` functions of this crate rest on it, and on nothing else. Everything that
 //! can be checked is: null pointers, handles that were freed or are of another kind, numbers out of their range, calls
 //! before init and after finalize.
+#![allow(clippy::too_many_arguments, reason = "MPI says which arguments its functions have")]
 #![allow(unsafe_code, reason = "C gives addresses; the first page says what is believed of them")]
 
 mod arg;
+mod attr;
 mod call;
 mod coll;
 mod comm;
@@ -30,9 +32,13 @@ mod env;
 mod errhandler;
 mod exports;
 mod face;
+mod group;
+mod info;
 mod op;
 mod p2p;
 mod plain;
 mod process;
 mod request;
+mod session;
 mod slots;
+mod topology;

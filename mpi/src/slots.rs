@@ -107,6 +107,7 @@ impl<T> Slots<T> {
         let (place, slot) = self.room()?;
         Some(Reserved { slots: self, slot, place, filled: false })
     }
+
     fn find(&'static self, handle: RawHandle) -> Option<(u32, &'static Slot<T>)> {
         let number = face::number(handle).checked_sub(MADE).filter(|number| *number < 1 << 28)?;
         Some((number >> SLOT_BITS, self.slot(place(handle))?))
@@ -187,6 +188,12 @@ impl<T> Drop for Reserved<T> {
     }
 }
 
+impl<T> InUse<T> {
+    pub(crate) fn handle(&self) -> RawHandle {
+        self.handle
+    }
+}
+
 impl<T> Deref for InUse<T> {
     type Target = T;
 
@@ -248,7 +255,7 @@ impl<T> Object<T> {
     pub(crate) fn handle(&self) -> RawHandle {
         match self {
             Object::Predefined(_, handle) => *handle,
-            Object::Made(it) => it.handle,
+            Object::Made(it) => it.handle(),
         }
     }
 }

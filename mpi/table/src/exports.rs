@@ -142,6 +142,7 @@ fn rust_result(c: &str) -> &'static str {
 
 /// The type of an argument as C passes it.
 fn rust_type(kind: &str, large: bool) -> &'static str {
+    let kind = kind.trim_end_matches('?');
     let number = |small, big| if large { big } else { small };
     if kind.starts_with("fn") {
         return "*const c_void";
@@ -166,7 +167,7 @@ fn rust_type(kind: &str, large: bool) -> &'static str {
         "extent" | "aint" | "big" | "offset" => "i64",
         "int" | "rank" | "source" | "root" | "tag" | "anytag" => "c_int",
         "int*" | "ints*" => "*mut c_int",
-        "ints" | "ints?" => "*const c_int",
+        "ints" => "*const c_int",
         "ranges" => "*const [c_int; 3]",
         "status" => "*const Status",
         "status*" | "statuses" => "*mut Status",

@@ -17,9 +17,10 @@
 //! | `counts`, `displs`, `extents` | `const int []`, `const int []`, `const MPI_Aint []`; `MPI_Count`, `MPI_Aint`, `MPI_Count` | `Numbers` |
 //! | `aints` | `const MPI_Aint []` | `Numbers` |
 //! | `count*`, `extent*`, `unit*` | a pointer to one | `CountOut` |
+//! | any kind with a `?` behind it | what that kind is | the same, not looked at: it may be null |
 //! | `int`, `aint`, `big`, `offset` | `int`, `MPI_Aint`, `MPI_Count`, `MPI_Offset` | the number |
 //! | `int*` … | a pointer to one, not null | `Out` |
-//! | `ints`, `ints*`, `aints*`, `bigs*`, `ints?`, `ranges` | an array | the address |
+//! | `ints`, `ints*`, `aints*`, `bigs*`, `ranges` | an array | the address |
 //! | `rank`, `source`, `root`, `tag`, `anytag` | `int` | the number; tags are in their range |
 //! | `comm`, `type`, `group`, `op`, `win`, `info`, `errhandler`, `session` | a handle | the object; of an info, if there is one |
 //! | `request`, `message`, `file` | a handle | the handle |
@@ -245,6 +246,10 @@ pub fn constants() -> Vec<Constant> {
 /// There is no such kind.
 #[must_use]
 pub fn c_type(kind: &str, large: bool) -> String {
+    if let Some(kind) = kind.strip_suffix('?') {
+        // Of an array, compilers would expect that it is one.
+        return c_type(kind, large).replace("@[]", "*@");
+    }
     let number = |small: &str, big: &str| (if large { big } else { small }).to_owned();
     if let Some(name) = kind.strip_prefix("fn*=") {
         return format!("{name} *@");
@@ -285,7 +290,6 @@ pub fn c_type(kind: &str, large: bool) -> String {
         "int" | "rank" | "source" | "root" | "tag" | "anytag" => "int @".into(),
         "int*" => "int *@".into(),
         "ints" => "const int @[]".into(),
-        "ints?" => "const int *@".into(),
         "ints*" => "int @[]".into(),
         "ranges" => "int @[][3]".into(),
         "aint" => "MPI_Aint @".into(),
