@@ -92,6 +92,21 @@ fn insert(object: TypeObject) -> Done<RawHandle> {
     TYPES.insert(object).ok_or_else(full)
 }
 
+/// Does something with a handle of a datatype. Its program may have freed its own while an operation has the datatype
+/// (MPI 4.1 §5.1.9): then there is another one for as long.
+pub(crate) fn with_handle(datatype: &Type, act: impl FnOnce(RawHandle)) {
+    let own = datatype.handle();
+    if find(own).is_some() {
+        return act(own);
+    }
+    let again = TypeObject::new(datatype.datatype.clone(), Arc::clone(&datatype.call));
+    let made = insert(TypeObject { layout: datatype.layout.clone(), ..again });
+    act(*made.as_ref().unwrap_or(&own));
+    if let Ok(handle) = made {
+        TYPES.free(handle);
+    }
+}
+
 impl From<TypeError> for Fail {
     fn from(error: TypeError) -> Fail {
         let class = match error {

@@ -2,7 +2,7 @@
 
 use crate::arg::{self, HandleOut, Out};
 use crate::call::{Done, Fail};
-use crate::datatype::{Type, typed};
+use crate::datatype::{Type, typed, with_handle};
 use crate::face::{self, RawHandle};
 use crate::slots::{Object, Slots};
 use gapless::{ReduceOp, UserOp, raw};
@@ -81,14 +81,18 @@ pub(crate) fn bind(op: &Op, datatype: &Type) -> Done<gapless::Op> {
         }
         OpObject::Predefined(op) => check(op, datatype).map(|()| op.into()),
         OpObject::User { function, commutes } => {
-            let handle = datatype.handle();
             let element = datatype.committed()?;
+            let datatype = datatype.clone();
             let call = move |vectors: gapless::Vectors<'_>| {
                 let at = |vector: *const u8| vector.wrapping_add(vectors.origin).cast_mut().cast();
                 let (left, right) = (at(vectors.invec.as_ptr()), vectors.inoutvec.as_mut_ptr());
                 let right = right.wrapping_add(vectors.origin).cast();
-                // SAFETY: MPI has a program's function read the first vector, and write elements of the second.
-                unsafe { function.call(left, right, vectors.len as u64, handle, 0) };
+                let len = vectors.len as u64;
+                with_handle(&datatype, |handle| {
+                    // SAFETY: MPI has a program's function read the first vector, and write elements of the second,
+                    // which are this call's.
+                    unsafe { function.call(left, right, len, handle, 0) };
+                });
             };
             Ok(UserOp::typed("the program's operation", commutes, element, call).into())
         }

@@ -100,6 +100,11 @@ static void derived(void)
     bounds(list, 24, 0, 96, 52, 44);
     MPI_Type_free(&list);
 
+    MPI_Aint lb, ub, extent;
+    MPI_Type_lb(moved, &lb);
+    MPI_Type_ub(moved, &ub);
+    MPI_Type_extent(moved, &extent);
+    CHECK(lb == -4 && ub == 56 && extent == 60);
     char name[MPI_MAX_OBJECT_NAME];
     int len;
     MPI_Type_get_name(record, name, &len);

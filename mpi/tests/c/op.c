@@ -28,6 +28,13 @@ static void product(void *in, void *inout, MPI_Count *len, MPI_Datatype *type)
     }
 }
 
+static void first(void *in, void *inout, int *len, MPI_Datatype *type)
+{
+    int size = 0;
+    CHECK(MPI_Type_size(*type, &size) == MPI_SUCCESS && size == 8);
+    memcpy(inout, in, (size_t)*len * 8);
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -72,6 +79,39 @@ int main(int argc, char **argv)
     MPI_Type_commit(&complex);
     MPI_Reduce_local_c(u, v, 2, complex, large);
     CHECK(v[0] == -1 && v[1] == 0 && v[2] == 6 && v[3] == 2 && seen == complex);
+    /* The same by messages; the order of ranks stays, as the operation does not commute. */
+    int rank, size, mine, last = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    mine = 1 << rank;
+    for (int i = size - 1; i >= 0; i--)
+        last = i == size - 1 ? 1 << i : (1 << i) - last;
+    seen = MPI_DATATYPE_NULL;
+    MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT, op, MPI_COMM_WORLD);
+    CHECK(mine == last && seen == (size > 1 ? MPI_INT : seen));
+    double turns[20];
+    for (int i = 0; i < 20; i++)
+        turns[i] = i % 2;
+    MPI_Allreduce(MPI_IN_PLACE, turns, 10, complex, large, MPI_COMM_WORLD);
+    static const double powers[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
+    for (int i = 0; i < 20; i++)
+        CHECK(turns[i] == powers[size % 4][i % 2]);
+    /* A datatype that is freed while it is in use. */
+    MPI_Datatype two;
+    MPI_Request request;
+    MPI_Op choose;
+    int both[] = {rank, -rank};
+    MPI_Type_contiguous(2, MPI_INT, &two);
+    MPI_Type_commit(&two);
+    MPI_Op_create(first, 0, &choose);
+    MPI_Iallreduce(MPI_IN_PLACE, both, 1, two, choose, MPI_COMM_WORLD, &request);
+    MPI_Op_free(&choose);
+    MPI_Type_free(&two);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    CHECK(both[0] == 0 && both[1] == 0);
+    long total = 5;
+    MPI_Allreduce(MPI_IN_PLACE, &total, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+    CHECK(total == 5L * size);
     MPI_Type_free(&complex);
 
     FAILS(MPI_ERR_OP, MPI_Reduce_local(u, v, 1, MPI_DOUBLE, MPI_BAND));
