@@ -148,6 +148,18 @@ impl PendingReads {
         &*self.engine
     }
 
+    /// How many reads of a rank have not ended.
+    #[cfg(test)]
+    pub(crate) fn under_way(&self, rank: usize) -> usize {
+        unpoisoned(&self.by_rank[rank]).list.len()
+    }
+
+    /// Bytes of them that are kept.
+    #[cfg(test)]
+    pub(crate) fn kept(&self, rank: usize) -> u64 {
+        unpoisoned(&self.by_rank[rank]).kept
+    }
+
     /// The window goes.
     pub(crate) fn give_up(&self) {
         for (rank, reads) in (0..).zip(&self.by_rank) {

@@ -7,6 +7,7 @@ mod mixed;
 pub(crate) mod net;
 mod numbers;
 mod pace;
+mod reads;
 mod rogue;
 mod tasks;
 

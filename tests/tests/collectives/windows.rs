@@ -12,6 +12,8 @@ mod numbers;
 mod on_device;
 mod passive;
 mod program;
+#[allow(unsafe_code, reason = "vouches for memory, as bindings do")]
+mod raw;
 mod refused;
 mod shared;
 mod types;

@@ -198,9 +198,34 @@ impl Window {
         (rank, at): (u32, &Place),
         op: ReduceOp,
     ) -> Result<(), Error> {
+        let uniform = || origin.own_layout()?.signature().uniform();
+        if let Some(displacement) = plain_displacement(origin, at)
+            && let Some(element) = uniform()
+            // SAFETY: the caller's promise.
+            && let Some(bytes) = unsafe { contiguous_span(origin) }
+            && self.add_span((bytes, element, op), (rank, displacement)).map_err(|why| *why)?
+        {
+            return Ok(());
+        }
         let access = self.inner.access("accumulate", (rank, at), origin, AccessKind::Change)?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.accumulate_all(self.shared(), (&access, op), (origin, at)) }
+    }
+
+    /// Numbers in memory that is mapped, which are combined with others. `false`: they take another way, or are refused.
+    #[inline]
+    fn add_span(
+        &self,
+        (bytes, element, op): (&[u8], Primitive, ReduceOp),
+        at: (u32, u64),
+    ) -> Result<bool, Box<Error>> {
+        let Some(span) = self.inner.span("accumulate", at, bytes.len()) else { return Ok(false) };
+        if bytes.len() <= 8
+            && self.inner.change_span(self.shared(), span, (element, op), bytes).is_some()
+        {
+            return Ok(true);
+        }
+        self.inner.add_span(self.shared(), span, (element, op), bytes)
     }
 
     /// As [`accumulate`](Window::accumulate), and `result` gets what was there before (`MPI_Get_accumulate`), as late as by

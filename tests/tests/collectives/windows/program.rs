@@ -10,7 +10,7 @@ use gapless::{
 };
 
 /// Bytes of a window that a rank has for itself in a round.
-const STRETCH: usize = 1536;
+pub(super) const STRETCH: usize = 1536;
 /// Elements of an operation, at most.
 const ELEMENTS: usize = 40;
 const ROUNDS: usize = 10;
@@ -25,7 +25,7 @@ const TYPES: [Primitive; 5] = [
 ];
 
 #[derive(Clone, Copy, Debug)]
-enum Sync {
+pub(super) enum Sync {
     Fence,
     Shared,
     Exclusive,
@@ -64,7 +64,7 @@ impl Operation {
     }
 }
 
-fn operation(random: &mut Random, size: usize, base: usize) -> Operation {
+pub(super) fn operation(random: &mut Random, size: usize, base: usize) -> Operation {
     let element = TYPES[random.below(TYPES.len())];
     let ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Replace, ReduceOp::NoOp];
     let op = ops[random.below(ops.len())];
@@ -93,7 +93,7 @@ fn operation(random: &mut Random, size: usize, base: usize) -> Operation {
 }
 
 /// What an operation does in the model; gives what it reads, packed.
-fn play(operation: &Operation, windows: &mut [Vec<u8>]) -> Vec<u8> {
+pub(super) fn play(operation: &Operation, windows: &mut [Vec<u8>]) -> Vec<u8> {
     let Operation { kind, target, at, here, there, data } = operation;
     let memory = &mut windows[*target][*at..];
     let given = here.pack(data);
