@@ -13,8 +13,10 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
 mod buffer;
+mod partitioned;
 
 pub(crate) use buffer::*;
+pub(crate) use partitioned::*;
 
 /// The status of a message that came.
 pub(crate) fn status_of(status: gapless::Status) -> Status {

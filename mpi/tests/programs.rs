@@ -96,5 +96,7 @@ programs! {
     datatype
     op
     pack
+    partitioned
+    requests
     ring
 }
