@@ -7,8 +7,8 @@ use crate::comm::Comm;
 use crate::datatype::{Type, typed};
 use crate::face::{self, RawHandle};
 use crate::request::{self, Work};
+use gapless::Root;
 use gapless::raw::{self, Buffer, Operation, Request, Typed};
-use gapless::{Root, Topology};
 use std::ffi::{c_int, c_void};
 
 mod blocks;

@@ -8,7 +8,7 @@
     reason = "made by a program, named by MPI"
 )]
 
-use crate::arg::{self, CountOut, Numbers, Out, StatusOut, StatusesOut};
+use crate::arg::{self, CountOut, Numbers, StatusOut, StatusesOut};
 use crate::call::{Fail, Form, Subject, run, run_any_time, run_tool};
 use crate::face::{RawHandle, Status};
 use crate::{

@@ -4,7 +4,7 @@ use crate::arg::{self, HandleOut, Out, StatusOut};
 use crate::call::{Done, Fail, Subject};
 use crate::comm::{Comm, CommObject};
 use crate::datatype::{Type, typed};
-use crate::face::{self, RawHandle, Status};
+use crate::face::{self, Status};
 use crate::request::{self, Work};
 use crate::slots::Slots;
 use gapless::raw::{Request, Typed};

@@ -1,12 +1,12 @@
 //! Requests (MPI 4.1 §3.7, §3.9, §13.2): what is in flight, of whatever kind.
 
-use crate::arg::{self, HandleOut, Out, StatusOut, StatusesOut};
+use crate::arg::{self, HandleOut, Out, StatusOut};
 use crate::call::{Done, Fail, Subject};
 use crate::face::{self, RawHandle, Status};
 use crate::p2p::{status_of, status_of_nobody};
 use crate::slots::{InUse, Slots};
 use gapless::{Error, PmlError, raw};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 mod general;

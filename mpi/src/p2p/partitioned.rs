@@ -23,7 +23,8 @@ unsafe fn whole(
     let none = |_| Fail::new(face::ERR_ARG, format!("partitions is {partitions}"));
     let partitions = u32::try_from(partitions).map_err(none)?;
     let too_long = || Fail::new(face::ERR_COUNT, "the buffer is longer than memory can be");
-    let instances = arg::count(count, "count")?.checked_mul(partitions.into()).ok_or_else(too_long)?;
+    let instances =
+        arg::count(count, "count")?.checked_mul(partitions.into()).ok_or_else(too_long)?;
     // SAFETY: the caller's promise.
     Ok((partitions, unsafe { typed(buf, instances, datatype) }?))
 }
