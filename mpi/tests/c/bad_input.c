@@ -7,8 +7,8 @@ static int bad;
 
 #define EXPECT(class, call)                                                                                            \
     do {                                                                                                               \
-        int code = (call), found = -1;                                                                                 \
-        MPI_Error_class(code, &found);                                                                                 \
+        int its_code = (call), found = -1;                                                                                 \
+        MPI_Error_class(its_code, &found);                                                                                 \
         if (found != (class))                                                                                          \
             bad = 1, printf("%s: class %d instead of " #class "\n", #call, found);                                     \
     } while (0)
