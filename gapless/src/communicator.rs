@@ -258,10 +258,7 @@ impl Communicator {
     ) -> Result<OwnedRequest<B>, Refused<B>> {
         let (parked, typed) = owned.park()?;
         match start(&typed) {
-            Ok(id) => {
-                self.shared.with_anyway(|state| state.parked.keep(id, Box::new(parked)));
-                Ok(OwnedRequest::new(Arc::clone(&self.shared), id))
-            }
+            Ok(id) => Ok(OwnedRequest::new(&self.shared, id, parked)),
             Err(error) => Err(Refused { error, buffer: parked.unpark() }),
         }
     }

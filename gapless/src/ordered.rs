@@ -16,7 +16,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
 use crate::scope::{Request, Scope};
-use crate::several::InFlight;
+use crate::several::{InFlight, sealed::InFlight as _};
 use crate::shared::Shared;
 use crate::view::SendBuffer;
 use gapless_engine::Typed;
@@ -126,7 +126,8 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// # Errors
     /// A panic in another thread.
     pub fn when_done(&self, then: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-        self.shared().when_done(self.id(), then)
+        let (shared, id) = self.pending().active()?;
+        shared.when_done(id, then)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests that own their buffer: they may outlive the call that started them.
 //!
-//! The world keeps the buffer until the request has ended; [`OwnedRequest::wait`] returns it. The handle may be
-//! dropped or forgotten: then the operation goes on, and the buffer is freed when nothing can touch it any more.
+//! [`OwnedRequest::wait`] returns the buffer. The handle may be dropped: then the operation goes on, and the world frees
+//! the buffer when nothing can touch it any more. If the handle is forgotten, so is the buffer.
 
 mod blocks;
 mod buffer;
@@ -14,6 +14,7 @@ pub use persistent::Persistent;
 
 use crate::completion::{Watched, on_done};
 use crate::error::Error;
+use crate::raw::Request;
 use crate::several::{InFlight, Pending, sealed, several_owned};
 use crate::shared::Shared;
 use crate::view::{all_of, typed_in};
@@ -21,10 +22,9 @@ use gapless_dtype::Layout;
 use gapless_engine::Typed;
 use gapless_pml::{Pml, RequestId, Status};
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -105,12 +105,11 @@ impl<B> From<Refused<B>> for Error {
     }
 }
 
-/// Buffers of requests in flight, kept by the world.
+/// Buffers of requests in flight whose handle was dropped.
 #[derive(Default)]
 pub(crate) struct Parked {
-    buffers: HashMap<RequestId, Box<dyn Any + Send>>,
-    /// Requests whose handle was dropped, the least recently checked first.
-    abandoned: VecDeque<RequestId>,
+    /// Requests whose handle was dropped, the least recently checked first, and their buffers.
+    abandoned: VecDeque<(RequestId, Box<dyn Any + Send>)>,
     /// How many checks those abandoned since the last reaping have earned.
     looks: usize,
 }
@@ -119,13 +118,9 @@ pub(crate) struct Parked {
 const LOOKS: usize = 16;
 
 impl Parked {
-    pub(crate) fn keep(&mut self, id: RequestId, parked: Box<dyn Any + Send>) {
-        self.buffers.insert(id, parked);
-    }
-
-    /// From now on only [`reap`](Parked::reap) takes the buffer of `id`.
-    pub(crate) fn abandon(&mut self, id: RequestId) {
-        self.abandoned.push_back(id);
+    /// Keeps the buffer of `id` until [`reap`](Parked::reap) takes it.
+    pub(crate) fn abandon(&mut self, id: RequestId, buffer: Box<dyn Any + Send>) {
+        self.abandoned.push_back((id, buffer));
         // One more than a request each, so that ended requests do not pile up behind others.
         self.looks += 2;
     }
@@ -135,12 +130,12 @@ impl Parked {
     pub(crate) fn reap(&mut self, pml: &mut Pml, spent: &mut Vec<Box<dyn Any + Send>>) {
         let looks = LOOKS + std::mem::take(&mut self.looks);
         for _ in 0..looks.min(self.abandoned.len()) {
-            let Some(id) = self.abandoned.pop_front() else { return };
+            let Some((id, buffer)) = self.abandoned.pop_front() else { return };
             if pml.is_done(id) == Ok(false) {
-                self.abandoned.push_back(id);
+                self.abandoned.push_back((id, buffer));
             } else {
                 let _ = pml.release(id);
-                spent.extend(self.buffers.remove(&id));
+                spent.push(buffer);
             }
         }
     }
@@ -152,37 +147,32 @@ impl Parked {
 
 impl fmt::Debug for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Parked({} buffers, {} abandoned)", self.buffers.len(), self.abandoned.len())
+        write!(f, "Parked({} abandoned)", self.abandoned.len())
     }
 }
 
 /// An operation that owns its buffer. Dropping it is fine: the operation goes on without it.
 #[must_use = "the buffer comes back from `wait`"]
 pub struct OwnedRequest<B: OwnedBuffer> {
-    shared: Arc<Shared>,
-    id: RequestId,
-    /// The buffer has been taken.
-    done: bool,
-    buffer: PhantomData<fn() -> B>,
+    request: Request,
+    /// `None` once the buffer was taken. Until the operation has ended nobody gets at it: dropping the request leaves it
+    /// to the world, and a request that is forgotten never frees it.
+    memory: Option<B::Parked>,
 }
 
 impl<B: OwnedBuffer> OwnedRequest<B> {
-    pub(crate) fn new(shared: Arc<Shared>, id: RequestId) -> OwnedRequest<B> {
-        OwnedRequest { shared, id, done: false, buffer: PhantomData }
+    pub(crate) fn new(shared: &Arc<Shared>, id: RequestId, memory: B::Parked) -> OwnedRequest<B> {
+        OwnedRequest { request: Request::of_message(shared, id), memory: Some(memory) }
     }
 
     pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    pub(crate) fn id(&self) -> RequestId {
-        self.id
+        self.request.shared()
     }
 
     /// Waits until the operation has ended; returns the buffer, and the result. Once the world has been left, an
     /// operation that has not ended never will, and gives [`Error::Finalized`].
     pub fn wait(mut self) -> (B, Result<Status, Error>) {
-        let result = self.shared.wait(self.id);
+        let result = self.request.wait();
         (self.take_buffer(), result)
     }
 
@@ -191,10 +181,9 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// # Errors
     /// Still in flight.
     pub fn test(mut self) -> Result<(B, Result<Status, Error>), OwnedRequest<B>> {
-        match self.shared.test(self.id) {
-            Ok(None) => Err(self),
-            Ok(Some(status)) => Ok((self.take_buffer(), Ok(status))),
-            Err(error) => Ok((self.take_buffer(), Err(error))),
+        match self.request.test() {
+            None => Err(self),
+            Some(result) => Ok((self.take_buffer(), result)),
         }
     }
 
@@ -206,7 +195,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// # Errors
     /// The world was left, or a thread panicked in it.
     pub fn cancel(&mut self) -> Result<bool, Error> {
-        self.shared.with(|state| state.cancel_request(self.id))
+        self.request.cancel()
     }
 
     /// Whether the operation has ended; makes progress.
@@ -214,7 +203,8 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// # Errors
     /// A panic in another thread.
     pub fn is_done(&self) -> Result<bool, Error> {
-        match self.shared.look(|pml| pml.is_done(self.id) != Ok(false)) {
+        let Some(id) = self.request.request() else { return Ok(true) };
+        match self.shared().look(|pml| pml.is_done(id) != Ok(false)) {
             // It will never make progress.
             Err(Error::Finalized) => Ok(true),
             looked => looked,
@@ -223,11 +213,8 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
 
     /// Takes the buffer out, once its request has ended (or nothing moves bytes any more).
     fn take_buffer(&mut self) -> B {
-        self.done = true;
-        let kept = self.shared.with_anyway(|state| state.parked.buffers.remove(&self.id));
-        let kept = kept.expect("a buffer stays until its request's handle takes it");
-        let parked = kept.downcast::<B::Parked>().expect("kept as what it was parked as");
-        parked.unpark()
+        let memory = self.memory.take();
+        memory.expect("a buffer stays until its request's handle takes it").unpark()
     }
 }
 
@@ -250,10 +237,13 @@ impl<B: OwnedBuffer> Watched for OwnedRequest<B> {
     type Ended = (B, Result<Status, Error>);
 
     fn poll_end(&mut self, waker: &Waker) -> Poll<Self::Ended> {
-        assert!(!self.done, "a request was polled after it had given its result");
-        self.shared.poll(self.id, waker).map(|result| (self.take_buffer(), result))
+        assert!(self.memory.is_some(), "a request was polled after it had given its result");
+        self.request.poll(waker).map(|result| (self.take_buffer(), result))
     }
 }
+
+// Nothing of it is pinned: its buffer lies elsewhere.
+impl<B: OwnedBuffer> Unpin for OwnedRequest<B> {}
 
 /// Returns what [`OwnedRequest::wait`] returns.
 ///
@@ -271,21 +261,21 @@ impl<B: OwnedBuffer> InFlight for OwnedRequest<B> {}
 
 impl<B: OwnedBuffer> sealed::InFlight for OwnedRequest<B> {
     fn pending(&self) -> Pending<'_> {
-        Pending::new(&self.shared, Some(self.id))
+        self.request.pending()
     }
 }
 
 impl<B: OwnedBuffer> Drop for OwnedRequest<B> {
     fn drop(&mut self) {
-        if !self.done {
-            self.shared.with_anyway(|state| state.parked.abandon(self.id));
+        if let Some(memory) = self.memory.take() {
+            self.request.abandon(memory);
         }
     }
 }
 
 impl<B: OwnedBuffer> fmt::Debug for OwnedRequest<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnedRequest({:?})", self.id)
+        write!(f, "OwnedRequest({:?})", self.request)
     }
 }
 
@@ -314,11 +304,11 @@ mod tests {
             let (comm, count) = (world.comm(), Arc::new(AtomicU32::new(0)));
             let request = comm.irecv_owned(vec![0u8], 0, 1).unwrap();
             let farewell = Farewell(comm.clone(), Arc::clone(&count));
-            comm.shared.with_anyway(|state| {
-                let memory = state.parked.buffers.remove(&request.id).unwrap();
-                state.parked.keep(request.id, Box::new((memory, farewell)));
-            });
             drop(request);
+            comm.shared.with_anyway(|state| {
+                let (id, memory) = state.parked.abandoned.pop_front().unwrap();
+                state.parked.abandon(id, Box::new((memory, farewell)));
+            });
             comm.send(&[1u8], 0, 1).unwrap();
             let gone = (0..100).any(|_| {
                 let _ = comm.iprobe(Source::Any, TagSel::Any);
@@ -341,13 +331,13 @@ mod tests {
         for _ in 0..2000 {
             drop(comm.isend_owned(vec![1u8], 0, 0).unwrap());
             comm.recv(&mut [0u8], 0, 0).unwrap();
-            most = most.max(comm.shared.with_anyway(|state| state.parked.buffers.len()));
+            most = most.max(comm.shared.with_anyway(|state| state.parked.abandoned.len()));
         }
         assert!(most < 1200, "{most} buffers were kept at a time");
         let left = (0..100).find(|_| {
             comm.shared.with_anyway(|state| {
                 state.progress();
-                state.parked.buffers.len() == 500
+                state.parked.abandoned.len() == 500
             })
         });
         assert!(left.is_some(), "only receives that nothing matches are left");

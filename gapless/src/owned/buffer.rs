@@ -50,7 +50,7 @@ impl OwnedBufferMut for () {}
 
 /// A buffer taken apart: owns the memory, holds no reference to it.
 #[doc(hidden)]
-pub trait Park<B: ?Sized + OwnedBuffer>: Send + 'static {
+pub trait Park<B: ?Sized + OwnedBuffer>: Send + Sync + 'static {
     /// Whether it is ordinary memory, which devices know only once it is registered.
     const IS_ORDINARY: bool = false;
 

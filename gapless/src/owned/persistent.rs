@@ -5,9 +5,10 @@ use crate::communicator::Communicator;
 use crate::completion::{Ending, Watched};
 use crate::error::Error;
 use crate::page_locked::{PageLocked, devices_for};
+use crate::raw::Request;
 use crate::several::{InFlight, Pending, sealed};
 use crate::shared::Shared;
-use gapless_pml::{Pml, PmlError, REACHED_BYTES_MIN, RequestId, SendMode, Source, Status, TagSel};
+use gapless_pml::{REACHED_BYTES_MIN, SendMode, Source, Status, TagSel};
 use gapless_xtq::Xtq;
 use std::fmt;
 use std::future::IntoFuture;
@@ -45,13 +46,11 @@ use std::task::{Poll, Waker};
 ///
 /// Dropping the request is `MPI_Request_free`: what is in flight goes on, and its buffer is freed after that.
 pub struct Persistent<B: OwnedBuffer> {
-    shared: Arc<Shared>,
-    what: gapless_pml::Persistent,
+    request: Request,
     /// `None` only while it is dropped.
     memory: Option<PageLocked<B::Parked>>,
     /// Nothing is to be registered, or no more.
     settled: bool,
-    active: Option<RequestId>,
 }
 
 impl Communicator {
@@ -91,23 +90,25 @@ impl Communicator {
 
 impl<B: OwnedBuffer> Persistent<B> {
     fn new(shared: &Arc<Shared>, what: gapless_pml::Persistent, memory: B::Parked) -> Self {
-        let (shared, region) = (Arc::clone(shared), memory.region());
+        let region = memory.region();
         let settled = !B::Parked::IS_ORDINARY || region.len() < REACHED_BYTES_MIN;
         // SAFETY: a parked buffer keeps its memory where it is, until it is dropped or put together again.
         let memory = Some(unsafe { PageLocked::new(memory, region) });
-        Persistent { shared, what, memory, settled, active: None }
+        Persistent { request: Request::of_persistent(shared, what), memory, settled }
     }
 
     /// Registers the buffer, once a message has shown that this helps.
     #[cold]
     fn register(&mut self) -> Result<(), Error> {
-        let Persistent { shared, what, memory: Some(memory), settled, .. } = self else {
+        let Persistent { request, memory: Some(memory), settled } = self else {
             return Ok(());
         };
-        let (devices, tasks) = shared.with(|state| match state.open()?.expects_device(what) {
-            true => Ok((devices_for(state, memory.region().len())?, Some(state.tasks()))),
-            false => Ok((Vec::new(), None)),
-        })?;
+        let shared = request.shared();
+        let (devices, tasks) =
+            shared.with(|state| match request.expects_device(state.open()?) {
+                true => Ok((devices_for(state, memory.region().len())?, Some(state.tasks()))),
+                false => Ok((Vec::new(), None)),
+            })?;
         // The driver may wait until a worker has left, and that for a message.
         if tasks.iter().flatten().any(Xtq::has_resident_worker) {
             return Ok(());
@@ -124,21 +125,14 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// # Errors
     /// It is active; what [`Communicator::send_mode`] or [`Communicator::recv`] refuse.
     pub fn start(&mut self) -> Result<(), Error> {
-        self.idle()?;
+        self.request.idle()?;
         if !self.settled {
             self.register()?;
         }
-        let Persistent { shared, what, active, .. } = self;
-        // SAFETY: `memory` is this value's own, and is what the operation was described with. Until
-        // the request has ended nobody gets at it: `buffer`, `buffer_mut` and `into_buffer` refuse
-        // while it is active, dropping gives it to the world to keep, and a value that is forgotten
-        // never frees it.
-        let mut start = |pml: &mut Pml| unsafe { pml.start(what) };
-        shared.with(|state| {
-            *active = Some(start(state.open()?)?);
-            shared.rouse(state);
-            Ok(())
-        })
+        // `memory` is this value's own, and is what the operation was described with. Until the request has ended nobody
+        // gets at it: `buffer`, `buffer_mut` and `into_buffer` refuse while it is active, dropping gives it to the world
+        // to keep, and a value that is forgotten never frees it.
+        self.request.start()
     }
 
     /// Starts several (`MPI_Startall`).
@@ -159,10 +153,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// # Errors
     /// The operation failed; it is inactive.
     pub fn wait(&mut self) -> Result<Status, Error> {
-        let id = self.active.ok_or(Error::Inactive)?;
-        let result = self.shared.wait(id);
-        self.active = None;
-        result
+        self.request.wait()
     }
 
     /// The result if the operation has ended; then it is inactive.
@@ -170,29 +161,23 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// # Errors
     /// The operation failed; it was inactive.
     pub fn test(&mut self) -> Result<Option<Status>, Error> {
-        let id = self.active.ok_or(Error::Inactive)?;
-        let result = self.shared.test(id);
-        if !matches!(result, Ok(None)) {
-            self.active = None;
-        }
-        result
+        self.request.test().transpose()
     }
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did; waiting then
-    /// reports [`PmlError::Cancelled`]. A send is cancelled. If it has left for another process, the answer is `false`, and
+    /// reports [`PmlError::Cancelled`](crate::PmlError::Cancelled). A send is cancelled. If it has left for another process, the answer is `false`, and
     /// waiting tells whether it was cancelled or received, once its receiver has made progress.
     ///
     /// # Errors
     /// It is inactive.
     pub fn cancel(&mut self) -> Result<bool, Error> {
-        let id = self.active.ok_or(Error::Inactive)?;
-        self.shared.with(|state| state.cancel_request(id))
+        self.request.cancel()
     }
 
     /// Whether it was started and not waited for.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        self.active.is_some()
+        self.request.is_active()
     }
 
     /// The buffer.
@@ -200,7 +185,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// # Errors
     /// It is active.
     pub fn buffer(&self) -> Result<&[B::Item], Error> {
-        self.idle()?;
+        self.request.idle()?;
         let memory = self.memory.as_ref().ok_or(Error::Inactive)?;
         // SAFETY: nothing is in flight (`idle`), and `start` needs this value exclusively.
         Ok(unsafe { memory.owner().items() })
@@ -211,7 +196,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// # Errors
     /// It is active.
     pub fn buffer_mut(&mut self) -> Result<&mut [B::Item], Error> {
-        self.idle()?;
+        self.request.idle()?;
         let memory = self.memory.as_mut().ok_or(Error::Inactive)?;
         // SAFETY: as in `buffer`.
         Ok(unsafe { memory.owner_mut().items_mut() })
@@ -236,25 +221,13 @@ impl<B: OwnedBuffer> Persistent<B> {
             Err(error) => Err(Refused { error, buffer }),
         }
     }
-
-    fn idle(&self) -> Result<(), Error> {
-        match self.active {
-            None => Ok(()),
-            Some(_) => Err(PmlError::StillActive.into()),
-        }
-    }
 }
 
 impl<B: OwnedBuffer> Watched for Persistent<B> {
     type Ended = Result<Status, Error>;
 
     fn poll_end(&mut self, waker: &Waker) -> Poll<Self::Ended> {
-        let Some(id) = self.active else { return Poll::Ready(Err(Error::Inactive)) };
-        let polled = self.shared.poll(id, waker);
-        if polled.is_ready() {
-            self.active = None;
-        }
-        polled
+        self.request.poll(waker)
     }
 }
 
@@ -272,23 +245,20 @@ impl<B: OwnedBuffer> InFlight for Persistent<B> {}
 
 impl<B: OwnedBuffer> sealed::InFlight for Persistent<B> {
     fn pending(&self) -> Pending<'_> {
-        Pending::new(&self.shared, self.active)
+        self.request.pending()
     }
 }
 
 impl<B: OwnedBuffer> Drop for Persistent<B> {
     fn drop(&mut self) {
-        if let (Some(id), Some(memory)) = (self.active, self.memory.take()) {
-            self.shared.with_anyway(|state| {
-                state.parked.keep(id, Box::new(memory));
-                state.parked.abandon(id);
-            });
+        if let Some(memory) = self.memory.take() {
+            self.request.abandon(memory);
         }
     }
 }
 
 impl<B: OwnedBuffer> fmt::Debug for Persistent<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Persistent").field("active", &self.active).finish_non_exhaustive()
+        f.debug_struct("Persistent").field("active", &self.is_active()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! A receiver that knows its sender's partitions posts a receive for each, into whatever part of its memory that is.
 
-use super::request::Work;
+use super::request::{Kind, Request, Work};
 use crate::collective::cut;
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -370,6 +370,84 @@ fn overlapping(range: Range<u64>, bytes: u64, messages: usize) -> Range<usize> {
     }
     let at = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).min(messages);
     at(range.start / bytes)..at(range.end.div_ceil(bytes))
+}
+
+impl Request {
+    /// Describes a send of which each partition is handed over by [`pready`](Request::pready) once it was
+    /// [started](Request::start) (`MPI_Psend_init`, MPI 4.1 §4.2.1). `typed` is all of the message, cut into `partitions`
+    /// of as many instances each.
+    ///
+    /// # Safety
+    /// From each start on, until what was started has ended: the memory is valid for reads, and nothing writes a
+    /// partition once it was handed over.
+    ///
+    /// # Errors
+    /// No such rank; a negative tag; [`Error::Partition`]: the instances are no multiple of `partitions`.
+    pub unsafe fn psend_init(
+        comm: &Communicator,
+        (partitions, typed): (u32, &Typed),
+        dest: u32,
+        tag: i32,
+    ) -> Result<Request, Error> {
+        let end = Partitioned::new(comm, (partitions, typed), (true, dest, tag))?;
+        Ok(Request::new(comm, Kind::Partitioned(end), None))
+    }
+
+    /// Describes a receive from a partitioned send, whose partitions may be others (`MPI_Precv_init`, MPI 4.1 §4.2.1).
+    /// Sends and receives of two ranks and a tag belong together in the order in which they are described.
+    /// [`parrived`](Request::parrived) says which partitions have come.
+    ///
+    /// # Safety
+    /// From each start on, until what was started has ended: the memory is valid for reads and writes, and nothing else
+    /// touches a partition that has not come.
+    ///
+    /// # Errors
+    /// As [`psend_init`](Request::psend_init).
+    pub unsafe fn precv_init(
+        comm: &Communicator,
+        (partitions, typed): (u32, &Typed),
+        source: u32,
+        tag: i32,
+    ) -> Result<Request, Error> {
+        let end = Partitioned::new(comm, (partitions, typed), (false, source, tag))?;
+        Ok(Request::new(comm, Kind::Partitioned(end), None))
+    }
+
+    /// A partition of an active partitioned send may be sent (`MPI_Pready`, MPI 4.1 §4.2.2). Any thread may say so.
+    ///
+    /// # Errors
+    /// [`Error::Partition`]: there is none of this number, or it was handed over already. [`Error::Inactive`];
+    /// [`PmlError::NoSuchRequest`]: it is no partitioned send. The receiver is lost.
+    pub fn pready(&self, partition: u32) -> Result<(), Error> {
+        let end = self.partitioned()?;
+        self.active.ok_or(Error::Inactive)?;
+        self.shared.with(|state| {
+            end.ready(state.open()?, partition)?;
+            self.shared.rouse(state);
+            Ok(())
+        })
+    }
+
+    /// Whether a partition of a partitioned receive has come (`MPI_Parrived`, MPI 4.1 §4.2.2), which it has if the
+    /// request is inactive; makes progress. Why one has failed, waiting says.
+    ///
+    /// # Errors
+    /// [`Error::Partition`]: there is none of this number; [`PmlError::NoSuchRequest`]: it is no partitioned receive.
+    pub fn parrived(&self, partition: u32) -> Result<bool, Error> {
+        let end = self.partitioned()?;
+        self.shared.with(|state| {
+            self.shared.drive_once(state);
+            let arrived = end.has_arrived(&state.pml, partition)?;
+            Ok(arrived || self.active.is_none())
+        })
+    }
+
+    fn partitioned(&self) -> Result<&Partitioned, Error> {
+        match &self.kind {
+            Kind::Partitioned(end) => Ok(end),
+            _ => Err(PmlError::NoSuchRequest.into()),
+        }
+    }
 }
 
 impl Work for Partitioned {

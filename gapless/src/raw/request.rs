@@ -10,8 +10,10 @@ use gapless_engine::Typed;
 use gapless_pml::{
     CommRequest, Persistent, Pml, PmlError, Protocol, RequestId, SendMode, Source, Status, TagSel,
 };
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 /// Work whose end no message tells the world of.
 pub(crate) trait Work: Send + Sync + fmt::Debug {
@@ -30,13 +32,13 @@ pub(crate) trait Work: Send + Sync + fmt::Debug {
 /// promise.
 #[must_use = "wait for it"]
 pub struct Request {
-    shared: Arc<Shared>,
-    kind: Kind,
+    pub(super) shared: Arc<Shared>,
+    pub(super) kind: Kind,
     /// Of all but collectives.
-    active: Option<RequestId>,
+    pub(super) active: Option<RequestId>,
 }
 
-enum Kind {
+pub(super) enum Kind {
     Message,
     Persistent(Box<Persistent>),
     Collective(Box<CollectiveHandle>, Again),
@@ -50,21 +52,32 @@ enum Kind {
 
 /// Whether a request can be started more than once.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
+pub(super) enum Again {
     Once,
     Often,
 }
 
 /// A communicator that is being made.
-struct Making {
+pub(super) struct Making {
     parent: Communicator,
     request: CommRequest,
     made: Option<Communicator>,
 }
 
 impl Request {
-    fn new(comm: &Communicator, kind: Kind, active: Option<RequestId>) -> Request {
+    pub(super) fn new(comm: &Communicator, kind: Kind, active: Option<RequestId>) -> Request {
         Request { shared: Arc::clone(&comm.shared), kind, active }
+    }
+
+    /// The request of a message in flight.
+    pub(crate) fn of_message(shared: &Arc<Shared>, id: RequestId) -> Request {
+        Request { shared: Arc::clone(shared), kind: Kind::Message, active: Some(id) }
+    }
+
+    /// The request of a message that can be started.
+    pub(crate) fn of_persistent(shared: &Arc<Shared>, what: Persistent) -> Request {
+        let kind = Kind::Persistent(Box::new(what));
+        Request { shared: Arc::clone(shared), kind, active: None }
     }
 
     /// Starts a send (`MPI_Isend` and its like, MPI 4.1 §3.7.2).
@@ -119,7 +132,7 @@ impl Request {
         let shared = message.world();
         // SAFETY: the caller's promise.
         let id = unsafe { message.start(typed, &shared) }?;
-        Ok(Request { shared, kind: Kind::Message, active: Some(id) })
+        Ok(Request::of_message(&shared, id))
     }
 
     /// Begins a collective (`MPI_Ibcast` and its like, MPI 4.1 §6.12). It cannot be cancelled.
@@ -152,7 +165,7 @@ impl Request {
         mode: SendMode,
     ) -> Result<Request, Error> {
         let what = Persistent::send(&comm.comm, typed, dest, tag, mode);
-        Ok(Request::new(comm, Kind::Persistent(Box::new(what)), None))
+        Ok(Request::of_persistent(&comm.shared, what))
     }
 
     /// Describes a receive that can be [started](Request::start) (`MPI_Recv_init`, MPI 4.1 §3.9). Rank and tag are
@@ -167,7 +180,7 @@ impl Request {
         tag: TagSel,
     ) -> Result<Request, Error> {
         let what = Persistent::recv(&comm.comm, typed, source, tag);
-        Ok(Request::new(comm, Kind::Persistent(Box::new(what)), None))
+        Ok(Request::of_persistent(&comm.shared, what))
     }
 
     /// Describes a collective that can be [started](Request::start) (`MPI_Bcast_init` and its like, MPI 4.1 §6.13). All
@@ -186,82 +199,6 @@ impl Request {
         // SAFETY: the caller's promise.
         let handle = unsafe { CollectiveHandle::init(comm, collective) }?;
         Ok(Request::new(comm, Kind::Collective(Box::new(handle), Again::Often), None))
-    }
-
-    /// Describes a send of which each partition is handed over by [`pready`](Request::pready) once it was
-    /// [started](Request::start) (`MPI_Psend_init`, MPI 4.1 §4.2.1). `typed` is all of the message, cut into `partitions`
-    /// of as many instances each.
-    ///
-    /// # Safety
-    /// From each start on, until what was started has ended: the memory is valid for reads, and nothing writes a
-    /// partition once it was handed over.
-    ///
-    /// # Errors
-    /// No such rank; a negative tag; [`Error::Partition`]: the instances are no multiple of `partitions`.
-    pub unsafe fn psend_init(
-        comm: &Communicator,
-        (partitions, typed): (u32, &Typed),
-        dest: u32,
-        tag: i32,
-    ) -> Result<Request, Error> {
-        let end = Partitioned::new(comm, (partitions, typed), (true, dest, tag))?;
-        Ok(Request::new(comm, Kind::Partitioned(end), None))
-    }
-
-    /// Describes a receive from a partitioned send, whose partitions may be others (`MPI_Precv_init`, MPI 4.1 §4.2.1).
-    /// Sends and receives of two ranks and a tag belong together in the order in which they are described.
-    /// [`parrived`](Request::parrived) says which partitions have come.
-    ///
-    /// # Safety
-    /// From each start on, until what was started has ended: the memory is valid for reads and writes, and nothing else
-    /// touches a partition that has not come.
-    ///
-    /// # Errors
-    /// As [`psend_init`](Request::psend_init).
-    pub unsafe fn precv_init(
-        comm: &Communicator,
-        (partitions, typed): (u32, &Typed),
-        source: u32,
-        tag: i32,
-    ) -> Result<Request, Error> {
-        let end = Partitioned::new(comm, (partitions, typed), (false, source, tag))?;
-        Ok(Request::new(comm, Kind::Partitioned(end), None))
-    }
-
-    /// A partition of an active partitioned send may be sent (`MPI_Pready`, MPI 4.1 §4.2.2). Any thread may say so.
-    ///
-    /// # Errors
-    /// [`Error::Partition`]: there is none of this number, or it was handed over already. [`Error::Inactive`];
-    /// [`PmlError::NoSuchRequest`]: it is no partitioned send. The receiver is lost.
-    pub fn pready(&self, partition: u32) -> Result<(), Error> {
-        let end = self.partitioned()?;
-        self.active.ok_or(Error::Inactive)?;
-        self.shared.with(|state| {
-            end.ready(state.open()?, partition)?;
-            self.shared.rouse(state);
-            Ok(())
-        })
-    }
-
-    /// Whether a partition of a partitioned receive has come (`MPI_Parrived`, MPI 4.1 §4.2.2), which it has if the
-    /// request is inactive; makes progress. Why one has failed, waiting says.
-    ///
-    /// # Errors
-    /// [`Error::Partition`]: there is none of this number; [`PmlError::NoSuchRequest`]: it is no partitioned receive.
-    pub fn parrived(&self, partition: u32) -> Result<bool, Error> {
-        let end = self.partitioned()?;
-        self.shared.with(|state| {
-            self.shared.drive_once(state);
-            let arrived = end.has_arrived(&state.pml, partition)?;
-            Ok(arrived || self.active.is_none())
-        })
-    }
-
-    fn partitioned(&self) -> Result<&Partitioned, Error> {
-        match &self.kind {
-            Kind::Partitioned(end) => Ok(end),
-            _ => Err(PmlError::NoSuchRequest.into()),
-        }
     }
 
     /// A request that ends when [`complete`](Request::complete) says so (`MPI_Grequest_start`, MPI 4.1 §13.2).
@@ -330,12 +267,12 @@ impl Request {
     /// [`PmlError::StillActive`]; [`PmlError::NoSuchRequest`]: it is not persistent; what the operation refuses. It is
     /// as before then.
     pub fn start(&mut self) -> Result<(), Error> {
+        if self.is_persistent() {
+            self.idle()?;
+        }
         let Request { shared, kind, active } = self;
         match kind {
             Kind::Persistent(what) => {
-                if active.is_some() {
-                    return Err(PmlError::StillActive.into());
-                }
                 // SAFETY: whoever described it has vouched for each start.
                 let mut start = |pml: &mut Pml| unsafe { pml.start(what) };
                 shared.with(|state| {
@@ -344,24 +281,25 @@ impl Request {
                     Ok(())
                 })
             }
-            Kind::Partitioned(end) => {
-                if active.is_some() {
-                    return Err(PmlError::StillActive.into());
-                }
-                shared.with(|state| {
-                    let pml = state.open()?;
-                    end.start(pml);
-                    let id = pml.begin_general();
-                    state.works.push((id, Arc::clone(end) as _));
-                    shared.rouse(state);
-                    *active = Some(id);
-                    Ok(())
-                })
-            }
+            Kind::Partitioned(end) => shared.with(|state| {
+                let pml = state.open()?;
+                end.start(pml);
+                let id = pml.begin_general();
+                state.works.push((id, Arc::clone(end) as _));
+                shared.rouse(state);
+                *active = Some(id);
+                Ok(())
+            }),
             // SAFETY: as above.
             Kind::Collective(handle, Again::Often) => unsafe { handle.start() },
             _ => Err(PmlError::NoSuchRequest.into()),
         }
+    }
+
+    /// # Errors
+    /// [`PmlError::StillActive`].
+    pub(crate) fn idle(&self) -> Result<(), Error> {
+        if self.is_active() { Err(PmlError::StillActive.into()) } else { Ok(()) }
     }
 
     /// Whether it was started, and its result was not taken.
@@ -500,8 +438,34 @@ impl Request {
         }
     }
 
+    /// Its result, if it is a message that has ended; otherwise `waker` is called when it has.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<Status, Error>> {
+        let Some(id) = self.active else { return Poll::Ready(Err(Error::Inactive)) };
+        let polled = self.shared.poll(id, waker);
+        if polled.is_ready() {
+            self.active = None;
+        }
+        polled
+    }
+
+    /// A message in flight is left to the world, which keeps its memory until it has ended.
+    pub(crate) fn abandon(&mut self, memory: impl Any + Send) {
+        if let Some(id) = self.active.take() {
+            self.shared.with_anyway(|state| state.parked.abandon(id, Box::new(memory)));
+        }
+    }
+
+    /// Whether [`Pml::expects_device`] says so of a message that can be started.
+    pub(crate) fn expects_device(&self, pml: &mut Pml) -> bool {
+        matches!(&self.kind, Kind::Persistent(what) if pml.expects_device(what))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Its request of the message layer, while it is active.
-    fn request(&self) -> Option<RequestId> {
+    pub(crate) fn request(&self) -> Option<RequestId> {
         match &self.kind {
             Kind::Collective(handle, _) => handle.active(),
             _ => self.active,
