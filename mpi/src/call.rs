@@ -79,6 +79,7 @@ pub(crate) fn run_tool(_: &'static str, _: Subject, call: impl FnOnce() -> Done)
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => face::SUCCESS,
         Ok(Err(fail)) if fail.code == face::ERR_UNSUPPORTED_OPERATION => face::T_ERR_NOT_SUPPORTED,
+        Ok(Err(fail)) if fail.code == face::ERR_ARG => face::T_ERR_INVALID,
         Ok(Err(fail)) => fail.code,
         Err(_) => face::T_ERR_INVALID,
     }

@@ -41,4 +41,5 @@ mod process;
 mod request;
 mod session;
 mod slots;
+mod tool;
 mod topology;

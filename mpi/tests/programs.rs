@@ -100,6 +100,7 @@ programs! {
     comms
     contents
     datatype
+    environment
     errors
     op
     pack
@@ -107,5 +108,6 @@ programs! {
     requests
     ring
     sessions
+    tools
     topologies
 }
