@@ -159,15 +159,14 @@ pub(crate) unsafe fn op_create(
     large: bool,
 ) -> Done {
     arg::pointer(user_fn.cast_mut(), "user_fn")?;
-    let function = match large {
+    let function = if large {
         // SAFETY: it is not null, and a function of this type, as the first page of the crate says.
-        true => UserFunction::Large(unsafe {
-            std::mem::transmute::<*const c_void, LargeFunction>(user_fn)
-        }),
+        let function = unsafe { std::mem::transmute::<*const c_void, LargeFunction>(user_fn) };
+        UserFunction::Large(function)
+    } else {
         // SAFETY: as above.
-        false => {
-            UserFunction::Small(unsafe { std::mem::transmute::<*const c_void, Function>(user_fn) })
-        }
+        let function = unsafe { std::mem::transmute::<*const c_void, Function>(user_fn) };
+        UserFunction::Small(function)
     };
     let full = || Fail::new(face::ERR_NO_MEM, "there are a million operations");
     let object = OpObject::User { function, commutes: commute != 0 };
@@ -206,6 +205,10 @@ pub(crate) unsafe fn reduce_local(
     // SAFETY: as above.
     let target = unsafe { typed(inoutbuf, count, &datatype) }?;
     if let OpObject::User { function, .. } = *op {
+        if [&source, &target].iter().any(|side| !side.space().cpu_accessible()) {
+            let why = "a program's function cannot touch memory of a device";
+            return Err(Fail::new(face::ERR_UNSUPPORTED_OPERATION, why));
+        }
         let (handle, extent) = (datatype.handle(), datatype.datatype.extent());
         if count > 0 {
             // SAFETY: as above; a program knows what its functions do.

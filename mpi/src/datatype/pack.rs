@@ -1,6 +1,6 @@
 //! Packing (MPI 4.1 §5.2), and the portable representation (§5.3).
 
-use super::{Type, signed};
+use super::{Type, signed, space_of};
 use crate::arg::{self, CountOut};
 use crate::call::{Done, Fail};
 use crate::comm::Comm;
@@ -40,6 +40,9 @@ fn instances(layout: &Layout, count: u64, left: usize) -> Done<Convertor> {
 fn origin(buf: *const c_void, count: u64, layout: &Layout) -> Done<*mut u8> {
     if buf.is_null() && count > 0 && layout.size() > 0 && layout.true_lb() == 0 {
         return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
+    }
+    if !space_of(buf, layout, count)?.cpu_accessible() {
+        return Err(Fail::new(face::ERR_UNSUPPORTED_OPERATION, "packing memory of a device"));
     }
     // A datatype may have absolute addresses, from `MPI_BOTTOM` on.
     Ok(std::ptr::with_exposed_provenance_mut(buf.expose_provenance()))

@@ -1,10 +1,6 @@
 /* Datatypes give back the call that made them. */
-#include <mpi.h>
-#include <stdio.h>
-#include <string.h>
+#include "check.h"
 
-static int wrong = 0;
-#define CHECK(what) ((what) ? 0 : (printf("line %d: %s\n", __LINE__, #what), wrong++))
 #define MOST 32
 
 /* What is expected: integers, addresses and large counts in their order, and datatypes. */
@@ -24,7 +20,7 @@ static void gives(MPI_Datatype type, const struct call *due, int line)
     MPI_Type_get_envelope_c(type, &ni, &na, &nc, &nd, &combiner);
     if (combiner != due->combiner || ni != due->ni || na != due->na || nc != due->nc || nd != due->nd) {
         printf("line %d: envelope %d %d %d %d of %d\n", line, (int)ni, (int)na, (int)nc, (int)nd, combiner);
-        wrong++;
+        wrong = 1;
         return;
     }
     int si, sa, sd, code = MPI_Type_get_envelope(type, &si, &sa, &sd, &combiner);
@@ -42,13 +38,13 @@ static void gives(MPI_Datatype type, const struct call *due, int line)
         const long *number = due->numbers;
         for (int i = 0; i < ni; i++, number++)
             if (integers[i] != *number)
-                printf("line %d: integer %d is %d\n", line, i, integers[i]), wrong++;
+                printf("line %d: integer %d is %d\n", line, i, integers[i]), wrong = 1;
         for (int i = 0; i < na; i++, number++)
             if (addresses[i] != *number)
-                printf("line %d: address %d is %ld\n", line, i, (long)addresses[i]), wrong++;
+                printf("line %d: address %d is %ld\n", line, i, (long)addresses[i]), wrong = 1;
         for (int i = 0; i < nc; i++, number++)
             if (counts[i] != *number)
-                printf("line %d: count %d is %ld\n", line, i, (long)counts[i]), wrong++;
+                printf("line %d: count %d is %ld\n", line, i, (long)counts[i]), wrong = 1;
         for (int i = 0; i < nd; i++) {
             int named, len;
             char name[MPI_MAX_OBJECT_NAME];
@@ -58,7 +54,7 @@ static void gives(MPI_Datatype type, const struct call *due, int line)
             MPI_Type_get_name(due->types[i], name, &len);
             named = strncmp(name, "MPI_", 4) == 0;
             if (a != b || named != (types[i] == due->types[i]))
-                printf("line %d: datatype %d\n", line, i), wrong++;
+                printf("line %d: datatype %d\n", line, i), wrong = 1;
             if (!named)
                 MPI_Type_free(&types[i]);
         }
@@ -161,5 +157,5 @@ int main(int argc, char **argv)
     MPI_Type_free(&t);
     MPI_Type_free(&pair);
     MPI_Finalize();
-    return wrong != 0;
+    return wrong;
 }

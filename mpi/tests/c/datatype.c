@@ -1,12 +1,5 @@
 /* Sizes, bounds, names and counts of datatypes; bad arguments. */
-#include <mpi.h>
-#include <stdio.h>
-#include <string.h>
-
-static int wrong = 0;
-#define CHECK(what) ((what) ? 0 : (printf("line %d: %s\n", __LINE__, #what), wrong++))
-#define FAILS(class, call) \
-    do { int code_ = (call), class_; MPI_Error_class(code_, &class_); CHECK(class_ == (class)); } while (0)
+#include "check.h"
 
 static void bounds(MPI_Datatype type, long size, long lb, long extent, long true_lb, long true_extent)
 {
@@ -47,7 +40,7 @@ static void predefined(void)
         MPI_Type_get_envelope(known[i].type, &ni, &na, &nd, &combiner);
         CHECK(combiner == MPI_COMBINER_NAMED && ni == 0 && na == 0 && nd == 0);
         MPI_Datatype copy = known[i].type;
-        FAILS(MPI_ERR_TYPE, MPI_Type_free(&copy));
+        FAILS(MPI_Type_free(&copy), MPI_ERR_TYPE);
         CHECK(copy == known[i].type);
     }
     char name[MPI_MAX_OBJECT_NAME];
@@ -166,20 +159,20 @@ static void fortran(void)
     CHECK(type == MPI_INTEGER4);
     MPI_Type_match_size(MPI_TYPECLASS_COMPLEX, 16, &type);
     CHECK(type == MPI_COMPLEX16);
-    FAILS(MPI_ERR_ARG, MPI_Type_match_size(MPI_TYPECLASS_REAL, 5, &type));
-    FAILS(MPI_ERR_ARG, MPI_Type_match_size(5, 8, &type));
+    FAILS(MPI_Type_match_size(MPI_TYPECLASS_REAL, 5, &type), MPI_ERR_ARG);
+    FAILS(MPI_Type_match_size(5, 8, &type), MPI_ERR_ARG);
     MPI_Type_create_f90_real(15, MPI_UNDEFINED, &type);
     MPI_Type_create_f90_real(15, MPI_UNDEFINED, &again);
     CHECK(type == again);
     bounds(type, 8, 0, 8, 0, 8);
-    FAILS(MPI_ERR_TYPE, MPI_Type_free(&type));
+    FAILS(MPI_Type_free(&type), MPI_ERR_TYPE);
     MPI_Type_create_f90_complex(6, 30, &type);
     bounds(type, 8, 0, 8, 0, 8);
     MPI_Type_create_f90_integer(10, &type);
     bounds(type, 8, 0, 8, 0, 8);
-    FAILS(MPI_ERR_ARG, MPI_Type_create_f90_real(MPI_UNDEFINED, MPI_UNDEFINED, &type));
-    FAILS(MPI_ERR_ARG, MPI_Type_create_f90_real(90, 1, &type));
-    FAILS(MPI_ERR_ARG, MPI_Type_create_f90_integer(99, &type));
+    FAILS(MPI_Type_create_f90_real(MPI_UNDEFINED, MPI_UNDEFINED, &type), MPI_ERR_ARG);
+    FAILS(MPI_Type_create_f90_real(90, 1, &type), MPI_ERR_ARG);
+    FAILS(MPI_Type_create_f90_integer(99, &type), MPI_ERR_ARG);
     MPI_Type_get_value_index(MPI_DOUBLE, MPI_INT, &type);
     CHECK(type == MPI_DOUBLE_INT);
     MPI_Type_get_value_index(MPI_DOUBLE, MPI_INT64_T, &type);
@@ -197,21 +190,21 @@ static void bad(void)
     MPI_Type_contiguous(2, MPI_INT, &freed);
     MPI_Datatype stale = freed;
     MPI_Type_free(&freed);
-    FAILS(MPI_ERR_TYPE, MPI_Type_size(stale, &size));
-    FAILS(MPI_ERR_TYPE, MPI_Type_commit(&stale));
-    FAILS(MPI_ERR_TYPE, MPI_Type_contiguous(1, MPI_DATATYPE_NULL, &type));
-    FAILS(MPI_ERR_COUNT, MPI_Type_contiguous(-1, MPI_INT, &type));
-    FAILS(MPI_ERR_COUNT, MPI_Type_indexed(1, &minus, &one, MPI_INT, &type));
-    FAILS(MPI_ERR_ARG, MPI_Type_indexed(1, NULL, &one, MPI_INT, &type));
-    FAILS(MPI_ERR_ARG, MPI_Type_contiguous(1, MPI_INT, NULL));
-    FAILS(MPI_ERR_ARG, MPI_Type_create_subarray(1, &one, &one, &one, MPI_ORDER_C, MPI_INT, &type));
-    FAILS(MPI_ERR_ARG, MPI_Type_create_subarray(1, &one, &one, &one, 77, MPI_INT, &type));
-    FAILS(MPI_ERR_ARG, MPI_Type_create_subarray(0, NULL, NULL, NULL, MPI_ORDER_C, MPI_INT, &type));
+    FAILS(MPI_Type_size(stale, &size), MPI_ERR_TYPE);
+    FAILS(MPI_Type_commit(&stale), MPI_ERR_TYPE);
+    FAILS(MPI_Type_contiguous(1, MPI_DATATYPE_NULL, &type), MPI_ERR_TYPE);
+    FAILS(MPI_Type_contiguous(-1, MPI_INT, &type), MPI_ERR_COUNT);
+    FAILS(MPI_Type_indexed(1, &minus, &one, MPI_INT, &type), MPI_ERR_COUNT);
+    FAILS(MPI_Type_indexed(1, NULL, &one, MPI_INT, &type), MPI_ERR_ARG);
+    FAILS(MPI_Type_contiguous(1, MPI_INT, NULL), MPI_ERR_ARG);
+    FAILS(MPI_Type_create_subarray(1, &one, &one, &one, MPI_ORDER_C, MPI_INT, &type), MPI_ERR_ARG);
+    FAILS(MPI_Type_create_subarray(1, &one, &one, &one, 77, MPI_INT, &type), MPI_ERR_ARG);
+    FAILS(MPI_Type_create_subarray(0, NULL, NULL, NULL, MPI_ORDER_C, MPI_INT, &type), MPI_ERR_ARG);
     CHECK(type == MPI_DATATYPE_NULL);
     MPI_Type_contiguous(1, MPI_INT, &type);
     int self, out = 5;
     MPI_Comm_rank(MPI_COMM_WORLD, &self);
-    FAILS(MPI_ERR_TYPE, MPI_Send(&out, 1, type, self, 0, MPI_COMM_WORLD));
+    FAILS(MPI_Send(&out, 1, type, self, 0, MPI_COMM_WORLD), MPI_ERR_TYPE);
     MPI_Type_free(&type);
 }
 
@@ -231,5 +224,5 @@ int main(int argc, char **argv)
     MPI_Get_address(&here[1], &second);
     CHECK(MPI_Aint_diff(second, first) == sizeof *here);
     MPI_Finalize();
-    return wrong != 0;
+    return wrong;
 }

@@ -1,12 +1,5 @@
 /* Operations on elements of this process. */
-#include <mpi.h>
-#include <stdio.h>
-#include <string.h>
-
-static int wrong = 0;
-#define CHECK(what) ((what) ? 0 : (printf("line %d: %s\n", __LINE__, #what), wrong++))
-#define FAILS(class, call) \
-    do { int code_ = (call), class_; MPI_Error_class(code_, &class_); CHECK(class_ == (class)); } while (0)
+#include "check.h"
 
 static MPI_Datatype seen;
 
@@ -25,6 +18,19 @@ static void product(void *in, void *inout, MPI_Count *len, MPI_Datatype *type)
         double re = a[0] * b[0] - a[1] * b[1];
         b[1] = a[0] * b[1] + a[1] * b[0];
         b[0] = re;
+    }
+}
+
+static MPI_Datatype line;
+
+/* The line a x + b, of the line c x + d. */
+static void compose(void *in, void *inout, int *len, MPI_Datatype *type)
+{
+    CHECK(*type == line);
+    int *left = in, *right = inout;
+    for (int i = 0; i < *len; i++, left += 2, right += 2) {
+        right[1] = left[0] * right[1] + left[1];
+        right[0] = left[0] * right[0];
     }
 }
 
@@ -75,20 +81,27 @@ int main(int argc, char **argv)
     MPI_Op_commutative(large, &commutes);
     CHECK(commutes);
     double u[] = {0, 1, 2, 0}, v[] = {0, 1, 3, 1};
-    FAILS(MPI_ERR_TYPE, MPI_Reduce_local(u, v, 2, complex, large));
+    FAILS(MPI_Reduce_local(u, v, 2, complex, large), MPI_ERR_TYPE);
     MPI_Type_commit(&complex);
     MPI_Reduce_local_c(u, v, 2, complex, large);
     CHECK(v[0] == -1 && v[1] == 0 && v[2] == 6 && v[3] == 2 && seen == complex);
     /* The same by messages; the order of ranks stays, as the operation does not commute. */
-    int rank, size, mine, last = 0;
+    int rank, size;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    mine = 1 << rank;
-    for (int i = size - 1; i >= 0; i--)
-        last = i == size - 1 ? 1 << i : (1 << i) - last;
-    seen = MPI_DATATYPE_NULL;
-    MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_INT, op, MPI_COMM_WORLD);
-    CHECK(mine == last && seen == (size > 1 ? MPI_INT : seen));
+    MPI_Op chain;
+    MPI_Op_create(compose, 0, &chain);
+    MPI_Type_contiguous(2, MPI_INT, &line);
+    MPI_Type_commit(&line);
+    int mine[] = {rank + 2, rank}, due[] = {1, 0};
+    for (int i = 0; i < size; i++) {
+        due[1] += due[0] * i;
+        due[0] *= i + 2;
+    }
+    MPI_Allreduce(MPI_IN_PLACE, mine, 1, line, chain, MPI_COMM_WORLD);
+    CHECK(mine[0] == due[0] && mine[1] == due[1]);
+    MPI_Op_free(&chain);
+    MPI_Type_free(&line);
     double turns[20];
     for (int i = 0; i < 20; i++)
         turns[i] = i % 2;
@@ -114,23 +127,23 @@ int main(int argc, char **argv)
     CHECK(total == 5L * size);
     MPI_Type_free(&complex);
 
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(u, v, 1, MPI_DOUBLE, MPI_BAND));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(u, v, 1, MPI_DOUBLE, MPI_MAXLOC));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(u, v, 1, MPI_AINT, MPI_LAND));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(a, b, 1, MPI_LOGICAL, MPI_SUM));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(a, b, 1, MPI_CHAR, MPI_SUM));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(a, b, 1, MPI_BYTE, MPI_MAX));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(a, b, 1, MPI_C_FLOAT_COMPLEX, MPI_MAX));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(a, b, 1, MPI_INT, MPI_REPLACE));
-    FAILS(MPI_ERR_OP, MPI_Reduce_local(a, b, 1, MPI_INT, MPI_OP_NULL));
-    FAILS(MPI_ERR_ARG, MPI_Op_create(NULL, 1, &op));
+    FAILS(MPI_Reduce_local(u, v, 1, MPI_DOUBLE, MPI_BAND), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(u, v, 1, MPI_DOUBLE, MPI_MAXLOC), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(u, v, 1, MPI_AINT, MPI_LAND), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(a, b, 1, MPI_LOGICAL, MPI_SUM), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(a, b, 1, MPI_CHAR, MPI_SUM), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(a, b, 1, MPI_BYTE, MPI_MAX), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(a, b, 1, MPI_C_FLOAT_COMPLEX, MPI_MAX), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(a, b, 1, MPI_INT, MPI_REPLACE), MPI_ERR_OP);
+    FAILS(MPI_Reduce_local(a, b, 1, MPI_INT, MPI_OP_NULL), MPI_ERR_OP);
+    FAILS(MPI_Op_create(NULL, 1, &op), MPI_ERR_ARG);
     MPI_Op sum = MPI_SUM;
-    FAILS(MPI_ERR_OP, MPI_Op_free(&sum));
+    FAILS(MPI_Op_free(&sum), MPI_ERR_OP);
     MPI_Op stale = op;
     MPI_Op_free(&op);
     CHECK(op == MPI_OP_NULL);
-    FAILS(MPI_ERR_OP, MPI_Op_commutative(stale, &commutes));
+    FAILS(MPI_Op_commutative(stale, &commutes), MPI_ERR_OP);
     MPI_Op_free(&large);
     MPI_Finalize();
-    return wrong != 0;
+    return wrong;
 }

@@ -1,12 +1,5 @@
 /* Packing, in this machine's representation and the portable one; long and long long match. */
-#include <mpi.h>
-#include <stdio.h>
-#include <string.h>
-
-static int wrong = 0;
-#define CHECK(what) ((what) ? 0 : (printf("line %d: %s\n", __LINE__, #what), wrong++))
-#define FAILS(class, call) \
-    do { int code_ = (call), class_; MPI_Error_class(code_, &class_); CHECK(class_ == (class)); } while (0)
+#include "check.h"
 
 static void native(void)
 {
@@ -16,7 +9,7 @@ static void native(void)
     for (int i = 0; i < 12; i++)
         matrix[i] = i, copy[i] = -1;
     MPI_Type_vector(3, 1, 4, MPI_INT, &column);
-    FAILS(MPI_ERR_TYPE, MPI_Pack(matrix, 1, column, buffer, 64, &position, MPI_COMM_WORLD));
+    FAILS(MPI_Pack(matrix, 1, column, buffer, 64, &position, MPI_COMM_WORLD), MPI_ERR_TYPE);
     MPI_Type_commit(&column);
     MPI_Pack_size(1, column, MPI_COMM_WORLD, &size);
     MPI_Pack_size(2, MPI_DOUBLE, MPI_COMM_WORLD, &more);
@@ -26,7 +19,7 @@ static void native(void)
     CHECK(position <= size);
     MPI_Pack(two, 2, MPI_DOUBLE, buffer, 64, &position, MPI_COMM_WORLD);
     int end = position;
-    FAILS(MPI_ERR_TRUNCATE, MPI_Pack(matrix, 10, MPI_INT, buffer, 64, &position, MPI_COMM_WORLD));
+    FAILS(MPI_Pack(matrix, 10, MPI_INT, buffer, 64, &position, MPI_COMM_WORLD), MPI_ERR_TRUNCATE);
     CHECK(position == end);
     position = 0;
     MPI_Unpack(buffer, end, &position, copy + 2, 1, column, MPI_COMM_WORLD);
@@ -35,9 +28,9 @@ static void native(void)
     for (int i = 0; i < 12; i++)
         CHECK(copy[i] == (i % 4 == 2 ? i - 1 : -1));
     CHECK(back[0] == 1.5 && back[1] == -2.5);
-    FAILS(MPI_ERR_TRUNCATE, MPI_Unpack(buffer, end, &position, back, 1, MPI_DOUBLE, MPI_COMM_WORLD));
+    FAILS(MPI_Unpack(buffer, end, &position, back, 1, MPI_DOUBLE, MPI_COMM_WORLD), MPI_ERR_TRUNCATE);
     position = 77;
-    FAILS(MPI_ERR_ARG, MPI_Pack(matrix, 1, MPI_INT, buffer, 64, &position, MPI_COMM_WORLD));
+    FAILS(MPI_Pack(matrix, 1, MPI_INT, buffer, 64, &position, MPI_COMM_WORLD), MPI_ERR_ARG);
     /* Absolute addresses. */
     MPI_Aint at;
     MPI_Datatype there;
@@ -72,12 +65,12 @@ static void portable(void)
     CHECK(size == sizeof due);
     MPI_Pack_external("external32", &from, 1, record, out, sizeof out, &position);
     CHECK(position == sizeof due && memcmp(out, due, sizeof due) == 0);
-    FAILS(MPI_ERR_TRUNCATE, MPI_Pack_external("external32", &from, 1, record, out, sizeof out, &position));
+    FAILS(MPI_Pack_external("external32", &from, 1, record, out, sizeof out, &position), MPI_ERR_TRUNCATE);
     position = 0;
     memset(&into, 0, sizeof into);
     MPI_Unpack_external("external32", out, size, &position, &into, 1, record);
     CHECK(position == size && into.i == from.i && into.l == from.l && into.d == from.d && into.s == from.s);
-    FAILS(MPI_ERR_UNSUPPORTED_DATAREP, MPI_Pack_external("elsewhere", &from, 1, record, out, sizeof out, &position));
+    FAILS(MPI_Pack_external("elsewhere", &from, 1, record, out, sizeof out, &position), MPI_ERR_UNSUPPORTED_DATAREP);
     MPI_Type_free(&record);
 }
 
@@ -108,5 +101,5 @@ int main(int argc, char **argv)
     MPI_Type_free(&out);
     MPI_Type_free(&in);
     MPI_Finalize();
-    return wrong != 0;
+    return wrong;
 }
