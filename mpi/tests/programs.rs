@@ -105,9 +105,11 @@ programs! {
     op
     pack
     partitioned
+    profile
     requests
     ring
     sessions
     tools
+    threads
     topologies
 }
