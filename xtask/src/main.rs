@@ -15,6 +15,7 @@
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `verbs` runs the tests of btl-ib over Soft-RoCE, in an emulated machine;
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
+//! - `judges` has programs that others wrote for MPI judge the MPI library: mpi4py's tests;
 //! - `mpi` makes the MPI library, its header, compilers and launcher; `wheel` makes a Python wheel of it;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
@@ -35,6 +36,7 @@ mod ci;
 mod counts;
 mod deps;
 mod fuzz;
+mod judges;
 mod kernels;
 mod metadata;
 mod mpi;
@@ -155,6 +157,8 @@ enum Chore {
         /// Files, as patterns; the modules that decide if there are none
         paths: Vec<String>,
     },
+    /// Run mpi4py's tests on the MPI library, and tell what fails that MPICH passes
+    Judges(judges::Options),
     /// Make target/mpi: the MPI library, mpi.h, mpicc, mpicxx, mpiexec
     Mpi {
         /// As tests are built, not optimised
@@ -264,6 +268,7 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
             verbs::run_transport(checkout, &filters, seconds)
         }
         Chore::Verbs { filters, seconds, .. } => verbs::run(checkout, &filters, seconds),
+        Chore::Judges(options) => judges::run(checkout, &options),
         Chore::Mpi { dev } => mpi::run(checkout, dev),
         Chore::Wheel => wheel::run(checkout),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),

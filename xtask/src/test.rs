@@ -11,7 +11,8 @@
 //!    interleaving that the memory model allows;
 //! 5. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
 //! 6. btl-ib is linted, and some of its tests run over Soft-RoCE in an emulated machine ([`verbs::sample`]);
-//! 7. what was skipped and why, and the sum as the last line.
+//! 7. a few modules of mpi4py's tests run on the MPI library ([`judges::sample`]);
+//! 8. what was skipped and why, and the sum as the last line.
 //!
 //! The rest of step 3, workspaces below `examples/`, and the fuzz targets' short run take long to compile: they are part
 //! of `cargo xtask soak` ([`rare`]).
@@ -36,7 +37,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::metadata::Checkout;
 use crate::skips::{self, SkipLog};
-use crate::{Failure, fuzz, odd, shell, tools, verbs};
+use crate::{Failure, fuzz, judges, odd, shell, tools, verbs};
 use tally::Tally;
 
 /// A step that ran.
@@ -74,6 +75,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     steps.extend(always_odd(checkout, &log)?);
     if !quick {
         steps.extend(over_verbs(checkout, &log)?);
+        steps.extend(judged(checkout, &log)?);
     }
     summarise(&steps, &log)
 }
@@ -183,6 +185,16 @@ fn over_verbs(checkout: &Checkout, log: &SkipLog) -> Result<Option<TestStep>, Fa
     log.add_lines(&end.skips)?;
     let tally = Tally::of_some(&end.log, end.passed).of("gapless-btl-ib", "cargo xtask verbs");
     Ok(Some(TestStep { name, took, tally }))
+}
+
+/// A few modules of mpi4py's tests; `None` if they cannot run.
+fn judged(checkout: &Checkout, log: &SkipLog) -> Result<Option<TestStep>, Failure> {
+    let name = "mpi4py's tests, a sample".to_owned();
+    let (verdict, took) = shell::timed(&name, || judges::sample(checkout, log));
+    let tally = |verdict: judges::Verdict| {
+        Tally::of_sums(verdict.passed, verdict.failed).of("gapless-mpi", "cargo xtask judges")
+    };
+    Ok(verdict?.map(|verdict| TestStep { name, took, tally: tally(verdict) }))
 }
 
 /// Test programs on one odd machine; nothing where there can be no such machine.
