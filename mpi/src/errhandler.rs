@@ -3,7 +3,7 @@
 //! A handler lives as long as anybody has it: the program, from each create or get to a free, and each object that it was
 //! set on. Its handle is one number for all of that time.
 
-use crate::arg::{HandleOut, Out, pointer};
+use crate::arg::{self, HandleOut, Out, pointer};
 use crate::call::{Done, Fail, Subject};
 use crate::comm::{self, Comm};
 use crate::face::{self, RawHandle};
@@ -204,7 +204,7 @@ pub(crate) unsafe fn errhandler_create(f: *const c_void, errhandler: HandleOut) 
 }
 
 pub(crate) fn errhandler_free(errhandler: HandleOut) -> Done {
-    let handler = crate::arg::errhandler(errhandler.get(), "errhandler")?;
+    let handler = arg::errhandler(errhandler.get(), "errhandler")?;
     if let Some(made) = &handler.made {
         // The program's; `handler` still has one.
         made.references.fetch_sub(1, Ordering::Relaxed);
@@ -220,13 +220,19 @@ fn call(name: &'static str, (handler, on): (Handler, RawHandle), code: c_int) ->
     Ok(())
 }
 
-pub(crate) fn comm_set_errhandler(comm: Comm, errhandler: Handler) -> Done {
-    comm.set_errhandler(errhandler.fits(Kind::Comm)?);
+pub(crate) fn comm_set_errhandler(comm: RawHandle, errhandler: Handler) -> Done {
+    let errhandler = errhandler.fits(Kind::Comm)?;
+    if !comm::set_unmade(comm, &errhandler) {
+        arg::comm(comm, "comm")?.set_errhandler(errhandler);
+    }
     Ok(())
 }
 
-pub(crate) fn comm_get_errhandler(comm: Comm, errhandler: HandleOut) -> Done {
-    comm.errhandler().give(errhandler)
+pub(crate) fn comm_get_errhandler(comm: RawHandle, errhandler: HandleOut) -> Done {
+    match comm::of_unmade(comm) {
+        Some(its) => its.give(errhandler),
+        None => arg::comm(comm, "comm")?.errhandler().give(errhandler),
+    }
 }
 
 pub(crate) fn comm_call_errhandler(comm: Comm, errorcode: c_int) -> Done {
@@ -234,11 +240,11 @@ pub(crate) fn comm_call_errhandler(comm: Comm, errorcode: c_int) -> Done {
 }
 
 pub(crate) fn errhandler_set(comm: Comm, errhandler: Handler) -> Done {
-    comm_set_errhandler(comm, errhandler)
+    comm_set_errhandler(comm.handle(), errhandler)
 }
 
 pub(crate) fn errhandler_get(comm: Comm, errhandler: HandleOut) -> Done {
-    comm_get_errhandler(comm, errhandler)
+    comm_get_errhandler(comm.handle(), errhandler)
 }
 
 pub(crate) fn session_set_errhandler(session: Session, errhandler: Handler) -> Done {
@@ -258,7 +264,7 @@ pub(crate) fn session_call_errhandler(session: Session, errorcode: c_int) -> Don
 fn no_file(file: RawHandle) -> Done {
     match file {
         face::FILE_NULL => Ok(()),
-        file => Err(crate::arg::bad(face::ERR_FILE, file, "file", "file")),
+        file => Err(arg::bad(face::ERR_FILE, file, "file", "file")),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::slots::Object;
 use gapless::coll::Level;
 use gapless::{Communicator, PmlError, raw};
 use std::ffi::{CStr, CString, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 fn full() -> Fail {
     Fail::new(face::ERR_NO_MEM, "there are a million communicators")
@@ -58,6 +59,40 @@ pub(crate) fn comm_dup_with_info(comm: Comm, info: Option<Info>, newcomm: Handle
     give(Some(made), newcomm)
 }
 
+/// Communicators that are being made, which have a handle and an error handler already: programs set it at once.
+static UNMADE: Mutex<Vec<(RawHandle, Handler)>> = Mutex::new(Vec::new());
+
+fn unmade() -> MutexGuard<'static, Vec<(RawHandle, Handler)>> {
+    UNMADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error handler of a communicator that is being made.
+pub(crate) fn of_unmade(comm: RawHandle) -> Option<Handler> {
+    unmade().iter().find(|(its, _)| *its == comm).map(|(_, handler)| handler.clone())
+}
+
+/// Sets it, if it is such a communicator.
+pub(crate) fn set_unmade(comm: RawHandle, errhandler: &Handler) -> bool {
+    let mut all = unmade();
+    let found = all.iter_mut().find(|(its, _)| *its == comm);
+    let before = found.map(|(_, its)| std::mem::replace(its, errhandler.clone()));
+    drop(all);
+    before.is_some()
+}
+
+/// Such a communicator, until it is made, or cannot be.
+struct Unmade(RawHandle);
+
+impl Drop for Unmade {
+    fn drop(&mut self) {
+        let mut all = unmade();
+        let index = all.iter().position(|(its, _)| *its == self.0);
+        let gone = index.map(|index| all.swap_remove(index));
+        drop(all);
+        drop(gone);
+    }
+}
+
 pub(crate) fn comm_idup(comm: Comm, newcomm: HandleOut, request: HandleOut) -> Done {
     comm_idup_with_info(comm, None, newcomm, request)
 }
@@ -73,6 +108,8 @@ pub(crate) fn comm_idup_with_info(
     // Attributes are those of now (MPI 4.1 §7.4.2).
     let attributes = comm.attributes.copy(comm.handle())?;
     newcomm.set(reserved.handle());
+    unmade().push((reserved.handle(), comm.errhandler()));
+    let in_making = Unmade(reserved.handle());
     let subject = Subject::Comm(comm.handle());
     let then = move |request: &mut raw::Request| {
         let made = request.made().ok_or(PmlError::Bug { what: "a duplicate for nobody" })?;
@@ -81,6 +118,10 @@ pub(crate) fn comm_idup_with_info(
         if let Some(info) = info {
             made.set_hints(&info);
         }
+        if let Some(errhandler) = of_unmade(reserved.handle()) {
+            made.set_errhandler(errhandler);
+        }
+        drop(in_making);
         reserved.fill(made);
         Ok(())
     };
@@ -183,6 +224,10 @@ pub(crate) fn comm_split_type(
         _ => return Err(Fail::new(face::ERR_ARG, format!("split_type is {split_type}"))),
     };
     let made = match parts {
+        // Of two sides, those that are on a host.
+        Parts::Shared if comm.comm.is_inter() => {
+            comm.comm.split(arg::process()?.comm_world.color_of(Level::Host), key)?
+        }
         Parts::Shared => Some(comm.comm.split_shared(key)?),
         Parts::Color(color) => comm.comm.split(color, key)?,
     };

@@ -1,9 +1,9 @@
 //! What is asked of communicators: names, hints, groups, how two compare.
 
 use super::{Comm, CommObject};
-use crate::arg::{HandleOut, Out};
+use crate::arg::{self, HandleOut, Out};
 use crate::call::{Done, Fail};
-use crate::face;
+use crate::face::{self, RawHandle};
 use crate::group;
 use crate::info::{Info, InfoObject};
 use std::ffi::{CStr, c_char, c_int};
@@ -49,11 +49,14 @@ pub(crate) fn comm_set_name(comm: Comm, comm_name: &CStr) -> Done {
 }
 
 pub(crate) unsafe fn comm_get_name(
-    comm: Comm,
+    comm: RawHandle,
     comm_name: *mut c_char,
     resultlen: Out<c_int>,
 ) -> Done {
-    let name = comm.more().name.clone();
+    let name = match comm {
+        face::COMM_NULL => "MPI_COMM_NULL".to_owned(),
+        comm => arg::comm(comm, "comm")?.more().name.clone(),
+    };
     // SAFETY: as the first page of the crate says.
     unsafe { crate::env::give_text(&name, face::MAX_OBJECT_NAME, comm_name, resultlen) };
     Ok(())

@@ -86,8 +86,13 @@ pub(crate) fn remove_error_string(errorcode: c_int) -> Done {
 fn remove(code: c_int, is_class: bool) -> Done {
     let mut added = added();
     match added.get(&code) {
-        Some(it) if (it.class == code) == is_class => {}
-        _ => return Err(no_code_added(code)),
+        Some(it) if (it.class == code) != is_class => return Err(no_code_added(code)),
+        None => return Err(no_code_added(code)),
+        Some(it) if !it.text.is_empty() => {
+            let why = format!("error code {code} still has a string");
+            return Err(Fail::new(face::ERR_OTHER, why));
+        }
+        Some(_) => {}
     }
     if is_class && added.iter().any(|(other, it)| *other != code && it.class == code) {
         let why = format!("error class {code} still has codes");

@@ -113,7 +113,10 @@ fn runner(function: &Function) -> &'static str {
 /// Whose error handler is told.
 fn subject(arguments: &[(&'static str, &'static str)]) -> String {
     let first = |kind: &str| {
-        arguments.iter().find(|(_, its)| *its == kind).map(|(name, _)| rust_name(name))
+        arguments
+            .iter()
+            .find(|(_, its)| its.trim_end_matches('?') == kind)
+            .map(|(name, _)| rust_name(name))
     };
     let pick = |kind, subject| first(kind).map(|name| format!("Subject::{subject}({name})"));
     pick("win", "Win")

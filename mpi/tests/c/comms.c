@@ -90,9 +90,14 @@ int main(int argc, char **argv)
     CHECK(two == MPI_COMM_NULL);
 
     OK(MPI_Comm_idup(one, &two, &request));
+    OK(MPI_Comm_set_errhandler(two, MPI_ERRORS_ARE_FATAL));
     OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
-    CHECK(works(two));
+    MPI_Errhandler errhandler;
+    OK(MPI_Comm_get_errhandler(two, &errhandler));
+    CHECK(works(two) && errhandler == MPI_ERRORS_ARE_FATAL);
     OK(MPI_Comm_disconnect(&two));
+    OK(MPI_Comm_get_name(MPI_COMM_NULL, name, &n));
+    CHECK(strcmp(name, "MPI_COMM_NULL") == 0);
 
     OK(MPI_Comm_split(world, rank % 2 ? MPI_UNDEFINED : 0, -rank, &two));
     CHECK((two == MPI_COMM_NULL) == (rank % 2));
@@ -137,6 +142,9 @@ int main(int argc, char **argv)
         MPI_Comm_rank(two, &n);
         CHECK(works(two) && n == (low ? rank + size - half : rank - half));
         MPI_Comm_free(&two);
+        OK(MPI_Comm_split_type(inter, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &two));
+        if (two != MPI_COMM_NULL)
+            MPI_Comm_free(&two);
         MPI_Comm_free(&inter);
         MPI_Group high;
         MPI_Group_excl(group, 0, NULL, &high);

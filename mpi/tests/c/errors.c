@@ -78,11 +78,12 @@ int main(int argc, char **argv)
     OK(MPI_Add_error_code(MPI_ERR_IO, &other));
     CHECK(class_of(other) == MPI_ERR_IO);
     OK(MPI_Comm_call_errhandler(world, code));
-    FAILS(MPI_Remove_error_class(class), MPI_ERR_OTHER);
+    FAILS(MPI_Remove_error_code(code), MPI_ERR_OTHER);
     FAILS(MPI_Remove_error_class(code), MPI_ERR_ARG);
     OK(MPI_Remove_error_string(code));
     OK(MPI_Error_string(code, text, &len));
     CHECK(len == 0);
+    FAILS(MPI_Remove_error_class(class), MPI_ERR_OTHER);
     OK(MPI_Remove_error_code(other));
     OK(MPI_Remove_error_code(code));
     FAILS(MPI_Error_class(code, &other), MPI_ERR_ARG);
