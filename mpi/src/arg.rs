@@ -13,6 +13,7 @@ use crate::info::{self, Info};
 use crate::op::{self, Op};
 use crate::process;
 use crate::session::{self, Session};
+use crate::win::{self, Win};
 use std::ffi::{CStr, c_char, c_int};
 
 /// Numbers of an array, which has as many as the function says.
@@ -298,6 +299,13 @@ pub(crate) fn group(handle: RawHandle, name: &'static str) -> Done<GroupHandle> 
 
 pub(crate) fn session(handle: RawHandle, name: &'static str) -> Done<Session> {
     session::find(handle).ok_or_else(|| bad(face::ERR_SESSION, handle, "session", name))
+}
+
+pub(crate) fn win(handle: RawHandle, name: &'static str) -> Done<Win> {
+    win::find(handle).ok_or_else(|| match handle {
+        face::WIN_NULL => Fail::new(face::ERR_WIN, format!("{name} is MPI_WIN_NULL")),
+        handle => bad(face::ERR_WIN, handle, "window", name),
+    })
 }
 
 /// An info; `None`: `MPI_INFO_NULL`.

@@ -10,6 +10,7 @@ use crate::face::{self, RawHandle};
 use crate::process;
 use crate::session::{self, Session};
 use crate::slots::Slots;
+use crate::win::{self, Win};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,7 +148,8 @@ fn handler_of(subject: Subject) -> Option<(Handler, RawHandle)> {
         }
         Subject::File(handle) => Some((of_files(), handle)),
         Subject::Handler(handle) => find(handle).map(|handler| (handler, face::SESSION_NULL)),
-        Subject::Win(_) | Subject::None => None,
+        Subject::Win(handle) => win::find(handle).map(|win| (win.errhandler(), handle)),
+        Subject::None => None,
     }
 }
 
@@ -245,6 +247,19 @@ pub(crate) fn errhandler_set(comm: Comm, errhandler: Handler) -> Done {
 
 pub(crate) fn errhandler_get(comm: Comm, errhandler: HandleOut) -> Done {
     comm_get_errhandler(comm.handle(), errhandler)
+}
+
+pub(crate) fn win_set_errhandler(win: Win, errhandler: Handler) -> Done {
+    win.set_errhandler(errhandler.fits(Kind::Win)?);
+    Ok(())
+}
+
+pub(crate) fn win_get_errhandler(win: Win, errhandler: HandleOut) -> Done {
+    win.errhandler().give(errhandler)
+}
+
+pub(crate) fn win_call_errhandler(win: Win, errorcode: c_int) -> Done {
+    call("MPI_Win_call_errhandler", (win.errhandler(), win.handle()), errorcode)
 }
 
 pub(crate) fn session_set_errhandler(session: Session, errhandler: Handler) -> Done {

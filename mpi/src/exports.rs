@@ -13,7 +13,7 @@ use crate::call::{Fail, Form, Subject, run, run_any_time, run_tool};
 use crate::face::{RawHandle, Status};
 use crate::{
     attr, coll, comm, datatype, env, errhandler, group, info, op, p2p, plain, request, session,
-    tool, topology,
+    tool, topology, win,
 };
 use std::ffi::{c_char, c_int, c_void};
 

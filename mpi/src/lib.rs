@@ -43,3 +43,4 @@ mod session;
 mod slots;
 mod tool;
 mod topology;
+mod win;

@@ -219,6 +219,10 @@ fn of_window(error: &WindowError) -> c_int {
             face::ERR_RMA_SYNC
         }
         WindowError::Flavor { .. } => face::ERR_RMA_FLAVOR,
+        WindowError::NotAttached { .. } => face::ERR_RMA_ATTACH,
+        WindowError::Unshared { .. } => face::ERR_RMA_SHARED,
+        WindowError::NoMemory { .. } => face::ERR_NO_MEM,
+        WindowError::Elsewhere { .. } | WindowError::Broken => face::ERR_RMA_SYNC,
         WindowError::Freed { .. } => face::ERR_WIN,
         WindowError::Mismatch { .. }
         | WindowError::Overlapping { .. }
