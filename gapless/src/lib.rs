@@ -185,7 +185,8 @@
 // - what is sent: `view`, `parts` (several views of one buffer), `device_buf`, `shared_buf`,
 //   `registered_buf` (with `page_locked`, as persistent requests);
 // - messages: `communicator` (blocking), `scope` (borrowed), `owned` (own buffers), `plan` (repeated), `several` and
-//   `completion` (waiting without a thread, for some of many), `ordered` (beside streams);
+//   `completion` (waiting without a thread, for some of many), `ordered` (beside streams); `raw` has one request for all
+//   kinds, on which bindings stand, and requests that own their buffers;
 // - `collective` and `stream_comm`, `window`, `xtq`: collectives, one-sided memory, tasks;
 // - below all of them: `shared` (the lock, waiting, sleeping), `error`; `fuzzing` exists for fuzz targets alone.
 #![deny(unsafe_code)]

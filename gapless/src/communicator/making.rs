@@ -4,45 +4,46 @@
 
 use super::Communicator;
 use crate::error::Error;
-use crate::shared::{WorldState, stuck};
+use crate::shared::{Look, WorldState, stuck};
 use gapless_coll::runtime::Blocking;
-use gapless_pml::{Comm, CommRequest, Comparison, Group, Pml, PmlError, WaitingCall};
+use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError, WaitingCall};
 
 impl Communicator {
-    /// Starts what `start` says, and waits for it.
-    fn make(
+    /// Starts to make a communicator, as `start` says.
+    fn start_making(
         &self,
         start: impl FnOnce(&mut Pml) -> Result<CommRequest, PmlError>,
-    ) -> Result<Option<Communicator>, Error> {
-        let request = self.shared.with(|state| {
-            let request = start(state.open()?)?;
-            self.shared.rouse(state);
-            Ok(request)
-        })?;
-        let made =
-            self.shared.wait_in(
-                &|| stuck::on(self, WaitingCall::Making),
-                |state| match state.open() {
-                    Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
-                    Err(error) => Some(Err(error)),
-                },
-            )??;
-        Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
-    }
-
-    /// Starts to make a duplicate (`MPI_Comm_idup`).
-    pub(crate) fn start_dup(&self) -> Result<CommRequest, Error> {
+    ) -> Result<CommRequest, Error> {
         self.shared.with(|state| {
-            let request = state.open()?.start_dup(&self.comm)?;
+            let request = start(state.open()?)?;
             self.shared.rouse(state);
             Ok(request)
         })
     }
 
+    /// Starts what `start` says, and waits for it.
+    fn make(
+        &self,
+        start: impl FnOnce(&mut Pml) -> Result<CommRequest, PmlError>,
+    ) -> Result<Option<Communicator>, Error> {
+        let request = self.start_making(start)?;
+        let what = || stuck::on(self, WaitingCall::Making);
+        let made = self.shared.wait_held_in(self.shared.lock()?, &what, |state| {
+            let made = state.open().and_then(|pml| Ok(pml.collect_comm(request)?));
+            made.transpose().map_or(Look::Until(request.request()), Look::Found)
+        })??;
+        Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
+    }
+
+    /// Starts to make a duplicate (`MPI_Comm_idup`).
+    pub(crate) fn start_dup(&self) -> Result<CommRequest, Error> {
+        self.start_making(|pml| pml.start_dup(&self.comm))
+    }
+
     /// The duplicate that was made of this communicator.
-    pub(crate) fn duplicate(&self, made: Option<Comm>) -> Result<Communicator, Error> {
+    pub(crate) fn duplicate(&self, made: Option<Communicator>) -> Result<Communicator, Error> {
         let made = made.ok_or(PmlError::Bug { what: "a duplicate for nobody" })?;
-        Ok(Communicator::new(&self.shared, made).arranged(self.topology().cloned()))
+        Ok(made.arranged(self.topology().cloned()))
     }
 
     /// A new communicator of the same processes and the same topology, whose messages never meet this one's
@@ -53,8 +54,7 @@ impl Communicator {
     /// A member is lost; a member has no identifier left.
     pub fn dup(&self) -> Result<Communicator, Error> {
         let made = self.make(|pml| pml.start_dup(&self.comm))?;
-        let made = made.ok_or(PmlError::Bug { what: "a duplicate for nobody" })?;
-        Ok(made.arranged(self.topology().cloned()))
+        self.duplicate(made)
     }
 
     /// A communicator of those members that give the same `color`, in the order of their keys, and of their ranks if

@@ -475,9 +475,14 @@ impl Request {
     #[cold]
     fn release(&self, id: RequestId) {
         let _ = self.shared.with(|state| {
-            if matches!(self.kind, Kind::General) {
+            match &self.kind {
                 // Nobody can complete it any more.
-                let _ = state.pml.end_general(id);
+                Kind::General => drop(state.pml.end_general(id)),
+                Kind::Making(making) => {
+                    state.works.push((id, Arc::new(Unwanted(making.request))));
+                    return Ok(());
+                }
+                _ => {}
             }
             Ok(state.pml.release(id)?)
         });
@@ -488,11 +493,35 @@ impl Request {
 const NOTHING: Status = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
 
 impl Making {
-    fn take(&mut self, shared: &Shared, ended: Result<Status, Error>) -> Result<Status, Error> {
+    fn take(
+        &mut self,
+        shared: &Arc<Shared>,
+        ended: Result<Status, Error>,
+    ) -> Result<Status, Error> {
         let status = ended?;
         let made = shared.with(|state| Ok(state.pml.collect_comm(self.request)?))?;
-        self.made = Some(self.parent.duplicate(made.flatten())?);
+        let made = made.flatten().map(|comm| Communicator::new(shared, comm));
+        self.made = Some(self.parent.duplicate(made)?);
         Ok(status)
+    }
+}
+
+/// A communicator that is being made, and that nobody has asked for: this process frees it.
+#[derive(Debug)]
+struct Unwanted(CommRequest);
+
+impl Work for Unwanted {
+    fn advance(&self, pml: &mut Pml) -> bool {
+        let made = pml.collect_comm(self.0);
+        if let Ok(Some(Some(comm))) = &made {
+            // Nobody uses it.
+            let _ = pml.free(comm);
+        }
+        !matches!(made, Ok(None))
+    }
+
+    fn finish(&self) -> Result<Status, Error> {
+        Ok(NOTHING)
     }
 }
 

@@ -114,6 +114,10 @@ fn dropped_requests_go_on() {
     let (one, other) = (all(&mut one), all(&mut other));
     // SAFETY: the numbers stay.
     drop(unsafe { Request::collective(comm, sum(&one, &other)) }.unwrap());
+    // The duplicate is freed, here alone.
+    let unwanted = || comm.shared.with(|state| Ok(state.works.len())).unwrap();
+    let freed = (0..1000).any(|_| comm.iprobe(0, 99).is_ok_and(|_| unwanted() == 0));
+    assert!(freed);
     // Never matched.
     drop(recv(comm, &other, 77));
     world.finalize().unwrap();
