@@ -96,6 +96,7 @@ macro_rules! programs {
 programs! {
     attributes
     bad_input
+    buffers
     collectives
     comms
     contents

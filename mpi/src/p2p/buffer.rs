@@ -4,12 +4,14 @@
 //! Sends of all communicators share one account. It is as large as the buffer of the process; if a communicator or a
 //! session has a buffer of its own, it has no limit.
 
-use crate::arg::{self, CountOut};
+use crate::arg::{self, CountOut, HandleOut};
 use crate::call::{Done, Fail};
 use crate::comm::Comm;
-use crate::face;
+use crate::face::{self, Status};
+use crate::request;
+use crate::session::Session;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whose buffer it is: the process's, or that of the object with this handle.
@@ -17,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 enum Owner {
     Process,
     Comm(u32),
+    Session(u32),
 }
 
 /// Buffers that are attached: address and length.
@@ -90,4 +93,64 @@ pub(crate) unsafe fn comm_detach_buffer(comm: Comm, buffer: *mut c_void, size: C
 
 pub(crate) fn comm_flush_buffer(_comm: Comm) -> Done {
     open(&attached())
+}
+
+pub(crate) fn session_attach_buffer(session: Session, buffer: *mut c_void, size: u64) -> Done {
+    attach(Owner::Session(face::number(session.handle())), buffer, size)
+}
+
+pub(crate) unsafe fn session_detach_buffer(
+    session: Session,
+    buffer: *mut c_void,
+    size: CountOut,
+) -> Done {
+    // SAFETY: the caller's promise.
+    unsafe { detach(Owner::Session(face::number(session.handle())), buffer, size) }
+}
+
+pub(crate) fn session_flush_buffer(_session: Session) -> Done {
+    open(&attached())
+}
+
+/// What a generalized request of the library calls: it has nothing to say, to free, or to cancel.
+extern "C" fn query(_: *mut c_void, _: *mut Status) -> c_int {
+    face::SUCCESS
+}
+
+extern "C" fn free(_: *mut c_void) -> c_int {
+    face::SUCCESS
+}
+
+extern "C" fn cancel(_: *mut c_void, _: c_int) -> c_int {
+    face::SUCCESS
+}
+
+/// A request that ends when buffered messages have left: a thread waits for them, as this process may have to do
+/// something else before they can (MPI 4.1 §3.6).
+fn flush_later(request: HandleOut) -> Done {
+    let functions = [query as *const c_void, free as *const c_void, cancel as *const c_void];
+    let [query, free, cancel] = functions;
+    // SAFETY: they are functions of the types that are asked for, and do not look at their state.
+    unsafe { request::grequest_start(query, free, cancel, std::ptr::null_mut(), request) }?;
+    let handle = request.get();
+    let flush = move || {
+        let _ = open(&attached());
+        // Freed meanwhile, it is not there any more.
+        let _ = request::grequest_complete(handle);
+    };
+    let thread = std::thread::Builder::new().name("gapless-flush".to_owned()).spawn(flush);
+    let none = |error: std::io::Error| Fail::new(face::ERR_NO_MEM, error.to_string());
+    thread.map(drop).map_err(none)
+}
+
+pub(crate) fn buffer_iflush(request: HandleOut) -> Done {
+    flush_later(request)
+}
+
+pub(crate) fn comm_iflush_buffer(_comm: Comm, request: HandleOut) -> Done {
+    flush_later(request)
+}
+
+pub(crate) fn session_iflush_buffer(_session: Session, request: HandleOut) -> Done {
+    flush_later(request)
 }
