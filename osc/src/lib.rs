@@ -16,8 +16,8 @@
 //!
 //! | | |
 //! |---|---|
-//! | a call of a rank | `operate.rs` with `runs.rs`, `span.rs`, `packed.rs` (what origins have), `adapter.rs`, `near_device.rs`, `put_tasks.rs` (ways to the target), `send.rs` (messages); `flush.rs`, `groups.rs`; `make.rs`, `numbers.rs`, `attached.rs` |
-//! | the rank's end | `window.rs`: members, locks, fences; `epoch.rs`: which calls go together; `reading.rs`: answers that are awaited |
+//! | a call of a rank | `operate.rs` with `runs.rs`, `span.rs`, `packed.rs` (what origins have), `adapter.rs`, `near_device.rs`, `put_tasks.rs` (ways to the target), `send.rs` (messages); `flush.rs`, `groups.rs`; `make.rs`, `parts.rs`, `numbers.rs`, `attached.rs` |
+//! | the rank's end | `window.rs`: members, locks, fences; `epoch.rs`: which calls go together; `reading.rs`: answers that are awaited, `reads.rs`: those that end at a flush, `landing.rs`: where they go |
 //! | messages | `target.rs`: what they do; `core.rs`: in, out, and who waits; `tasks.rs`: accumulations as tasks of XTQ |
 //! | what they change | `hosted.rs`: this process's part of a window; `peer.rs`, `layouts.rs`, `questions.rs`, `changes.rs`: what is between two processes; `departed.rs`; `doubt.rs`: locks that are in doubt |
 //! | work on bytes | `perform.rs`, on devices `device_job.rs`; `exposure.rs`, `device.rs`, `memory.rs`, `arithmetic.rs`, `header.rs`: the lock; `wire.rs` draws the messages |
@@ -29,8 +29,9 @@
 //! - Accumulations are atomic for each element of a basic type: whoever changes elements has the mutexes of the stripes of
 //!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
 //!   4.1 §12.7.2).
-//! - When an operation returns it has ended at the origin. [`Window::flush`], [`Window::unlock`] and fences end it at the
-//!   target.
+//! - When an operation returns it has ended at the origin, but for reads that are to end
+//!   [later](Window::get_later). [`Window::flush`], [`Window::unlock`] and fences end all, here and at the target.
+//! - Threads share a window, and none is in the way of another while it waits (`epoch.rs`).
 //! - Messages of peers are not trusted: places, lengths, elements and layouts are checked.
 //! - Every wait ends when the process that it is for is lost, with an error that names it: the target, or whoever has the
 //!   lock.
