@@ -56,6 +56,22 @@ impl InfoObject {
         found.map(|(_, value)| value.to_string_lossy().into_owned())
     }
 
+    /// Sets the value of a key.
+    fn put(&self, key: &CStr, value: &CStr) {
+        let mut pairs = self.pairs();
+        match pairs.iter_mut().find(|(its, _)| its.as_c_str() == key) {
+            Some((_, its)) => value.clone_into(its),
+            None => pairs.push((key.to_owned(), value.to_owned())),
+        }
+    }
+
+    /// Tells a program that gave it what was chosen.
+    pub(crate) fn tell(&self, key: &CStr, value: &str) {
+        if let Ok(value) = CString::new(value) {
+            self.put(key, &value);
+        }
+    }
+
     pub(crate) fn copy(&self) -> InfoObject {
         InfoObject { pairs: Mutex::new(self.pairs().clone()) }
     }
@@ -162,11 +178,7 @@ pub(crate) fn info_set(info: Option<Info>, key: &CStr, value: &CStr) -> Done {
         let why = format!("the value of {key:?} has more than {VALUE} characters");
         return Err(Fail::new(face::ERR_INFO_VALUE, why));
     }
-    let mut pairs = info.pairs();
-    match pairs.iter_mut().find(|(its, _)| its.as_c_str() == key) {
-        Some((_, its)) => value.clone_into(its),
-        None => pairs.push((key.to_owned(), value.to_owned())),
-    }
+    info.put(key, value);
     Ok(())
 }
 

@@ -209,8 +209,8 @@ pub(crate) unsafe fn alltoallw(
 ) -> Done {
     let send = match is_in_place(sendbuf) {
         true => Buffer::InPlace,
-        // SAFETY: the caller's promise.
         false => {
+            // SAFETY: the caller's promise.
             unsafe { blocks_of_types(sendbuf, (sendcounts, sdispls), sendtypes, comm.peers()) }?
         }
     };

@@ -219,6 +219,10 @@ pub(crate) fn comm_split_type(
         // The coarsest level that divides the members.
         (face::COMM_TYPE_HW_UNGUIDED, _) => {
             let level = comm.comm.locality().dividing().first().copied();
+            let name = LEVELS.into_iter().find(|(_, its)| Some(*its) == level);
+            if let (Some(info), Some((name, _))) = (&info, name) {
+                info.tell(c"mpi_hw_resource_type", name);
+            }
             Parts::Color(level.and_then(|level| comm.color_of(level)))
         }
         _ => return Err(Fail::new(face::ERR_ARG, format!("split_type is {split_type}"))),

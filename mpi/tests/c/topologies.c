@@ -43,6 +43,19 @@ int main(int argc, char **argv)
     OK(MPI_Cartdim_get(row, &n));
     CHECK(n == 1);
     MPI_Comm_free(&row);
+    /* Grids of no dimension have one place. */
+    keep[1] = 0;
+    OK(MPI_Cart_sub(grid, keep, &row));
+    MPI_Comm_size(row, &n);
+    OK(MPI_Cartdim_get(row, &m));
+    CHECK(n == 1 && m == 0);
+    OK(MPI_Cart_rank(row, NULL, &n));
+    CHECK(n == 0);
+    MPI_Comm_free(&row);
+    OK(MPI_Cart_create(world, 0, NULL, NULL, 0, &row));
+    CHECK((row == MPI_COMM_NULL) == (rank > 0));
+    if (row != MPI_COMM_NULL)
+        MPI_Comm_free(&row);
     OK(MPI_Cart_map(world, 2, dims, periods, &n));
     dims[0] += 1;
     FAILS(MPI_Cart_create(world, 2, dims, periods, 0, &row), MPI_ERR_TOPOLOGY);
