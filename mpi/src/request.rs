@@ -146,7 +146,7 @@ pub(crate) fn find_some(handle: RawHandle) -> Done<InUse<RequestObject>> {
     find(handle)?.ok_or_else(|| Fail::new(face::ERR_REQUEST, "request is MPI_REQUEST_NULL"))
 }
 
-/// The status of an inactive request (MPI 4.1 §3.7.3).
+/// The status of an inactive request, whose error is stored, too (MPI 4.1 §3.7.3).
 pub(crate) fn empty_status() -> Status {
     Status::new(face::ANY_SOURCE, face::ANY_TAG, face::SUCCESS)
 }
@@ -227,8 +227,13 @@ impl State {
 
     /// What is left to do when it has ended.
     fn finish(&mut self, mut ended: Ended) -> Ended {
-        if let (Some(general), None) = (&self.general, &ended.fail) {
-            ended.fail = general.query(&mut ended.status).err();
+        if let Some(general) = self.general.take() {
+            let queried = match ended.fail {
+                None => general.query(&mut ended.status),
+                Some(_) => Ok(()),
+            };
+            let freed = general.free();
+            ended.fail = ended.fail.or(queried.and(freed).err());
         }
         if let (Some(then), None, Work::One(request)) =
             (self.then.take(), &ended.fail, &mut self.work)
@@ -270,13 +275,13 @@ fn settle(object: &RequestObject, at: HandleOut, goes: bool, ended: Ended) -> (S
 
 pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
     let Some(object) = find(request.get())? else {
-        status.set(empty_status());
+        status.set_all(empty_status());
         return Ok(());
     };
     object.await_general()?;
     let mut state = object.state();
     if !state.is_active() {
-        status.set(empty_status());
+        status.set_all(empty_status());
         return Ok(());
     }
     let ended = state.wait();
@@ -290,12 +295,12 @@ pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
 pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> Done {
     flag.set(1);
     let Some(object) = find(request.get())? else {
-        status.set(empty_status());
+        status.set_all(empty_status());
         return Ok(());
     };
     let mut state = object.state();
     if !state.is_active() {
-        status.set(empty_status());
+        status.set_all(empty_status());
         return Ok(());
     }
     let Some(ended) = state.test() else {

@@ -354,7 +354,11 @@ impl Partitioned {
         let Some(told) = state.announced.filter(|_| state.posted) else { return Ok(false) };
         let len = self.typed.packed_bytes() / u64::from(self.partitions);
         let start = len * u64::from(partition);
-        let messages = overlapping(start..start + len, told.bytes, state.messages.len());
+        let of = state.messages.len();
+        let messages = match len > 0 && told.bytes > 0 {
+            true => overlapping(start..start + len, told.bytes, of),
+            false => share(partition, self.partitions, of),
+        };
         let over = |at: usize| {
             let id = state.messages.get(at).copied().flatten();
             at < state.ended || id.is_none_or(|id| pml.is_done(id) != Ok(false))
@@ -363,11 +367,15 @@ impl Partitioned {
     }
 }
 
+/// Which of so many messages of nothing are a partition's.
+fn share(partition: u32, partitions: u32, messages: usize) -> Range<usize> {
+    let at = |number: u64| number * messages as u64;
+    let (start, end, of) = (at(partition.into()), at(u64::from(partition) + 1), partitions.into());
+    overlapping(start..end, of, messages)
+}
+
 /// Which of so many messages of some bytes have a byte in the range.
 fn overlapping(range: Range<u64>, bytes: u64, messages: usize) -> Range<usize> {
-    if range.is_empty() || bytes == 0 {
-        return 0..0;
-    }
     let at = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).min(messages);
     at(range.start / bytes)..at(range.end.div_ceil(bytes))
 }

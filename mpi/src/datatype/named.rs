@@ -211,7 +211,10 @@ pub(crate) fn type_get_value_index(value: Type, index: Type, pair_type: HandleOu
         gapless_dtype::Contents::Primitive(it) if datatype.call.is_named() => Some(it),
         _ => None,
     };
-    let pair = basic(&value).zip(basic(&index)).and_then(|(v, i)| Primitive::pair_like(v, i));
+    // Pairs of two real numbers are Fortran's, and found by name alone.
+    let is_index = |it: &Primitive| matches!(it.by_kind(), Primitive::Int32 | Primitive::Int64);
+    let pair = basic(&value).zip(basic(&index).filter(is_index));
+    let pair = pair.and_then(|(v, i)| Primitive::pair_like(v, i));
     match pair {
         Some(pair) => {
             let combiner = face::COMBINER_VALUE_INDEX;

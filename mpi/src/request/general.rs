@@ -6,12 +6,13 @@ use crate::call::{Done, Fail, Subject};
 use crate::face::{self, RawHandle, Status};
 use gapless::raw;
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 
 type Query = unsafe extern "C" fn(*mut c_void, *mut Status) -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Cancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
-/// Functions of the program. When it is dropped, the request is freed, and the program hears of that.
+/// Functions of the program. When it is dropped without [`free`](General::free), the request is freed, too.
 pub(super) struct General {
     query: Query,
     free: Free,
@@ -35,6 +36,13 @@ impl General {
     pub(super) fn cancel(&self, complete: bool) -> Done {
         // SAFETY: the program gave this function for this state.
         told(unsafe { (self.cancel)(self.extra, c_int::from(complete)) }, "cancel_fn")
+    }
+
+    /// Tells the program that the request is freed.
+    pub(super) fn free(self) -> Done {
+        let general = ManuallyDrop::new(self);
+        // SAFETY: the program gave this function for this state, and this is the last time: nothing is dropped.
+        told(unsafe { (general.free)(general.extra) }, "free_fn")
     }
 }
 

@@ -121,7 +121,7 @@ pub(crate) unsafe fn waitany(
     // SAFETY: the caller's promise.
     let entries = unsafe { active(count, requests) }?;
     if entries.is_empty() {
-        status.set(empty_status());
+        status.set_all(empty_status());
         return Ok(());
     }
     await_one(&entries)?;
@@ -153,7 +153,7 @@ pub(crate) unsafe fn testany(
     // SAFETY: the caller's promise.
     let entries = unsafe { active(count, requests) }?;
     if entries.is_empty() {
-        status.set(empty_status());
+        status.set_all(empty_status());
         return Ok(());
     }
     progress(&entries);
@@ -390,7 +390,7 @@ pub(crate) unsafe fn request_get_status_any(
     }
     match any {
         true => flag.set(0),
-        false => status.set(empty_status()),
+        false => status.set_all(empty_status()),
     }
     Ok(())
 }

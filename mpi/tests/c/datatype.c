@@ -181,6 +181,8 @@ static void fortran(void)
     CHECK(type == again);
     MPI_Type_get_value_index(MPI_C_BOOL, MPI_CHAR, &type);
     CHECK(type == MPI_DATATYPE_NULL);
+    MPI_Type_get_value_index(MPI_FLOAT, MPI_FLOAT, &type);
+    CHECK(type == MPI_DATATYPE_NULL);
 }
 
 static void bad(void)

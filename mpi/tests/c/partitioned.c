@@ -3,6 +3,31 @@
 #include <mpi.h>
 #include <stdio.h>
 
+/* A partition without elements comes when it was handed over. */
+static int of_nothing(int right, int left)
+{
+    int arrived, bad = 0;
+    MPI_Request send, recv;
+    MPI_Psend_init(NULL, 2, 0, MPI_DOUBLE, right, 4, MPI_COMM_WORLD, MPI_INFO_NULL, &send);
+    MPI_Precv_init(NULL, 2, 0, MPI_DOUBLE, left, 4, MPI_COMM_WORLD, MPI_INFO_NULL, &recv);
+    MPI_Start(&recv);
+    MPI_Start(&send);
+    MPI_Pready(0, send);
+    for (arrived = 0; !arrived;)
+        MPI_Parrived(recv, 0, &arrived);
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Parrived(recv, 1, &arrived);
+    if (arrived)
+        bad = 1, printf("a partition came that nobody had handed over\n");
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Pready(1, send);
+    MPI_Wait(&send, MPI_STATUS_IGNORE);
+    MPI_Wait(&recv, MPI_STATUS_IGNORE);
+    MPI_Request_free(&send);
+    MPI_Request_free(&recv);
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
     int rank, size, bad = 0;
@@ -40,6 +65,7 @@ int main(int argc, char **argv)
     MPI_Request_free(&send);
     MPI_Request_free(&recv);
     MPI_Request_free(&nobody);
+    bad |= of_nothing(right, left);
     MPI_Finalize();
     return bad;
 }

@@ -16,6 +16,12 @@ static int free_state(void *extra)
     return MPI_SUCCESS;
 }
 
+static int refuse(void *extra)
+{
+    (void)extra;
+    return MPI_ERR_IO;
+}
+
 static int cancel(void *extra, int complete)
 {
     (void)extra, (void)complete;
@@ -37,8 +43,21 @@ int main(int argc, char **argv)
         printf("error %d, source %d, tag %d\n", error, status.MPI_SOURCE, status.MPI_TAG);
         failed = 1;
     }
+    status.MPI_ERROR = MPI_ERR_OTHER;
+    MPI_Wait(&request, &status);
+    if (status.MPI_ERROR != MPI_SUCCESS) {
+        printf("an empty status with error %d\n", status.MPI_ERROR);
+        failed = 1;
+    }
     if (freed != 1 || request != MPI_REQUEST_NULL) {
         printf("freed %d times\n", freed);
+        failed = 1;
+    }
+    MPI_Grequest_start(query, refuse, cancel, NULL, &request);
+    MPI_Grequest_complete(request);
+    error = MPI_Wait(&request, MPI_STATUS_IGNORE);
+    if (error != MPI_ERR_IO || request != MPI_REQUEST_NULL) {
+        printf("free_fn gave MPI_ERR_IO, and the call %d\n", error);
         failed = 1;
     }
     MPI_Finalize();
