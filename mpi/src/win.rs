@@ -302,8 +302,15 @@ pub(crate) fn win_set_name(win: Win, win_name: &CStr) -> Done {
     Ok(())
 }
 
-pub(crate) unsafe fn win_get_name(win: Win, win_name: *mut c_char, resultlen: Out<c_int>) -> Done {
-    let name = win.more().name.clone();
+pub(crate) unsafe fn win_get_name(
+    win: RawHandle,
+    win_name: *mut c_char,
+    resultlen: Out<c_int>,
+) -> Done {
+    let name = match win {
+        face::WIN_NULL => "MPI_WIN_NULL".to_owned(),
+        win => arg::win(win, "win")?.more().name.clone(),
+    };
     // SAFETY: as the first page of the crate says.
     unsafe { crate::env::give_text(&name, face::MAX_OBJECT_NAME, win_name, resultlen) };
     Ok(())

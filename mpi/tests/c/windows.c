@@ -200,6 +200,8 @@ static void objects(void)
     OK(MPI_Info_free(&info));
     OK(MPI_Win_free(&win));
     CHECK(deleted == 5);
+    OK(MPI_Win_get_name(MPI_WIN_NULL, text, &flag));
+    CHECK(strcmp(text, "MPI_WIN_NULL") == 0);
     FAILS(MPI_Win_create(NULL, -1, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &win), MPI_ERR_SIZE);
     FAILS(MPI_Win_create(NULL, 0, 0, MPI_INFO_NULL, MPI_COMM_WORLD, &win), MPI_ERR_DISP);
 }
