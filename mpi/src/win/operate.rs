@@ -1,10 +1,10 @@
 //! Operations (MPI 4.1 §12.3). Those on `MPI_PROC_NULL` do nothing.
 
 use super::Win;
-use crate::arg::HandleOut;
+use crate::arg::{self, HandleOut};
 use crate::call::{Done, Fail, Subject};
 use crate::datatype::{Type, typed};
-use crate::face;
+use crate::face::{self, RawHandle};
 use crate::op::Op;
 use crate::request::{self, Work};
 use gapless::raw::{Request, Typed};
@@ -18,9 +18,22 @@ fn give(win: &Win, begun: Option<Request>, out: HandleOut) -> Done {
     request::give(out, Subject::Win(win.handle()), work)
 }
 
-/// The operation; one that does nothing has no origin.
-fn given(op: ReduceOp, origin: Done<Typed>) -> Done<Option<Typed>> {
-    if op == ReduceOp::NoOp { Ok(None) } else { origin.map(Some) }
+/// What is given; an operation that does nothing ignores that (MPI 4.1 §12.3.4).
+///
+/// # Safety
+/// Unless it is ignored, the memory is as MPI says of such an argument.
+unsafe fn given(
+    op: ReduceOp,
+    origin: *const c_void,
+    count: u64,
+    datatype: RawHandle,
+) -> Done<Option<Typed>> {
+    if op == ReduceOp::NoOp {
+        return Ok(None);
+    }
+    let datatype = arg::datatype(datatype, "origin_datatype")?;
+    // SAFETY: the caller's promise.
+    unsafe { typed(origin, count, &datatype) }.map(Some)
 }
 
 pub(crate) unsafe fn put(
@@ -145,7 +158,7 @@ pub(crate) unsafe fn raccumulate(
 pub(crate) unsafe fn get_accumulate(
     origin: *const c_void,
     count: u64,
-    datatype: Type,
+    datatype: RawHandle,
     result: *mut c_void,
     result_count: u64,
     result_type: Type,
@@ -160,7 +173,7 @@ pub(crate) unsafe fn get_accumulate(
     // SAFETY: the caller's promise.
     let result = unsafe { typed(result, result_count, &result_type) }?;
     // SAFETY: as above.
-    let origin = given(op, unsafe { typed(origin, count, &datatype) })?;
+    let origin = unsafe { given(op, origin, count, datatype) }?;
     let target = (target_type.committed()?, target_count);
     let Some(rank) = win.target(rank)? else { return Ok(()) };
     let (origin, window) = (origin.as_ref(), &win.window);
@@ -171,7 +184,7 @@ pub(crate) unsafe fn get_accumulate(
 pub(crate) unsafe fn rget_accumulate(
     origin: *const c_void,
     count: u64,
-    datatype: Type,
+    datatype: RawHandle,
     result: *mut c_void,
     result_count: u64,
     result_type: Type,
@@ -187,7 +200,7 @@ pub(crate) unsafe fn rget_accumulate(
     // SAFETY: the caller's promise.
     let result = unsafe { typed(result, result_count, &result_type) }?;
     // SAFETY: as above.
-    let origin = given(op, unsafe { typed(origin, count, &datatype) })?;
+    let origin = unsafe { given(op, origin, count, datatype) }?;
     let target = (target_type.committed()?, target_count);
     let begun = win.target(rank)?.map(|rank| {
         let (origin, window) = (origin.as_ref(), &win.window);
@@ -224,7 +237,7 @@ pub(crate) unsafe fn fetch_and_op(
     // SAFETY: the caller's promise.
     let into = unsafe { typed(result, 1, &datatype) }?;
     // SAFETY: as above.
-    let from = given(op, unsafe { typed(origin, 1, &datatype) })?;
+    let from = unsafe { given(op, origin, 1, datatype.handle()) }?;
     let Some(rank) = win.target(rank)? else { return Ok(()) };
     let from = from.as_ref();
     if is_near(&into) && from.is_none_or(is_near) {

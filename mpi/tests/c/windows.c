@@ -58,6 +58,10 @@ static void locks(void)
     OK(MPI_Compare_and_swap(&swap, &expected, &old, MPI_INT64_T, right, 8, win));
     OK(MPI_Win_flush_local(right, win));
     CHECK(old == 0);
+    OK(MPI_Get_accumulate(NULL, 0, MPI_DATATYPE_NULL, &old, 1, MPI_INT64_T, right, 8, 1, MPI_INT64_T,
+                          MPI_NO_OP, win));
+    OK(MPI_Win_flush_local(right, win));
+    CHECK(old == me + 100);
     OK(MPI_Fetch_and_op(NULL, &old, MPI_INT64_T, right, 16, MPI_NO_OP, win));
     OK(MPI_Win_flush_all(win));
     CHECK(old == 7);
