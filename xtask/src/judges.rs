@@ -27,7 +27,25 @@ use place::Place;
 /// Modules that are not run: Gapless starts no jobs from jobs, and has no files.
 const LEFT_OUT: &[&str] = &["test_dynproc", "test_file", "test_io", "test_spawn"];
 /// Tests that MPICH passes and Gapless does not, and why that is meant so.
-const KNOWN: &[(&str, &str)] = &[];
+const KNOWN: &[(&str, &str)] = &[
+    ("test_datatype.TestDatatypeCreate.testValueIndex", UNNAMED_PAIRS),
+    ("test_datatype.TestDatatypePickle.testValueIndex", UNNAMED_PAIRS),
+    ("test_util_dtlib.TestUtilDTLib.testPair", UNNAMED_PAIRS),
+    (
+        "test_util_dtlib.TestUtilDTLib.testHVector",
+        "an extent follows from the type map (MPI 4.1 §5.1.6); mpi4py wants the old type's padding in it",
+    ),
+    (
+        "test_msgspec.TestMessageDLPackCPUBuf.testDtypeLanes",
+        "bytes are sent as MPI_UINT8_T, and received as another type, which MPI forbids",
+    ),
+    (
+        "test_ulfm.TestULFMWorld.testIAgree",
+        "two collectives are started in different orders on different ranks, which MPI forbids",
+    ),
+];
+const UNNAMED_PAIRS: &str =
+    "mpi4py can convert no pairs but the named ones; Gapless has more, which MPI 4.1 §6.9.4 allows";
 /// The modules of a sample.
 const SAMPLE: &[&str] = &[
     "test_comm",
