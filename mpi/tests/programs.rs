@@ -113,4 +113,5 @@ programs! {
     tools
     threads
     topologies
+    windows
 }
