@@ -4,7 +4,7 @@
 
 use super::Communicator;
 use crate::error::Error;
-use crate::shared::{Look, WorldState, stuck};
+use crate::shared::{WorldState, stuck};
 use gapless_coll::runtime::Blocking;
 use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError, WaitingCall};
 
@@ -27,10 +27,8 @@ impl Communicator {
         start: impl FnOnce(&mut Pml) -> Result<CommRequest, PmlError>,
     ) -> Result<Option<Communicator>, Error> {
         let request = self.start_making(start)?;
-        let what = || stuck::on(self, WaitingCall::Making);
-        let made = self.shared.wait_held_in(self.shared.lock()?, &what, |state| {
-            let made = state.open().and_then(|pml| Ok(pml.collect_comm(request)?));
-            made.transpose().map_or(Look::Until(request.request()), Look::Found)
+        let made = self.shared.wait_in(&|| stuck::on(self, WaitingCall::Making), |state| {
+            state.open().and_then(|pml| Ok(pml.collect_comm(request)?)).transpose()
         })??;
         Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
     }
