@@ -90,7 +90,8 @@ pub(crate) unsafe fn reduce(
         // SAFETY: the caller's promise.
         recv = Buffer::Whole(unsafe { typed(recvbuf, count, &datatype) }?);
     }
-    let op = Some(op::bind(&op, &datatype)?);
+    // Where there is nothing to do, the datatype may be any.
+    let op = if rooted.is_idle { None } else { Some(op::bind(&op, &datatype)?) };
     let call = Call { op, ..Call::new(Operation::Reduce, send, recv) };
     // SAFETY: the caller's promise.
     unsafe { call.rooted(rooted.root).go(form, &comm) }

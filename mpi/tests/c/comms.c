@@ -145,6 +145,10 @@ int main(int argc, char **argv)
         OK(MPI_Comm_split_type(inter, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &two));
         if (two != MPI_COMM_NULL)
             MPI_Comm_free(&two);
+        int sum = 0, root = rank == 0 ? MPI_ROOT : low ? MPI_PROC_NULL : 0;
+        // Who has nothing to do may give any datatype.
+        OK(MPI_Reduce(&size, &sum, 1, root == MPI_PROC_NULL ? MPI_BYTE : MPI_INT, MPI_SUM, root, inter));
+        CHECK(rank != 0 || sum == size * (size - half));
         MPI_Comm_free(&inter);
         MPI_Group high;
         MPI_Group_excl(group, 0, NULL, &high);
