@@ -14,6 +14,7 @@
 mod batch;
 mod graph;
 mod launch;
+mod libraries;
 mod link;
 mod memory;
 mod order;
@@ -35,9 +36,9 @@ pub(crate) use symbols::WaitValue;
 
 use crate::CudaError;
 use crate::error::code;
+use libraries::AbsentUpTo;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The oldest CUDA version whose driver will do: 1000 × major + 10 × minor. It has every function
 /// that [`symbols`] lists.
@@ -174,48 +175,28 @@ pub(crate) fn opened() -> Option<&'static Driver> {
     }
 }
 
-/// How many libraries the process had loaded, ever, when the driver's was not among them.
-static ABSENT_AMONG: AtomicU64 = AtomicU64::new(0);
+/// Among which libraries the driver's was not.
+static ABSENT: AbsentUpTo = AbsentUpTo::nothing();
 
 /// The same while this crate has not opened the driver: the linker is asked anew only if something was loaded since.
+#[inline]
 fn opened_by_others() -> Option<&'static Driver> {
-    let loaded = libraries_loaded();
-    if loaded != 0 && loaded == ABSENT_AMONG.load(Ordering::Relaxed) {
-        return None;
-    }
+    if ABSENT.is_last() { None } else { look_for_library() }
+}
+
+#[cold]
+fn look_for_library() -> Option<&'static Driver> {
+    let last = libraries::last();
     // SAFETY: the name is a C string; nothing is loaded, and no code runs.
     let found =
         unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if found.is_null() {
-        ABSENT_AMONG.store(loaded, Ordering::Relaxed);
+        ABSENT.note(last);
         return None;
     }
     // SAFETY: gives back the reference that was just taken; whoever opened the library has one.
     unsafe { libc::dlclose(found) };
     open().ok()
-}
-
-/// How many libraries this process has loaded, ever; 0 where the linker does not count.
-fn libraries_loaded() -> u64 {
-    unsafe extern "C" fn first(
-        info: *mut libc::dl_phdr_info,
-        len: libc::size_t,
-        count: *mut std::ffi::c_void,
-    ) -> libc::c_int {
-        if len >= std::mem::size_of::<libc::dl_phdr_info>() {
-            // SAFETY: the linker lends a structure of `len` bytes for the call, which is as long as ours.
-            let adds = unsafe { (*info).dlpi_adds };
-            // SAFETY: `count` is the word that is passed below.
-            unsafe { *count.cast::<u64>() = adds };
-        }
-        // The first library is enough: the number is the same with each.
-        1
-    }
-    let mut count = 0u64;
-    // SAFETY: `first` may be called with any library, and writes the word that it is given, which lives until the call
-    // has returned.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
-    count
 }
 
 #[cfg(test)]
