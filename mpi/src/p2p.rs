@@ -231,7 +231,7 @@ impl Exchange {
             }
         });
         Ok(match (send?, recv) {
-            (Some(send), Some(recv)) => Work::Both(send, recv),
+            (Some(send), Some(recv)) => Work::Both(Box::new([send, recv])),
             (None, Some(recv)) => Work::One(recv),
             // A send has the status of a receive from nobody.
             (Some(send), None) => Work::SendAlone(send),

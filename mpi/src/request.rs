@@ -32,7 +32,7 @@ pub(crate) struct RequestObject {
 pub(crate) enum Work {
     One(raw::Request),
     /// A send, and the receive whose status is given.
-    Both(raw::Request, raw::Request),
+    Both(Box<[raw::Request; 2]>),
     /// A send of an exchange that receives from nobody: the status is of that.
     SendAlone(raw::Request),
     /// A message to or from `MPI_PROC_NULL`.
@@ -45,12 +45,17 @@ pub(crate) enum Work {
 
 pub(crate) struct State {
     work: Work,
+    /// Most have none.
+    rare: Option<Box<Rare>>,
+}
+
+/// What few requests have.
+#[derive(Default)]
+struct Rare {
     then: Option<Then>,
     general: Option<general::General>,
     /// Memory that it needs until it has ended.
     kept: Option<Box<dyn Send + Sync>>,
-    /// Whether a send was cancelled, or a receive.
-    cancelled: bool,
 }
 
 impl RequestObject {
@@ -66,7 +71,7 @@ impl RequestObject {
     /// Waits until a generalized request has been completed: by a thread that looks at its state.
     fn await_general(&self) -> Done {
         let state = self.look();
-        match (&state.general, state.raw()) {
+        match (state.general(), state.raw()) {
             (Some(_), Some(request)) => {
                 raw::Request::wait_any(&[request])?;
                 Ok(())
@@ -84,7 +89,7 @@ impl Work {
     fn is_active(&self) -> bool {
         match self {
             Work::One(request) | Work::SendAlone(request) => request.is_active(),
-            Work::Both(send, recv) => send.is_active() || recv.is_active(),
+            Work::Both(both) => both.iter().any(raw::Request::is_active),
             Work::Nobody { active, .. } => *active,
         }
     }
@@ -110,7 +115,11 @@ pub(crate) fn give_then(
     work: Work,
     then: Option<Then>,
 ) -> Done {
-    give_state(request, subject, State::new(work, then))
+    give_state(
+        request,
+        subject,
+        State::with(work, then.map(|then| Rare { then: Some(then), ..Rare::default() })),
+    )
 }
 
 /// The same, which keeps memory until it has ended; also if the request is freed before.
@@ -120,7 +129,11 @@ pub(crate) fn give_keeping(
     work: Work,
     kept: Box<dyn Send + Sync>,
 ) -> Done {
-    give_state(request, subject, State { kept: Some(kept), ..State::new(work, None) })
+    give_state(
+        request,
+        subject,
+        State::with(work, Some(Rare { kept: Some(kept), ..Rare::default() })),
+    )
 }
 
 fn give_state(request: HandleOut, subject: Subject, state: State) -> Done {
@@ -158,8 +171,12 @@ pub(crate) struct Ended {
 }
 
 impl State {
-    fn new(work: Work, then: Option<Then>) -> State {
-        State { work, then, general: None, kept: None, cancelled: false }
+    fn with(work: Work, rare: Option<Rare>) -> State {
+        State { work, rare: rare.map(Box::new) }
+    }
+
+    fn general(&self) -> Option<&general::General> {
+        self.rare.as_ref()?.general.as_ref()
     }
 
     /// What came of it.
@@ -195,7 +212,8 @@ impl State {
                 let fail = request.wait().err().map(Fail::from);
                 Ended { status: status_of_nobody(), fail }
             }
-            Work::Both(send, recv) => {
+            Work::Both(both) => {
+                let [send, recv] = &mut **both;
                 let (sent, received) = (send.wait(), recv.wait());
                 let ended = self.outcome(received);
                 match (ended.fail.is_none(), sent) {
@@ -217,17 +235,23 @@ impl State {
                 Some(self.finish(ended))
             }
             Work::SendAlone(request) => request.peek().is_some().then(|| self.wait()),
-            Work::Both(send, recv) => {
-                let over =
-                    |request: &raw::Request| !request.is_active() || request.peek().is_some();
-                (over(send) && over(recv)).then(|| self.wait())
-            }
+            Work::Both(_) => self.is_over().then(|| self.wait()),
         }
     }
 
     /// What is left to do when it has ended.
     fn finish(&mut self, mut ended: Ended) -> Ended {
-        if let Some(general) = self.general.take() {
+        if let Some(rare) = self.rare.take() {
+            ended = self.finish_rare(*rare, ended);
+        }
+        if let Some(fail) = &ended.fail {
+            ended.status.error = fail.code;
+        }
+        ended
+    }
+
+    fn finish_rare(&mut self, rare: Rare, mut ended: Ended) -> Ended {
+        if let Some(general) = rare.general {
             let queried = match ended.fail {
                 None => general.query(&mut ended.status),
                 Some(_) => Ok(()),
@@ -235,13 +259,8 @@ impl State {
             let freed = general.free();
             ended.fail = ended.fail.or(queried.and(freed).err());
         }
-        if let (Some(then), None, Work::One(request)) =
-            (self.then.take(), &ended.fail, &mut self.work)
-        {
+        if let (Some(then), None, Work::One(request)) = (rare.then, &ended.fail, &mut self.work) {
             ended.fail = then(request).err();
-        }
-        if let Some(fail) = &ended.fail {
-            ended.status.error = fail.code;
         }
         ended
     }
@@ -255,9 +274,24 @@ impl State {
         self.work.is_active()
     }
 
+    /// Whether all of it has ended, without taking anything.
+    fn is_over(&self) -> bool {
+        self.parts().iter().all(|request| !request.is_active() || request.peek().is_some())
+    }
+
+    /// What it waits for: nothing, one, or both parts of an exchange.
+    fn parts(&self) -> &[raw::Request] {
+        match &self.work {
+            Work::Nobody { .. } => &[],
+            Work::One(request) | Work::SendAlone(request) => std::slice::from_ref(request),
+            Work::Both(both) => &both[..],
+        }
+    }
+
     pub(crate) fn raw(&self) -> Option<&raw::Request> {
         match &self.work {
-            Work::One(request) | Work::SendAlone(request) | Work::Both(request, _) => Some(request),
+            Work::One(request) | Work::SendAlone(request) => Some(request),
+            Work::Both(both) => Some(&both[0]),
             Work::Nobody { .. } => None,
         }
     }
@@ -317,8 +351,7 @@ pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> D
 pub(crate) fn request_free(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
     let mut state = object.state();
-    state.then = None;
-    if let Some(kept) = state.kept.take() {
+    if let Some(kept) = state.rare.as_mut().and_then(|rare| rare.kept.take()) {
         // Nobody can tell when it has ended: the memory stays. This is seldom.
         std::mem::forget(kept);
     }
@@ -332,16 +365,15 @@ pub(crate) fn cancel(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
     {
         let state = object.look();
-        if let Some(general) = &state.general {
+        if let Some(general) = state.general() {
             return general.cancel(state.raw().is_some_and(|request| request.peek().is_some()));
         }
     }
     let mut state = object.state();
-    let State { work, cancelled, .. } = &mut *state;
-    if let Work::One(request) = work
+    if let Work::One(request) = &mut state.work
         && request.is_active()
     {
-        *cancelled |= request.cancel()?;
+        request.cancel()?;
     }
     Ok(())
 }
@@ -369,7 +401,6 @@ fn begin(object: &RequestObject) -> Done {
     if state.work.is_active() {
         return Err(Fail::new(face::ERR_REQUEST, "the request is active").on(object.subject));
     }
-    state.cancelled = false;
     match &mut state.work {
         Work::One(request) => request.start().map_err(|error| Fail::from(error).on(object.subject)),
         Work::Both(..) | Work::SendAlone(_) => Ok(()),

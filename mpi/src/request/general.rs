@@ -1,6 +1,6 @@
 //! Generalized requests (MPI 4.1 §13.2): the program does the work, and says when it is done.
 
-use super::{State, Work, find_some, give_state};
+use super::{Rare, State, Work, find_some, give_state};
 use crate::arg::{self, HandleOut};
 use crate::call::{Done, Fail, Subject};
 use crate::face::{self, RawHandle, Status};
@@ -79,13 +79,14 @@ pub(crate) unsafe fn grequest_start(
     let cancel = unsafe { std::mem::transmute::<*const c_void, Cancel>(cancel) };
     let work = Work::One(raw::Request::general(&arg::process()?.comm_self.comm)?);
     let general = Some(General { query, free, cancel, extra });
-    give_state(request, Subject::None, State { general, ..State::new(work, None) })
+    let rare = Rare { general, ..Rare::default() };
+    give_state(request, Subject::None, State::with(work, Some(rare)))
 }
 
 pub(crate) fn grequest_complete(request: RawHandle) -> Done {
     let object = find_some(request)?;
     let state = object.look();
-    match (&state.general, state.raw()) {
+    match (state.general(), state.raw()) {
         (Some(_), Some(request)) => Ok(request.complete()?),
         _ => Err(Fail::new(face::ERR_REQUEST, "the request is not a generalized one")),
     }

@@ -1,6 +1,6 @@
 //! Waiting for several requests, and looking at them without taking anything (MPI 4.1 §3.7.5, §3.7.6); statuses.
 
-use super::{Ended, RequestObject, Work, empty_status, find, settle};
+use super::{RequestObject, Work, empty_status, find, settle};
 use crate::arg::{self, HandleOut, Out, StatusOut, StatusesOut};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle, Status};
@@ -62,51 +62,62 @@ impl Entry {
 
     /// The same, waited for.
     fn wait(&self) -> (Status, Done) {
-        let waited = self.object.await_general();
-        let mut state = self.object.state();
-        let ended: Ended = state.wait();
-        let goes = state.goes();
+        wait_for(&self.object, self.at).unwrap_or_else(|| (empty_status(), Ok(())))
+    }
+}
+
+/// Waits for a request; `None` if it is inactive.
+fn wait_for(object: &RequestObject, at: HandleOut) -> Option<(Status, Done)> {
+    let mut state = object.state();
+    let mut waited = Ok(());
+    if state.general().is_some() {
+        // Shared while it waits, with whoever completes it.
         drop(state);
-        let (status, done) = settle(&self.object, self.at, goes, ended);
-        (status, waited.and(done))
+        waited = object.await_general();
+        state = object.state();
     }
-
-    fn is_over(&self) -> bool {
-        is_over(&self.object)
+    if !state.is_active() {
+        return None;
     }
+    let (ended, goes) = (state.wait(), state.goes());
+    drop(state);
+    let (status, done) = settle(object, at, goes, ended);
+    Some((status, waited.and(done)))
 }
 
-/// Whether a request has ended, without taking anything.
-fn is_over(object: &RequestObject) -> bool {
-    let over = |request: &raw::Request| !request.is_active() || request.peek().is_some();
-    match &object.look().work {
-        Work::Nobody { .. } => true,
-        Work::One(request) | Work::SendAlone(request) => over(request),
-        Work::Both(send, recv) => over(send) && over(recv),
+/// Which of them have ended: their places in the list. Makes progress once; takes nothing.
+fn ended(entries: &[Entry]) -> Done<Vec<usize>> {
+    let states: Vec<_> = entries.iter().map(|entry| entry.object.look()).collect();
+    let parts = states.iter().enumerate().flat_map(|(at, state)| {
+        let active = |request: &&raw::Request| request.is_active();
+        state.parts().iter().filter(active).map(move |request| (at, request))
+    });
+    let (owners, requests): (Vec<usize>, Vec<&raw::Request>) = parts.unzip();
+    let mut left = vec![0; entries.len()];
+    owners.iter().for_each(|at| left[*at] += 1);
+    for over in raw::Request::test_some(&requests)? {
+        left[owners[over]] -= 1;
     }
+    Ok((0..entries.len()).filter(|at| left[*at] == 0).collect())
 }
 
-/// Waits until one of them has ended.
-fn await_one(entries: &[Entry]) -> Done {
+/// Waits until some of them have ended: their places in the list.
+fn await_some(entries: &[Entry]) -> Done<Vec<usize>> {
     loop {
-        if entries.iter().any(Entry::is_over) {
-            return Ok(());
+        let over = ended(entries)?;
+        if !over.is_empty() {
+            return Ok(over);
         }
         let states: Vec<_> = entries.iter().map(|entry| entry.object.look()).collect();
-        let mut requests: Vec<&raw::Request> = Vec::new();
-        for state in &states {
-            match &state.work {
-                Work::Nobody { .. } => {}
-                Work::One(request) | Work::SendAlone(request) => requests.push(request),
-                // Whichever of both is not over.
-                Work::Both(send, recv) => {
-                    let both = [send, recv];
-                    requests.extend(
-                        both.into_iter().find(|one| one.is_active() && one.peek().is_none()),
-                    );
-                }
-            }
-        }
+        // Of both parts of an exchange, whichever is not over.
+        let pending = |request: &&raw::Request| request.is_active() && request.peek().is_none();
+        let requests: Vec<&raw::Request> = states
+            .iter()
+            .filter_map(|state| match state.parts() {
+                [one] => Some(one),
+                parts => parts.iter().find(pending),
+            })
+            .collect();
         raw::Request::wait_any(&requests)?;
     }
 }
@@ -124,13 +135,18 @@ pub(crate) unsafe fn waitany(
         status.set_all(empty_status());
         return Ok(());
     }
-    await_one(&entries)?;
-    take_any(&entries, index, status).unwrap_or(Ok(()))
+    let over = await_some(&entries)?;
+    take_any(&entries, &over, index, status).unwrap_or(Ok(()))
 }
 
 /// Takes the first that has ended.
-fn take_any(entries: &[Entry], index: Out<c_int>, status: StatusOut) -> Option<Done> {
-    let entry = entries.iter().find(|entry| entry.is_over())?;
+fn take_any(
+    entries: &[Entry],
+    over: &[usize],
+    index: Out<c_int>,
+    status: StatusOut,
+) -> Option<Done> {
+    let entry = entries.get(*over.first()?)?;
     let (came, done) = entry.wait();
     index.set(number(entry.index));
     status.set(came);
@@ -156,21 +172,11 @@ pub(crate) unsafe fn testany(
         status.set_all(empty_status());
         return Ok(());
     }
-    progress(&entries);
-    take_any(&entries, index, status).unwrap_or_else(|| {
+    let over = ended(&entries)?;
+    take_any(&entries, &over, index, status).unwrap_or_else(|| {
         flag.set(0);
         Ok(())
     })
-}
-
-/// Makes progress once.
-fn progress(entries: &[Entry]) {
-    for entry in entries {
-        if let Some(request) = entry.object.look().raw() {
-            let _ = raw::Request::test_some(&[request]);
-            return;
-        }
-    }
 }
 
 pub(crate) unsafe fn waitall(
@@ -184,11 +190,9 @@ pub(crate) unsafe fn waitall(
     let objects: Vec<_> = places.iter().map(|at| find(at.get())).collect::<Done<_>>()?;
     let mut failed = false;
     let mut all = Vec::with_capacity(objects.len());
-    for ((index, at), object) in places.into_iter().enumerate().zip(objects) {
-        let waited = match object {
-            Some(object) if object.look().is_active() => Entry { index, at, object }.wait(),
-            _ => (empty_status(), Ok(())),
-        };
+    for (at, object) in places.into_iter().zip(objects) {
+        let waited = object.and_then(|object| wait_for(&object, at));
+        let waited = waited.unwrap_or_else(|| (empty_status(), Ok(())));
         failed |= waited.1.is_err();
         all.push(waited);
     }
@@ -229,8 +233,7 @@ pub(crate) unsafe fn testall(
 ) -> Done {
     // SAFETY: the caller's promise.
     let entries = unsafe { active(count, requests) }?;
-    progress(&entries);
-    let over = entries.iter().all(Entry::is_over);
+    let over = ended(&entries)?.len() == entries.len();
     flag.set(c_int::from(over));
     match over {
         // SAFETY: the caller's promise.
@@ -242,13 +245,14 @@ pub(crate) unsafe fn testall(
 /// Takes all that have ended.
 fn take_some(
     entries: &[Entry],
+    over: &[usize],
     outcount: Out<c_int>,
     indices: *mut c_int,
     statuses: StatusesOut,
 ) -> Done {
     let mut all = Vec::new();
     let mut failed = false;
-    for entry in entries {
+    for entry in over.iter().filter_map(|at| entries.get(*at)) {
         if let Some(taken) = entry.test() {
             failed |= taken.1.is_err();
             // SAFETY: the list of indices has as many places as the list of requests (MPI 4.1 §3.7.5).
@@ -274,8 +278,8 @@ pub(crate) unsafe fn waitsome(
         return Ok(());
     }
     arg::pointer(indices, "array_of_indices")?;
-    await_one(&entries)?;
-    take_some(&entries, outcount, indices, statuses)
+    let over = await_some(&entries)?;
+    take_some(&entries, &over, outcount, indices, statuses)
 }
 
 pub(crate) unsafe fn testsome(
@@ -292,8 +296,8 @@ pub(crate) unsafe fn testsome(
         return Ok(());
     }
     arg::pointer(indices, "array_of_indices")?;
-    progress(&entries);
-    take_some(&entries, outcount, indices, statuses)
+    let over = ended(&entries)?;
+    take_some(&entries, &over, outcount, indices, statuses)
 }
 
 /// How a request stands, without taking anything: `None` if it is in flight.
@@ -305,7 +309,7 @@ fn look(handle: RawHandle) -> Done<Option<Status>> {
     if let Some(request) = object.look().raw() {
         let _ = raw::Request::test_some(&[request]);
     }
-    if !is_over(&object) {
+    if !object.look().is_over() {
         return Ok(None);
     }
     let mut state = object.state();
@@ -318,13 +322,14 @@ impl super::State {
         let result = match &self.work {
             Work::Nobody { status, .. } => return *status,
             Work::SendAlone(_) => return crate::p2p::status_of_nobody(),
-            Work::One(request) | Work::Both(_, request) => request.peek(),
+            Work::One(request) => request.peek(),
+            Work::Both(both) => both[1].peek(),
         };
         let mut ended = match result {
             Some(result) => self.outcome(result),
             None => return empty_status(),
         };
-        if let Some(general) = &self.general {
+        if let Some(general) = self.general() {
             let _ = general.query(&mut ended.status);
         }
         ended.status
