@@ -191,8 +191,9 @@ fn partitions_of_a_message_come_one_by_one() {
                     receives.start().unwrap();
                     assert!(receives.pready(0).is_err() && receives.parrived(inn).is_err());
                     // Partitions that end in the sender's last one have their beginning elsewhere, perhaps.
-                    let last = NUMBERS as u32 - NUMBERS as u32 / out;
-                    let (full, part) = ((last * inn).div_ceil(NUMBERS as u32), inn - 1);
+                    let numbers = u32::try_from(NUMBERS).unwrap();
+                    let last = numbers - numbers / out;
+                    let (full, part) = ((last * inn).div_ceil(numbers), inn - 1);
                     if full < inn {
                         until("a partition has come", || receives.parrived(part).unwrap());
                     }
