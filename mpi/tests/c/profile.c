@@ -4,6 +4,12 @@
 
 static int calls;
 
+int MPI_Init(int *argc, char ***argv)
+{
+    calls++;
+    return PMPI_Init(argc, argv);
+}
+
 int MPI_Send(const void *buf, int count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm)
 {
     calls++;
@@ -21,7 +27,7 @@ int main(int argc, char **argv)
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     PMPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();
-    if (calls != 1 || y != 1)
+    if (calls != 2 || y != 1)
         printf("%d calls, %d received\n", calls, y);
-    return calls != 1 || y != 1;
+    return calls != 2 || y != 1;
 }
