@@ -45,6 +45,8 @@ pub(crate) enum Work {
 
 pub(crate) struct State {
     work: Work,
+    /// Whether other threads end it, or hand parts of it over: then who waits shares it.
+    shared: bool,
     /// Most have none.
     rare: Option<Box<Rare>>,
 }
@@ -68,16 +70,13 @@ impl RequestObject {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a generalized request has been completed: by a thread that looks at its state.
-    fn await_general(&self) -> Done {
+    /// Waits until a request that is shared has ended, by looking at its state.
+    fn await_shared(&self) -> Done {
         let state = self.look();
-        match (state.general(), state.raw()) {
-            (Some(_), Some(request)) => {
-                raw::Request::wait_any(&[request])?;
-                Ok(())
-            }
-            _ => Ok(()),
+        if let (true, Some(request)) = (state.shared, state.raw()) {
+            raw::Request::wait_any(&[request])?;
         }
+        Ok(())
     }
 }
 
@@ -120,6 +119,12 @@ pub(crate) fn give_then(
         subject,
         State::with(work, then.map(|then| Rare { then: Some(then), ..Rare::default() })),
     )
+}
+
+/// The same, of a partitioned message: threads hand partitions over while others wait.
+pub(crate) fn give_shared(request: HandleOut, subject: Subject, work: raw::Request) -> Done {
+    let state = State { shared: true, ..State::with(Work::One(work), None) };
+    give_state(request, subject, state)
 }
 
 /// The same, which keeps memory until it has ended; also if the request is freed before.
@@ -172,7 +177,7 @@ pub(crate) struct Ended {
 
 impl State {
     fn with(work: Work, rare: Option<Rare>) -> State {
-        State { work, rare: rare.map(Box::new) }
+        State { work, shared: false, rare: rare.map(Box::new) }
     }
 
     fn general(&self) -> Option<&general::General> {
@@ -312,7 +317,7 @@ pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
         status.set_all(empty_status());
         return Ok(());
     };
-    object.await_general()?;
+    object.await_shared()?;
     let mut state = object.state();
     if !state.is_active() {
         status.set_all(empty_status());

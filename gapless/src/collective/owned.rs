@@ -210,7 +210,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// [`test`](PersistentCollective::test) says; that it went wrong once is no reason not to start it again.
     ///
     /// # Errors
-    /// [`PmlError::StillActive`]: it was started, and not waited for. [`Error::Finalized`]; [`Error::Poisoned`]. It has
+    /// [`PmlError::StillActive`](crate::PmlError::StillActive): it was started, and not waited for. [`Error::Finalized`]; [`Error::Poisoned`]. It has
     /// not been started then, and is as before.
     pub fn start(&mut self) -> Result<(), Error> {
         // SAFETY: the memory is this value's own, and is kept as `keep` says.

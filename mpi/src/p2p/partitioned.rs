@@ -47,7 +47,7 @@ pub(crate) unsafe fn psend_init(
     let (partitions, typed) = unsafe { whole(buf, partitions, count, &datatype) }?;
     // SAFETY: the caller's promise.
     let made = unsafe { Request::psend_init(&comm.comm, (partitions, &typed), dest, tag) }?;
-    request::give(request, subject(&comm), Work::One(made))
+    request::give_shared(request, subject(&comm), made)
 }
 
 pub(crate) unsafe fn precv_init(
@@ -68,7 +68,7 @@ pub(crate) unsafe fn precv_init(
     let (partitions, typed) = unsafe { whole(buf, partitions, count, &datatype) }?;
     // SAFETY: the caller's promise.
     let made = unsafe { Request::precv_init(&comm.comm, (partitions, &typed), source, tag) }?;
-    request::give(request, subject(&comm), Work::One(made))
+    request::give_shared(request, subject(&comm), made)
 }
 
 fn number(partition: c_int) -> Done<u32> {

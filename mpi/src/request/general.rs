@@ -80,7 +80,7 @@ pub(crate) unsafe fn grequest_start(
     let work = Work::One(raw::Request::general(&arg::process()?.comm_self.comm)?);
     let general = Some(General { query, free, cancel, extra });
     let rare = Rare { general, ..Rare::default() };
-    give_state(request, Subject::None, State::with(work, Some(rare)))
+    give_state(request, Subject::None, State { shared: true, ..State::with(work, Some(rare)) })
 }
 
 pub(crate) fn grequest_complete(request: RawHandle) -> Done {

@@ -70,10 +70,9 @@ impl Entry {
 fn wait_for(object: &RequestObject, at: HandleOut) -> Option<(Status, Done)> {
     let mut state = object.state();
     let mut waited = Ok(());
-    if state.general().is_some() {
-        // Shared while it waits, with whoever completes it.
+    if state.shared {
         drop(state);
-        waited = object.await_general();
+        waited = object.await_shared();
         state = object.state();
     }
     if !state.is_active() {

@@ -254,7 +254,7 @@ fn a_value_and_its_index_are_a_struct_of_numbers() {
                 comm.allreduce(&counted[..], &mut least[..], ReduceOp::MinLoc).unwrap();
                 assert_eq!(least, vec![Counted { value: 2.5, place: 1 << 40 }; len]);
             }
-            let error = comm.allreduce(&[2.5f64], &mut [0.0], ReduceOp::MinLoc).unwrap_err();
+            let error = comm.allreduce(&[2i16], &mut [0], ReduceOp::MinLoc).unwrap_err();
             assert!(error.to_string().contains("MPI_MINLOC"), "{error}");
         });
     }
