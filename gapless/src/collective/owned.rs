@@ -210,8 +210,8 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// [`test`](PersistentCollective::test) says; that it went wrong once is no reason not to start it again.
     ///
     /// # Errors
-    /// [`PmlError::StillActive`](crate::PmlError::StillActive): it was started, and not waited for. [`Error::Finalized`]; [`Error::Poisoned`]. It has
-    /// not been started then, and is as before.
+    /// [`PmlError::StillActive`](crate::PmlError::StillActive): it was started, and not waited for.
+    /// [`Error::Finalized`]; [`Error::Poisoned`]. It has not been started then, and is as before.
     pub fn start(&mut self) -> Result<(), Error> {
         // SAFETY: the memory is this value's own, and is kept as `keep` says.
         unsafe { self.0.handle.start() }
