@@ -394,6 +394,7 @@ impl InFlight {
             // That is an error; its modules may be at work.
             return pml.free(comm);
         }
+        queue.with(QueueState::set_freed);
         if !self.uses(comm) {
             let cx = &mut Cx { pml, engines: &*engines };
             return self.free_now(cx, (comm, &more), queue);

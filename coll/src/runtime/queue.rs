@@ -68,6 +68,8 @@ pub struct QueueState {
     pub(super) is_listed: bool,
     /// The thread that is in a blocking collective here; 0: none.
     holder: usize,
+    /// Whether the communicator was freed, perhaps before what is in flight on it has ended.
+    is_freed: bool,
 }
 
 /// How far the ranks are in agreeing on modules.
@@ -152,6 +154,7 @@ impl Queue {
             working: None,
             is_listed: false,
             holder: 0,
+            is_freed: false,
         }))
     }
 
@@ -246,13 +249,24 @@ impl QueueState {
     pub fn at_rest(&mut self) -> Option<AtRest<'_>> {
         // A module from outside may take the call before.
         let rests = self.agreed == Agreed::Here(SharedBy::All) && self.components.is_empty();
-        if !rests || !self.items.is_empty() || self.holder != 0 {
+        if !rests || self.is_freed || !self.items.is_empty() || self.holder != 0 {
             return None;
         }
         // As `opened` has put them.
         let [before @ .., segment, _] = &mut self.modules[..] else { return None };
         let segment = (&mut **segment as &mut dyn Any).downcast_mut()?;
         Some(AtRest { segment, before: Before(before), memo: &mut *self.memo })
+    }
+
+    /// Whether the communicator was freed: nothing new begins.
+    #[must_use]
+    pub fn is_freed(&self) -> bool {
+        self.is_freed
+    }
+
+    /// The communicator is freed once what is in flight on it has ended.
+    pub(super) fn set_freed(&mut self) {
+        self.is_freed = true;
     }
 
     /// Modules give up what they have with the endpoint, as far as peers let them.

@@ -12,7 +12,7 @@ use gapless_coll::Operation;
 use gapless_coll::runtime::{
     AtRest, Blocking, CollOp, Cx, Form, INLINE_LOOKS, Modules, Queue, SharedBy, Started,
 };
-use gapless_pml::Comm;
+use gapless_pml::{Comm, PmlError};
 use std::sync::Arc;
 
 /// The place of a collective in the order of calls. If it is dropped before the collective has begun, there is none.
@@ -107,6 +107,9 @@ impl Communicator {
             let WorldState { pml, collectives, spent, .. } = &mut *state;
             if blocking && self.common.blocking() == Blocking::Here {
                 return Err(Error::CollectiveUnderWay);
+            }
+            if queue.with(|queue_state| queue_state.is_freed()) {
+                return Err(PmlError::NoSuchComm.into());
             }
             let is_first = queue.with(|queue_state| queue_state.is_new());
             if is_first {
