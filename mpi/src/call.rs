@@ -6,6 +6,7 @@ use crate::face::{self, RawHandle};
 use crate::process;
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a function failed: an error class, or a code that a program has added, and what to say.
@@ -91,4 +92,9 @@ pub(crate) enum Form {
     Blocking,
     NonBlocking(HandleOut),
     Persistent(HandleOut),
+}
+
+/// Says something on standard error, if it can be written.
+pub(crate) fn say(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{what}");
 }

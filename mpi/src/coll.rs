@@ -177,6 +177,10 @@ unsafe fn blocks(
     let counts = unsafe { counts.counts(many as usize, "counts") }?;
     // SAFETY: the caller's promise.
     let starts = unsafe { displacements.read(many as usize, "displacements") }?;
+    let null = buf.is_null() && datatype.datatype.true_lb() == 0;
+    if null && datatype.datatype.size() > 0 && counts.iter().any(|count| *count > 0) {
+        return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
+    }
     let extent = datatype.datatype.extent();
     let one = |(count, start): (u64, i64)| {
         let at = buf.wrapping_byte_offset(isize::try_from(start.wrapping_mul(extent)).unwrap_or(0));

@@ -134,6 +134,9 @@ pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> D
     if address == 0 && count > 0 && layout.size() > 0 && layout.true_lb() == 0 {
         return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
     }
+    if buf.addr() == face::IN_PLACE && count > 0 {
+        return Err(Fail::new(face::ERR_BUFFER, "the buffer cannot be MPI_IN_PLACE"));
+    }
     let space = space_of(buf, layout, count)?;
     let typed = match datatype {
         Object::Predefined(it, _) if it.layout.get().is_some_and(Layout::is_contiguous) => {

@@ -78,6 +78,9 @@ pub(crate) fn init_thread(
         return Err(Fail::new(face::ERR_ARG, why));
     }
     start()?;
+    if required == face::THREAD_MULTIPLE {
+        process::set_threaded();
+    }
     provided.set(face::THREAD_MULTIPLE);
     Ok(())
 }
@@ -113,7 +116,9 @@ pub(crate) fn finalized(flag: Out<c_int>) -> Done {
 
 pub(crate) fn abort(_comm: Comm, errorcode: c_int) -> Done {
     let rank = arg::process()?.comm_world.comm.rank();
-    eprintln!("gapless: rank {rank} called MPI_Abort with error code {errorcode}");
+    crate::call::say(format_args!(
+        "gapless: rank {rank} called MPI_Abort with error code {errorcode}"
+    ));
     end(errorcode)
 }
 

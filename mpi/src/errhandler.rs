@@ -171,7 +171,10 @@ pub(crate) fn handle(name: &'static str, subject: Subject, fail: &Fail) -> c_int
 pub(crate) fn fatal(name: &str, code: c_int, why: &str) -> ! {
     let rank = process::get().map(|process| process.comm_world.comm.rank());
     let rank = rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
-    eprintln!("gapless: {name}{rank} failed: {}: {why}", text_of(code).unwrap_or_default());
+    crate::call::say(format_args!(
+        "gapless: {name}{rank} failed: {}: {why}",
+        text_of(code).unwrap_or_default()
+    ));
     // A process that ends with a multiple of 256 looks as if all were well.
     crate::env::end(if code & 0xff == 0 { 1 } else { code })
 }

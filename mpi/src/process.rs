@@ -42,6 +42,7 @@ pub(crate) enum User {
 static STAGE: AtomicU8 = AtomicU8::new(0);
 /// Whether this machine has a driver of CUDA devices, so that any pointer may be memory of one.
 static HAS_DEVICES: AtomicBool = AtomicBool::new(false);
+static THREADED: AtomicBool = AtomicBool::new(false);
 /// Whether there is a user.
 static OPEN: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -59,6 +60,17 @@ pub(crate) fn stage() -> Stage {
 #[inline]
 pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Acquire)
+}
+
+/// Whether threads of the program may call MPI at the same time (`MPI_THREAD_MULTIPLE` was asked for).
+#[inline]
+pub(crate) fn is_threaded() -> bool {
+    THREADED.load(Ordering::Relaxed)
+}
+
+/// The program has asked for that.
+pub(crate) fn set_threaded() {
+    THREADED.store(true, Ordering::Relaxed);
 }
 
 /// Whether drivers of devices are asked where memory lies. Without a driver nothing is asked.
@@ -128,7 +140,10 @@ extern "C" fn at_exit() {
             && let Some(process) = get()
             && let Err(fail) = process.finalize()
         {
-            eprintln!("gapless: the job could not be left in good order: {}", fail.why);
+            crate::call::say(format_args!(
+                "gapless: the job could not be left in good order: {}",
+                fail.why
+            ));
         }
     };
     let _ = std::panic::catch_unwind(leave);

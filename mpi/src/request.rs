@@ -58,6 +58,8 @@ struct Rare {
     general: Option<general::General>,
     /// Memory that it needs until it has ended.
     kept: Option<Box<dyn Send + Sync>>,
+    /// The program has freed a generalized request that is not complete.
+    freed: bool,
 }
 
 impl RequestObject {
@@ -70,11 +72,14 @@ impl RequestObject {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a request that is shared has ended, by looking at its state.
+    /// Waits until all of a request has ended, by looking at its state: other threads may cancel it, complete it, or hand
+    /// parts of it over meanwhile.
     fn await_shared(&self) -> Done {
         let state = self.look();
-        if let (true, Some(request)) = (state.shared, state.raw()) {
-            raw::Request::wait_any(&[request])?;
+        for request in state.parts() {
+            if request.is_active() && request.peek().is_none() {
+                raw::Request::wait_any(&[request])?;
+            }
         }
         Ok(())
     }
@@ -317,18 +322,16 @@ pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
         status.set_all(empty_status());
         return Ok(());
     };
-    object.await_shared()?;
-    let mut state = object.state();
-    if !state.is_active() {
-        status.set_all(empty_status());
-        return Ok(());
+    match several::wait_for(&object, request) {
+        Some((came, done)) => {
+            status.set(came);
+            done
+        }
+        None => {
+            status.set_all(empty_status());
+            Ok(())
+        }
     }
-    let ended = state.wait();
-    let goes = state.goes();
-    drop(state);
-    let (came, done) = settle(&object, request, goes, ended);
-    status.set(came);
-    done
 }
 
 pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> Done {
@@ -356,31 +359,47 @@ pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> D
 pub(crate) fn request_free(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
     let mut state = object.state();
-    if let Some(kept) = state.rare.as_mut().and_then(|rare| rare.kept.take()) {
-        // Nobody can tell when it has ended: the memory stays. This is seldom.
-        std::mem::forget(kept);
+    let over = state.is_over();
+    let mut done = Ok(());
+    if let Some(rare) = &mut state.rare {
+        if let Some(kept) = rare.kept.take().filter(|_| !over) {
+            // Nobody can tell when it has ended: the memory stays. This is seldom.
+            std::mem::forget(kept);
+        }
+        if rare.general.is_some() && !over {
+            // It goes when the program completes it (MPI 4.1 §13.2).
+            rare.freed = true;
+            request.set(face::REQUEST_NULL);
+            return Ok(());
+        }
+        if let Some(general) = rare.general.take() {
+            done = general.free();
+        }
     }
     drop(state);
     REQUESTS.free(request.get());
     request.set(face::REQUEST_NULL);
-    Ok(())
+    done.map_err(|fail| fail.on(object.subject))
 }
 
 pub(crate) fn cancel(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
-    {
+    let general = {
         let state = object.look();
-        if let Some(general) = state.general() {
-            return general.cancel(state.raw().is_some_and(|request| request.peek().is_some()));
+        if let Work::One(request) = &state.work
+            && state.general().is_none()
+            && request.is_active()
+        {
+            return request
+                .cancel()
+                .map(drop)
+                .map_err(|error| Fail::from(error).on(object.subject));
         }
-    }
-    let mut state = object.state();
-    if let Work::One(request) = &mut state.work
-        && request.is_active()
-    {
-        request.cancel()?;
-    }
-    Ok(())
+        let complete = state.is_over();
+        state.general().map(|general| (general.canceller(), complete))
+    };
+    // The program's function may call MPI on this request: nothing is locked.
+    general.map_or(Ok(()), |(cancel, complete)| cancel.call(complete))
 }
 
 pub(crate) fn start(request: HandleOut) -> Done {

@@ -55,6 +55,8 @@ pub(crate) fn session_init(_info: Option<Info>, errhandler: Handler, session: Ha
     let errhandler = errhandler.fits(Kind::Session)?;
     let told = Subject::Handler(errhandler.handle());
     process::join(User::Session).map_err(|fail| fail.on(told))?;
+    // Sessions name no level that they need: it is this one (MPI 4.1 §11.3.1).
+    process::set_threaded();
     let full = || Fail::new(face::ERR_NO_MEM, "there are a million sessions");
     let object = SessionObject(Mutex::new(errhandler));
     session.set(SESSIONS.insert(object).ok_or_else(full)?);

@@ -28,7 +28,8 @@ pub fn dims_create(processes: u32, dims: &[u32]) -> Result<Vec<u32>, TopologyErr
     let rest = u32::try_from(given).ok().filter(|given| processes.is_multiple_of(*given));
     let rest = rest.map(|given| processes / given).filter(|rest| free > 0 || *rest == 1);
     let rest = rest.ok_or(TopologyError::NotDivisible { processes, given })?;
-    let mut chosen = balanced(rest, free).into_iter();
+    // A number of 32 bits has no more factors than that: the other sides are 1.
+    let mut chosen = balanced(rest, free.min(32)).into_iter();
     let fill = |side: &u32| if *side == 0 { chosen.next().unwrap_or(1) } else { *side };
     Ok(dims.iter().map(fill).collect())
 }

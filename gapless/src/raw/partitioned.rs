@@ -228,11 +228,12 @@ impl Partitioned {
 
     fn announce(&self) -> Result<(), Error> {
         let Partitioned { comm, context, peer, tag, partitions, typed, .. } = self;
+        // Too many are refused here.
+        let first = comm.common.channels.tags(*partitions)?;
         let each = typed.count() / u64::from((*partitions).max(1));
         let starts: Vec<u64> = (0..u64::from(*partitions)).map(|at| at * each).collect();
         let parts = cut(typed, &vec![each; starts.len()], &starts)?;
         let bytes = typed.packed_bytes() / u64::from((*partitions).max(1));
-        let first = comm.common.channels.tags(*partitions)?;
         let source = comm.rank();
         let told = Announcement { source, tag: *tag, partitions: *partitions, bytes, first };
         let words = told.to_bytes();

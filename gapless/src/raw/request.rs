@@ -404,7 +404,7 @@ impl Request {
     ///
     /// # Errors
     /// It is inactive; the world was left or given up.
-    pub fn cancel(&mut self) -> Result<bool, Error> {
+    pub fn cancel(&self) -> Result<bool, Error> {
         let id = self.request().ok_or(Error::Inactive)?;
         match self.kind {
             Kind::Message | Kind::Persistent(_) => {

@@ -1,6 +1,6 @@
 //! Generalized requests (MPI 4.1 §13.2): the program does the work, and says when it is done.
 
-use super::{Rare, State, Work, find_some, give_state};
+use super::{REQUESTS, Rare, State, Work, find_some, give_state};
 use crate::arg::{self, HandleOut};
 use crate::call::{Done, Fail, Subject};
 use crate::face::{self, RawHandle, Status};
@@ -33,9 +33,8 @@ impl General {
         told(unsafe { (self.query)(self.extra, status) }, "query_fn")
     }
 
-    pub(super) fn cancel(&self, complete: bool) -> Done {
-        // SAFETY: the program gave this function for this state.
-        told(unsafe { (self.cancel)(self.extra, c_int::from(complete)) }, "cancel_fn")
+    pub(super) fn canceller(&self) -> Canceller {
+        Canceller { cancel: self.cancel, extra: self.extra }
     }
 
     /// Tells the program that the request is freed.
@@ -43,6 +42,19 @@ impl General {
         let general = ManuallyDrop::new(self);
         // SAFETY: the program gave this function for this state, and this is the last time: nothing is dropped.
         told(unsafe { (general.free)(general.extra) }, "free_fn")
+    }
+}
+
+/// What tells the program that its request is to be cancelled.
+pub(super) struct Canceller {
+    cancel: Cancel,
+    extra: *mut c_void,
+}
+
+impl Canceller {
+    pub(super) fn call(self, complete: bool) -> Done {
+        // SAFETY: the program gave this function for this state.
+        told(unsafe { (self.cancel)(self.extra, c_int::from(complete)) }, "cancel_fn")
     }
 }
 
@@ -85,9 +97,18 @@ pub(crate) unsafe fn grequest_start(
 
 pub(crate) fn grequest_complete(request: RawHandle) -> Done {
     let object = find_some(request)?;
-    let state = object.look();
-    match (state.general(), state.raw()) {
-        (Some(_), Some(request)) => Ok(request.complete()?),
-        _ => Err(Fail::new(face::ERR_REQUEST, "the request is not a generalized one")),
+    let freed = {
+        let state = object.look();
+        match (state.general(), state.raw()) {
+            (Some(_), Some(request)) => request.complete()?,
+            _ => {
+                return Err(Fail::new(face::ERR_REQUEST, "the request is not a generalized one"));
+            }
+        }
+        state.rare.as_ref().is_some_and(|rare| rare.freed)
+    };
+    if freed {
+        REQUESTS.free(request);
     }
+    Ok(())
 }

@@ -4,6 +4,7 @@ use super::{RequestObject, Work, empty_status, find, settle};
 use crate::arg::{self, HandleOut, Out, StatusOut, StatusesOut};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle, Status};
+use crate::process;
 use crate::slots::InUse;
 use gapless::raw;
 use std::ffi::c_int;
@@ -67,10 +68,10 @@ impl Entry {
 }
 
 /// Waits for a request; `None` if it is inactive.
-fn wait_for(object: &RequestObject, at: HandleOut) -> Option<(Status, Done)> {
+pub(super) fn wait_for(object: &RequestObject, at: HandleOut) -> Option<(Status, Done)> {
     let mut state = object.state();
     let mut waited = Ok(());
-    if state.shared {
+    if state.shared || process::is_threaded() {
         drop(state);
         waited = object.await_shared();
         state = object.state();
