@@ -329,7 +329,7 @@ pub(crate) unsafe fn give_all<T: Copy>(at: *mut T, values: &[T], name: &'static 
     Ok(())
 }
 
-/// Whether it is open, for functions that need more than that.
+/// What there is while MPI is in use; an error before the first init.
 pub(crate) fn process() -> Done<&'static process::Process> {
     let closed = || Fail::new(face::ERR_OTHER, "MPI is not initialized, or is finalized");
     process::get().ok_or_else(closed)

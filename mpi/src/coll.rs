@@ -131,7 +131,8 @@ impl Side {
     unsafe fn times(self, blocks: u32) -> Done<Buffer> {
         let datatype = arg::datatype(self.datatype, self.names[1])?;
         let count = arg::count(self.count, self.names[0])?;
-        let too_many = || Fail::new(face::ERR_COUNT, "the buffer is longer than memory can be");
+        let too_many =
+            || Fail::new(face::ERR_COUNT, "the buffer is too long for the address space");
         let count = count.checked_mul(u64::from(blocks)).ok_or_else(too_many)?;
         // SAFETY: the caller's promise.
         Ok(Buffer::Whole(unsafe { typed(self.buf, count, &datatype) }?))

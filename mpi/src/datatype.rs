@@ -141,7 +141,8 @@ pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> D
     let typed = match datatype {
         Object::Predefined(it, _) if it.layout.get().is_some_and(Layout::is_contiguous) => {
             let bytes = layout.size().checked_mul(count);
-            let too_long = || Fail::new(face::ERR_COUNT, "the buffer is longer than memory can be");
+            let too_long =
+                || Fail::new(face::ERR_COUNT, "the buffer is too long for the address space");
             let region = Region::new(space, address, 0, bytes.ok_or_else(too_long)?);
             match it.layout.get() {
                 Some(layout) => Typed::elements(region, layout, count),

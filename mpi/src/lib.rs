@@ -15,10 +15,11 @@
 //! # Safety of functions that are exported
 //!
 //! C gives addresses, and MPI says what lies there: memory that is as long as count and datatype say, and that a program
-//! leaves alone while an operation is in flight; arrays that are as long as their counts; strings that end with 0. That
-//! is believed, as nobody can check it; `unsafe` functions of this crate rest on it, and on nothing else. Everything that
-//! can be checked is: null pointers, handles that were freed or are of another kind, numbers out of their range, calls
-//! before init and after finalize.
+//! leaves alone while an operation is in flight; arrays that are as long as their counts; strings that end with 0;
+//! functions of the type that MPI gives for the argument, which may be called as MPI says. That is believed, as nobody
+//! can check it; `unsafe` functions of this crate rest on it, and on nothing else. Everything that can be checked is:
+//! null pointers, handles that were freed or are of another kind, numbers out of their range, calls before init and
+//! after finalize.
 #![allow(clippy::too_many_arguments, reason = "MPI says which arguments its functions have")]
 #![allow(unsafe_code, reason = "C gives addresses; the first page says what is believed of them")]
 

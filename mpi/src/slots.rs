@@ -1,5 +1,5 @@
-//! Objects behind handles that programs make and free: handles that were freed, and numbers that never were handles, are
-//! found out, also while other threads use the slot.
+//! Objects behind handles that programs make and free: handles that were freed (until their slot was reused 256 times)
+//! and numbers that never were handles are found out, also while other threads use the slot.
 //!
 //! ```text
 //! handle  = 0x70000000 | generation (8 bits) << 20 | slot (20 bits)

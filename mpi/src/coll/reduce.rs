@@ -98,7 +98,7 @@ pub(crate) unsafe fn reduce(
 }
 
 fn too_many() -> Fail {
-    Fail::new(face::ERR_COUNT, "the buffer is longer than memory can be")
+    Fail::new(face::ERR_COUNT, "the buffer is too long for the address space")
 }
 
 pub(crate) unsafe fn reduce_scatter(

@@ -22,7 +22,7 @@ unsafe fn whole(
 ) -> Done<(u32, Typed)> {
     let none = |_| Fail::new(face::ERR_ARG, format!("partitions is {partitions}"));
     let partitions = u32::try_from(partitions).map_err(none)?;
-    let too_long = || Fail::new(face::ERR_COUNT, "the buffer is longer than memory can be");
+    let too_long = || Fail::new(face::ERR_COUNT, "the buffer is too long for the address space");
     let instances =
         arg::count(count, "count")?.checked_mul(partitions.into()).ok_or_else(too_long)?;
     // SAFETY: the caller's promise.
