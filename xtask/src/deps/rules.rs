@@ -345,7 +345,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-mpi",
-        may: &["gapless", "gapless-coll", "gapless-dtype", "gapless-mpi-table", "gapless-osc"],
+        may: &["gapless", "gapless-dtype", "gapless-mpi-table"],
         features: &[],
         tests_may: &[],
         must_not_know: "transports and vendors",
