@@ -138,7 +138,7 @@ impl Channels {
             return Err(Error::Partition { partition: PARTITION_TAGS, partitions });
         }
         let end = all.next.max(ANNOUNCE + 1) + partitions;
-        // After so many, tags are used anew: the senders that had them are long gone.
+        // After 2^28 partitions tags start again. A send described before must be gone by then: nothing checks that.
         let end = if end > PARTITION_TAGS { ANNOUNCE + 1 + partitions } else { end };
         all.next = end;
         Ok(end - partitions)

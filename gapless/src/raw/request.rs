@@ -155,6 +155,9 @@ impl Request {
     /// Describes a send that can be [started](Request::start) (`MPI_Send_init` and its like, MPI 4.1 §3.9). Rank and
     /// tag are checked then.
     ///
+    /// # Errors
+    /// None now: rank and tag are checked by [`start`](Request::start).
+    ///
     /// # Safety
     /// From each start on, until what was started has ended: as for [`send`](Request::send).
     pub unsafe fn send_init(
@@ -170,6 +173,9 @@ impl Request {
 
     /// Describes a receive that can be [started](Request::start) (`MPI_Recv_init`, MPI 4.1 §3.9). Rank and tag are
     /// checked then.
+    ///
+    /// # Errors
+    /// None now: rank and tag are checked by [`start`](Request::start).
     ///
     /// # Safety
     /// From each start on, until what was started has ended: as for [`recv`](Request::recv).
