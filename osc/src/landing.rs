@@ -4,10 +4,10 @@ use gapless_mem::{Region, write};
 
 /// A place for answers.
 #[derive(Debug)]
-pub(crate) struct Landing(Place);
+pub(crate) struct Landing(Destination);
 
 #[derive(Debug)]
-enum Place {
+enum Destination {
     Kept(Vec<u8>),
     Memory(Region),
 }
@@ -18,9 +18,9 @@ impl Landing {
         Landing::of(vec![0; bytes])
     }
 
-    /// That memory.
+    /// These bytes, which answers overwrite and which are given back with the last one.
     pub(crate) fn of(kept: Vec<u8>) -> Landing {
-        Landing(Place::Kept(kept))
+        Landing(Destination::Kept(kept))
     }
 
     /// Memory of the host.
@@ -29,13 +29,13 @@ impl Landing {
     /// Until the question is answered or forgotten, the region describes memory that is valid for writes, and that nobody
     /// else touches.
     pub(crate) unsafe fn memory(region: Region) -> Landing {
-        Landing(Place::Memory(region))
+        Landing(Destination::Memory(region))
     }
 
     /// Bytes of answers have come; whether there is room.
     pub(crate) fn fill(&mut self, at: u64, bytes: &[u8]) -> bool {
         match &mut self.0 {
-            Place::Kept(all) => {
+            Destination::Kept(all) => {
                 let start = usize::try_from(at).unwrap_or(usize::MAX);
                 let end = start.checked_add(bytes.len());
                 let room = end.and_then(|end| all.get_mut(start..end));
@@ -43,15 +43,15 @@ impl Landing {
             }
             // SAFETY: the promise of `memory`: the question, which has this value, is neither answered nor forgotten. Bytes
             // outside the region are refused.
-            Place::Memory(region) => unsafe { write(region, at, bytes) }.is_ok(),
+            Destination::Memory(region) => unsafe { write(region, at, bytes) }.is_ok(),
         }
     }
 
     /// What was kept; nothing if the answers are where they were wanted.
     pub(crate) fn into_kept(self) -> Vec<u8> {
         match self.0 {
-            Place::Kept(all) => all,
-            Place::Memory(_) => Vec::new(),
+            Destination::Kept(all) => all,
+            Destination::Memory(_) => Vec::new(),
         }
     }
 }
