@@ -1,6 +1,6 @@
 //! `cargo xtask judges`: the MPI library is judged by a program that others wrote: the tests of mpi4py.
 //!
-//! pip brings mpi4py's source of a fixed version into the target folder ([`mod@place`]); it is built there with our
+//! pip brings mpi4py's source of a fixed version into the target folder ([`mod@setup`]); it is built there with our
 //! `mpicc`. Each module of its tests is a job of its own, so that what hangs or crashes takes nothing else with it. A rank
 //! writes how each test ended ([`mod@outcome`], `drive.py`).
 //!
@@ -10,7 +10,7 @@
 //! Where Python, pip or the network is missing, a line says so, and all of it counts as skipped.
 
 mod outcome;
-mod place;
+mod setup;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::skips::{Skip, SkipLog};
 use crate::verbs::make_folder;
 use crate::{Failure, mpi, shell};
 use outcome::{Outcome, Outcomes};
-use place::Place;
+use setup::Setup;
 
 /// Modules that are not run: Gapless starts no jobs from jobs, and has no files.
 const LEFT_OUT: &[&str] = &["test_dynproc", "test_file", "test_io", "test_spawn"];
@@ -119,8 +119,8 @@ fn judge(
     options: &Options,
 ) -> Result<Option<Verdict>, Failure> {
     shell::timed("the MPI library", || mpi::run(checkout, true)).0?;
-    let place = match shell::timed("Python", || Place::ready(checkout, options.peer)).0 {
-        Ok(place) => place,
+    let setup = match shell::timed("Python", || Setup::ready(checkout, options.peer)).0 {
+        Ok(setup) => setup,
         Err(failure) => {
             let why = failure.to_string();
             println!("SKIPPED: {WHAT}: {why}");
@@ -134,17 +134,17 @@ fn judge(
         limit: (&["--oversubscribe", "--timeout"], ""),
     };
     let mpich =
-        Library { name: "mpich", prefix: place.mpich.clone(), limit: (&[], "MPIEXEC_TIMEOUT") };
-    let modules = wanted(place.modules()?, options);
+        Library { name: "mpich", prefix: setup.mpich.clone(), limit: (&[], "MPIEXEC_TIMEOUT") };
+    let modules = wanted(setup.modules()?, options);
     let ranks = if options.sample { &[2][..] } else { &options.ranks[..] };
     let (mut lines, mut verdict) = (Vec::new(), Verdict { passed: 0, failed: 0 });
     for &ranks in ranks {
         if options.peer {
-            run_all(&place, &mpich, ranks, &modules)?;
+            run_all(&setup, &mpich, ranks, &modules)?;
         }
-        run_all(&place, &ours, ranks, &modules)?;
+        run_all(&setup, &ours, ranks, &modules)?;
         let (own, peer) =
-            (results(&place, &ours, ranks, &modules)?, results(&place, &mpich, ranks, &modules)?);
+            (results(&setup, &ours, ranks, &modules)?, results(&setup, &mpich, ranks, &modules)?);
         for (library, outcomes) in [(&ours, &own), (&mpich, &peer)] {
             let [passed, failed, skipped] = outcomes.sums();
             if passed + failed + skipped > 0 {
@@ -190,18 +190,18 @@ fn wanted(mut modules: Vec<String>, options: &Options) -> Vec<String> {
 }
 
 /// Where a library's results on so many ranks are.
-fn folder(place: &Place, library: &Library, ranks: u32) -> PathBuf {
-    place.results.join(format!("{}-{ranks}", library.name))
+fn folder(setup: &Setup, library: &Library, ranks: u32) -> PathBuf {
+    setup.results.join(format!("{}-{ranks}", library.name))
 }
 
 /// What there is of modules: of this run, or an earlier one.
 fn results(
-    place: &Place,
+    setup: &Setup,
     library: &Library,
     ranks: u32,
     modules: &[String],
 ) -> Result<Outcomes, Failure> {
-    let (folder, mut all) = (folder(place, library, ranks), Outcomes::default());
+    let (folder, mut all) = (folder(setup, library, ranks), Outcomes::default());
     if folder.exists() {
         for module in modules {
             all.add(Outcomes::read(&folder, module)?);
@@ -212,17 +212,17 @@ fn results(
 
 /// Runs modules, one after the other.
 fn run_all(
-    place: &Place,
+    setup: &Setup,
     library: &Library,
     ranks: u32,
     modules: &[String],
 ) -> Result<(), Failure> {
-    let folder = folder(place, library, ranks);
+    let folder = folder(setup, library, ranks);
     make_folder(&folder)?;
     println!("\n== {}, ranks: {ranks}", library.name);
     for module in modules {
         let begun = Instant::now();
-        let ended = job(place, library, ranks, module, &folder)?;
+        let ended = job(setup, library, ranks, module, &folder)?;
         let mut all = Outcomes::read(&folder, module)?;
         if !ended && all.failed().next().is_none() {
             // Nobody wrote that a test failed: the job did.
@@ -246,7 +246,7 @@ fn run_all(
 
 /// Runs a module; whether the job ended well.
 fn job(
-    place: &Place,
+    setup: &Setup,
     library: &Library,
     ranks: u32,
     module: &str,
@@ -265,8 +265,8 @@ fn job(
     } else {
         command.env(variable, &seconds);
     }
-    command.args(["-n", &ranks.to_string()]).arg(&place.python).arg(&place.driver);
-    command.arg(folder.join(module)).arg(&place.tests);
+    command.args(["-n", &ranks.to_string()]).arg(&setup.python).arg(&setup.driver);
+    command.arg(folder.join(module)).arg(&setup.tests);
     command.args(["--no-builddir", "-v", "-i", &format!("^{module}\\.py$")]);
     command.env("LD_LIBRARY_PATH", library.prefix.join("lib"));
     // Libraries of numerics otherwise start threads that nobody needs here.

@@ -17,7 +17,7 @@ const MPICH: &str = "mpich==5.0.2";
 const PACKAGES: &[&str] = &["setuptools", "wheel", "cython>=3,<4", "numpy"];
 
 /// What is there to run.
-pub(super) struct Place {
+pub(super) struct Setup {
     /// Where results go, in a folder for each library and number of ranks.
     pub(super) results: PathBuf,
     pub(super) python: PathBuf,
@@ -29,9 +29,9 @@ pub(super) struct Place {
     pub(super) mpich: PathBuf,
 }
 
-impl Place {
+impl Setup {
     /// Brings what is missing; `peer`: MPICH, too.
-    pub(super) fn ready(checkout: &Checkout, peer: bool) -> Result<Place, Failure> {
+    pub(super) fn ready(checkout: &Checkout, peer: bool) -> Result<Setup, Failure> {
         let folder = checkout.target.join("judges");
         let venv = folder.join("venv");
         let python = venv.join("bin/python");
@@ -61,7 +61,7 @@ impl Place {
         if peer {
             once(&folder, MPICH, || shell::run(pip(&python, "install").arg(MPICH)))?;
         }
-        Ok(Place {
+        Ok(Setup {
             results: folder.join("results"),
             tests: source.join("test"),
             driver: checkout.root.join("xtask/src/judges/drive.py"),
