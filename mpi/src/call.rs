@@ -1,7 +1,8 @@
 //! How exported functions run, and what becomes of their errors.
 
 use crate::arg::HandleOut;
-use crate::errhandler;
+use crate::comm::Comm;
+use crate::errhandler::{self, Handler};
 use crate::face::{self, RawHandle};
 use crate::process;
 use std::borrow::Cow;
@@ -22,14 +23,16 @@ pub(crate) struct Fail {
 pub(crate) type Done<T = ()> = Result<T, Fail>;
 
 /// Whose error handler is told of an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Subject {
     Comm(RawHandle),
+    /// A communicator that may be freed before the error: of a request or a message.
+    OfComm(Comm),
     Win(RawHandle),
     Session(RawHandle),
     File(RawHandle),
-    /// This handler itself: of a session that could not be opened.
-    Handler(RawHandle),
+    /// This handler itself, and the null handle that it is told: of what could not be made, or has been freed.
+    Handler(Handler, RawHandle),
     /// That of `MPI_COMM_SELF` (MPI 4.1 §9.3).
     None,
 }

@@ -47,18 +47,18 @@ impl Call {
         let Call { operation, root, send, recv, counts, op } = self;
         // SAFETY: the caller's promise.
         let call = unsafe { raw::collective(operation, root, (send, recv), &counts, op) };
-        let subject = Subject::Comm(comm.handle());
+        let subject = || Subject::OfComm(comm.clone());
         match form {
             Form::Blocking => Ok(comm.comm.perform(call)?),
             Form::NonBlocking(request) => {
                 // SAFETY: the caller's promise.
                 let begun = unsafe { Request::collective(&comm.comm, call) }?;
-                request::give(request, subject, Work::One(begun))
+                request::give(request, subject(), Work::One(begun))
             }
             Form::Persistent(request) => {
                 // SAFETY: the caller's promise.
                 let described = unsafe { Request::collective_init(&comm.comm, call) }?;
-                request::give(request, subject, Work::One(described))
+                request::give(request, subject(), Work::One(described))
             }
         }
     }

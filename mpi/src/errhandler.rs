@@ -71,10 +71,6 @@ impl Handler {
         }
     }
 
-    pub(crate) fn handle(&self) -> RawHandle {
-        self.handle
-    }
-
     /// Gives it to the program: one more reference.
     pub(crate) fn give(&self, errhandler: HandleOut) -> Done {
         if let Some(made) = &self.made {
@@ -140,14 +136,15 @@ fn of_files() -> Handler {
 }
 
 /// The handler of a subject, and the handle that it is told.
-fn handler_of(subject: Subject) -> Option<(Handler, RawHandle)> {
-    match subject {
+fn handler_of(subject: &Subject) -> Option<(Handler, RawHandle)> {
+    match *subject {
         Subject::Comm(handle) => comm::find(handle).map(|comm| (comm.errhandler(), handle)),
+        Subject::OfComm(ref comm) => Some((comm.errhandler(), comm.handle())),
         Subject::Session(handle) => {
             session::find(handle).map(|session| (session.errhandler(), handle))
         }
         Subject::File(handle) => Some((of_files(), handle)),
-        Subject::Handler(handle) => find(handle).map(|handler| (handler, face::SESSION_NULL)),
+        Subject::Handler(ref handler, on) => Some((handler.clone(), on)),
         Subject::Win(handle) => win::find(handle).map(|win| (win.errhandler(), handle)),
         Subject::None => None,
     }
@@ -162,7 +159,8 @@ pub(crate) fn handle(name: &'static str, subject: Subject, fail: &Fail) -> c_int
         let of_self = process::get().map(|process| process.comm_self.errhandler());
         (of_self.unwrap_or(Handler::FATAL), face::COMM_SELF)
     };
-    let (handler, on) = handler_of(fail.subject.unwrap_or(subject)).unwrap_or_else(default);
+    let (handler, on) =
+        handler_of(fail.subject.as_ref().unwrap_or(&subject)).unwrap_or_else(default);
     handler.tell(name, on, fail.code, &fail.why)
 }
 

@@ -35,8 +35,8 @@ fn tag_of(tag: c_int) -> TagSel {
 }
 
 /// Whose error handler a communicator's requests tell.
-fn subject(comm: &Comm) -> Subject {
-    Subject::Comm(comm.handle())
+fn subject(comm: Comm) -> Subject {
+    Subject::OfComm(comm)
 }
 
 /// Gives a blocking receive's status, also beside an error.
@@ -127,13 +127,13 @@ macro_rules! sends {
             request: HandleOut,
         ) -> Done {
             let Some(dest) = comm.peer(dest)? else {
-                return request::give(request, subject(&comm), Work::nobody(false));
+                return request::give(request, subject(comm), Work::nobody(false));
             };
             // SAFETY: the caller's promise.
             let typed = unsafe { typed(buf, count, &datatype) }?;
             // SAFETY: the caller's promise.
             let sent = unsafe { Request::send(&comm.comm, &typed, dest, tag, SendMode::$mode) }?;
-            request::give(request, subject(&comm), Work::One(sent))
+            request::give(request, subject(comm), Work::One(sent))
         }
 
         pub(crate) unsafe fn $persistent(
@@ -146,13 +146,13 @@ macro_rules! sends {
             request: HandleOut,
         ) -> Done {
             let Some(dest) = comm.peer(dest)? else {
-                return request::give(request, subject(&comm), Work::nobody(true));
+                return request::give(request, subject(comm), Work::nobody(true));
             };
             // SAFETY: the caller's promise.
             let typed = unsafe { typed(buf, count, &datatype) }?;
             // SAFETY: the caller's promise.
             let sent = unsafe { Request::send_init(&comm.comm, &typed, dest, tag, SendMode::$mode) }?;
-            request::give(request, subject(&comm), Work::One(sent))
+            request::give(request, subject(comm), Work::One(sent))
         }
     };
 }
@@ -174,13 +174,13 @@ pub(crate) unsafe fn irecv(
     request: HandleOut,
 ) -> Done {
     let Some(source) = comm.source(source)? else {
-        return request::give(request, subject(&comm), Work::nobody(false));
+        return request::give(request, subject(comm), Work::nobody(false));
     };
     // SAFETY: the caller's promise.
     let typed = unsafe { typed(buf, count, &datatype) }?;
     // SAFETY: the caller's promise.
     let started = unsafe { Request::recv(&comm.comm, &typed, source, tag_of(tag)) }?;
-    request::give(request, subject(&comm), Work::One(started))
+    request::give(request, subject(comm), Work::One(started))
 }
 
 pub(crate) unsafe fn recv_init(
@@ -193,13 +193,13 @@ pub(crate) unsafe fn recv_init(
     request: HandleOut,
 ) -> Done {
     let Some(source) = comm.source(source)? else {
-        return request::give(request, subject(&comm), Work::nobody(true));
+        return request::give(request, subject(comm), Work::nobody(true));
     };
     // SAFETY: the caller's promise.
     let typed = unsafe { typed(buf, count, &datatype) }?;
     // SAFETY: the caller's promise.
     let described = unsafe { Request::recv_init(&comm.comm, &typed, source, tag_of(tag)) }?;
-    request::give(request, subject(&comm), Work::One(described))
+    request::give(request, subject(comm), Work::One(described))
 }
 
 /// What is sent and received at once: `None` to or from nobody.
@@ -268,7 +268,7 @@ pub(crate) unsafe fn isendrecv(
     let exchange = Exchange { send, recv, tags: (sendtag, tag_of(recvtag)) };
     // SAFETY: the caller's promise.
     let work = unsafe { exchange.start(&comm) }?;
-    request::give(request, subject(&comm), work)
+    request::give(request, subject(comm), work)
 }
 
 pub(crate) unsafe fn sendrecv(
@@ -352,7 +352,7 @@ pub(crate) unsafe fn isendrecv_replace(
     };
     // SAFETY: the caller's promise; the copy is kept by what is done at the end.
     let work = unsafe { exchange.start(&comm) }?;
-    request::give_keeping(request, subject(&comm), work, Box::new(copy))
+    request::give_keeping(request, subject(comm), work, Box::new(copy))
 }
 
 /// A copy of what a message has.
@@ -400,12 +400,7 @@ pub(crate) struct MessageObject {
 pub(crate) static MESSAGES: Slots<MessageObject> = Slots::new();
 
 /// Makes a handle of a message, and gives its status.
-fn give_message(
-    comm: &Comm,
-    found: Option<Message>,
-    message: HandleOut,
-    status: StatusOut,
-) -> Done {
+fn give_message(comm: Comm, found: Option<Message>, message: HandleOut, status: StatusOut) -> Done {
     let Some(found) = found else {
         message.set(face::MESSAGE_NULL);
         return Ok(());
@@ -430,7 +425,7 @@ pub(crate) fn mprobe(
         return Ok(());
     };
     let found = comm.comm.mprobe(source, tag_of(tag))?;
-    give_message(&comm, Some(found), message, status)
+    give_message(comm, Some(found), message, status)
 }
 
 pub(crate) fn improbe(
@@ -449,7 +444,7 @@ pub(crate) fn improbe(
     };
     let found = comm.comm.improbe(source, tag_of(tag))?;
     flag.set(c_int::from(found.is_some()));
-    give_message(&comm, found, message, status)
+    give_message(comm, found, message, status)
 }
 
 /// The message of a handle, which is null after that. `None`: it is from nobody.
@@ -465,7 +460,7 @@ fn take_message(handle: HandleOut) -> Done<Option<(Message, Subject)>> {
     let message = object.message.lock().unwrap_or_else(PoisonError::into_inner).take();
     MESSAGES.free(number);
     handle.set(face::MESSAGE_NULL);
-    Ok(Some((message.ok_or_else(none)?, object.subject)))
+    Ok(Some((message.ok_or_else(none)?, object.subject.clone())))
 }
 
 pub(crate) unsafe fn mrecv(

@@ -72,6 +72,11 @@ impl RequestObject {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// An error that its error handler is told.
+    pub(crate) fn fails(&self, error: impl Into<Fail>) -> Fail {
+        error.into().on(self.subject.clone())
+    }
+
     /// Waits until all of a request has ended, by looking at its state: other threads may cancel it, complete it, or hand
     /// parts of it over meanwhile.
     fn await_shared(&self) -> Done {
@@ -313,7 +318,7 @@ fn settle(object: &RequestObject, at: HandleOut, goes: bool, ended: Ended) -> (S
         REQUESTS.free(at.get());
         at.set(face::REQUEST_NULL);
     }
-    let fail = ended.fail.map(|fail| fail.on(object.subject));
+    let fail = ended.fail.map(|fail| object.fails(fail));
     (ended.status, fail.map_or(Ok(()), Err))
 }
 
@@ -379,7 +384,7 @@ pub(crate) fn request_free(request: HandleOut) -> Done {
     drop(state);
     REQUESTS.free(request.get());
     request.set(face::REQUEST_NULL);
-    done.map_err(|fail| fail.on(object.subject))
+    done.map_err(|fail| object.fails(fail))
 }
 
 pub(crate) fn cancel(request: HandleOut) -> Done {
@@ -390,10 +395,7 @@ pub(crate) fn cancel(request: HandleOut) -> Done {
             && state.general().is_none()
             && request.is_active()
         {
-            return request
-                .cancel()
-                .map(drop)
-                .map_err(|error| Fail::from(error).on(object.subject));
+            return request.cancel().map(drop).map_err(|error| object.fails(error));
         }
         let complete = state.is_over();
         state.general().map(|general| (general.canceller(), complete))
@@ -418,15 +420,14 @@ pub(crate) unsafe fn startall(count: c_int, requests: *mut RawHandle) -> Done {
 fn begin(object: &RequestObject) -> Done {
     let mut state = object.state();
     if !state.work.is_persistent() {
-        return Err(
-            Fail::new(face::ERR_REQUEST, "the request is not persistent").on(object.subject)
-        );
+        let why = "the request is not persistent";
+        return Err(object.fails(Fail::new(face::ERR_REQUEST, why)));
     }
     if state.work.is_active() {
-        return Err(Fail::new(face::ERR_REQUEST, "the request is active").on(object.subject));
+        return Err(object.fails(Fail::new(face::ERR_REQUEST, "the request is active")));
     }
     match &mut state.work {
-        Work::One(request) => request.start().map_err(|error| Fail::from(error).on(object.subject)),
+        Work::One(request) => request.start().map_err(|error| object.fails(error)),
         Work::Both(..) | Work::SendAlone(_) => Ok(()),
         Work::Nobody { active, .. } => {
             *active = true;

@@ -53,7 +53,7 @@ pub(crate) fn pset(name: &CStr) -> Done<Group> {
 
 pub(crate) fn session_init(_info: Option<Info>, errhandler: Handler, session: HandleOut) -> Done {
     let errhandler = errhandler.fits(Kind::Session)?;
-    let told = Subject::Handler(errhandler.handle());
+    let told = Subject::Handler(errhandler.clone(), face::SESSION_NULL);
     process::join(User::Session).map_err(|fail| fail.on(told))?;
     // Sessions name no level that they need: it is this one (MPI 4.1 §11.3.1).
     process::set_threaded();

@@ -269,6 +269,12 @@ impl<T> Clone for Object<T> {
     }
 }
 
+impl<T> std::fmt::Debug for Object<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x}", self.handle())
+    }
+}
+
 impl<T> Deref for Object<T> {
     type Target = T;
 

@@ -246,10 +246,10 @@ pub(crate) fn win_free(win: HandleOut) -> Done {
     WINS.free(freed.handle());
     drop(freed);
     win.set(face::WIN_NULL);
-    let on = Subject::Handler(handler.handle());
-    let busy = |_| Fail::new(face::ERR_WIN, "a thread is in a call on the window").on(on);
-    let window = Arc::try_unwrap(window).map_err(busy)?;
-    window.free().map_err(|error| Fail::from(error).on(on))
+    let busy = |_| Fail::new(face::ERR_WIN, "a thread is in a call on the window");
+    let window = Arc::try_unwrap(window).map_err(busy);
+    let freed = window.and_then(|window| Ok(window.free()?));
+    freed.map_err(|fail| fail.on(Subject::Handler(handler, face::WIN_NULL)))
 }
 
 pub(crate) unsafe fn win_shared_query(

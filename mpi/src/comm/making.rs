@@ -110,7 +110,7 @@ pub(crate) fn comm_idup_with_info(
     newcomm.set(reserved.handle());
     unmade().push((reserved.handle(), comm.errhandler()));
     let in_making = Unmade(reserved.handle());
-    let subject = Subject::Comm(comm.handle());
+    let subject = Subject::OfComm(comm.clone());
     let then = move |request: &mut raw::Request| {
         let made = request.made().ok_or(PmlError::Bug { what: "a duplicate for nobody" })?;
         let mut made = comm.child(made);
@@ -268,7 +268,7 @@ pub(crate) fn comm_create_from_group(
     if group.size() == 0 {
         return give(None, newcomm);
     }
-    let told = Subject::Handler(errhandler.handle());
+    let told = Subject::Handler(errhandler.clone(), face::COMM_NULL);
     let made = arg::process()?.comm_world.comm.create_group(&group, tag);
     let made = made.map_err(|error| Fail::from(error).on(told))?;
     let made = CommObject::new(made, errhandler, "");
@@ -299,7 +299,7 @@ pub(crate) fn intercomm_create_from_groups(
     let remote = rank_in(remote_leader, remote_group.size(), "remote_leader")?;
     let remote = remote_group.process(remote).unwrap_or(remote);
     let world = &arg::process()?.comm_world.comm;
-    let told = Subject::Handler(errhandler.handle());
+    let told = Subject::Handler(errhandler.clone(), face::COMM_NULL);
     let make = || {
         let local = world.create_group(&local_group, tag)?;
         let made = local.intercomm(leader, world, remote, tag);

@@ -41,13 +41,13 @@ pub(crate) unsafe fn psend_init(
     request: HandleOut,
 ) -> Done {
     let Some(dest) = comm.peer(dest)? else {
-        return request::give(request, subject(&comm), Work::nobody(true));
+        return request::give(request, subject(comm), Work::nobody(true));
     };
     // SAFETY: the caller's promise.
     let (partitions, typed) = unsafe { whole(buf, partitions, count, &datatype) }?;
     // SAFETY: the caller's promise.
     let made = unsafe { Request::psend_init(&comm.comm, (partitions, &typed), dest, tag) }?;
-    request::give_shared(request, subject(&comm), made)
+    request::give_shared(request, subject(comm), made)
 }
 
 pub(crate) unsafe fn precv_init(
@@ -62,13 +62,13 @@ pub(crate) unsafe fn precv_init(
     request: HandleOut,
 ) -> Done {
     let Some(source) = comm.peer(source)? else {
-        return request::give(request, subject(&comm), Work::nobody(true));
+        return request::give(request, subject(comm), Work::nobody(true));
     };
     // SAFETY: the caller's promise.
     let (partitions, typed) = unsafe { whole(buf, partitions, count, &datatype) }?;
     // SAFETY: the caller's promise.
     let made = unsafe { Request::precv_init(&comm.comm, (partitions, &typed), source, tag) }?;
-    request::give_shared(request, subject(&comm), made)
+    request::give_shared(request, subject(comm), made)
 }
 
 fn number(partition: c_int) -> Done<u32> {

@@ -206,7 +206,7 @@ fn give_statuses(all: &mut [(Status, Done)], statuses: StatusesOut, failed: bool
         let error = match done {
             Ok(()) => face::SUCCESS,
             Err(fail) => {
-                subject = subject.or(fail.subject);
+                subject = subject.or(fail.subject.take());
                 fail.code
             }
         };

@@ -54,6 +54,23 @@ int main(int argc, char **argv)
     FAILS(MPI_Errhandler_free(&mine), MPI_ERR_ERRHANDLER);
     OK(MPI_Comm_free(&dup));
 
+    /* A request outlives its communicator, and tells its handler. */
+    MPI_Request requests[2];
+    MPI_Comm freed;
+    int rank, two[2] = {1, 2}, one;
+    OK(MPI_Comm_rank(world, &rank));
+    OK(MPI_Comm_dup(world, &dup));
+    OK(MPI_Comm_create_errhandler(tell, &mine));
+    OK(MPI_Comm_set_errhandler(dup, mine));
+    OK(MPI_Irecv(&one, 1, MPI_INT, rank, 0, dup, &requests[0]));
+    OK(MPI_Isend(two, 2, MPI_INT, rank, 0, dup, &requests[1]));
+    freed = dup;
+    OK(MPI_Comm_free(&dup));
+    FAILS(MPI_Wait(&requests[0], MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+    CHECK(told == 3 && told_of == freed);
+    OK(MPI_Wait(&requests[1], MPI_STATUS_IGNORE));
+    OK(MPI_Errhandler_free(&mine));
+
     /* Handlers of other objects. */
     OK(MPI_Win_create_errhandler((MPI_Win_errhandler_function *)tell, &mine));
     FAILS(MPI_Comm_set_errhandler(world, mine), MPI_ERR_ERRHANDLER);
