@@ -477,8 +477,9 @@ pub(crate) unsafe fn mrecv(
         return Ok(());
     };
     // SAFETY: the caller's promise, until this returns.
-    let mut started = unsafe { Request::recv_message(message, &typed) }?;
-    received(started.wait(), status).map_err(|fail| fail.on(subject))
+    let started = unsafe { Request::recv_message(message, &typed) };
+    let done = started.map_err(Fail::from).and_then(|mut started| received(started.wait(), status));
+    done.map_err(|fail| fail.on(subject))
 }
 
 pub(crate) unsafe fn imrecv(
@@ -494,6 +495,7 @@ pub(crate) unsafe fn imrecv(
         return request::give(request, Subject::None, Work::nobody(false));
     };
     // SAFETY: the caller's promise.
-    let started = unsafe { Request::recv_message(message, &typed) }?;
+    let started = unsafe { Request::recv_message(message, &typed) };
+    let started = started.map_err(|error| Fail::from(error).on(subject.clone()))?;
     request::give(request, subject, Work::One(started))
 }

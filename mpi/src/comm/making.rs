@@ -343,10 +343,11 @@ pub(crate) fn intercomm_merge(intercomm: Comm, high: c_int, newintracomm: Handle
 pub(crate) fn comm_free(comm: HandleOut) -> Done {
     let freed = arg::comm(comm.get(), "comm")?;
     if let Object::Predefined(..) = freed {
-        return Err(Fail::from(PmlError::PredefinedComm));
+        return Err(Fail::from(PmlError::PredefinedComm).on(Subject::Comm(freed.handle())));
     }
-    freed.attributes.delete_all(freed.handle())?;
-    freed.comm.clone().free()?;
+    let done = freed.attributes.delete_all(freed.handle());
+    let done = done.and_then(|()| Ok(freed.comm.clone().free()?));
+    done.map_err(|fail| fail.on(Subject::Comm(freed.handle())))?;
     COMMS.free(freed.handle());
     comm.set(face::COMM_NULL);
     Ok(())

@@ -83,7 +83,8 @@ fn ready(request: RawHandle, partitions: impl IntoIterator<Item = c_int>) -> Don
     // To nobody, there is nothing to hand over.
     let Some(request) = state.raw() else { return Ok(()) };
     for partition in partitions {
-        request.pready(number(partition)?)?;
+        let done = number(partition).and_then(|partition| Ok(request.pready(partition)?));
+        done.map_err(|fail| object.fails(fail))?;
     }
     Ok(())
 }
@@ -94,7 +95,8 @@ pub(crate) fn pready(partition: c_int, request: RawHandle) -> Done {
 
 pub(crate) fn pready_range(low: c_int, high: c_int, request: RawHandle) -> Done {
     if low > high {
-        return Err(Fail::new(face::ERR_ARG, format!("partitions {low} to {high} are none")));
+        let none = Fail::new(face::ERR_ARG, format!("partitions {low} to {high} are none"));
+        return Err(find_some(request)?.fails(none));
     }
     ready(request, low..=high)
 }
@@ -118,9 +120,9 @@ pub(crate) fn parrived(request: RawHandle, partition: c_int, flag: Out<c_int>) -
     let object = find_some(request)?;
     let state = object.look();
     let arrived = match state.raw() {
-        Some(request) => request.parrived(number(partition)?)?,
-        None => true,
+        Some(request) => number(partition).and_then(|partition| Ok(request.parrived(partition)?)),
+        None => Ok(true),
     };
-    flag.set(c_int::from(arrived));
+    flag.set(c_int::from(arrived.map_err(|fail| object.fails(fail))?));
     Ok(())
 }

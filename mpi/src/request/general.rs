@@ -102,7 +102,8 @@ pub(crate) fn grequest_complete(request: RawHandle) -> Done {
         match (state.general(), state.raw()) {
             (Some(_), Some(request)) => request.complete()?,
             _ => {
-                return Err(Fail::new(face::ERR_REQUEST, "the request is not a generalized one"));
+                let why = "the request is not a generalized one";
+                return Err(object.fails(Fail::new(face::ERR_REQUEST, why)));
             }
         }
         state.rare.as_ref().is_some_and(|rare| rare.freed)

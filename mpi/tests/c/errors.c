@@ -11,6 +11,13 @@ static void tell(MPI_Comm *comm, int *code, ...)
     told_code = *code;
 }
 
+/* Refuses once to delete an attribute. */
+static int refuse(MPI_Comm comm, int key, void *value, void *extra)
+{
+    static int times;
+    return times++ ? MPI_SUCCESS : MPI_ERR_OTHER;
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -70,6 +77,24 @@ int main(int argc, char **argv)
     CHECK(told == 3 && told_of == freed);
     OK(MPI_Wait(&requests[1], MPI_STATUS_IGNORE));
     OK(MPI_Errhandler_free(&mine));
+
+    /* What fails on a handle that is to be freed, and on a request, is told to the communicator's. */
+    int key;
+    OK(MPI_Comm_dup(world, &dup));
+    OK(MPI_Comm_create_errhandler(tell, &mine));
+    OK(MPI_Comm_set_errhandler(dup, mine));
+    OK(MPI_Errhandler_free(&mine));
+    OK(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, refuse, &key, NULL));
+    OK(MPI_Comm_set_attr(dup, key, NULL));
+    FAILS(MPI_Comm_free(&dup), MPI_ERR_OTHER);
+    CHECK(told == 4 && told_of == dup);
+    OK(MPI_Psend_init(two, 2, 1, MPI_INT, rank, 0, dup, MPI_INFO_NULL, &requests[0]));
+    FAILS(MPI_Pready(-1, requests[0]), MPI_ERR_ARG);
+    CHECK(told == 5 && told_of == dup);
+    OK(MPI_Request_free(&requests[0]));
+    OK(MPI_Comm_delete_attr(dup, key));
+    OK(MPI_Comm_free_keyval(&key));
+    OK(MPI_Comm_free(&dup));
 
     /* Handlers of other objects. */
     OK(MPI_Win_create_errhandler((MPI_Win_errhandler_function *)tell, &mine));
