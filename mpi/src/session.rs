@@ -65,7 +65,10 @@ pub(crate) fn session_init(_info: Option<Info>, errhandler: Handler, session: Ha
 
 pub(crate) fn session_finalize(session: HandleOut) -> Done {
     drop(arg::session(session.get(), "session")?);
-    SESSIONS.free(session.get());
+    if !SESSIONS.free(session.get()) {
+        // Another thread has.
+        return Err(arg::bad(face::ERR_SESSION, session.get(), "session", "session"));
+    }
     session.set(face::SESSION_NULL);
     process::leave(User::Session)
 }

@@ -109,7 +109,9 @@ impl<T> Slots<T> {
     }
 
     fn find(&'static self, handle: RawHandle) -> Option<(u32, &'static Slot<T>)> {
-        let number = face::number(handle).checked_sub(MADE).filter(|number| *number < 1 << 28)?;
+        // A handle of 64 bits that does not fit into 32 is none.
+        let whole = Some(face::number(handle)).filter(|number| face::handle(*number) == handle)?;
+        let number = whole.checked_sub(MADE).filter(|number| *number < 1 << 28)?;
         Some((number >> SLOT_BITS, self.slot(place(handle))?))
     }
 

@@ -300,11 +300,19 @@ pub(crate) unsafe fn testsome(
     take_some(&entries, &over, outcount, indices, statuses)
 }
 
+/// What a request has that is not in flight: its status, and whether it is that of a null or inactive one, of which the
+/// error is stored, too.
+type Looked = (Status, bool);
+
+fn give_looked(status: StatusOut, (found, is_empty): Looked) {
+    if is_empty { status.set_all(found) } else { status.set(found) }
+}
+
 /// How a request stands, without taking anything: `None` if it is in flight.
-fn look(handle: RawHandle) -> Done<Option<Status>> {
-    let Some(object) = find(handle)? else { return Ok(Some(empty_status())) };
+fn look(handle: RawHandle) -> Done<Option<Looked>> {
+    let Some(object) = find(handle)? else { return Ok(Some((empty_status(), true))) };
     if !object.look().is_active() {
-        return Ok(Some(empty_status()));
+        return Ok(Some((empty_status(), true)));
     }
     if let Some(request) = object.look().raw() {
         let _ = raw::Request::test_some(&[request]);
@@ -313,7 +321,7 @@ fn look(handle: RawHandle) -> Done<Option<Status>> {
         return Ok(None);
     }
     let mut state = object.state();
-    Ok(Some(state.peek()))
+    Ok(Some((state.peek(), false)))
 }
 
 impl super::State {
@@ -340,7 +348,7 @@ pub(crate) fn request_get_status(request: RawHandle, flag: Out<c_int>, status: S
     let found = look(request)?;
     flag.set(c_int::from(found.is_some()));
     if let Some(found) = found {
-        status.set(found);
+        give_looked(status, found);
     }
     Ok(())
 }
@@ -361,10 +369,10 @@ pub(crate) unsafe fn request_get_status_all(
 ) -> Done {
     // SAFETY: the caller's promise.
     let all = unsafe { handles(count, requests) }?;
-    let found: Option<Vec<Status>> = all.into_iter().map(look).collect::<Done<_>>()?;
+    let found: Option<Vec<Looked>> = all.into_iter().map(look).collect::<Done<_>>()?;
     flag.set(c_int::from(found.is_some()));
     for (index, status) in found.into_iter().flatten().enumerate() {
-        statuses.at(index).set(status);
+        give_looked(statuses.at(index), status);
     }
     Ok(())
 }
@@ -387,7 +395,7 @@ pub(crate) unsafe fn request_get_status_any(
             continue;
         }
         any = true;
-        if let Some(found) = look(handle)? {
+        if let Some((found, _)) = look(handle)? {
             index.set(number(at));
             status.set(found);
             return Ok(());
@@ -413,7 +421,7 @@ pub(crate) unsafe fn request_get_status_some(
         let Some(object) = find(handle)? else { continue };
         let is_active = object.look().is_active();
         any |= is_active;
-        if let Some(found) = look(handle)?.filter(|_| is_active) {
+        if let Some((found, _)) = look(handle)?.filter(|_| is_active) {
             // SAFETY: the list of indices has as many places as the list of requests.
             unsafe {
                 arg::pointer(indices, "array_of_indices")?.wrapping_add(over).write(number(at))

@@ -64,6 +64,16 @@ int main(int argc, char **argv)
     MPI_Comm freed = copy;
     MPI_Comm_free(&copy);
     EXPECT(MPI_ERR_COMM, MPI_Barrier(freed));
+    if (sizeof(MPI_Comm) == 8) {
+        MPI_Comm alive, garbage;
+        MPI_Comm_dup(world, &alive);
+        unsigned long long number = 0;
+        memcpy(&number, &alive, sizeof alive);
+        number |= 1ull << 44;
+        memcpy(&garbage, &number, sizeof garbage);
+        EXPECT(MPI_ERR_COMM, MPI_Comm_rank(garbage, &y));
+        MPI_Comm_free(&alive);
+    }
 
     /* A message that is longer than the receive, and one of another type. */
     double two[2] = {1, 2}, one[1] = {0};
