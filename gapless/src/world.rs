@@ -247,6 +247,25 @@ impl World {
         self.shared.with(|state| Ok(state.open()?.attach_buffer(bytes)?))
     }
 
+    /// Makes the attached buffer as large as this at once, or attaches one. Messages that are in it stay, and count.
+    ///
+    /// # Errors
+    /// A panic in another thread.
+    pub fn resize_buffer(&self, bytes: u64) -> Result<(), Error> {
+        self.shared.with(|state| {
+            state.open()?.resize_buffer(bytes);
+            Ok(())
+        })
+    }
+
+    /// Waits until no message is in the attached buffer (`MPI_Buffer_flush`).
+    ///
+    /// # Errors
+    /// A thread has panicked.
+    pub fn flush_buffer(&self) -> Result<(), Error> {
+        self.shared.wait_until(|state| state.pml.is_buffer_empty().then_some(()))
+    }
+
     /// Waits until every message in the attached buffer has left, and detaches it
     /// (`MPI_Buffer_detach`); gives its size in bytes, 0 if there is none.
     ///

@@ -156,6 +156,14 @@ fn keyval(key: c_int, kind: Kind) -> Done<Arc<Keyval>> {
     found.map(|keyval| Arc::clone(&keyval)).ok_or_else(none)
 }
 
+/// The attribute with a key, which may be freed already: attributes stay until they are deleted (MPI 4.1 §7.7.2).
+fn find<T: Attributed>(object: &Object<T>, key: c_int) -> Done<Option<Attribute>> {
+    match object.attributes().find(key) {
+        Some(attribute) => Ok(Some(attribute)),
+        None => keyval(key, T::KIND).map(|_| None),
+    }
+}
+
 /// Sets an attribute. One with this key is deleted before.
 pub(crate) fn set<T: Attributed>(object: &Object<T>, key: c_int, value: *mut c_void) -> Done {
     let keyval = keyval(key, T::KIND)?;
@@ -184,10 +192,7 @@ pub(crate) unsafe fn get<T: Attributed>(
     let value = pointer(value, "attribute_val")?.cast::<usize>();
     let found = match object.predefined(key) {
         Some(found) => Some(found),
-        None => {
-            keyval(key, T::KIND)?;
-            object.attributes().find(key).map(|attribute| attribute.value)
-        }
+        None => find(object, key)?.map(|attribute| attribute.value),
     };
     flag.set(c_int::from(found.is_some()));
     if let Some(found) = found {
@@ -199,9 +204,8 @@ pub(crate) unsafe fn get<T: Attributed>(
 
 /// Deletes an attribute.
 pub(crate) fn delete<T: Attributed>(object: &Object<T>, key: c_int) -> Done {
-    keyval(key, T::KIND)?;
     let none = || Fail::new(face::ERR_KEYVAL, format!("there is no attribute with key {key}"));
-    let attribute = object.attributes().find(key).ok_or_else(none)?;
+    let attribute = find(object, key)?.ok_or_else(none)?;
     attribute.delete(object.handle())?;
     object.attributes().list().retain(|attribute| attribute.key != key);
     Ok(())

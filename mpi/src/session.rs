@@ -5,6 +5,7 @@ use crate::call::{Done, Fail, Subject};
 use crate::errhandler::{Handler, Kind};
 use crate::face::{self, RawHandle};
 use crate::info::{Info, InfoObject};
+use crate::p2p;
 use crate::process::{self, User};
 use crate::slots::{InUse, Slots};
 use gapless::Group;
@@ -69,6 +70,7 @@ pub(crate) fn session_finalize(session: HandleOut) -> Done {
         // Another thread has.
         return Err(arg::bad(face::ERR_SESSION, session.get(), "session", "session"));
     }
+    p2p::forget_session_buffer(session.get())?;
     session.set(face::SESSION_NULL);
     process::leave(User::Session)
 }

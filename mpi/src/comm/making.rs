@@ -7,6 +7,7 @@ use crate::errhandler::{Handler, Kind};
 use crate::face::{self, RawHandle};
 use crate::group::{self, GroupHandle};
 use crate::info::{Info, InfoObject};
+use crate::p2p;
 use crate::request::{self, Work};
 use crate::session;
 use crate::slots::Object;
@@ -348,6 +349,7 @@ pub(crate) fn comm_free(comm: HandleOut) -> Done {
     let done = freed.attributes.delete_all(freed.handle());
     let done = done.and_then(|()| Ok(freed.comm.clone().free()?));
     done.map_err(|fail| fail.on(Subject::Comm(freed.handle())))?;
+    p2p::forget_comm_buffer(freed.handle())?;
     COMMS.free(freed.handle());
     comm.set(face::COMM_NULL);
     Ok(())

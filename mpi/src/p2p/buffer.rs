@@ -7,7 +7,7 @@
 use crate::arg::{self, CountOut, HandleOut};
 use crate::call::{Done, Fail};
 use crate::comm::Comm;
-use crate::face::{self, Status};
+use crate::face::{self, RawHandle, Status};
 use crate::request;
 use crate::session::Session;
 use std::collections::BTreeMap;
@@ -29,20 +29,37 @@ fn attached() -> MutexGuard<'static, BTreeMap<Owner, (usize, u64)>> {
     ATTACHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The library's account, as it is to be; waits until buffered messages have left.
-fn open(all: &BTreeMap<Owner, (usize, u64)>) -> Done {
+/// Makes the library's account as large as it is to be. Messages that are in it stay.
+fn resize(all: &BTreeMap<Owner, (usize, u64)>) -> Done {
     let automatic = |(owner, (address, _)): (&Owner, &(usize, u64))| {
         *owner != Owner::Process || *address == face::BUFFER_AUTOMATIC
     };
     let bytes = match all.iter().any(automatic) {
-        true => Some(u64::MAX >> 1),
-        false => all.get(&Owner::Process).map(|(_, bytes)| *bytes),
+        true => u64::MAX >> 1,
+        false => all.get(&Owner::Process).map_or(0, |(_, bytes)| *bytes),
     };
-    let done = arg::process()?.with_world(|world| {
-        world.detach_buffer()?;
-        bytes.map_or(Ok(()), |bytes| world.attach_buffer(bytes))
-    });
+    let done = arg::process()?.with_world(|world| world.resize_buffer(bytes));
     Ok(done.unwrap_or(Ok(()))?)
+}
+
+/// Waits until buffered messages have left. Nothing is locked: others may buffer, attach and detach meanwhile.
+fn flush() -> Done {
+    let done = arg::process()?.with_world(gapless::World::flush_buffer);
+    Ok(done.unwrap_or(Ok(()))?)
+}
+
+/// Takes the buffer of an object that is freed: what is in flight has copies.
+fn forget(owner: Owner) -> Done {
+    let mut all = attached();
+    all.remove(&owner).map_or(Ok(()), |_| resize(&all))
+}
+
+pub(crate) fn forget_comm_buffer(comm: RawHandle) -> Done {
+    forget(Owner::Comm(face::number(comm)))
+}
+
+pub(crate) fn forget_session_buffer(session: RawHandle) -> Done {
+    forget(Owner::Session(face::number(session)))
 }
 
 fn attach(owner: Owner, buffer: *mut c_void, bytes: u64) -> Done {
@@ -51,7 +68,7 @@ fn attach(owner: Owner, buffer: *mut c_void, bytes: u64) -> Done {
         return Err(Fail::new(face::ERR_BUFFER, "a buffer is attached already"));
     }
     all.insert(owner, (buffer.addr(), bytes));
-    open(&all).inspect_err(|_| {
+    resize(&all).inspect_err(|_| {
         all.remove(&owner);
     })
 }
@@ -62,7 +79,9 @@ unsafe fn detach(owner: Owner, buffer: *mut c_void, size: CountOut) -> Done {
     let at = arg::pointer(buffer, "buffer_addr")?.cast::<usize>();
     let mut all = attached();
     let (address, bytes) = all.remove(&owner).unwrap_or((0, 0));
-    open(&all)?;
+    resize(&all)?;
+    drop(all);
+    flush()?;
     // SAFETY: the caller's promise.
     unsafe { at.write_unaligned(address) };
     size.set(bytes.cast_signed());
@@ -79,7 +98,7 @@ pub(crate) unsafe fn buffer_detach(buffer: *mut c_void, size: CountOut) -> Done 
 }
 
 pub(crate) fn buffer_flush() -> Done {
-    open(&attached())
+    flush()
 }
 
 pub(crate) fn comm_attach_buffer(comm: Comm, buffer: *mut c_void, size: u64) -> Done {
@@ -92,7 +111,7 @@ pub(crate) unsafe fn comm_detach_buffer(comm: Comm, buffer: *mut c_void, size: C
 }
 
 pub(crate) fn comm_flush_buffer(_comm: Comm) -> Done {
-    open(&attached())
+    flush()
 }
 
 pub(crate) fn session_attach_buffer(session: Session, buffer: *mut c_void, size: u64) -> Done {
@@ -109,7 +128,7 @@ pub(crate) unsafe fn session_detach_buffer(
 }
 
 pub(crate) fn session_flush_buffer(_session: Session) -> Done {
-    open(&attached())
+    flush()
 }
 
 /// What a generalized request of the library calls: it has nothing to say, to free, or to cancel.
@@ -134,7 +153,7 @@ fn flush_later(request: HandleOut) -> Done {
     unsafe { request::grequest_start(query, free, cancel, std::ptr::null_mut(), request) }?;
     let handle = request.get();
     let flush = move || {
-        let _ = open(&attached());
+        let _ = flush();
         // Freed meanwhile, it is not there any more.
         let _ = request::grequest_complete(handle);
     };

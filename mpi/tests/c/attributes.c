@@ -112,7 +112,9 @@ int main(int argc, char **argv)
     end = key;
     OK(MPI_Comm_free_keyval(&end));
     CHECK(end == MPI_KEYVAL_INVALID);
-    FAILS(MPI_Comm_get_attr(dup, key, &got, &flag), MPI_ERR_KEYVAL);
+    OK(MPI_Comm_get_attr(dup, key, &got, &flag));
+    CHECK(flag && got == &values[3]);
+    FAILS(MPI_Comm_get_attr(MPI_COMM_SELF, key, &got, &flag), MPI_ERR_KEYVAL);
     OK(MPI_Comm_free(&dup));
     CHECK(deleted == 2 && order[1] == 13);
     OK(MPI_Comm_delete_attr(MPI_COMM_WORLD, plain));

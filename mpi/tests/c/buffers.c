@@ -42,6 +42,23 @@ int main(int argc, char **argv)
     CHECK(got == memory[2] && n == sizeof memory[2]);
     OK(MPI_Session_finalize(&session));
 
+    /* Attaching another buffer, and freeing its communicator, waits for nothing. */
+    static int sent_long[1 << 18], got_long[1 << 18];
+    MPI_Comm other;
+    OK(MPI_Comm_dup(world, &other));
+    OK(MPI_Comm_attach_buffer(dup, memory[1], sizeof memory[1]));
+    OK(MPI_Bsend(sent_long, 1 << 18, MPI_INT, rank, 0, dup));
+    OK(MPI_Comm_attach_buffer(other, memory[2], sizeof memory[2]));
+    OK(MPI_Comm_free(&other));
+    OK(MPI_Recv(got_long, 1 << 18, MPI_INT, rank, 0, dup, MPI_STATUS_IGNORE));
+    OK(MPI_Comm_detach_buffer(dup, &got, &n));
+    CHECK(got == memory[1] && n == sizeof memory[1]);
+    /* With its buffer, a communicator's lack of a limit is gone. */
+    OK(MPI_Comm_dup(world, &other));
+    OK(MPI_Comm_attach_buffer(other, memory[2], sizeof memory[2]));
+    OK(MPI_Comm_free(&other));
+    FAILS(MPI_Bsend(sent_long, 1 << 18, MPI_INT, rank, 0, world), MPI_ERR_BUFFER);
+
     OK(MPI_Buffer_detach(&got, &n));
     CHECK(got == memory[0] && n == sizeof memory[0]);
     MPI_Comm_free(&dup);

@@ -92,8 +92,11 @@ int main(int argc, char **argv)
     FAILS(MPI_Pready(-1, requests[0]), MPI_ERR_ARG);
     CHECK(told == 5 && told_of == dup);
     OK(MPI_Request_free(&requests[0]));
-    OK(MPI_Comm_delete_attr(dup, key));
+    int saved = key;
     OK(MPI_Comm_free_keyval(&key));
+    OK(MPI_Comm_delete_attr(dup, saved));
+    FAILS(MPI_Comm_delete_attr(dup, saved), MPI_ERR_KEYVAL);
+    CHECK(told == 6);
     OK(MPI_Comm_free(&dup));
 
     /* Handlers of other objects. */

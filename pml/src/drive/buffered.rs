@@ -41,6 +41,11 @@ impl Attached {
         self.limit
     }
 
+    /// Changes the limit. Copies stay, also if they take more.
+    pub(crate) fn resize(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
     /// Whether a copy of a message lies in this room.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) > 0

@@ -73,6 +73,19 @@ impl Pml {
         Ok(())
     }
 
+    /// Makes the attached buffer as large as this, or attaches one. Messages that are in it stay, and count.
+    pub fn resize_buffer(&mut self, bytes: u64) {
+        match &mut self.core.attached {
+            Some(attached) => attached.resize(bytes),
+            attached => *attached = Some(Attached::new(bytes)),
+        }
+    }
+
+    /// Whether no message is in an attached buffer. Makes no progress.
+    pub fn is_buffer_empty(&self) -> bool {
+        !self.core.attached.as_ref().is_some_and(Attached::is_used)
+    }
+
     /// Detaches the buffer if nothing is in it any more; gives its size in bytes (0 if there is none).
     /// Makes no progress.
     pub fn try_detach_buffer(&mut self) -> Option<u64> {
