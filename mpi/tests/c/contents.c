@@ -144,8 +144,8 @@ int main(int argc, char **argv)
     MPI_Type_create_f90_integer(4, &v);
     struct call integer = {MPI_COMBINER_F90_INTEGER, 1, 0, 0, 0, {4}, {0}};
     gives(v, &integer, __LINE__);
-    MPI_Type_get_value_index(MPI_FLOAT, MPI_UINT64_T, &v);
-    struct call value = {MPI_COMBINER_VALUE_INDEX, 0, 0, 0, 2, {0}, {MPI_FLOAT, MPI_UINT64_T}};
+    MPI_Type_get_value_index(MPI_FLOAT, MPI_INT64_T, &v);
+    struct call value = {MPI_COMBINER_VALUE_INDEX, 0, 0, 0, 2, {0}, {MPI_FLOAT, MPI_INT64_T}};
     gives(v, &value, __LINE__);
     int integers[1];
     MPI_Aint addresses[1];
