@@ -1,6 +1,6 @@
-//! The functions and constants of MPI 5.0 as data, and what is generated from them: exported functions ([`exports`]),
-//! the values of constants ([`constants`]), the header, the aliases and the version script that a library is linked with
-//! ([`c`]), and the page that says what is not there ([`missing`]).
+//! The functions and constants of MPI 5.0 as data, and what is generated from them: exported functions ([`mod@exports`]),
+//! the values of constants ([`mod@constants`]), the header, the aliases and the version script that a library is linked with
+//! ([`c`]), and the page that says what is not there ([`mod@missing`]).
 //!
 //! `functions.txt` and `constants.txt` are the data; their first lines say how they are written.
 //!
