@@ -456,11 +456,6 @@ impl Shared {
         self.wakeups.alarm.signal();
     }
 
-    /// Makes the progress thread check again.
-    pub(crate) fn nudge(&self) {
-        self.wakeups.nudge.signal();
-    }
-
     /// An operation was started: it may have ended a sleeping thread's wait (a message to this process itself).
     #[inline]
     pub(crate) fn rouse(&self, state: &WorldState) {
@@ -521,11 +516,6 @@ impl Shared {
             KeptRegistrations::end(state);
             Ok(())
         });
-    }
-
-    /// From now on there is a progress thread.
-    pub(crate) fn expect_thread(&self) {
-        self.has_thread.store(true, Ordering::Relaxed);
     }
 
     /// The result of a request if it has ended; otherwise `waker` is called when it has.

@@ -103,6 +103,7 @@ mod tasks;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "vouches for memory of tests")]
 mod tests;
+mod unconfirmed;
 mod users;
 mod window;
 mod wire;

@@ -10,7 +10,7 @@ use crate::exposure::{Exposure, Near};
 use crate::header::{Header, Stripes};
 use crate::landing::Landing;
 use crate::memory::{change, compare_swap, for_each_run, load, part, place, store, stripes};
-use crate::place::{Access, AccessKind, Place, check_types};
+use crate::place::{Access, AccessKind, Place, check_types, index, length};
 use crate::reading::{ReadState, Reading};
 use crate::runs::Grid;
 use crate::send::Pieces;
@@ -583,20 +583,4 @@ impl Window {
         let landing = landing.unwrap_or_else(|| Landing::kept(width));
         self.ask(driver, access, pieces, landing)
     }
-}
-
-/// The part of a buffer that a range of a packed stream is, which begins with the buffer.
-fn index(range: &Range<u64>) -> Result<Range<usize>, WindowError> {
-    let end = length(&(0..range.end))?;
-    Ok(end - length(range)?..end)
-}
-
-fn length(range: &Range<u64>) -> Result<usize, WindowError> {
-    let len = range.end - range.start;
-    let region_len = len;
-    usize::try_from(len).map_err(|_| {
-        let space = gapless_mem::Space::Host;
-        let error = gapless_mem::OutOfRange { offset: range.start, len, region_len, space };
-        EngineError::from(error).into()
-    })
 }

@@ -2,7 +2,8 @@
 
 use crate::error::WindowError;
 use gapless_dtype::Layout;
-use gapless_engine::Typed;
+use gapless_engine::{EngineError, Typed};
+use std::ops::Range;
 
 /// A checked access to a target.
 #[derive(Clone, Debug)]
@@ -102,4 +103,20 @@ pub(crate) fn check_types(origin: &Typed, layout: &Layout, count: u64) -> Result
     let sent = origin.layout().signature().digest(origin.count());
     let fits = layout.signature().accepts_prefix(count, &sent);
     fits.map_err(|error| WindowError::Mismatch { why: error.to_string() })
+}
+
+/// The part of a buffer that a range of a packed stream is, which begins with the buffer.
+pub(crate) fn index(range: &Range<u64>) -> Result<Range<usize>, WindowError> {
+    let end = length(&(0..range.end))?;
+    Ok(end - length(range)?..end)
+}
+
+pub(crate) fn length(range: &Range<u64>) -> Result<usize, WindowError> {
+    let len = range.end - range.start;
+    let region_len = len;
+    usize::try_from(len).map_err(|_| {
+        let space = gapless_mem::Space::Host;
+        let error = gapless_mem::OutOfRange { offset: range.start, len, region_len, space };
+        EngineError::from(error).into()
+    })
 }

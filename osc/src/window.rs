@@ -13,12 +13,13 @@ use crate::header::{Header, Lock, Patience};
 use crate::landing::Landing;
 use crate::reads::PendingReads;
 use crate::tasks::Carried;
+use crate::unconfirmed::Sent;
 use crate::wire::{Head, WindowMessage};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
 use gapless_engine::{Engine, EngineError, HostEngine};
 use gapless_mem::DeviceError;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// How often a lock is tried before the caller makes progress in between.
 const TRIES: usize = 64;
@@ -108,37 +109,6 @@ pub struct Member {
     pub numbers: Option<(RdmaRail, RemoteKey)>,
     /// The kernel there that does accumulations, if a worker does: [`KernelHandle::index`](crate::KernelHandle::index).
     pub kernel: u8,
-}
-
-/// Messages to a target that only a later answer confirms. Threads count and flush at the same time: an answer confirms
-/// what had left when it was asked for.
-#[derive(Debug, Default)]
-pub(crate) struct Sent {
-    left: AtomicU64,
-    confirmed: AtomicU64,
-}
-
-impl Sent {
-    /// One has left.
-    pub(crate) fn one_more(&self) {
-        self.left.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// How many have left, if some of them are not confirmed.
-    pub(crate) fn unconfirmed(&self) -> Option<u64> {
-        let left = self.left.load(Ordering::Acquire);
-        (self.confirmed.load(Ordering::Acquire) < left).then_some(left)
-    }
-
-    /// As many have arrived.
-    pub(crate) fn confirm(&self, left: u64) {
-        self.confirmed.fetch_max(left, Ordering::AcqRel);
-    }
-
-    /// The end of an epoch confirms all: no operation is under way.
-    pub(crate) fn all_confirmed(&self) {
-        self.confirm(self.left.load(Ordering::Acquire));
-    }
 }
 
 /// A window.

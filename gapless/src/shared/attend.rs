@@ -24,6 +24,16 @@ enum Attended<'s> {
 }
 
 impl Shared {
+    /// From now on there is a progress thread.
+    pub(crate) fn expect_thread(&self) {
+        self.has_thread.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the progress thread check again.
+    pub(crate) fn nudge(&self) {
+        self.wakeups.nudge.signal();
+    }
+
     /// What the progress thread does until `stop`: handles arrivals while no other thread does. The transports wake
     /// it; a sleep lasts 50 ms at most.
     pub(crate) fn attend(&self, stop: &AtomicBool) {
