@@ -118,7 +118,8 @@ fn judge(
     log: &SkipLog,
     options: &Options,
 ) -> Result<Option<Verdict>, Failure> {
-    shell::timed("the MPI library", || mpi::run(checkout, true)).0?;
+    let what = if options.sample { mpi::Build::WithTests } else { mpi::Build::Dev };
+    shell::timed("the MPI library", || mpi::run(checkout, what)).0?;
     let setup = match shell::timed("Python", || Setup::ready(checkout, options.peer)).0 {
         Ok(setup) => setup,
         Err(failure) => {

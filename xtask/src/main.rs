@@ -269,7 +269,8 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         }
         Chore::Verbs { filters, seconds, .. } => verbs::run(checkout, &filters, seconds),
         Chore::Judges(options) => judges::run(checkout, &options),
-        Chore::Mpi { dev } => mpi::run(checkout, dev),
+        Chore::Mpi { dev: true } => mpi::run(checkout, mpi::Build::Dev),
+        Chore::Mpi { dev: false } => mpi::run(checkout, mpi::Build::Release),
         Chore::Wheel => wheel::run(checkout),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(checkout, checks),

@@ -43,16 +43,30 @@ struct Parts {
     command: PathBuf,
 }
 
-/// Builds all of it; `dev`: as tests are built.
-pub(crate) fn run(checkout: &Checkout, dev: bool) -> Result<(), Failure> {
+/// What is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// Both libraries, optimised.
+    Release,
+    /// Both libraries, as tests are built.
+    Dev,
+    /// The standard ABI's, of what the workspace's tests were built with: nothing is compiled if they are built.
+    WithTests,
+}
+
+/// Builds all of it.
+pub(crate) fn run(checkout: &Checkout, what: Build) -> Result<(), Failure> {
     let folder = checkout.target.join("mpi");
     let [lib, include, bin] = ["lib", "include", "bin"].map(|name| folder.join(name));
     for part in [&lib, &include, &bin] {
         fs::create_dir_all(part).map_err(|source| at(part, source))?;
     }
-    let Parts { archive, made, .. } = build(checkout, dev, &["--features", "gapless-mpi/mpich"])?;
-    link(&archive, &made, &lib, &["libmpi.so.12", "libmpi.so", "libmpich.so.12"])?;
-    let Parts { archive, made, command } = build(checkout, dev, &[])?;
+    if what != Build::WithTests {
+        let mpich = build(checkout, what, &["--features", "gapless-mpi/mpich"])?;
+        let names = ["libmpi.so.12", "libmpi.so", "libmpich.so.12"];
+        link(&mpich.archive, &mpich.made, &lib, &names)?;
+    }
+    let Parts { archive, made, command } = build(checkout, what, &[])?;
     link(&archive, &made, &lib, &["libmpi_abi.so.1", "libmpi_abi.so"])?;
     copy(&made.join("mpi.h"), &include.join("mpi.h"))?;
     copy(&command, &bin.join("gapless"))?;
@@ -85,13 +99,21 @@ pub(crate) fn compiler_script(variable: &str, compiler: &str, below: &str) -> St
     )
 }
 
-fn build(checkout: &Checkout, dev: bool, features: &[&str]) -> Result<Parts, Failure> {
+fn build(checkout: &Checkout, what: Build, features: &[&str]) -> Result<Parts, Failure> {
     let mut cargo = shell::cargo();
-    cargo.current_dir(&checkout.root).args(["build", "--message-format=json-render-diagnostics"]);
-    cargo.args(["-p", "gapless-mpi", "-p", "gapless-cli"]).args(features);
-    if !dev {
-        cargo.arg("--release");
+    cargo.current_dir(&checkout.root);
+    match what {
+        Build::WithTests => {
+            cargo.args(["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"]);
+        }
+        Build::Release => {
+            cargo.args(["build", "--release", "-p", "gapless-mpi", "-p", "gapless-cli"]);
+        }
+        Build::Dev => {
+            cargo.args(["build", "-p", "gapless-mpi", "-p", "gapless-cli"]);
+        }
     }
+    cargo.args(features).arg("--message-format=json-render-diagnostics");
     shell::show(&cargo);
     let said = shell::output(cargo.stderr(std::process::Stdio::inherit()))?;
     let (mut archive, mut made, mut command) = (None, None, None);
@@ -101,10 +123,9 @@ fn build(checkout: &Checkout, dev: bool, features: &[&str]) -> Result<Parts, Fai
         if is_mpi && built.out_dir.is_some() {
             made = built.out_dir;
         } else if is_mpi {
-            archive = built
-                .filenames
-                .into_iter()
-                .find(|name| name.extension().is_some_and(|end| end == "a"));
+            // Its unit tests are built, too, and have none.
+            let is_archive = |name: &PathBuf| name.extension().is_some_and(|end| end == "a");
+            archive = built.filenames.into_iter().find(is_archive).or(archive);
         } else if built.executable.as_ref().is_some_and(|name| name.ends_with("gapless")) {
             command = built.executable;
         }

@@ -39,7 +39,7 @@ for name, path in [("library", LIBRARY), ("include", INCLUDE), ("mpicc", MPICC),
 
 /// Makes the wheel in target/wheel/dist.
 pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
-    mpi::run(checkout, false)?;
+    mpi::run(checkout, mpi::Build::Release)?;
     let (made, folder) = (checkout.target.join("mpi"), checkout.target.join("wheel"));
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|source| at(&folder, source))?;
