@@ -19,6 +19,9 @@
 //! anything was written to their buffers, and go on by the same means. So do all if the leader has no memory, or
 //! another rank cannot map it.
 //!
+//! Calls that have no leader's buffer (blocks of different lengths, neighbours, all that is not blocking) do not stay on
+//! a GPU: their ranks find out whether all have buffers on devices, and then go by messages (`meeting`).
+//!
 //! # Failures
 //! A rank that fails says so; the leader tells all others who is to blame. The leader notices ranks that are lost, and
 //! the others notice the leader's loss. Whoever returns has nothing in flight, and nothing works on its buffers: of a
@@ -33,6 +36,7 @@ mod control;
 mod copies;
 mod gpu_leader;
 mod leader;
+mod meeting;
 mod member;
 mod moments;
 mod part;
@@ -63,6 +67,7 @@ pub(in crate::execute) use control::Control;
 use control::SETTLED;
 use copies::Mover;
 use leader::Leading;
+use meeting::Meeting;
 use member::Following;
 use moments::Moments;
 use part::{CallPart, Members};
@@ -76,6 +81,8 @@ pub enum Outcome {
     Done,
     /// Nothing was done: some rank's buffers are not on this GPU. All ranks do it by other means.
     Elsewhere,
+    /// Nothing was done, and all ranks' buffers are in memory of devices: all ranks do it by messages.
+    Apart,
 }
 
 /// The same, and how it has failed.
@@ -83,6 +90,7 @@ pub enum Outcome {
 enum Ended {
     Done,
     Elsewhere,
+    Apart,
     Failed(CollError),
 }
 
@@ -119,6 +127,8 @@ pub struct HyperQ {
     mapped: Vec<Option<MappedLeader>>,
     /// The call that is under way.
     going: Option<(CallPart, Role)>,
+    /// The same, of a call that does not stay on the GPU.
+    meeting: Option<Meeting>,
     copied: Option<[[usize; 2]; 2]>,
     took_ns: Option<[u64; 2]>,
     moments: Moments,
@@ -133,14 +143,19 @@ pub struct HyperQ {
 /// So often GPU leaders try again what some rank could not lend or map.
 const REFUSALS_MAX: u32 = 4;
 
-/// The space of all of a call's buffers, if they have one in common that is not the host's.
-fn space_of(buffers: &CallBuffers) -> Option<Space> {
+/// All blocks of a call's buffers.
+fn parts(buffers: &CallBuffers) -> impl Iterator<Item = &Typed> {
     let parts = |blocks| match blocks {
         &BufferBlocks::None => &[],
         BufferBlocks::Whole(typed) => std::slice::from_ref(typed),
         BufferBlocks::Each(each) => &each[..],
     };
-    let mut all = [&buffers.send, &buffers.recv].into_iter().flat_map(parts);
+    [&buffers.send, &buffers.recv].into_iter().flat_map(parts)
+}
+
+/// The space of all of a call's buffers, if they have one in common that is not the host's.
+fn space_of(buffers: &CallBuffers) -> Option<Space> {
+    let mut all = parts(buffers);
     let space = all.next().map(Typed::space)?;
     (!space.cpu_accessible() && all.all(|typed| typed.space() == space)).then_some(space)
 }
@@ -159,6 +174,7 @@ impl HyperQ {
             lead,
             mapped,
             going: None,
+            meeting: None,
             copied: None,
             took_ns: None,
             moments: Moments::default(),
@@ -171,11 +187,47 @@ impl HyperQ {
     /// Whether ranks ask each other where their buffers lie before a call like this. All ranks agree.
     #[must_use]
     pub fn asks(settings: &Settings, call: &Call<'_>, ranks: usize) -> bool {
-        let frame = match settings.mode {
-            Mode::Off => None,
-            _ => Frame::new(call, ranks),
-        };
-        frame.is_some_and(|frame| frame.gather_bytes() >= settings.bytes_min)
+        match Frame::new(call, ranks) {
+            Some(frame) => settings.mode != Mode::Off && frame.gather_bytes() >= settings.bytes_min,
+            // How long these are is not known to all ranks.
+            None => matches!(
+                call,
+                Call::Gatherv { .. }
+                    | Call::Scatterv { .. }
+                    | Call::Allgatherv { .. }
+                    | Call::Alltoallv { .. }
+                    | Call::NeighborAllgather { .. }
+                    | Call::NeighborAlltoall { .. }
+            ),
+        }
+    }
+
+    /// Whether a blocking call may stay on the GPU; otherwise ranks [meet](HyperQ::meet) alone. All ranks agree.
+    pub(crate) fn may_stay(&self, call: &Call<'_>) -> bool {
+        Frame::new(call, self.members.ranks).is_some()
+    }
+
+    /// Whether buffers lie in memory of devices alone. In a process that has no devices, none do.
+    pub(crate) fn on_devices(buffers: &CallBuffers, pml: &mut Pml) -> bool {
+        let mut parts = parts(buffers).filter(|typed| typed.packed_bytes() > 0).peekable();
+        let any = parts.peek().is_some() || !pml.bml_mut().devices().is_empty();
+        any && parts.all(|typed| !typed.space().cpu_accessible())
+    }
+
+    /// Begins to find out whether all ranks' buffers lie in memory of devices, as this rank's do;
+    /// [`advance`](HyperQ::advance) says so.
+    ///
+    /// # Errors
+    /// Nothing has begun: [`CollError::Abandoned`], [`CollError::Revoked`].
+    pub(crate) fn meet(&mut self, number: u64) -> Result<(), CollError> {
+        if self.going.is_some() || self.meeting.is_some() {
+            return Err(CollError::Abandoned);
+        }
+        if self.members.comm.is_revoked() {
+            return Err(CollError::Revoked);
+        }
+        self.meeting = Some(Meeting::new(number, self.members.me, &self.control));
+        Ok(())
     }
 
     /// This rank does the call by other means.
@@ -323,6 +375,16 @@ impl HyperQ {
         reducer: &dyn Reducer,
         now_ns: u64,
     ) -> Poll<Result<Outcome, CollError>> {
+        if let Some(meeting) = &mut self.meeting {
+            let ended = match self.members.comm.is_revoked() {
+                true => Ended::Failed(CollError::Revoked),
+                false => match meeting.advance(&self.members, &self.control, pml) {
+                    None => return Poll::Pending,
+                    Some(ended) => ended,
+                },
+            };
+            return Poll::Ready(self.end(ended));
+        }
         if self.going.is_some() && self.members.comm.is_revoked() {
             if let Some((part, Role::Follows(following), mut tools)) =
                 self.parts((pml, engine, reducer), now_ns)
@@ -367,10 +429,11 @@ impl HyperQ {
     }
 
     fn end(&mut self, ended: Ended) -> Result<Outcome, CollError> {
-        self.going = None;
+        (self.going, self.meeting) = (None, None);
         match ended {
             Ended::Done => Ok(Outcome::Done),
             Ended::Elsewhere => Ok(Outcome::Elsewhere),
+            Ended::Apart => Ok(Outcome::Apart),
             Ended::Failed(error) => Err(error),
         }
     }
@@ -436,6 +499,9 @@ impl HyperQ {
     /// Whether [`advance`](HyperQ::advance) would get on, as far as a few loads tell.
     #[must_use]
     pub fn look(&self) -> bool {
+        if let Some(meeting) = &self.meeting {
+            return self.members.comm.is_revoked() || meeting.look(&self.members, &self.control);
+        }
         let Some((part, role)) = &self.going else { return true };
         self.members.comm.is_revoked()
             || match role {
@@ -449,6 +515,7 @@ impl HyperQ {
     /// whether all buffers are free: a GPU leader may work on those that this rank has lent it, until it has ended or
     /// given up. Then ask again; if the GPU leader is lost, nobody says so.
     pub fn give_up(&mut self) -> bool {
+        self.meeting = None;
         let Some((part, role)) = &mut self.going else { return true };
         match role {
             Role::Directs(root_leader) => {

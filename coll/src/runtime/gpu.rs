@@ -2,7 +2,7 @@
 //! ([`hyperq`](crate::hyperq)).
 //!
 //! Whether all buffers lie there is found out in the call itself: each rank knows its own. If they do not, the next
-//! module has the call.
+//! module has the call; or messages, if all lie on devices and the call does not stay there.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -29,11 +29,14 @@ unsafe impl Module for HyperQ {
 
     fn begin(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError> {
         let number = op.number();
-        let is_here = op.form() == Form::Blocking && HyperQ::space(op.buffers()).is_some();
-        let (Some(call), true) = (op.call(), is_here) else {
+        let Some(call) = op.call().filter(|_| HyperQ::on_devices(op.buffers(), cx.pml)) else {
             self.decline(number);
             return Ok(Begun::Declined);
         };
+        if op.form() != Form::Blocking || !self.may_stay(&call) {
+            self.meet(number)?;
+            return Ok(Begun::InOrder);
+        }
         let buffers = (op.buffers().clone(), op.combine().cloned());
         // SAFETY: whoever made the operation grants its memory until it has ended, or was given up (`CollOp::new`); the
         // queue and whoever borrows the module abandon it before.
@@ -41,8 +44,10 @@ unsafe impl Module for HyperQ {
         Ok(if begun { Begun::InOrder } else { Begun::Declined })
     }
 
-    fn advance(&mut self, _: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
-        HyperQ::advance(self, cx.pml, cx.engines, cx.engines, now_ns())
+    fn advance(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
+        let advanced = HyperQ::advance(self, cx.pml, cx.engines, cx.engines, now_ns());
+        op.apart = matches!(advanced, Poll::Ready(Ok(Outcome::Apart)));
+        advanced
     }
 
     fn look(&mut self) -> bool {

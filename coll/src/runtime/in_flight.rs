@@ -286,13 +286,13 @@ impl InFlight {
         let Some(entry) = self.rest.get_mut(&id) else { return Err(CollError::StillActive) };
         let is_first = matches!(entry.phase, Phase::New);
         let queues = !is_first && may_queue_again(entry);
-        if queues && starts_at_once(entry, pml) {
+        let engines = Arc::clone(&self.engines);
+        if queues && starts_at_once(entry, &mut Cx { pml, engines: &*engines }) {
             let request = pml.begin_general();
             entry.phase = Phase::Going(request);
             entry.end(pml, Ok(()));
             return Ok(request);
         }
-        let engines = Arc::clone(&self.engines);
         if !is_first && !queues {
             entry.op.begin_apart(&mut Cx { pml, engines: &*engines })?;
         }
@@ -569,12 +569,15 @@ fn may_queue_again(entry: &mut OpEntry) -> bool {
 }
 
 /// Starts a persistent collective again at once, if nothing delays it; whether it has ended.
-fn starts_at_once(entry: &mut OpEntry, pml: &mut Pml) -> bool {
+fn starts_at_once(entry: &mut OpEntry, cx: &mut Cx<'_>) -> bool {
     let OpEntry { op, queue, .. } = entry;
     let Some((plan, buffers)) = op.fast() else { return false };
     queue.with(|state| {
-        let Some(at) = state.at_rest() else { return false };
+        let Some(mut at) = state.at_rest() else { return false };
+        if op.asks {
+            at.before.skip(op.number(), cx);
+        }
         // SAFETY: whoever starts it grants the memory to this start (`CollOp::new`).
-        unsafe { at.segment.attempt(op.number(), plan, buffers, pml, inline_looks()) }
+        unsafe { at.segment.attempt(op.number(), plan, buffers, cx.pml, inline_looks()) }
     })
 }

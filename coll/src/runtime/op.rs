@@ -39,6 +39,8 @@ pub struct CollOp {
     pub(super) shared: bool,
     /// Whether ranks tell each other first if its buffers lie on one GPU.
     pub(super) asks: bool,
+    /// They have, and it goes by messages.
+    pub(super) apart: bool,
     /// What this rank does in it through memory that all ranks share, if that was found out before.
     plan: Option<CallPlan>,
     /// Of a persistent one, for the [fast path](CollOp::fast).
@@ -98,6 +100,7 @@ impl CollOp {
             combine,
             shared: false,
             asks: false,
+            apart: false,
             plan: None,
             contiguous: None,
             by_messages: None,
@@ -217,7 +220,7 @@ impl CollOp {
 
     /// The next start of a persistent one.
     pub(super) fn again(&mut self) {
-        (self.number, self.at, self.begun) = (self.number + 1, 0, false);
+        (self.number, self.at, self.begun, self.apart) = (self.number + 1, 0, false, false);
     }
 
     /// The plan of a persistent collective that may be done at once, and its memory.
@@ -315,7 +318,7 @@ impl CollOp {
                 Ok(Begun::InOrder) => match module.advance(self, cx) {
                     Poll::Pending => return OpStep::Waits { busy: module.is_busy(self) },
                     Poll::Ready(Ok(Outcome::Done)) => return OpStep::Ended(Ok(())),
-                    Poll::Ready(Ok(Outcome::Elsewhere)) => true,
+                    Poll::Ready(Ok(Outcome::Elsewhere | Outcome::Apart)) => true,
                     Poll::Ready(Err(error)) => return OpStep::Ended(Err(error)),
                 },
             };

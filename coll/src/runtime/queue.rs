@@ -56,7 +56,7 @@ pub struct QueueState {
     /// In the order in which they are asked. None while they are borrowed.
     modules: Modules,
     /// How ranks go about collectives in memory of GPUs; `None`: as any others.
-    settings: Option<Settings>,
+    settings: Settings,
     components: Arc<[Arc<dyn Component>]>,
     /// What the owner knows of earlier calls.
     memo: Box<dyn Any + Send>,
@@ -123,7 +123,7 @@ pub enum Blocking {
 impl Default for Queue {
     /// A persistent collective's.
     fn default() -> Queue {
-        Queue::of(None, Arc::default(), Box::new(()))
+        Queue::new(Settings::default(), Arc::default(), Box::new(()))
     }
 }
 
@@ -133,14 +133,6 @@ impl Queue {
     #[must_use]
     pub fn new(
         settings: Settings,
-        components: Arc<[Arc<dyn Component>]>,
-        memo: Box<dyn Any + Send>,
-    ) -> Queue {
-        Queue::of(Some(settings), components, memo)
-    }
-
-    fn of(
-        settings: Option<Settings>,
         components: Arc<[Arc<dyn Component>]>,
         memo: Box<dyn Any + Send>,
     ) -> Queue {
@@ -210,8 +202,7 @@ impl QueueState {
             Some(_) => SharedBy::OfHost,
             None => SharedBy::Nobody,
         };
-        let gpu = segment.as_ref().zip(self.settings.clone());
-        let gpu = gpu.and_then(|(segment, settings)| segment.hyperq(settings));
+        let gpu = segment.as_ref().and_then(|segment| segment.hyperq(self.settings.clone()));
         let (whole, of_host) = match shared_by {
             SharedBy::All => (segment, None),
             _ => (None, segment),

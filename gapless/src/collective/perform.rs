@@ -409,7 +409,7 @@ impl Communicator {
     ) -> Result<Described, Error> {
         let (operation, operator) = (collective.operation, collective.op.clone());
         let prepared = self.prepare(collective, true, Shares::Unknown)?;
-        let Prepared { call, shared, schedules, buffers, combine, .. } = prepared;
+        let Prepared { call, shared, asks, schedules, buffers, combine } = prepared;
         let Some(schedules) = schedules else { unreachable!("of an unknown segment") };
         // By what all ranks know: one that is alone on its host takes part in the agreement, too.
         let host_ranks =
@@ -423,7 +423,7 @@ impl Communicator {
         let mut op =
             unsafe { CollOp::new((operation, Form::Persistent, 0), call, (buffers, combine)) };
         if shared {
-            op = op.shared();
+            op = op.shared().asking(asks);
         }
         if let Some(known) = known {
             // SAFETY: it was made of this call above.

@@ -74,6 +74,15 @@ pub(super) struct Uses {
 }
 
 impl Uses {
+    /// Whether some of what matters lies where the CPU reaches it.
+    pub(super) fn on_host(self, send: &Buffer, recv: &Buffer) -> bool {
+        let near = |buffer: &Buffer| {
+            let parts = buffer.parts().iter().filter(|typed| typed.packed_bytes() > 0);
+            parts.into_iter().any(|typed| typed.space().cpu_accessible())
+        };
+        self.send && near(send) || self.recv && near(recv)
+    }
+
     pub(super) fn buffers(self, send: Buffer, recv: Buffer) -> CallBuffers {
         let blocks = |uses: bool, mut buffer: Buffer| {
             if !uses {
@@ -125,7 +134,9 @@ impl Collective<'_> {
         let call = owned.call();
         let shared = may_share && shared_rule_for(place.table, &call, place.locality).is_some();
         let asks = shared && HyperQ::asks(&place.table.hyperq, &call, place.locality.ranks());
-        let needs_messages = !shared || place.shares == Shares::Unknown;
+        // Whether it goes by messages is found out with the others if this rank has nothing in memory of the host.
+        let may_be_apart = asks && !uses.on_host(&self.send, &self.recv);
+        let needs_messages = !shared || may_be_apart || place.shares == Shares::Unknown;
         let schedules = needs_messages.then(|| place.schedules(&call)).transpose()?;
         let buffers = uses.buffers(self.send, self.recv);
         Ok(Prepared { call: Some(owned), shared, asks, schedules, buffers, combine })

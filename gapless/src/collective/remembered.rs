@@ -132,7 +132,7 @@ impl Collective<'_> {
         let asks = HyperQ::asks(&place.table.hyperq, &call, ranks);
         let of = |buffer: &Buffer, uses: bool| if uses { lies(buffer).0 } else { Where::Plain };
         let lie = [of(&self.send, uses.send), of(&self.recv, uses.recv)];
-        if asks && lie.contains(&Where::Device) {
+        if asks && (lie.contains(&Where::Device) || !uses.on_host(&self.send, &self.recv)) {
             // Where it goes is found out with the others.
             return None;
         }

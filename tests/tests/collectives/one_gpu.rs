@@ -4,7 +4,8 @@
 use gapless::coll::choose::Table;
 use gapless::tuning::coll::{Entry, Gpu, HyperQStep, Mode, Settings};
 use gapless::{
-    Collective, CudaDriver, DeviceBuf, Equivalence, Error, InPlace, ReduceOp, Space, World,
+    Blocks, BlocksMut, Collective, CudaDriver, DeviceBuf, Equivalence, Error, InPlace, ReduceOp,
+    Space, World,
 };
 use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
@@ -96,6 +97,44 @@ fn numbers(rank: u32, count: usize) -> Vec<i32> {
     (0..count).map(|at| i32::try_from(at * 3).unwrap() + 7 * i32::try_from(rank).unwrap()).collect()
 }
 
+/// Blocks of different lengths, empty ones too: they go by messages if all ranks' buffers lie on devices. `away`: one
+/// rank's do not.
+fn by_messages(rank: &mut Rank, all: &[Vec<i32>], away: bool) {
+    let (comm, me) = (rank.world.comm().clone(), rank.world.rank());
+    let (layout, count) = (i32::layout(), all[0].len() as u64);
+    // What a rank gives to another: nothing to itself.
+    let len = |from: u32, to: u32| match from == to {
+        true => 0,
+        false => (count / 8 + u64::from(to)).min(count / 4),
+    };
+    let sends: Vec<u64> = (0..RANKS).map(|to| len(me, to)).collect();
+    let recvs: Vec<u64> = (0..RANKS).map(|from| len(from, me)).collect();
+    let total = usize::try_from(recvs.iter().sum::<u64>()).unwrap();
+    let part = |from: u32| {
+        let start: u64 = (0..me).map(|to| len(from, to)).sum();
+        let [start, len] = [start, len(from, me)].map(|number| usize::try_from(number).unwrap());
+        &all[from as usize][start..start + len]
+    };
+    let want: Vec<i32> = (0..RANKS).flat_map(|from| part(from).to_vec()).collect();
+    let messages = |rank: &Rank| -> u64 {
+        rank.world.counters().unwrap().used().map(|(_, counts)| counts.messages).sum()
+    };
+    let before = messages(rank);
+    let came = if away && me == 1 {
+        let mut into = vec![0; total];
+        let send = Blocks::packed(&all[1][..], &sends).unwrap();
+        comm.alltoallv(send, BlocksMut::packed(&mut into[..], &recvs).unwrap()).unwrap();
+        into
+    } else {
+        let send = Blocks::packed(rank.send.view(0, layout, count).unwrap(), &sends).unwrap();
+        let into = rank.recv.view_mut(0, layout, total as u64).unwrap();
+        comm.alltoallv(send, BlocksMut::packed(into, &recvs).unwrap()).unwrap();
+        assert_eq!(messages(rank) > before, !away && total > 0);
+        rank.read(total)
+    };
+    assert_eq!(came, want);
+}
+
 fn rank(mut member: Member) {
     let whole = member.part.clone();
     let on_cuda = whole.strip_prefix(CUDA);
@@ -180,6 +219,9 @@ fn rank(mut member: Member) {
                         .iter())
                 );
             }
+        }
+        if count < 20_000 {
+            by_messages(&mut rank, &all, away);
         }
         // Behind others, which have ended here and there.
         let begun: Vec<_> = [1500, 3000]

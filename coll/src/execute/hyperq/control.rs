@@ -54,6 +54,8 @@ pub(super) const LEND: u32 = 1 << 9;
 pub(super) const JOIN: u32 = 1 << 10;
 /// a GPU leader starts nothing more, and says when all that it has started is over;
 pub(super) const HALT: u32 = 1 << 11;
+/// all ranks' buffers are on devices: the collective is done by messages;
+pub(super) const APART: u32 = 1 << 12;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
 
