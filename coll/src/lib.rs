@@ -12,6 +12,7 @@
 //! - [`hyperq`] decides how processes that share a GPU copy; [`HyperQ`] does it.
 //! - [`sm`] does collectives on one host without messages: by mailboxes, and through slots, in shared memory.
 //! - [`runtime`] has the contract of all these ways, a queue for each communicator, and all collectives in flight.
+//! - [`reshard`] plans how an array gets from one sharding over ranks to another.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `testkit` (a feature) has what tests of executors need.
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
@@ -58,6 +59,7 @@ mod name;
 mod operation;
 #[cfg(any(test, feature = "testkit"))]
 pub mod prove;
+pub mod reshard;
 pub mod runtime;
 mod sample;
 pub mod schedule;
