@@ -15,7 +15,7 @@ const ALL: &str = "all";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// How LAMMPS and SPECFEM3D choose their elements.
+    /// How LAMMPS and SPECFEM3D choose their elements. Lists of pages and of tokens are always drawn.
     pub lists: IndexList,
     /// Depth of faces and halos in cells; `None` gives each of [`DEPTHS`](crate::cube::DEPTHS).
     pub depth: Option<u64>,

@@ -59,6 +59,12 @@ pub enum Family {
     Specfem3dMt,
     /// Transpose of a two-dimensional FFT.
     Fft2d,
+    /// Pages of key-value caches.
+    KvPages,
+    /// Tokens to experts and back.
+    Dispatch,
+    /// Weights between shardings.
+    Reshard,
     /// Open MPI's test corpus.
     OpenMpi,
     /// None of the catalogue: a layout of the caller's own.

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 use gapless_dtype::naive::Typemap;
 use gapless_layouts::{
-    Axis, Case, IndexList, Options, Side, cases, cases_with, cube, documented_cases, families, fft,
-    lammps, nas, papers, wrf,
+    Axis, Case, IndexList, Options, Side, cases, cases_with, cube, dispatch, documented_cases,
+    families, fft, lammps, nas,
+    pages::{self, Cache, KeysValues},
+    papers, wrf,
 };
 
 /// The index in the buffer of every byte that travels, in packed order.
@@ -293,6 +295,128 @@ fn shuffled_lists_give_the_blocks_they_claim() {
             let blocks = lengths(&case.send).values().sum();
             assert_eq!(case.expected_send_blocks, Some(blocks), "{}", case.name);
             assert!(case.expected_send_blocks <= exact.expected_send_blocks, "{}", case.name);
+        }
+    }
+}
+
+/// Every cache against every other of a few, each element from where it is to where it belongs.
+#[test]
+fn pages_arrive_with_their_heads() {
+    let lists = IndexList::Shuffled { seed: 5 };
+    let mut caches = Vec::new();
+    for keys_values in [KeysValues::Together, KeysValues::Apart, KeysValues::Latent] {
+        for (pages, tokens) in [(5, 1), (4, 3)] {
+            for heads in 1..=3 {
+                for heads_first in [false, true] {
+                    let (layers, width) = (2, 2);
+                    caches.push(Cache {
+                        layers,
+                        pages,
+                        tokens,
+                        heads,
+                        width,
+                        keys_values,
+                        heads_first,
+                    });
+                }
+            }
+        }
+    }
+    let element = |it: &Cache, page, [layer, value, token, head, at]: [u64; 5]| {
+        let head = it.heads - 1 - head;
+        let plane = match it.keys_values {
+            KeysValues::Together => 2 * (layer * it.pages + page) + value,
+            KeysValues::Apart => (2 * layer + value) * it.pages + page,
+            KeysValues::Latent => layer * it.pages + page,
+        };
+        let vector =
+            if it.heads_first { head * it.tokens + token } else { token * it.heads + head };
+        (plane * it.tokens * it.heads + vector) * it.width + at
+    };
+    let (mut checked, listed) = (0, 3);
+    for from in &caches {
+        for to in &caches {
+            let Ok(case) = pages::pages(from, to, listed, lists) else { continue };
+            let list = |cache: &Cache, stream| {
+                lists.take("kv-pages", cache.pages, listed, stream).unwrap()
+            };
+            let values = if from.keys_values == KeysValues::Latent { 1 } else { 2 };
+            let mut expected = Vec::new();
+            for (source, target) in list(from, 0).into_iter().zip(list(to, 1)) {
+                let [source, target] = [source, target].map(|page| u64::try_from(page).unwrap());
+                let sides =
+                    [from.layers, values, from.tokens, from.heads.min(to.heads), from.width];
+                for mut number in 0..sides.iter().product() {
+                    let index = sides.map(|side| {
+                        let at = number % side;
+                        number /= side;
+                        at
+                    });
+                    expected.push((element(from, source, index), element(to, target, index)));
+                }
+            }
+            let mut pairs = moves(&case, 2);
+            pairs.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(pairs, expected, "{from:?} to {to:?}");
+            let blocks = |side: &Side| Some(lengths(side).values().sum::<u64>());
+            assert_eq!(blocks(&case.send), case.expected_send_blocks, "{from:?} to {to:?}");
+            assert_eq!(blocks(&case.recv), case.expected_recv_blocks, "{from:?} to {to:?}");
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, 3 * (9 * 2 + 9 * 2 + 2 * 2));
+}
+
+#[test]
+fn tokens_go_to_their_slots_and_come_back() {
+    let lists = IndexList::Shuffled { seed: 9 };
+    let [there, back] = dispatch::dispatch(20, 13, 4, 3, lists).unwrap();
+    let mut tokens = lists.take("dispatch", 20, 13, 0).unwrap();
+    tokens.sort_unstable();
+    let slots = lists.take("dispatch", 60, 13, 1).unwrap();
+    let rows: Vec<_> = tokens.iter().zip(&slots).collect();
+    let pairs: Vec<_> = moves(&there, 8).into_iter().collect();
+    let place = |row: &i64| u64::try_from(*row).unwrap();
+    assert_eq!(pairs, rows.iter().map(|(a, b)| (place(a), place(b))).collect::<Vec<_>>());
+    assert_eq!(moves(&back, 8), rows.iter().map(|(a, b)| (place(b), place(a))).collect::<Vec<_>>());
+    assert!(dispatch::dispatch(20, 21, 4, 3, lists).is_err());
+}
+
+/// Where an element of the whole is at the rank that has the last part of everything.
+#[test]
+fn weights_go_where_the_other_sharding_has_them() {
+    for n in [8, 16] {
+        let all = cases("reshard", Some(n)).unwrap();
+        let (quarter, eighth) = (n / 4, n / 8);
+        // (expert, row, column) of an array, from the first that the rank has.
+        type At<'a> = &'a dyn Fn(u64, u64, u64) -> u64;
+        let columns: At<'_> = &|_, r, c| r * quarter + c - 3 * quarter;
+        let rows: At<'_> = &|_, r, c| (r - 3 * quarter) * n + c;
+        let sharded: At<'_> = &|_, r, c| (r - 7 * eighth) * n + c;
+        let experts: At<'_> = &|e, r, c| ((e - 6) * n + r) * (n / 2) + c;
+        let tensor: At<'_> = &|e, r, c| (e * n + r) * eighth + c - 3 * eighth;
+        let square = (0..1, 3 * quarter..n, 3 * quarter..n);
+        let stack = (6..8, 0..n, 3 * eighth..n / 2);
+        let due = [
+            (columns, rows, square.clone()),
+            (rows, columns, square),
+            (sharded, columns, (0..1, 7 * eighth..n, 3 * quarter..n)),
+            (experts, tensor, stack.clone()),
+            (tensor, experts, stack),
+        ];
+        assert_eq!(all.len(), due.len());
+        for (case, (from, to, (experts, rows, columns))) in all.iter().zip(due) {
+            let mut expected = Vec::new();
+            for e in experts {
+                for r in rows.clone() {
+                    expected.extend(columns.clone().map(|c| (from(e, r, c), to(e, r, c))));
+                }
+            }
+            assert_eq!(moves(case, 2), expected, "{}", case.name);
+            let blocks = |side: &Side| Some(lengths(side).values().sum::<u64>());
+            assert_eq!(blocks(&case.send), case.expected_send_blocks, "{}", case.name);
+            assert_eq!(blocks(&case.recv), case.expected_recv_blocks, "{}", case.name);
         }
     }
 }

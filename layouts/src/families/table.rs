@@ -4,15 +4,16 @@ use super::{Family, FamilyInfo, Group};
 use crate::{
     case::{Axis, Case},
     catalog::Options,
-    cube,
+    cube, dispatch,
     error::LayoutError,
-    fft, lammps, milc, nas, openmpi, papers, specfem,
+    fft, lammps, milc, nas, openmpi, pages, papers, reshard, specfem,
     wrf::{self, Style, Towards},
 };
 
 const WU: &str = "Wu et al., HPDC 2016";
 const STENCIL: &str = "GPU datatype papers";
 const DDT: &str = "DDTBench 1.2, EuroMPI 2012";
+const MODELS: &str = "language models";
 const MATRIX: &[u64] = &[512, 1024, 2048];
 const MATRIX_ALL: &[u64] = &[512, 1024, 2048, 4096, 8192, 16384];
 const SETS_3: &[u64] = &[1, 2, 3];
@@ -22,6 +23,7 @@ const CUBE: &str = "edge of the cube, 1 or more; the depth (1 and 3 cells) is an
 const SET_3: &str = "parameter set of the benchmark, 1 to 3";
 const SET_4: &str = "parameter set of the benchmark, 1 to 4";
 const MG: &str = "edge c of the (2c-2, c, c) array, 3 or more";
+const KV_PAGES: &str = "number of tokens of a page: 16, 32 or 64";
 const WRF_X: &str = "edge of the process grid: 8, 4 or 2";
 const WRF_Y: &str = "edge of the process grid: 8, 5, 4, 3 or 2";
 
@@ -315,6 +317,44 @@ pub(crate) static FAMILIES: &[FamilyInfo] = &[
         build: |n, options| one(fft::transpose(n, options.ranks)),
     },
     FamilyInfo {
+        family: Family::KvPages,
+        name: "kv-pages",
+        aliases: &["pages"],
+        meaning: "drawn pages of a key-value cache, between servers with the same or other heads",
+        source: "PagedAttention, SOSP 2023",
+        n_meaning: KV_PAGES,
+        default_sizes: &[16],
+        documented_sizes: &pages::PAGE_TOKENS,
+        build: |n, options| match pages::PAGE_TOKENS.contains(&n) {
+            true => pages::catalogue(n, options.lists),
+            false => {
+                Err(LayoutError::Size { layout: "kv-pages", n, rule: None, meaning: KV_PAGES })
+            }
+        },
+    },
+    FamilyInfo {
+        family: Family::Dispatch,
+        name: "dispatch",
+        aliases: &["moe"],
+        meaning: "drawn rows of tokens to the slots of their experts, and back",
+        source: MODELS,
+        n_meaning: "number of tokens of a rank, a multiple of 32",
+        default_sizes: &[1024],
+        documented_sizes: &dispatch::TOKENS,
+        build: |n, options| dispatch::catalogue(n, options.lists),
+    },
+    FamilyInfo {
+        family: Family::Reshard,
+        name: "reshard",
+        aliases: &[],
+        meaning: "weights between row-, column-, expert-parallel and fully sharded",
+        source: MODELS,
+        n_meaning: "matrix edge, a multiple of 8",
+        default_sizes: &[4096],
+        documented_sizes: &reshard::EDGES,
+        build: |n, _| reshard::catalogue(n),
+    },
+    FamilyInfo {
         family: Family::OpenMpi,
         name: "openmpi",
         aliases: &["ompi"],
@@ -360,6 +400,11 @@ pub(crate) static GROUPS: &[Group] = &[
             "specfem3d-mt",
             "fft2d",
         ],
+    },
+    Group {
+        name: "models",
+        meaning: "caches, tokens and weights of language models",
+        members: &["kv-pages", "dispatch", "reshard"],
     },
     Group {
         name: "wrf",
