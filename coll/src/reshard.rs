@@ -1,17 +1,17 @@
 //! How an array gets from one sharding to another: which rank sends what to which, as layouts. Pure arithmetic, which
 //! every rank does for itself and with the same result.
 //!
-//! - A [`Sharding`] is a mesh of ranks, a [`Placement`] for each dimension of the mesh, and the order of local arrays in
-//!   memory. Ranks are numbers: the meshes of source and target may be the same, overlap, or have no rank in common.
-//! - [`Reshard`] has both for one array. [`Reshard::moves`] lists what goes from rank to rank; [`Reshard::for_rank`] lists
-//!   what one rank sends and receives.
+//! - A [`Sharding`] is a mesh of ranks, a [`Placement`] for each dimension of the mesh, and the order of local arrays
+//!   in memory. Ranks are numbers: the meshes of source and target may be the same, overlap, or have no rank in common.
+//! - [`Reshard`] has both for one array. [`Reshard::moves`] lists what goes from rank to rank; [`Reshard::for_rank`]
+//!   lists what one rank sends and receives.
 //! - A [`Move`] has a layout of the sender's local array and one of the receiver's. Both name the same elements in the
 //!   same order.
 //!
 //! Read first: the chapter on data distribution of High Performance Fortran 2.0, and `MPI_Type_create_darray` (MPI 4.1
 //! §5.1.4); PyTorch's DTensor has meshes with placements, too. How it is made: `sharding.rs` says which rank has which
-//! indices, axis by axis; `interval.rs` intersects two sets of indices, and makes them layouts; `spread.rs` chooses among
-//! replicas.
+//! indices, axis by axis; `interval.rs` intersects two sets of indices, and makes them layouts; `spread.rs` chooses
+//! among replicas.
 //!
 //! ```
 //! use gapless_coll::reshard::{Placement, Reshard, Sharding};
@@ -66,15 +66,15 @@ const ROWS_EACH: u64 = 16;
 /// - else from one of the source ranks that hold it, of those that cost least ([`with_cost`](Reshard::with_cost)).
 ///
 /// Where several ranks hold the same shard, they share the work. What other ranks want of the shard is laid end to end
-/// and cut into equal shares, one for each holder; all cuts lie between *rows*, the elements that an intersection of two
-/// shards has at one index of one axis. That is the axis that is slowest in the source's memory among those that have 16
-/// indices for each holder, else the one with the most. So **no holder sends more than its equal share, rounded up, and
-/// less than one row more**, and there are fewer messages than receivers and holders together. With costs, this holds for
-/// each group of holders that is nearest to the same receivers, if these groups have no rank in common.
+/// and cut into equal shares, one for each holder; all cuts lie between *rows*, the elements that an intersection of
+/// two shards has at one index of one axis. That is the axis that is slowest in the source's memory among those that
+/// have 16 indices for each holder, else the one with the most. So **no holder sends more than its equal share, rounded
+/// up, and less than one row more**, and there are fewer messages than receivers and holders together. With costs, this
+/// holds for each group of holders that is nearest to the same receivers, if these groups have no rank in common.
 ///
-/// Making one takes time and memory in proportion to the intervals of all parts of its axes. [`for_rank`](Self::for_rank)
-/// compares a rank's parts with those of the other sharding, axis by axis, and then looks at the pairs that intersect
-/// alone: its own, and those of the replicas of its sources, whose shares it must know.
+/// Making one takes time and memory in proportion to the intervals of all parts of its axes.
+/// [`for_rank`](Self::for_rank) compares a rank's parts with those of the other sharding, axis by axis, and then looks
+/// at the pairs that intersect alone: its own, and those of the replicas of its sources, whose shares it must know.
 #[derive(Clone)]
 pub struct Reshard {
     element: Datatype,
@@ -87,7 +87,7 @@ impl Reshard {
     /// An array of this shape and these elements, any number of axes, from one sharding to another.
     ///
     /// # Errors
-    /// A placement or a memory order does not fit the array's axes; elements that have no positive extent; more bytes
+    /// A placement or a memory order does not fit the array's axes; elements that would overlap in an array; more bytes
     /// than 63 bits count; cyclic blocks so small that there are more than [`MAX_INTERVALS`].
     pub fn new(
         shape: &[u64],
@@ -96,7 +96,7 @@ impl Reshard {
         target: &Sharding,
     ) -> Result<Reshard, ReshardError> {
         let extent = element.extent();
-        if extent <= 0 {
+        if extent <= 0 || element.true_extent() > extent || element.commit()?.overlaps(1) {
             return Err(ReshardError::Element { extent });
         }
         // An axis without indices does not make the others any shorter.
@@ -109,8 +109,8 @@ impl Reshard {
         Ok(Reshard { element: element.clone(), source, target, cost: None })
     }
 
-    /// Chooses replicas by what it costs to send from a rank (the first one) to another: the nearest first. All ranks must
-    /// have the same costs; [`Locality`](crate::Locality) is one way to get them.
+    /// Chooses replicas by what it costs to send from a rank (the first one) to another: the nearest first. All ranks
+    /// must have the same costs; [`Locality`](crate::Locality) is one way to get them.
     #[must_use]
     pub fn with_cost(self, cost: impl Fn(u32, u32) -> u64 + Send + Sync + 'static) -> Reshard {
         Reshard { cost: Some(Arc::new(cost)), ..self }
@@ -132,8 +132,8 @@ impl Reshard {
         self.local_shape(end, rank).map_or(0, |shape| shape.iter().product())
     }
 
-    /// What goes from which rank to which, for all ranks, in ascending order of senders and then receivers; one move for
-    /// each pair.
+    /// What goes from which rank to which, for all ranks, in ascending order of senders and then receivers; one move
+    /// for each pair.
     #[must_use]
     pub fn moves(&self) -> Vec<Move> {
         let mut moves = Vec::new();
@@ -215,10 +215,15 @@ fn meetings(
 ) -> Vec<Vec<(usize, Arc<[Interval]>)>> {
     let of_axis = |axis: usize| {
         let local = inverse(&axes[axis].parts[shard[axis]]);
-        let theirs = others[axis].parts.iter().enumerate();
-        let wanted = theirs.filter(|(index, _)| only.is_none_or(|only| only[axis] == *index));
-        let met = wanted.map(|(index, part)| (index, Arc::from(compose(&local, part))));
-        met.filter(|(_, map): &(_, Arc<[_]>)| !map.is_empty()).collect()
+        let wanted = match only {
+            Some(only) => only[axis]..only[axis] + 1,
+            None => 0..others[axis].parts.len(),
+        };
+        let meeting = |index: usize| {
+            let map = compose(&local, &others[axis].parts[index]);
+            (!map.is_empty()).then(|| (index, Arc::from(map)))
+        };
+        wanted.filter_map(meeting).collect()
     };
     (0..axes.len()).map(of_axis).collect()
 }

@@ -269,7 +269,7 @@ pub use owned::{
     Owned, OwnedBlocks, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused,
 };
 pub use parts::Parts;
-pub use plan::{Plan, PlanBuffer, PlanBuilder, Rest};
+pub use plan::{Plan, PlanBuffer, PlanBuilder, ReshardPlan, Rest};
 pub use registered_buf::RegisteredBuf;
 pub use scope::{Request, Scope};
 pub use several::{Handle, InFlight};

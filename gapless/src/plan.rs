@@ -6,9 +6,11 @@
 //! time.
 
 mod buffer;
+mod reshard;
 mod rest;
 
 pub use buffer::PlanBuffer;
+pub use reshard::ReshardPlan;
 pub use rest::Rest;
 
 use crate::communicator::Communicator;
@@ -218,27 +220,28 @@ impl PlanBuilder {
     /// No engine serves the array's memory ([`PmlError::NoEngine`]); the world was finalized.
     pub fn build(self) -> Result<Plan, Error> {
         let PlanBuilder { comm, shape, region, taken, messages } = self;
-        let space = region.space();
-        comm.shared.with(|state| {
-            let pml = state.open()?;
-            if pml.serves(space) { Ok(()) } else { Err(pml.no_engine(space).into()) }
-        })?;
-        let is_send = |index: &usize| matches!(messages[*index].what, PlannedMessage::Send { .. });
-        let (sends, mut order): (Vec<_>, Vec<_>) = (0..messages.len()).partition(is_send);
-        order.extend(sends);
-        let started = Vec::with_capacity(messages.len());
-        let none = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
-        let statuses = vec![none; messages.len()];
-        let (bound, written, complete) = (region, taken.written().into(), false);
-        Ok(Plan { comm, shape, messages, order, bound, written, started, statuses, complete })
+        check_served(&comm, region)?;
+        Ok(Plan::of(comm, shape, region, messages, taken.written().into()))
     }
 
     fn check_rank(&self, rank: u32, what: &'static str) -> Result<(), Error> {
-        let size = self.comm.comm.peers().size();
-        match rank < size {
-            true => Ok(()),
-            false => Err(PmlError::InvalidRank { what, rank, size }.into()),
-        }
+        check_rank(&self.comm, rank, what)
+    }
+}
+
+fn check_served(comm: &Communicator, region: Region) -> Result<(), Error> {
+    let space = region.space();
+    comm.shared.with(|state| {
+        let pml = state.open()?;
+        if pml.serves(space) { Ok(()) } else { Err(pml.no_engine(space).into()) }
+    })
+}
+
+fn check_rank(comm: &Communicator, rank: u32, what: &'static str) -> Result<(), Error> {
+    let size = comm.comm.peers().size();
+    match rank < size {
+        true => Ok(()),
+        false => Err(PmlError::InvalidRank { what, rank, size }.into()),
     }
 }
 
@@ -250,6 +253,23 @@ fn check_tag(tag: i32) -> Result<(), Error> {
 }
 
 impl Plan {
+    fn of(
+        comm: Communicator,
+        shape: ArrayShape,
+        bound: Region,
+        messages: Vec<Planned>,
+        written: Arc<[(u64, u64)]>,
+    ) -> Plan {
+        let is_send = |index: &usize| matches!(messages[*index].what, PlannedMessage::Send { .. });
+        let (sends, mut order): (Vec<_>, Vec<_>) = (0..messages.len()).partition(is_send);
+        order.extend(sends);
+        let started = Vec::with_capacity(messages.len());
+        let none = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
+        let statuses = vec![none; messages.len()];
+        let complete = false;
+        Plan { comm, shape, messages, order, bound, written, started, statuses, complete }
+    }
+
     /// Starts all messages, and waits for all of them; gives their statuses in the order of their description. The array
     /// is the one that the plan was made for, or another of the same element type, length and space.
     ///

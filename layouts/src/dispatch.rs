@@ -1,7 +1,7 @@
 //! Mixtures of experts: rows of tokens go to the rank that has their experts, and come back.
 //!
-//! One pair of ranks of an all-to-all. The sender lists its tokens in ascending order; the receiver lists the slots of its
-//! buffer, where rows lie expert by expert. Rows come back (*combine*) with the lists changed about.
+//! One pair of ranks of an all-to-all. The sender lists its tokens in ascending order; the receiver lists the slots of
+//! its buffer, where rows lie expert by expert. Rows come back (*combine*) with the lists changed about.
 
 use gapless_dtype::{Datatype, Primitive};
 
@@ -18,8 +18,8 @@ const ELEMENT: u64 = 2;
 /// Tokens of a rank: of generating, and of reading prompts.
 pub const TOKENS: [u64; 3] = [128, 1024, 4096];
 
-/// `routed` of a rank's `tokens` go to another rank, which has a slot for each token of `ranks` ranks; and those rows come
-/// back. A row has `width` 16-bit floats.
+/// `routed` of a rank's `tokens` go to another rank, which has a slot for each token of `ranks` ranks; and those rows
+/// come back. A row has `width` 16-bit floats.
 ///
 /// # Errors
 /// [`LayoutError`] if a number is 0, more are routed than there are, or a buffer is too large.
@@ -57,8 +57,8 @@ pub fn dispatch(
     ])
 }
 
-/// The messages of the catalogue: rows of 7168 elements among 8 ranks. Of 256 experts, each token has 8: a rank has none of
-/// them with probability (7/8)⁸, so that 21 of 32 tokens go to it.
+/// The messages of the catalogue: rows of 7168 elements among 8 ranks. Of 256 experts, each token has 8: a rank has
+/// none of them with probability (7/8)⁸, so that 21 of 32 tokens go to it.
 pub(crate) fn catalogue(tokens: u64, lists: IndexList) -> Result<Vec<Case>, LayoutError> {
     if !tokens.is_multiple_of(32) {
         let rule = "the number of tokens must be a multiple of 32";

@@ -3,8 +3,8 @@
 //! Benchmarks of non-contiguous messages are only as good as the layouts they move. This crate
 //! holds the ones the literature uses, with the parameters it uses: the twelve micro-applications
 //! of DDTBench (Schneider, Gerstenberger, Hoefler, EuroMPI 2012), the matrices and faces of the
-//! GPU datatype papers, a 26-neighbour halo, what servers and trainers of language models exchange, and Open MPI's datatype
-//! test corpus.
+//! GPU datatype papers, a 26-neighbour halo, what servers and trainers of language models exchange, and Open MPI's
+//! datatype test corpus.
 //!
 //! A [`Case`] is one message: what is sent, what it is received as, where both are in the application's buffers, and
 //! what is known in advance (payload, merged blocks). So its user can check the datatype layer against the literature

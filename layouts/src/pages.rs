@@ -1,8 +1,9 @@
 //! Paged key-value caches of language models: listed pages of one server's cache, for other listed pages of another's.
 //!
 //! A cache is (layers, K and V, pages, tokens, heads, width) of 16-bit floats, the last index fastest, with variations:
-//! K and V may lie side by side in each page, heads may come before tokens, and latent attention has one vector for both.
-//! Servers that split heads among different numbers of GPUs (tensor parallelism) exchange a part of the wider page.
+//! K and V may lie side by side in each page, heads may come before tokens, and latent attention has one vector for
+//! both. Servers that split heads among different numbers of GPUs (tensor parallelism) exchange a part of the wider
+//! page.
 
 use gapless_dtype::{Datatype, Primitive};
 

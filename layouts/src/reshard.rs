@@ -1,7 +1,8 @@
 //! Weights that change from one sharding to another: what one pair of ranks exchanges.
 //!
-//! Matrices are row-major, of 16-bit floats, and are divided among ranks in equal blocks. Column- and row-parallel are the
-//! two ways of tensor parallelism; fully sharded data parallelism divides rows; expert parallelism gives whole matrices.
+//! Matrices are row-major, of 16-bit floats, and are divided among ranks in equal blocks. Column- and row-parallel are
+//! the two ways of tensor parallelism; fully sharded data parallelism divides rows; expert parallelism gives whole
+//! matrices.
 
 use gapless_dtype::{Datatype, Primitive};
 
@@ -45,8 +46,8 @@ impl Local {
     }
 }
 
-/// The messages of the catalogue, from the one rank's point of view that has the last of everything: an n × n matrix over
-/// four ranks (fully sharded: over eight), or eight experts of n × n/2 over four ranks.
+/// The messages of the catalogue, from the one rank's point of view that has the last of everything: an n × n matrix
+/// over four ranks (fully sharded: over eight), or eight experts of n × n/2 over four ranks.
 pub(crate) fn catalogue(n: u64) -> Result<Vec<Case>, LayoutError> {
     if n == 0 || !n.is_multiple_of(8) {
         let rule = "the number of ranks, 8, must divide the edge";

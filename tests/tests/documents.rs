@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "views of memory of devices")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the pages say what must hold")]
 
+use gapless::coll::reshard::{Placement, Reshard, Sharding};
 use gapless::{
     Collective, Communicator, CudaDriver, CudaStream, Equivalence, GpuEngine, InPlace, Layout,
     Primitive, ReduceOp, Region, Registered, Scope, Space, StreamBlock, StreamComm, Subarray, View,
@@ -147,6 +148,16 @@ fn revoking(comm: Communicator, ours: Vec<f64>, mut sum: Vec<f64>) -> Result<u32
     Ok(comm.size())
 }
 
+fn reshard(comm: &Communicator, old: Vec<f32>, mut new: Vec<f32>) -> Outcome {
+    let (rows, columns) = (Placement::Block { axis: 0 }, Placement::Block { axis: 1 });
+    let source = Sharding::new(&[4], 0..4, &[rows])?; // four ranks have rows
+    let target = Sharding::new(&[2, 2], 4..8, &[Placement::Replicate, columns])?; // two pairs get columns
+    let reshard = Reshard::new(&[4096, 4096], &f32::datatype(), &source, &target)?;
+    let mut plan = comm.reshard_plan(&reshard, &old, &new, 0)?; // in host or device memory
+    plan.exchange(&old, &mut new)?; // as often as you like
+    Ok(())
+}
+
 mod readme {
     use super::Outcome;
     use gapless::Communicator;
@@ -201,7 +212,7 @@ fn the_pages_show_what_is_compiled_here() {
     let here = here.map(words).join(" ");
     for (page, pieces) in [
         (include_str!("../../docs/gpu.md"), 5),
-        (include_str!("../../docs/collectives.md"), 3),
+        (include_str!("../../docs/collectives.md"), 4),
         (include_str!("../../docs/streams.md"), 2),
         (include_str!("../../README.md"), 2),
         (include_str!("../../docs/xtq.md"), 3),

@@ -1,5 +1,6 @@
 //! Why a reshard cannot be planned.
 
+use gapless_dtype::TypeError;
 use std::fmt;
 use thiserror::Error;
 
@@ -73,8 +74,8 @@ pub enum ReshardError {
         /// How many axes there are.
         axes: usize,
     },
-    /// Elements that are not one behind the other in memory.
-    #[error("elements of extent {extent} cannot lie in an array")]
+    /// Elements that would not lie apart from each other in an array.
+    #[error("elements of extent {extent} would overlap in an array")]
     Element {
         /// The datatype's extent in bytes.
         extent: i64,
@@ -90,4 +91,7 @@ pub enum ReshardError {
         /// The axis.
         axis: usize,
     },
+    /// The elements' datatype cannot be committed.
+    #[error(transparent)]
+    Type(#[from] TypeError),
 }

@@ -56,8 +56,8 @@ impl Spec {
         shape.iter().enumerate().map(of_axis).collect()
     }
 
-    /// The numbers of the elements in a rank's local array, in the order of its memory; an element's number is its place
-    /// in the whole array in row-major order.
+    /// The numbers of the elements in a rank's local array, in the order of its memory; an element's number is its
+    /// place in the whole array in row-major order.
     fn array(&self, shape: &[u64], rank: u32) -> Vec<u16> {
         if !self.ranks.contains(&rank) {
             return Vec::new();
@@ -424,8 +424,11 @@ fn bad_input_is_refused() {
     let overflow = ReshardError::Overflow;
     assert_eq!(refused(&[1 << 32, 1 << 31], &byte, &whole, &whole), overflow);
     assert_eq!(refused(&[u64::MAX, u64::MAX, 0], &byte, &whole, &whole), overflow);
-    let backwards = Datatype::resized(0, -1, &byte).unwrap();
-    assert_eq!(refused(&[3], &backwards, &whole, &whole), ReshardError::Element { extent: -1 });
+    let twice = Datatype::hindexed(&[1, 1], &[0, 0], &byte).unwrap();
+    for (extent, element) in [(-1, &byte), (0, &byte), (3, &f32::datatype()), (8, &twice)] {
+        let element = Datatype::resized(0, extent, element).unwrap();
+        assert_eq!(refused(&[3], &element, &whole, &whole), ReshardError::Element { extent });
+    }
     let dust = line(0..2, Cyclic { axis: 0, block: 1 });
     let many = ReshardError::TooManyIntervals { end: End::Target, axis: 0 };
     assert_eq!(refused(&[1 << 40], &byte, &whole, &dust), many);

@@ -1,6 +1,6 @@
 //! Why a communicator of a stream cannot be made, or a call of it was refused, or failed.
 
-use gapless_dtype::Primitive;
+use gapless_dtype::{Primitive, TypeError};
 use gapless_engine::ReduceOp;
 use gapless_mem::Space;
 use gapless_mem_cuda::CudaError;
@@ -206,6 +206,17 @@ pub enum StreamError {
         /// How many are needed.
         wanted: usize,
     },
+    /// A reshard has a rank that the communicator does not have.
+    #[error("the reshard has rank {rank}, and there are {ranks}")]
+    ReshardRank {
+        /// The rank.
+        rank: u32,
+        /// How many there are.
+        ranks: u32,
+    },
+    /// A layout of a reshard cannot be made.
+    #[error(transparent)]
+    Type(#[from] TypeError),
     /// A block reaches outside its buffer.
     #[error("the block of {argument} for rank {rank} reaches outside the registered memory")]
     Outside {

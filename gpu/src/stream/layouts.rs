@@ -11,6 +11,7 @@ use super::call::{BufferPlace, StreamBuffer};
 use super::error::StreamError;
 use super::{StreamComm, StreamRanks};
 use agree::Given;
+use gapless_coll::reshard::Reshard;
 use gapless_coll::topologies::Edge;
 use gapless_dtype::Layout;
 use gapless_kernels::peers::layouts::LayoutsArgs;
@@ -140,6 +141,30 @@ impl<R: StreamRanks> StreamComm<'_, R> {
         self.plan(Called::Allgather, (send.into(), sends), (recv.into(), recvs))
     }
 
+    /// Plans a reshard: an all-to-all of the blocks that go from this rank's local array of the source, which `send`
+    /// begins with, and come to its local array of the target, which `recv` begins with. The reshard's ranks are the
+    /// communicator's. Both buffers are registered, and lie apart. Collective; may block.
+    ///
+    /// # Safety
+    /// As [`plan_alltoallw`](StreamComm::plan_alltoallw). All ranks plan the same reshard.
+    ///
+    /// # Errors
+    /// As there; a rank of the reshard that the communicator does not have, a layout that cannot be made.
+    pub unsafe fn plan_reshard(
+        &mut self,
+        send: impl Into<StreamBuffer>,
+        recv: impl Into<StreamBuffer>,
+        reshard: &Reshard,
+    ) -> Result<StreamPlan, R::Error> {
+        let layouts = layouts_of(reshard, self.ground.rank, self.ground.ranks);
+        let (sends, recvs) = match &layouts {
+            Ok((sends, recvs)) => (Ok(blocks_of(sends)), Ok(blocks_of(recvs))),
+            // Whoever refuses tells the others.
+            Err(error) => (Err(error.clone().into()), Ok(Vec::new())),
+        };
+        self.plan(Called::Alltoallw, (send.into(), sends), (recv.into(), recvs))
+    }
+
     /// Queues a plan's collective (`MPI_Start`). All ranks start the same plans in the same order, with their other calls.
     /// Can be captured.
     ///
@@ -179,6 +204,36 @@ impl<R: StreamRanks> StreamComm<'_, R> {
             }
         }
     }
+}
+
+/// Layouts, and the ranks that they are for.
+type RankLayouts = Vec<(u32, Layout)>;
+
+/// What a rank sends, and what it receives.
+fn layouts_of(
+    reshard: &Reshard,
+    me: u32,
+    ranks: u32,
+) -> Result<(RankLayouts, RankLayouts), StreamError> {
+    let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+    for it in reshard.for_rank(me) {
+        let rank = it.from().max(it.to());
+        if rank >= ranks {
+            return Err(StreamError::ReshardRank { rank, ranks });
+        }
+        if it.from() == me {
+            sends.push((it.to(), it.send_layout()?));
+        }
+        if it.to() == me {
+            recvs.push((it.from(), it.recv_layout()?));
+        }
+    }
+    Ok((sends, recvs))
+}
+
+fn blocks_of(layouts: &RankLayouts) -> Vec<Given<'_>> {
+    let block = |layout| StreamBlock { displacement: 0, layout, count: 1 };
+    layouts.iter().map(|(rank, it)| Given { rank: *rank, lane: 0, block: block(it) }).collect()
 }
 
 /// Blocks with the ranks that they belong to.

@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "ranks are few, and buffers fit the memory")]
 
 use super::{POISON, Rank, WATCHDOG, bytes, launcher};
+use gapless::coll::reshard::{Placement, Reshard, Sharding};
 use gapless::{
     Datatype, DeviceBuf, Equivalence, Layout, Registered, Space, StreamBlock, StreamComm,
     StreamError, StreamOptions, StreamPlan, StreamWay, Subarray,
@@ -85,6 +86,50 @@ fn run(rank: &Rank, on: &mut StreamComm<'_>, plan: &StreamPlan) {
 fn with_way(rank: &Rank, way: Option<StreamWay>) -> StreamComm<'_> {
     let options = StreamOptions { way, ..rank.options };
     rank.comm().on_with(&rank.stream, options).unwrap()
+}
+
+#[test]
+fn arrays_get_from_sharding_to_sharding() {
+    let Some(mut member) = Member::of_launcher() else {
+        return launcher("layouts::arrays_get_from_sharding_to_sharding", None);
+    };
+    let rank = Rank::new(&mut member);
+    let (n, me) = (rank.comm().size(), rank.comm().rank());
+    let (shape, double) = ([60, 97], f64::datatype());
+    let line = |count, placement| Sharding::new(&[count], 0..count, &[placement]).unwrap();
+    let all = [
+        line(n, Placement::Replicate),
+        line(n, Placement::Block { axis: 0 }),
+        line(n, Placement::Block { axis: 1 }).in_order(&[1, 0]),
+        line(n, Placement::Cyclic { axis: 1, block: 3 }),
+        line(1, Placement::Replicate),
+    ];
+    for (source, target) in all.iter().flat_map(|it| all.iter().map(move |other| (it, other))) {
+        let reshard = Reshard::new(&shape, &double, source, target).unwrap();
+        let buffers = Buffers::new(&rank, 60 * 97 * 8);
+        let mut on = with_way(&rank, None);
+        let [send, recv] = buffers.register(&mut on);
+        buffers.fill(&rank);
+        // SAFETY: the buffers outlive `on`, and nothing else uses them; all ranks have this reshard.
+        let plan = unsafe { on.plan_reshard(send, recv, &reshard) }.unwrap();
+        run(&rank, &mut on, &plan);
+        let mut due = vec![POISON; buffers.len];
+        for it in reshard.for_rank(me).iter().filter(|it| it.to() == me) {
+            let sent = pack(&buffers.content(it.from()), 0, &it.send_layout().unwrap(), 1).unwrap();
+            unpack(&sent, &mut due, 0, &it.recv_layout().unwrap(), 1).unwrap();
+        }
+        assert!(rank.read(buffers.recv.region(), buffers.len) == due, "{reshard:?} at rank {me}");
+    }
+    // A rank that is not there is an error at all ranks.
+    let far = line(n + 1, Placement::Block { axis: 0 });
+    let reshard = Reshard::new(&shape, &double, &far, &all[0]).unwrap();
+    let buffers = Buffers::new(&rank, 60 * 97 * 8);
+    let mut on = with_way(&rank, None);
+    let [send, recv] = buffers.register(&mut on);
+    // SAFETY: as above.
+    let error = unsafe { on.plan_reshard(send, recv, &reshard) }.unwrap_err();
+    let named = gapless::Error::from(StreamError::ReshardRank { rank: n, ranks: n });
+    assert_eq!(error, named);
 }
 
 #[test]
