@@ -6,7 +6,7 @@
 use crate::call::{Done, Fail};
 use crate::comm::{self, Comm};
 use crate::datatype::{self, Type};
-use crate::errhandler::Handler;
+use crate::errhandler::{self, File, Handler};
 use crate::face::{self, RawHandle, Status};
 use crate::group::{self, GroupHandle};
 use crate::info::{self, Info};
@@ -15,6 +15,13 @@ use crate::process;
 use crate::session::{self, Session};
 use crate::win::{self, Win};
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a mutex has. A panic of another thread is nothing to this one: it is whole between any two statements.
+#[inline]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Numbers of an array, which has as many as the function says.
 #[derive(Clone, Copy, Debug)]
@@ -32,35 +39,20 @@ impl Numbers {
         Numbers::Large(numbers)
     }
 
-    pub(crate) fn is_null(self) -> bool {
-        match self {
-            Numbers::Small(numbers) => numbers.is_null(),
-            Numbers::Large(numbers) => numbers.is_null(),
-        }
-    }
-
     /// The first `len` of them.
     ///
     /// # Safety
     /// The array is null, or has so many.
     pub(crate) unsafe fn read(self, len: usize, name: &'static str) -> Done<Vec<i64>> {
-        if len == 0 {
-            return Ok(Vec::new());
-        }
-        if self.is_null() {
-            return Err(null(name));
-        }
-        Ok(match self {
+        match self {
             Numbers::Small(numbers) => {
                 // SAFETY: the caller's promise.
-                let numbers = unsafe { std::slice::from_raw_parts(numbers, len) };
-                numbers.iter().map(|number| i64::from(*number)).collect()
+                let numbers = unsafe { list(numbers, len, name) }?;
+                Ok(numbers.iter().map(|number| i64::from(*number)).collect())
             }
-            Numbers::Large(numbers) => {
-                // SAFETY: the caller's promise.
-                unsafe { std::slice::from_raw_parts(numbers, len) }.to_vec()
-            }
-        })
+            // SAFETY: the caller's promise.
+            Numbers::Large(numbers) => Ok(unsafe { list(numbers, len, name) }?.to_vec()),
+        }
     }
 
     /// The same, none of them negative.
@@ -121,19 +113,148 @@ pub(crate) type HandleOut = Out<RawHandle>;
 ///
 /// # Safety
 /// If it is not, it is valid for reads and writes of a `T` until the exported function returns.
+#[inline]
 pub(crate) unsafe fn out<T>(at: *mut T, name: &'static str) -> Done<Out<T>> {
     pointer(at, name).map(Out)
 }
 
+/// An address that a program leaves out if it does not want what the function gives there.
+///
+/// # Safety
+/// As [`out`].
+pub(crate) unsafe fn maybe<T>(at: *mut T) -> Option<Out<T>> {
+    (!at.is_null()).then_some(Out(at))
+}
+
 impl<T: Copy> Out<T> {
+    #[inline]
     pub(crate) fn set(self, value: T) {
         // SAFETY: `out` was promised that.
-        unsafe { self.0.write(value) }
+        unsafe { self.0.write_unaligned(value) }
     }
 
+    #[inline]
     pub(crate) fn get(self) -> T {
         // SAFETY: as above.
-        unsafe { self.0.read() }
+        unsafe { self.0.read_unaligned() }
+    }
+}
+
+/// Room for an array.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room<T> {
+    at: *mut T,
+    len: usize,
+    name: &'static str,
+}
+
+impl<T: Copy> Room<T> {
+    /// # Safety
+    /// Unless it is null, or a constant of MPI's, so many are valid for reads and writes until the exported function
+    /// returns.
+    pub(crate) unsafe fn new(at: *mut T, len: usize, name: &'static str) -> Room<T> {
+        Room { at, len, name }
+    }
+
+    /// An error if there is no room at all, though there should be.
+    pub(crate) fn check(self) -> Done {
+        if self.len > 0 { pointer(self.at, self.name).map(drop) } else { Ok(()) }
+    }
+
+    /// Its address: constants of MPI stand in some places.
+    pub(crate) fn addr(self) -> usize {
+        self.at.addr()
+    }
+
+    /// What is there.
+    pub(crate) fn read(self) -> Done<Vec<T>> {
+        // SAFETY: `new` was promised that.
+        Ok(unsafe { list(self.at, self.len, self.name) }?.to_vec())
+    }
+
+    /// An error if there is no room for so many.
+    pub(crate) fn holds(self, len: usize) -> Done {
+        if len <= self.len {
+            return Ok(());
+        }
+        let why = format!("{} has room for {} of {len}", self.name, self.len);
+        Err(Fail::new(face::ERR_ARG, why))
+    }
+
+    /// Stores all of these.
+    pub(crate) fn give(self, values: &[T]) -> Done {
+        self.holds(values.len())?;
+        // SAFETY: `new` was promised that, and they are no more.
+        unsafe { give_all(self.at, values, self.name) }
+    }
+}
+
+impl Room<c_int> {
+    /// Stores the first of these numbers, as many as there is room for.
+    pub(crate) fn give_first<N>(self, numbers: impl IntoIterator<Item = N>) -> Done
+    where
+        c_int: TryFrom<N>,
+    {
+        let number = |number| c_int::try_from(number).unwrap_or(c_int::MAX);
+        let numbers: Vec<c_int> = numbers.into_iter().take(self.len).map(number).collect();
+        self.give(&numbers)
+    }
+}
+
+/// Where a function puts a text, and how long it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text {
+    at: *mut c_char,
+    room: c_int,
+    len: Option<Out<c_int>>,
+}
+
+impl Text {
+    /// # Safety
+    /// Unless the address is null, there is room for so many characters until the exported function returns.
+    pub(crate) unsafe fn new(at: *mut c_char, room: c_int, len: Option<Out<c_int>>) -> Text {
+        Text { at, room, len }
+    }
+
+    /// A text that has as much room as the number says that its length replaces.
+    ///
+    /// # Safety
+    /// As [`new`](Text::new).
+    pub(crate) unsafe fn sized(at: *mut c_char, len: Option<Out<c_int>>) -> Text {
+        Text { at, room: len.map_or(0, Out::get), len }
+    }
+
+    /// An error if there is no room, though the number says so.
+    pub(crate) fn check(self, name: &'static str) -> Done {
+        match len(self.room.into(), "the room for a text")? {
+            0 => Ok(()),
+            _ => pointer(self.at, name).map(drop),
+        }
+    }
+
+    /// As much of it as there is room for, and 0 behind it. How many characters that are.
+    pub(crate) fn copy(self, text: &[u8]) -> usize {
+        let room = usize::try_from(self.room).unwrap_or(0).checked_sub(1);
+        let Some(most) = room.filter(|_| !self.at.is_null()) else { return 0 };
+        let text = text.get(..most).unwrap_or(text);
+        // SAFETY: `new` was promised the room, which is elsewhere, for these and one more.
+        unsafe { self.at.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
+        // SAFETY: as above.
+        unsafe { self.at.wrapping_add(text.len()).write(0) };
+        text.len()
+    }
+
+    /// Gives as much of it as there is room for, and how long that is.
+    pub(crate) fn give(self, text: &str) -> Done {
+        let copied = int(self.copy(text.as_bytes()));
+        self.len.into_iter().for_each(|len| len.set(copied));
+        Ok(())
+    }
+
+    /// The same, and how long all of it is with the 0. Without a place for that, nothing is given (MPI 4.1 §15.3.3).
+    pub(crate) fn give_part(self, text: &[u8]) {
+        self.copy(text);
+        self.len.into_iter().for_each(|len| len.set(int(text.len() + 1)));
     }
 }
 
@@ -234,14 +355,82 @@ pub(crate) fn count(count: i64, name: &'static str) -> Done<u64> {
 }
 
 /// A number of entries of an array.
-pub(crate) fn len(count: c_int, name: &'static str) -> Done<usize> {
+pub(crate) fn len(count: i64, name: &'static str) -> Done<usize> {
     let negative = |_| Fail::new(face::ERR_ARG, format!("{name} is {count}, which is negative"));
     usize::try_from(count).map_err(negative)
+}
+
+/// The same, if it is a count.
+pub(crate) fn many(it: i64, name: &'static str) -> Done<usize> {
+    let too_many = |_| Fail::new(face::ERR_COUNT, "no array is so long");
+    usize::try_from(count(it, name)?).map_err(too_many)
+}
+
+/// Entries of an array.
+///
+/// # Safety
+/// The array is null, or has so many until the exported function returns.
+pub(crate) unsafe fn list<'l, T>(at: *const T, len: usize, name: &'static str) -> Done<&'l [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    let at = pointer(at.cast_mut(), name)?;
+    // SAFETY: the caller's promise; it is not null.
+    Ok(unsafe { std::slice::from_raw_parts(at, len) })
+}
+
+/// Where handles of an array are.
+///
+/// # Safety
+/// As [`list`]; they may be written, too.
+pub(crate) unsafe fn places(
+    at: *mut RawHandle,
+    len: usize,
+    name: &'static str,
+) -> Done<Vec<HandleOut>> {
+    if len > 0 {
+        pointer(at, name)?;
+    }
+    Ok((0..len).map(|index| Out(at.wrapping_add(index))).collect())
+}
+
+/// Datatypes of an array.
+///
+/// # Safety
+/// As [`list`].
+pub(crate) unsafe fn datatypes(
+    at: *const RawHandle,
+    len: usize,
+    name: &'static str,
+) -> Done<Vec<Type>> {
+    // SAFETY: the caller's promise.
+    let handles = unsafe { list(at, len, name) }?;
+    handles.iter().map(|handle| datatype(*handle, name)).collect()
 }
 
 /// A number of entries, for C.
 pub(crate) fn int(len: usize) -> c_int {
     c_int::try_from(len).unwrap_or(c_int::MAX)
+}
+
+fn no_rank(rank: c_int, ranks: u32, name: &str) -> Fail {
+    Fail::new(face::ERR_RANK, format!("{name}: there is no rank {rank} among {ranks}"))
+}
+
+/// One of so many ranks.
+pub(crate) fn rank(rank: c_int, ranks: u32, name: &str) -> Done<u32> {
+    let found = u32::try_from(rank).ok().filter(|rank| *rank < ranks);
+    found.ok_or_else(|| no_rank(rank, ranks, name))
+}
+
+/// The same. `None`: `MPI_PROC_NULL`.
+#[inline]
+pub(crate) fn some_rank(rank: c_int, ranks: u32) -> Done<Option<u32>> {
+    match u32::try_from(rank) {
+        Ok(rank) if rank < ranks => Ok(Some(rank)),
+        _ if rank == face::PROC_NULL => Ok(None),
+        _ => Err(no_rank(rank, ranks, "rank")),
+    }
 }
 
 /// The largest tag.
@@ -259,53 +448,46 @@ pub(crate) fn anytag(it: c_int, name: &'static str) -> Done<c_int> {
 }
 
 /// A handle that is not what it should be.
+#[cold]
 pub(crate) fn bad(class: c_int, handle: RawHandle, what: &str, name: &'static str) -> Fail {
     let why = format!("{name} ({:#x}) is no {what}, or one that was freed", face::number(handle));
     Fail::new(class, why)
 }
 
-pub(crate) fn comm(handle: RawHandle, name: &'static str) -> Done<Comm> {
-    comm::find(handle).ok_or_else(|| match handle {
-        face::COMM_NULL => Fail::new(face::ERR_COMM, format!("{name} is MPI_COMM_NULL")),
-        handle => bad(face::ERR_COMM, handle, "communicator", name),
-    })
+/// The object of a handle that is neither null, nor freed, nor of another kind.
+macro_rules! objects {
+    ($($kind:ident $object:ty, $class:ident $null:ident $what:literal)*) => {
+        $(
+            #[inline]
+            pub(crate) fn $kind(handle: RawHandle, name: &'static str) -> Done<$object> {
+                $kind::find(handle).ok_or_else(|| match handle {
+                    face::$null => {
+                        let why = concat!(" is MPI_", stringify!($null));
+                        Fail::new(face::$class, format!("{name}{why}"))
+                    }
+                    handle => bad(face::$class, handle, $what, name),
+                })
+            }
+        )*
+    };
 }
 
-pub(crate) fn datatype(handle: RawHandle, name: &'static str) -> Done<Type> {
-    datatype::find(handle).ok_or_else(|| match handle {
-        face::DATATYPE_NULL => Fail::new(face::ERR_TYPE, format!("{name} is MPI_DATATYPE_NULL")),
-        handle => bad(face::ERR_TYPE, handle, "datatype", name),
-    })
+objects! {
+    comm Comm, ERR_COMM COMM_NULL "communicator"
+    datatype Type, ERR_TYPE DATATYPE_NULL "datatype"
+    errhandler Handler, ERR_ERRHANDLER ERRHANDLER_NULL "error handler"
+    group GroupHandle, ERR_GROUP GROUP_NULL "group"
+    op Op, ERR_OP OP_NULL "operation"
+    session Session, ERR_SESSION SESSION_NULL "session"
+    win Win, ERR_WIN WIN_NULL "window"
 }
 
-pub(crate) fn op(handle: RawHandle, name: &'static str) -> Done<Op> {
-    op::find(handle).ok_or_else(|| match handle {
-        face::OP_NULL => Fail::new(face::ERR_OP, format!("{name} is MPI_OP_NULL")),
-        handle => bad(face::ERR_OP, handle, "operation", name),
-    })
-}
-
-pub(crate) fn errhandler(handle: RawHandle, name: &'static str) -> Done<Handler> {
-    crate::errhandler::find(handle)
-        .ok_or_else(|| bad(face::ERR_ERRHANDLER, handle, "error handler", name))
-}
-
-pub(crate) fn group(handle: RawHandle, name: &'static str) -> Done<GroupHandle> {
-    group::find(handle).ok_or_else(|| match handle {
-        face::GROUP_NULL => Fail::new(face::ERR_GROUP, format!("{name} is MPI_GROUP_NULL")),
-        handle => bad(face::ERR_GROUP, handle, "group", name),
-    })
-}
-
-pub(crate) fn session(handle: RawHandle, name: &'static str) -> Done<Session> {
-    session::find(handle).ok_or_else(|| bad(face::ERR_SESSION, handle, "session", name))
-}
-
-pub(crate) fn win(handle: RawHandle, name: &'static str) -> Done<Win> {
-    win::find(handle).ok_or_else(|| match handle {
-        face::WIN_NULL => Fail::new(face::ERR_WIN, format!("{name} is MPI_WIN_NULL")),
-        handle => bad(face::ERR_WIN, handle, "window", name),
-    })
+/// There is no file but `MPI_FILE_NULL`, whose handler new files get.
+pub(crate) fn file(handle: RawHandle, name: &'static str) -> Done<File> {
+    match handle {
+        face::FILE_NULL => Ok(errhandler::no_file()),
+        file => Err(bad(face::ERR_FILE, file, "file", name)),
+    }
 }
 
 /// An info; `None`: `MPI_INFO_NULL`.

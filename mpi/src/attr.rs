@@ -4,18 +4,17 @@
 //! whoever frees it [`Attributes::delete_all`], which call the program's functions: never while anything is locked, as
 //! they may call MPI.
 
-use crate::arg::{Out, pointer};
+use crate::arg::{Out, lock};
 use crate::call::{Done, Fail};
-use crate::comm::{Comm, CommObject};
-use crate::datatype::{Type, TypeObject};
+use crate::comm::CommObject;
+use crate::datatype::TypeObject;
 use crate::errhandler::LAST_USED;
 use crate::face::{self, RawHandle};
 use crate::process;
 use crate::slots::{Object, Slots};
-use crate::win::Win;
 use std::ffi::{c_int, c_void};
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What objects a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +52,7 @@ struct Keyval {
 }
 
 /// Keys are numbers, made as handles are.
-static KEYVALS: Slots<Arc<Keyval>> = Slots::new();
+static KEYVALS: Slots<Arc<Keyval>> = Slots::new("attribute keys");
 
 #[derive(Clone, Debug)]
 struct Attribute {
@@ -120,14 +119,9 @@ impl Attribute {
 }
 
 impl Attributes {
-    fn list(&self) -> MutexGuard<'_, Vec<Attribute>> {
-        // It is whole between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Those of a duplicate of the object with this handle.
     pub(crate) fn copy(&self, handle: RawHandle) -> Done<Attributes> {
-        let all = self.list().clone();
+        let all = lock(&self.0).clone();
         let copied = all.iter().filter_map(|attribute| attribute.copy(handle).transpose());
         Ok(Attributes(Mutex::new(copied.collect::<Done<_>>()?)))
     }
@@ -136,14 +130,14 @@ impl Attributes {
     /// the object stays.
     pub(crate) fn delete_all(&self, handle: RawHandle) -> Done {
         loop {
-            let Some(last) = self.list().last().cloned() else { return Ok(()) };
+            let Some(last) = lock(&self.0).last().cloned() else { return Ok(()) };
             last.delete(handle)?;
-            self.list().retain(|attribute| attribute.key != last.key);
+            lock(&self.0).retain(|attribute| attribute.key != last.key);
         }
     }
 
     fn find(&self, key: c_int) -> Option<Attribute> {
-        self.list().iter().find(|attribute| attribute.key == key).cloned()
+        lock(&self.0).iter().find(|attribute| attribute.key == key).cloned()
     }
 }
 
@@ -165,13 +159,13 @@ fn find<T: Attributed>(object: &Object<T>, key: c_int) -> Done<Option<Attribute>
 }
 
 /// Sets an attribute. One with this key is deleted before.
-pub(crate) fn set<T: Attributed>(object: &Object<T>, key: c_int, value: *mut c_void) -> Done {
+pub(crate) fn set<T: Attributed>(object: Object<T>, key: c_int, value: *mut c_void) -> Done {
     let keyval = keyval(key, T::KIND)?;
     if let Some(before) = object.attributes().find(key) {
         before.delete(object.handle())?;
     }
     let value = value.expose_provenance();
-    let mut list = object.attributes().list();
+    let mut list = lock(&object.attributes().0);
     match list.iter_mut().find(|attribute| attribute.key == key) {
         Some(attribute) => attribute.value = value,
         None => list.push(Attribute { key, keyval, value }),
@@ -180,34 +174,27 @@ pub(crate) fn set<T: Attributed>(object: &Object<T>, key: c_int, value: *mut c_v
 }
 
 /// Gives the value of an attribute, if it has one.
-///
-/// # Safety
-/// There is room for an address at `value`.
-pub(crate) unsafe fn get<T: Attributed>(
-    object: &Object<T>,
+pub(crate) fn get<T: Attributed>(
+    object: Object<T>,
     key: c_int,
-    value: *mut c_void,
+    value: Out<usize>,
     flag: Out<c_int>,
 ) -> Done {
-    let value = pointer(value, "attribute_val")?.cast::<usize>();
     let found = match object.predefined(key) {
         Some(found) => Some(found),
-        None => find(object, key)?.map(|attribute| attribute.value),
+        None => find(&object, key)?.map(|attribute| attribute.value),
     };
     flag.set(c_int::from(found.is_some()));
-    if let Some(found) = found {
-        // SAFETY: the caller's promise.
-        unsafe { value.write_unaligned(found) };
-    }
+    found.into_iter().for_each(|found| value.set(found));
     Ok(())
 }
 
 /// Deletes an attribute.
-pub(crate) fn delete<T: Attributed>(object: &Object<T>, key: c_int) -> Done {
+pub(crate) fn delete<T: Attributed>(object: Object<T>, key: c_int) -> Done {
     let none = || Fail::new(face::ERR_KEYVAL, format!("there is no attribute with key {key}"));
-    let attribute = find(object, key)?.ok_or_else(none)?;
+    let attribute = find(&object, key)?.ok_or_else(none)?;
     attribute.delete(object.handle())?;
-    object.attributes().list().retain(|attribute| attribute.key != key);
+    lock(&object.attributes().0).retain(|attribute| attribute.key != key);
     Ok(())
 }
 
@@ -215,7 +202,7 @@ pub(crate) fn delete<T: Attributed>(object: &Object<T>, key: c_int) -> Done {
 ///
 /// # Safety
 /// The functions are of their types, or predefined ones.
-unsafe fn create(
+pub(crate) unsafe fn create(
     kind: Kind,
     copy: *const c_void,
     delete: *const c_void,
@@ -236,13 +223,12 @@ unsafe fn create(
         unsafe { std::mem::transmute::<*const c_void, DeleteFunction>(delete) }
     });
     let made = Arc::new(Keyval { kind, copy, delete, extra: extra.expose_provenance() });
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million attribute keys");
-    keyval.set(face::number(KEYVALS.insert(made).ok_or_else(full)?).cast_signed());
+    keyval.set(face::number(KEYVALS.insert(made)?).cast_signed());
     Ok(())
 }
 
 /// Frees a key. Attributes that have it keep it.
-fn free(key: Out<c_int>, kind: Kind) -> Done {
+pub(crate) fn free(kind: Kind, key: Out<c_int>) -> Done {
     keyval(key.get(), kind)?;
     KEYVALS.free(face::handle(key.get().cast_unsigned()));
     key.set(face::KEYVAL_INVALID);
@@ -290,50 +276,3 @@ impl Attributed for TypeObject {
         None
     }
 }
-
-/// The functions of MPI for one kind of object: create and free a key; get, set and delete an attribute.
-macro_rules! functions {
-    ($kind:ident: $create:ident $free:ident) => {
-        pub(crate) unsafe fn $create(
-            copy: *const c_void,
-            delete: *const c_void,
-            keyval: Out<c_int>,
-            extra: *mut c_void,
-        ) -> Done {
-            // SAFETY: as the first page of the crate says.
-            unsafe { create(Kind::$kind, copy, delete, keyval, extra) }
-        }
-
-        pub(crate) fn $free(keyval: Out<c_int>) -> Done {
-            free(keyval, Kind::$kind)
-        }
-    };
-    ($object:ident: $get:ident $set:ident $delete:ident) => {
-        pub(crate) unsafe fn $get(
-            object: $object,
-            keyval: c_int,
-            value: *mut c_void,
-            flag: Out<c_int>,
-        ) -> Done {
-            // SAFETY: as the first page of the crate says.
-            unsafe { get(&object, keyval, value, flag) }
-        }
-
-        pub(crate) fn $set(object: $object, keyval: c_int, value: *mut c_void) -> Done {
-            set(&object, keyval, value)
-        }
-
-        pub(crate) fn $delete(object: $object, keyval: c_int) -> Done {
-            delete(&object, keyval)
-        }
-    };
-}
-
-functions!(Comm: comm_create_keyval comm_free_keyval);
-functions!(Comm: keyval_create keyval_free);
-functions!(Type: type_create_keyval type_free_keyval);
-functions!(Win: win_create_keyval win_free_keyval);
-functions!(Comm: comm_get_attr comm_set_attr comm_delete_attr);
-functions!(Type: type_get_attr type_set_attr type_delete_attr);
-functions!(Win: win_get_attr win_set_attr win_delete_attr);
-functions!(Comm: attr_get attr_put attr_delete);

@@ -1,10 +1,10 @@
 //! How exported functions run, and what becomes of their errors.
 
-use crate::arg::HandleOut;
 use crate::comm::Comm;
 use crate::errhandler::{self, Handler};
 use crate::face::{self, RawHandle};
 use crate::process;
+use crate::request::Place;
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::io::Write;
@@ -84,17 +84,17 @@ pub(crate) fn run_tool(_: &'static str, _: Subject, call: impl FnOnce() -> Done)
         Ok(Ok(())) => face::SUCCESS,
         Ok(Err(fail)) if fail.code == face::ERR_UNSUPPORTED_OPERATION => face::T_ERR_NOT_SUPPORTED,
         Ok(Err(fail)) if fail.code == face::ERR_ARG => face::T_ERR_INVALID,
+        Ok(Err(fail)) if fail.code == face::ERR_NO_MEM => face::T_ERR_OUT_OF_HANDLES,
         Ok(Err(fail)) => fail.code,
         Err(_) => face::T_ERR_INVALID,
     }
 }
 
-/// When a collective ends, and where its request goes.
-#[derive(Clone, Copy, Debug)]
+/// When a collective or a send ends, and where its request goes.
 pub(crate) enum Form {
     Blocking,
-    NonBlocking(HandleOut),
-    Persistent(HandleOut),
+    NonBlocking(Place),
+    Persistent(Place),
 }
 
 /// Says something on standard error, if it can be written.

@@ -4,19 +4,17 @@
 use crate::arg::{self, Numbers};
 use crate::call::{Done, Fail, Form, Subject};
 use crate::comm::Comm;
-use crate::datatype::{Type, typed};
+use crate::datatype::{Elements, typed};
 use crate::face::{self, RawHandle};
-use crate::request::{self, Work};
+use crate::request::Work;
 use gapless::Root;
-use gapless::raw::{self, Buffer, Operation, Request, Typed};
+use gapless::raw::{self, Buffer, Operation, Request};
 use std::ffi::{c_int, c_void};
 
 mod blocks;
-mod neighbor;
 mod reduce;
 
 pub(crate) use blocks::*;
-pub(crate) use neighbor::*;
 pub(crate) use reduce::*;
 
 /// What a rank gives to a collective.
@@ -49,18 +47,19 @@ impl Call {
         let call = unsafe { raw::collective(operation, root, (send, recv), &counts, op) };
         let subject = || Subject::OfComm(comm.clone());
         match form {
-            Form::Blocking => Ok(comm.comm.perform(call)?),
+            Form::Blocking => comm.comm.perform(call)?,
             Form::NonBlocking(request) => {
                 // SAFETY: the caller's promise.
                 let begun = unsafe { Request::collective(&comm.comm, call) }?;
-                request::give(request, subject(), Work::One(begun))
+                request.give(subject(), Work::One(begun));
             }
             Form::Persistent(request) => {
                 // SAFETY: the caller's promise.
                 let described = unsafe { Request::collective_init(&comm.comm, call) }?;
-                request::give(request, subject(), Work::One(described))
+                request.give(subject(), Work::One(described));
             }
         }
+        Ok(())
     }
 }
 
@@ -72,90 +71,145 @@ struct Rooted {
     is_root: bool,
     /// Whether this rank has nothing to do.
     is_idle: bool,
+    /// Whether this rank gives its block to the root, or gets one of it.
+    is_member: bool,
 }
 
 impl Rooted {
     fn new(root: c_int, comm: &Comm) -> Done<Rooted> {
         let inter = comm.comm.is_inter();
-        let wrong = || {
-            let (ranks, kind) = (comm.peers(), if inter { "the other group of" } else { "" });
-            Fail::new(face::ERR_ROOT, format!("there is no root {root} among {kind} {ranks} ranks"))
-        };
-        match u32::try_from(root) {
+        let (root, is_root, is_idle) = match u32::try_from(root) {
             Ok(rank) if rank < comm.peers() => {
-                let is_root = !inter && rank == comm.comm.rank();
-                Ok(Rooted { root: Root::Rank(rank), is_root, is_idle: false })
+                (Root::Rank(rank), !inter && rank == comm.comm.rank(), false)
             }
-            Err(_) if inter && root == face::ROOT => {
-                Ok(Rooted { root: Root::Here, is_root: true, is_idle: false })
+            Err(_) if inter && root == face::ROOT => (Root::Here, true, false),
+            Err(_) if inter && root == face::PROC_NULL => (Root::Other, false, true),
+            _ => {
+                let (ranks, of) = (comm.peers(), if inter { "the other group of" } else { "" });
+                let why = format!("there is no root {root} among {of} {ranks} ranks");
+                return Err(Fail::new(face::ERR_ROOT, why));
             }
-            Err(_) if inter && root == face::PROC_NULL => {
-                Ok(Rooted { root: Root::Other, is_root: false, is_idle: true })
-            }
-            _ => Err(wrong()),
-        }
-    }
-
-    /// Whether this rank gives its block to the root, or gets one of it.
-    fn is_member(self, comm: &Comm) -> bool {
-        !self.is_idle && (!comm.comm.is_inter() || !self.is_root)
+        };
+        Ok(Rooted { root, is_root, is_idle, is_member: !is_idle && (!inter || !is_root) })
     }
 }
 
-/// An address, a count and a datatype, as C gives them: what they mean depends on the rank.
-#[derive(Clone, Copy)]
-struct Side {
+/// A side of a collective, as C gives it: what it means depends on the rank.
+pub(crate) struct Blocks {
     buf: *const c_void,
-    count: i64,
-    datatype: RawHandle,
-    names: [&'static str; 2],
+    of: Of,
 }
 
-impl Side {
-    fn send(buf: *const c_void, count: i64, datatype: RawHandle) -> Side {
-        Side { buf, count, datatype, names: ["sendcount", "sendtype"] }
+/// What a side is made of.
+enum Of {
+    /// Blocks of as many elements, with the names of both arguments.
+    Even(i64, RawHandle, [&'static str; 2]),
+    /// Blocks of any lengths at displacements, which count elements, of one datatype.
+    Varied((Numbers, Numbers), RawHandle, &'static str),
+    /// Blocks of any datatypes at displacements, which count bytes.
+    Typed((Numbers, Numbers), *const RawHandle, &'static str),
+}
+
+impl Blocks {
+    pub(crate) fn even(
+        buf: *const c_void,
+        count: i64,
+        datatype: RawHandle,
+        names: [&'static str; 2],
+    ) -> Blocks {
+        Blocks { buf, of: Of::Even(count, datatype, names) }
     }
 
-    fn recv(buf: *mut c_void, count: i64, datatype: RawHandle) -> Side {
-        Side { buf, count, datatype, names: ["recvcount", "recvtype"] }
+    pub(crate) fn varied(
+        buf: *const c_void,
+        lists: (Numbers, Numbers),
+        datatype: RawHandle,
+        name: &'static str,
+    ) -> Blocks {
+        Blocks { buf, of: Of::Varied(lists, datatype, name) }
     }
 
-    fn is_in_place(self) -> bool {
+    pub(crate) fn typed(
+        buf: *const c_void,
+        lists: (Numbers, Numbers),
+        datatypes: *const RawHandle,
+        name: &'static str,
+    ) -> Blocks {
+        Blocks { buf, of: Of::Typed(lists, datatypes, name) }
+    }
+
+    fn is_even(&self) -> bool {
+        matches!(self.of, Of::Even(..))
+    }
+
+    fn is_in_place(&self) -> bool {
         is_in_place(self.buf)
     }
 
-    /// The whole of it, as many times as there are blocks.
+    /// One of even blocks.
     ///
-    /// # Safety
-    /// The memory is as MPI says.
-    unsafe fn times(self, blocks: u32) -> Done<Buffer> {
-        let datatype = arg::datatype(self.datatype, self.names[1])?;
-        let count = arg::count(self.count, self.names[0])?;
-        let too_many =
-            || Fail::new(face::ERR_COUNT, "the buffer is too long for the address space");
-        let count = count.checked_mul(u64::from(blocks)).ok_or_else(too_many)?;
-        // SAFETY: the caller's promise.
-        Ok(Buffer::Whole(unsafe { typed(self.buf, count, &datatype) }?))
+    /// # Errors
+    /// The count or the datatype is none.
+    pub(crate) fn elements(&self) -> Done<Elements> {
+        let Of::Even(count, datatype, [count_name, type_name]) = self.of else {
+            return Err(Fail::new(face::ERR_INTERN, "blocks of different lengths are not one"));
+        };
+        let datatype = arg::datatype(datatype, type_name)?;
+        Ok(Elements::new(self.buf, arg::count(count, count_name)?, datatype))
     }
 
     /// One block, or nothing if it is in place.
-    ///
-    /// # Safety
-    /// As [`times`](Side::times).
-    unsafe fn one(self) -> Done<Buffer> {
-        // SAFETY: the caller's promise.
-        unsafe { self.or_in_place(1) }
+    fn one(&self) -> Done<Buffer> {
+        match self.is_in_place() {
+            true => Ok(Buffer::InPlace),
+            false => Ok(Buffer::Whole(self.elements()?.typed()?)),
+        }
     }
 
-    /// So many blocks, or nothing if it is in place.
+    /// So many blocks.
     ///
     /// # Safety
-    /// As [`times`](Side::times).
-    unsafe fn or_in_place(self, blocks: u32) -> Done<Buffer> {
+    /// The lists have so many.
+    unsafe fn all(&self, blocks: u32) -> Done<Buffer> {
+        let many = blocks as usize;
+        let (lists, one, each) = match self.of {
+            Of::Even(..) => return Ok(Buffer::Whole(self.elements()?.times(blocks)?.typed()?)),
+            Of::Varied(lists, datatype, name) => {
+                (lists, Some(arg::datatype(datatype, name)?), Vec::new())
+            }
+            // SAFETY: the caller's promise.
+            Of::Typed(lists, all, name) => {
+                (lists, None, unsafe { arg::datatypes(all, many, name) }?)
+            }
+        };
+        // SAFETY: the caller's promise.
+        let counts = unsafe { lists.0.counts(many, "counts") }?;
+        // SAFETY: the caller's promise.
+        let starts = unsafe { lists.1.read(many, "displacements") }?;
+        let unit = one.as_ref().map_or(1, |datatype| datatype.datatype.extent());
+        if let Some(datatype) = &one
+            && counts.iter().any(|count| *count > 0)
+        {
+            datatype.check_buffer(self.buf)?;
+        }
+        let block = |(index, (count, start)): (usize, (u64, i64))| {
+            let offset = isize::try_from(start.wrapping_mul(unit)).unwrap_or(0);
+            let datatype = one.as_ref().unwrap_or_else(|| &each[index]);
+            typed(self.buf.wrapping_byte_offset(offset), count, datatype)
+        };
+        let each = counts.into_iter().zip(starts).enumerate().map(block);
+        Ok(Buffer::Each(each.collect::<Done<_>>()?))
+    }
+
+    /// The same, or nothing if it is in place.
+    ///
+    /// # Safety
+    /// As [`all`](Blocks::all).
+    unsafe fn all_or_in_place(&self, blocks: u32) -> Done<Buffer> {
         match self.is_in_place() {
             true => Ok(Buffer::InPlace),
             // SAFETY: the caller's promise.
-            false => unsafe { self.times(blocks) },
+            false => unsafe { self.all(blocks) },
         }
     }
 }
@@ -164,89 +218,18 @@ fn is_in_place(buf: *const c_void) -> bool {
     buf.addr() == face::IN_PLACE
 }
 
-/// Blocks of any lengths at displacements, which count elements, of one datatype.
-///
-/// # Safety
-/// The lists have so many, and the memory is as MPI says.
-unsafe fn blocks(
-    buf: *const c_void,
-    (counts, displacements): (Numbers, Numbers),
-    datatype: &Type,
-    many: u32,
-) -> Done<Buffer> {
-    // SAFETY: the caller's promise.
-    let counts = unsafe { counts.counts(many as usize, "counts") }?;
-    // SAFETY: the caller's promise.
-    let starts = unsafe { displacements.read(many as usize, "displacements") }?;
-    let null = buf.is_null() && datatype.datatype.true_lb() == 0;
-    if null && datatype.datatype.size() > 0 && counts.iter().any(|count| *count > 0) {
-        return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
-    }
-    let extent = datatype.datatype.extent();
-    let one = |(count, start): (u64, i64)| {
-        let at = buf.wrapping_byte_offset(isize::try_from(start.wrapping_mul(extent)).unwrap_or(0));
-        // SAFETY: the caller's promise.
-        unsafe { typed(at, count, datatype) }
-    };
-    let each: Vec<Typed> = counts.into_iter().zip(starts).map(one).collect::<Done<_>>()?;
-    Ok(Buffer::Each(each))
-}
-
-/// Blocks of any datatypes at displacements, which count bytes.
-///
-/// # Safety
-/// As [`blocks`].
-unsafe fn blocks_of_types(
-    buf: *const c_void,
-    (counts, displacements): (Numbers, Numbers),
-    datatypes: *const RawHandle,
-    many: u32,
-) -> Done<Buffer> {
-    let many = many as usize;
-    if many == 0 {
-        return Ok(Buffer::Each(Vec::new()));
-    }
-    // SAFETY: the caller's promise.
-    let counts = unsafe { counts.counts(many, "counts") }?;
-    // SAFETY: the caller's promise.
-    let starts = unsafe { displacements.read(many, "displacements") }?;
-    let datatypes = arg::pointer(datatypes.cast_mut(), "datatypes")?;
-    // SAFETY: the caller's promise.
-    let datatypes = unsafe { std::slice::from_raw_parts(datatypes, many) };
-    let one = |((count, start), handle): ((u64, i64), &RawHandle)| {
-        let datatype = arg::datatype(*handle, "datatypes")?;
-        let at = buf.wrapping_byte_offset(isize::try_from(start).unwrap_or(0));
-        // SAFETY: the caller's promise.
-        unsafe { typed(at, count, &datatype) }
-    };
-    let each = counts.into_iter().zip(starts).zip(datatypes).map(one).collect::<Done<_>>()?;
-    Ok(Buffer::Each(each))
-}
-
 pub(crate) unsafe fn barrier(form: Form, comm: Comm) -> Done {
     // SAFETY: it describes no memory.
     unsafe { Call::new(Operation::Barrier, Buffer::Nothing, Buffer::Nothing).go(form, &comm) }
 }
 
-pub(crate) unsafe fn bcast(
-    form: Form,
-    buffer: *mut c_void,
-    count: i64,
-    datatype: RawHandle,
-    root: c_int,
-    comm: Comm,
-) -> Done {
+pub(crate) unsafe fn bcast(form: Form, buffer: Blocks, root: c_int, comm: Comm) -> Done {
     let rooted = Rooted::new(root, &comm)?;
     let recv = match rooted.is_idle {
         true => Buffer::Nothing,
-        false => {
-            let side = Side { buf: buffer, count, datatype, names: ["count", "datatype"] };
-            // SAFETY: the caller's promise.
-            unsafe { side.times(1) }?
-        }
+        false => Buffer::Whole(buffer.elements()?.typed()?),
     };
+    let call = Call::new(Operation::Bcast, Buffer::Nothing, recv).rooted(rooted.root);
     // SAFETY: the caller's promise.
-    unsafe {
-        Call::new(Operation::Bcast, Buffer::Nothing, recv).rooted(rooted.root).go(form, &comm)
-    }
+    unsafe { call.go(form, &comm) }
 }

@@ -1,15 +1,17 @@
 //! Communicators (MPI 4.1 chapter 7).
 
-use crate::arg::Out;
+use crate::arg::{self, Out};
 use crate::attr::Attributes;
-use crate::call::{Done, Fail};
-use crate::errhandler::Handler;
+use crate::call::Done;
+use crate::errhandler::{Handled, Handler, HandlerSlot, Kind};
 use crate::face::{self, RawHandle};
+use crate::info::Hints;
 use crate::process;
+use crate::request::Freed;
 use crate::slots::{Object, Slots};
 use gapless::{Communicator, Source};
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 mod making;
 mod naming;
@@ -18,24 +20,19 @@ pub(crate) use making::*;
 pub(crate) use naming::*;
 
 /// A communicator, and what programs hang on it.
-#[derive(Debug)]
 pub(crate) struct CommObject {
     pub(crate) comm: Communicator,
     pub(crate) attributes: Attributes,
-    more: Mutex<More>,
-}
-
-#[derive(Debug)]
-struct More {
-    errhandler: Handler,
-    name: String,
-    /// For each of [`HINTS`], whether the program has asserted it.
-    hints: [bool; HINTS.len()],
+    errhandler: Arc<HandlerSlot>,
+    name: Mutex<String>,
+    /// Hints that MPI defines (MPI 4.1 §7.4.4). They are kept; Gapless needs none of them.
+    hints: Hints,
+    pub(crate) freed: Freed,
 }
 
 pub(crate) type Comm = Object<CommObject>;
 
-pub(crate) static COMMS: Slots<CommObject> = Slots::new();
+static COMMS: Slots<CommObject> = Slots::new("communicators");
 
 /// The communicator of a handle.
 #[inline]
@@ -51,24 +48,30 @@ pub(crate) fn find(handle: RawHandle) -> Option<Comm> {
     }
 }
 
+impl Handled for CommObject {
+    const KIND: Kind = Kind::Comm;
+
+    fn errhandler(&self) -> &HandlerSlot {
+        &self.errhandler
+    }
+}
+
 impl CommObject {
     pub(crate) fn new(comm: Communicator, errhandler: Handler, name: &str) -> CommObject {
-        let more = More { errhandler, name: name.to_owned(), hints: [false; HINTS.len()] };
-        CommObject { comm, attributes: Attributes::default(), more: Mutex::new(more) }
-    }
-
-    fn more(&self) -> MutexGuard<'_, More> {
-        // It is whole between any two statements.
-        self.more.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn errhandler(&self) -> Handler {
-        self.more().errhandler.clone()
-    }
-
-    pub(crate) fn set_errhandler(&self, errhandler: Handler) {
-        let before = std::mem::replace(&mut self.more().errhandler, errhandler);
-        drop(before);
+        let hints = Hints::new(&[
+            ("mpi_assert_no_any_tag", "false"),
+            ("mpi_assert_no_any_source", "false"),
+            ("mpi_assert_exact_length", "false"),
+            ("mpi_assert_allow_overtaking", "false"),
+        ]);
+        CommObject {
+            comm,
+            attributes: Attributes::default(),
+            errhandler: Arc::new(HandlerSlot::new(errhandler)),
+            name: Mutex::new(name.to_owned()),
+            hints,
+            freed: Freed::default(),
+        }
     }
 
     /// How many ranks messages go to.
@@ -79,14 +82,7 @@ impl CommObject {
     /// A rank that messages go to. `None`: `MPI_PROC_NULL`.
     #[inline]
     pub(crate) fn peer(&self, rank: c_int) -> Done<Option<u32>> {
-        match u32::try_from(rank) {
-            Ok(rank) if rank < self.peers() => Ok(Some(rank)),
-            _ if rank == face::PROC_NULL => Ok(None),
-            _ => {
-                let why = format!("there is no rank {rank} among {}", self.peers());
-                Err(Fail::new(face::ERR_RANK, why))
-            }
-        }
+        arg::some_rank(rank, self.peers())
     }
 
     /// Where messages come from. `None`: `MPI_PROC_NULL`.

@@ -3,7 +3,7 @@
 //! Messages match by kind and size, whatever names a language has for a type: `long` and `int64_t` are one, as soon as a
 //! datatype is committed. What a program asks of a datatype is answered with the types that it was made of.
 
-use crate::arg::{self, CountOut, HandleOut, Out, StatusOut};
+use crate::arg::{self, CountOut, HandleOut, Out, StatusOut, Text, lock};
 use crate::attr::Attributes;
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle, Status};
@@ -12,8 +12,8 @@ use crate::slots::{Object, Slots};
 use gapless::raw::Typed;
 use gapless::{Datatype, Layout, Region, Space};
 use gapless_dtype::{Convertor, ConvertorError, TypeError};
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::ffi::{CStr, c_void};
+use std::sync::{Arc, Mutex, OnceLock};
 
 mod contents;
 mod make;
@@ -21,17 +21,10 @@ mod named;
 mod pack;
 
 use contents::Call;
-pub(crate) use contents::{
-    type_get_contents, type_get_contents_c, type_get_envelope, type_get_envelope_c,
-};
+pub(crate) use contents::*;
 pub(crate) use make::*;
-pub(crate) use named::{
-    type_create_f90_complex, type_create_f90_integer, type_create_f90_real, type_get_value_index,
-    type_match_size,
-};
-pub(crate) use pack::{
-    pack, pack_external, pack_external_size, pack_size, unpack, unpack_external,
-};
+pub(crate) use named::*;
+pub(crate) use pack::*;
 
 /// How many places the table of predefined datatypes has, in any ABI.
 pub(crate) const PREDEFINED: usize = 0x110;
@@ -51,7 +44,7 @@ pub(crate) struct TypeObject {
 
 pub(crate) type Type = Object<TypeObject>;
 
-pub(crate) static TYPES: Slots<TypeObject> = Slots::new();
+static TYPES: Slots<TypeObject> = Slots::new("datatypes");
 
 impl TypeObject {
     fn new(datatype: Datatype, call: Arc<Call>) -> TypeObject {
@@ -67,6 +60,15 @@ impl TypeObject {
     pub(crate) fn committed(&self) -> Done<&Layout> {
         let uncommitted = || Fail::new(face::ERR_TYPE, "the datatype was not committed");
         self.layout.get().ok_or_else(uncommitted)
+    }
+
+    /// An error if there is something to touch at a null pointer. A datatype may have absolute addresses, from `MPI_BOTTOM`
+    /// on.
+    pub(crate) fn check_buffer(&self, buf: *const c_void) -> Done {
+        match buf.is_null() && self.datatype.size() > 0 && self.datatype.true_lb() == 0 {
+            true => Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer")),
+            false => Ok(()),
+        }
     }
 
     fn commit(&self) -> Done {
@@ -88,8 +90,7 @@ pub(crate) fn find(handle: RawHandle) -> Option<Type> {
 
 /// A handle of a new datatype.
 fn insert(object: TypeObject) -> Done<RawHandle> {
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million datatypes");
-    TYPES.insert(object).ok_or_else(full)
+    TYPES.insert(object)
 }
 
 /// Does something with a handle of a datatype. Its program may have freed its own while an operation has the datatype
@@ -123,16 +124,47 @@ impl From<ConvertorError> for Fail {
     }
 }
 
+/// Instances of a datatype at an address, whose memory is as MPI says of such arguments.
+#[derive(Clone)]
+pub(crate) struct Elements {
+    pub(crate) buf: *const c_void,
+    pub(crate) count: u64,
+    pub(crate) datatype: Type,
+}
+
+impl Elements {
+    #[inline]
+    pub(crate) fn new(buf: *const c_void, count: u64, datatype: Type) -> Elements {
+        Elements { buf, count, datatype }
+    }
+
+    /// So many times as many.
+    pub(crate) fn times(self, factor: u32) -> Done<Elements> {
+        let count = self.count.checked_mul(factor.into()).ok_or_else(too_long)?;
+        Ok(Elements { count, ..self })
+    }
+
+    #[inline]
+    pub(crate) fn typed(&self) -> Done<Typed> {
+        typed(self.buf, self.count, &self.datatype)
+    }
+}
+
+#[cold]
+fn too_long() -> Fail {
+    Fail::new(face::ERR_COUNT, "the buffer is too long for the address space")
+}
+
 /// What a count of instances of a datatype at an address is.
 ///
-/// # Safety
-/// The memory is as MPI says of such an argument.
+/// # Errors
+/// The datatype was not committed; the address is null, or `MPI_IN_PLACE`; there are too many.
 #[inline]
-pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> Done<Typed> {
+pub(crate) fn typed(buf: *const c_void, count: u64, datatype: &Type) -> Done<Typed> {
     let address = buf.expose_provenance() as u64;
     let layout = datatype.committed()?;
-    if address == 0 && count > 0 && layout.size() > 0 && layout.true_lb() == 0 {
-        return Err(Fail::new(face::ERR_BUFFER, "the buffer is a null pointer"));
+    if address == 0 && count > 0 {
+        datatype.check_buffer(buf)?;
     }
     if buf.addr() == face::IN_PLACE && count > 0 {
         return Err(Fail::new(face::ERR_BUFFER, "the buffer cannot be MPI_IN_PLACE"));
@@ -140,10 +172,8 @@ pub(crate) unsafe fn typed(buf: *const c_void, count: u64, datatype: &Type) -> D
     let space = space_of(buf, layout, count)?;
     let typed = match datatype {
         Object::Predefined(it, _) if it.layout.get().is_some_and(Layout::is_contiguous) => {
-            let bytes = layout.size().checked_mul(count);
-            let too_long =
-                || Fail::new(face::ERR_COUNT, "the buffer is too long for the address space");
-            let region = Region::new(space, address, 0, bytes.ok_or_else(too_long)?);
+            let bytes = layout.size().checked_mul(count).ok_or_else(too_long)?;
+            let region = Region::new(space, address, 0, bytes);
             match it.layout.get() {
                 Some(layout) => Typed::elements(region, layout, count),
                 None => Typed::at(space, address, layout, count),
@@ -172,7 +202,7 @@ fn space_of(buf: *const c_void, layout: &Layout, count: u64) -> Done<Space> {
 /// The memory is valid for reads.
 pub(crate) unsafe fn packed(typed: &Typed) -> Done<Vec<u8>> {
     if !typed.region().space().cpu_accessible() {
-        return Err(Fail::new(face::ERR_UNSUPPORTED_OPERATION, "packing memory of a device"));
+        return Err(of_device());
     }
     let too_long = || Fail::new(face::ERR_NO_MEM, "the message is longer than memory");
     let bytes = usize::try_from(typed.packed_bytes()).map_err(|_| too_long())?;
@@ -191,10 +221,6 @@ pub(crate) unsafe fn packed(typed: &Typed) -> Done<Vec<u8>> {
 pub(crate) fn get_address(location: *const c_void, address: Out<i64>) -> Done {
     address.set(location.expose_provenance().cast_signed() as i64);
     Ok(())
-}
-
-pub(crate) fn address(location: *const c_void, at: Out<i64>) -> Done {
-    get_address(location, at)
 }
 
 pub(crate) fn type_commit(datatype: HandleOut) -> Done {
@@ -234,19 +260,10 @@ pub(crate) fn type_size(datatype: Type, size: CountOut) -> Done {
     Ok(())
 }
 
-pub(crate) fn type_size_x(datatype: Type, size: Out<i64>) -> Done {
-    size.set(signed(datatype.datatype.size()));
-    Ok(())
-}
-
 pub(crate) fn type_get_extent(datatype: Type, lb: CountOut, extent: CountOut) -> Done {
     lb.set(datatype.datatype.lb());
     extent.set(datatype.datatype.extent());
     Ok(())
-}
-
-pub(crate) fn type_get_extent_x(datatype: Type, lb: Out<i64>, extent: Out<i64>) -> Done {
-    type_get_extent(datatype, CountOut::large(lb), CountOut::large(extent))
 }
 
 pub(crate) fn type_get_true_extent(datatype: Type, lb: CountOut, extent: CountOut) -> Done {
@@ -255,45 +272,21 @@ pub(crate) fn type_get_true_extent(datatype: Type, lb: CountOut, extent: CountOu
     Ok(())
 }
 
-pub(crate) fn type_get_true_extent_x(datatype: Type, lb: Out<i64>, extent: Out<i64>) -> Done {
-    type_get_true_extent(datatype, CountOut::large(lb), CountOut::large(extent))
-}
-
-pub(crate) fn type_extent(datatype: Type, extent: Out<i64>) -> Done {
-    extent.set(datatype.datatype.extent());
+/// `MPI_Type_extent`, `MPI_Type_lb`, `MPI_Type_ub`.
+pub(crate) fn type_bound(bound: fn(&Datatype) -> i64, datatype: Type, out: Out<i64>) -> Done {
+    out.set(bound(&datatype.datatype));
     Ok(())
 }
 
-pub(crate) fn type_lb(datatype: Type, displacement: Out<i64>) -> Done {
-    displacement.set(datatype.datatype.lb());
-    Ok(())
-}
-
-pub(crate) fn type_ub(datatype: Type, displacement: Out<i64>) -> Done {
-    displacement.set(datatype.datatype.ub());
-    Ok(())
-}
-
-pub(crate) unsafe fn type_get_name(
-    datatype: RawHandle,
-    type_name: *mut c_char,
-    resultlen: Out<c_int>,
-) -> Done {
-    let name = match datatype {
-        face::DATATYPE_NULL => "MPI_DATATYPE_NULL".to_owned(),
-        handle => {
-            let object = arg::datatype(handle, "datatype")?;
-            object.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        }
-    };
-    // SAFETY: as the first page of the crate says.
-    unsafe { crate::env::give_text(&name, face::MAX_OBJECT_NAME, type_name, resultlen) };
-    Ok(())
+pub(crate) fn type_get_name(datatype: RawHandle, type_name: Text) -> Done {
+    match datatype {
+        face::DATATYPE_NULL => type_name.give("MPI_DATATYPE_NULL"),
+        datatype => type_name.give(&lock(&arg::datatype(datatype, "datatype")?.name)),
+    }
 }
 
 pub(crate) fn type_set_name(datatype: Type, type_name: &CStr) -> Done {
-    let name = type_name.to_string_lossy().into_owned();
-    *datatype.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    *lock(&datatype.name) = type_name.to_string_lossy().into_owned();
     Ok(())
 }
 
@@ -315,10 +308,6 @@ pub(crate) fn get_elements(status: &Status, datatype: Type, count: CountOut) -> 
     Ok(())
 }
 
-pub(crate) fn get_elements_x(status: &Status, datatype: Type, count: Out<i64>) -> Done {
-    get_elements(status, datatype, CountOut::large(count))
-}
-
 pub(crate) fn status_set_elements(status: StatusOut, datatype: Type, count: u64) -> Done {
     let too_many = || Fail::new(face::ERR_COUNT, "the datatype has no such number of elements");
     let bytes = datatype.datatype.signature().bytes_of(count).ok_or_else(too_many)?;
@@ -327,8 +316,4 @@ pub(crate) fn status_set_elements(status: StatusOut, datatype: Type, count: u64)
         status.set_all(it);
     }
     Ok(())
-}
-
-pub(crate) fn status_set_elements_x(status: StatusOut, datatype: Type, count: i64) -> Done {
-    status_set_elements(status, datatype, arg::count(count, "count")?)
 }

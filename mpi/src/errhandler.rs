@@ -3,18 +3,18 @@
 //! A handler lives as long as anybody has it: the program, from each create or get to a free, and each object that it was
 //! set on. Its handle is one number for all of that time.
 
-use crate::arg::{self, HandleOut, Out, pointer};
+use crate::arg::{self, HandleOut, Text, lock, pointer};
 use crate::call::{Done, Fail, Subject};
-use crate::comm::{self, Comm};
+use crate::comm;
 use crate::face::{self, RawHandle};
 use crate::process;
-use crate::session::{self, Session};
-use crate::slots::Slots;
-use crate::win::{self, Win};
+use crate::session;
+use crate::slots::{Object, Slots};
+use crate::win;
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 mod class;
 mod codes;
@@ -42,7 +42,7 @@ pub(crate) struct Made {
     references: AtomicUsize,
 }
 
-static ERRHANDLERS: Slots<Arc<Made>> = Slots::new();
+static ERRHANDLERS: Slots<Arc<Made>> = Slots::new("error handlers");
 
 /// An error handler, as objects have it: one reference.
 #[derive(Debug)]
@@ -128,24 +128,63 @@ thread_local! {
     static LAST: RefCell<(c_int, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// That of files: none is open, so they all have what `MPI_FILE_NULL` has (MPI 4.1 §14.7).
-static OF_FILES: Mutex<Handler> = Mutex::new(Handler::RETURN);
+/// The error handler of an object.
+pub(crate) struct HandlerSlot(Mutex<Handler>);
 
-fn of_files() -> Handler {
-    OF_FILES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+impl HandlerSlot {
+    pub(crate) const fn new(errhandler: Handler) -> HandlerSlot {
+        HandlerSlot(Mutex::new(errhandler))
+    }
+
+    pub(crate) fn get(&self) -> Handler {
+        lock(&self.0).clone()
+    }
+
+    fn set(&self, errhandler: Handler) {
+        let before = std::mem::replace(&mut *lock(&self.0), errhandler);
+        drop(before);
+    }
+}
+
+/// Something that has an error handler.
+pub(crate) trait Handled: 'static {
+    const KIND: Kind;
+
+    fn errhandler(&self) -> &HandlerSlot;
+}
+
+/// What files have: none is open, so they all have what `MPI_FILE_NULL` has (MPI 4.1 §14.7).
+pub(crate) struct FileObject(HandlerSlot);
+
+pub(crate) type File = Object<FileObject>;
+
+static FILES: FileObject = FileObject(HandlerSlot::new(Handler::RETURN));
+
+/// `MPI_FILE_NULL`.
+pub(crate) fn no_file() -> File {
+    Object::Predefined(&FILES, face::FILE_NULL)
+}
+
+impl Handled for FileObject {
+    const KIND: Kind = Kind::File;
+
+    fn errhandler(&self) -> &HandlerSlot {
+        &self.0
+    }
 }
 
 /// The handler of a subject, and the handle that it is told.
 fn handler_of(subject: &Subject) -> Option<(Handler, RawHandle)> {
+    fn of<T: Handled>(object: &Object<T>) -> (Handler, RawHandle) {
+        (object.errhandler().get(), object.handle())
+    }
     match *subject {
-        Subject::Comm(handle) => comm::find(handle).map(|comm| (comm.errhandler(), handle)),
-        Subject::OfComm(ref comm) => Some((comm.errhandler(), comm.handle())),
-        Subject::Session(handle) => {
-            session::find(handle).map(|session| (session.errhandler(), handle))
-        }
-        Subject::File(handle) => Some((of_files(), handle)),
+        Subject::Comm(handle) => comm::find(handle).as_ref().map(of),
+        Subject::OfComm(ref comm) => Some(of(comm)),
+        Subject::Session(handle) => session::find(handle).as_ref().map(of),
+        Subject::File(handle) => Some((FILES.0.get(), handle)),
         Subject::Handler(ref handler, on) => Some((handler.clone(), on)),
-        Subject::Win(handle) => win::find(handle).map(|win| (win.errhandler(), handle)),
+        Subject::Win(handle) => win::find(handle).as_ref().map(of),
         Subject::None => None,
     }
 }
@@ -156,7 +195,7 @@ pub(crate) fn handle(name: &'static str, subject: Subject, fail: &Fail) -> c_int
     // A thread that ends has no last error any more.
     let _ = LAST.try_with(|last| *last.borrow_mut() = (fail.code, format!("{name}: {}", fail.why)));
     let default = || {
-        let of_self = process::get().map(|process| process.comm_self.errhandler());
+        let of_self = process::get().map(|process| process.comm_self.errhandler().get());
         (of_self.unwrap_or(Handler::FATAL), face::COMM_SELF)
     };
     let (handler, on) =
@@ -178,34 +217,13 @@ pub(crate) fn fatal(name: &str, code: c_int, why: &str) -> ! {
 }
 
 /// A handler that calls a function of the program.
-fn create(function: *const c_void, kind: Kind, errhandler: HandleOut) -> Done {
+pub(crate) unsafe fn create(kind: Kind, function: *const c_void, errhandler: HandleOut) -> Done {
     pointer(function.cast_mut(), "the function of an error handler")?;
     // SAFETY: it is not null, and a function of this type, as the first page of the crate says.
     let function = unsafe { std::mem::transmute::<*const c_void, Function>(function) };
     let made = Arc::new(Made { function, kind, references: AtomicUsize::new(1) });
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million error handlers");
-    errhandler.set(ERRHANDLERS.insert(made).ok_or_else(full)?);
+    errhandler.set(ERRHANDLERS.insert(made)?);
     Ok(())
-}
-
-pub(crate) unsafe fn comm_create_errhandler(f: *const c_void, errhandler: HandleOut) -> Done {
-    create(f, Kind::Comm, errhandler)
-}
-
-pub(crate) unsafe fn win_create_errhandler(f: *const c_void, errhandler: HandleOut) -> Done {
-    create(f, Kind::Win, errhandler)
-}
-
-pub(crate) unsafe fn session_create_errhandler(f: *const c_void, errhandler: HandleOut) -> Done {
-    create(f, Kind::Session, errhandler)
-}
-
-pub(crate) unsafe fn file_create_errhandler(f: *const c_void, errhandler: HandleOut) -> Done {
-    create(f, Kind::File, errhandler)
-}
-
-pub(crate) unsafe fn errhandler_create(f: *const c_void, errhandler: HandleOut) -> Done {
-    create(f, Kind::Comm, errhandler)
 }
 
 pub(crate) fn errhandler_free(errhandler: HandleOut) -> Done {
@@ -218,99 +236,39 @@ pub(crate) fn errhandler_free(errhandler: HandleOut) -> Done {
     Ok(())
 }
 
-/// Tells a handler of an error of the program's own.
-fn call(name: &'static str, (handler, on): (Handler, RawHandle), code: c_int) -> Done {
+/// Tells the handler of an object of an error of the program's own.
+pub(crate) fn call<T: Handled>(object: Object<T>, code: c_int) -> Done {
     let text = text_of(code).ok_or_else(|| no_code(code))?;
-    handler.tell(name, on, code, &text);
+    let name = format!("MPI_{:?}_call_errhandler", T::KIND);
+    object.errhandler().get().tell(&name, object.handle(), code, &text);
     Ok(())
 }
 
+pub(crate) fn set<T: Handled>(object: Object<T>, errhandler: Handler) -> Done {
+    object.errhandler().set(errhandler.fits(T::KIND)?);
+    Ok(())
+}
+
+pub(crate) fn get<T: Handled>(object: Object<T>, errhandler: HandleOut) -> Done {
+    object.errhandler().get().give(errhandler)
+}
+
 pub(crate) fn comm_set_errhandler(comm: RawHandle, errhandler: Handler) -> Done {
-    let errhandler = errhandler.fits(Kind::Comm)?;
-    if !comm::set_unmade(comm, &errhandler) {
-        arg::comm(comm, "comm")?.set_errhandler(errhandler);
+    match comm::of_unmade(comm) {
+        Some(its) => its.set(errhandler.fits(Kind::Comm)?),
+        None => set(arg::comm(comm, "comm")?, errhandler)?,
     }
     Ok(())
 }
 
 pub(crate) fn comm_get_errhandler(comm: RawHandle, errhandler: HandleOut) -> Done {
     match comm::of_unmade(comm) {
-        Some(its) => its.give(errhandler),
-        None => arg::comm(comm, "comm")?.errhandler().give(errhandler),
+        Some(its) => its.get().give(errhandler),
+        None => get(arg::comm(comm, "comm")?, errhandler),
     }
 }
 
-pub(crate) fn comm_call_errhandler(comm: Comm, errorcode: c_int) -> Done {
-    call("MPI_Comm_call_errhandler", (comm.errhandler(), comm.handle()), errorcode)
-}
-
-pub(crate) fn errhandler_set(comm: Comm, errhandler: Handler) -> Done {
-    comm_set_errhandler(comm.handle(), errhandler)
-}
-
-pub(crate) fn errhandler_get(comm: Comm, errhandler: HandleOut) -> Done {
-    comm_get_errhandler(comm.handle(), errhandler)
-}
-
-pub(crate) fn win_set_errhandler(win: Win, errhandler: Handler) -> Done {
-    win.set_errhandler(errhandler.fits(Kind::Win)?);
-    Ok(())
-}
-
-pub(crate) fn win_get_errhandler(win: Win, errhandler: HandleOut) -> Done {
-    win.errhandler().give(errhandler)
-}
-
-pub(crate) fn win_call_errhandler(win: Win, errorcode: c_int) -> Done {
-    call("MPI_Win_call_errhandler", (win.errhandler(), win.handle()), errorcode)
-}
-
-pub(crate) fn session_set_errhandler(session: Session, errhandler: Handler) -> Done {
-    session.set_errhandler(errhandler.fits(Kind::Session)?);
-    Ok(())
-}
-
-pub(crate) fn session_get_errhandler(session: Session, errhandler: HandleOut) -> Done {
-    session.errhandler().give(errhandler)
-}
-
-pub(crate) fn session_call_errhandler(session: Session, errorcode: c_int) -> Done {
-    call("MPI_Session_call_errhandler", (session.errhandler(), session.handle()), errorcode)
-}
-
-/// There is no file but `MPI_FILE_NULL`, whose handler new files get.
-fn no_file(file: RawHandle) -> Done {
-    match file {
-        face::FILE_NULL => Ok(()),
-        file => Err(arg::bad(face::ERR_FILE, file, "file", "file")),
-    }
-}
-
-pub(crate) fn file_set_errhandler(file: RawHandle, errhandler: Handler) -> Done {
-    no_file(file)?;
-    let errhandler = errhandler.fits(Kind::File)?;
-    let mut of_files = OF_FILES.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = std::mem::replace(&mut *of_files, errhandler);
-    drop(of_files);
-    drop(before);
-    Ok(())
-}
-
-pub(crate) fn file_get_errhandler(file: RawHandle, errhandler: HandleOut) -> Done {
-    no_file(file)?;
-    of_files().give(errhandler)
-}
-
-pub(crate) fn file_call_errhandler(file: RawHandle, errorcode: c_int) -> Done {
-    no_file(file)?;
-    call("MPI_File_call_errhandler", (of_files(), file), errorcode)
-}
-
-pub(crate) unsafe fn error_string(
-    errorcode: c_int,
-    string: *mut c_char,
-    resultlen: Out<c_int>,
-) -> Done {
+pub(crate) fn error_string(errorcode: c_int, string: Text) -> Done {
     let mut text = text_of(errorcode).ok_or_else(|| no_code(errorcode))?;
     let _ = LAST.try_with(|last| {
         let (code, said) = &*last.borrow();
@@ -318,7 +276,5 @@ pub(crate) unsafe fn error_string(
             text = format!("{text}: {said}");
         }
     });
-    // SAFETY: as the first page of the crate says.
-    unsafe { crate::env::give_text(&text, face::MAX_ERROR_STRING, string, resultlen) };
-    Ok(())
+    string.give(&text)
 }

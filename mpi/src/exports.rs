@@ -8,13 +8,19 @@
     reason = "made by a program, named by MPI"
 )]
 
-use crate::arg::{self, CountOut, Numbers, StatusOut, StatusesOut};
+use crate::arg::{self, CountOut, Numbers, Room, StatusOut, StatusesOut, Text};
 use crate::call::{Fail, Form, Subject, run, run_any_time, run_tool};
-use crate::face::{RawHandle, Status};
+use crate::coll::Blocks;
+use crate::datatype::{Elements, Packed};
+use crate::face::{self, RawHandle, Status};
+use crate::win::Target;
 use crate::{
     attr, coll, comm, datatype, env, errhandler, group, info, op, p2p, plain, request, session,
     tool, topology, win,
 };
+use gapless::raw::Operation;
+use gapless::tuning::KEYS;
+use gapless::{Datatype, SendMode};
 use std::ffi::{c_char, c_int, c_void};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

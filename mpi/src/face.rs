@@ -9,22 +9,11 @@ mod abi;
 mod mpich;
 
 #[cfg(not(feature = "mpich"))]
-pub(crate) use abi::{RawHandle, Status, type_index};
+pub(crate) use abi::{RawHandle, Status, handle, number, type_index};
 #[cfg(feature = "mpich")]
-pub(crate) use mpich::{RawHandle, Status, type_index};
+pub(crate) use mpich::{RawHandle, Status, handle, number, type_index};
 
 include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 
 /// The first handle of an object that a program made; predefined ones are elsewhere, in both ABIs.
 pub(crate) const MADE: u32 = 0x7000_0000;
-
-/// A handle as a number.
-pub(crate) fn number(handle: RawHandle) -> u32 {
-    // Handles of both ABIs fit into 32 bits: an MPI program can have them as Fortran's integers.
-    (handle as u64 & 0xffff_ffff) as u32
-}
-
-/// A number as a handle.
-pub(crate) fn handle(number: u32) -> RawHandle {
-    number as RawHandle
-}

@@ -1,7 +1,7 @@
 //! Groups (MPI 4.1 §7.3).
 
-use crate::arg::{self, HandleOut, Out};
-use crate::call::{Done, Fail};
+use crate::arg::{self, HandleOut, Out, Room};
+use crate::call::Done;
 use crate::face::{self, RawHandle};
 use crate::session::{self, Session};
 use crate::slots::{Object, Slots};
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 pub(crate) type GroupHandle = Object<Group>;
 
-static GROUPS: Slots<Group> = Slots::new();
+static GROUPS: Slots<Group> = Slots::new("groups");
 
 /// The group of a handle.
 pub(crate) fn find(handle: RawHandle) -> Option<GroupHandle> {
@@ -24,10 +24,9 @@ pub(crate) fn find(handle: RawHandle) -> Option<GroupHandle> {
 
 /// Gives the program a handle of a group; of an empty one it is `MPI_GROUP_EMPTY`.
 pub(crate) fn give(group: Group, newgroup: HandleOut) -> Done {
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million groups");
     newgroup.set(match group.size() {
         0 => face::GROUP_EMPTY,
-        _ => GROUPS.insert(group).ok_or_else(full)?,
+        _ => GROUPS.insert(group)?,
     });
     Ok(())
 }
@@ -82,103 +81,55 @@ pub(crate) fn group_difference(one: GroupHandle, other: GroupHandle, newgroup: H
     give(one.difference(&other), newgroup)
 }
 
-fn no_rank(rank: i64, size: u32) -> Fail {
-    Fail::new(face::ERR_RANK, format!("there is no rank {rank} in a group of {size}"))
-}
-
 /// Ranks of a group.
-///
-/// # Safety
-/// The list has so many.
-unsafe fn ranks(group: &Group, n: c_int, ranks: *const c_int) -> Done<Vec<u32>> {
-    // SAFETY: the caller's promise.
-    let ranks = unsafe { arg::Numbers::small(ranks).read(arg::len(n, "n")?, "ranks") }?;
-    let size = group.size();
-    let one = |rank: i64| u32::try_from(rank).map_err(|_| no_rank(rank, size));
-    ranks.into_iter().map(one).collect()
+fn ranks(group: &Group, ranks: &[c_int]) -> Done<Vec<u32>> {
+    ranks.iter().map(|rank| arg::rank(*rank, group.size(), "ranks")).collect()
 }
 
-pub(crate) unsafe fn group_incl(
+pub(crate) fn group_incl(group: GroupHandle, list: &[c_int], newgroup: HandleOut) -> Done {
+    give(group.incl(&ranks(&group, list)?)?, newgroup)
+}
+
+pub(crate) fn group_excl(group: GroupHandle, list: &[c_int], newgroup: HandleOut) -> Done {
+    give(group.excl(&ranks(&group, list)?)?, newgroup)
+}
+
+/// Ranges of ranks: first, last, stride.
+fn ranges(group: &Group, list: &[[c_int; 3]]) -> Done<Vec<(u32, u32, i32)>> {
+    let rank = |rank| arg::rank(rank, group.size(), "ranges");
+    list.iter().map(|[first, last, stride]| Ok((rank(*first)?, rank(*last)?, *stride))).collect()
+}
+
+pub(crate) fn group_range_incl(
     group: GroupHandle,
-    n: c_int,
-    list: *const c_int,
+    list: &[[c_int; 3]],
     newgroup: HandleOut,
 ) -> Done {
-    // SAFETY: the caller's promise.
-    give(group.incl(&unsafe { ranks(&group, n, list) }?)?, newgroup)
+    give(group.range_incl(&ranges(&group, list)?)?, newgroup)
 }
 
-pub(crate) unsafe fn group_excl(
+pub(crate) fn group_range_excl(
     group: GroupHandle,
-    n: c_int,
-    list: *const c_int,
+    list: &[[c_int; 3]],
     newgroup: HandleOut,
 ) -> Done {
-    // SAFETY: the caller's promise.
-    give(group.excl(&unsafe { ranks(&group, n, list) }?)?, newgroup)
+    give(group.range_excl(&ranges(&group, list)?)?, newgroup)
 }
 
-/// Ranges of ranks.
-///
-/// # Safety
-/// The list has so many.
-unsafe fn ranges(group: &Group, n: c_int, list: *const [c_int; 3]) -> Done<Vec<(u32, u32, i32)>> {
-    // SAFETY: the caller's promise: triples of numbers.
-    let all = unsafe {
-        arg::Numbers::small(list.cast()).read(arg::len(n, "n")?.saturating_mul(3), "ranges")
-    }?;
-    let rank = |rank: i64| u32::try_from(rank).map_err(|_| no_rank(rank, group.size()));
-    let mut triples = Vec::new();
-    for triple in all.chunks_exact(3) {
-        if let [first, last, stride] = *triple {
-            triples.push((rank(first)?, rank(last)?, i32::try_from(stride).unwrap_or_default()));
-        }
-    }
-    Ok(triples)
-}
-
-pub(crate) unsafe fn group_range_incl(
+pub(crate) fn group_translate_ranks(
     group: GroupHandle,
-    n: c_int,
-    list: *const [c_int; 3],
-    newgroup: HandleOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    give(group.range_incl(&unsafe { ranges(&group, n, list) }?)?, newgroup)
-}
-
-pub(crate) unsafe fn group_range_excl(
-    group: GroupHandle,
-    n: c_int,
-    list: *const [c_int; 3],
-    newgroup: HandleOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    give(group.range_excl(&unsafe { ranges(&group, n, list) }?)?, newgroup)
-}
-
-pub(crate) unsafe fn group_translate_ranks(
-    group: GroupHandle,
-    n: c_int,
-    ranks: *const c_int,
+    ranks: &[c_int],
     other: GroupHandle,
-    translated: *mut c_int,
+    translated: Room<c_int>,
 ) -> Done {
-    let n = arg::len(n, "n")?;
-    // SAFETY: the caller's promise.
-    let ranks = unsafe { arg::Numbers::small(ranks).read(n, "ranks1") }?;
-    let nobody = i64::from(face::PROC_NULL);
-    let mut all = Vec::with_capacity(n);
-    for rank in ranks {
-        let process = u32::try_from(rank).ok().and_then(|rank| group.process(rank));
-        all.push(match process {
-            _ if rank == nobody => face::PROC_NULL,
-            Some(process) => number(other.rank_of(process)),
-            None => return Err(no_rank(rank, group.size())),
-        });
-    }
-    // SAFETY: the caller's promise: there are as many places as ranks.
-    unsafe { arg::give_all(translated, &all, "ranks2") }
+    let translate = |rank: &c_int| match *rank {
+        face::PROC_NULL => Ok(face::PROC_NULL),
+        rank => {
+            let process = group.process(arg::rank(rank, group.size(), "ranks1")?);
+            Ok(number(process.and_then(|process| other.rank_of(process))))
+        }
+    };
+    translated.give(&ranks.iter().map(translate).collect::<Done<Vec<_>>>()?)
 }
 
 pub(crate) fn group_free(group: HandleOut) -> Done {

@@ -1,12 +1,12 @@
 //! Info objects (MPI 4.1 chapter 10): ordered pairs of a key and a value, both text.
 
-use crate::arg::{self, HandleOut, Out};
+use crate::arg::{self, HandleOut, Out, Text, lock};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle};
 use crate::process;
 use crate::slots::{Object, Slots};
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 /// An info: pairs in the order of their first set.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct InfoObject {
 
 pub(crate) type Info = Object<InfoObject>;
 
-static INFOS: Slots<InfoObject> = Slots::new();
+static INFOS: Slots<InfoObject> = Slots::new("infos");
 
 /// Characters that a key may have, and a value.
 const KEY: usize = 255;
@@ -32,11 +32,6 @@ pub(crate) fn find(handle: RawHandle) -> Option<Info> {
 }
 
 impl InfoObject {
-    fn pairs(&self) -> MutexGuard<'_, Vec<(CString, CString)>> {
-        // It is whole between any two statements.
-        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// An info of these pairs; zeros in them end them.
     pub(crate) fn of<K: AsRef<str>, V: AsRef<str>>(
         pairs: impl IntoIterator<Item = (K, V)>,
@@ -51,14 +46,14 @@ impl InfoObject {
 
     /// The value of a key, as text.
     pub(crate) fn get(&self, key: &str) -> Option<String> {
-        let pairs = self.pairs();
+        let pairs = lock(&self.pairs);
         let found = pairs.iter().find(|(its, _)| its.as_bytes() == key.as_bytes());
         found.map(|(_, value)| value.to_string_lossy().into_owned())
     }
 
     /// Sets the value of a key.
     fn put(&self, key: &CStr, value: &CStr) {
-        let mut pairs = self.pairs();
+        let mut pairs = lock(&self.pairs);
         match pairs.iter_mut().find(|(its, _)| its.as_c_str() == key) {
             Some((_, its)) => value.clone_into(its),
             None => pairs.push((key.to_owned(), value.to_owned())),
@@ -73,14 +68,37 @@ impl InfoObject {
     }
 
     pub(crate) fn copy(&self) -> InfoObject {
-        InfoObject { pairs: Mutex::new(self.pairs().clone()) }
+        InfoObject { pairs: Mutex::new(lock(&self.pairs).clone()) }
     }
 
     /// Gives the program a handle of it.
     pub(crate) fn give(self, info: HandleOut) -> Done {
-        let full = || Fail::new(face::ERR_NO_MEM, "there are a million infos");
-        info.set(INFOS.insert(self).ok_or_else(full)?);
+        info.set(INFOS.insert(self)?);
         Ok(())
+    }
+}
+
+/// Hints that an object has, with their values. Others are ignored.
+pub(crate) struct Hints(Mutex<Vec<(&'static str, String)>>);
+
+impl Hints {
+    pub(crate) fn new(hints: &[(&'static str, &str)]) -> Hints {
+        Hints(Mutex::new(hints.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()))
+    }
+
+    /// Takes the values that the program gives. What is true or false stays one of both.
+    pub(crate) fn set(&self, info: Option<Info>) {
+        let is_truth = |value: &str| ["true", "false"].contains(&value);
+        for (key, value) in lock(&self.0).iter_mut() {
+            let given = info.as_ref().and_then(|info| info.get(key));
+            if let Some(given) = given.filter(|given| is_truth(given) || !is_truth(value)) {
+                *value = given;
+            }
+        }
+    }
+
+    pub(crate) fn give(&self, info: HandleOut) -> Done {
+        InfoObject::of(lock(&self.0).iter().map(|(key, value)| (*key, value))).give(info)
     }
 }
 
@@ -146,7 +164,7 @@ pub(crate) unsafe fn info_create_env(
     argv: *const *mut c_char,
     info: HandleOut,
 ) -> Done {
-    let argc = if argv.is_null() { 0 } else { arg::len(argc, "argc")? };
+    let argc = if argv.is_null() { 0 } else { arg::len(argc.into(), "argc")? };
     let argument = |index| {
         // SAFETY: there are so many, as the first page of the crate says.
         let argument = unsafe { *argv.wrapping_add(index) };
@@ -184,7 +202,7 @@ pub(crate) fn info_set(info: Option<Info>, key: &CStr, value: &CStr) -> Done {
 
 pub(crate) fn info_delete(info: Option<Info>, key: &CStr) -> Done {
     let (info, key) = (made(info)?, key_of(key)?);
-    let mut pairs = info.pairs();
+    let mut pairs = lock(&info.pairs);
     let absent = || Fail::new(face::ERR_INFO_NOKEY, format!("there is no key {key:?}"));
     let index = pairs.iter().position(|(its, _)| its.as_c_str() == key).ok_or_else(absent)?;
     pairs.remove(index);
@@ -194,21 +212,8 @@ pub(crate) fn info_delete(info: Option<Info>, key: &CStr) -> Done {
 /// The value of a key.
 fn value_of(info: Option<Info>, key: &CStr) -> Done<Option<CString>> {
     let (info, key) = (some(info)?, key_of(key)?);
-    let pairs = info.pairs();
+    let pairs = lock(&info.pairs);
     Ok(pairs.iter().find(|(its, _)| its.as_c_str() == key).map(|(_, value)| value.clone()))
-}
-
-/// Copies as many bytes of a text as there is room for, and 0 behind it.
-///
-/// # Safety
-/// There is room for one more than `room` bytes.
-unsafe fn give(text: &CStr, room: usize, into: *mut c_char) {
-    let bytes = text.to_bytes();
-    let bytes = bytes.get(..room).unwrap_or(bytes);
-    // SAFETY: `bytes` are at most `room`, and lie elsewhere.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.cast(), bytes.len()) };
-    // SAFETY: there is one more.
-    unsafe { into.wrapping_add(bytes.len()).write(0) };
 }
 
 pub(crate) unsafe fn info_get(
@@ -218,33 +223,29 @@ pub(crate) unsafe fn info_get(
     value: *mut c_char,
     flag: Out<c_int>,
 ) -> Done {
-    let room = arg::len(valuelen, "valuelen")?;
+    arg::len(valuelen.into(), "valuelen")?;
+    // SAFETY: there is room for `valuelen` characters and a 0 (MPI 3.1 §9).
+    let value = unsafe { Text::new(value, valuelen.saturating_add(1), None) };
     let found = value_of(info, key)?;
     flag.set(c_int::from(found.is_some()));
     if let Some(found) = found {
-        // SAFETY: there is room for `valuelen` characters and a 0 (MPI 3.1 §9).
-        unsafe { give(&found, room, value) };
+        value.copy(found.to_bytes());
     }
     Ok(())
 }
 
-pub(crate) unsafe fn info_get_string(
+pub(crate) fn info_get_string(
     info: Option<Info>,
     key: &CStr,
-    buflen: Out<c_int>,
-    value: *mut c_char,
+    value: Text,
     flag: Out<c_int>,
 ) -> Done {
-    let room = arg::len(buflen.get(), "buflen")?;
     let found = value_of(info, key)?;
     flag.set(c_int::from(found.is_some()));
-    let Some(found) = found else { return Ok(()) };
-    if let Some(room) = room.checked_sub(1) {
-        let value = arg::pointer(value, "value")?;
-        // SAFETY: there is room for `buflen` characters, the 0 among them.
-        unsafe { give(&found, room, value) };
+    if let Some(found) = found {
+        value.check("value")?;
+        value.give_part(found.to_bytes());
     }
-    buflen.set(arg::int(found.as_bytes_with_nul().len()));
     Ok(())
 }
 
@@ -263,17 +264,16 @@ pub(crate) fn info_get_valuelen(
 }
 
 pub(crate) fn info_get_nkeys(info: Option<Info>, nkeys: Out<c_int>) -> Done {
-    nkeys.set(arg::int(some(info)?.pairs().len()));
+    nkeys.set(arg::int(lock(&some(info)?.pairs).len()));
     Ok(())
 }
 
 pub(crate) unsafe fn info_get_nthkey(info: Option<Info>, n: c_int, key: *mut c_char) -> Done {
     let info = some(info)?;
-    let pairs = info.pairs();
+    let pairs = lock(&info.pairs);
     let index = usize::try_from(n).ok();
     let absent = || Fail::new(face::ERR_ARG, format!("there is no key {n} of {}", pairs.len()));
     let (its, _) = index.and_then(|index| pairs.get(index)).ok_or_else(absent)?;
     // SAFETY: there is room for the longest key and a 0.
-    unsafe { give(its, KEY, key) };
-    Ok(())
+    unsafe { Text::new(key, arg::int(KEY + 1), None) }.give(&its.to_string_lossy())
 }

@@ -2,7 +2,7 @@
 
 use crate::arg::{self, HandleOut, Out};
 use crate::call::{Done, Fail};
-use crate::datatype::{Type, typed, with_handle};
+use crate::datatype::{Elements, Type, typed, with_handle};
 use crate::face::{self, RawHandle};
 use crate::slots::{Object, Slots};
 use gapless::{ReduceOp, UserOp, raw};
@@ -28,24 +28,19 @@ pub(crate) enum UserFunction {
 
 pub(crate) type Op = Object<OpObject>;
 
-pub(crate) static OPS: Slots<OpObject> = Slots::new();
+static OPS: Slots<OpObject> = Slots::new("operations");
 
-static PREDEFINED: &[(RawHandle, OpObject)] = &[
-    (face::SUM, OpObject::Predefined(ReduceOp::Sum)),
-    (face::MIN, OpObject::Predefined(ReduceOp::Min)),
-    (face::MAX, OpObject::Predefined(ReduceOp::Max)),
-    (face::PROD, OpObject::Predefined(ReduceOp::Prod)),
-    (face::BAND, OpObject::Predefined(ReduceOp::Band)),
-    (face::BOR, OpObject::Predefined(ReduceOp::Bor)),
-    (face::BXOR, OpObject::Predefined(ReduceOp::Bxor)),
-    (face::LAND, OpObject::Predefined(ReduceOp::Land)),
-    (face::LOR, OpObject::Predefined(ReduceOp::Lor)),
-    (face::LXOR, OpObject::Predefined(ReduceOp::Lxor)),
-    (face::MINLOC, OpObject::Predefined(ReduceOp::MinLoc)),
-    (face::MAXLOC, OpObject::Predefined(ReduceOp::MaxLoc)),
-    (face::REPLACE, OpObject::Predefined(ReduceOp::Replace)),
-    (face::NO_OP, OpObject::Predefined(ReduceOp::NoOp)),
-];
+macro_rules! predefined {
+    ($($name:ident $op:ident)*) => {
+        static PREDEFINED: &[(RawHandle, OpObject)] =
+            &[$((face::$name, OpObject::Predefined(ReduceOp::$op)),)*];
+    };
+}
+
+predefined! {
+    SUM Sum MIN Min MAX Max PROD Prod BAND Band BOR Bor BXOR Bxor LAND Land LOR Lor LXOR Lxor
+    MINLOC MinLoc MAXLOC MaxLoc REPLACE Replace NO_OP NoOp
+}
 
 /// The operation of a handle.
 #[inline]
@@ -168,9 +163,7 @@ pub(crate) unsafe fn op_create(
         let function = unsafe { std::mem::transmute::<*const c_void, Function>(user_fn) };
         UserFunction::Small(function)
     };
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million operations");
-    let object = OpObject::User { function, commutes: commute != 0 };
-    op.set(OPS.insert(object).ok_or_else(full)?);
+    op.set(OPS.insert(OpObject::User { function, commutes: commute != 0 })?);
     Ok(())
 }
 
@@ -193,17 +186,10 @@ pub(crate) fn op_commutative(op: Op, commute: Out<c_int>) -> Done {
     Ok(())
 }
 
-pub(crate) unsafe fn reduce_local(
-    inbuf: *const c_void,
-    inoutbuf: *mut c_void,
-    count: u64,
-    datatype: Type,
-    op: Op,
-) -> Done {
-    // SAFETY: as the first page of the crate says.
-    let source = unsafe { typed(inbuf, count, &datatype) }?;
-    // SAFETY: as above.
-    let target = unsafe { typed(inoutbuf, count, &datatype) }?;
+pub(crate) unsafe fn reduce_local(inbuf: *const c_void, inout: Elements, op: Op) -> Done {
+    let target = inout.typed()?;
+    let Elements { buf, count, datatype } = inout;
+    let source = typed(inbuf, count, &datatype)?;
     if let OpObject::User { function, .. } = *op {
         if [&source, &target].iter().any(|side| !side.space().cpu_accessible()) {
             let why = "a program's function cannot touch memory of a device";
@@ -211,13 +197,13 @@ pub(crate) unsafe fn reduce_local(
         }
         let (handle, extent) = (datatype.handle(), datatype.datatype.extent());
         if count > 0 {
-            // SAFETY: as above; a program knows what its functions do.
-            unsafe { function.call(inbuf.cast_mut(), inoutbuf, count, handle, extent) };
+            // SAFETY: the caller's promise; a program knows what its functions do.
+            unsafe { function.call(inbuf.cast_mut(), buf.cast_mut(), count, handle, extent) };
         }
         return Ok(());
     }
     let op = bind(&op, &datatype)?;
-    // SAFETY: as above, until this returns.
+    // SAFETY: the caller's promise, until this returns.
     let source = unsafe { raw::view(source) };
     // SAFETY: as above.
     let target = unsafe { raw::view_mut(target) };

@@ -1,16 +1,16 @@
 //! Messages (MPI 4.1 chapter 3): blocking and non-blocking in all modes, probes, persistent and partitioned ones.
 
-use crate::arg::{self, HandleOut, Out, StatusOut};
-use crate::call::{Done, Fail, Subject};
+use crate::arg::{self, HandleOut, Out, StatusOut, lock};
+use crate::call::{Done, Fail, Form, Subject};
 use crate::comm::{Comm, CommObject};
-use crate::datatype::{Type, typed};
+use crate::datatype::{Elements, packed};
 use crate::face::{self, Status};
-use crate::request::{self, Work};
+use crate::request::{Place, State, Work};
 use crate::slots::Slots;
 use gapless::raw::{Request, Typed};
 use gapless::{Message, SendMode, Source, TagSel, raw};
-use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::ffi::c_int;
+use std::sync::Mutex;
 
 mod buffer;
 mod partitioned;
@@ -34,11 +34,6 @@ fn tag_of(tag: c_int) -> TagSel {
     if tag == face::ANY_TAG { TagSel::Any } else { TagSel::Is(tag) }
 }
 
-/// Whose error handler a communicator's requests tell.
-fn subject(comm: Comm) -> Subject {
-    Subject::OfComm(comm)
-}
-
 /// Gives a blocking receive's status, also beside an error.
 fn received(result: Result<gapless::Status, gapless::Error>, status: StatusOut) -> Done {
     match result {
@@ -55,27 +50,52 @@ fn received(result: Result<gapless::Status, gapless::Error>, status: StatusOut) 
     }
 }
 
+/// Sends in a mode: blocking, non-blocking or persistent.
+#[inline]
 pub(crate) unsafe fn send(
-    buf: *const c_void,
-    count: u64,
-    datatype: Type,
+    mode: SendMode,
+    form: Form,
+    data: Elements,
     dest: c_int,
     tag: c_int,
     comm: Comm,
 ) -> Done {
-    let Some(dest) = comm.peer(dest)? else { return Ok(()) };
-    // SAFETY: the caller's promise.
-    let typed = unsafe { typed(buf, count, &datatype) }?;
-    // SAFETY: the caller's promise, until this returns.
-    let view = unsafe { raw::view(typed) };
-    comm.comm.send(view, dest, tag)?;
+    let Some(dest) = comm.peer(dest)? else { return to_nobody(form, comm) };
+    let typed = data.typed()?;
+    match form {
+        Form::Blocking => {
+            // SAFETY: the caller's promise, until this returns.
+            let view = unsafe { raw::view(typed) };
+            match mode {
+                SendMode::Standard => comm.comm.send(view, dest, tag)?,
+                mode => comm.comm.send_mode(view, dest, tag, mode)?,
+            };
+        }
+        Form::NonBlocking(request) => {
+            // SAFETY: the caller's promise.
+            let sent = unsafe { Request::send(&comm.comm, &typed, dest, tag, mode) }?;
+            request.give(Subject::OfComm(comm), Work::One(sent));
+        }
+        Form::Persistent(request) => {
+            // SAFETY: the caller's promise.
+            let sent = unsafe { Request::send_init(&comm.comm, &typed, dest, tag, mode) }?;
+            request.give(Subject::OfComm(comm), Work::One(sent));
+        }
+    }
+    Ok(())
+}
+
+fn to_nobody(form: Form, comm: Comm) -> Done {
+    match form {
+        Form::Blocking => {}
+        Form::NonBlocking(request) => request.give(Subject::OfComm(comm), Work::nobody(false)),
+        Form::Persistent(request) => request.give(Subject::OfComm(comm), Work::nobody(true)),
+    }
     Ok(())
 }
 
 pub(crate) unsafe fn recv(
-    buf: *mut c_void,
-    count: u64,
-    datatype: Type,
+    into: Elements,
     source: c_int,
     tag: c_int,
     comm: Comm,
@@ -85,121 +105,34 @@ pub(crate) unsafe fn recv(
         status.set(status_of_nobody());
         return Ok(());
     };
-    // SAFETY: the caller's promise.
-    let typed = unsafe { typed(buf, count, &datatype) }?;
     // SAFETY: the caller's promise, until this returns.
-    let view = unsafe { raw::view_mut(typed) };
+    let view = unsafe { raw::view_mut(into.typed()?) };
     received(comm.comm.recv(view, source, tag_of(tag)), status)
 }
 
-/// Sends in each mode: blocking, non-blocking, persistent.
-macro_rules! sends {
-    ($($blocking:ident $nonblocking:ident $persistent:ident $mode:ident;)*) => {
-        $(
-            pub(crate) unsafe fn $blocking(
-                buf: *const c_void,
-                count: u64,
-                datatype: Type,
-                dest: c_int,
-                tag: c_int,
-                comm: Comm,
-            ) -> Done {
-                let Some(dest) = comm.peer(dest)? else { return Ok(()) };
+/// A non-blocking or persistent receive.
+pub(crate) unsafe fn start_recv(
+    persistent: bool,
+    into: Elements,
+    source: c_int,
+    tag: c_int,
+    comm: Comm,
+    request: Place,
+) -> Done {
+    let work = match comm.source(source)? {
+        None => Work::nobody(persistent),
+        Some(source) => {
+            let (typed, tag) = (into.typed()?, tag_of(tag));
+            Work::One(match persistent {
                 // SAFETY: the caller's promise.
-                let typed = unsafe { typed(buf, count, &datatype) }?;
-                // SAFETY: the caller's promise, until this returns.
-                let view = unsafe { raw::view(typed) };
-                comm.comm.send_mode(view, dest, tag, SendMode::$mode)?;
-                Ok(())
-            }
-
-            sends! { @started $nonblocking $persistent $mode }
-        )*
-    };
-    (@started $nonblocking:ident $persistent:ident $mode:ident) => {
-        pub(crate) unsafe fn $nonblocking(
-            buf: *const c_void,
-            count: u64,
-            datatype: Type,
-            dest: c_int,
-            tag: c_int,
-            comm: Comm,
-            request: HandleOut,
-        ) -> Done {
-            let Some(dest) = comm.peer(dest)? else {
-                return request::give(request, subject(comm), Work::nobody(false));
-            };
-            // SAFETY: the caller's promise.
-            let typed = unsafe { typed(buf, count, &datatype) }?;
-            // SAFETY: the caller's promise.
-            let sent = unsafe { Request::send(&comm.comm, &typed, dest, tag, SendMode::$mode) }?;
-            request::give(request, subject(comm), Work::One(sent))
-        }
-
-        pub(crate) unsafe fn $persistent(
-            buf: *const c_void,
-            count: u64,
-            datatype: Type,
-            dest: c_int,
-            tag: c_int,
-            comm: Comm,
-            request: HandleOut,
-        ) -> Done {
-            let Some(dest) = comm.peer(dest)? else {
-                return request::give(request, subject(comm), Work::nobody(true));
-            };
-            // SAFETY: the caller's promise.
-            let typed = unsafe { typed(buf, count, &datatype) }?;
-            // SAFETY: the caller's promise.
-            let sent = unsafe { Request::send_init(&comm.comm, &typed, dest, tag, SendMode::$mode) }?;
-            request::give(request, subject(comm), Work::One(sent))
+                true => unsafe { Request::recv_init(&comm.comm, &typed, source, tag) }?,
+                // SAFETY: the caller's promise.
+                false => unsafe { Request::recv(&comm.comm, &typed, source, tag) }?,
+            })
         }
     };
-}
-
-sends! { @started isend send_init Standard }
-sends! {
-    ssend issend ssend_init Synchronous;
-    rsend irsend rsend_init Ready;
-    bsend ibsend bsend_init Buffered;
-}
-
-pub(crate) unsafe fn irecv(
-    buf: *mut c_void,
-    count: u64,
-    datatype: Type,
-    source: c_int,
-    tag: c_int,
-    comm: Comm,
-    request: HandleOut,
-) -> Done {
-    let Some(source) = comm.source(source)? else {
-        return request::give(request, subject(comm), Work::nobody(false));
-    };
-    // SAFETY: the caller's promise.
-    let typed = unsafe { typed(buf, count, &datatype) }?;
-    // SAFETY: the caller's promise.
-    let started = unsafe { Request::recv(&comm.comm, &typed, source, tag_of(tag)) }?;
-    request::give(request, subject(comm), Work::One(started))
-}
-
-pub(crate) unsafe fn recv_init(
-    buf: *mut c_void,
-    count: u64,
-    datatype: Type,
-    source: c_int,
-    tag: c_int,
-    comm: Comm,
-    request: HandleOut,
-) -> Done {
-    let Some(source) = comm.source(source)? else {
-        return request::give(request, subject(comm), Work::nobody(true));
-    };
-    // SAFETY: the caller's promise.
-    let typed = unsafe { typed(buf, count, &datatype) }?;
-    // SAFETY: the caller's promise.
-    let described = unsafe { Request::recv_init(&comm.comm, &typed, source, tag_of(tag)) }?;
-    request::give(request, subject(comm), Work::One(described))
+    request.give(Subject::OfComm(comm), work);
+    Ok(())
 }
 
 /// What is sent and received at once: `None` to or from nobody.
@@ -241,72 +174,51 @@ impl Exchange {
 }
 
 pub(crate) unsafe fn isendrecv(
-    sendbuf: *const c_void,
-    sendcount: u64,
-    sendtype: Type,
+    data: Elements,
     dest: c_int,
     sendtag: c_int,
-    recvbuf: *mut c_void,
-    recvcount: u64,
-    recvtype: Type,
+    into: Elements,
     source: c_int,
     recvtag: c_int,
     comm: Comm,
-    request: HandleOut,
+    request: Place,
 ) -> Done {
     let (dest, source) = (comm.peer(dest)?, comm.source(source)?);
-    let send = match dest {
-        // SAFETY: the caller's promise.
-        Some(dest) => Some((unsafe { typed(sendbuf, sendcount, &sendtype) }?, dest)),
-        None => None,
-    };
-    let recv = match source {
-        // SAFETY: the caller's promise.
-        Some(source) => Some((unsafe { typed(recvbuf, recvcount, &recvtype) }?, source)),
-        None => None,
-    };
+    let send = dest.map(|dest| data.typed().map(|typed| (typed, dest))).transpose()?;
+    let recv = source.map(|source| into.typed().map(|typed| (typed, source))).transpose()?;
     let exchange = Exchange { send, recv, tags: (sendtag, tag_of(recvtag)) };
     // SAFETY: the caller's promise.
-    let work = unsafe { exchange.start(&comm) }?;
-    request::give(request, subject(comm), work)
+    request.give(Subject::OfComm(comm.clone()), unsafe { exchange.start(&comm) }?);
+    Ok(())
 }
 
 pub(crate) unsafe fn sendrecv(
-    sendbuf: *const c_void,
-    sendcount: u64,
-    sendtype: Type,
+    data: Elements,
     dest: c_int,
     sendtag: c_int,
-    recvbuf: *mut c_void,
-    recvcount: u64,
-    recvtype: Type,
+    into: Elements,
     source: c_int,
     recvtag: c_int,
     comm: Comm,
     status: StatusOut,
 ) -> Done {
-    let (Some(dest), Some(source)) = (comm.peer(dest)?, comm.source(source)?) else {
+    let (Some(to), Some(from)) = (comm.peer(dest)?, comm.source(source)?) else {
         // To or from nobody: one of both, in a blocking form.
+        let (mode, form) = (SendMode::Standard, Form::Blocking);
         // SAFETY: the caller's promise.
-        unsafe { send(sendbuf, sendcount, sendtype, dest, sendtag, comm.clone()) }?;
+        unsafe { send(mode, form, data, dest, sendtag, comm.clone()) }?;
         // SAFETY: the caller's promise.
-        return unsafe { recv(recvbuf, recvcount, recvtype, source, recvtag, comm, status) };
+        return unsafe { recv(into, source, recvtag, comm, status) };
     };
-    // SAFETY: the caller's promise.
-    let out = unsafe { typed(sendbuf, sendcount, &sendtype) }?;
-    // SAFETY: the caller's promise.
-    let into = unsafe { typed(recvbuf, recvcount, &recvtype) }?;
     // SAFETY: the caller's promise, until this returns.
-    let out = unsafe { raw::view(out) };
+    let out = unsafe { raw::view(data.typed()?) };
     // SAFETY: the caller's promise, until this returns.
-    let into = unsafe { raw::view_mut(into) };
-    received(comm.comm.sendrecv(out, (dest, sendtag), into, (source, tag_of(recvtag))), status)
+    let into = unsafe { raw::view_mut(into.typed()?) };
+    received(comm.comm.sendrecv(out, (to, sendtag), into, (from, tag_of(recvtag))), status)
 }
 
 pub(crate) unsafe fn sendrecv_replace(
-    buf: *mut c_void,
-    count: u64,
-    datatype: Type,
+    data: Elements,
     dest: c_int,
     sendtag: c_int,
     source: c_int,
@@ -314,45 +226,38 @@ pub(crate) unsafe fn sendrecv_replace(
     comm: Comm,
     status: StatusOut,
 ) -> Done {
-    let (Some(dest), Some(source)) = (comm.peer(dest)?, comm.source(source)?) else {
-        // SAFETY: the caller's promise.
-        unsafe { send(buf, count, datatype.clone(), dest, sendtag, comm.clone()) }?;
-        // SAFETY: the caller's promise.
-        return unsafe { recv(buf, count, datatype, source, recvtag, comm, status) };
+    let (Some(to), Some(from)) = (comm.peer(dest)?, comm.source(source)?) else {
+        let into = data.clone();
+        // SAFETY: the caller's promise: to or from nobody, one of both is used.
+        return unsafe { sendrecv(data, dest, sendtag, into, source, recvtag, comm, status) };
     };
-    // SAFETY: the caller's promise.
-    let typed = unsafe { typed(buf, count, &datatype) }?;
     // SAFETY: the caller's promise, until this returns.
-    let view = unsafe { raw::view_mut(typed) };
-    received(comm.comm.sendrecv_replace(view, (dest, sendtag), (source, tag_of(recvtag))), status)
+    let view = unsafe { raw::view_mut(data.typed()?) };
+    received(comm.comm.sendrecv_replace(view, (to, sendtag), (from, tag_of(recvtag))), status)
 }
 
 pub(crate) unsafe fn isendrecv_replace(
-    buf: *mut c_void,
-    count: u64,
-    datatype: Type,
+    data: Elements,
     dest: c_int,
     sendtag: c_int,
     source: c_int,
     recvtag: c_int,
     comm: Comm,
-    request: HandleOut,
+    request: Place,
 ) -> Done {
-    let (dest, source) = (comm.peer(dest)?, comm.source(source)?);
-    // SAFETY: the caller's promise.
-    let whole = unsafe { typed(buf, count, &datatype) }?;
+    let (dest, source, whole) = (comm.peer(dest)?, comm.source(source)?, data.typed()?);
     // What is sent is copied, and the copy kept until the request has ended.
     // SAFETY: the caller's promise.
-    let copy = Packed(unsafe { crate::datatype::packed(&whole) }?);
-    let send = dest.map(|dest| (copy.typed(), dest));
+    let copy = Packed(unsafe { packed(&whole) }?);
     let exchange = Exchange {
-        send,
+        send: dest.map(|dest| (copy.typed(), dest)),
         recv: source.map(|source| (whole, source)),
         tags: (sendtag, tag_of(recvtag)),
     };
     // SAFETY: the caller's promise; the copy is kept by what is done at the end.
     let work = unsafe { exchange.start(&comm) }?;
-    request::give_keeping(request, subject(comm), work, Box::new(copy))
+    request.give_state(Subject::OfComm(comm), State::keeping(work, Box::new(copy)));
+    Ok(())
 }
 
 /// A copy of what a message has.
@@ -397,19 +302,23 @@ pub(crate) struct MessageObject {
     subject: Subject,
 }
 
-pub(crate) static MESSAGES: Slots<MessageObject> = Slots::new();
+static MESSAGES: Slots<MessageObject> = Slots::new("messages");
 
-/// Makes a handle of a message, and gives its status.
+/// Makes a handle of a message, if there is one, and gives its status.
 fn give_message(comm: Comm, found: Option<Message>, message: HandleOut, status: StatusOut) -> Done {
     let Some(found) = found else {
         message.set(face::MESSAGE_NULL);
         return Ok(());
     };
     status.set(status_of(found.status()));
-    let object = MessageObject { message: Mutex::new(Some(found)), subject: subject(comm) };
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million messages");
-    message.set(MESSAGES.insert(object).ok_or_else(full)?);
+    let object = MessageObject { message: Mutex::new(Some(found)), subject: Subject::OfComm(comm) };
+    message.set(MESSAGES.insert(object)?);
     Ok(())
+}
+
+fn give_message_of_nobody(message: HandleOut, status: StatusOut) {
+    message.set(face::MESSAGE_NO_PROC);
+    status.set(status_of_nobody());
 }
 
 pub(crate) fn mprobe(
@@ -420,8 +329,7 @@ pub(crate) fn mprobe(
     status: StatusOut,
 ) -> Done {
     let Some(source) = comm.source(source)? else {
-        message.set(face::MESSAGE_NO_PROC);
-        status.set(status_of_nobody());
+        give_message_of_nobody(message, status);
         return Ok(());
     };
     let found = comm.comm.mprobe(source, tag_of(tag))?;
@@ -438,8 +346,7 @@ pub(crate) fn improbe(
 ) -> Done {
     let Some(source) = comm.source(source)? else {
         flag.set(1);
-        message.set(face::MESSAGE_NO_PROC);
-        status.set(status_of_nobody());
+        give_message_of_nobody(message, status);
         return Ok(());
     };
     let found = comm.comm.improbe(source, tag_of(tag))?;
@@ -447,55 +354,48 @@ pub(crate) fn improbe(
     give_message(comm, found, message, status)
 }
 
-/// The message of a handle, which is null after that. `None`: it is from nobody.
-fn take_message(handle: HandleOut) -> Done<Option<(Message, Subject)>> {
-    let number = handle.get();
+/// Starts to receive the message of a handle, which is null after that. `None`: it is from nobody.
+///
+/// # Safety
+/// As [`Request::recv_message`].
+unsafe fn start_message(into: &Elements, handle: HandleOut) -> Done<Option<(Request, Subject)>> {
+    let (typed, number) = (into.typed()?, handle.get());
     if number == face::MESSAGE_NO_PROC {
         handle.set(face::MESSAGE_NULL);
         return Ok(None);
     }
-    let object = MESSAGES.get(number);
     let none = || arg::bad(face::ERR_REQUEST, number, "message", "message");
-    let object = object.ok_or_else(none)?;
-    let message = object.message.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let object = MESSAGES.get(number).ok_or_else(none)?;
+    let message = lock(&object.message).take();
     MESSAGES.free(number);
     handle.set(face::MESSAGE_NULL);
-    Ok(Some((message.ok_or_else(none)?, object.subject.clone())))
+    // SAFETY: the caller's promise.
+    let started = unsafe { Request::recv_message(message.ok_or_else(none)?, &typed) };
+    let subject = object.subject.clone();
+    match started {
+        Ok(started) => Ok(Some((started, subject))),
+        Err(error) => Err(Fail::from(error).on(subject)),
+    }
 }
 
-pub(crate) unsafe fn mrecv(
-    buf: *mut c_void,
-    count: u64,
-    datatype: Type,
-    message: HandleOut,
-    status: StatusOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let typed = unsafe { typed(buf, count, &datatype) }?;
-    let Some((message, subject)) = take_message(message)? else {
-        status.set(status_of_nobody());
-        return Ok(());
-    };
+pub(crate) unsafe fn mrecv(into: Elements, message: HandleOut, status: StatusOut) -> Done {
     // SAFETY: the caller's promise, until this returns.
-    let started = unsafe { Request::recv_message(message, &typed) };
-    let done = started.map_err(Fail::from).and_then(|mut started| received(started.wait(), status));
-    done.map_err(|fail| fail.on(subject))
+    match unsafe { start_message(&into, message) }? {
+        Some((mut started, subject)) => {
+            received(started.wait(), status).map_err(|fail| fail.on(subject))
+        }
+        None => {
+            status.set(status_of_nobody());
+            Ok(())
+        }
+    }
 }
 
-pub(crate) unsafe fn imrecv(
-    buf: *mut c_void,
-    count: u64,
-    datatype: Type,
-    message: HandleOut,
-    request: HandleOut,
-) -> Done {
+pub(crate) unsafe fn imrecv(into: Elements, message: HandleOut, request: Place) -> Done {
     // SAFETY: the caller's promise.
-    let typed = unsafe { typed(buf, count, &datatype) }?;
-    let Some((message, subject)) = take_message(message)? else {
-        return request::give(request, Subject::None, Work::nobody(false));
-    };
-    // SAFETY: the caller's promise.
-    let started = unsafe { Request::recv_message(message, &typed) };
-    let started = started.map_err(|error| Fail::from(error).on(subject.clone()))?;
-    request::give(request, subject, Work::One(started))
+    match unsafe { start_message(&into, message) }? {
+        Some((started, subject)) => request.give(subject, Work::One(started)),
+        None => request.give(Subject::None, Work::nobody(false)),
+    }
+    Ok(())
 }

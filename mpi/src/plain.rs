@@ -23,32 +23,12 @@ pub(crate) fn aint_diff(addr1: i64, addr2: i64) -> i64 {
 }
 
 /// Handles are the same numbers in all languages (MPI 5.0 §19.3.4).
-macro_rules! numbers {
-    ($($to:ident $from:ident)*) => {
-        $(
-            pub(crate) fn $to(handle: RawHandle) -> c_int {
-                face::number(handle).cast_signed()
-            }
-
-            pub(crate) fn $from(number: c_int) -> RawHandle {
-                face::handle(number.cast_unsigned())
-            }
-        )*
-    };
+pub(crate) fn toint(handle: RawHandle) -> c_int {
+    face::number(handle).cast_signed()
 }
 
-numbers! {
-    comm_toint comm_fromint
-    errhandler_toint errhandler_fromint
-    file_toint file_fromint
-    group_toint group_fromint
-    info_toint info_fromint
-    message_toint message_fromint
-    op_toint op_fromint
-    request_toint request_fromint
-    session_toint session_fromint
-    type_toint type_fromint
-    win_toint win_fromint
+pub(crate) fn fromint(number: c_int) -> RawHandle {
+    face::handle(number.cast_unsigned())
 }
 
 /// Whether buffers may lie in memory of CUDA devices: 1 or 0. As other MPI libraries have it.

@@ -4,6 +4,7 @@
 //! and left after the last one: by `MPI_Finalize`, or by the last session if that comes later. If there were sessions
 //! alone, the world stays for sessions to come, and is left when the process exits.
 
+use crate::arg::lock;
 use crate::call::Done;
 use crate::comm::CommObject;
 use crate::errhandler::{self, Handler};
@@ -15,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Mutex, Once, PoisonError, RwLock};
 
 /// What there is once MPI was in use. It stays in memory for ever, as handles of `MPI_COMM_WORLD` do.
-#[derive(Debug)]
 pub(crate) struct Process {
     /// `None` once it was left.
     world: RwLock<Option<World>>,
@@ -99,7 +99,7 @@ pub(crate) fn not_open(name: &'static str) -> c_int {
 
 /// One more user. The first one joins the world, which waits for the other processes of the job.
 pub(crate) fn join(user: User) -> Done {
-    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut sessions = lock(&SESSIONS);
     if get().and_then(|process| process.with_world(|_| ())).is_none() {
         Process::open(World::init()?);
     }
@@ -114,7 +114,7 @@ pub(crate) fn join(user: User) -> Done {
 /// One user less. The last one leaves the world, which is collective over all processes.
 pub(crate) fn leave(user: User) -> Done {
     static AT_EXIT: Once = Once::new();
-    let mut sessions = SESSIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut sessions = lock(&SESSIONS);
     match user {
         User::WorldModel => STAGE.store(Stage::Finalized as u8, Ordering::Release),
         User::Session => *sessions -= 1,

@@ -1,13 +1,14 @@
 //! Requests (MPI 4.1 §3.7, §3.9, §13.2): what is in flight, of whatever kind.
 
-use crate::arg::{self, HandleOut, Out, StatusOut};
+use crate::arg::{self, HandleOut, Out, StatusOut, lock};
 use crate::call::{Done, Fail, Subject};
+use crate::comm::Comm;
 use crate::face::{self, RawHandle, Status};
 use crate::p2p::{status_of, status_of_nobody};
-use crate::slots::{InUse, Slots};
+use crate::slots::{InUse, Reserved, Slots};
 use gapless::{Error, PmlError, raw};
 use std::ffi::c_int;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 mod general;
 mod several;
@@ -15,7 +16,7 @@ mod several;
 pub(crate) use general::{grequest_complete, grequest_start};
 pub(crate) use several::*;
 
-pub(crate) static REQUESTS: Slots<RequestObject> = Slots::new();
+static REQUESTS: Slots<RequestObject> = Slots::new("requests");
 
 /// What is done when a request has ended well, before its status is given.
 pub(crate) type Then = Box<dyn FnOnce(&mut raw::Request) -> Done + Send + Sync>;
@@ -56,10 +57,39 @@ pub(crate) struct State {
 struct Rare {
     then: Option<Then>,
     general: Option<general::General>,
-    /// Memory that it needs until it has ended.
     kept: Option<Box<dyn Send + Sync>>,
     /// The program has freed a generalized request that is not complete.
     freed: bool,
+}
+
+/// Where the handle of a new request goes. It is there before anything is started: a table that is full stops nothing that
+/// is in flight.
+pub(crate) struct Place {
+    at: HandleOut,
+    reserved: Reserved<RequestObject>,
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn new(at: HandleOut) -> Done<Place> {
+        Ok(Place { at, reserved: REQUESTS.reserve()? })
+    }
+
+    /// What the handle will be.
+    pub(crate) fn handle(&self) -> RawHandle {
+        self.reserved.handle()
+    }
+
+    /// Gives the program a handle of what is in flight.
+    #[inline]
+    pub(crate) fn give(self, subject: Subject, work: Work) {
+        self.give_state(subject, work.into());
+    }
+
+    #[inline]
+    pub(crate) fn give_state(self, subject: Subject, state: State) {
+        self.at.set(self.reserved.fill(RequestObject { state: RwLock::new(state), subject }));
+    }
 }
 
 impl RequestObject {
@@ -75,18 +105,6 @@ impl RequestObject {
     /// An error that its error handler is told.
     pub(crate) fn fails(&self, error: impl Into<Fail>) -> Fail {
         error.into().on(self.subject.clone())
-    }
-
-    /// Waits until all of a request has ended, by looking at its state: other threads may cancel it, complete it, or hand
-    /// parts of it over meanwhile.
-    fn await_shared(&self) -> Done {
-        let state = self.look();
-        for request in state.parts() {
-            if request.is_active() && request.peek().is_none() {
-                raw::Request::wait_any(&[request])?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -110,52 +128,30 @@ impl Work {
             Work::Nobody { persistent, .. } => *persistent,
         }
     }
-}
 
-/// Makes a handle of what is in flight.
-pub(crate) fn give(request: HandleOut, subject: Subject, work: Work) -> Done {
-    give_then(request, subject, work, None)
-}
+    /// What it waits for: nothing, one, or both parts of an exchange.
+    fn parts(&self) -> &[raw::Request] {
+        match self {
+            Work::Nobody { .. } => &[],
+            Work::One(request) | Work::SendAlone(request) => std::slice::from_ref(request),
+            Work::Both(both) => &both[..],
+        }
+    }
 
-/// The same, of which something is done when it has ended.
-pub(crate) fn give_then(
-    request: HandleOut,
-    subject: Subject,
-    work: Work,
-    then: Option<Then>,
-) -> Done {
-    give_state(
-        request,
-        subject,
-        State::with(work, then.map(|then| Rare { then: Some(then), ..Rare::default() })),
-    )
-}
+    /// Whether all of it has ended, without taking anything.
+    fn is_over(&self) -> bool {
+        self.parts().iter().all(|request| !request.is_active() || request.peek().is_some())
+    }
 
-/// The same, of a partitioned message: threads hand partitions over while others wait.
-pub(crate) fn give_shared(request: HandleOut, subject: Subject, work: raw::Request) -> Done {
-    let state = State { shared: true, ..State::with(Work::One(work), None) };
-    give_state(request, subject, state)
-}
-
-/// The same, which keeps memory until it has ended; also if the request is freed before.
-pub(crate) fn give_keeping(
-    request: HandleOut,
-    subject: Subject,
-    work: Work,
-    kept: Box<dyn Send + Sync>,
-) -> Done {
-    give_state(
-        request,
-        subject,
-        State::with(work, Some(Rare { kept: Some(kept), ..Rare::default() })),
-    )
-}
-
-fn give_state(request: HandleOut, subject: Subject, state: State) -> Done {
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million requests");
-    let object = RequestObject { state: RwLock::new(state), subject };
-    request.set(REQUESTS.insert(object).ok_or_else(full)?);
-    Ok(())
+    /// The same, waited for: other threads may cancel it, complete it, or hand parts of it over meanwhile.
+    fn await_end(&self) -> Done {
+        for request in self.parts() {
+            if request.is_active() && request.peek().is_none() {
+                raw::Request::wait_any(&[request])?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The request of a handle; `None`: `MPI_REQUEST_NULL`.
@@ -179,15 +175,44 @@ pub(crate) fn empty_status() -> Status {
     Status::new(face::ANY_SOURCE, face::ANY_TAG, face::SUCCESS)
 }
 
-/// How a request ended: its status, and what went wrong.
+/// How a request ended: its status, what went wrong, and what is left to do.
 pub(crate) struct Ended {
-    pub(crate) status: Status,
-    pub(crate) fail: Option<Fail>,
+    status: Status,
+    fail: Option<Fail>,
+    rare: Option<Box<Rare>>,
+}
+
+impl Ended {
+    fn new(status: Status, fail: Option<Fail>) -> Ended {
+        Ended { status, fail, rare: None }
+    }
+}
+
+impl From<Work> for State {
+    #[inline]
+    fn from(work: Work) -> State {
+        State { work, shared: false, rare: None }
+    }
 }
 
 impl State {
-    fn with(work: Work, rare: Option<Rare>) -> State {
-        State { work, shared: false, rare: rare.map(Box::new) }
+    fn with(work: Work, rare: Rare) -> State {
+        State { rare: Some(Box::new(rare)), ..work.into() }
+    }
+
+    /// Something is done when it has ended.
+    pub(crate) fn then(work: Work, then: Then) -> State {
+        State::with(work, Rare { then: Some(then), ..Rare::default() })
+    }
+
+    /// It needs memory until it has ended; also if the request is freed before.
+    pub(crate) fn keeping(work: Work, kept: Box<dyn Send + Sync>) -> State {
+        State::with(work, Rare { kept: Some(kept), ..Rare::default() })
+    }
+
+    /// Other threads end it, or hand parts of it over.
+    pub(crate) fn shared(self) -> State {
+        State { shared: true, ..self }
     }
 
     fn general(&self) -> Option<&general::General> {
@@ -195,19 +220,17 @@ impl State {
     }
 
     /// What came of it.
-    fn outcome(&mut self, result: Result<gapless::Status, Error>) -> Ended {
+    fn outcome(result: Result<gapless::Status, Error>) -> Ended {
         match result {
-            Ok(status) => Ended { status: status_of(status), fail: None },
+            Ok(status) => Ended::new(status_of(status), None),
             Err(Error::Message(failure)) if failure.error == PmlError::Cancelled => {
                 let mut status = empty_status();
                 status.set_cancelled(true);
-                Ended { status, fail: None }
+                Ended::new(status, None)
             }
             Err(error) => {
-                let mut status = error.status().map_or_else(empty_status, status_of);
-                let fail = Fail::from(error);
-                status.error = fail.code;
-                Ended { status, fail: Some(fail) }
+                let status = error.status().map_or_else(empty_status, status_of);
+                Ended::new(status, Some(error.into()))
             }
         }
     }
@@ -217,24 +240,17 @@ impl State {
         let ended = match &mut self.work {
             Work::Nobody { active, status, .. } => {
                 *active = false;
-                Ended { status: *status, fail: None }
+                Ended::new(*status, None)
             }
-            Work::One(request) => {
-                let result = request.wait();
-                self.outcome(result)
-            }
+            Work::One(request) => State::outcome(request.wait()),
             Work::SendAlone(request) => {
-                let fail = request.wait().err().map(Fail::from);
-                Ended { status: status_of_nobody(), fail }
+                Ended::new(status_of_nobody(), request.wait().err().map(Fail::from))
             }
             Work::Both(both) => {
                 let [send, recv] = &mut **both;
-                let (sent, received) = (send.wait(), recv.wait());
-                let ended = self.outcome(received);
-                match (ended.fail.is_none(), sent) {
-                    (true, Err(error)) => Ended { fail: Some(error.into()), ..ended },
-                    _ => ended,
-                }
+                let (sent, mut ended) = (send.wait(), State::outcome(recv.wait()));
+                ended.fail = ended.fail.or(sent.err().map(Fail::from));
+                ended
             }
         };
         self.finish(ended)
@@ -245,36 +261,20 @@ impl State {
         match &mut self.work {
             Work::Nobody { .. } => Some(self.wait()),
             Work::One(request) => {
-                let result = request.test()?;
-                let ended = self.outcome(result);
+                let ended = State::outcome(request.test()?);
                 Some(self.finish(ended))
             }
-            Work::SendAlone(request) => request.peek().is_some().then(|| self.wait()),
-            Work::Both(_) => self.is_over().then(|| self.wait()),
+            Work::SendAlone(_) | Work::Both(_) => self.is_over().then(|| self.wait()),
         }
     }
 
-    /// What is left to do when it has ended.
+    /// What is left to do when it has ended: the library's part of it.
     fn finish(&mut self, mut ended: Ended) -> Ended {
-        if let Some(rare) = self.rare.take() {
-            ended = self.finish_rare(*rare, ended);
-        }
-        if let Some(fail) = &ended.fail {
-            ended.status.error = fail.code;
-        }
-        ended
-    }
-
-    fn finish_rare(&mut self, rare: Rare, mut ended: Ended) -> Ended {
-        if let Some(general) = rare.general {
-            let queried = match ended.fail {
-                None => general.query(&mut ended.status),
-                Some(_) => Ok(()),
-            };
-            let freed = general.free();
-            ended.fail = ended.fail.or(queried.and(freed).err());
-        }
-        if let (Some(then), None, Work::One(request)) = (rare.then, &ended.fail, &mut self.work) {
+        ended.rare = self.rare.take();
+        if let Some(rare) = &mut ended.rare
+            && let (Some(then), None, Work::One(request)) =
+                (rare.then.take(), &ended.fail, &mut self.work)
+        {
             ended.fail = then(request).err();
         }
         ended
@@ -289,45 +289,40 @@ impl State {
         self.work.is_active()
     }
 
-    /// Whether all of it has ended, without taking anything.
     fn is_over(&self) -> bool {
-        self.parts().iter().all(|request| !request.is_active() || request.peek().is_some())
-    }
-
-    /// What it waits for: nothing, one, or both parts of an exchange.
-    fn parts(&self) -> &[raw::Request] {
-        match &self.work {
-            Work::Nobody { .. } => &[],
-            Work::One(request) | Work::SendAlone(request) => std::slice::from_ref(request),
-            Work::Both(both) => &both[..],
-        }
+        self.work.is_over()
     }
 
     pub(crate) fn raw(&self) -> Option<&raw::Request> {
-        match &self.work {
-            Work::One(request) | Work::SendAlone(request) => Some(request),
-            Work::Both(both) => Some(&both[0]),
-            Work::Nobody { .. } => None,
-        }
+        self.work.parts().first()
     }
 }
 
-/// A request that has ended: its handle goes, unless it is persistent.
+/// A request that has ended: its handle goes, unless it is persistent. Functions of the program are called: nothing is
+/// locked.
 fn settle(object: &RequestObject, at: HandleOut, goes: bool, ended: Ended) -> (Status, Done) {
+    let Ended { mut status, mut fail, rare } = ended;
+    if let Some(general) = rare.and_then(|rare| rare.general) {
+        let queried = if fail.is_none() { general.query(&mut status) } else { Ok(()) };
+        let freed = general.free();
+        fail = fail.or(queried.and(freed).err());
+    }
     if goes {
         REQUESTS.free(at.get());
         at.set(face::REQUEST_NULL);
     }
-    let fail = ended.fail.map(|fail| object.fails(fail));
-    (ended.status, fail.map_or(Ok(()), Err))
+    match fail {
+        None => (status, Ok(())),
+        Some(fail) => {
+            status.error = fail.code;
+            (status, Err(object.fails(fail)))
+        }
+    }
 }
 
-pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
-    let Some(object) = find(request.get())? else {
-        status.set_all(empty_status());
-        return Ok(());
-    };
-    match several::wait_for(&object, request) {
+/// Gives the status of a request that has ended; of none, or an inactive one, an empty one.
+fn give_status(ended: Option<(Status, Done)>, status: StatusOut) -> Done {
+    match ended {
         Some((came, done)) => {
             status.set(came);
             done
@@ -339,16 +334,17 @@ pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
     }
 }
 
+pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
+    let object = find(request.get())?;
+    give_status(object.and_then(|object| several::wait_for(&object, request)), status)
+}
+
 pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> Done {
     flag.set(1);
-    let Some(object) = find(request.get())? else {
-        status.set_all(empty_status());
-        return Ok(());
-    };
+    let Some(object) = find(request.get())? else { return give_status(None, status) };
     let mut state = object.state();
     if !state.is_active() {
-        status.set_all(empty_status());
-        return Ok(());
+        return give_status(None, status);
     }
     let Some(ended) = state.test() else {
         flag.set(0);
@@ -356,16 +352,14 @@ pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> D
     };
     let goes = state.goes();
     drop(state);
-    let (came, done) = settle(&object, request, goes, ended);
-    status.set(came);
-    done
+    give_status(Some(settle(&object, request, goes, ended)), status)
 }
 
 pub(crate) fn request_free(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
     let mut state = object.state();
     let over = state.is_over();
-    let mut done = Ok(());
+    let mut general = None;
     if let Some(rare) = &mut state.rare {
         if let Some(kept) = rare.kept.take().filter(|_| !over) {
             // Nobody can tell when it has ended: the memory stays. This is seldom.
@@ -377,31 +371,59 @@ pub(crate) fn request_free(request: HandleOut) -> Done {
             request.set(face::REQUEST_NULL);
             return Ok(());
         }
-        if let Some(general) = rare.general.take() {
-            done = general.free();
-        }
+        general = rare.general.take();
+    }
+    if let (Subject::OfComm(comm), false) = (&object.subject, over) {
+        let work = std::mem::replace(&mut state.work, Work::nobody(false));
+        comm.freed.add(work);
     }
     drop(state);
+    let done = general.map_or(Ok(()), general::General::free);
     REQUESTS.free(request.get());
     request.set(face::REQUEST_NULL);
     done.map_err(|fail| object.fails(fail))
 }
 
+/// What is in flight on a communicator though the program has freed its requests.
+#[derive(Default)]
+pub(crate) struct Freed(Mutex<Vec<Work>>);
+
+impl Freed {
+    fn add(&self, work: Work) {
+        let mut all = lock(&self.0);
+        if all.len() == all.capacity() {
+            all.retain(|work| !work.is_over());
+        }
+        all.push(work);
+    }
+}
+
+/// Waits until nothing is in flight on a communicator.
+pub(crate) fn await_all(comm: &Comm) -> Done {
+    for object in REQUESTS.all().into_iter().filter_map(|handle| REQUESTS.get(handle)) {
+        if matches!(&object.subject, Subject::OfComm(its) if its.handle() == comm.handle()) {
+            object.look().work.await_end()?;
+        }
+    }
+    let freed = std::mem::take(&mut *lock(&comm.freed.0));
+    freed.iter().try_for_each(Work::await_end)
+}
+
 pub(crate) fn cancel(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
-    let general = {
-        let state = object.look();
-        if let Work::One(request) = &state.work
-            && state.general().is_none()
-            && request.is_active()
-        {
-            return request.cancel().map(drop).map_err(|error| object.fails(error));
-        }
-        let complete = state.is_over();
-        state.general().map(|general| (general.canceller(), complete))
+    let state = object.look();
+    let Some(general) = state.general().map(general::General::functions) else {
+        return match &state.work {
+            Work::One(request) if request.is_active() => {
+                request.cancel().map(drop).map_err(|error| object.fails(error))
+            }
+            _ => Ok(()),
+        };
     };
+    let complete = state.is_over();
     // The program's function may call MPI on this request: nothing is locked.
-    general.map_or(Ok(()), |(cancel, complete)| cancel.call(complete))
+    drop(state);
+    general.cancel(complete)
 }
 
 pub(crate) fn start(request: HandleOut) -> Done {
@@ -409,12 +431,8 @@ pub(crate) fn start(request: HandleOut) -> Done {
     begin(&object)
 }
 
-pub(crate) unsafe fn startall(count: c_int, requests: *mut RawHandle) -> Done {
-    // SAFETY: the caller's promise.
-    for at in unsafe { several::places(count, requests) }? {
-        start(at)?;
-    }
-    Ok(())
+pub(crate) fn startall(requests: Vec<HandleOut>) -> Done {
+    requests.into_iter().try_for_each(start)
 }
 
 fn begin(object: &RequestObject) -> Done {

@@ -1,24 +1,22 @@
 //! Sessions (MPI 4.1 §11.3): a process may have several, beside `MPI_Init` or without it.
 
-use crate::arg::{self, HandleOut, Out};
+use crate::arg::{self, HandleOut, Out, Text};
 use crate::call::{Done, Fail, Subject};
-use crate::errhandler::{Handler, Kind};
+use crate::errhandler::{Handled, Handler, HandlerSlot, Kind};
 use crate::face::{self, RawHandle};
 use crate::info::{Info, InfoObject};
-use crate::p2p;
+use crate::p2p::{self, Owner};
 use crate::process::{self, User};
-use crate::slots::{InUse, Slots};
+use crate::slots::{Object, Slots};
 use gapless::Group;
-use std::ffi::{CStr, c_char, c_int};
-use std::sync::{Mutex, PoisonError};
+use std::ffi::{CStr, c_int};
 
 /// A session. What it makes is of the one world that the process is in.
-#[derive(Debug)]
-pub(crate) struct SessionObject(Mutex<Handler>);
+pub(crate) struct SessionObject(HandlerSlot);
 
-pub(crate) type Session = InUse<SessionObject>;
+pub(crate) type Session = Object<SessionObject>;
 
-static SESSIONS: Slots<SessionObject> = Slots::new();
+static SESSIONS: Slots<SessionObject> = Slots::new("sessions");
 
 /// Sets of processes that all processes know.
 const WORLD: &str = "mpi://WORLD";
@@ -26,19 +24,14 @@ const SELF: &str = "mpi://SELF";
 const PSETS: [&str; 2] = [WORLD, SELF];
 
 pub(crate) fn find(handle: RawHandle) -> Option<Session> {
-    SESSIONS.get(handle)
+    SESSIONS.get(handle).map(Object::Made)
 }
 
-impl SessionObject {
-    pub(crate) fn errhandler(&self) -> Handler {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
+impl Handled for SessionObject {
+    const KIND: Kind = Kind::Session;
 
-    pub(crate) fn set_errhandler(&self, errhandler: Handler) {
-        let mut its = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *its, errhandler);
-        drop(its);
-        drop(before);
+    fn errhandler(&self) -> &HandlerSlot {
+        &self.0
     }
 }
 
@@ -58,9 +51,7 @@ pub(crate) fn session_init(_info: Option<Info>, errhandler: Handler, session: Ha
     process::join(User::Session).map_err(|fail| fail.on(told))?;
     // Sessions name no level that they need: it is this one (MPI 4.1 §11.3.1).
     process::set_threaded();
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million sessions");
-    let object = SessionObject(Mutex::new(errhandler));
-    session.set(SESSIONS.insert(object).ok_or_else(full)?);
+    session.set(SESSIONS.insert(SessionObject(HandlerSlot::new(errhandler)))?);
     Ok(())
 }
 
@@ -70,7 +61,7 @@ pub(crate) fn session_finalize(session: HandleOut) -> Done {
         // Another thread has.
         return Err(arg::bad(face::ERR_SESSION, session.get(), "session", "session"));
     }
-    p2p::forget_session_buffer(session.get())?;
+    p2p::forget(Owner::Session(session.get()))?;
     session.set(face::SESSION_NULL);
     process::leave(User::Session)
 }
@@ -89,23 +80,17 @@ pub(crate) fn session_get_num_psets(
     Ok(())
 }
 
-pub(crate) unsafe fn session_get_nth_pset(
+pub(crate) fn session_get_nth_pset(
     _session: Session,
     _info: Option<Info>,
     n: c_int,
-    pset_len: Out<c_int>,
-    pset_name: *mut c_char,
+    pset_name: Text,
 ) -> Done {
     let known = usize::try_from(n).ok().and_then(|n| PSETS.get(n));
     let absent = || Fail::new(face::ERR_ARG, format!("there is no process set number {n}"));
     let name = known.ok_or_else(absent)?;
-    let room = pset_len.get();
-    if room > 0 {
-        let pset_name = arg::pointer(pset_name, "pset_name")?;
-        // SAFETY: there is room for `pset_len` characters.
-        unsafe { crate::env::give_text(name, room, pset_name, pset_len) };
-    }
-    pset_len.set(arg::int(name.len() + 1));
+    pset_name.check("pset_name")?;
+    pset_name.give_part(name.as_bytes());
     Ok(())
 }
 

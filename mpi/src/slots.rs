@@ -1,5 +1,6 @@
-//! Objects behind handles that programs make and free: handles that were freed (until their slot was reused 256 times)
-//! and numbers that never were handles are found out, also while other threads use the slot.
+//! Objects behind handles that programs make and free: handles that were freed and numbers that never were handles are
+//! found out, also while other threads use the slot. A freed slot is used again after [`RESTING`] others, and has 256
+//! generations: a handle that was freed is taken for another one after 16,384 more objects, at the earliest.
 //!
 //! ```text
 //! handle  = 0x70000000 | generation (8 bits) << 20 | slot (20 bits)
@@ -10,15 +11,20 @@
 //! Freeing makes the slot dead; the last user takes the value out. A slot's memory stays for ever, so that a handle of any
 //! age can be looked at.
 
+use crate::arg::lock;
+use crate::call::{Done, Fail};
 use crate::face::{self, MADE, RawHandle};
 use std::cell::UnsafeCell;
+use std::collections::VecDeque;
 use std::ops::Deref;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 const SLOT_BITS: u32 = 20;
 const CHUNK: usize = 256;
 const CHUNKS: usize = (1 << SLOT_BITS) / CHUNK;
+/// Slots that were freed last, which are not used again as long as there are others.
+const RESTING: usize = 64;
 
 /// It may be looked up.
 const LIVE: u64 = 1 << 63;
@@ -28,6 +34,11 @@ const USERS: u64 = 0xffff_ffff;
 
 fn generation(state: u64) -> u32 {
     ((state >> 32) & 0xff) as u32
+}
+
+/// The state of an empty slot, in its next generation.
+fn next(state: u64) -> u64 {
+    u64::from(generation(state).wrapping_add(1) & 0xff) << 32
 }
 
 /// The slot of a handle.
@@ -44,10 +55,13 @@ struct Slot<T> {
 pub(crate) struct Slots<T: 'static> {
     chunks: [AtomicPtr<[Slot<T>; CHUNK]>; CHUNKS],
     places: Mutex<Places>,
+    /// What they are called.
+    what: &'static str,
 }
 
 struct Places {
-    free: Vec<u32>,
+    /// In the order in which they were freed.
+    free: VecDeque<u32>,
     used: u32,
 }
 
@@ -67,9 +81,9 @@ unsafe impl<T: Send + Sync> Send for InUse<T> {}
 unsafe impl<T: Send + Sync> Sync for InUse<T> {}
 
 impl<T> Slots<T> {
-    pub(crate) const fn new() -> Slots<T> {
-        let places = Mutex::new(Places { free: Vec::new(), used: 0 });
-        Slots { chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS], places }
+    pub(crate) const fn new(what: &'static str) -> Slots<T> {
+        let places = Mutex::new(Places { free: VecDeque::new(), used: 0 });
+        Slots { chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS], places, what }
     }
 
     fn slot(&'static self, place: u32) -> Option<&'static Slot<T>> {
@@ -82,8 +96,10 @@ impl<T> Slots<T> {
 
     /// A slot that nobody has.
     fn room(&'static self) -> Option<(u32, &'static Slot<T>)> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.free.pop() {
+        let mut places = lock(&self.places);
+        let is_full = places.used as usize == CHUNKS * CHUNK;
+        if places.free.len() > RESTING || is_full {
+            let place = places.free.pop_front()?;
             return Some((place, self.slot(place)?));
         }
         let place = places.used;
@@ -97,15 +113,23 @@ impl<T> Slots<T> {
         Some((place, self.slot(place)?))
     }
 
-    /// A handle of a new object. `None`: there are a million.
-    pub(crate) fn insert(&'static self, value: T) -> Option<RawHandle> {
-        Some(self.reserve()?.fill(value))
+    /// A handle of a new object.
+    ///
+    /// # Errors
+    /// There are a million.
+    pub(crate) fn insert(&'static self, value: T) -> Done<RawHandle> {
+        Ok(self.reserve()?.fill(value))
     }
 
-    /// A handle of an object that is yet to be made. Until then it is none. `None`: there are a million.
-    pub(crate) fn reserve(&'static self) -> Option<Reserved<T>> {
-        let (place, slot) = self.room()?;
-        Some(Reserved { slots: self, slot, place, filled: false })
+    /// A handle of an object that is yet to be made. Until then it is none.
+    ///
+    /// # Errors
+    /// There are a million.
+    #[inline]
+    pub(crate) fn reserve(&'static self) -> Done<Reserved<T>> {
+        let full = || Fail::new(face::ERR_NO_MEM, format!("there are a million {}", self.what));
+        let (place, slot) = self.room().ok_or_else(full)?;
+        Ok(Reserved { slots: self, slot, place, filled: false })
     }
 
     fn find(&'static self, handle: RawHandle) -> Option<(u32, &'static Slot<T>)> {
@@ -139,7 +163,7 @@ impl<T> Slots<T> {
 
     /// The handles of all objects, for when all are freed.
     pub(crate) fn all(&'static self) -> Vec<RawHandle> {
-        let used = self.places.lock().unwrap_or_else(PoisonError::into_inner).used;
+        let used = lock(&self.places).used;
         let handle = |place| {
             let state = self.slot(place)?.state.load(Ordering::Relaxed);
             let made = MADE | generation(state) << SLOT_BITS | place;
@@ -184,8 +208,10 @@ impl<T> Reserved<T> {
 impl<T> Drop for Reserved<T> {
     fn drop(&mut self) {
         if !self.filled {
-            let mut places = self.slots.places.lock().unwrap_or_else(PoisonError::into_inner);
-            places.free.push(self.place);
+            // Its handle may be known. Who looks at it meanwhile counts as a user.
+            let skipped = |state: u64| Some(next(state) | state & USERS);
+            let _ = self.slot.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, skipped);
+            lock(&self.slots.places).free.push_back(self.place);
         }
     }
 }
@@ -225,8 +251,7 @@ impl<T> Drop for InUse<T> {
 fn empty<T>(slots: &'static Slots<T>, slot: &'static Slot<T>, place: u32) {
     let taken = |state: u64| {
         let unused = state & (USERS | LIVE) == 0 && state & FULL != 0;
-        let next = u64::from(generation(state).wrapping_add(1) & 0xff) << 32;
-        unused.then_some(next)
+        unused.then_some(next(state))
     };
     if slot.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_err() {
         // Somebody looked at it meanwhile, and does this when it has looked; or somebody has.
@@ -235,7 +260,7 @@ fn empty<T>(slots: &'static Slots<T>, slot: &'static Slot<T>, place: u32) {
     // SAFETY: the slot is dead and empty, which one caller alone has made it, and not free yet: nobody else looks here.
     let value = unsafe { (*slot.value.get()).take() };
     drop(value);
-    slots.places.lock().unwrap_or_else(PoisonError::into_inner).free.push(place);
+    lock(&slots.places).free.push_back(place);
 }
 
 impl<T> Clone for InUse<T> {
@@ -296,7 +321,7 @@ mod tests {
 
     #[test]
     fn freed_handles_and_numbers_that_are_none_find_nothing() {
-        static SLOTS: Slots<Arc<u32>> = Slots::new();
+        static SLOTS: Slots<Arc<u32>> = Slots::new("numbers");
         let value = Arc::new(7);
         let handle = SLOTS.insert(Arc::clone(&value)).unwrap();
         let used = SLOTS.get(handle).unwrap();
@@ -306,9 +331,14 @@ mod tests {
         assert_eq!(**used, 7, "who uses it has it");
         drop(used);
         assert_eq!(Arc::strong_count(&value), 1);
+        for _ in 0..16_000 {
+            let next = SLOTS.insert(Arc::clone(&value)).unwrap();
+            assert_ne!(handle, next, "the same slot is another generation");
+            assert!(SLOTS.get(handle).is_none());
+            assert!(SLOTS.free(next));
+        }
+        assert!(lock(&SLOTS.places).used <= 70, "slots are used again");
         let next = SLOTS.insert(Arc::clone(&value)).unwrap();
-        assert_ne!(handle, next, "the same slot is another generation");
-        assert!(SLOTS.get(handle).is_none());
         for number in [0, 1, 0x101, 0x6fff_ffff, 0x7000_0001, 0x7fff_ffff, u32::MAX] {
             assert!(SLOTS.get(face::handle(number)).is_none(), "{number:#x}");
         }
@@ -317,7 +347,7 @@ mod tests {
 
     #[test]
     fn threads_that_look_while_others_free_see_whole_values_or_none() {
-        static SLOTS: Slots<Arc<[u64; 4]>> = Slots::new();
+        static SLOTS: Slots<Arc<[u64; 4]>> = Slots::new("numbers");
         let alive = Arc::new([9; 4]);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -3,27 +3,25 @@
 //! Control variables are the numbers of the cost model (`gapless tune`, [`tuning`]); performance variables are what
 //! messages of this process have done, by protocol. There are no events.
 
-use crate::arg::{self, Out};
+use crate::arg::{self, Out, Room, Text};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle};
 use crate::process;
 use crate::slots::Slots;
 use gapless::tuning::{self, KEYS, Key, Value};
 use gapless::{Counters, Tuning};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-mod events;
 mod pvar;
 
-pub(crate) use events::*;
 pub(crate) use pvar::*;
 
 /// How often the interface was initialized, and not finalized.
 static USERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Control variables that a tool has handles of: their numbers.
-static CVARS: Slots<usize> = Slots::new();
+static CVARS: Slots<usize> = Slots::new("handles of variables");
 
 fn fail(code: c_int, why: &'static str) -> Fail {
     Fail::new(code, why)
@@ -54,52 +52,43 @@ fn index_of(mut names: impl Iterator<Item = String>, name: &CStr, index: Out<c_i
 }
 
 /// Stores a value, unless the tool does not want it.
-///
-/// # Safety
-/// If it is not null, there is room.
-unsafe fn put<T>(at: *mut T, value: T) {
-    if !at.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { at.write(value) };
-    }
-}
-
-/// Stores a text, as much of it as there is room for, and how long it is with the 0 behind it (MPI 4.1 §15.3.3).
-///
-/// # Safety
-/// If the length is not null it is one, and unless it is 0 or the place is null, there is room for so many characters.
-unsafe fn put_text(text: &str, at: *mut c_char, len: *mut c_int) -> Done {
-    if len.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the caller's promise.
-    let out = unsafe { arg::out(len, "a length") }?;
-    if !at.is_null() && out.get() > 0 {
-        // SAFETY: as above.
-        unsafe { crate::env::give_text(text, out.get(), at, out) };
-    }
-    out.set(arg::int(text.len() + 1));
-    Ok(())
+fn put<T: Copy>(at: Option<Out<T>>, value: T) {
+    at.into_iter().for_each(|at| at.set(value));
 }
 
 /// A handle as tools have it.
-fn tool_handle(handle: RawHandle) -> *mut c_void {
-    std::ptr::without_provenance_mut(face::number(handle) as usize)
+fn tool_handle(handle: RawHandle) -> usize {
+    face::number(handle) as usize
 }
 
 /// What it was made of.
-fn raw(handle: *mut c_void) -> RawHandle {
-    face::handle(u32::try_from(handle.addr()).unwrap_or(0))
+fn raw(handle: usize) -> RawHandle {
+    face::handle(u32::try_from(handle).unwrap_or(0))
 }
 
-/// A place of a handle.
-///
-/// # Safety
-/// It is null, or one.
-unsafe fn place(handle: *mut c_void) -> Done<Out<*mut c_void>> {
-    // SAFETY: the caller's promise.
-    let place = unsafe { arg::out(handle.cast::<*mut c_void>(), "handle") };
-    place.map_err(|_| fail(face::T_ERR_INVALID, "handle is a null pointer"))
+/// There are no events, no sources of any, and no enumerations (MPI 4.1 §15.3.5, §15.3.8): their handles are wrong.
+pub(crate) fn no_event() -> Done {
+    ready()?;
+    Err(no_handle())
+}
+
+/// So are their indices.
+pub(crate) fn no_event_index() -> Done {
+    ready()?;
+    Err(fail(face::T_ERR_INVALID_INDEX, "there are no events and no sources of any"))
+}
+
+/// So are their names.
+pub(crate) fn no_event_name() -> Done {
+    ready()?;
+    Err(fail(face::T_ERR_INVALID_NAME, "there are no events"))
+}
+
+/// How many there are of something, or how often that has changed.
+pub(crate) fn number_of(number: usize, out: Out<c_int>) -> Done {
+    ready()?;
+    out.set(arg::int(number));
+    Ok(())
 }
 
 fn no_handle() -> Fail {
@@ -121,12 +110,6 @@ pub(crate) fn t_finalize() -> Done {
     done.map(drop).or_else(|_| ready())
 }
 
-pub(crate) fn t_cvar_get_num(num_cvar: Out<c_int>) -> Done {
-    ready()?;
-    num_cvar.set(arg::int(KEYS.len()));
-    Ok(())
-}
-
 pub(crate) fn t_cvar_get_index(name: &CStr, cvar_index: Out<c_int>) -> Done {
     index_of(KEYS.iter().map(Key::path), name, cvar_index)
 }
@@ -140,67 +123,52 @@ fn type_of(key: &Key) -> RawHandle {
     }
 }
 
-pub(crate) unsafe fn t_cvar_get_info(
+pub(crate) fn t_cvar_get_info(
     cvar_index: c_int,
-    name: *mut c_char,
-    name_len: *mut c_int,
-    verbosity: *mut c_int,
-    datatype: *mut RawHandle,
-    enumtype: *mut c_void,
-    desc: *mut c_char,
-    desc_len: *mut c_int,
-    bind: *mut c_int,
-    scope: *mut c_int,
+    name: Text,
+    verbosity: Option<Out<c_int>>,
+    datatype: Option<Out<RawHandle>>,
+    enumtype: Option<Out<usize>>,
+    desc: Text,
+    bind: Option<Out<c_int>>,
+    scope: Option<Out<c_int>>,
 ) -> Done {
     let key = at(KEYS, cvar_index)?;
     let unit = key.unit.name();
     let what = if unit.is_empty() { key.what.to_owned() } else { format!("{} ({unit})", key.what) };
-    // SAFETY: this and what follows: as the first page of the crate says.
-    unsafe { put_text(&key.path(), name, name_len) }?;
-    // SAFETY: as above.
-    unsafe { put_text(&what, desc, desc_len) }?;
-    // SAFETY: as above.
-    unsafe { put(verbosity, face::T_VERBOSITY_TUNER_DETAIL) };
-    // SAFETY: as above.
-    unsafe { put(datatype, type_of(key)) };
-    // SAFETY: as above.
-    unsafe { put(enumtype.cast(), face::T_ENUM_NULL) };
-    // SAFETY: as above.
-    unsafe { put(bind, face::T_BIND_NO_OBJECT) };
-    // SAFETY: as above.
-    unsafe { put(scope, face::T_SCOPE_LOCAL) };
+    name.give_part(key.path().as_bytes());
+    desc.give_part(what.as_bytes());
+    put(verbosity, face::T_VERBOSITY_TUNER_DETAIL);
+    put(datatype, type_of(key));
+    put(enumtype, face::T_ENUM_NULL);
+    put(bind, face::T_BIND_NO_OBJECT);
+    put(scope, face::T_SCOPE_LOCAL);
     Ok(())
 }
 
-pub(crate) unsafe fn t_cvar_handle_alloc(
+pub(crate) fn t_cvar_handle_alloc(
     cvar_index: c_int,
     _obj_handle: *mut c_void,
-    handle: *mut c_void,
+    handle: Out<usize>,
     count: Out<c_int>,
 ) -> Done {
     at(KEYS, cvar_index)?;
-    // SAFETY: as the first page of the crate says.
-    let place = unsafe { place(handle) }?;
-    let full = || fail(face::T_ERR_OUT_OF_HANDLES, "there are a million handles");
-    let made = CVARS.insert(usize::try_from(cvar_index).unwrap_or(0)).ok_or_else(full)?;
-    place.set(tool_handle(made));
+    handle.set(tool_handle(CVARS.insert(usize::try_from(cvar_index).unwrap_or(0))?));
     count.set(1);
     Ok(())
 }
 
-pub(crate) unsafe fn t_cvar_handle_free(handle: *mut c_void) -> Done {
+pub(crate) fn t_cvar_handle_free(handle: Out<usize>) -> Done {
     ready()?;
-    // SAFETY: as the first page of the crate says.
-    let place = unsafe { place(handle) }?;
-    if !CVARS.free(raw(place.get())) {
+    if !CVARS.free(raw(handle.get())) {
         return Err(no_handle());
     }
-    place.set(std::ptr::without_provenance_mut(face::T_CVAR_HANDLE_NULL));
+    handle.set(face::T_CVAR_HANDLE_NULL);
     Ok(())
 }
 
 /// The variable of a handle.
-fn key_of(handle: *mut c_void) -> Done<&'static Key> {
+fn key_of(handle: usize) -> Done<&'static Key> {
     ready()?;
     let index = CVARS.get(raw(handle)).ok_or_else(no_handle)?;
     KEYS.get(*index).ok_or_else(no_handle)
@@ -215,7 +183,7 @@ fn tuning_now() -> Done<Tuning> {
     }
 }
 
-pub(crate) unsafe fn t_cvar_read(handle: *mut c_void, buf: *mut c_void) -> Done {
+pub(crate) unsafe fn t_cvar_read(handle: usize, buf: *mut c_void) -> Done {
     let (key, buf) = (key_of(handle)?, arg::pointer(buf, "buf")?);
     match (key.value)(&mut tuning_now()?) {
         // SAFETY: this and what follows: there is room for a variable of its type.
@@ -228,7 +196,7 @@ pub(crate) unsafe fn t_cvar_read(handle: *mut c_void, buf: *mut c_void) -> Done 
     Ok(())
 }
 
-pub(crate) unsafe fn t_cvar_write(handle: *mut c_void, buf: *const c_void) -> Done {
+pub(crate) unsafe fn t_cvar_write(handle: usize, buf: *const c_void) -> Done {
     let (key, buf) = (key_of(handle)?, arg::pointer(buf.cast_mut(), "buf")?);
     let now = process::get().and_then(|process| process.with_world(gapless::World::config));
     let later = || fail(face::T_ERR_CVAR_SET_NOT_NOW, "MPI is not initialized");
@@ -265,7 +233,7 @@ fn counters() -> Done<Counters> {
 }
 
 /// Categories: the tables of control variables, and the performance variables.
-const CATEGORIES: [(&str, &str); 3] = [
+pub(crate) const CATEGORIES: [(&str, &str); 3] = [
     ("host", "the cost of messages in memory of the host"),
     ("device", "the cost of messages in memory of devices"),
     ("protocols", "what messages have done, by protocol"),
@@ -275,81 +243,50 @@ const CATEGORIES: [(&str, &str); 3] = [
 fn members(cat_index: c_int) -> Done<(Vec<c_int>, Vec<c_int>)> {
     let (name, _) = at(&CATEGORIES, cat_index)?;
     let of_table = (0..).zip(KEYS).filter(|(_, key)| key.table == *name).map(|(index, _)| index);
-    let pvars = if *name == "protocols" { arg::int(pvar::len()) } else { 0 };
-    Ok((of_table.collect(), (0..pvars).collect()))
-}
-
-pub(crate) fn t_category_get_num(num_cat: Out<c_int>) -> Done {
-    ready()?;
-    num_cat.set(arg::int(CATEGORIES.len()));
-    Ok(())
+    let of_messages = if *name == "protocols" { arg::int(pvars()) } else { 0 };
+    Ok((of_table.collect(), (0..of_messages).collect()))
 }
 
 pub(crate) fn t_category_get_index(name: &CStr, cat_index: Out<c_int>) -> Done {
     index_of(CATEGORIES.iter().map(|(name, _)| (*name).to_owned()), name, cat_index)
 }
 
-pub(crate) unsafe fn t_category_get_info(
+pub(crate) fn t_category_get_info(
     cat_index: c_int,
-    name: *mut c_char,
-    name_len: *mut c_int,
-    desc: *mut c_char,
-    desc_len: *mut c_int,
-    num_cvars: *mut c_int,
-    num_pvars: *mut c_int,
-    num_categories: *mut c_int,
+    name: Text,
+    desc: Text,
+    num_cvars: Option<Out<c_int>>,
+    num_pvars: Option<Out<c_int>>,
+    num_categories: Option<Out<c_int>>,
 ) -> Done {
     let (its, what) = at(&CATEGORIES, cat_index)?;
     let (cvars, pvars) = members(cat_index)?;
-    // SAFETY: this and what follows: as the first page of the crate says.
-    unsafe { put_text(its, name, name_len) }?;
-    // SAFETY: as above.
-    unsafe { put_text(what, desc, desc_len) }?;
-    // SAFETY: as above.
-    unsafe { put(num_cvars, arg::int(cvars.len())) };
-    // SAFETY: as above.
-    unsafe { put(num_pvars, arg::int(pvars.len())) };
-    // SAFETY: as above.
-    unsafe { put(num_categories, 0) };
+    name.give_part(its.as_bytes());
+    desc.give_part(what.as_bytes());
+    put(num_cvars, arg::int(cvars.len()));
+    put(num_pvars, arg::int(pvars.len()));
+    put(num_categories, 0);
     Ok(())
 }
 
-/// Stores the first of these numbers.
-///
-/// # Safety
-/// There is room for `len`.
-unsafe fn give(numbers: &[c_int], len: c_int, indices: *mut c_int) -> Done {
-    let room = usize::try_from(len).unwrap_or(0);
-    // SAFETY: the caller's promise.
-    unsafe { arg::give_all(indices, numbers.get(..room).unwrap_or(numbers), "indices") }
+pub(crate) fn t_category_get_cvars(cat: c_int, indices: Room<c_int>) -> Done {
+    indices.give_first(members(cat)?.0)
 }
 
-pub(crate) unsafe fn t_category_get_cvars(cat: c_int, len: c_int, indices: *mut c_int) -> Done {
-    // SAFETY: as the first page of the crate says.
-    unsafe { give(&members(cat)?.0, len, indices) }
+pub(crate) fn t_category_get_pvars(cat: c_int, indices: Room<c_int>) -> Done {
+    indices.give_first(members(cat)?.1)
 }
 
-pub(crate) unsafe fn t_category_get_pvars(cat: c_int, len: c_int, indices: *mut c_int) -> Done {
-    // SAFETY: as the first page of the crate says.
-    unsafe { give(&members(cat)?.1, len, indices) }
-}
-
-pub(crate) fn t_category_get_categories(cat: c_int, _len: c_int, _indices: *mut c_int) -> Done {
+pub(crate) fn t_category_get_categories(cat: c_int, _indices: Room<c_int>) -> Done {
     at(&CATEGORIES, cat).map(drop)
 }
 
-pub(crate) fn t_category_get_events(cat: c_int, _len: c_int, _indices: *mut c_int) -> Done {
+pub(crate) fn t_category_get_events(cat: c_int, _indices: Room<c_int>) -> Done {
     at(&CATEGORIES, cat).map(drop)
 }
 
 pub(crate) fn t_category_get_num_events(cat: c_int, num_events: Out<c_int>) -> Done {
     at(&CATEGORIES, cat)?;
     num_events.set(0);
-    Ok(())
-}
-
-pub(crate) fn t_category_changed(update_number: Out<c_int>) -> Done {
-    ready()?;
-    update_number.set(0);
     Ok(())
 }

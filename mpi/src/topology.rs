@@ -1,6 +1,6 @@
 //! Topologies (MPI 4.1 chapter 8).
 
-use crate::arg::{self, HandleOut, Numbers, Out};
+use crate::arg::{self, HandleOut, Out, Room};
 use crate::call::{Done, Fail};
 use crate::comm::Comm;
 use crate::face;
@@ -11,54 +11,28 @@ use gapless::coll::topologies::{
 };
 use std::ffi::c_int;
 
-/// Numbers of an array, none of them negative.
+/// Numbers, none of them negative.
+fn natural(numbers: &[c_int], name: &'static str, class: c_int) -> Done<Vec<u32>> {
+    let negative = |number| Fail::new(class, format!("{name} has {number}"));
+    let one = |number: &c_int| u32::try_from(*number).map_err(|_| negative(*number));
+    numbers.iter().map(one).collect()
+}
+
+/// The same of an array.
 ///
 /// # Safety
 /// The array has so many.
 unsafe fn list(at: *const c_int, len: usize, name: &'static str, class: c_int) -> Done<Vec<u32>> {
     // SAFETY: the caller's promise.
-    let numbers = unsafe { Numbers::small(at).read(len, name) }?;
-    let negative = |number| Fail::new(class, format!("{name} has {number}"));
-    let one = |number: i64| u32::try_from(number).map_err(|_| negative(number));
-    numbers.into_iter().map(one).collect()
+    natural(unsafe { arg::list(at, len, name) }?, name, class)
 }
 
-/// Truth values of an array.
-///
-/// # Safety
-/// The array has so many.
-unsafe fn flags(at: *const c_int, len: usize, name: &'static str) -> Done<Vec<bool>> {
-    // SAFETY: the caller's promise.
-    let numbers = unsafe { Numbers::small(at).read(len, name) }?;
-    Ok(numbers.into_iter().map(|number| number != 0).collect())
-}
-
-/// Stores the first of these numbers, as many as there is room for.
-///
-/// # Safety
-/// There is room for `most`.
-unsafe fn give<T>(
-    at: *mut c_int,
-    most: usize,
-    numbers: impl IntoIterator<Item = T>,
-    name: &'static str,
-) -> Done
-where
-    c_int: TryFrom<T>,
-{
-    let number = |number| c_int::try_from(number).unwrap_or(c_int::MAX);
-    let numbers: Vec<c_int> = numbers.into_iter().take(most).map(number).collect();
-    // SAFETY: the caller's promise.
-    unsafe { arg::give_all(at, &numbers, name) }
+fn flags(numbers: &[c_int]) -> Vec<bool> {
+    numbers.iter().map(|number| *number != 0).collect()
 }
 
 fn rank_or(rank: Option<u32>, none: c_int) -> c_int {
     rank.map_or(none, u32::cast_signed)
-}
-
-fn rank_of(rank: c_int, size: u32) -> Done<u32> {
-    let none = || Fail::new(face::ERR_RANK, format!("there is no rank {rank} among {size}"));
-    u32::try_from(rank).ok().filter(|rank| *rank < size).ok_or_else(none)
 }
 
 fn other(what: &str) -> Fail {
@@ -104,58 +78,27 @@ pub(crate) fn topo_test(comm: Comm, status: Out<c_int>) -> Done {
     Ok(())
 }
 
-pub(crate) unsafe fn dims_create(nnodes: c_int, ndims: c_int, dims: *mut c_int) -> Done {
-    let len = arg::len(ndims, "ndims")?;
-    // SAFETY: as the first page of the crate says.
-    let given = unsafe { list(dims, len, "dims", face::ERR_DIMS) }?;
-    let processes = u32::try_from(nnodes).unwrap_or(0);
-    if len == 0 {
+pub(crate) fn dims_create(nnodes: c_int, dims: Room<c_int>) -> Done {
+    let given = natural(&dims.read()?, "dims", face::ERR_DIMS)?;
+    if given.is_empty() {
         return Ok(());
     }
-    let chosen = balanced(processes, &given)?;
-    // SAFETY: as above.
-    unsafe { give(dims, len, chosen, "dims") }
+    dims.give_first(balanced(u32::try_from(nnodes).unwrap_or(0), &given)?)
 }
 
-/// Sides of a grid, and which of them are periodic.
-///
-/// # Safety
-/// Both arrays have so many.
-unsafe fn sides(
-    ndims: c_int,
-    dims: *const c_int,
-    periods: *const c_int,
-) -> Done<(Vec<u32>, Vec<bool>)> {
-    let len = arg::len(ndims, "ndims")?;
-    // SAFETY: the caller's promise.
-    let sides = unsafe { list(dims, len, "dims", face::ERR_DIMS) }?;
-    // SAFETY: as above.
-    Ok((sides, unsafe { flags(periods, len, "periods") }?))
-}
-
-pub(crate) unsafe fn cart_create(
+pub(crate) fn cart_create(
     comm_old: Comm,
-    ndims: c_int,
-    dims: *const c_int,
-    periods: *const c_int,
+    dims: &[c_int],
+    periods: &[c_int],
     reorder: c_int,
     comm_cart: HandleOut,
 ) -> Done {
-    let comm = intra(comm_old)?;
-    // SAFETY: as the first page of the crate says.
-    let (sides, periodic) = unsafe { sides(ndims, dims, periods) }?;
-    comm.give_child(comm.comm.cart_create(&sides, &periodic, reorder != 0)?, comm_cart)
+    let (comm, sides) = (intra(comm_old)?, natural(dims, "dims", face::ERR_DIMS)?);
+    comm.give_child(comm.comm.cart_create(&sides, &flags(periods), reorder != 0)?, comm_cart)
 }
 
-pub(crate) unsafe fn cart_map(
-    comm: Comm,
-    ndims: c_int,
-    dims: *const c_int,
-    periods: *const c_int,
-    newrank: Out<c_int>,
-) -> Done {
-    // SAFETY: as the first page of the crate says.
-    let (sides, periodic) = unsafe { sides(ndims, dims, periods) }?;
+pub(crate) fn cart_map(comm: Comm, dims: &[c_int], periods: &[c_int], newrank: Out<c_int>) -> Done {
+    let (sides, periodic) = (natural(dims, "dims", face::ERR_DIMS)?, flags(periods));
     Cartesian::new(&sides, &periodic)?.check_fits(comm.comm.size())?;
     newrank.set(rank_or(intra(comm)?.comm.cart_map(&sides, &periodic)?, face::UNDEFINED));
     Ok(())
@@ -166,39 +109,28 @@ pub(crate) fn cartdim_get(comm: Comm, ndims: Out<c_int>) -> Done {
     Ok(())
 }
 
-pub(crate) unsafe fn cart_get(
+pub(crate) fn cart_get(
     comm: Comm,
-    maxdims: c_int,
-    dims: *mut c_int,
-    periods: *mut c_int,
-    coords: *mut c_int,
+    dims: Room<c_int>,
+    periods: Room<c_int>,
+    coords: Room<c_int>,
 ) -> Done {
-    let (grid, most) = (grid(&comm)?, arg::len(maxdims, "maxdims")?);
-    // SAFETY: as the first page of the crate says.
-    unsafe { give(dims, most, grid.dims().iter().copied(), "dims") }?;
-    let periodic = grid.periodic().iter().map(|periodic| u8::from(*periodic));
-    // SAFETY: as above.
-    unsafe { give(periods, most, periodic, "periods") }?;
-    // SAFETY: as above.
-    unsafe { give(coords, most, grid.coords(comm.comm.rank())?, "coords") }
+    let grid = grid(&comm)?;
+    dims.give_first(grid.dims().iter().copied())?;
+    periods.give_first(grid.periodic().iter().map(|periodic| u8::from(*periodic)))?;
+    coords.give_first(grid.coords(comm.comm.rank())?)
 }
 
-pub(crate) unsafe fn cart_coords(
-    comm: Comm,
-    rank: c_int,
-    maxdims: c_int,
-    coords: *mut c_int,
-) -> Done {
-    let (grid, most) = (grid(&comm)?, arg::len(maxdims, "maxdims")?);
-    let all = grid.coords(rank_of(rank, comm.comm.size())?)?;
-    // SAFETY: as the first page of the crate says.
-    unsafe { give(coords, most, all, "coords") }
+pub(crate) fn cart_coords(comm: Comm, rank: c_int, coords: Room<c_int>) -> Done {
+    let rank = arg::rank(rank, comm.comm.size(), "rank");
+    coords.give_first(grid(&comm)?.coords(rank?)?)
 }
 
 pub(crate) unsafe fn cart_rank(comm: Comm, coords: *const c_int, rank: Out<c_int>) -> Done {
     let grid = grid(&comm)?;
     // SAFETY: as the first page of the crate says.
-    let coords = unsafe { Numbers::small(coords).read(grid.dims().len(), "coords") }?;
+    let coords = unsafe { arg::list(coords, grid.dims().len(), "coords") }?;
+    let coords: Vec<i64> = coords.iter().copied().map(i64::from).collect();
     rank.set(grid.rank(&coords)?.cast_signed());
     Ok(())
 }
@@ -222,39 +154,32 @@ pub(crate) fn cart_shift(
 pub(crate) unsafe fn cart_sub(comm: Comm, remain: *const c_int, newcomm: HandleOut) -> Done {
     let dimensions = grid(&comm)?.dims().len();
     // SAFETY: as the first page of the crate says.
-    let keep = unsafe { flags(remain, dimensions, "remain_dims") }?;
+    let keep = flags(unsafe { arg::list(remain, dimensions, "remain_dims") }?);
     comm.give_child(Some(comm.comm.cart_sub(&keep)?), newcomm)
 }
 
 /// A graph's index and edges.
 ///
 /// # Safety
-/// The index has so many, and there are as many edges as its last entry says.
-unsafe fn nodes(
-    nnodes: c_int,
-    index: *const c_int,
-    edges: *const c_int,
-) -> Done<(Vec<usize>, Vec<u32>)> {
-    let len = arg::len(nnodes, "nnodes")?;
-    // SAFETY: the caller's promise.
-    let index = unsafe { list(index, len, "index", face::ERR_ARG) }?;
+/// There are as many edges as the last entry of the index says.
+unsafe fn nodes(index: &[c_int], edges: *const c_int) -> Done<(Vec<usize>, Vec<u32>)> {
+    let index = natural(index, "index", face::ERR_ARG)?;
     let index: Vec<usize> = index.into_iter().map(|edges| edges as usize).collect();
     let all = index.last().copied().unwrap_or(0);
-    // SAFETY: as above.
+    // SAFETY: the caller's promise.
     Ok((index, unsafe { list(edges, all, "edges", face::ERR_RANK) }?))
 }
 
 pub(crate) unsafe fn graph_create(
     comm_old: Comm,
-    nnodes: c_int,
-    index: *const c_int,
+    index: &[c_int],
     edges: *const c_int,
     reorder: c_int,
     comm_graph: HandleOut,
 ) -> Done {
     let comm = intra(comm_old)?;
     // SAFETY: as the first page of the crate says.
-    let (index, edges) = unsafe { nodes(nnodes, index, edges) }?;
+    let (index, edges) = unsafe { nodes(index, edges) }?;
     // Nobody is in a graph without nodes (MPI 4.1 §8.5.3).
     let made = match index.is_empty() {
         true => None,
@@ -265,13 +190,12 @@ pub(crate) unsafe fn graph_create(
 
 pub(crate) unsafe fn graph_map(
     comm: Comm,
-    nnodes: c_int,
-    index: *const c_int,
+    index: &[c_int],
     edges: *const c_int,
     newrank: Out<c_int>,
 ) -> Done {
     // SAFETY: as the first page of the crate says.
-    let (index, edges) = unsafe { nodes(nnodes, index, edges) }?;
+    let (index, edges) = unsafe { nodes(index, edges) }?;
     let (places, processes) = (Graph::new(&index, &edges)?.size(), comm.comm.size());
     if places > processes {
         return Err(TopologyError::TooFewProcesses { places, processes }.into());
@@ -287,24 +211,14 @@ pub(crate) fn graphdims_get(comm: Comm, nnodes: Out<c_int>, nedges: Out<c_int>) 
     Ok(())
 }
 
-pub(crate) unsafe fn graph_get(
-    comm: Comm,
-    maxindex: c_int,
-    maxedges: c_int,
-    index: *mut c_int,
-    edges: *mut c_int,
-) -> Done {
+pub(crate) fn graph_get(comm: Comm, index: Room<c_int>, edges: Room<c_int>) -> Done {
     let graph = graph(&comm)?;
-    let (most_nodes, most_edges) =
-        (arg::len(maxindex, "maxindex")?, arg::len(maxedges, "maxedges")?);
-    // SAFETY: as the first page of the crate says.
-    unsafe { give(index, most_nodes, graph.index().iter().copied(), "index") }?;
-    // SAFETY: as above.
-    unsafe { give(edges, most_edges, graph.edges().iter().copied(), "edges") }
+    index.give_first(graph.index().iter().copied())?;
+    edges.give_first(graph.edges().iter().copied())
 }
 
 fn neighbors_of(comm: &Comm, rank: c_int) -> Done<&[u32]> {
-    Ok(graph(comm)?.neighbors_of(rank_of(rank, comm.comm.size())?)?)
+    Ok(graph(comm)?.neighbors_of(arg::rank(rank, comm.comm.size(), "rank")?)?)
 }
 
 pub(crate) fn graph_neighbors_count(comm: Comm, rank: c_int, nneighbors: Out<c_int>) -> Done {
@@ -312,15 +226,8 @@ pub(crate) fn graph_neighbors_count(comm: Comm, rank: c_int, nneighbors: Out<c_i
     Ok(())
 }
 
-pub(crate) unsafe fn graph_neighbors(
-    comm: Comm,
-    rank: c_int,
-    maxneighbors: c_int,
-    neighbors: *mut c_int,
-) -> Done {
-    let (all, most) = (neighbors_of(&comm, rank)?, arg::len(maxneighbors, "maxneighbors")?);
-    // SAFETY: as the first page of the crate says.
-    unsafe { give(neighbors, most, all.iter().copied(), "neighbors") }
+pub(crate) fn graph_neighbors(comm: Comm, rank: c_int, neighbors: Room<c_int>) -> Done {
+    neighbors.give_first(neighbors_of(&comm, rank)?.iter().copied())
 }
 
 /// Weights of so many edges; none if edges have no weights.
@@ -341,22 +248,19 @@ unsafe fn weights(at: *const c_int, len: usize, name: &'static str) -> Done<Opti
 
 pub(crate) unsafe fn dist_graph_create(
     comm_old: Comm,
-    n: c_int,
-    sources: *const c_int,
-    degrees: *const c_int,
+    sources: &[c_int],
+    degrees: &[c_int],
     destinations: *const c_int,
     weighted: *const c_int,
     _info: Option<Info>,
     _reorder: c_int,
     comm_dist_graph: HandleOut,
 ) -> Done {
-    let (comm, n) = (intra(comm_old)?, arg::len(n, "n")?);
-    // SAFETY: as the first page of the crate says.
-    let sources = unsafe { list(sources, n, "sources", face::ERR_RANK) }?;
-    // SAFETY: as above.
-    let degrees = unsafe { list(degrees, n, "degrees", face::ERR_ARG) }?;
+    let comm = intra(comm_old)?;
+    let sources = natural(sources, "sources", face::ERR_RANK)?;
+    let degrees = natural(degrees, "degrees", face::ERR_ARG)?;
     let edges = degrees.iter().fold(0usize, |sum, degree| sum.saturating_add(*degree as usize));
-    // SAFETY: as above.
+    // SAFETY: as the first page of the crate says.
     let destinations = unsafe { list(destinations, edges, "destinations", face::ERR_RANK) }?;
     // SAFETY: as above.
     let weights = unsafe { weights(weighted, edges, "weights") }?;
@@ -366,26 +270,21 @@ pub(crate) unsafe fn dist_graph_create(
 
 pub(crate) unsafe fn dist_graph_create_adjacent(
     comm_old: Comm,
-    indegree: c_int,
-    sources: *const c_int,
+    sources: &[c_int],
     sourceweights: *const c_int,
-    outdegree: c_int,
-    destinations: *const c_int,
+    destinations: &[c_int],
     destweights: *const c_int,
     _info: Option<Info>,
     _reorder: c_int,
     comm_dist_graph: HandleOut,
 ) -> Done {
     let comm = intra(comm_old)?;
-    let (ins, outs) = (arg::len(indegree, "indegree")?, arg::len(outdegree, "outdegree")?);
+    let sources = natural(sources, "sources", face::ERR_RANK)?;
     // SAFETY: as the first page of the crate says.
-    let sources = unsafe { list(sources, ins, "sources", face::ERR_RANK) }?;
+    let source_weights = unsafe { weights(sourceweights, sources.len(), "sourceweights") }?;
+    let destinations = natural(destinations, "destinations", face::ERR_RANK)?;
     // SAFETY: as above.
-    let source_weights = unsafe { weights(sourceweights, ins, "sourceweights") }?;
-    // SAFETY: as above.
-    let destinations = unsafe { list(destinations, outs, "destinations", face::ERR_RANK) }?;
-    // SAFETY: as above.
-    let weights = unsafe { weights(destweights, outs, "destweights") }?;
+    let weights = unsafe { weights(destweights, destinations.len(), "destweights") }?;
     let from = (&*sources, source_weights.as_deref());
     let made = comm.comm.dist_graph_create_adjacent(from, (&*destinations, weights.as_deref()))?;
     comm.give_child(Some(made), comm_dist_graph)
@@ -404,26 +303,21 @@ pub(crate) fn dist_graph_neighbors_count(
     Ok(())
 }
 
-pub(crate) unsafe fn dist_graph_neighbors(
+pub(crate) fn dist_graph_neighbors(
     comm: Comm,
-    maxindegree: c_int,
-    sources: *mut c_int,
-    sourceweights: *mut c_int,
-    maxoutdegree: c_int,
-    destinations: *mut c_int,
-    destweights: *mut c_int,
+    sources: Room<c_int>,
+    sourceweights: Room<c_int>,
+    destinations: Room<c_int>,
+    destweights: Room<c_int>,
 ) -> Done {
     let graph = dist_graph(&comm)?;
-    let store = |most, edges: &[WeightedRank], ranks, weights: *mut c_int| {
-        // SAFETY: as the first page of the crate says.
-        unsafe { give(ranks, most, edges.iter().map(|edge| edge.rank), "neighbors") }?;
-        if weights.addr() == face::UNWEIGHTED || weights.addr() == face::WEIGHTS_EMPTY {
-            return Ok(());
+    let store = |edges: &[WeightedRank], ranks: Room<c_int>, weights: Room<c_int>| {
+        ranks.give_first(edges.iter().map(|edge| edge.rank))?;
+        match weights.addr() {
+            face::UNWEIGHTED | face::WEIGHTS_EMPTY => Ok(()),
+            _ => weights.give_first(edges.iter().filter_map(|edge| edge.weight)),
         }
-        // SAFETY: as above.
-        unsafe { give(weights, most, edges.iter().filter_map(|edge| edge.weight), "weights") }
     };
-    store(arg::len(maxindegree, "maxindegree")?, graph.sources(), sources, sourceweights)?;
-    let most = arg::len(maxoutdegree, "maxoutdegree")?;
-    store(most, graph.destinations(), destinations, destweights)
+    store(graph.sources(), sources, sourceweights)?;
+    store(graph.destinations(), destinations, destweights)
 }

@@ -1,18 +1,19 @@
 //! Windows (MPI 4.1 chapter 12).
 
-use crate::arg::{self, CountOut, HandleOut, Out};
+use crate::arg::{self, CountOut, HandleOut, Out, Text, lock};
 use crate::attr::{Attributed, Attributes, Kind};
 use crate::call::{Done, Fail, Subject};
 use crate::comm::Comm;
-use crate::errhandler::Handler;
+use crate::datatype::Type;
+use crate::errhandler::{self, Handled, Handler, HandlerSlot};
 use crate::face::{self, RawHandle};
 use crate::group;
-use crate::info::{Info, InfoObject};
+use crate::info::{Hints, Info};
 use crate::process;
 use crate::slots::{Object, Slots};
-use gapless::{ReduceOp, Region, Space, WindowFlavor, raw};
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use gapless::{Layout, ReduceOp, Region, Space, WindowFlavor, raw};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::{Arc, Mutex};
 
 mod operate;
 mod sync;
@@ -21,12 +22,13 @@ pub(crate) use operate::*;
 pub(crate) use sync::*;
 
 /// A window, and what programs hang on it.
-#[derive(Debug)]
 pub(crate) struct WinObject {
     window: Arc<raw::Window>,
-    pub(crate) attributes: Attributes,
+    attributes: Attributes,
+    errhandler: HandlerSlot,
     facts: Box<Facts>,
-    more: Mutex<More>,
+    name: Mutex<String>,
+    hints: Hints,
 }
 
 /// What predefined attributes are addresses of.
@@ -39,15 +41,9 @@ struct Facts {
     model: c_int,
 }
 
-#[derive(Debug)]
-struct More {
-    errhandler: Handler,
-    name: String,
-}
-
 pub(crate) type Win = Object<WinObject>;
 
-static WINS: Slots<WinObject> = Slots::new();
+static WINS: Slots<WinObject> = Slots::new("windows");
 
 /// The window of a handle.
 #[inline]
@@ -56,7 +52,7 @@ pub(crate) fn find(handle: RawHandle) -> Option<Win> {
 }
 
 impl WinObject {
-    fn new(window: raw::Window) -> Done<WinObject> {
+    fn new(window: raw::Window, info: Option<Info>) -> Done<WinObject> {
         let me = window.rank();
         let flavor = match window.flavor() {
             WindowFlavor::Allocated => face::WIN_FLAVOR_ALLOCATE,
@@ -75,40 +71,65 @@ impl WinObject {
             flavor,
             model: face::WIN_UNIFIED,
         };
-        let more = More { errhandler: Handler::FATAL, name: String::new() };
+        let all = 0..window.size();
+        let same = |of: &dyn Fn(u32) -> Result<u64, gapless::Error>| {
+            let first = of(0).ok();
+            if all.clone().all(|rank| of(rank).ok() == first) { "true" } else { "false" }
+        };
+        // Of all hints, none changes anything: what they promise or ask for is so anyway, or saves nothing.
+        let hints = Hints::new(&[
+            ("no_locks", "false"),
+            ("accumulate_ordering", "rar,raw,war,waw"),
+            ("accumulate_ops", "same_op_no_op"),
+            ("mpi_accumulate_granularity", "4096"),
+            ("same_size", same(&|rank| window.bytes(rank))),
+            ("same_disp_unit", same(&|rank| window.unit(rank))),
+        ]);
+        hints.set(info);
         Ok(WinObject {
             window: Arc::new(window),
             attributes: Attributes::default(),
+            errhandler: HandlerSlot::new(Handler::FATAL),
             facts: Box::new(facts),
-            more: Mutex::new(more),
+            name: Mutex::default(),
+            hints,
         })
-    }
-
-    fn more(&self) -> MutexGuard<'_, More> {
-        // It is whole between any two statements.
-        self.more.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn errhandler(&self) -> Handler {
-        self.more().errhandler.clone()
-    }
-
-    pub(crate) fn set_errhandler(&self, errhandler: Handler) {
-        let before = std::mem::replace(&mut self.more().errhandler, errhandler);
-        drop(before);
     }
 
     /// A rank of the window. `None`: `MPI_PROC_NULL`.
     #[inline]
     fn target(&self, rank: c_int) -> Done<Option<u32>> {
-        match u32::try_from(rank) {
-            Ok(rank) if rank < self.window.size() => Ok(Some(rank)),
-            _ if rank == face::PROC_NULL => Ok(None),
-            _ => {
-                let why = format!("there is no rank {rank} among {}", self.window.size());
-                Err(Fail::new(face::ERR_RANK, why))
-            }
-        }
+        arg::some_rank(rank, self.window.size())
+    }
+}
+
+impl Handled for WinObject {
+    const KIND: errhandler::Kind = errhandler::Kind::Win;
+
+    fn errhandler(&self) -> &HandlerSlot {
+        &self.errhandler
+    }
+}
+
+/// What an operation does it to: instances of a datatype in the window of a rank.
+pub(crate) struct Target {
+    rank: c_int,
+    displacement: i64,
+    count: u64,
+    datatype: Type,
+}
+
+impl Target {
+    pub(crate) fn new(rank: c_int, displacement: i64, count: u64, datatype: Type) -> Target {
+        Target { rank, displacement, count, datatype }
+    }
+
+    /// The rank, and what is there. `None`: nobody, with whom nothing is done.
+    #[inline]
+    fn of(&self, win: &Win) -> Done<Option<(u32, i64, (&Layout, u64))>> {
+        let layout = self.datatype.committed()?;
+        let there = |rank| (rank, self.displacement, (layout, self.count));
+        Ok(win.target(self.rank)?.map(there))
     }
 }
 
@@ -134,10 +155,16 @@ impl Attributed for WinObject {
     }
 }
 
-/// Gives the program a handle of a new window.
-fn give(window: Result<raw::Window, gapless::Error>, win: HandleOut) -> Done<()> {
-    let full = || Fail::new(face::ERR_NO_MEM, "there are a million windows");
-    win.set(WINS.insert(WinObject::new(window?)?).ok_or_else(full)?);
+/// Gives the program a handle of a new window, and the address of its memory.
+fn give(
+    window: Result<raw::Window, gapless::Error>,
+    info: Option<Info>,
+    baseptr: Option<Out<usize>>,
+    win: HandleOut,
+) -> Done {
+    let object = WinObject::new(window?, info)?;
+    baseptr.into_iter().for_each(|at| at.set(object.facts.base));
+    win.set(WINS.insert(object)?);
     Ok(())
 }
 
@@ -167,65 +194,46 @@ pub(crate) unsafe fn win_create(
     base: *mut c_void,
     size: i64,
     disp_unit: i64,
-    _info: Option<Info>,
+    info: Option<Info>,
     comm: Comm,
     win: HandleOut,
 ) -> Done {
     let (unit, memory) = (unit_of(disp_unit)?, memory(base, size_of(size)?)?);
     // SAFETY: as the first page of the crate says: the program leaves it to the window, but for accesses that MPI allows.
-    give(unsafe { raw::Window::create(&comm.comm, memory, unit) }, win)
+    give(unsafe { raw::Window::create(&comm.comm, memory, unit) }, info, None, win)
 }
 
-/// Stores the address of a window's memory.
-///
-/// # Safety
-/// There is room for an address.
-unsafe fn give_base(address: u64, baseptr: *mut c_void) -> Done {
-    let at = arg::pointer(baseptr, "baseptr")?.cast::<usize>();
-    // SAFETY: the caller's promise.
-    unsafe { at.write_unaligned(usize::try_from(address).unwrap_or(0)) };
-    Ok(())
-}
-
-pub(crate) unsafe fn win_allocate(
-    size: i64,
-    disp_unit: i64,
-    _info: Option<Info>,
-    comm: Comm,
-    baseptr: *mut c_void,
-    win: HandleOut,
-) -> Done {
-    arg::pointer(baseptr, "baseptr")?;
-    let window = raw::Window::allocate(&comm.comm, size_of(size)?, unit_of(disp_unit)?)?;
-    let base = window.base().start();
-    give(Ok(window), win)?;
-    // SAFETY: the caller's promise.
-    unsafe { give_base(base, baseptr) }
-}
-
-pub(crate) unsafe fn win_allocate_shared(
+pub(crate) fn win_allocate(
     size: i64,
     disp_unit: i64,
     info: Option<Info>,
     comm: Comm,
-    baseptr: *mut c_void,
+    baseptr: Out<usize>,
     win: HandleOut,
 ) -> Done {
-    arg::pointer(baseptr, "baseptr")?;
+    let window = raw::Window::allocate(&comm.comm, size_of(size)?, unit_of(disp_unit)?);
+    give(window, info, Some(baseptr), win)
+}
+
+pub(crate) fn win_allocate_shared(
+    size: i64,
+    disp_unit: i64,
+    info: Option<Info>,
+    comm: Comm,
+    baseptr: Out<usize>,
+    win: HandleOut,
+) -> Done {
     let (size, unit) = (size_of(size)?, unit_of(disp_unit)?);
-    let apart = info.and_then(|info| info.get("alloc_shared_noncontig"));
+    let apart = info.as_ref().and_then(|info| info.get("alloc_shared_noncontig"));
     // Only if all ranks allow it.
     let (mine, mut all) = ([i32::from(apart.as_deref() == Some("true"))], [0]);
     comm.comm.allreduce(&mine, &mut all, ReduceOp::Min)?;
-    let window = raw::Window::allocate_shared(&comm.comm, size, unit, all == [0])?;
-    let base = window.base().start();
-    give(Ok(window), win)?;
-    // SAFETY: the caller's promise.
-    unsafe { give_base(base, baseptr) }
+    let window = raw::Window::allocate_shared(&comm.comm, size, unit, all == [0]);
+    give(window, info, Some(baseptr), win)
 }
 
-pub(crate) fn win_create_dynamic(_info: Option<Info>, comm: Comm, win: HandleOut) -> Done {
-    give(raw::Window::dynamic(&comm.comm), win)
+pub(crate) fn win_create_dynamic(info: Option<Info>, comm: Comm, win: HandleOut) -> Done {
+    give(raw::Window::dynamic(&comm.comm), info, None, win)
 }
 
 pub(crate) unsafe fn win_attach(win: Win, base: *mut c_void, size: i64) -> Done {
@@ -242,7 +250,7 @@ pub(crate) fn win_free(win: HandleOut) -> Done {
     let freed = arg::win(win.get(), "win")?;
     let on = Subject::Win(freed.handle());
     freed.attributes.delete_all(freed.handle()).map_err(|fail| fail.on(on))?;
-    let (window, handler) = (Arc::clone(&freed.window), freed.errhandler());
+    let (window, handler) = (Arc::clone(&freed.window), freed.errhandler.get());
     WINS.free(freed.handle());
     drop(freed);
     win.set(face::WIN_NULL);
@@ -252,14 +260,13 @@ pub(crate) fn win_free(win: HandleOut) -> Done {
     freed.map_err(|fail| fail.on(Subject::Handler(handler, face::WIN_NULL)))
 }
 
-pub(crate) unsafe fn win_shared_query(
+pub(crate) fn win_shared_query(
     win: Win,
     rank: c_int,
     size: Out<i64>,
     disp_unit: CountOut,
-    baseptr: *mut c_void,
+    baseptr: Out<usize>,
 ) -> Done {
-    arg::pointer(baseptr, "baseptr")?;
     if win.window.flavor() == WindowFlavor::Dynamic {
         let why = "the window is dynamic: nothing of it is shared";
         return Err(Fail::new(face::ERR_RMA_FLAVOR, why));
@@ -267,51 +274,31 @@ pub(crate) unsafe fn win_shared_query(
     let (address, bytes, unit) = win.window.shared_query(win.target(rank)?)?;
     size.set(bytes.cast_signed());
     disp_unit.set(unit.cast_signed());
-    // SAFETY: the caller's promise.
-    unsafe { give_base(address, baseptr) }
+    baseptr.set(usize::try_from(address).unwrap_or(0));
+    Ok(())
 }
 
 pub(crate) fn win_get_group(win: Win, group: HandleOut) -> Done {
     group::give(win.window.comm().group(), group)
 }
 
-/// Hints change nothing: what they promise or ask for is so anyway, or saves nothing.
-pub(crate) fn win_set_info(_win: Win, _info: Option<Info>) -> Done {
+pub(crate) fn win_set_info(win: Win, info: Option<Info>) -> Done {
+    win.hints.set(info);
     Ok(())
 }
 
 pub(crate) fn win_get_info(win: Win, info_used: HandleOut) -> Done {
-    let all = 0..win.window.size();
-    let same = |of: &dyn Fn(u32) -> Result<u64, gapless::Error>| {
-        let first = of(0).ok();
-        if all.clone().all(|rank| of(rank).ok() == first) { "true" } else { "false" }
-    };
-    let pairs = [
-        ("no_locks", "false"),
-        ("accumulate_ordering", "rar,raw,war,waw"),
-        ("accumulate_ops", "same_op_no_op"),
-        ("mpi_accumulate_granularity", "4096"),
-        ("same_size", same(&|rank| win.window.bytes(rank))),
-        ("same_disp_unit", same(&|rank| win.window.unit(rank))),
-    ];
-    InfoObject::of(pairs).give(info_used)
+    win.hints.give(info_used)
 }
 
 pub(crate) fn win_set_name(win: Win, win_name: &CStr) -> Done {
-    win.more().name = win_name.to_string_lossy().into_owned();
+    *lock(&win.name) = win_name.to_string_lossy().into_owned();
     Ok(())
 }
 
-pub(crate) unsafe fn win_get_name(
-    win: RawHandle,
-    win_name: *mut c_char,
-    resultlen: Out<c_int>,
-) -> Done {
-    let name = match win {
-        face::WIN_NULL => "MPI_WIN_NULL".to_owned(),
-        win => arg::win(win, "win")?.more().name.clone(),
-    };
-    // SAFETY: as the first page of the crate says.
-    unsafe { crate::env::give_text(&name, face::MAX_OBJECT_NAME, win_name, resultlen) };
-    Ok(())
+pub(crate) fn win_get_name(win: RawHandle, win_name: Text) -> Done {
+    match win {
+        face::WIN_NULL => win_name.give("MPI_WIN_NULL"),
+        win => win_name.give(&lock(&arg::win(win, "win")?.name)),
+    }
 }

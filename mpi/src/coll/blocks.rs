@@ -1,221 +1,104 @@
-//! Gather, scatter, all-gather, all-to-all (MPI 4.1 §6.5 to §6.8).
+//! Gather, scatter, all-gather, all-to-all (MPI 4.1 §6.5 to §6.8), and those among neighbours (§8.6). Each function is for
+//! blocks of one length, of any lengths, and of any datatypes.
 
-use super::{Call, Rooted, Side, blocks, blocks_of_types, is_in_place};
-use crate::arg::{self, Numbers};
-use crate::call::{Done, Form};
+use super::{Blocks, Call, Rooted};
+use crate::call::{Done, Fail, Form};
 use crate::comm::Comm;
-use crate::face::RawHandle;
+use crate::face;
 use gapless::raw::{Buffer, Operation};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 pub(crate) unsafe fn gather(
     form: Form,
-    sendbuf: *const c_void,
-    sendcount: i64,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcount: i64,
-    recvtype: RawHandle,
+    send: Blocks,
+    recv: Blocks,
     root: c_int,
     comm: Comm,
 ) -> Done {
     let rooted = Rooted::new(root, &comm)?;
-    let (mut send, mut recv) = (Buffer::Nothing, Buffer::Nothing);
-    if rooted.is_member(&comm) {
+    let operation = if recv.is_even() { Operation::Gather } else { Operation::Gatherv };
+    let send = if rooted.is_member { send.one()? } else { Buffer::Nothing };
+    let recv = match rooted.is_root {
         // SAFETY: the caller's promise.
-        send = unsafe { Side::send(sendbuf, sendcount, sendtype).one() }?;
-    }
-    if rooted.is_root {
-        // SAFETY: the caller's promise.
-        recv = unsafe { Side::recv(recvbuf, recvcount, recvtype).times(comm.peers()) }?;
-    }
+        true => unsafe { recv.all(comm.peers()) }?,
+        false => Buffer::Nothing,
+    };
     // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Gather, send, recv).rooted(rooted.root).go(form, &comm) }
-}
-
-pub(crate) unsafe fn gatherv(
-    form: Form,
-    sendbuf: *const c_void,
-    sendcount: i64,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcounts: Numbers,
-    displs: Numbers,
-    recvtype: RawHandle,
-    root: c_int,
-    comm: Comm,
-) -> Done {
-    let rooted = Rooted::new(root, &comm)?;
-    let (mut send, mut recv) = (Buffer::Nothing, Buffer::Nothing);
-    if rooted.is_member(&comm) {
-        // SAFETY: the caller's promise.
-        send = unsafe { Side::send(sendbuf, sendcount, sendtype).one() }?;
-    }
-    if rooted.is_root {
-        let datatype = arg::datatype(recvtype, "recvtype")?;
-        // SAFETY: the caller's promise.
-        recv = unsafe { blocks(recvbuf, (recvcounts, displs), &datatype, comm.peers()) }?;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Gatherv, send, recv).rooted(rooted.root).go(form, &comm) }
+    unsafe { Call::new(operation, send, recv).rooted(rooted.root).go(form, &comm) }
 }
 
 pub(crate) unsafe fn scatter(
     form: Form,
-    sendbuf: *const c_void,
-    sendcount: i64,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcount: i64,
-    recvtype: RawHandle,
+    send: Blocks,
+    recv: Blocks,
     root: c_int,
     comm: Comm,
 ) -> Done {
     let rooted = Rooted::new(root, &comm)?;
-    let (mut send, mut recv) = (Buffer::Nothing, Buffer::Nothing);
-    if rooted.is_root {
+    let operation = if send.is_even() { Operation::Scatter } else { Operation::Scatterv };
+    let send = match rooted.is_root {
         // SAFETY: the caller's promise.
-        send = unsafe { Side::send(sendbuf, sendcount, sendtype).times(comm.peers()) }?;
-    }
-    if rooted.is_member(&comm) {
-        // SAFETY: the caller's promise.
-        recv = unsafe { Side::recv(recvbuf, recvcount, recvtype).one() }?;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Scatter, send, recv).rooted(rooted.root).go(form, &comm) }
-}
-
-pub(crate) unsafe fn scatterv(
-    form: Form,
-    sendbuf: *const c_void,
-    sendcounts: Numbers,
-    displs: Numbers,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcount: i64,
-    recvtype: RawHandle,
-    root: c_int,
-    comm: Comm,
-) -> Done {
-    let rooted = Rooted::new(root, &comm)?;
-    let (mut send, mut recv) = (Buffer::Nothing, Buffer::Nothing);
-    if rooted.is_root {
-        let datatype = arg::datatype(sendtype, "sendtype")?;
-        // SAFETY: the caller's promise.
-        send = unsafe { blocks(sendbuf, (sendcounts, displs), &datatype, comm.peers()) }?;
-    }
-    if rooted.is_member(&comm) {
-        // SAFETY: the caller's promise.
-        recv = unsafe { Side::recv(recvbuf, recvcount, recvtype).one() }?;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Scatterv, send, recv).rooted(rooted.root).go(form, &comm) }
-}
-
-pub(crate) unsafe fn allgather(
-    form: Form,
-    sendbuf: *const c_void,
-    sendcount: i64,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcount: i64,
-    recvtype: RawHandle,
-    comm: Comm,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let send = unsafe { Side::send(sendbuf, sendcount, sendtype).one() }?;
-    // SAFETY: the caller's promise.
-    let recv = unsafe { Side::recv(recvbuf, recvcount, recvtype).times(comm.peers()) }?;
-    // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Allgather, send, recv).go(form, &comm) }
-}
-
-pub(crate) unsafe fn allgatherv(
-    form: Form,
-    sendbuf: *const c_void,
-    sendcount: i64,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcounts: Numbers,
-    displs: Numbers,
-    recvtype: RawHandle,
-    comm: Comm,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let send = unsafe { Side::send(sendbuf, sendcount, sendtype).one() }?;
-    let datatype = arg::datatype(recvtype, "recvtype")?;
-    // SAFETY: the caller's promise.
-    let recv = unsafe { blocks(recvbuf, (recvcounts, displs), &datatype, comm.peers()) }?;
-    // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Allgatherv, send, recv).go(form, &comm) }
-}
-
-pub(crate) unsafe fn alltoall(
-    form: Form,
-    sendbuf: *const c_void,
-    sendcount: i64,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcount: i64,
-    recvtype: RawHandle,
-    comm: Comm,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let send = unsafe { Side::send(sendbuf, sendcount, sendtype).or_in_place(comm.peers()) }?;
-    // SAFETY: the caller's promise.
-    let recv = unsafe { Side::recv(recvbuf, recvcount, recvtype).times(comm.peers()) }?;
-    // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Alltoall, send, recv).go(form, &comm) }
-}
-
-pub(crate) unsafe fn alltoallv(
-    form: Form,
-    sendbuf: *const c_void,
-    sendcounts: Numbers,
-    sdispls: Numbers,
-    sendtype: RawHandle,
-    recvbuf: *mut c_void,
-    recvcounts: Numbers,
-    rdispls: Numbers,
-    recvtype: RawHandle,
-    comm: Comm,
-) -> Done {
-    let send = match is_in_place(sendbuf) {
-        true => Buffer::InPlace,
-        false => {
-            let datatype = arg::datatype(sendtype, "sendtype")?;
-            // SAFETY: the caller's promise.
-            unsafe { blocks(sendbuf, (sendcounts, sdispls), &datatype, comm.peers()) }?
-        }
+        true => unsafe { send.all(comm.peers()) }?,
+        false => Buffer::Nothing,
     };
-    let datatype = arg::datatype(recvtype, "recvtype")?;
+    let recv = if rooted.is_member { recv.one()? } else { Buffer::Nothing };
     // SAFETY: the caller's promise.
-    let recv = unsafe { blocks(recvbuf, (recvcounts, rdispls), &datatype, comm.peers()) }?;
-    // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Alltoallv, send, recv).go(form, &comm) }
+    unsafe { Call::new(operation, send, recv).rooted(rooted.root).go(form, &comm) }
 }
 
-pub(crate) unsafe fn alltoallw(
+pub(crate) unsafe fn allgather(form: Form, send: Blocks, recv: Blocks, comm: Comm) -> Done {
+    let operation = if recv.is_even() { Operation::Allgather } else { Operation::Allgatherv };
+    let send = send.one()?;
+    // SAFETY: the caller's promise.
+    let recv = unsafe { recv.all(comm.peers()) }?;
+    // SAFETY: the caller's promise.
+    unsafe { Call::new(operation, send, recv).go(form, &comm) }
+}
+
+pub(crate) unsafe fn alltoall(form: Form, send: Blocks, recv: Blocks, comm: Comm) -> Done {
+    let operation = if recv.is_even() { Operation::Alltoall } else { Operation::Alltoallv };
+    // SAFETY: the caller's promise.
+    let send = unsafe { send.all_or_in_place(comm.peers()) }?;
+    // SAFETY: the caller's promise.
+    let recv = unsafe { recv.all(comm.peers()) }?;
+    // SAFETY: the caller's promise.
+    unsafe { Call::new(operation, send, recv).go(form, &comm) }
+}
+
+/// How many neighbours send to this rank, and to how many it sends.
+fn neighbors(comm: &Comm, send: &Blocks) -> Done<(u32, u32)> {
+    if send.is_in_place() {
+        return Err(Fail::new(face::ERR_BUFFER, "neighbours' collectives have no MPI_IN_PLACE"));
+    }
+    let none = || Fail::new(face::ERR_TOPOLOGY, "the communicator has no topology");
+    let topology = comm.comm.topology().ok_or_else(none)?;
+    let found = topology
+        .neighbors(comm.comm.rank())
+        .map_err(|error| Fail::new(face::ERR_TOPOLOGY, error.to_string()))?;
+    let number = |list: usize| u32::try_from(list).unwrap_or(u32::MAX);
+    Ok((number(found.sources.len()), number(found.destinations.len())))
+}
+
+pub(crate) unsafe fn neighbor_allgather(
     form: Form,
-    sendbuf: *const c_void,
-    sendcounts: Numbers,
-    sdispls: Numbers,
-    sendtypes: *const RawHandle,
-    recvbuf: *mut c_void,
-    recvcounts: Numbers,
-    rdispls: Numbers,
-    recvtypes: *const RawHandle,
+    send: Blocks,
+    recv: Blocks,
     comm: Comm,
 ) -> Done {
-    let send = match is_in_place(sendbuf) {
-        true => Buffer::InPlace,
-        false => {
-            // SAFETY: the caller's promise.
-            unsafe { blocks_of_types(sendbuf, (sendcounts, sdispls), sendtypes, comm.peers()) }?
-        }
-    };
+    let (sources, _) = neighbors(&comm, &send)?;
+    let send = send.one()?;
     // SAFETY: the caller's promise.
-    let recv = unsafe { blocks_of_types(recvbuf, (recvcounts, rdispls), recvtypes, comm.peers()) }?;
+    let recv = unsafe { recv.all(sources) }?;
     // SAFETY: the caller's promise.
-    unsafe { Call::new(Operation::Alltoallv, send, recv).go(form, &comm) }
+    unsafe { Call::new(Operation::NeighborAllgather, send, recv).go(form, &comm) }
+}
+
+pub(crate) unsafe fn neighbor_alltoall(form: Form, send: Blocks, recv: Blocks, comm: Comm) -> Done {
+    let (sources, destinations) = neighbors(&comm, &send)?;
+    // SAFETY: the caller's promise.
+    let send = unsafe { send.all(destinations) }?;
+    // SAFETY: the caller's promise.
+    let recv = unsafe { recv.all(sources) }?;
+    // SAFETY: the caller's promise.
+    unsafe { Call::new(Operation::NeighborAlltoall, send, recv).go(form, &comm) }
 }

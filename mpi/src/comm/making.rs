@@ -1,29 +1,25 @@
 //! Making and freeing communicators (MPI 4.1 §7.4, §7.6).
 
 use super::{COMMS, Comm, CommObject};
-use crate::arg::{self, HandleOut};
+use crate::arg::{self, HandleOut, lock};
 use crate::call::{Done, Fail, Subject};
-use crate::errhandler::{Handler, Kind};
+use crate::errhandler::{Handler, HandlerSlot, Kind};
 use crate::face::{self, RawHandle};
 use crate::group::{self, GroupHandle};
 use crate::info::{Info, InfoObject};
-use crate::p2p;
-use crate::request::{self, Work};
+use crate::p2p::{self, Owner};
+use crate::request::{self, Place, State, Work};
 use crate::session;
 use crate::slots::Object;
 use gapless::coll::Level;
 use gapless::{Communicator, PmlError, raw};
 use std::ffi::{CStr, CString, c_int};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-fn full() -> Fail {
-    Fail::new(face::ERR_NO_MEM, "there are a million communicators")
-}
+use std::sync::{Arc, Mutex};
 
 /// Gives the program a handle of a new communicator, or `MPI_COMM_NULL`.
 fn give(made: Option<CommObject>, newcomm: HandleOut) -> Done {
     newcomm.set(match made {
-        Some(made) => COMMS.insert(made).ok_or_else(full)?,
+        Some(made) => COMMS.insert(made)?,
         None => face::COMM_NULL,
     });
     Ok(())
@@ -32,7 +28,7 @@ fn give(made: Option<CommObject>, newcomm: HandleOut) -> Done {
 impl CommObject {
     /// A communicator that was made of this one, whose error handler it has (MPI 4.1 §9.3).
     fn child(&self, made: Communicator) -> CommObject {
-        CommObject::new(made, self.errhandler(), "")
+        CommObject::new(made, self.errhandler.get(), "")
     }
 
     /// Gives the program a handle of such a one.
@@ -47,38 +43,18 @@ pub(crate) fn comm_dup(comm: Comm, newcomm: HandleOut) -> Done {
 
 pub(crate) fn comm_dup_with_info(comm: Comm, info: Option<Info>, newcomm: HandleOut) -> Done {
     let mut made = comm.child(comm.comm.dup()?);
-    match comm.attributes.copy(comm.handle()) {
-        Ok(attributes) => made.attributes = attributes,
-        Err(fail) => {
-            let _ = made.comm.free();
-            return Err(fail);
-        }
-    }
-    if let Some(info) = info {
-        made.set_hints(&info);
-    }
+    let attributes = comm.attributes.copy(comm.handle());
+    made.attributes = attributes.inspect_err(|_| drop(made.comm.clone().free()))?;
+    made.hints.set(info);
     give(Some(made), newcomm)
 }
 
 /// Communicators that are being made, which have a handle and an error handler already: programs set it at once.
-static UNMADE: Mutex<Vec<(RawHandle, Handler)>> = Mutex::new(Vec::new());
+static UNMADE: Mutex<Vec<(RawHandle, Arc<HandlerSlot>)>> = Mutex::new(Vec::new());
 
-fn unmade() -> MutexGuard<'static, Vec<(RawHandle, Handler)>> {
-    UNMADE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The error handler of a communicator that is being made.
-pub(crate) fn of_unmade(comm: RawHandle) -> Option<Handler> {
-    unmade().iter().find(|(its, _)| *its == comm).map(|(_, handler)| handler.clone())
-}
-
-/// Sets it, if it is such a communicator.
-pub(crate) fn set_unmade(comm: RawHandle, errhandler: &Handler) -> bool {
-    let mut all = unmade();
-    let found = all.iter_mut().find(|(its, _)| *its == comm);
-    let before = found.map(|(_, its)| std::mem::replace(its, errhandler.clone()));
-    drop(all);
-    before.is_some()
+/// The error handler of such a communicator.
+pub(crate) fn of_unmade(comm: RawHandle) -> Option<Arc<HandlerSlot>> {
+    lock(&UNMADE).iter().find(|(its, _)| *its == comm).map(|(_, slot)| Arc::clone(slot))
 }
 
 /// Such a communicator, until it is made, or cannot be.
@@ -86,15 +62,11 @@ struct Unmade(RawHandle);
 
 impl Drop for Unmade {
     fn drop(&mut self) {
-        let mut all = unmade();
-        let index = all.iter().position(|(its, _)| *its == self.0);
-        let gone = index.map(|index| all.swap_remove(index));
-        drop(all);
-        drop(gone);
+        lock(&UNMADE).retain(|(its, _)| *its != self.0);
     }
 }
 
-pub(crate) fn comm_idup(comm: Comm, newcomm: HandleOut, request: HandleOut) -> Done {
+pub(crate) fn comm_idup(comm: Comm, newcomm: HandleOut, request: Place) -> Done {
     comm_idup_with_info(comm, None, newcomm, request)
 }
 
@@ -102,31 +74,29 @@ pub(crate) fn comm_idup_with_info(
     comm: Comm,
     info: Option<Info>,
     newcomm: HandleOut,
-    request: HandleOut,
+    request: Place,
 ) -> Done {
-    let reserved = COMMS.reserve().ok_or_else(full)?;
+    let reserved = COMMS.reserve()?;
     let started = raw::Request::dup(&comm.comm)?;
-    // Attributes are those of now (MPI 4.1 §7.4.2).
-    let attributes = comm.attributes.copy(comm.handle())?;
+    // Attributes are those of now (MPI 4.1 §7.4.2). If they cannot be copied, the request says so: other processes wait
+    // for this one.
+    let attributes = comm.attributes.copy(comm.handle());
+    let errhandler = Arc::new(HandlerSlot::new(comm.errhandler.get()));
     newcomm.set(reserved.handle());
-    unmade().push((reserved.handle(), comm.errhandler()));
+    lock(&UNMADE).push((reserved.handle(), Arc::clone(&errhandler)));
     let in_making = Unmade(reserved.handle());
     let subject = Subject::OfComm(comm.clone());
     let then = move |request: &mut raw::Request| {
         let made = request.made().ok_or(PmlError::Bug { what: "a duplicate for nobody" })?;
-        let mut made = comm.child(made);
-        made.attributes = attributes;
-        if let Some(info) = info {
-            made.set_hints(&info);
-        }
-        if let Some(errhandler) = of_unmade(reserved.handle()) {
-            made.set_errhandler(errhandler);
-        }
+        let mut made = CommObject { errhandler, ..comm.child(made) };
+        made.attributes = attributes.inspect_err(|_| drop(made.comm.clone().free()))?;
+        made.hints.set(info);
         drop(in_making);
         reserved.fill(made);
         Ok(())
     };
-    request::give_then(request, subject, Work::One(started), Some(Box::new(then)))
+    request.give_state(subject, State::then(Work::One(started), Box::new(then)));
+    Ok(())
 }
 
 pub(crate) fn comm_create(comm: Comm, group: GroupHandle, newcomm: HandleOut) -> Done {
@@ -269,20 +239,22 @@ pub(crate) fn comm_create_from_group(
     if group.size() == 0 {
         return give(None, newcomm);
     }
-    let told = Subject::Handler(errhandler.clone(), face::COMM_NULL);
-    let made = arg::process()?.comm_world.comm.create_group(&group, tag);
-    let made = made.map_err(|error| Fail::from(error).on(told))?;
-    let made = CommObject::new(made, errhandler, "");
-    if let Some(info) = info {
-        made.set_hints(&info);
-    }
-    give(Some(made), newcomm)
+    let world = &arg::process()?.comm_world.comm;
+    give_of_groups(world.create_group(&group, tag), errhandler, info, newcomm)
 }
 
-fn rank_in(rank: c_int, size: u32, name: &str) -> Done<u32> {
-    let none =
-        || Fail::new(face::ERR_RANK, format!("{name}: there is no rank {rank} among {size}"));
-    u32::try_from(rank).ok().filter(|rank| *rank < size).ok_or_else(none)
+/// Gives the program a handle of what was made outside of any communicator.
+fn give_of_groups(
+    made: Result<Communicator, gapless::Error>,
+    errhandler: Handler,
+    info: Option<Info>,
+    newcomm: HandleOut,
+) -> Done {
+    let told = Subject::Handler(errhandler.clone(), face::COMM_NULL);
+    let made = made.map_err(|error| Fail::from(error).on(told))?;
+    let made = CommObject::new(made, errhandler, "");
+    made.hints.set(info);
+    give(Some(made), newcomm)
 }
 
 pub(crate) fn intercomm_create_from_groups(
@@ -296,23 +268,17 @@ pub(crate) fn intercomm_create_from_groups(
     newintercomm: HandleOut,
 ) -> Done {
     let (tag, errhandler) = (tag_of(stringtag)?, errhandler.fits(Kind::Comm)?);
-    let leader = rank_in(local_leader, local_group.size(), "local_leader")?;
-    let remote = rank_in(remote_leader, remote_group.size(), "remote_leader")?;
+    let leader = arg::rank(local_leader, local_group.size(), "local_leader")?;
+    let remote = arg::rank(remote_leader, remote_group.size(), "remote_leader")?;
     let remote = remote_group.process(remote).unwrap_or(remote);
     let world = &arg::process()?.comm_world.comm;
-    let told = Subject::Handler(errhandler.clone(), face::COMM_NULL);
     let make = || {
         let local = world.create_group(&local_group, tag)?;
         let made = local.intercomm(leader, world, remote, tag);
         local.free()?;
         made
     };
-    let made = make().map_err(|error| Fail::from(error).on(told))?;
-    let made = CommObject::new(made, errhandler, "");
-    if let Some(info) = info {
-        made.set_hints(&info);
-    }
-    give(Some(made), newintercomm)
+    give_of_groups(make(), errhandler, info, newintercomm)
 }
 
 pub(crate) fn intercomm_create(
@@ -324,12 +290,12 @@ pub(crate) fn intercomm_create(
     newintercomm: HandleOut,
 ) -> Done {
     let local = &local_comm.comm;
-    let leader = rank_in(local_leader, local.size(), "local_leader")?;
+    let leader = arg::rank(local_leader, local.size(), "local_leader")?;
     // Only the leader's are looked at.
     let made = match leader == local.rank() {
         true => {
             let peer = arg::comm(peer_comm, "peer_comm")?;
-            let remote = rank_in(remote_leader, peer.peers(), "remote_leader")?;
+            let remote = arg::rank(remote_leader, peer.peers(), "remote_leader")?;
             local.intercomm(leader, &peer.comm, remote, tag)
         }
         false => local.intercomm(leader, local, 0, tag),
@@ -341,21 +307,18 @@ pub(crate) fn intercomm_merge(intercomm: Comm, high: c_int, newintracomm: Handle
     intercomm.give_child(Some(intercomm.comm.merge(high != 0)?), newintracomm)
 }
 
-pub(crate) fn comm_free(comm: HandleOut) -> Done {
+/// `MPI_Comm_free`, and `MPI_Comm_disconnect`, which waits for what is in flight (MPI 4.1 §11.10.4).
+pub(crate) fn free(waits: bool, comm: HandleOut) -> Done {
     let freed = arg::comm(comm.get(), "comm")?;
     if let Object::Predefined(..) = freed {
         return Err(Fail::from(PmlError::PredefinedComm).on(Subject::Comm(freed.handle())));
     }
-    let done = freed.attributes.delete_all(freed.handle());
+    let done = if waits { request::await_all(&freed) } else { Ok(()) };
+    let done = done.and_then(|()| freed.attributes.delete_all(freed.handle()));
     let done = done.and_then(|()| Ok(freed.comm.clone().free()?));
     done.map_err(|fail| fail.on(Subject::Comm(freed.handle())))?;
-    p2p::forget_comm_buffer(freed.handle())?;
+    p2p::forget(Owner::Comm(freed.handle()))?;
     COMMS.free(freed.handle());
     comm.set(face::COMM_NULL);
     Ok(())
-}
-
-pub(crate) fn comm_disconnect(comm: HandleOut) -> Done {
-    // What is in flight on it ends, whether its handle is there or not.
-    comm_free(comm)
 }

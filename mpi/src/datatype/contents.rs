@@ -4,7 +4,7 @@
 //! large counts. Predefined datatypes come back as their handles, derived ones as new handles.
 
 use super::{Type, TypeObject, insert};
-use crate::arg::{self, Out};
+use crate::arg::{self, Out, Room};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle};
 use gapless::Datatype;
@@ -129,10 +129,9 @@ pub(crate) fn type_get_envelope(
     combiner: Out<c_int>,
 ) -> Done {
     let call = small(&datatype)?;
-    let number = |len: usize| c_int::try_from(len).unwrap_or(c_int::MAX);
-    num_integers.set(number(call.integers.len()));
-    num_addresses.set(number(call.addresses.len()));
-    num_datatypes.set(number(call.types.len()));
+    num_integers.set(arg::int(call.integers.len()));
+    num_addresses.set(arg::int(call.addresses.len()));
+    num_datatypes.set(arg::int(call.types.len()));
     combiner.set(call.combiner);
     Ok(())
 }
@@ -154,28 +153,8 @@ pub(crate) fn type_get_envelope_c(
     Ok(())
 }
 
-/// An array that a program has room for: its address, how many it has room for, its name.
-type Room<T> = (*mut T, i64, &'static str);
-
-/// # Safety
-/// There is the room.
-unsafe fn give<T: Copy>(values: &[T], (into, room, name): Room<T>) -> Done {
-    if number(values.len()) > room {
-        let why = format!("{name} has room for {room} of {}", values.len());
-        return Err(Fail::new(face::ERR_ARG, why));
-    }
-    if values.is_empty() {
-        return Ok(());
-    }
-    let into = arg::pointer(into, name)?;
-    // SAFETY: the caller's promise; there is room for so many, elsewhere.
-    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), into, values.len()) };
-    Ok(())
-}
-
-/// # Safety
-/// There is the room.
-unsafe fn give_all(
+/// Gives the arguments of a call. Of handles, none is made unless all have room.
+fn give(
     call: &Call,
     integers: Room<c_int>,
     addresses: Room<i64>,
@@ -186,56 +165,28 @@ unsafe fn give_all(
         let why = "the datatype is a predefined one, which has no contents";
         return Err(Fail::new(face::ERR_TYPE, why));
     }
-    let (_, room, name) = datatypes;
-    if number(call.types.len()) > room {
-        let why = format!("{name} has room for {room} of {}", call.types.len());
-        return Err(Fail::new(face::ERR_ARG, why));
-    }
-    // SAFETY: the caller's promise.
-    unsafe { give(&call.integers, integers) }?;
-    // SAFETY: as above.
-    unsafe { give(&call.addresses, addresses) }?;
-    if let Some(counts) = counts {
-        // SAFETY: as above.
-        unsafe { give(&call.counts, counts) }?;
-    }
-    let handles = call.types.iter().map(Old::handle).collect::<Done<Vec<_>>>()?;
-    // SAFETY: as above.
-    unsafe { give(&handles, datatypes) }
+    datatypes.holds(call.types.len())?;
+    integers.give(&call.integers)?;
+    addresses.give(&call.addresses)?;
+    counts.map_or(Ok(()), |room| room.give(&call.counts))?;
+    datatypes.give(&call.types.iter().map(Old::handle).collect::<Done<Vec<_>>>()?)
 }
 
-pub(crate) unsafe fn type_get_contents(
+pub(crate) fn type_get_contents(
     datatype: Type,
-    max_integers: c_int,
-    max_addresses: c_int,
-    max_datatypes: c_int,
-    integers: *mut c_int,
-    addresses: *mut i64,
-    datatypes: *mut RawHandle,
+    integers: Room<c_int>,
+    addresses: Room<i64>,
+    datatypes: Room<RawHandle>,
 ) -> Done {
-    let call = small(&datatype)?;
-    let integers = (integers, i64::from(max_integers), "array_of_integers");
-    let addresses = (addresses, i64::from(max_addresses), "array_of_addresses");
-    let datatypes = (datatypes, i64::from(max_datatypes), "array_of_datatypes");
-    // SAFETY: as the first page of the crate says.
-    unsafe { give_all(call, integers, addresses, None, datatypes) }
+    give(small(&datatype)?, integers, addresses, None, datatypes)
 }
 
-pub(crate) unsafe fn type_get_contents_c(
+pub(crate) fn type_get_contents_c(
     datatype: Type,
-    max_integers: i64,
-    max_addresses: i64,
-    max_large_counts: i64,
-    max_datatypes: i64,
-    integers: *mut c_int,
-    addresses: *mut i64,
-    counts: *mut i64,
-    datatypes: *mut RawHandle,
+    integers: Room<c_int>,
+    addresses: Room<i64>,
+    counts: Room<i64>,
+    datatypes: Room<RawHandle>,
 ) -> Done {
-    let integers = (integers, max_integers, "array_of_integers");
-    let addresses = (addresses, max_addresses, "array_of_addresses");
-    let counts = Some((counts, max_large_counts, "array_of_large_counts"));
-    let datatypes = (datatypes, max_datatypes, "array_of_datatypes");
-    // SAFETY: as the first page of the crate says.
-    unsafe { give_all(&datatype.call, integers, addresses, counts, datatypes) }
+    give(&datatype.call, integers, addresses, Some(counts), datatypes)
 }

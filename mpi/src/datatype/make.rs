@@ -2,203 +2,111 @@
 
 use super::contents::Call;
 use super::{Type, TypeObject, insert};
-use crate::arg::{self, HandleOut, Numbers};
+use crate::arg::HandleOut;
 use crate::call::{Done, Fail};
-use crate::face::{self, RawHandle};
+use crate::face;
 use gapless::{Datatype, Distribution, Order};
 use gapless_dtype::TypeError;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-fn give(newtype: HandleOut, made: Result<Datatype, TypeError>, call: Call) -> Done {
-    newtype.set(insert(TypeObject::new(made?, Arc::new(call)))?);
-    Ok(())
-}
-
-/// A count as the length of an array.
-fn len(count: u64) -> Done<usize> {
-    let too_many = |_| Fail::new(face::ERR_COUNT, "no array is so long");
-    usize::try_from(count).map_err(too_many)
-}
-
-pub(crate) fn type_contiguous(count: u64, oldtype: Type, newtype: HandleOut, large: bool) -> Done {
-    let call = Call::new(face::COMBINER_CONTIGUOUS, large).counts(&[count]).of(&oldtype);
-    give(newtype, Datatype::contiguous(count, &oldtype.datatype), call)
-}
-
-pub(crate) fn type_vector(
-    count: u64,
-    blocklength: u64,
-    stride: i64,
-    oldtype: Type,
-    newtype: HandleOut,
+/// Where the handle of a new datatype goes, and whether a form for large counts makes it.
+#[derive(Clone, Copy)]
+pub(crate) struct New {
+    at: HandleOut,
     large: bool,
-) -> Done {
-    let call = Call::new(face::COMBINER_VECTOR, large).counts(&[count, blocklength]);
-    let call = call.numbers(&[stride]).of(&oldtype);
-    give(newtype, Datatype::vector(count, blocklength, stride, &oldtype.datatype), call)
 }
 
-pub(crate) fn type_create_hvector(
-    count: u64,
-    blocklength: u64,
-    stride: i64,
-    oldtype: Type,
-    newtype: HandleOut,
-    large: bool,
-) -> Done {
-    let call = Call::new(face::COMBINER_HVECTOR, large).counts(&[count, blocklength]);
-    let call = call.addresses(&[stride]).of(&oldtype);
-    give(newtype, Datatype::hvector(count, blocklength, stride, &oldtype.datatype), call)
-}
-
-pub(crate) fn type_hvector(
-    count: u64,
-    blocklength: u64,
-    stride: i64,
-    oldtype: Type,
-    newtype: HandleOut,
-) -> Done {
-    type_create_hvector(count, blocklength, stride, oldtype, newtype, false)
-}
-
-pub(crate) unsafe fn type_indexed(
-    count: u64,
-    blocklengths: Numbers,
-    displacements: Numbers,
-    oldtype: Type,
-    newtype: HandleOut,
-    large: bool,
-) -> Done {
-    let n = len(count)?;
-    // SAFETY: as the first page of the crate says.
-    let blocklengths = unsafe { blocklengths.counts(n, "array_of_blocklengths") }?;
-    // SAFETY: as above.
-    let displacements = unsafe { displacements.read(n, "array_of_displacements") }?;
-    let call = Call::new(face::COMBINER_INDEXED, large).counts(&[count]).counts(&blocklengths);
-    let call = call.numbers(&displacements).of(&oldtype);
-    give(newtype, Datatype::indexed(&blocklengths, &displacements, &oldtype.datatype), call)
-}
-
-pub(crate) unsafe fn type_create_hindexed(
-    count: u64,
-    blocklengths: Numbers,
-    displacements: Numbers,
-    oldtype: Type,
-    newtype: HandleOut,
-    large: bool,
-) -> Done {
-    let n = len(count)?;
-    // SAFETY: as the first page of the crate says.
-    let blocklengths = unsafe { blocklengths.counts(n, "array_of_blocklengths") }?;
-    // SAFETY: as above.
-    let displacements = unsafe { displacements.read(n, "array_of_displacements") }?;
-    let call = Call::new(face::COMBINER_HINDEXED, large).counts(&[count]).counts(&blocklengths);
-    let call = call.addresses(&displacements).of(&oldtype);
-    give(newtype, Datatype::hindexed(&blocklengths, &displacements, &oldtype.datatype), call)
-}
-
-pub(crate) unsafe fn type_hindexed(
-    count: u64,
-    blocklengths: *const c_int,
-    displacements: Numbers,
-    oldtype: Type,
-    newtype: HandleOut,
-) -> Done {
-    let blocklengths = Numbers::small(blocklengths);
-    // SAFETY: as the first page of the crate says.
-    unsafe { type_create_hindexed(count, blocklengths, displacements, oldtype, newtype, false) }
-}
-
-pub(crate) unsafe fn type_create_indexed_block(
-    count: u64,
-    blocklength: u64,
-    displacements: Numbers,
-    oldtype: Type,
-    newtype: HandleOut,
-    large: bool,
-) -> Done {
-    // SAFETY: as the first page of the crate says.
-    let displacements = unsafe { displacements.read(len(count)?, "array_of_displacements") }?;
-    let call = Call::new(face::COMBINER_INDEXED_BLOCK, large).counts(&[count, blocklength]);
-    let call = call.numbers(&displacements).of(&oldtype);
-    give(newtype, Datatype::indexed_block(blocklength, &displacements, &oldtype.datatype), call)
-}
-
-pub(crate) unsafe fn type_create_hindexed_block(
-    count: u64,
-    blocklength: u64,
-    displacements: Numbers,
-    oldtype: Type,
-    newtype: HandleOut,
-    large: bool,
-) -> Done {
-    // SAFETY: as the first page of the crate says.
-    let displacements = unsafe { displacements.read(len(count)?, "array_of_displacements") }?;
-    let call = Call::new(face::COMBINER_HINDEXED_BLOCK, large).counts(&[count, blocklength]);
-    let call = call.addresses(&displacements).of(&oldtype);
-    give(newtype, Datatype::hindexed_block(blocklength, &displacements, &oldtype.datatype), call)
-}
-
-/// Datatypes of an array.
-///
-/// # Safety
-/// The array is null, or has so many.
-unsafe fn types(at: *const RawHandle, len: usize) -> Done<Vec<Type>> {
-    const NAME: &str = "array_of_types";
-    if len == 0 {
-        return Ok(Vec::new());
+impl New {
+    pub(crate) fn new(at: HandleOut, large: bool) -> New {
+        New { at, large }
     }
-    arg::pointer(at.cast_mut(), NAME)?;
-    // SAFETY: the caller's promise.
-    let handles = unsafe { std::slice::from_raw_parts(at, len) };
-    handles.iter().map(|handle| arg::datatype(*handle, NAME)).collect()
+
+    /// The call that makes it.
+    fn call(self, combiner: c_int) -> Call {
+        Call::new(combiner, self.large)
+    }
+
+    fn give(self, made: Result<Datatype, TypeError>, call: Call) -> Done {
+        self.at.set(insert(TypeObject::new(made?, Arc::new(call)))?);
+        Ok(())
+    }
 }
 
-pub(crate) unsafe fn type_create_struct(
-    count: u64,
-    blocklengths: Numbers,
-    displacements: Numbers,
-    array_of_types: *const RawHandle,
-    newtype: HandleOut,
-    large: bool,
+pub(crate) fn type_contiguous(count: u64, old: Type, new: New) -> Done {
+    let call = new.call(face::COMBINER_CONTIGUOUS).counts(&[count]).of(&old);
+    new.give(Datatype::contiguous(count, &old.datatype), call)
+}
+
+pub(crate) fn type_vector(count: u64, len: u64, stride: i64, old: Type, new: New) -> Done {
+    let call = new.call(face::COMBINER_VECTOR).counts(&[count, len]).numbers(&[stride]).of(&old);
+    new.give(Datatype::vector(count, len, stride, &old.datatype), call)
+}
+
+pub(crate) fn type_create_hvector(count: u64, len: u64, stride: i64, old: Type, new: New) -> Done {
+    let call = new.call(face::COMBINER_HVECTOR).counts(&[count, len]).addresses(&[stride]);
+    new.give(Datatype::hvector(count, len, stride, &old.datatype), call.of(&old))
+}
+
+/// How many entries an array has, as the count that it came with.
+fn count<T>(array: &[T]) -> u64 {
+    array.len() as u64
+}
+
+pub(crate) fn type_indexed(lens: Vec<u64>, displacements: Vec<i64>, old: Type, new: New) -> Done {
+    let call = new.call(face::COMBINER_INDEXED).counts(&[count(&lens)]).counts(&lens);
+    let made = Datatype::indexed(&lens, &displacements, &old.datatype);
+    new.give(made, call.numbers(&displacements).of(&old))
+}
+
+pub(crate) fn type_create_hindexed(
+    lens: Vec<u64>,
+    displacements: Vec<i64>,
+    old: Type,
+    new: New,
 ) -> Done {
-    let n = len(count)?;
-    // SAFETY: as the first page of the crate says.
-    let blocklengths = unsafe { blocklengths.counts(n, "array_of_blocklengths") }?;
-    // SAFETY: as above.
-    let displacements = unsafe { displacements.read(n, "array_of_displacements") }?;
-    // SAFETY: as above.
-    let olds = unsafe { types(array_of_types, n) }?;
-    let call = Call::new(face::COMBINER_STRUCT, large).counts(&[count]).counts(&blocklengths);
+    let call = new.call(face::COMBINER_HINDEXED).counts(&[count(&lens)]).counts(&lens);
+    let made = Datatype::hindexed(&lens, &displacements, &old.datatype);
+    new.give(made, call.addresses(&displacements).of(&old))
+}
+
+pub(crate) fn type_create_indexed_block(
+    len: u64,
+    displacements: Vec<i64>,
+    old: Type,
+    new: New,
+) -> Done {
+    let call = new.call(face::COMBINER_INDEXED_BLOCK).counts(&[count(&displacements), len]);
+    let made = Datatype::indexed_block(len, &displacements, &old.datatype);
+    new.give(made, call.numbers(&displacements).of(&old))
+}
+
+pub(crate) fn type_create_hindexed_block(
+    len: u64,
+    displacements: Vec<i64>,
+    old: Type,
+    new: New,
+) -> Done {
+    let call = new.call(face::COMBINER_HINDEXED_BLOCK).counts(&[count(&displacements), len]);
+    let made = Datatype::hindexed_block(len, &displacements, &old.datatype);
+    new.give(made, call.addresses(&displacements).of(&old))
+}
+
+pub(crate) fn type_create_struct(
+    lens: Vec<u64>,
+    displacements: Vec<i64>,
+    olds: Vec<Type>,
+    new: New,
+) -> Done {
+    let call = new.call(face::COMBINER_STRUCT).counts(&[count(&lens)]).counts(&lens);
     let call = olds.iter().fold(call.addresses(&displacements), Call::of);
     let datatypes: Vec<Datatype> = olds.iter().map(|old| old.datatype.clone()).collect();
-    give(newtype, Datatype::structure(&blocklengths, &displacements, &datatypes), call)
+    new.give(Datatype::structure(&lens, &displacements, &datatypes), call)
 }
 
-pub(crate) unsafe fn type_struct(
-    count: u64,
-    blocklengths: *const c_int,
-    displacements: Numbers,
-    array_of_types: *const RawHandle,
-    newtype: HandleOut,
-) -> Done {
-    let blocklengths = Numbers::small(blocklengths);
-    // SAFETY: as the first page of the crate says.
-    unsafe {
-        type_create_struct(count, blocklengths, displacements, array_of_types, newtype, false)
-    }
-}
-
-pub(crate) fn type_create_resized(
-    oldtype: Type,
-    lb: i64,
-    extent: i64,
-    newtype: HandleOut,
-    large: bool,
-) -> Done {
-    let call = Call::new(face::COMBINER_RESIZED, large).addresses(&[lb, extent]).of(&oldtype);
-    give(newtype, Datatype::resized(lb, extent, &oldtype.datatype), call)
+pub(crate) fn type_create_resized(old: Type, lb: i64, extent: i64, new: New) -> Done {
+    let call = new.call(face::COMBINER_RESIZED).addresses(&[lb, extent]).of(&old);
+    new.give(Datatype::resized(lb, extent, &old.datatype), call)
 }
 
 fn order_of(order: c_int) -> Done<Order> {
@@ -209,63 +117,42 @@ fn order_of(order: c_int) -> Done<Order> {
     }
 }
 
-fn dimensions(ndims: c_int) -> Done<usize> {
-    let none = || Fail::new(face::ERR_ARG, format!("ndims is {ndims}"));
-    usize::try_from(ndims).ok().filter(|n| *n > 0).ok_or_else(none)
+/// A number of dimensions, as C has it.
+fn dimensions<T>(array: &[T]) -> Done<c_int> {
+    match crate::arg::int(array.len()) {
+        0 => Err(Fail::new(face::ERR_ARG, "ndims is 0")),
+        dimensions => Ok(dimensions),
+    }
 }
 
-pub(crate) unsafe fn type_create_subarray(
-    ndims: c_int,
-    sizes: Numbers,
-    subsizes: Numbers,
-    starts: Numbers,
+pub(crate) fn type_create_subarray(
+    sizes: Vec<u64>,
+    subsizes: Vec<u64>,
+    starts: Vec<u64>,
     order: c_int,
-    oldtype: Type,
-    newtype: HandleOut,
-    large: bool,
+    old: Type,
+    new: New,
 ) -> Done {
-    let n = dimensions(ndims)?;
-    // SAFETY: as the first page of the crate says.
-    let sizes = unsafe { sizes.counts(n, "array_of_sizes") }?;
-    // SAFETY: as above.
-    let subsizes = unsafe { subsizes.counts(n, "array_of_subsizes") }?;
-    // SAFETY: as above.
-    let starts = unsafe { starts.counts(n, "array_of_starts") }?;
-    let call = Call::new(face::COMBINER_SUBARRAY, large).integers(&[ndims]);
+    let call = new.call(face::COMBINER_SUBARRAY).integers(&[dimensions(&sizes)?]);
     let call = call.counts(&sizes).counts(&subsizes).counts(&starts).integers(&[order]);
-    let order = order_of(order)?;
-    let made = Datatype::subarray(&sizes, &subsizes, &starts, order, &oldtype.datatype);
-    give(newtype, made, call.of(&oldtype))
+    let made = Datatype::subarray(&sizes, &subsizes, &starts, order_of(order)?, &old.datatype);
+    new.give(made, call.of(&old))
 }
 
-pub(crate) unsafe fn type_create_darray(
+pub(crate) fn type_create_darray(
     size: c_int,
     rank: c_int,
-    ndims: c_int,
-    gsizes: Numbers,
-    distribs: *const c_int,
-    dargs: *const c_int,
-    psizes: *const c_int,
+    gsizes: Vec<u64>,
+    distribs: &[c_int],
+    dargs: &[c_int],
+    psizes: &[c_int],
     order: c_int,
-    oldtype: Type,
-    newtype: HandleOut,
-    large: bool,
+    old: Type,
+    new: New,
 ) -> Done {
-    let n = dimensions(ndims)?;
-    let small = |numbers: *const c_int, name| {
-        // SAFETY: as the first page of the crate says.
-        let numbers = unsafe { Numbers::small(numbers).read(n, name) }?;
-        let number = |number| c_int::try_from(number).unwrap_or(c_int::MAX);
-        Ok::<Vec<c_int>, Fail>(numbers.into_iter().map(number).collect())
-    };
-    let distribs = small(distribs, "array_of_distribs")?;
-    let dargs = small(dargs, "array_of_dargs")?;
-    let psizes = small(psizes, "array_of_psizes")?;
-    // SAFETY: as above.
-    let gsizes = unsafe { gsizes.counts(n, "array_of_gsizes") }?;
-    let call = Call::new(face::COMBINER_DARRAY, large).integers(&[size, rank, ndims]);
-    let call = call.counts(&gsizes).integers(&distribs).integers(&dargs);
-    let call = call.integers(&psizes).integers(&[order]).of(&oldtype);
+    let call = new.call(face::COMBINER_DARRAY).integers(&[size, rank, dimensions(&gsizes)?]);
+    let call = call.counts(&gsizes).integers(distribs).integers(dargs);
+    let call = call.integers(psizes).integers(&[order]).of(&old);
     let wrong = |name: &str, value: c_int| Fail::new(face::ERR_ARG, format!("{name} is {value}"));
     let natural = |name, value| u64::try_from(value).map_err(|_| wrong(name, value));
     let way = |way: &c_int| match *way {
@@ -279,11 +166,11 @@ pub(crate) unsafe fn type_create_darray(
         (Distribution::None, _) | (_, face::DISTRIBUTE_DFLT_DARG) => Ok(None),
         (_, darg) => natural("array_of_dargs", darg).map(Some),
     };
-    let dargs = ways.iter().zip(&dargs).map(darg).collect::<Done<Vec<_>>>()?;
+    let dargs = ways.iter().zip(dargs).map(darg).collect::<Done<Vec<_>>>()?;
     let psizes = psizes.iter().map(|size| natural("array_of_psizes", *size));
     let psizes = psizes.collect::<Done<Vec<_>>>()?;
     let (size, rank) = (natural("size", size)?, natural("rank", rank)?);
-    let (order, old) = (order_of(order)?, &oldtype.datatype);
+    let (order, old) = (order_of(order)?, &old.datatype);
     let made = Datatype::darray(size, rank, &gsizes, &ways, &dargs, &psizes, order, old);
-    give(newtype, made, call)
+    new.give(made, call)
 }

@@ -2,14 +2,14 @@
 
 use super::contents::Call;
 use super::{Type, TypeObject, insert};
-use crate::arg::HandleOut;
+use crate::arg::{HandleOut, lock};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle};
 use gapless::{Datatype, Primitive};
 use gapless_dtype::TypeClass;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 macro_rules! table {
     ($($name:ident $primitive:ident,)*) => {
@@ -108,7 +108,7 @@ fn make() -> Vec<Option<TypeObject>> {
         // It has one run or two, so it commits.
         let _ = object.commit();
         let name = name.replace("TWO_", "2");
-        *object.name.lock().unwrap_or_else(PoisonError::into_inner) = format!("MPI_{name}");
+        *lock(&object.name) = format!("MPI_{name}");
         if let Some(place) = face::type_index(*handle).and_then(|index| table.get_mut(index)) {
             *place = Some(object);
         }
@@ -125,7 +125,7 @@ fn unnamed(
 ) -> Done {
     static MADE: Mutex<BTreeMap<(c_int, RawHandle, RawHandle), RawHandle>> =
         Mutex::new(BTreeMap::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut made = lock(&MADE);
     let handle = match made.get(&parameters) {
         Some(handle) => *handle,
         None => {

@@ -1,12 +1,11 @@
 //! Versions, and what is told of the ABI (MPI 4.1 §9.1, MPI 5.0 chapter 20).
 
-use super::give_text;
-use crate::arg::{HandleOut, Out};
+use crate::arg::{self, HandleOut, Out, Text, lock};
 use crate::call::{Done, Fail};
 use crate::face;
 use crate::info::{Info, InfoObject};
-use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
 
 pub(crate) fn get_version(version: Out<c_int>, subversion: Out<c_int>) -> Done {
     version.set(face::VERSION);
@@ -14,11 +13,8 @@ pub(crate) fn get_version(version: Out<c_int>, subversion: Out<c_int>) -> Done {
     Ok(())
 }
 
-pub(crate) unsafe fn get_library_version(version: *mut c_char, resultlen: Out<c_int>) -> Done {
-    let text = concat!("Gapless ", env!("CARGO_PKG_VERSION"), ", MPI 5.0");
-    // SAFETY: as the first page of the crate says.
-    unsafe { give_text(text, face::MAX_LIBRARY_VERSION_STRING, version, resultlen) };
-    Ok(())
+pub(crate) fn get_library_version(version: Text) -> Done {
+    version.give(concat!("Gapless ", env!("CARGO_PKG_VERSION"), ", MPI 5.0"))
 }
 
 /// Whether the library has the standard ABI.
@@ -57,7 +53,7 @@ fn once() -> Fail {
 }
 
 pub(crate) fn abi_set_fortran_info(info: Option<Info>) -> Done {
-    let mut fortran = FORTRAN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut fortran = lock(&FORTRAN);
     if fortran.info.is_some() {
         return Err(once());
     }
@@ -68,7 +64,7 @@ pub(crate) fn abi_set_fortran_info(info: Option<Info>) -> Done {
 }
 
 pub(crate) fn abi_get_fortran_info(info: HandleOut) -> Done {
-    let fortran = FORTRAN.lock().unwrap_or_else(PoisonError::into_inner);
+    let fortran = lock(&FORTRAN);
     match &fortran.info {
         Some(its) => its.copy().give(info),
         None => {
@@ -87,16 +83,15 @@ pub(crate) unsafe fn abi_set_fortran_booleans(
     let odd = || Fail::new(face::ERR_ARG, format!("a logical of {logical_size} bytes"));
     let size = size.ok_or_else(odd)?;
     let bytes = |at: *mut c_void, name| -> Done<Vec<u8>> {
-        let at = crate::arg::pointer(at.cast::<u8>(), name)?;
         // SAFETY: a logical is there, as the first page of the crate says.
-        Ok(unsafe { std::slice::from_raw_parts(at, size) }.to_vec())
+        Ok(unsafe { arg::list(at.cast::<u8>(), size, name) }?.to_vec())
     };
     let booleans = Booleans {
         size,
         yes: bytes(logical_true, "logical_true")?,
         no: bytes(logical_false, "logical_false")?,
     };
-    let mut fortran = FORTRAN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut fortran = lock(&FORTRAN);
     match fortran.booleans.is_some() {
         true => Err(once()),
         false => {
@@ -112,15 +107,15 @@ pub(crate) unsafe fn abi_get_fortran_booleans(
     logical_false: *mut c_void,
     is_set: Out<c_int>,
 ) -> Done {
-    let fortran = FORTRAN.lock().unwrap_or_else(PoisonError::into_inner);
+    let fortran = lock(&FORTRAN);
     let size = usize::try_from(logical_size).unwrap_or(0);
     let known = fortran.booleans.as_ref().filter(|booleans| booleans.size == size);
     is_set.set(c_int::from(known.is_some()));
     if let Some(Booleans { yes, no, .. }) = known {
         // SAFETY: a logical is there, as the first page of the crate says.
-        unsafe { crate::arg::give_all(logical_true.cast(), yes, "logical_true") }?;
+        unsafe { arg::give_all(logical_true.cast(), yes, "logical_true") }?;
         // SAFETY: as above.
-        unsafe { crate::arg::give_all(logical_false.cast(), no, "logical_false") }?;
+        unsafe { arg::give_all(logical_false.cast(), no, "logical_false") }?;
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Error classes and codes that a program adds (MPI 4.1 §9.5), and what is said of all of them.
 
 use super::class::class_text;
-use crate::arg::Out;
+use crate::arg::{Out, lock};
 use crate::call::{Done, Fail};
 use crate::face;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A code that was added. A class is a code of its own class.
 struct Code {
@@ -20,10 +20,6 @@ static ADDED: Mutex<BTreeMap<c_int, Code>> = Mutex::new(BTreeMap::new());
 /// The attribute `MPI_LASTUSEDCODE`: its place, as programs have a pointer to it.
 pub(crate) static LAST_USED: AtomicI32 = AtomicI32::new(face::ERR_LASTCODE);
 
-fn added() -> MutexGuard<'static, BTreeMap<c_int, Code>> {
-    ADDED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whether it is a class of MPI's.
 pub(crate) fn is_predefined(code: c_int) -> bool {
     class_text(code).is_some()
@@ -31,7 +27,7 @@ pub(crate) fn is_predefined(code: c_int) -> bool {
 
 /// What is said of a code; `None`: there is no such code.
 pub(crate) fn text_of(code: c_int) -> Option<String> {
-    let of_program = || added().get(&code).map(|it| it.text.clone());
+    let of_program = || lock(&ADDED).get(&code).map(|it| it.text.clone());
     class_text(code).map(str::to_owned).or_else(of_program)
 }
 
@@ -41,7 +37,7 @@ pub(crate) fn no_code(code: c_int) -> Fail {
 
 /// Adds a code; without a class it is one.
 fn add(class: Option<c_int>, code: Out<c_int>) -> Done {
-    let mut added = added();
+    let mut added = lock(&ADDED);
     let last = added.last_key_value().map_or(face::ERR_LASTCODE, |(last, _)| *last);
     let full = || Fail::new(face::ERR_NO_MEM, "there is no number left for an error code");
     let new = last.checked_add(1).ok_or_else(full)?;
@@ -65,7 +61,7 @@ pub(crate) fn add_error_code(errorclass: c_int, errorcode: Out<c_int>) -> Done {
 
 /// Changes the text of a code that was added.
 fn set_text(code: c_int, text: String) -> Done {
-    let mut added = added();
+    let mut added = lock(&ADDED);
     let it = added.get_mut(&code).ok_or_else(|| no_code_added(code))?;
     it.text = text;
     Ok(())
@@ -84,7 +80,7 @@ pub(crate) fn remove_error_string(errorcode: c_int) -> Done {
 }
 
 fn remove(code: c_int, is_class: bool) -> Done {
-    let mut added = added();
+    let mut added = lock(&ADDED);
     match added.get(&code) {
         Some(it) if (it.class == code) != is_class => return Err(no_code_added(code)),
         None => return Err(no_code_added(code)),
@@ -115,7 +111,7 @@ pub(crate) fn remove_error_code(errorcode: c_int) -> Done {
 fn class_of_code(code: c_int) -> Option<c_int> {
     match is_predefined(code) {
         true => Some(code),
-        false => added().get(&code).map(|it| it.class),
+        false => lock(&ADDED).get(&code).map(|it| it.class),
     }
 }
 

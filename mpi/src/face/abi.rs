@@ -5,6 +5,16 @@ use std::ffi::c_int;
 /// A handle: a pointer in C, which nobody follows.
 pub(crate) type RawHandle = usize;
 
+/// A handle as a number. Handles of both ABIs fit into 32 bits: an MPI program can have them as Fortran's integers.
+pub(crate) fn number(handle: RawHandle) -> u32 {
+    (handle & 0xffff_ffff) as u32
+}
+
+/// A number as a handle.
+pub(crate) fn handle(number: u32) -> RawHandle {
+    number as RawHandle
+}
+
 /// `MPI_Status`: 32 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -5,6 +5,16 @@ use std::ffi::{c_int, c_void};
 /// A handle: an `int` in C.
 pub(crate) type RawHandle = c_int;
 
+/// A handle as a number.
+pub(crate) fn number(handle: RawHandle) -> u32 {
+    handle.cast_unsigned()
+}
+
+/// A number as a handle.
+pub(crate) fn handle(number: u32) -> RawHandle {
+    number.cast_signed()
+}
+
 /// `MPI_Status`: 20 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -46,7 +56,7 @@ impl Status {
 
 /// The place of a predefined datatype in the table of all.
 pub(crate) fn type_index(handle: RawHandle) -> Option<usize> {
-    let number = super::number(handle);
+    let number = number(handle);
     match number >> 16 {
         // Basic ones, numbered by their lowest byte.
         0x4c00 => Some((number & 0xff) as usize),

@@ -4,30 +4,38 @@
 //! Sends of all communicators share one account. It is as large as the buffer of the process; if a communicator or a
 //! session has a buffer of its own, it has no limit.
 
-use crate::arg::{self, CountOut, HandleOut};
+use crate::arg::{self, CountOut, Out, lock};
 use crate::call::{Done, Fail};
 use crate::comm::Comm;
 use crate::face::{self, RawHandle, Status};
-use crate::request;
+use crate::request::{self, Place};
 use crate::session::Session;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Whose buffer it is: the process's, or that of the object with this handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Owner {
+pub(crate) enum Owner {
     Process,
-    Comm(u32),
-    Session(u32),
+    Comm(RawHandle),
+    Session(RawHandle),
+}
+
+impl From<Comm> for Owner {
+    fn from(comm: Comm) -> Owner {
+        Owner::Comm(comm.handle())
+    }
+}
+
+impl From<Session> for Owner {
+    fn from(session: Session) -> Owner {
+        Owner::Session(session.handle())
+    }
 }
 
 /// Buffers that are attached: address and length.
 static ATTACHED: Mutex<BTreeMap<Owner, (usize, u64)>> = Mutex::new(BTreeMap::new());
-
-fn attached() -> MutexGuard<'static, BTreeMap<Owner, (usize, u64)>> {
-    ATTACHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Makes the library's account as large as it is to be. Messages that are in it stay.
 fn resize(all: &BTreeMap<Owner, (usize, u64)>) -> Done {
@@ -42,28 +50,19 @@ fn resize(all: &BTreeMap<Owner, (usize, u64)>) -> Done {
     Ok(done.unwrap_or(Ok(()))?)
 }
 
-/// Waits until buffered messages have left. Nothing is locked: others may buffer, attach and detach meanwhile.
-fn flush() -> Done {
-    let done = arg::process()?.with_world(gapless::World::flush_buffer);
-    Ok(done.unwrap_or(Ok(()))?)
-}
-
 /// Takes the buffer of an object that is freed: what is in flight has copies.
-fn forget(owner: Owner) -> Done {
-    let mut all = attached();
+pub(crate) fn forget(owner: Owner) -> Done {
+    let mut all = lock(&ATTACHED);
     all.remove(&owner).map_or(Ok(()), |_| resize(&all))
 }
 
-pub(crate) fn forget_comm_buffer(comm: RawHandle) -> Done {
-    forget(Owner::Comm(face::number(comm)))
+/// Takes all buffers, as MPI is finalized.
+pub(crate) fn forget_all() {
+    lock(&ATTACHED).clear();
 }
 
-pub(crate) fn forget_session_buffer(session: RawHandle) -> Done {
-    forget(Owner::Session(face::number(session)))
-}
-
-fn attach(owner: Owner, buffer: *mut c_void, bytes: u64) -> Done {
-    let mut all = attached();
+pub(crate) fn attach(owner: impl Into<Owner>, buffer: *mut c_void, bytes: u64) -> Done {
+    let (owner, mut all) = (owner.into(), lock(&ATTACHED));
     if all.contains_key(&owner) {
         return Err(Fail::new(face::ERR_BUFFER, "a buffer is attached already"));
     }
@@ -73,62 +72,22 @@ fn attach(owner: Owner, buffer: *mut c_void, bytes: u64) -> Done {
     })
 }
 
-/// # Safety
-/// There is room for an address at `buffer`.
-unsafe fn detach(owner: Owner, buffer: *mut c_void, size: CountOut) -> Done {
-    let at = arg::pointer(buffer, "buffer_addr")?.cast::<usize>();
-    let mut all = attached();
+pub(crate) fn detach(owner: impl Into<Owner>, buffer: Out<usize>, size: CountOut) -> Done {
+    let (owner, mut all) = (owner.into(), lock(&ATTACHED));
     let (address, bytes) = all.remove(&owner).unwrap_or((0, 0));
     resize(&all)?;
     drop(all);
-    flush()?;
-    // SAFETY: the caller's promise.
-    unsafe { at.write_unaligned(address) };
+    flush(owner)?;
+    buffer.set(address);
     size.set(bytes.cast_signed());
     Ok(())
 }
 
-pub(crate) fn buffer_attach(buffer: *mut c_void, size: u64) -> Done {
-    attach(Owner::Process, buffer, size)
-}
-
-pub(crate) unsafe fn buffer_detach(buffer: *mut c_void, size: CountOut) -> Done {
-    // SAFETY: the caller's promise.
-    unsafe { detach(Owner::Process, buffer, size) }
-}
-
-pub(crate) fn buffer_flush() -> Done {
-    flush()
-}
-
-pub(crate) fn comm_attach_buffer(comm: Comm, buffer: *mut c_void, size: u64) -> Done {
-    attach(Owner::Comm(face::number(comm.handle())), buffer, size)
-}
-
-pub(crate) unsafe fn comm_detach_buffer(comm: Comm, buffer: *mut c_void, size: CountOut) -> Done {
-    // SAFETY: the caller's promise.
-    unsafe { detach(Owner::Comm(face::number(comm.handle())), buffer, size) }
-}
-
-pub(crate) fn comm_flush_buffer(_comm: Comm) -> Done {
-    flush()
-}
-
-pub(crate) fn session_attach_buffer(session: Session, buffer: *mut c_void, size: u64) -> Done {
-    attach(Owner::Session(face::number(session.handle())), buffer, size)
-}
-
-pub(crate) unsafe fn session_detach_buffer(
-    session: Session,
-    buffer: *mut c_void,
-    size: CountOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    unsafe { detach(Owner::Session(face::number(session.handle())), buffer, size) }
-}
-
-pub(crate) fn session_flush_buffer(_session: Session) -> Done {
-    flush()
+/// Waits until buffered messages have left: those of all buffers, as they share an account. Nothing is locked: others may
+/// buffer, attach and detach meanwhile.
+pub(crate) fn flush(_: impl Into<Owner>) -> Done {
+    let done = arg::process()?.with_world(gapless::World::flush_buffer);
+    Ok(done.unwrap_or(Ok(()))?)
 }
 
 /// What a generalized request of the library calls: it has nothing to say, to free, or to cancel.
@@ -146,30 +105,18 @@ extern "C" fn cancel(_: *mut c_void, _: c_int) -> c_int {
 
 /// A request that ends when buffered messages have left: a thread waits for them, as this process may have to do
 /// something else before they can (MPI 4.1 §3.6).
-fn flush_later(request: HandleOut) -> Done {
+pub(crate) fn iflush(owner: impl Into<Owner>, request: Place) -> Done {
+    let (owner, handle) = (owner.into(), request.handle());
     let functions = [query as *const c_void, free as *const c_void, cancel as *const c_void];
     let [query, free, cancel] = functions;
     // SAFETY: they are functions of the types that are asked for, and do not look at their state.
     unsafe { request::grequest_start(query, free, cancel, std::ptr::null_mut(), request) }?;
-    let handle = request.get();
     let flush = move || {
-        let _ = flush();
+        let _ = flush(owner);
         // Freed meanwhile, it is not there any more.
         let _ = request::grequest_complete(handle);
     };
     let thread = std::thread::Builder::new().name("gapless-flush".to_owned()).spawn(flush);
     let none = |error: std::io::Error| Fail::new(face::ERR_NO_MEM, error.to_string());
     thread.map(drop).map_err(none)
-}
-
-pub(crate) fn buffer_iflush(request: HandleOut) -> Done {
-    flush_later(request)
-}
-
-pub(crate) fn comm_iflush_buffer(_comm: Comm, request: HandleOut) -> Done {
-    flush_later(request)
-}
-
-pub(crate) fn session_iflush_buffer(_session: Session, request: HandleOut) -> Done {
-    flush_later(request)
 }

@@ -1,32 +1,26 @@
 //! Partitioned messages (MPI 4.1 chapter 4).
 
-use super::subject;
-use crate::arg::{self, HandleOut, Out};
-use crate::call::{Done, Fail};
+use crate::arg::{self, Out};
+use crate::call::{Done, Fail, Subject};
 use crate::comm::Comm;
-use crate::datatype::{Type, typed};
+use crate::datatype::{Elements, Type};
 use crate::face::{self, RawHandle};
-use crate::request::{self, Work, find_some};
+use crate::request::{Place, State, Work, find_some};
 use gapless::raw::{Request, Typed};
 use std::ffi::{c_int, c_void};
 
 /// All of a message of so many partitions, each of `count` instances.
-///
-/// # Safety
-/// The memory is as MPI says.
-unsafe fn whole(
-    buf: *const c_void,
-    partitions: c_int,
-    count: i64,
-    datatype: &Type,
-) -> Done<(u32, Typed)> {
+fn whole(buf: *const c_void, partitions: c_int, count: i64, datatype: Type) -> Done<(u32, Typed)> {
     let none = |_| Fail::new(face::ERR_ARG, format!("partitions is {partitions}"));
     let partitions = u32::try_from(partitions).map_err(none)?;
-    let too_long = || Fail::new(face::ERR_COUNT, "the buffer is too long for the address space");
-    let instances =
-        arg::count(count, "count")?.checked_mul(partitions.into()).ok_or_else(too_long)?;
-    // SAFETY: the caller's promise.
-    Ok((partitions, unsafe { typed(buf, instances, datatype) }?))
+    let part = Elements::new(buf, arg::count(count, "count")?, datatype);
+    Ok((partitions, part.times(partitions)?.typed()?))
+}
+
+/// A partitioned message: threads hand partitions over while others wait.
+fn give(request: Place, comm: Comm, made: Option<Request>) {
+    let work = made.map_or_else(|| Work::nobody(true), Work::One);
+    request.give_state(Subject::OfComm(comm), State::from(work).shared());
 }
 
 pub(crate) unsafe fn psend_init(
@@ -38,16 +32,16 @@ pub(crate) unsafe fn psend_init(
     tag: c_int,
     comm: Comm,
     _info: impl Sized,
-    request: HandleOut,
+    request: Place,
 ) -> Done {
-    let Some(dest) = comm.peer(dest)? else {
-        return request::give(request, subject(comm), Work::nobody(true));
-    };
-    // SAFETY: the caller's promise.
-    let (partitions, typed) = unsafe { whole(buf, partitions, count, &datatype) }?;
-    // SAFETY: the caller's promise.
-    let made = unsafe { Request::psend_init(&comm.comm, (partitions, &typed), dest, tag) }?;
-    request::give_shared(request, subject(comm), made)
+    let made = comm.peer(dest)?.map(|dest| {
+        let (partitions, typed) = whole(buf, partitions, count, datatype)?;
+        // SAFETY: the caller's promise.
+        Done::Ok(unsafe { Request::psend_init(&comm.comm, (partitions, &typed), dest, tag) }?)
+    });
+    let made = made.transpose()?;
+    give(request, comm, made);
+    Ok(())
 }
 
 pub(crate) unsafe fn precv_init(
@@ -59,16 +53,16 @@ pub(crate) unsafe fn precv_init(
     tag: c_int,
     comm: Comm,
     _info: impl Sized,
-    request: HandleOut,
+    request: Place,
 ) -> Done {
-    let Some(source) = comm.peer(source)? else {
-        return request::give(request, subject(comm), Work::nobody(true));
-    };
-    // SAFETY: the caller's promise.
-    let (partitions, typed) = unsafe { whole(buf, partitions, count, &datatype) }?;
-    // SAFETY: the caller's promise.
-    let made = unsafe { Request::precv_init(&comm.comm, (partitions, &typed), source, tag) }?;
-    request::give_shared(request, subject(comm), made)
+    let made = comm.peer(source)?.map(|source| {
+        let (partitions, typed) = whole(buf, partitions, count, datatype)?;
+        // SAFETY: the caller's promise.
+        Done::Ok(unsafe { Request::precv_init(&comm.comm, (partitions, &typed), source, tag) }?)
+    });
+    let made = made.transpose()?;
+    give(request, comm, made);
+    Ok(())
 }
 
 fn number(partition: c_int) -> Done<u32> {
@@ -101,19 +95,11 @@ pub(crate) fn pready_range(low: c_int, high: c_int, request: RawHandle) -> Done 
     ready(request, low..=high)
 }
 
-pub(crate) unsafe fn pready_list(
-    length: c_int,
-    partitions: *const c_int,
-    request: RawHandle,
-) -> Done {
-    let length = arg::len(length, "length")?;
-    if length == 0 {
-        return Ok(());
+pub(crate) fn pready_list(partitions: &[c_int], request: RawHandle) -> Done {
+    match partitions {
+        [] => Ok(()),
+        partitions => ready(request, partitions.iter().copied()),
     }
-    let partitions = arg::pointer(partitions.cast_mut(), "array_of_partitions")?;
-    // SAFETY: the caller's promise.
-    let partitions = unsafe { std::slice::from_raw_parts(partitions, length) };
-    ready(request, partitions.iter().copied())
 }
 
 pub(crate) fn parrived(request: RawHandle, partition: c_int, flag: Out<c_int>) -> Done {

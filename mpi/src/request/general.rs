@@ -1,7 +1,7 @@
 //! Generalized requests (MPI 4.1 §13.2): the program does the work, and says when it is done.
 
-use super::{REQUESTS, Rare, State, Work, find_some, give_state};
-use crate::arg::{self, HandleOut};
+use super::{Place, REQUESTS, Rare, State, Work, find_some};
+use crate::arg;
 use crate::call::{Done, Fail, Subject};
 use crate::face::{self, RawHandle, Status};
 use gapless::raw;
@@ -12,8 +12,9 @@ type Query = unsafe extern "C" fn(*mut c_void, *mut Status) -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Cancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
-/// Functions of the program. When it is dropped without [`free`](General::free), the request is freed, too.
-pub(super) struct General {
+/// Functions of the program.
+#[derive(Clone, Copy)]
+pub(super) struct Functions {
     query: Query,
     free: Free,
     cancel: Cancel,
@@ -21,47 +22,49 @@ pub(super) struct General {
 }
 
 // SAFETY: MPI calls a generalized request's functions from any thread that completes, frees or cancels it.
-unsafe impl Send for General {}
+unsafe impl Send for Functions {}
 // SAFETY: as above.
-unsafe impl Sync for General {}
+unsafe impl Sync for Functions {}
 
-impl General {
+impl Functions {
     /// The status that the program gives.
-    pub(super) fn query(&self, status: &mut Status) -> Done {
+    pub(super) fn query(self, status: &mut Status) -> Done {
         *status = super::empty_status();
         // SAFETY: the program gave this function for this state, and the status is a whole one.
         told(unsafe { (self.query)(self.extra, status) }, "query_fn")
     }
 
-    pub(super) fn canceller(&self) -> Canceller {
-        Canceller { cancel: self.cancel, extra: self.extra }
+    /// Tells the program that its request is to be cancelled.
+    pub(super) fn cancel(self, complete: bool) -> Done {
+        // SAFETY: the program gave this function for this state.
+        told(unsafe { (self.cancel)(self.extra, c_int::from(complete)) }, "cancel_fn")
+    }
+}
+
+/// The functions of a request. When it is dropped without [`free`](General::free), the request is freed, too.
+pub(super) struct General(Functions);
+
+impl General {
+    pub(super) fn functions(&self) -> Functions {
+        self.0
+    }
+
+    pub(super) fn query(&self, status: &mut Status) -> Done {
+        self.0.query(status)
     }
 
     /// Tells the program that the request is freed.
     pub(super) fn free(self) -> Done {
-        let general = ManuallyDrop::new(self);
+        let Functions { free, extra, .. } = ManuallyDrop::new(self).0;
         // SAFETY: the program gave this function for this state, and this is the last time: nothing is dropped.
-        told(unsafe { (general.free)(general.extra) }, "free_fn")
-    }
-}
-
-/// What tells the program that its request is to be cancelled.
-pub(super) struct Canceller {
-    cancel: Cancel,
-    extra: *mut c_void,
-}
-
-impl Canceller {
-    pub(super) fn call(self, complete: bool) -> Done {
-        // SAFETY: the program gave this function for this state.
-        told(unsafe { (self.cancel)(self.extra, c_int::from(complete)) }, "cancel_fn")
+        told(unsafe { free(extra) }, "free_fn")
     }
 }
 
 impl Drop for General {
     fn drop(&mut self) {
         // SAFETY: the program gave this function for this state, and this is the last time.
-        unsafe { (self.free)(self.extra) };
+        unsafe { (self.0.free)(self.0.extra) };
     }
 }
 
@@ -78,7 +81,7 @@ pub(crate) unsafe fn grequest_start(
     free: *const c_void,
     cancel: *const c_void,
     extra: *mut c_void,
-    request: HandleOut,
+    request: Place,
 ) -> Done {
     for (function, name) in [(query, "query_fn"), (free, "free_fn"), (cancel, "cancel_fn")] {
         arg::pointer(function.cast_mut(), name)?;
@@ -90,9 +93,10 @@ pub(crate) unsafe fn grequest_start(
     // SAFETY: as above.
     let cancel = unsafe { std::mem::transmute::<*const c_void, Cancel>(cancel) };
     let work = Work::One(raw::Request::general(&arg::process()?.comm_self.comm)?);
-    let general = Some(General { query, free, cancel, extra });
-    let rare = Rare { general, ..Rare::default() };
-    give_state(request, Subject::None, State { shared: true, ..State::with(work, Some(rare)) })
+    let general = Some(General(Functions { query, free, cancel, extra }));
+    let state = State::with(work, Rare { general, ..Rare::default() });
+    request.give_state(Subject::None, state.shared());
+    Ok(())
 }
 
 pub(crate) fn grequest_complete(request: RawHandle) -> Done {

@@ -1,7 +1,7 @@
 //! Waiting for several requests, and looking at them without taking anything (MPI 4.1 §3.7.5, §3.7.6); statuses.
 
-use super::{RequestObject, Work, empty_status, find, settle};
-use crate::arg::{self, HandleOut, Out, StatusOut, StatusesOut};
+use super::{RequestObject, Work, empty_status, find, give_status, settle};
+use crate::arg::{self, HandleOut, Out, Room, StatusOut, StatusesOut};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle, Status};
 use crate::process;
@@ -16,31 +16,10 @@ struct Entry {
     object: InUse<RequestObject>,
 }
 
-/// Where handles of a list are.
-///
-/// # Safety
-/// The list has so many.
-pub(super) unsafe fn places(count: c_int, requests: *mut RawHandle) -> Done<Vec<HandleOut>> {
-    let count = arg::len(count, "count")?;
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    arg::pointer(requests, "array_of_requests")?;
-    let place = |index| {
-        // SAFETY: the caller's promise.
-        unsafe { arg::out(requests.wrapping_add(index), "array_of_requests") }
-    };
-    (0..count).map(place).collect()
-}
-
 /// The active ones of a list.
-///
-/// # Safety
-/// As [`places`].
-unsafe fn active(count: c_int, requests: *mut RawHandle) -> Done<Vec<Entry>> {
+fn active(requests: &[HandleOut]) -> Done<Vec<Entry>> {
     let mut all = Vec::new();
-    // SAFETY: the caller's promise.
-    for (index, at) in unsafe { places(count, requests) }?.into_iter().enumerate() {
+    for (index, at) in requests.iter().copied().enumerate() {
         if let Some(object) = find(at.get())? {
             let is_active = object.look().is_active();
             if is_active {
@@ -73,7 +52,7 @@ pub(super) fn wait_for(object: &RequestObject, at: HandleOut) -> Option<(Status,
     let mut waited = Ok(());
     if state.shared || process::is_threaded() {
         drop(state);
-        waited = object.await_shared();
+        waited = object.look().work.await_end();
         state = object.state();
     }
     if !state.is_active() {
@@ -90,7 +69,7 @@ fn ended(entries: &[Entry]) -> Done<Vec<usize>> {
     let states: Vec<_> = entries.iter().map(|entry| entry.object.look()).collect();
     let parts = states.iter().enumerate().flat_map(|(at, state)| {
         let active = |request: &&raw::Request| request.is_active();
-        state.parts().iter().filter(active).map(move |request| (at, request))
+        state.work.parts().iter().filter(active).map(move |request| (at, request))
     });
     let (owners, requests): (Vec<usize>, Vec<&raw::Request>) = parts.unzip();
     let mut left = vec![0; entries.len()];
@@ -101,11 +80,11 @@ fn ended(entries: &[Entry]) -> Done<Vec<usize>> {
     Ok((0..entries.len()).filter(|at| left[*at] == 0).collect())
 }
 
-/// Waits until some of them have ended: their places in the list.
+/// The same, but waits until some have, if there are any.
 fn await_some(entries: &[Entry]) -> Done<Vec<usize>> {
     loop {
         let over = ended(entries)?;
-        if !over.is_empty() {
+        if !over.is_empty() || entries.is_empty() {
             return Ok(over);
         }
         let states: Vec<_> = entries.iter().map(|entry| entry.object.look()).collect();
@@ -113,7 +92,7 @@ fn await_some(entries: &[Entry]) -> Done<Vec<usize>> {
         let pending = |request: &&raw::Request| request.is_active() && request.peek().is_none();
         let requests: Vec<&raw::Request> = states
             .iter()
-            .filter_map(|state| match state.parts() {
+            .filter_map(|state| match state.work.parts() {
                 [one] => Some(one),
                 parts => parts.iter().find(pending),
             })
@@ -122,316 +101,212 @@ fn await_some(entries: &[Entry]) -> Done<Vec<usize>> {
     }
 }
 
-pub(crate) unsafe fn waitany(
-    count: c_int,
-    requests: *mut RawHandle,
-    index: Out<c_int>,
-    status: StatusOut,
-) -> Done {
-    index.set(face::UNDEFINED);
-    // SAFETY: the caller's promise.
-    let entries = unsafe { active(count, requests) }?;
-    if entries.is_empty() {
-        status.set_all(empty_status());
-        return Ok(());
-    }
-    let over = await_some(&entries)?;
-    take_any(&entries, &over, index, status).unwrap_or(Ok(()))
-}
-
-/// Takes the first that has ended.
-fn take_any(
-    entries: &[Entry],
-    over: &[usize],
-    index: Out<c_int>,
-    status: StatusOut,
-) -> Option<Done> {
-    let entry = entries.get(*over.first()?)?;
-    let (came, done) = entry.wait();
-    index.set(number(entry.index));
-    status.set(came);
-    Some(done)
-}
-
 fn number(index: usize) -> c_int {
     c_int::try_from(index).unwrap_or(face::UNDEFINED)
 }
 
-pub(crate) unsafe fn testany(
-    count: c_int,
-    requests: *mut RawHandle,
+/// Takes the first that has ended, if one has.
+fn take_any(entries: &[Entry], over: &[usize], index: Out<c_int>, status: StatusOut) -> Done {
+    let first = over.first().and_then(|at| entries.get(*at));
+    index.set(first.map_or(face::UNDEFINED, |entry| number(entry.index)));
+    match first {
+        None if !entries.is_empty() => Ok(()),
+        first => give_status(first.map(Entry::wait), status),
+    }
+}
+
+pub(crate) fn waitany(requests: Vec<HandleOut>, index: Out<c_int>, status: StatusOut) -> Done {
+    let entries = active(&requests)?;
+    take_any(&entries, &await_some(&entries)?, index, status)
+}
+
+pub(crate) fn testany(
+    requests: Vec<HandleOut>,
     index: Out<c_int>,
     flag: Out<c_int>,
     status: StatusOut,
 ) -> Done {
-    index.set(face::UNDEFINED);
-    flag.set(1);
-    // SAFETY: the caller's promise.
-    let entries = unsafe { active(count, requests) }?;
-    if entries.is_empty() {
-        status.set_all(empty_status());
-        return Ok(());
-    }
+    let entries = active(&requests)?;
     let over = ended(&entries)?;
-    take_any(&entries, &over, index, status).unwrap_or_else(|| {
-        flag.set(0);
-        Ok(())
-    })
+    flag.set(c_int::from(!over.is_empty() || entries.is_empty()));
+    take_any(&entries, &over, index, status)
 }
 
-pub(crate) unsafe fn waitall(
-    count: c_int,
-    requests: *mut RawHandle,
-    statuses: StatusesOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let places = unsafe { places(count, requests) }?;
+pub(crate) fn waitall(requests: Vec<HandleOut>, statuses: StatusesOut) -> Done {
     // All handles first: of a list with a wrong one, nothing is taken.
-    let objects: Vec<_> = places.iter().map(|at| find(at.get())).collect::<Done<_>>()?;
-    let mut failed = false;
-    let mut all = Vec::with_capacity(objects.len());
-    for (at, object) in places.into_iter().zip(objects) {
+    let objects: Vec<_> = requests.iter().map(|at| find(at.get())).collect::<Done<_>>()?;
+    let waited = requests.into_iter().zip(objects).map(|(at, object)| {
         let waited = object.and_then(|object| wait_for(&object, at));
-        let waited = waited.unwrap_or_else(|| (empty_status(), Ok(())));
-        failed |= waited.1.is_err();
-        all.push(waited);
-    }
-    give_statuses(&mut all, statuses, failed)
+        waited.unwrap_or_else(|| (empty_status(), Ok(())))
+    });
+    give_statuses(waited.collect(), statuses)
 }
 
 /// Stores statuses in their order. If one failed, each has its error (MPI 4.1 §3.7.5).
-fn give_statuses(all: &mut [(Status, Done)], statuses: StatusesOut, failed: bool) -> Done {
-    let mut subject = None;
-    for (index, (status, done)) in all.iter_mut().enumerate() {
-        let error = match done {
-            Ok(()) => face::SUCCESS,
-            Err(fail) => {
-                subject = subject.or(fail.subject.take());
-                fail.code
-            }
-        };
-        match failed {
-            true => {
-                status.error = error;
-                statuses.at(index).set_all(*status);
-            }
-            false => statuses.at(index).set(*status),
+fn give_statuses(all: Vec<(Status, Done)>, statuses: StatusesOut) -> Done {
+    let failed = all.iter().any(|(_, done)| done.is_err());
+    let mut first = None;
+    for (index, (mut status, done)) in all.into_iter().enumerate() {
+        if !failed {
+            statuses.at(index).set(status);
+            continue;
         }
+        status.error = done.as_ref().err().map_or(face::SUCCESS, |fail| fail.code);
+        statuses.at(index).set_all(status);
+        first = first.or(done.err());
     }
-    if !failed {
-        return Ok(());
-    }
-    let why = all.iter().find_map(|(_, done)| done.as_ref().err().map(|fail| fail.why.clone()));
-    Err(Fail { code: face::ERR_IN_STATUS, why: why.unwrap_or_default(), subject })
+    first.map_or(Ok(()), |fail| Err(Fail { code: face::ERR_IN_STATUS, ..fail }))
 }
 
-pub(crate) unsafe fn testall(
-    count: c_int,
-    requests: *mut RawHandle,
-    flag: Out<c_int>,
-    statuses: StatusesOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let entries = unsafe { active(count, requests) }?;
+pub(crate) fn testall(requests: Vec<HandleOut>, flag: Out<c_int>, statuses: StatusesOut) -> Done {
+    let entries = active(&requests)?;
     let over = ended(&entries)?.len() == entries.len();
     flag.set(c_int::from(over));
-    match over {
-        // SAFETY: the caller's promise.
-        true => unsafe { waitall(count, requests, statuses) },
-        false => Ok(()),
-    }
+    if over { waitall(requests, statuses) } else { Ok(()) }
 }
 
-/// Takes all that have ended.
-fn take_some(
-    entries: &[Entry],
-    over: &[usize],
+/// `MPI_Waitsome`, `MPI_Testsome`: takes all that have ended.
+pub(crate) fn some(
+    waits: bool,
+    requests: Vec<HandleOut>,
     outcount: Out<c_int>,
-    indices: *mut c_int,
+    indices: Room<c_int>,
     statuses: StatusesOut,
 ) -> Done {
-    let mut all = Vec::new();
-    let mut failed = false;
-    for entry in over.iter().filter_map(|at| entries.get(*at)) {
-        if let Some(taken) = entry.test() {
-            failed |= taken.1.is_err();
-            // SAFETY: the list of indices has as many places as the list of requests (MPI 4.1 §3.7.5).
-            unsafe { indices.wrapping_add(all.len()).write(number(entry.index)) };
-            all.push(taken);
+    outcount.set(face::UNDEFINED);
+    let entries = active(&requests)?;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    indices.check()?;
+    let over = if waits { await_some(&entries) } else { ended(&entries) }?;
+    let entries = over.iter().filter_map(|at| entries.get(*at));
+    let taken = entries.filter_map(|entry| entry.test().map(|taken| (number(entry.index), taken)));
+    let (numbers, all): (Vec<c_int>, Vec<_>) = taken.unzip();
+    outcount.set(arg::int(numbers.len()));
+    indices.give(&numbers)?;
+    give_statuses(all, statuses)
+}
+
+/// How a request stands.
+enum Stands {
+    /// There is none, or it is inactive.
+    Empty,
+    InFlight,
+    /// The status that it will give.
+    Over(Status),
+}
+
+impl Stands {
+    fn is_over(&self) -> bool {
+        !matches!(self, Stands::InFlight)
+    }
+
+    fn give(self, status: StatusOut) {
+        match self {
+            Stands::Empty => status.set_all(empty_status()),
+            Stands::InFlight => {}
+            Stands::Over(found) => status.set(found),
         }
     }
-    outcount.set(number(all.len()));
-    give_statuses(&mut all, statuses, failed)
 }
 
-pub(crate) unsafe fn waitsome(
-    count: c_int,
-    requests: *mut RawHandle,
-    outcount: Out<c_int>,
-    indices: *mut c_int,
-    statuses: StatusesOut,
-) -> Done {
-    outcount.set(face::UNDEFINED);
-    // SAFETY: the caller's promise.
-    let entries = unsafe { active(count, requests) }?;
-    if entries.is_empty() {
-        return Ok(());
+/// How a request stands, without taking anything.
+fn look(handle: RawHandle) -> Done<Stands> {
+    let Some(object) = find(handle)? else { return Ok(Stands::Empty) };
+    let state = object.look();
+    if !state.is_active() {
+        return Ok(Stands::Empty);
     }
-    arg::pointer(indices, "array_of_indices")?;
-    let over = await_some(&entries)?;
-    take_some(&entries, &over, outcount, indices, statuses)
-}
-
-pub(crate) unsafe fn testsome(
-    count: c_int,
-    requests: *mut RawHandle,
-    outcount: Out<c_int>,
-    indices: *mut c_int,
-    statuses: StatusesOut,
-) -> Done {
-    outcount.set(face::UNDEFINED);
-    // SAFETY: the caller's promise.
-    let entries = unsafe { active(count, requests) }?;
-    if entries.is_empty() {
-        return Ok(());
-    }
-    arg::pointer(indices, "array_of_indices")?;
-    let over = ended(&entries)?;
-    take_some(&entries, &over, outcount, indices, statuses)
-}
-
-/// What a request has that is not in flight: its status, and whether it is that of a null or inactive one, of which the
-/// error is stored, too.
-type Looked = (Status, bool);
-
-fn give_looked(status: StatusOut, (found, is_empty): Looked) {
-    if is_empty { status.set_all(found) } else { status.set(found) }
-}
-
-/// How a request stands, without taking anything: `None` if it is in flight.
-fn look(handle: RawHandle) -> Done<Option<Looked>> {
-    let Some(object) = find(handle)? else { return Ok(Some((empty_status(), true))) };
-    if !object.look().is_active() {
-        return Ok(Some((empty_status(), true)));
-    }
-    if let Some(request) = object.look().raw() {
+    if let Some(request) = state.raw() {
         let _ = raw::Request::test_some(&[request]);
     }
-    if !object.look().is_over() {
-        return Ok(None);
+    if !state.is_over() {
+        return Ok(Stands::InFlight);
     }
-    let mut state = object.state();
-    Ok(Some((state.peek(), false)))
-}
-
-impl super::State {
-    /// The status that it will give, once it has ended.
-    fn peek(&mut self) -> Status {
-        let result = match &self.work {
-            Work::Nobody { status, .. } => return *status,
-            Work::SendAlone(_) => return crate::p2p::status_of_nobody(),
-            Work::One(request) => request.peek(),
-            Work::Both(both) => both[1].peek(),
-        };
-        let mut ended = match result {
-            Some(result) => self.outcome(result),
-            None => return empty_status(),
-        };
-        if let Some(general) = self.general() {
-            let _ = general.query(&mut ended.status);
-        }
-        ended.status
+    let result = match &state.work {
+        Work::Nobody { status, .. } => return Ok(Stands::Over(*status)),
+        Work::SendAlone(_) => return Ok(Stands::Over(crate::p2p::status_of_nobody())),
+        Work::One(request) => request.peek(),
+        Work::Both(both) => both[1].peek(),
+    };
+    let mut status = result.map_or_else(empty_status, |it| super::State::outcome(it).status);
+    let general = state.general().map(super::general::General::functions);
+    // The program's function may call MPI on this request: nothing is locked.
+    drop(state);
+    if let Some(general) = general {
+        let _ = general.query(&mut status);
     }
+    Ok(Stands::Over(status))
 }
 
 pub(crate) fn request_get_status(request: RawHandle, flag: Out<c_int>, status: StatusOut) -> Done {
     let found = look(request)?;
-    flag.set(c_int::from(found.is_some()));
-    if let Some(found) = found {
-        give_looked(status, found);
-    }
+    flag.set(c_int::from(found.is_over()));
+    found.give(status);
     Ok(())
 }
 
-/// # Safety
-/// The list has so many.
-unsafe fn handles(count: c_int, requests: *const RawHandle) -> Done<Vec<RawHandle>> {
-    // SAFETY: the caller's promise: nothing is written.
-    let places = unsafe { places(count, requests.cast_mut()) }?;
-    Ok(places.into_iter().map(HandleOut::get).collect())
-}
-
-pub(crate) unsafe fn request_get_status_all(
-    count: c_int,
-    requests: *const RawHandle,
+pub(crate) fn request_get_status_all(
+    requests: &[RawHandle],
     flag: Out<c_int>,
     statuses: StatusesOut,
 ) -> Done {
-    // SAFETY: the caller's promise.
-    let all = unsafe { handles(count, requests) }?;
-    let found: Option<Vec<Looked>> = all.into_iter().map(look).collect::<Done<_>>()?;
-    flag.set(c_int::from(found.is_some()));
-    for (index, status) in found.into_iter().flatten().enumerate() {
-        give_looked(statuses.at(index), status);
+    let all = requests.iter().map(|handle| look(*handle)).collect::<Done<Vec<_>>>()?;
+    let over = all.iter().all(Stands::is_over);
+    flag.set(c_int::from(over));
+    for (index, found) in all.into_iter().enumerate().filter(|_| over) {
+        found.give(statuses.at(index));
     }
     Ok(())
 }
 
-pub(crate) unsafe fn request_get_status_any(
-    count: c_int,
-    requests: *const RawHandle,
+/// Those that are over, with their places in the list, at most so many; whether any is active.
+fn over(requests: &[RawHandle], most: usize) -> Done<(Vec<(c_int, Status)>, bool)> {
+    let (mut all, mut any) = (Vec::new(), false);
+    for (index, handle) in requests.iter().enumerate() {
+        match look(*handle)? {
+            Stands::Empty => continue,
+            Stands::InFlight => {}
+            Stands::Over(status) => all.push((number(index), status)),
+        }
+        any = true;
+        if all.len() == most {
+            break;
+        }
+    }
+    Ok((all, any))
+}
+
+pub(crate) fn request_get_status_any(
+    requests: &[RawHandle],
     index: Out<c_int>,
     flag: Out<c_int>,
     status: StatusOut,
 ) -> Done {
-    index.set(face::UNDEFINED);
-    flag.set(1);
-    let mut any = false;
-    // SAFETY: the caller's promise.
-    for (at, handle) in unsafe { handles(count, requests) }?.into_iter().enumerate() {
-        let Some(object) = find(handle)? else { continue };
-        let is_active = object.look().is_active();
-        if !is_active {
-            continue;
-        }
-        any = true;
-        if let Some((found, _)) = look(handle)? {
-            index.set(number(at));
-            status.set(found);
-            return Ok(());
-        }
-    }
-    match any {
-        true => flag.set(0),
-        false => status.set_all(empty_status()),
+    let (found, any) = over(requests, 1)?;
+    index.set(found.first().map_or(face::UNDEFINED, |(index, _)| *index));
+    flag.set(c_int::from(!found.is_empty() || !any));
+    match found.first() {
+        Some((_, found)) => status.set(*found),
+        None if any => {}
+        None => status.set_all(empty_status()),
     }
     Ok(())
 }
 
-pub(crate) unsafe fn request_get_status_some(
-    count: c_int,
-    requests: *const RawHandle,
+pub(crate) fn request_get_status_some(
+    requests: &[RawHandle],
     outcount: Out<c_int>,
-    indices: *mut c_int,
+    indices: Room<c_int>,
     statuses: StatusesOut,
 ) -> Done {
-    let (mut any, mut over) = (false, 0);
-    // SAFETY: the caller's promise.
-    for (at, handle) in unsafe { handles(count, requests) }?.into_iter().enumerate() {
-        let Some(object) = find(handle)? else { continue };
-        let is_active = object.look().is_active();
-        any |= is_active;
-        if let Some((found, _)) = look(handle)?.filter(|_| is_active) {
-            // SAFETY: the list of indices has as many places as the list of requests.
-            unsafe {
-                arg::pointer(indices, "array_of_indices")?.wrapping_add(over).write(number(at))
-            };
-            statuses.at(over).set(found);
-            over += 1;
-        }
+    let (found, any) = over(requests, usize::MAX)?;
+    for (index, (_, status)) in found.iter().enumerate() {
+        statuses.at(index).set(*status);
     }
-    outcount.set(if any { number(over) } else { face::UNDEFINED });
-    Ok(())
+    outcount.set(if any { arg::int(found.len()) } else { face::UNDEFINED });
+    indices.give(&found.into_iter().map(|(index, _)| index).collect::<Vec<_>>())
 }
 
 /// What of a status programs read and set.

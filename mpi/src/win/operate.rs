@@ -1,213 +1,82 @@
 //! Operations (MPI 4.1 §12.3). Those on `MPI_PROC_NULL` do nothing.
 
-use super::Win;
-use crate::arg::{self, HandleOut};
+use super::{Target, Win};
 use crate::call::{Done, Fail, Subject};
-use crate::datatype::{Type, typed};
-use crate::face::{self, RawHandle};
+use crate::coll::Blocks;
+use crate::datatype::{Elements, Type, typed};
+use crate::face;
 use crate::op::Op;
-use crate::request::{self, Work};
-use gapless::raw::{Request, Typed};
+use crate::request::{Place, Work};
+use gapless::raw::Typed;
 use gapless::{Primitive, ReduceOp};
 use gapless_dtype::Contents;
 use std::ffi::{c_int, c_void};
 
-/// The request of an operation; of none, on nobody.
-fn give(win: &Win, begun: Option<Request>, out: HandleOut) -> Done {
-    let work = begun.map_or_else(|| Work::nobody(false), Work::One);
-    request::give(out, Subject::Win(win.handle()), work)
-}
-
-/// What is given; an operation that does nothing ignores that (MPI 4.1 §12.3.4).
-///
-/// # Safety
-/// Unless it is ignored, the memory is as MPI says of such an argument.
-unsafe fn given(
-    op: ReduceOp,
-    origin: *const c_void,
-    count: u64,
-    datatype: RawHandle,
-) -> Done<Option<Typed>> {
-    if op == ReduceOp::NoOp {
-        return Ok(None);
-    }
-    let datatype = arg::datatype(datatype, "origin_datatype")?;
-    // SAFETY: the caller's promise.
-    unsafe { typed(origin, count, &datatype) }.map(Some)
+/// Does an operation on a target, if it is somebody: with a request, the form that has one.
+macro_rules! operate {
+    ($win:ident, $target:ident, $request:ident: $plain:ident $requested:ident($($given:expr),*)($($op:ident)?)) => {
+        match ($target.of(&$win)?, $request) {
+            (None, None) => Ok(()),
+            (None, Some(request)) => {
+                request.give(Subject::Win($win.handle()), Work::nobody(false));
+                Ok(())
+            }
+            (Some((rank, displacement, there)), None) => {
+                // SAFETY: the caller's promise, which lasts until the epoch has ended, or a flush.
+                Ok(unsafe { $win.window.$plain($($given,)* rank, displacement, there $(, $op)?) }?)
+            }
+            (Some((rank, displacement, there)), Some(request)) => {
+                // SAFETY: the caller's promise, which lasts until the request has ended.
+                let begun =
+                    unsafe { $win.window.$requested($($given,)* rank, displacement, there $(, $op)?) }?;
+                request.give(Subject::Win($win.handle()), Work::One(begun));
+                Ok(())
+            }
+        }
+    };
 }
 
 pub(crate) unsafe fn put(
-    origin: *const c_void,
-    count: u64,
-    datatype: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
+    request: Option<Place>,
+    origin: Elements,
+    target: Target,
     win: Win,
 ) -> Done {
-    // SAFETY: the caller's promise.
-    let origin = unsafe { typed(origin, count, &datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let Some(rank) = win.target(rank)? else { return Ok(()) };
-    // SAFETY: the caller's promise.
-    Ok(unsafe { win.window.put(&origin, rank, displacement, target) }?)
+    let origin = origin.typed()?;
+    operate!(win, target, request: put rput(&origin)())
 }
 
-pub(crate) unsafe fn rput(
-    origin: *const c_void,
-    count: u64,
-    datatype: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
-    win: Win,
-    request: HandleOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let origin = unsafe { typed(origin, count, &datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let rank = win.target(rank)?;
-    // SAFETY: the caller's promise.
-    let begun = rank.map(|rank| unsafe { win.window.rput(&origin, rank, displacement, target) });
-    give(&win, begun.transpose()?, request)
-}
-
-pub(crate) unsafe fn get(
-    into: *mut c_void,
-    count: u64,
-    datatype: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
-    win: Win,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let into = unsafe { typed(into, count, &datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let Some(rank) = win.target(rank)? else { return Ok(()) };
-    // SAFETY: the caller's promise, which lasts until the epoch has ended, or a flush.
-    Ok(unsafe { win.window.get(&into, rank, displacement, target) }?)
-}
-
-pub(crate) unsafe fn rget(
-    into: *mut c_void,
-    count: u64,
-    datatype: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
-    win: Win,
-    request: HandleOut,
-) -> Done {
-    // SAFETY: the caller's promise.
-    let into = unsafe { typed(into, count, &datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let rank = win.target(rank)?;
-    // SAFETY: the caller's promise, which lasts until the request has ended.
-    let begun = rank.map(|rank| unsafe { win.window.rget(&into, rank, displacement, target) });
-    give(&win, begun.transpose()?, request)
+pub(crate) unsafe fn get(request: Option<Place>, into: Elements, target: Target, win: Win) -> Done {
+    let into = into.typed()?;
+    operate!(win, target, request: get rget(&into)())
 }
 
 pub(crate) unsafe fn accumulate(
-    origin: *const c_void,
-    count: u64,
-    datatype: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
+    request: Option<Place>,
+    origin: Elements,
+    target: Target,
     op: Op,
     win: Win,
 ) -> Done {
-    let op = op.reduce_op()?;
-    // SAFETY: the caller's promise.
-    let origin = unsafe { typed(origin, count, &datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let Some(rank) = win.target(rank)? else { return Ok(()) };
-    // SAFETY: the caller's promise.
-    Ok(unsafe { win.window.accumulate(&origin, rank, displacement, target, op) }?)
-}
-
-pub(crate) unsafe fn raccumulate(
-    origin: *const c_void,
-    count: u64,
-    datatype: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
-    op: Op,
-    win: Win,
-    request: HandleOut,
-) -> Done {
-    let op = op.reduce_op()?;
-    // SAFETY: the caller's promise.
-    let origin = unsafe { typed(origin, count, &datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let begun = win.target(rank)?.map(|rank| {
-        // SAFETY: the caller's promise.
-        unsafe { win.window.raccumulate(&origin, rank, displacement, target, op) }
-    });
-    give(&win, begun.transpose()?, request)
+    let (op, origin) = (op.reduce_op()?, origin.typed()?);
+    operate!(win, target, request: accumulate raccumulate(&origin)(op))
 }
 
 pub(crate) unsafe fn get_accumulate(
-    origin: *const c_void,
-    count: u64,
-    datatype: RawHandle,
-    result: *mut c_void,
-    result_count: u64,
-    result_type: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
+    request: Option<Place>,
+    origin: Blocks,
+    result: Elements,
+    target: Target,
     op: Op,
     win: Win,
 ) -> Done {
-    let op = op.reduce_op()?;
-    // SAFETY: the caller's promise.
-    let result = unsafe { typed(result, result_count, &result_type) }?;
-    // SAFETY: as above.
-    let origin = unsafe { given(op, origin, count, datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let Some(rank) = win.target(rank)? else { return Ok(()) };
-    let (origin, window) = (origin.as_ref(), &win.window);
-    // SAFETY: the caller's promise, which lasts until the epoch has ended, or a flush.
-    Ok(unsafe { window.get_accumulate(origin, &result, rank, displacement, target, op) }?)
-}
-
-pub(crate) unsafe fn rget_accumulate(
-    origin: *const c_void,
-    count: u64,
-    datatype: RawHandle,
-    result: *mut c_void,
-    result_count: u64,
-    result_type: Type,
-    rank: c_int,
-    displacement: i64,
-    target_count: u64,
-    target_type: Type,
-    op: Op,
-    win: Win,
-    request: HandleOut,
-) -> Done {
-    let op = op.reduce_op()?;
-    // SAFETY: the caller's promise.
-    let result = unsafe { typed(result, result_count, &result_type) }?;
-    // SAFETY: as above.
-    let origin = unsafe { given(op, origin, count, datatype) }?;
-    let target = (target_type.committed()?, target_count);
-    let begun = win.target(rank)?.map(|rank| {
-        let (origin, window) = (origin.as_ref(), &win.window);
-        // SAFETY: the caller's promise, which lasts until the request has ended.
-        unsafe { window.rget_accumulate(origin, &result, rank, displacement, target, op) }
-    });
-    give(&win, begun.transpose()?, request)
+    let (op, result) = (op.reduce_op()?, result.typed()?);
+    // An operation that does nothing ignores what is given (MPI 4.1 §12.3.4).
+    let origin = match op {
+        ReduceOp::NoOp => None,
+        _ => Some(origin.elements()?.typed()?),
+    };
+    operate!(win, target, request: get_accumulate rget_accumulate(origin.as_ref(), &result)(op))
 }
 
 /// The basic type that a predefined datatype is.
@@ -232,25 +101,23 @@ pub(crate) unsafe fn fetch_and_op(
     op: Op,
     win: Win,
 ) -> Done {
-    let op = op.reduce_op()?;
-    let element = basic(&datatype)?;
-    // SAFETY: the caller's promise.
-    let into = unsafe { typed(result, 1, &datatype) }?;
-    // SAFETY: as above.
-    let from = unsafe { given(op, origin, 1, datatype.handle()) }?;
+    let (op, element, into) = (op.reduce_op()?, basic(&datatype)?, typed(result, 1, &datatype)?);
+    let from = match op {
+        ReduceOp::NoOp => None,
+        _ => Some(typed(origin, 1, &datatype)?),
+    };
     let Some(rank) = win.target(rank)? else { return Ok(()) };
-    let from = from.as_ref();
+    let (from, window) = (from.as_ref(), &win.window);
     if is_near(&into) && from.is_none_or(is_near) {
-        let origin = from.map(|_| origin.cast());
-        let result = result.cast();
+        let (origin, result) = (from.map(|_| origin.cast()), result.cast());
         // SAFETY: the caller's promise, which lasts until the epoch has ended, or a flush.
-        return Ok(unsafe {
-            win.window.fetch_and_op(origin, result, element, rank, displacement, op)
-        }?);
+        unsafe { window.fetch_and_op(origin, result, element, rank, displacement, op) }?;
+    } else {
+        let target = (datatype.committed()?, 1);
+        // SAFETY: as above.
+        unsafe { window.get_accumulate(from, &into, rank, displacement, target, op) }?;
     }
-    let target = (datatype.committed()?, 1);
-    // SAFETY: as above.
-    Ok(unsafe { win.window.get_accumulate(from, &into, rank, displacement, target, op) }?)
+    Ok(())
 }
 
 pub(crate) unsafe fn compare_and_swap(
@@ -263,10 +130,8 @@ pub(crate) unsafe fn compare_and_swap(
     win: Win,
 ) -> Done {
     let element = basic(&datatype)?;
-    // SAFETY: the caller's promise.
-    let all = [origin, compare, result].map(|it| unsafe { typed(it, 1, &datatype) });
-    for one in all {
-        if !is_near(&one?) {
+    for it in [origin, compare, result] {
+        if !is_near(&typed(it, 1, &datatype)?) {
             let why = "compare and swap with memory of a device at the origin";
             return Err(Fail::new(face::ERR_UNSUPPORTED_OPERATION, why));
         }

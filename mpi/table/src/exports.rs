@@ -1,7 +1,7 @@
 //! Exported functions, as Rust: each checks its arguments, calls the function of the crate that has the meaning, and has
 //! errors handled.
 
-use crate::{Export, Form, Function, functions, handle_type};
+use crate::{Argument, Export, Form, Function, functions, handle_type};
 use std::fmt::Write;
 
 /// The source of all exported functions `PMPI_*`.
@@ -18,87 +18,152 @@ pub fn exports() -> String {
 
 fn one(out: &mut String, export: &Export<'_>) {
     let Export { name, function, .. } = export;
-    let arguments = export.arguments();
+    let mut arguments = export.arguments();
+    arguments.retain(|(_, kind)| *kind != "...");
     let listed: Vec<String> = arguments
         .iter()
-        .filter(|(_, kind)| *kind != "...")
         .map(|(name, kind)| format!("{}: {}", rust_name(name), rust_type(kind, export.large)))
         .collect();
     let result = function.result.map_or("c_int", rust_result);
     let _ = writeln!(out, "#[unsafe(no_mangle)]");
     let _ =
         writeln!(out, "unsafe extern \"C\" fn PMPI_{name}({}) -> {result} {{", listed.join(", "));
-    let module = function.module;
+    let names: Vec<String> = arguments.iter().map(|(name, _)| rust_name(name)).collect();
+    let called =
+        function.module.map(|module| format!("{module}::{}", function.called.0.to_lowercase()));
     if function.result.is_some() {
-        let given: Vec<String> = arguments.iter().map(|(name, _)| rust_name(name)).collect();
-        let module = module.expect("a function without an error code is there");
-        let _ = writeln!(
-            out,
-            "    {module}::{}({})\n}}",
-            function.name.to_lowercase(),
-            given.join(", ")
-        );
+        let called = called.expect("a function without an error code is there");
+        let _ = writeln!(out, "    {called}({})\n}}", names.join(", "));
         return;
     }
-    let Some(module) = module else {
-        let unused: Vec<String> = arguments
-            .iter()
-            .filter(|(_, kind)| *kind != "...")
-            .map(|(name, _)| rust_name(name))
-            .collect();
-        for name in unused {
-            let _ = writeln!(out, "    let _ = {name};");
+    let run = format!("{}(\"MPI_{name}\", {}, ||", runner(function), subject(&arguments));
+    match called.filter(|_| !function.absent) {
+        None => {
+            for name in names {
+                let _ = writeln!(out, "    let _ = {name};");
+            }
+            let fails = function.module.map(|module| format!("{module}::{}()", function.called.0));
+            let fails = fails.unwrap_or_else(|| "Err(Fail::unsupported())".to_owned());
+            let _ = writeln!(out, "    {run} {fails})\n}}");
         }
-        let run = runner(function);
-        let _ = writeln!(
-            out,
-            "    {run}(\"MPI_{name}\", {}, || Err(Fail::unsupported()))\n}}",
-            subject(&arguments)
-        );
-        return;
-    };
-    let _ =
-        writeln!(out, "    {}(\"MPI_{name}\", {}, || {{", runner(function), subject(&arguments));
-    let mut given = Vec::new();
-    match (function.collective, export.form) {
-        (true, Form::Plain) => given.push("Form::Blocking".to_owned()),
-        (true, Form::NonBlocking) => {
-            given.push("Form::NonBlocking(arg::out(request, \"request\")?)".to_owned());
+        Some(called) => {
+            let _ = writeln!(out, "    {run} {{");
+            if export.form == Some(Form::Persistent) {
+                let _ = writeln!(out, "        arg::info(info)?;");
+            }
+            let _ = writeln!(
+                out,
+                "        // SAFETY: the caller's promise: addresses are what MPI says of them."
+            );
+            let given = given(export).join(", ");
+            let _ = writeln!(out, "        unsafe {{ {called}({given}) }}\n    }})\n}}");
         }
-        (true, Form::Persistent) => {
-            let _ = writeln!(out, "        arg::info(info)?;");
-            given.push("Form::Persistent(arg::out(request, \"request\")?)".to_owned());
-        }
-        (false, _) => {}
     }
-    given.extend(
-        function
-            .arguments
-            .iter()
-            .map(|argument| {
-                (argument.name, if export.large { argument.large } else { argument.kind })
-            })
-            .filter(|(_, kind)| *kind != "...")
-            .map(|(name, kind)| decoded(name, kind, export.large)),
-    );
-    let asks = |argument: &crate::Argument| {
-        // Functions of two types; constructors of datatypes, whose contents are given back as they came.
-        argument.kind.starts_with("fn") && argument.kind != argument.large
-            || function.large && argument.name == "newtype"
-    };
-    if function.arguments.iter().any(asks) {
+}
+
+/// What the function is given.
+fn given(export: &Export<'_>) -> Vec<String> {
+    let function = export.function;
+    let mut given: Vec<String> = function.called.1.map(str::to_owned).into_iter().collect();
+    let request = decoded("request", "newrequest", false);
+    match (export.form, function.forms) {
+        (None, []) => {}
+        (None, [Form::Requested]) => given.push("None".to_owned()),
+        (None, _) => given.push("Form::Blocking".to_owned()),
+        (Some(Form::NonBlocking), _) => given.push(format!("Form::NonBlocking({request})")),
+        (Some(Form::Requested), _) => given.push(format!("Some({request})")),
+        (Some(_), _) => given.push(format!("Form::Persistent({request})")),
+    }
+    let all = &function.arguments;
+    let says_len = |argument: &Argument| all.iter().any(|array| array.len == Some(argument.name));
+    let mut rest = &all[..];
+    while let [first, others @ ..] = rest {
+        rest = others;
+        if says_len(first) || first.kind == "..." {
+            continue;
+        }
+        let kind = export.kind(first);
+        match grouped(first, others, export.large) {
+            Some((one, more)) => {
+                given.push(one);
+                rest = &others[more..];
+            }
+            None => given.push(match first.len {
+                Some(len) => array(first, kind, (len, all), export.large),
+                None => decoded(first.name, kind, export.large),
+            }),
+        }
+    }
+    // Functions of two types.
+    if all.iter().any(|argument| argument.kind != argument.large) {
         given.push(export.large.to_string());
     }
-    let _ = writeln!(
-        out,
-        "        // SAFETY: the caller's promise: addresses are what MPI says of them."
-    );
-    let _ = writeln!(
-        out,
-        "        unsafe {{ {module}::{}({}) }}\n    }})\n}}",
-        function.name.to_lowercase(),
-        given.join(", ")
-    );
+    given
+}
+
+/// Arguments that follow each other and become one, and how many of them follow the first one.
+fn grouped(first: &Argument, others: &[Argument], large: bool) -> Option<(String, usize)> {
+    let mut kinds = vec![first.kind];
+    kinds.extend(others.iter().take(3).map(|other| other.kind));
+    let it = |index: usize| {
+        let argument = if index == 0 { first } else { &others[index - 1] };
+        (rust_name(argument.name), argument.name)
+    };
+    let one = |index: usize| {
+        let argument = if index == 0 { first } else { &others[index - 1] };
+        decoded(argument.name, argument.kind, large)
+    };
+    Some(match kinds[..] {
+        ["buf" | "mem", "count", "type", ..] => {
+            (format!("Elements::new({}, {}, {})", it(0).0, one(1), one(2)), 2)
+        }
+        ["buf" | "mem", "count?", "type?", ..] => {
+            let ((count, its), (datatype, name)) = (it(1), it(2));
+            let elements = format!("i64::from({count}), {datatype}, [\"{its}\", \"{name}\"]");
+            (format!("Blocks::even({}, {elements})", it(0).0), 2)
+        }
+        ["buf" | "mem", "counts", "displs" | "aints", kind @ ("type?" | "types")] => {
+            let made = if kind == "types" { "typed" } else { "varied" };
+            let lists = format!("({}, {}), {}, \"{}\"", one(1), one(2), it(3).0, it(3).1);
+            (format!("Blocks::{made}({}, {lists})", it(0).0), 3)
+        }
+        ["buf" | "mem", "count" | "extent", "count*" | "extent*", ..] => {
+            let size = format!("arg::count(i64::from({}), \"{}\")?", it(1).0, it(1).1);
+            (format!("Packed::new({}, {size}, {})", it(0).0, one(2)), 2)
+        }
+        ["rank", "aint", "count", "type"] => {
+            (format!("Target::new({}, {}, {}, {})", it(0).0, it(1).0, one(2), one(3)), 3)
+        }
+        ["text", "int*", ..] => {
+            let (room, at) = (first.len?, format!("arg::pointer({}, \"{}\")?", it(0).0, it(0).1));
+            (format!("Text::new({at}, face::{room}, Some({}))", one(1)), 1)
+        }
+        ["text?", "int*?", ..] => (format!("Text::sized({}, {})", it(0).0, one(1)), 1),
+        ["int*", "text?", ..] => (format!("Text::sized({}, Some({}))", it(1).0, one(0)), 1),
+        _ => return None,
+    })
+}
+
+/// An array that is as long as another argument says.
+fn array(
+    argument: &Argument,
+    kind: &str,
+    (len, all): (&'static str, &[Argument]),
+    large: bool,
+) -> String {
+    let (it, name) = (rust_name(argument.name), argument.name);
+    let long = all.iter().find(|other| other.name == len).expect("the length is an argument");
+    let of = if long.kind == "count" { "many" } else { "len" };
+    let len = format!("arg::{of}(i64::from({len}), \"{len}\")?");
+    let form = if large || kind == "extents" { "large" } else { "small" };
+    match kind {
+        "ints" | "ranges" | "requests" => format!("arg::list({it}, {len}, \"{name}\")?"),
+        "counts" => format!("Numbers::{form}({it}).counts({len}, \"{name}\")?"),
+        "strides" | "extents" => format!("Numbers::{form}({it}).read({len}, \"{name}\")?"),
+        "types" => format!("arg::datatypes({it}, {len}, \"{name}\")?"),
+        "requests&" => format!("arg::places({it}, {len}, \"{name}\")?"),
+        _ => format!("Room::new({it}, {len}, \"{name}\")"),
+    }
 }
 
 /// What calls the function, and handles its error.
@@ -161,13 +226,13 @@ fn rust_type(kind: &str, large: bool) -> &'static str {
     }
     match kind {
         "buf" => "*const c_void",
-        "mem" | "argv3" => "*mut c_void",
-        "count" | "count?" | "stride" | "unit" => number("c_int", "i64"),
-        "counts" | "displs" => number("*const c_int", "*const i64"),
+        "mem" | "argv3" | "address*" => "*mut c_void",
+        "count" | "stride" | "unit" => number("c_int", "i64"),
+        "counts" | "displs" | "strides" => number("*const c_int", "*const i64"),
         "extents" | "aints" => "*const i64",
         "count*" | "unit*" => number("*mut c_int", "*mut i64"),
-        "extent*" | "aint*" | "big*" | "offset*" | "aints*" | "bigs*" => "*mut i64",
-        "extent" | "aint" | "big" | "offset" => "i64",
+        "extent*" | "aint*" | "big*" | "large*" | "offset*" | "aints*" | "bigs*" => "*mut i64",
+        "extent" | "aint" | "big" | "large" | "offset" => "i64",
         "int" | "rank" | "source" | "root" | "tag" | "anytag" => "c_int",
         "int*" | "ints*" => "*mut c_int",
         "ints" => "*const c_int",
@@ -188,17 +253,21 @@ fn rust_type(kind: &str, large: bool) -> &'static str {
 fn decoded(name: &'static str, kind: &'static str, large: bool) -> String {
     let (it, form) = (rust_name(name), if large { "large" } else { "small" });
     let of = |what: &str| format!("arg::{what}({it}, \"{name}\")?");
-    let pointer =
-        |kind: &str| kind.strip_suffix('*').is_some_and(|kind| handle_type(kind).is_some());
+    let out = |it: &str| format!("arg::out({it}, \"{name}\")?");
+    let is_pointer = kind.trim_end_matches('?').ends_with('*');
     match kind {
-        "count" => format!("arg::count(i64::from({it}), \"{name}\")?"),
+        "count" | "large" => format!("arg::count(i64::from({it}), \"{name}\")?"),
         "count?" | "stride" | "unit" => format!("i64::from({it})"),
         "counts" | "displs" => format!("Numbers::{form}({it})"),
         "extents" | "aints" => format!("Numbers::large({it})"),
-        "count*" | "unit*" => format!("CountOut::{form}(arg::out({it}, \"{name}\")?)"),
-        "extent*" => format!("CountOut::large(arg::out({it}, \"{name}\")?)"),
-        "int*" | "aint*" | "big*" | "offset*" => of("out"),
-        "tag" | "anytag" | "comm" | "group" | "op" | "win" | "errhandler" | "session" => of(kind),
+        "count*" | "unit*" => format!("CountOut::{form}({})", of("out")),
+        "extent*" | "large*" => format!("CountOut::large({})", of("out")),
+        "address*" => out(&format!("{it}.cast::<usize>()")),
+        "newrequest" => format!("request::Place::new({})?", of("out")),
+        "made" => format!("datatype::New::new({}, {large})", of("out")),
+        "tag" | "anytag" | "comm" | "group" | "op" | "win" | "errhandler" | "session" | "file" => {
+            of(kind)
+        }
         "type" => of("datatype"),
         "info" => format!("arg::info({it})?"),
         "status" => of("status"),
@@ -206,7 +275,14 @@ fn decoded(name: &'static str, kind: &'static str, large: bool) -> String {
         "statuses" => format!("StatusesOut::new({it})"),
         "str" => of("text"),
         "text" => of("pointer"),
-        kind if pointer(kind) => of("out"),
-        _ => it,
+        kind if kind.starts_with("fn") => it,
+        kind if kind.starts_with("T=") => match (is_pointer, kind.ends_with('?')) {
+            (true, false) => out(&format!("{it}.cast::<usize>()")),
+            (true, true) => format!("arg::maybe({it}.cast::<usize>())"),
+            (false, _) => format!("{it}.addr()"),
+        },
+        _ if !is_pointer => it,
+        kind if kind.ends_with('?') => format!("arg::maybe({it})"),
+        _ => of("out"),
     }
 }

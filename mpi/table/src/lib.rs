@@ -9,28 +9,53 @@
 //! | kind | in C; in the form for large counts | what the function is given |
 //! |---|---|---|
 //! | `buf`, `mem` | `const void *`, `void *` | the address |
-//! | `count` | `int`; `MPI_Count` | `u64`, not negative |
+//! | `count`, `large` | `int`, `MPI_Count`; `MPI_Count` | `u64`, not negative |
 //! | `stride` | `int`; `MPI_Count` | `i64` |
 //! | `count?`, `type?` | the same as `count`, `type` | the number, the handle: they may be of no significance |
 //! | `extent` | `MPI_Aint`; `MPI_Count` | `i64` |
 //! | `unit` | `int`; `MPI_Aint` | `i64` |
-//! | `counts`, `displs`, `extents` | `const int []`, `const int []`, `const MPI_Aint []`; `MPI_Count`, `MPI_Aint`, `MPI_Count` | `Numbers` |
+//! | `counts`, `displs` | `const int []`; `MPI_Count`, `MPI_Aint` | `Numbers` |
 //! | `aints` | `const MPI_Aint []` | `Numbers` |
-//! | `count*`, `extent*`, `unit*` | a pointer to one | `CountOut` |
-//! | any kind with a `?` behind it | what that kind is | the same, not looked at: it may be null |
+//! | `count*`, `extent*`, `unit*`, `large*` | a pointer to one | `CountOut` |
 //! | `int`, `aint`, `big`, `offset` | `int`, `MPI_Aint`, `MPI_Count`, `MPI_Offset` | the number |
 //! | `int*` … | a pointer to one, not null | `Out` |
-//! | `ints`, `ints*`, `aints*`, `bigs*`, `ranges` | an array | the address |
+//! | `address*` | `void *`, where an address is stored, not null | `Out` |
+//! | `int*?` … | a pointer to one, or null | `Option<Out>` |
+//! | `ints` | an array | the address |
 //! | `rank`, `source`, `root`, `tag`, `anytag` | `int` | the number; tags are in their range |
-//! | `comm`, `type`, `group`, `op`, `win`, `info`, `errhandler`, `session` | a handle | the object; of an info, if there is one |
-//! | `request`, `message`, `file` | a handle | the handle |
-//! | `type?` … | a handle | the handle, which may be a null handle |
+//! | `comm`, `type`, `group`, `op`, `win`, `info`, `errhandler`, `session`, `file` | a handle | the object; of an info, if there is one |
+//! | `request`, `message` | a handle | the handle |
+//! | `comm?` … | a handle | the handle, which may be a null handle |
 //! | `comm*` … | a pointer to a handle, not null | `HandleOut` |
-//! | `types`, `infos`, `requests`, `requests&`, `types&` | an array of handles | the address |
+//! | `newrequest` | a pointer to a request, not null | `Place`: a request that is to be made |
+//! | `made` | a pointer to a datatype, not null | `New`: a datatype that a constructor makes |
 //! | `status`, `status*`, `statuses` | `const MPI_Status *`, `MPI_Status *`, an array | `&Status`, `StatusOut`, `StatusesOut` |
 //! | `str`, `text` | `const char *`, `char *`, not null | `&CStr`, the address |
 //! | `strs`, `argv3`, `argv2a` | arrays of strings | the address |
-//! | `fn*=TYPE`, `fn=TYPE`, `T=TYPE`, `T=TYPE*` | that type | the address |
+//! | `fn*=TYPE`, `fn=TYPE` | that type | the address |
+//! | `T=TYPE`, `T=TYPE*` | that type, which is a handle | the number, `Out` |
+//!
+//! # Arguments that become one
+//!
+//! An array `kind[other]` has as many entries as the argument `other` says, which the function is not given:
+//!
+//! | kind | what the function is given |
+//! |---|---|
+//! | `ints`, `ranges`, `requests` | a slice |
+//! | `counts`, `strides`, `extents` | `Vec<u64>`, not negative; `Vec<i64>` |
+//! | `types`, `requests&` | `Vec<Type>`, `Vec<HandleOut>` |
+//! | `ints*`, `aints*`, `bigs*`, `types&` | `Room` |
+//!
+//! Arguments that follow each other:
+//!
+//! | kinds | what the function is given |
+//! |---|---|
+//! | `buf` or `mem`, `count`, `type` | `Elements` |
+//! | `buf` or `mem`, `count?` or `counts` and displacements, `type?` or `types` | `Blocks` |
+//! | `buf` or `mem`, `count` or `extent`, `count*` or `extent*` | `Packed` |
+//! | `rank`, `aint`, `count`, `type` | `Target` |
+//! | `text[CONSTANT]`, `int*`; a text with room for so many | `Text` |
+//! | `text?`, `int*?`; `int*`, `text?` | `Text`, with as much room as the number says |
 #![forbid(unsafe_code)]
 
 pub mod c;
@@ -61,6 +86,8 @@ pub struct Argument {
     pub kind: &'static str,
     /// What it is in the form for large counts.
     pub large: &'static str,
+    /// Of an array: which argument says how long it is. Of a text: the constant that does.
+    pub len: Option<&'static str>,
 }
 
 /// A function, in all its forms.
@@ -70,10 +97,14 @@ pub struct Function {
     pub name: &'static str,
     /// The module that has it; `None`: nothing has it, and it fails.
     pub module: Option<&'static str>,
+    /// The function of the module, and what it is given first.
+    pub called: (&'static str, Option<&'static str>),
+    /// Whether it fails always.
+    pub absent: bool,
     /// Whether it may be called at any time.
     pub any_time: bool,
-    /// Whether it is a collective with three forms.
-    pub collective: bool,
+    /// The forms that it has beside the plain one.
+    pub forms: &'static [Form],
     /// Whether there is a form for large counts.
     pub large: bool,
     /// The type of its result, if that is no error code.
@@ -82,15 +113,17 @@ pub struct Function {
     pub arguments: Vec<Argument>,
 }
 
-/// When a form of a function ends.
+/// A form of a function, beside the one that has ended when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// The function's only form, or the blocking one.
-    Plain,
     /// `I…`.
     NonBlocking,
-    /// `…_init`.
+    /// `…_init`, with an info.
     Persistent,
+    /// `…_init`, without.
+    PersistentSend,
+    /// `R…`.
+    Requested,
 }
 
 /// One exported function.
@@ -100,42 +133,38 @@ pub struct Export<'f> {
     pub name: String,
     /// Of which function it is a form.
     pub function: &'f Function,
-    /// Which form it is.
-    pub form: Form,
+    /// Which form it is; `None`: the plain one.
+    pub form: Option<Form>,
     /// Whether it takes large counts.
     pub large: bool,
 }
 
-const REQUEST: Argument = Argument { name: "request", kind: "request*", large: "request*" };
-const INFO: Argument = Argument { name: "info", kind: "info", large: "info" };
+const REQUEST: Argument =
+    Argument { name: "request", kind: "newrequest", large: "newrequest", len: None };
+const INFO: Argument = Argument { name: "info", kind: "info", large: "info", len: None };
 
 impl Function {
     /// All its forms.
     pub fn exports(&self) -> Vec<Export<'_>> {
-        let forms: &[Form] = match self.collective {
-            true => &[Form::Plain, Form::NonBlocking, Form::Persistent],
-            false => &[Form::Plain],
-        };
+        let forms = [None].into_iter().chain(self.forms.iter().copied().map(Some));
         let sizes: &[bool] = if self.large { &[false, true] } else { &[false] };
-        let all = forms.iter().flat_map(|form| sizes.iter().map(move |large| (*form, *large)));
-        all.map(|(form, large)| Export {
-            name: self.form_name(form, large),
-            function: self,
-            form,
-            large,
-        })
-        .collect()
+        let all = forms.flat_map(|form| sizes.iter().map(move |large| (form, *large)));
+        let export = |(form, large)| {
+            let name = self.form_name(form, large);
+            Export { name, function: self, form, large }
+        };
+        all.map(export).collect()
     }
 
-    fn form_name(&self, form: Form, large: bool) -> String {
+    fn form_name(&self, form: Option<Form>, large: bool) -> String {
         let suffix = if large { "_c" } else { "" };
+        let (first, rest) = self.name.split_at(1);
+        let first = first.to_lowercase();
         match form {
-            Form::Plain => format!("{}{suffix}", self.name),
-            Form::NonBlocking => {
-                let (first, rest) = self.name.split_at(1);
-                format!("I{}{rest}{suffix}", first.to_lowercase())
-            }
-            Form::Persistent => format!("{}_init{suffix}", self.name),
+            None => format!("{}{suffix}", self.name),
+            Some(Form::NonBlocking) => format!("I{first}{rest}{suffix}"),
+            Some(Form::Requested) => format!("R{first}{rest}{suffix}"),
+            Some(Form::Persistent | Form::PersistentSend) => format!("{}_init{suffix}", self.name),
         }
     }
 }
@@ -144,13 +173,17 @@ impl Export<'_> {
     /// Its arguments, each with its kind in this form.
     pub fn arguments(&self) -> Vec<(&'static str, &'static str)> {
         let extra: &[Argument] = match self.form {
-            Form::Plain => &[],
-            Form::NonBlocking => &[REQUEST],
-            Form::Persistent => &[INFO, REQUEST],
+            None => &[],
+            Some(Form::Persistent) => &[INFO, REQUEST],
+            Some(_) => &[REQUEST],
         };
-        let kind = |argument: &Argument| if self.large { argument.large } else { argument.kind };
         let all = self.function.arguments.iter().chain(extra);
-        all.map(|argument| (argument.name, kind(argument))).collect()
+        all.map(|argument| (argument.name, self.kind(argument))).collect()
+    }
+
+    /// What an argument is in this form.
+    pub(crate) fn kind(&self, argument: &Argument) -> &'static str {
+        if self.large { argument.large } else { argument.kind }
     }
 }
 
@@ -175,30 +208,53 @@ pub fn functions() -> Vec<Function> {
 
 fn function(module: Option<&'static str>, line: &'static str) -> Function {
     let (head, arguments) =
-        line.split_once(':').expect("a function has a `:` before its arguments");
+        line.split_once(" :").expect("a function has a `:` before its arguments");
     let (head, result) = match head.split_once(" -> ") {
-        Some((head, result)) => (head, Some(result.trim())),
+        Some((head, result)) => (head, Some(result)),
         None => (head, None),
     };
-    let mut parts = head.trim().split('/');
-    let name = parts.next().expect("a function has a name");
-    let forms: Vec<&str> = parts.collect();
-    let there = !name.starts_with('-');
+    let (head, called) = match head.split_once('=') {
+        Some((head, called)) => (head, Some(called)),
+        None => (head, None),
+    };
+    let mut parts = head.split('/');
+    let full_name = parts.next().expect("a function has a name");
+    let name = full_name.trim_matches(['-', '!']);
+    let flags: Vec<&str> = parts.collect();
+    let forms = [
+        ("coll", &[Form::NonBlocking, Form::Persistent][..]),
+        ("send", &[Form::NonBlocking, Form::PersistentSend]),
+        ("rma", &[Form::Requested]),
+    ];
+    let forms = forms.into_iter().find(|(flag, _)| flags.contains(flag));
+    let absent = full_name.starts_with('-');
     Function {
-        name: name.trim_matches(['-', '!']),
-        module: module.filter(|_| there),
-        any_time: name.ends_with('!'),
-        collective: forms.contains(&"coll"),
-        large: forms.contains(&"c"),
+        name,
+        module: module.filter(|_| !absent || called.is_some()),
+        called: match called.map(|called| called.strip_suffix(')').unwrap_or(called)) {
+            Some(called) => match called.split_once('(') {
+                Some((called, given)) => (called, Some(given)),
+                None => (called, None),
+            },
+            None => (name, None),
+        },
+        absent,
+        any_time: full_name.ends_with('!'),
+        forms: forms.map_or(&[], |(_, forms)| forms),
+        large: flags.contains(&"c"),
         result,
         arguments: arguments.split_whitespace().map(argument).collect(),
     }
 }
 
 fn argument(word: &'static str) -> Argument {
+    let (word, len) = match word.strip_suffix(']').and_then(|word| word.split_once('[')) {
+        Some((word, len)) => (word, Some(len)),
+        None => (word, None),
+    };
     let (name, kinds) = word.split_once(':').unwrap_or((word, word));
     let (kind, large) = kinds.split_once('/').unwrap_or((kinds, kinds));
-    Argument { name, kind, large }
+    Argument { name, kind, large, len }
 }
 
 /// One constant.
@@ -277,10 +333,10 @@ pub fn c_type(kind: &str, large: bool) -> String {
     }
     match kind {
         "buf" => "const void *@".into(),
-        "mem" => "void *@".into(),
-        "count" | "count?" | "stride" => number("int @", "MPI_Count @"),
+        "mem" | "address*" => "void *@".into(),
+        "count" | "stride" => number("int @", "MPI_Count @"),
         "extent" => number("MPI_Aint @", "MPI_Count @"),
-        "counts" => number("const int @[]", "const MPI_Count @[]"),
+        "counts" | "strides" => number("const int @[]", "const MPI_Count @[]"),
         "displs" => number("const int @[]", "const MPI_Aint @[]"),
         "extents" => number("const MPI_Aint @[]", "const MPI_Count @[]"),
         "unit" => number("int @", "MPI_Aint @"),
@@ -296,9 +352,11 @@ pub fn c_type(kind: &str, large: bool) -> String {
         "aint*" => "MPI_Aint *@".into(),
         "aints" => "const MPI_Aint @[]".into(),
         "aints*" => "MPI_Aint @[]".into(),
-        "big" => "MPI_Count @".into(),
-        "big*" => "MPI_Count *@".into(),
+        "big" | "large" => "MPI_Count @".into(),
+        "big*" | "large*" => "MPI_Count *@".into(),
         "bigs*" => "MPI_Count @[]".into(),
+        "newrequest" => "MPI_Request *@".into(),
+        "made" => "MPI_Datatype *@".into(),
         "offset" => "MPI_Offset @".into(),
         "offset*" => "MPI_Offset *@".into(),
         "status" => "const MPI_Status *@".into(),
