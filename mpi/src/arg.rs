@@ -413,6 +413,7 @@ pub(crate) fn int(len: usize) -> c_int {
     c_int::try_from(len).unwrap_or(c_int::MAX)
 }
 
+#[cold]
 fn no_rank(rank: c_int, ranks: u32, name: &str) -> Fail {
     Fail::new(face::ERR_RANK, format!("{name}: there is no rank {rank} among {ranks}"))
 }

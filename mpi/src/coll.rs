@@ -177,9 +177,10 @@ impl Blocks {
             Of::Varied(lists, datatype, name) => {
                 (lists, Some(arg::datatype(datatype, name)?), Vec::new())
             }
-            // SAFETY: the caller's promise.
             Of::Typed(lists, all, name) => {
-                (lists, None, unsafe { arg::datatypes(all, many, name) }?)
+                // SAFETY: the caller's promise.
+                let each = unsafe { arg::datatypes(all, many, name) }?;
+                (lists, None, each)
             }
         };
         // SAFETY: the caller's promise.

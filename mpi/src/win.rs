@@ -119,14 +119,17 @@ pub(crate) struct Target {
     datatype: Type,
 }
 
+/// A rank, the displacement, and what is there.
+type There<'t> = (u32, i64, (&'t Layout, u64));
+
 impl Target {
     pub(crate) fn new(rank: c_int, displacement: i64, count: u64, datatype: Type) -> Target {
         Target { rank, displacement, count, datatype }
     }
 
-    /// The rank, and what is there. `None`: nobody, with whom nothing is done.
+    /// Where that is. `None`: with nobody, with whom nothing is done.
     #[inline]
-    fn of(&self, win: &Win) -> Done<Option<(u32, i64, (&Layout, u64))>> {
+    fn of(&self, win: &Win) -> Done<Option<There<'_>>> {
         let layout = self.datatype.committed()?;
         let there = |rank| (rank, self.displacement, (layout, self.count));
         Ok(win.target(self.rank)?.map(there))

@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 /// Where the handle of a new datatype goes, and whether a form for large counts makes it.
 #[derive(Clone, Copy)]
-pub(crate) struct New {
+pub(crate) struct NewType {
     at: HandleOut,
     large: bool,
 }
 
-impl New {
-    pub(crate) fn new(at: HandleOut, large: bool) -> New {
-        New { at, large }
+impl NewType {
+    pub(crate) fn new(at: HandleOut, large: bool) -> NewType {
+        NewType { at, large }
     }
 
     /// The call that makes it.
@@ -33,17 +33,23 @@ impl New {
     }
 }
 
-pub(crate) fn type_contiguous(count: u64, old: Type, new: New) -> Done {
+pub(crate) fn type_contiguous(count: u64, old: Type, new: NewType) -> Done {
     let call = new.call(face::COMBINER_CONTIGUOUS).counts(&[count]).of(&old);
     new.give(Datatype::contiguous(count, &old.datatype), call)
 }
 
-pub(crate) fn type_vector(count: u64, len: u64, stride: i64, old: Type, new: New) -> Done {
+pub(crate) fn type_vector(count: u64, len: u64, stride: i64, old: Type, new: NewType) -> Done {
     let call = new.call(face::COMBINER_VECTOR).counts(&[count, len]).numbers(&[stride]).of(&old);
     new.give(Datatype::vector(count, len, stride, &old.datatype), call)
 }
 
-pub(crate) fn type_create_hvector(count: u64, len: u64, stride: i64, old: Type, new: New) -> Done {
+pub(crate) fn type_create_hvector(
+    count: u64,
+    len: u64,
+    stride: i64,
+    old: Type,
+    new: NewType,
+) -> Done {
     let call = new.call(face::COMBINER_HVECTOR).counts(&[count, len]).addresses(&[stride]);
     new.give(Datatype::hvector(count, len, stride, &old.datatype), call.of(&old))
 }
@@ -53,7 +59,12 @@ fn count<T>(array: &[T]) -> u64 {
     array.len() as u64
 }
 
-pub(crate) fn type_indexed(lens: Vec<u64>, displacements: Vec<i64>, old: Type, new: New) -> Done {
+pub(crate) fn type_indexed(
+    lens: Vec<u64>,
+    displacements: Vec<i64>,
+    old: Type,
+    new: NewType,
+) -> Done {
     let call = new.call(face::COMBINER_INDEXED).counts(&[count(&lens)]).counts(&lens);
     let made = Datatype::indexed(&lens, &displacements, &old.datatype);
     new.give(made, call.numbers(&displacements).of(&old))
@@ -63,7 +74,7 @@ pub(crate) fn type_create_hindexed(
     lens: Vec<u64>,
     displacements: Vec<i64>,
     old: Type,
-    new: New,
+    new: NewType,
 ) -> Done {
     let call = new.call(face::COMBINER_HINDEXED).counts(&[count(&lens)]).counts(&lens);
     let made = Datatype::hindexed(&lens, &displacements, &old.datatype);
@@ -74,7 +85,7 @@ pub(crate) fn type_create_indexed_block(
     len: u64,
     displacements: Vec<i64>,
     old: Type,
-    new: New,
+    new: NewType,
 ) -> Done {
     let call = new.call(face::COMBINER_INDEXED_BLOCK).counts(&[count(&displacements), len]);
     let made = Datatype::indexed_block(len, &displacements, &old.datatype);
@@ -85,7 +96,7 @@ pub(crate) fn type_create_hindexed_block(
     len: u64,
     displacements: Vec<i64>,
     old: Type,
-    new: New,
+    new: NewType,
 ) -> Done {
     let call = new.call(face::COMBINER_HINDEXED_BLOCK).counts(&[count(&displacements), len]);
     let made = Datatype::hindexed_block(len, &displacements, &old.datatype);
@@ -96,7 +107,7 @@ pub(crate) fn type_create_struct(
     lens: Vec<u64>,
     displacements: Vec<i64>,
     olds: Vec<Type>,
-    new: New,
+    new: NewType,
 ) -> Done {
     let call = new.call(face::COMBINER_STRUCT).counts(&[count(&lens)]).counts(&lens);
     let call = olds.iter().fold(call.addresses(&displacements), Call::of);
@@ -104,7 +115,7 @@ pub(crate) fn type_create_struct(
     new.give(Datatype::structure(&lens, &displacements, &datatypes), call)
 }
 
-pub(crate) fn type_create_resized(old: Type, lb: i64, extent: i64, new: New) -> Done {
+pub(crate) fn type_create_resized(old: Type, lb: i64, extent: i64, new: NewType) -> Done {
     let call = new.call(face::COMBINER_RESIZED).addresses(&[lb, extent]).of(&old);
     new.give(Datatype::resized(lb, extent, &old.datatype), call)
 }
@@ -131,7 +142,7 @@ pub(crate) fn type_create_subarray(
     starts: Vec<u64>,
     order: c_int,
     old: Type,
-    new: New,
+    new: NewType,
 ) -> Done {
     let call = new.call(face::COMBINER_SUBARRAY).integers(&[dimensions(&sizes)?]);
     let call = call.counts(&sizes).counts(&subsizes).counts(&starts).integers(&[order]);
@@ -148,7 +159,7 @@ pub(crate) fn type_create_darray(
     psizes: &[c_int],
     order: c_int,
     old: Type,
-    new: New,
+    new: NewType,
 ) -> Done {
     let call = new.call(face::COMBINER_DARRAY).integers(&[size, rank, dimensions(&gsizes)?]);
     let call = call.counts(&gsizes).integers(distribs).integers(dargs);

@@ -7,7 +7,7 @@ pub(crate) type RawHandle = usize;
 
 /// A handle as a number. Handles of both ABIs fit into 32 bits: an MPI program can have them as Fortran's integers.
 pub(crate) fn number(handle: RawHandle) -> u32 {
-    (handle & 0xffff_ffff) as u32
+    (handle as u64 & 0xffff_ffff) as u32
 }
 
 /// A number as a handle.

@@ -56,9 +56,9 @@ pub(crate) fn forget(owner: Owner) -> Done {
     all.remove(&owner).map_or(Ok(()), |_| resize(&all))
 }
 
-/// Takes all buffers, as MPI is finalized.
+/// Takes all buffers but those of sessions, as the world model is finalized.
 pub(crate) fn forget_all() {
-    lock(&ATTACHED).clear();
+    lock(&ATTACHED).retain(|owner, _| matches!(owner, Owner::Session(_)));
 }
 
 pub(crate) fn attach(owner: impl Into<Owner>, buffer: *mut c_void, bytes: u64) -> Done {

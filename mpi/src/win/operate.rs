@@ -14,23 +14,18 @@ use std::ffi::{c_int, c_void};
 
 /// Does an operation on a target, if it is somebody: with a request, the form that has one.
 macro_rules! operate {
-    ($win:ident, $target:ident, $request:ident: $plain:ident $requested:ident($($given:expr),*)($($op:ident)?)) => {
+    ($win:ident $target:ident $request:ident: $plain:ident $asked:ident($($given:expr),*)($($op:ident)?)) => {
         match ($target.of(&$win)?, $request) {
-            (None, None) => Ok(()),
-            (None, Some(request)) => {
-                request.give(Subject::Win($win.handle()), Work::nobody(false));
-                Ok(())
-            }
-            (Some((rank, displacement, there)), None) => {
+            (None, None) => {}
+            (None, Some(request)) => request.give(Subject::Win($win.handle()), Work::nobody(false)),
+            (Some((rank, at, there)), None) => {
                 // SAFETY: the caller's promise, which lasts until the epoch has ended, or a flush.
-                Ok(unsafe { $win.window.$plain($($given,)* rank, displacement, there $(, $op)?) }?)
+                unsafe { $win.window.$plain($($given,)* rank, at, there $(, $op)?) }?;
             }
-            (Some((rank, displacement, there)), Some(request)) => {
+            (Some((rank, at, there)), Some(request)) => {
                 // SAFETY: the caller's promise, which lasts until the request has ended.
-                let begun =
-                    unsafe { $win.window.$requested($($given,)* rank, displacement, there $(, $op)?) }?;
+                let begun = unsafe { $win.window.$asked($($given,)* rank, at, there $(, $op)?) }?;
                 request.give(Subject::Win($win.handle()), Work::One(begun));
-                Ok(())
             }
         }
     };
@@ -43,12 +38,14 @@ pub(crate) unsafe fn put(
     win: Win,
 ) -> Done {
     let origin = origin.typed()?;
-    operate!(win, target, request: put rput(&origin)())
+    operate!(win target request: put rput(&origin)());
+    Ok(())
 }
 
 pub(crate) unsafe fn get(request: Option<Place>, into: Elements, target: Target, win: Win) -> Done {
     let into = into.typed()?;
-    operate!(win, target, request: get rget(&into)())
+    operate!(win target request: get rget(&into)());
+    Ok(())
 }
 
 pub(crate) unsafe fn accumulate(
@@ -59,7 +56,8 @@ pub(crate) unsafe fn accumulate(
     win: Win,
 ) -> Done {
     let (op, origin) = (op.reduce_op()?, origin.typed()?);
-    operate!(win, target, request: accumulate raccumulate(&origin)(op))
+    operate!(win target request: accumulate raccumulate(&origin)(op));
+    Ok(())
 }
 
 pub(crate) unsafe fn get_accumulate(
@@ -76,7 +74,8 @@ pub(crate) unsafe fn get_accumulate(
         ReduceOp::NoOp => None,
         _ => Some(origin.elements()?.typed()?),
     };
-    operate!(win, target, request: get_accumulate rget_accumulate(origin.as_ref(), &result)(op))
+    operate!(win target request: get_accumulate rget_accumulate(origin.as_ref(), &result)(op));
+    Ok(())
 }
 
 /// The basic type that a predefined datatype is.

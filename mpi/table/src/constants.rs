@@ -24,7 +24,7 @@ pub fn constants(face: Face) -> String {
             None if kind == "int" => writeln!(out, "pub(crate) const {name}: c_int = {value};"),
             None if kind == "offset" => writeln!(out, "pub(crate) const {name}: i64 = {value};"),
             None => {
-                writeln!(out, "pub(crate) const {name}: usize = {value}_isize.cast_unsigned();")
+                writeln!(out, "pub(crate) const {name}: usize = ({value}_isize).cast_unsigned();")
             }
         };
     }

@@ -36,18 +36,18 @@ fn one(out: &mut String, export: &Export<'_>) {
         let _ = writeln!(out, "    {called}({})\n}}", names.join(", "));
         return;
     }
-    let run = format!("{}(\"MPI_{name}\", {}, ||", runner(function), subject(&arguments));
+    let run = format!("{}(\"MPI_{name}\", {},", runner(function), subject(&arguments));
     match called.filter(|_| !function.absent) {
         None => {
             for name in names {
                 let _ = writeln!(out, "    let _ = {name};");
             }
-            let fails = function.module.map(|module| format!("{module}::{}()", function.called.0));
-            let fails = fails.unwrap_or_else(|| "Err(Fail::unsupported())".to_owned());
+            let fails = function.module.map(|module| format!("{module}::{}", function.called.0));
+            let fails = fails.unwrap_or_else(|| "|| Err(Fail::unsupported())".to_owned());
             let _ = writeln!(out, "    {run} {fails})\n}}");
         }
         Some(called) => {
-            let _ = writeln!(out, "    {run} {{");
+            let _ = writeln!(out, "    {run} || {{");
             if export.form == Some(Form::Persistent) {
                 let _ = writeln!(out, "        arg::info(info)?;");
             }
@@ -264,7 +264,7 @@ fn decoded(name: &'static str, kind: &'static str, large: bool) -> String {
         "extent*" | "large*" => format!("CountOut::large({})", of("out")),
         "address*" => out(&format!("{it}.cast::<usize>()")),
         "newrequest" => format!("request::Place::new({})?", of("out")),
-        "made" => format!("datatype::New::new({}, {large})", of("out")),
+        "made" => format!("datatype::NewType::new({}, {large})", of("out")),
         "tag" | "anytag" | "comm" | "group" | "op" | "win" | "errhandler" | "session" | "file" => {
             of(kind)
         }

@@ -28,7 +28,7 @@
 //! | `comm?` … | a handle | the handle, which may be a null handle |
 //! | `comm*` … | a pointer to a handle, not null | `HandleOut` |
 //! | `newrequest` | a pointer to a request, not null | `Place`: a request that is to be made |
-//! | `made` | a pointer to a datatype, not null | `New`: a datatype that a constructor makes |
+//! | `made` | a pointer to a datatype, not null | `NewType`: a datatype that a constructor makes |
 //! | `status`, `status*`, `statuses` | `const MPI_Status *`, `MPI_Status *`, an array | `&Status`, `StatusOut`, `StatusesOut` |
 //! | `str`, `text` | `const char *`, `char *`, not null | `&CStr`, the address |
 //! | `strs`, `argv3`, `argv2a` | arrays of strings | the address |

@@ -64,6 +64,15 @@ int main(int argc, char **argv)
     MPI_Comm freed = copy;
     MPI_Comm_free(&copy);
     EXPECT(MPI_ERR_COMM, MPI_Barrier(freed));
+    /* A freed handle stays one, however many others are made and freed after it. */
+    for (int i = 0; i < 2000; i++) {
+        MPI_Datatype other;
+        MPI_Type_contiguous(3, MPI_INT, &other);
+        if (other == kept)
+            bad = 1, printf("a freed handle came back after %d others\n", i), i = 2000;
+        MPI_Type_free(&other);
+    }
+    EXPECT(MPI_ERR_TYPE, MPI_Type_size(kept, &y));
     if (sizeof(MPI_Comm) == 8) {
         MPI_Comm alive, garbage;
         MPI_Comm_dup(world, &alive);

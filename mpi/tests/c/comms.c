@@ -50,6 +50,54 @@ static void groups(void)
     MPI_Group_free(&rest);
 }
 
+/* Disconnecting waits for what is in flight, also if its requests were freed. */
+static void disconnect(void)
+{
+    enum { LEN = 1 << 18 };
+    static int sent[LEN], got[2][LEN];
+    int right = (rank + 1) % size, left = (rank + size - 1) % size, flag;
+    MPI_Request freed, kept, sends[2];
+    MPI_Comm comm;
+    OK(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    for (int i = 0; i < LEN; i++)
+        sent[i] = rank + i;
+    OK(MPI_Irecv(got[0], LEN, MPI_INT, left, 0, comm, &freed));
+    OK(MPI_Irecv(got[1], LEN, MPI_INT, left, 1, comm, &kept));
+    OK(MPI_Isend(sent, LEN, MPI_INT, right, 0, comm, &sends[0]));
+    OK(MPI_Isend(sent, LEN, MPI_INT, right, 1, comm, &sends[1]));
+    OK(MPI_Request_free(&freed));
+    OK(MPI_Request_free(&sends[0]));
+    OK(MPI_Comm_disconnect(&comm));
+    CHECK(comm == MPI_COMM_NULL);
+    for (int i = 0; i < LEN; i += LEN - 1)
+        CHECK(got[0][i] == left + i && got[1][i] == left + i);
+    OK(MPI_Test(&kept, &flag, MPI_STATUS_IGNORE));
+    CHECK(flag);
+    OK(MPI_Wait(&sends[1], MPI_STATUS_IGNORE));
+}
+
+static int refuse(MPI_Comm comm, int key, void *extra, void *value, void *copy, int *flag)
+{
+    return MPI_ERR_OTHER;
+}
+
+/* Attributes that cannot be copied fail the request, and leave no communicator. */
+static void refused(void)
+{
+    MPI_Comm comm, dup;
+    MPI_Request request;
+    int key, n;
+    OK(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    OK(MPI_Comm_create_keyval(refuse, MPI_COMM_NULL_DELETE_FN, &key, NULL));
+    OK(MPI_Comm_set_attr(comm, key, NULL));
+    OK(MPI_Comm_idup(comm, &dup, &request));
+    FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+    FAILS(MPI_Comm_size(dup, &n), MPI_ERR_COMM);
+    FAILS(MPI_Comm_dup(comm, &dup), MPI_ERR_OTHER);
+    OK(MPI_Comm_free_keyval(&key));
+    OK(MPI_Comm_free(&comm));
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);
@@ -64,6 +112,8 @@ int main(int argc, char **argv)
     MPI_Comm_rank(world, &rank);
     MPI_Comm_size(world, &size);
     groups();
+    disconnect();
+    refused();
 
     OK(MPI_Comm_dup(world, &one));
     OK(MPI_Comm_compare(world, one, &result));
