@@ -121,7 +121,7 @@ pub use parts::contiguous_parts;
 pub use place::{Access, AccessKind, Place};
 pub use profile::{Profile, WindowCall, WindowCalls, WindowProfile};
 pub use put_tasks::worker_word;
-pub use reading::{Failed, Reading, collect};
+pub use reading::Reading;
 pub use reads::PendingRead;
 pub use span::Span;
 pub use tasks::{Accumulations, KernelHandle, TASKS_TAG, Tasks};

@@ -11,7 +11,7 @@ use crate::header::{Header, Stripes};
 use crate::landing::Landing;
 use crate::memory::{change, compare_swap, for_each_run, load, part, place, store, stripes};
 use crate::place::{Access, AccessKind, Place, check_types, index, length};
-use crate::reading::{ReadState, Reading};
+use crate::reading::{Question, ReadState, Reading};
 use crate::runs::Grid;
 use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window, nobody};
@@ -210,7 +210,7 @@ impl Window {
             return self.get_near(driver, (access, near), range, into);
         }
         let reading = self.start_get(driver, access, range)?;
-        into.copy_from_slice(&self.collect(driver, reading)?);
+        into.copy_from_slice(&reading.wait(driver)?);
         Ok(())
     }
 
@@ -230,21 +230,17 @@ impl Window {
             let loaded = load(&exposure.memory, &access.target, range, &mut found);
             self.progress_now_and_then(driver, Window::weight(found.len()));
             loaded.map_err(|fault| self.refused(access.rank, fault))?;
-            return Ok(self.here(access.rank, found));
+            return Ok(here(found));
         }
         if let Some(near) = self.near_device(access) {
             let mut found = vec![0; length(&range)?];
             self.get_near(driver, (access, near), range, &mut found)?;
-            return Ok(self.here(access.rank, found));
+            return Ok(here(found));
         }
         let head = self.head(WindowMessage::Get, access.rank);
         let landing = Landing::kept(length(&range)?);
         let pieces = Pieces { head, range, bytes: &[], element: 1 };
         self.ask(driver, access, pieces, landing)
-    }
-
-    fn here(&self, rank: u32, found: Vec<u8>) -> Reading {
-        Reading { rank, state: ReadState::Here(found), osc: self.osc().clone() }
     }
 
     /// Sends questions, whose answers go to `landing`, and gives what they will be.
@@ -258,12 +254,12 @@ impl Window {
         let process = self.members[access.rank as usize].process;
         let token = self.osc().core().questions.ask(process, pieces.range.start, landing);
         let osc = self.osc().clone();
-        let reading = Reading { rank: access.rank, state: ReadState::Asked(token), osc };
+        let question = Question { rank: access.rank, token, osc };
         self.send(driver, access, pieces, Some(token))?;
+        let reading = Reading(ReadState::Asked(question));
         if self.tasks.is_some() {
             // A task that is put next must not come first.
-            let found = self.collect(driver, reading)?;
-            return Ok(self.here(access.rank, found));
+            return Ok(here(reading.wait(driver)?));
         }
         Ok(reading)
     }
@@ -391,7 +387,7 @@ impl Window {
         landing: Option<Landing>,
     ) -> Result<Reading, D::Error> {
         if access.packed_bytes() == 0 {
-            return Ok(self.here(access.rank, Vec::new()));
+            return Ok(here(Vec::new()));
         }
         let arithmetic = self.arithmetic(access, op, (origin, at))?;
         self.before_fetch(driver, access.rank, "get_accumulate")?;
@@ -400,19 +396,19 @@ impl Window {
             let mut found = vec![0; length(&range)?];
             let goal = Goal::Combine(&arithmetic, bytes);
             self.change_numbers(driver, (access, key), &goal, Some(&mut found))?;
-            return Ok(self.here(access.rank, found));
+            return Ok(here(found));
         }
         if let Some(exposure) = self.mapped(access) {
             let mut found = vec![0; length(&range)?];
             let operand = (&arithmetic, bytes);
             self.change(driver, (access, exposure), operand, Some(&mut found))?;
-            return Ok(self.here(access.rank, found));
+            return Ok(here(found));
         }
         if let Some(near) = self.near_device(access) {
             let mut found = vec![0; length(&range)?];
             let operand = (&arithmetic, bytes);
             self.change_near(driver, (access, near), operand, Some(&mut found))?;
-            return Ok(self.here(access.rank, found));
+            return Ok(here(found));
         }
         let (flags, bytes) = match op {
             ReduceOp::NoOp => (FETCH, &[][..]),
@@ -445,7 +441,7 @@ impl Window {
             return self.change(driver, (access, exposure), operand, Some(found));
         }
         let reading = self.start_get_accumulate(driver, (access, op), (origin, at), bytes)?;
-        found.copy_from_slice(&self.collect(driver, reading)?);
+        found.copy_from_slice(&reading.wait(driver)?);
         Ok(())
     }
 
@@ -526,7 +522,7 @@ impl Window {
         (compare, swap, found): (&[u8], &[u8], &mut [u8]),
     ) -> Result<(), D::Error> {
         let reading = self.ask_swap(driver, access, primitive, (compare, swap), None)?;
-        found.copy_from_slice(&self.collect(driver, reading)?);
+        found.copy_from_slice(&reading.wait(driver)?);
         Ok(())
     }
 
@@ -553,12 +549,12 @@ impl Window {
             let [compare, swap] = [compare, swap].map(crate::arithmetic::read);
             let (goal, mut found) = (Goal::Swap { compare, swap }, vec![0; width]);
             self.change_numbers(driver, (access, key), &goal, Some(&mut found))?;
-            return Ok(self.here(access.rank, found));
+            return Ok(here(found));
         }
         let was = |old: u64| {
             let mut found = vec![0; width];
             crate::arithmetic::write(old, &mut found);
-            self.here(access.rank, found)
+            here(found)
         };
         if let Some(exposure) = self.mapped(access) {
             let Some(place) = access.target.as_contiguous() else {
@@ -583,4 +579,8 @@ impl Window {
         let landing = landing.unwrap_or_else(|| Landing::kept(width));
         self.ask(driver, access, pieces, landing)
     }
+}
+
+fn here(found: Vec<u8>) -> Reading {
+    Reading(ReadState::Here(found))
 }

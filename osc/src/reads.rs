@@ -12,7 +12,7 @@ use crate::error::WindowError;
 use crate::landing::Landing;
 use crate::packed::{give_all, room, unpack};
 use crate::place::{Access, Place};
-use crate::reading::{ReadState, Reading};
+use crate::reading::{Question, ReadState, Reading, wait_for_answer};
 use crate::send::Pieces;
 use crate::tasks::unpoisoned;
 use crate::window::{CallError, Driver, Window};
@@ -34,17 +34,16 @@ const PIECE: u64 = 1 << 20;
 /// What came of a read.
 type Outcome = Arc<OnceLock<Result<(), WindowError>>>;
 
-/// One of them.
+/// What becomes of one of them.
 #[derive(Debug)]
-struct Read {
-    reading: Reading,
+struct Goal {
     /// Where it is to be unpacked, if the answer does not go there by itself.
     into: Option<(Typed, Range<u64>)>,
     /// Who is told what came of it, instead of whoever flushes.
     outcome: Option<Outcome>,
 }
 
-impl Read {
+impl Goal {
     fn kept(&self) -> u64 {
         self.into.as_ref().map_or(0, |(_, range)| range.end - range.start)
     }
@@ -53,7 +52,7 @@ impl Read {
 /// Those of one target, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    list: VecDeque<Read>,
+    list: VecDeque<(Question, Goal)>,
     /// The number of the first one.
     first: u64,
     kept: u64,
@@ -67,16 +66,16 @@ impl Reads {
         self.first + self.list.len() as u64
     }
 
-    fn push(&mut self, read: Read) {
-        self.kept += read.kept();
-        self.list.push_back(read);
+    fn push(&mut self, question: Question, goal: Goal) {
+        self.kept += goal.kept();
+        self.list.push_back((question, goal));
     }
 
-    fn pop(&mut self) -> Option<Read> {
-        let read = self.list.pop_front()?;
+    fn pop(&mut self) -> Option<(Question, Goal)> {
+        let (question, goal) = self.list.pop_front()?;
         self.first += 1;
-        self.kept -= read.kept();
-        Some(read)
+        self.kept -= goal.kept();
+        Some((question, goal))
     }
 
     fn note(&mut self, outcome: Option<Outcome>, done: Result<(), WindowError>) {
@@ -88,41 +87,33 @@ impl Reads {
         }
     }
 
+    /// Ends a read: this is there, or the reason why it is not.
+    fn end(&mut self, engine: &dyn Engine, goal: Goal, found: Result<Vec<u8>, WindowError>) {
+        let done = found.and_then(|bytes| match goal.into {
+            // SAFETY: whoever began the read has promised that the memory is valid, and nobody else's, until the read has
+            // ended, as it does here.
+            Some((typed, range)) => unsafe { unpack(engine, &typed, range, &bytes) },
+            None => Ok(()),
+        });
+        self.note(goal.outcome, done);
+    }
+
     /// Ends those before number `end` whose answers are there, the oldest first.
     fn settle(&mut self, engine: &dyn Engine, end: u64) {
         while self.first < end
-            && self.list.front().is_some_and(|read| Window::is_read(&read.reading))
-            && let Some(Read { reading, into, outcome }) = self.pop()
+            && self.list.front().is_some_and(|(question, _)| question.is_answered())
+            && let Some((question, goal)) = self.pop()
         {
-            let done = reading.end().and_then(|bytes| match into {
-                // SAFETY: whoever began the read has promised that the memory is valid, and nobody else's, until the read
-                // has ended, as it does here.
-                Some((typed, range)) => unsafe { unpack(engine, &typed, range, &bytes) },
-                None => Ok(()),
-            });
-            self.note(outcome, done);
+            self.end(engine, goal, question.end());
         }
     }
 
     /// Those before number `end` will never be there.
     fn give_up(&mut self, end: u64, why: &WindowError) {
         while self.first < end
-            && let Some(Read { outcome, .. }) = self.pop()
+            && let Some((_, goal)) = self.pop()
         {
-            self.note(outcome, Err(why.clone()));
-        }
-    }
-}
-
-impl Reading {
-    /// What was read, which is there.
-    fn end(mut self) -> Result<Vec<u8>, WindowError> {
-        let ReadState::Asked(token) = self.state else { return Ok(self.take_here()) };
-        let answered = self.osc.core().answered(token);
-        let asked = answered.unwrap_or(Err(WindowError::Freed { rank: self.rank }))?;
-        match asked.fault {
-            Some(why) => Err(self.osc.refused(self.rank, why)),
-            None => Ok(asked.into_kept()),
+            self.note(goal.outcome, Err(why.clone()));
         }
     }
 }
@@ -184,12 +175,10 @@ fn wait<D: Driver>(
             let last = left.min(reads.list.len()).checked_sub(1);
             match last.and_then(|last| reads.list.get(last)) {
                 None => return Ok(()),
-                Some(Read { reading, .. }) => (reading.osc.clone(), reading.token()),
+                Some((question, _)) => (question.osc.clone(), question.token),
             }
         };
-        let whom = || osc.core().questions.asks(token);
-        let is_there = |_: &mut _| osc.core().questions.is_answered(token).then_some(());
-        if let Err(error) = driver.until(false, whom, is_there) {
+        if let Err(error) = wait_for_answer(driver, &osc, token) {
             let why = "no progress is possible".to_owned();
             unpoisoned(queue).give_up(end, &WindowError::Transport { why });
             return Err(error);
@@ -282,13 +271,19 @@ impl<'w, D: Driver> Reader<'w, D> {
         }
     }
 
+    /// What is there is unpacked, and what was asked joins the queue.
     fn push(&mut self, reading: Reading, into: Option<(Typed, Range<u64>)>) {
         let outcome = self.outcomes.as_mut().map(|all| {
             let outcome = Outcome::default();
             all.push(Arc::clone(&outcome));
             outcome
         });
-        unpoisoned(self.queue()).push(Read { reading, into, outcome });
+        let goal = Goal { into, outcome };
+        let mut reads = unpoisoned(self.queue());
+        match reading.0 {
+            ReadState::Here(found) => reads.end(self.window.engine(), goal, Ok(found)),
+            ReadState::Asked(question) => reads.push(question, goal),
+        }
     }
 
     /// The reads have begun.
@@ -513,9 +508,6 @@ impl Window {
         };
         let into = region.is_none().then(|| (result.clone(), 0..bytes));
         reader.push(reading, into);
-        if !by_message {
-            unpoisoned(reader.queue()).settle(self.engine(), u64::MAX);
-        }
         reader.begun()
     }
 

@@ -8,8 +8,7 @@ use crate::view::SendBuffer;
 use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_osc::{
-    AccessKind, Driver, Failed, Place, Reading, WindowCall, WindowError, check_apart, collect,
-    given, room, unpack,
+    AccessKind, Driver, Place, Reading, WindowCall, check_apart, given, room, unpack,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -35,11 +34,7 @@ impl<B: OwnedBuffer> WindowRequest<B> {
     pub fn wait(self) -> (B, Result<(), Error>) {
         let WindowRequest { shared, parked, typed, reading } = self;
         let result = reading.map_or(Ok(()), |reading| {
-            let bytes = collect(&*shared, reading).map_err(|error| match error {
-                Failed::Driver(error) => error,
-                Failed::Loss(error) => error.into(),
-                Failed::Fault(rank, why) => WindowError::Refused { rank, why }.into(),
-            })?;
+            let bytes = reading.wait(&*shared)?;
             let engine: &dyn Engine = &*shared.tools;
             // SAFETY: the memory is this request's own.
             unsafe { unpack(engine, &typed, 0..bytes.len() as u64, &bytes) }
@@ -60,7 +55,7 @@ impl<B: OwnedBuffer> WindowRequest<B> {
     pub fn is_done(&self) -> bool {
         let Some(reading) = &self.reading else { return true };
         self.shared.progress();
-        gapless_osc::Window::is_read(reading)
+        reading.is_there()
     }
 }
 

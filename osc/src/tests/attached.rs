@@ -52,7 +52,7 @@ fn operations_go_across_pieces_that_meet() {
             window.access("get_accumulate", (0, place), &typed, AccessKind::Change).unwrap();
         let (what, given) = ((&access, op), bytes(given));
         let reading = window.start_get_accumulate(&driver, what, (&typed, place), &given).unwrap();
-        window.collect(&driver, reading).unwrap()
+        reading.wait(&driver).unwrap()
     };
     assert_eq!(change(&at(4), ReduceOp::Sum, &[1, 2, 3], 3), bytes(&[40, 50, 60]));
     // An atomic get gives nothing.
@@ -88,7 +88,7 @@ fn nothing_has_no_type() {
             let (what, where_to) = ((&access, op), (&origin, &place));
             window.accumulate(&driver, what, where_to, &[]).unwrap();
             let reading = window.start_get_accumulate(&driver, what, where_to, &[]).unwrap();
-            assert_eq!(window.collect(&driver, reading).unwrap(), []);
+            assert_eq!(reading.wait(&driver).unwrap(), []);
             // SAFETY: no bytes are touched.
             assert!(unsafe { window.accumulate_runs(&driver, what, where_to) }.unwrap());
         }

@@ -135,14 +135,14 @@ fn operations_on_one_number_are_in_order() {
     let both = (&typed, &place);
     let later = windows[2].start_get_accumulate(&driver, what, both, &bytes).unwrap();
     (0..5).for_each(|_| scene.net.progress());
-    assert!(scene.under_way() == 1 && !Window::is_read(&later), "one of them has the mutex");
+    assert!(scene.under_way() == 1 && !later.is_there(), "one of them has the mutex");
     let driver = scene.net.driver(1, 5000, &|| ());
     let access = windows[1].access("get", (0, &place), &typed, AccessKind::Read).unwrap();
     let mut found = [0; 8];
     windows[1].get(&driver, &access, 0..8, &mut found).unwrap();
     let found = u64::from_ne_bytes(found);
     let driver = scene.net.driver(2, 5000, &|| ());
-    let before = windows[2].collect(&driver, later).unwrap();
+    let before = later.wait(&driver).unwrap();
     assert_eq!(before, 1u64.to_ne_bytes());
     assert!([1, 6].contains(&found), "{found}");
 }

@@ -60,7 +60,7 @@ fn every_operation_is_carried_out() {
                 let what = (&access, op);
                 let reading =
                     window.start_get_accumulate(&driver, what, (&origin, &at), &bytes).unwrap();
-                let found = window.collect(&driver, reading).unwrap();
+                let found = reading.wait(&driver).unwrap();
                 let was: Vec<u8> = before.iter().flat_map(|it| it.to_ne_bytes()).collect();
                 assert_eq!(found, was, "{op:?} of {primitive} by rank {me}");
                 for (i, (old, operand)) in (0..).zip(before.into_iter().zip(given)) {
@@ -196,7 +196,7 @@ fn long_arrays_go_in_parts() {
     let driver = net.driver(2, 100_000, &|| ());
     let what = (&access, ReduceOp::Sum);
     let reading = all[2].start_get_accumulate(&driver, what, (&origin, &at), &bytes).unwrap();
-    let found = all[2].collect(&driver, reading).unwrap();
+    let found = reading.wait(&driver).unwrap();
     let due: Vec<u8> = (0..COUNT).flat_map(u64::to_ne_bytes).collect();
     assert!(found == due);
     let wrong = (0..COUNT).find(|&i| net.load(1, 8 + 16 * i) != 3 * i);

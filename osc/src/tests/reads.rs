@@ -133,3 +133,29 @@ fn failures_are_told_once() {
     }
     assert_eq!(found, [3, u64::MAX, u64::MAX, u64::MAX]);
 }
+
+/// A read that is there at once, such as one of nothing, ends at once; a flush waits for those that were asked before.
+#[test]
+fn what_is_there_at_once_is_not_waited_for() {
+    let net = net();
+    let _target = net.window(0, &[]);
+    let window = net.window(1, &[]);
+    let (stuck, patient) = (net.driver(1, 1, &|| ()), net.driver(1, 1000, &|| ()));
+    window.lock_unchecked(0, Lock::Shared).unwrap();
+    let mut found = u64::MAX;
+    let read = typed(&mut found);
+    let nothing = super::numbers(Primitive::Uint64, 0);
+    let place = Place::at(8);
+    let empty = window.access("get", (0, &place), &nothing, AccessKind::Change).unwrap();
+    let (what, given) = ((&empty, ReduceOp::Sum), (&nothing, &place));
+    // SAFETY: the number outlives the window, and nobody touches it before it is there.
+    unsafe { window.get_later(&stuck, &access(&window, &read, 3), &read) }.unwrap();
+    // SAFETY: nothing is read.
+    unsafe { window.get_accumulate_later(&stuck, what, given, &nothing) }.unwrap();
+    // SAFETY: as above.
+    let request =
+        unsafe { window.get_accumulate_requested(&stuck, what, given, &nothing) }.unwrap();
+    assert_eq!((request.test(), window.reads.under_way(0)), (Some(Ok(())), 1));
+    window.flush_local(&patient, 0).unwrap();
+    assert_eq!((found, window.reads.under_way(0)), (3, 0));
+}
