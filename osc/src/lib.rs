@@ -30,7 +30,7 @@
 //!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
 //!   4.1 §12.7.2).
 //! - When an operation returns it has ended at the origin, but for reads that are to end
-//!   [later](Window::get_later). [`Window::flush`], [`Window::unlock`] and fences end all, here and at the target.
+//!   [later](ReadEnds::Later). [`Window::flush`], [`Window::unlock`] and fences end all, here and at the target.
 //! - Threads share a window, and none is in the way of another while it waits (`epoch.rs`).
 //! - Messages of peers are not trusted: places, lengths, elements and layouts are checked.
 //! - Every wait ends when the process that it is for is lost, with an error that names it: the target, or whoever has the
@@ -122,7 +122,7 @@ pub use place::{Access, AccessKind, Place};
 pub use profile::{Profile, WindowCall, WindowCalls, WindowProfile};
 pub use put_tasks::worker_word;
 pub use reading::Reading;
-pub use reads::PendingRead;
+pub use reads::{PendingRead, ReadEnds};
 pub use span::Span;
 pub use tasks::{Accumulations, KernelHandle, TASKS_TAG, Tasks};
 pub use window::{CallError, Driver, Flavor, Member, Window};

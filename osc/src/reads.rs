@@ -1,6 +1,6 @@
-//! Reads that end at a flush: their calls return at once, and what was read is there after [`Window::flush`],
-//! [`Window::flush_local`], or the end of the epoch. [`Window::get`](Window::get_later), `get_accumulate`, `fetch_and_op` and
-//! `compare_and_swap` have them, where they go by messages.
+//! Reads that may [end later](ReadEnds): their calls return at once, where they go by messages, and what was read is there
+//! after [`Window::flush`], [`Window::flush_local`], or the end of the epoch. [`Window::get_all`],
+//! [`Window::get_accumulate_all`] and [`Window::compare_and_swap_later`] begin them.
 //!
 //! A target answers in the order in which it was asked, so the reads of one target are a queue. Answers are written straight
 //! to where they are wanted, if that is one span of the host's memory. Others are kept, in pieces, and unpacked when
@@ -186,8 +186,8 @@ fn wait<D: Driver>(
     }
 }
 
-/// A read of which the caller is told by itself (`MPI_Rget` and its like, MPI 4.1 §12.3.5). It ends at a flush all the
-/// same.
+/// A read that has begun. If it was [`Requested`](ReadEnds::Requested), the caller is told by this when it ends
+/// (`MPI_Rget` and its like, MPI 4.1 §12.3.5); of others it says nothing.
 #[derive(Debug)]
 pub struct PendingRead {
     reads: Arc<PendingReads>,
@@ -218,14 +218,14 @@ impl PendingRead {
     }
 }
 
-/// When reads are to end.
+/// When a read is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends {
-    /// Before the call returns.
+pub enum ReadEnds {
+    /// Before the call returns, which gives all errors.
     Now,
-    /// At a flush.
+    /// When the target is flushed, also locally, or the epoch ends: that call says what the target has refused.
     Later,
-    /// When the request says so, or at a flush.
+    /// As [`Later`](ReadEnds::Later), or before, when [`PendingRead::test`] says so; that alone says what was refused.
     Requested,
 }
 
@@ -240,9 +240,9 @@ struct Reader<'w, D> {
 }
 
 impl<'w, D: Driver> Reader<'w, D> {
-    fn new(window: &'w Window, driver: &'w D, rank: u32, ends: Ends) -> Reader<'w, D> {
-        let own = (ends == Ends::Now).then(Mutex::default);
-        let outcomes = (ends == Ends::Requested).then(Vec::new);
+    fn new(window: &'w Window, driver: &'w D, rank: u32, ends: ReadEnds) -> Reader<'w, D> {
+        let own = (ends == ReadEnds::Now).then(Mutex::default);
+        let outcomes = (ends == ReadEnds::Requested).then(Vec::new);
         Reader { window, driver, rank, own, outcomes }
     }
 
@@ -335,7 +335,8 @@ impl Window {
     /// [`get`](Window::get) of all that `origin` describes; run by run or in pieces, as [`put_all`](Window::put_all).
     ///
     /// # Safety
-    /// As [`load_all`](Window::load_all).
+    /// As [`load_all`](Window::load_all), until the read has ended, as `ends` says, also with an error; or until the window
+    /// was dropped.
     ///
     /// # Errors
     /// As `get`; `origin` has some byte twice; an engine's.
@@ -343,55 +344,7 @@ impl Window {
         &self,
         driver: &D,
         access: &Access,
-        origin: &Typed,
-    ) -> Result<(), D::Error> {
-        // SAFETY: the caller's promise: the read ends before this returns.
-        unsafe { self.get_until(driver, access, origin, Ends::Now) }.map(drop)
-    }
-
-    /// The same, which may end as late as the target is flushed, also locally, or the epoch ends.
-    ///
-    /// # Safety
-    /// As [`load_all`](Window::load_all); not during the call, but until such a call has returned, also with an error, or
-    /// the window was dropped.
-    ///
-    /// # Errors
-    /// As there. What the target refuses, the flush says.
-    pub unsafe fn get_later<D: Driver>(
-        &self,
-        driver: &D,
-        access: &Access,
-        origin: &Typed,
-    ) -> Result<(), D::Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.get_until(driver, access, origin, Ends::Later) }.map(drop)
-    }
-
-    /// The same, which says when it has ended.
-    ///
-    /// # Safety
-    /// As [`get_later`](Window::get_later); or until the request has ended.
-    ///
-    /// # Errors
-    /// As there. What the target refuses, the request says.
-    pub unsafe fn get_requested<D: Driver>(
-        &self,
-        driver: &D,
-        access: &Access,
-        origin: &Typed,
-    ) -> Result<PendingRead, D::Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.get_until(driver, access, origin, Ends::Requested) }
-    }
-
-    /// # Safety
-    /// As [`load_all`](Window::load_all), until the read has ended, as `ends` says.
-    unsafe fn get_until<D: Driver>(
-        &self,
-        driver: &D,
-        access: &Access,
-        origin: &Typed,
-        ends: Ends,
+        (origin, ends): (&Typed, ReadEnds),
     ) -> Result<PendingRead, D::Error> {
         check_apart(origin)?;
         let mut reader = Reader::new(self, driver, access.rank, ends);
@@ -427,65 +380,16 @@ impl Window {
     /// is not looked at if nothing is (`MPI_Get_accumulate`).
     ///
     /// # Safety
-    /// As [`store_all`](Window::store_all) for what is given, and as [`load_all`](Window::load_all) for `result`.
+    /// As [`store_all`](Window::store_all) for what is given, and as [`get_all`](Window::get_all) for `result`.
     ///
     /// # Errors
-    /// As there; `result` has some byte twice; an engine's.
+    /// As there; an engine's.
     pub unsafe fn get_accumulate_all<D: Driver>(
         &self,
         driver: &D,
         what: (&Access, ReduceOp),
-        given: (&Typed, &Place),
-        result: &Typed,
-    ) -> Result<(), D::Error> {
-        // SAFETY: the caller's promise: the read ends before this returns.
-        unsafe { self.get_accumulate_until(driver, what, given, (result, Ends::Now)) }.map(drop)
-    }
-
-    /// The same, which may end as late as [`get_later`](Window::get_later).
-    ///
-    /// # Safety
-    /// As [`get_accumulate_all`](Window::get_accumulate_all); for `result` until then.
-    ///
-    /// # Errors
-    /// As there. What the target refuses, the flush says.
-    pub unsafe fn get_accumulate_later<D: Driver>(
-        &self,
-        driver: &D,
-        what: (&Access, ReduceOp),
-        given: (&Typed, &Place),
-        result: &Typed,
-    ) -> Result<(), D::Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.get_accumulate_until(driver, what, given, (result, Ends::Later)) }.map(drop)
-    }
-
-    /// The same, which says when it has ended.
-    ///
-    /// # Safety
-    /// As [`get_accumulate_later`](Window::get_accumulate_later); for `result` also until the request has ended.
-    ///
-    /// # Errors
-    /// As there. What the target refuses, the request says.
-    pub unsafe fn get_accumulate_requested<D: Driver>(
-        &self,
-        driver: &D,
-        what: (&Access, ReduceOp),
-        given: (&Typed, &Place),
-        result: &Typed,
-    ) -> Result<PendingRead, D::Error> {
-        // SAFETY: the caller's promise.
-        unsafe { self.get_accumulate_until(driver, what, given, (result, Ends::Requested)) }
-    }
-
-    /// # Safety
-    /// As [`get_accumulate_all`](Window::get_accumulate_all); for `result` until the read has ended.
-    unsafe fn get_accumulate_until<D: Driver>(
-        &self,
-        driver: &D,
-        what: (&Access, ReduceOp),
         (given, at): (&Typed, &Place),
-        (result, ends): (&Typed, Ends),
+        (result, ends): (&Typed, ReadEnds),
     ) -> Result<PendingRead, D::Error> {
         check_apart(result)?;
         let (access, bytes) = (what.0, what.0.packed_bytes());
@@ -511,11 +415,10 @@ impl Window {
         reader.begun()
     }
 
-    /// [`compare_and_swap`](Window::compare_and_swap), of which `result` may get what was there as late as
-    /// [`get_later`](Window::get_later).
+    /// [`compare_and_swap`](Window::compare_and_swap), of which `result` gets what was there [later](ReadEnds::Later).
     ///
     /// # Safety
-    /// Until then, `result` describes memory of the host that is valid for writes, and that nobody else touches.
+    /// Until then, as for [`get_all`](Window::get_all), `result` describes memory of the host that is valid for writes, and that nobody else touches.
     ///
     /// # Errors
     /// As there. What the target refuses, the flush says.
@@ -526,7 +429,7 @@ impl Window {
         (compare, swap): (&[u8], &[u8]),
         result: Region,
     ) -> Result<(), D::Error> {
-        let mut reader = Reader::new(self, driver, access.rank, Ends::Later);
+        let mut reader = Reader::new(self, driver, access.rank, ReadEnds::Later);
         let by_message = self.is_by_message(access) && self.key(access.rank).is_none();
         if !by_message {
             let mut found = [0; 8];

@@ -6,7 +6,7 @@ use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_engine::{ReduceOp, Typed};
 use gapless_osc::{
-    Access, AccessKind, Place, WindowCall, WindowError, check_elements, contiguous_span,
+    Access, AccessKind, Place, ReadEnds, WindowCall, WindowError, check_elements, contiguous_span,
     contiguous_span_mut, given, takes,
 };
 
@@ -116,7 +116,8 @@ impl<T: AnyBits, M> Window<T, M> {
         }
         let access = self.inner().access("get", (rank, at), &view.typed, AccessKind::Read)?;
         // SAFETY: `view` borrows its memory exclusively until this returns.
-        unsafe { self.inner().get_all(self.shared(), &access, &view.typed) }
+        unsafe { self.inner().get_all(self.shared(), &access, (&view.typed, ReadEnds::Now)) }
+            .map(drop)
     }
 
     /// Combines elements of a rank's memory with `data`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
@@ -248,9 +249,9 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let typed = given(op, &view.typed, &found.typed)?;
         let access = self.access("get_accumulate", (rank, at), typed, AccessKind::Change)?;
-        let (what, given) = ((&access, op), (typed, at));
+        let (what, given, found) = ((&access, op), (typed, at), (&found.typed, ReadEnds::Now));
         // SAFETY: `view` borrows its memory for reading until this returns, and `found` exclusively.
-        unsafe { self.inner().get_accumulate_all(self.shared(), what, given, &found.typed) }
+        unsafe { self.inner().get_accumulate_all(self.shared(), what, given, found) }.map(drop)
     }
 
     /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is the window's element or

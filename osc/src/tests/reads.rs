@@ -1,6 +1,7 @@
 //! Reads by messages that end at a flush: how many are under way, and what becomes of them.
 
 use super::net::Net;
+use crate::reads::ReadEnds::{Later, Requested};
 use crate::reads::{KEPT, READS};
 use crate::window::Window;
 use crate::{AccessKind, Lock, Place, WindowError};
@@ -41,14 +42,14 @@ fn calls_return_at_once_until_many_are_under_way() {
     let reads: Vec<Typed> = found.iter_mut().map(typed).collect();
     for (word, typed) in reads[..READS].iter().enumerate() {
         // SAFETY: here and below: the numbers outlive the window, and nobody touches them before they are there.
-        unsafe { window.get_later(&stuck, &access(&window, typed, word), typed) }.unwrap();
+        unsafe { window.get_all(&stuck, &access(&window, typed, word), (typed, Later)) }.unwrap();
     }
     assert_eq!(window.reads.under_way(0), READS);
     // The answers are all there when one more finds no room.
     let patient = net.driver(1, 1000, &|| ());
     let last = access(&window, &reads[READS], 5);
     // SAFETY: as above.
-    unsafe { window.get_later(&patient, &last, &reads[READS]) }.unwrap();
+    unsafe { window.get_all(&patient, &last, (&reads[READS], Later)) }.unwrap();
     assert!(window.reads.under_way(0) < READS);
     window.flush(&patient, 0).unwrap();
     assert_eq!(window.reads.under_way(0), 0);
@@ -81,7 +82,7 @@ fn what_is_kept_is_bounded() {
         let place = Place::typed(0, Primitive::Uint64.layout(), count);
         let access = window.access("get", (0, &place), &typed, AccessKind::Read).unwrap();
         // SAFETY: nobody touches the list before it is there.
-        unsafe { window.get_later(&driver, &access, &typed) }.unwrap();
+        unsafe { window.get_all(&driver, &access, (&typed, Later)) }.unwrap();
         assert!((1..=KEPT).contains(&window.reads.kept(0)));
     }
     window.unlock(&driver, 0).unwrap();
@@ -106,7 +107,7 @@ fn failures_are_told_once() {
     let number = super::numbers(Primitive::Uint64, 1);
     let first = access(&window, &reads[0], 3);
     // SAFETY: here and below: the numbers outlive the window, and nobody touches them before they are there.
-    let request = unsafe { window.get_requested(&stuck, &first, &reads[0]) }.unwrap();
+    let request = unsafe { window.get_all(&stuck, &first, (&reads[0], Requested)) }.unwrap();
     assert_eq!(request.test(), None);
     window.flush_local(&patient, 0).unwrap();
     assert_eq!(request.test(), Some(Ok(())));
@@ -116,16 +117,16 @@ fn failures_are_told_once() {
     let (what, given) = ((&change, ReduceOp::NoOp), (&number, &place));
     // SAFETY: as above.
     let request =
-        unsafe { window.get_accumulate_requested(&stuck, what, given, &reads[1]) }.unwrap();
+        unsafe { window.get_accumulate_all(&stuck, what, given, (&reads[1], Requested)) }.unwrap();
     // SAFETY: as above.
-    unsafe { window.get_later(&stuck, &first, &reads[2]) }.unwrap();
+    unsafe { window.get_all(&stuck, &first, (&reads[2], Later)) }.unwrap();
     let freed = WindowError::Freed { rank: 0 };
     assert_eq!(window.flush_local(&patient, 0), Err(freed.clone()));
     window.flush_local(&patient, 0).unwrap();
     assert_eq!(request.test(), Some(Err(freed)));
     // Nobody answers, and nobody waits any more.
     // SAFETY: as above.
-    let request = unsafe { window.get_requested(&stuck, &first, &reads[3]) }.unwrap();
+    let request = unsafe { window.get_all(&stuck, &first, (&reads[3], Requested)) }.unwrap();
     drop(window);
     assert_eq!(request.test(), Some(Err(WindowError::Freed { rank: 0 })));
     for _ in 0..10 {
@@ -149,12 +150,12 @@ fn what_is_there_at_once_is_not_waited_for() {
     let empty = window.access("get", (0, &place), &nothing, AccessKind::Change).unwrap();
     let (what, given) = ((&empty, ReduceOp::Sum), (&nothing, &place));
     // SAFETY: the number outlives the window, and nobody touches it before it is there.
-    unsafe { window.get_later(&stuck, &access(&window, &read, 3), &read) }.unwrap();
+    unsafe { window.get_all(&stuck, &access(&window, &read, 3), (&read, Later)) }.unwrap();
     // SAFETY: nothing is read.
-    unsafe { window.get_accumulate_later(&stuck, what, given, &nothing) }.unwrap();
+    unsafe { window.get_accumulate_all(&stuck, what, given, (&nothing, Later)) }.unwrap();
     // SAFETY: as above.
     let request =
-        unsafe { window.get_accumulate_requested(&stuck, what, given, &nothing) }.unwrap();
+        unsafe { window.get_accumulate_all(&stuck, what, given, (&nothing, Requested)) }.unwrap();
     assert_eq!((request.test(), window.reads.under_way(0)), (Some(Ok(())), 1));
     window.flush_local(&patient, 0).unwrap();
     assert_eq!((found, window.reads.under_way(0)), (3, 0));

@@ -7,7 +7,7 @@ use gapless_dtype::{Layout, Primitive};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_mem::{Region, Space};
 use gapless_osc::{
-    AccessKind, Flavor, PendingRead, Place, WindowCall, WindowError, contiguous_span,
+    AccessKind, Flavor, PendingRead, Place, ReadEnds, WindowCall, WindowError, contiguous_span,
     contiguous_span_mut, given, plain_displacement,
 };
 use gapless_pml::{Pml, Protocol, Status};
@@ -163,7 +163,7 @@ impl Window {
     unsafe fn get_later(&self, into: &Typed, (rank, at): (u32, &Place)) -> Result<(), Error> {
         let access = self.inner.access("get", (rank, at), into, AccessKind::Read)?;
         // SAFETY: the caller's promise.
-        unsafe { self.inner.get_later(self.shared(), &access, into) }
+        unsafe { self.inner.get_all(self.shared(), &access, (into, ReadEnds::Later)) }.map(drop)
     }
 
     /// Combines elements of a rank's memory with those of `origin`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
@@ -252,12 +252,11 @@ impl Window {
         check_given(op, origin)?;
         let at = self.place(given, displacement, target);
         let access = self.inner.access("get_accumulate", (rank, &at), given, AccessKind::Change)?;
-        let what = (&access, op);
+        let (what, given, into) = ((&access, op), (given, &at), (result, ReadEnds::Later));
         // SAFETY: the caller's promise.
-        let done =
-            unsafe { self.inner.get_accumulate_later(self.shared(), what, (given, &at), result) };
+        let done = unsafe { self.inner.get_accumulate_all(self.shared(), what, given, into) };
         self.note(WindowCall::GetAccumulate, result.packed_bytes(), began);
-        done
+        done.map(drop)
     }
 
     /// One element: combined with the one at `origin`; `result` gets what was there before (`MPI_Fetch_and_op`), as late as
@@ -336,9 +335,9 @@ impl Window {
         let result = Typed::elements(result, element.layout(), 1)?;
         let at = Place::at(at);
         let access = self.inner.access("fetch_and_op", (rank, &at), &given, AccessKind::Change)?;
-        let what = (&access, op);
+        let (what, given, into) = ((&access, op), (&given, &at), (&result, ReadEnds::Later));
         // SAFETY: the caller's promise.
-        unsafe { self.inner.get_accumulate_later(self.shared(), what, (&given, &at), &result) }
+        unsafe { self.inner.get_accumulate_all(self.shared(), what, given, into) }.map(drop)
     }
 
     /// Replaces an element by the one at `origin` if it is the one at `compare`, bit by bit; `result` gets what was there
@@ -451,7 +450,8 @@ impl Window {
         let at = self.place(into, displacement, target);
         let access = self.inner.access("rget", (rank, &at), into, AccessKind::Read)?;
         // SAFETY: the caller's promise.
-        let read = unsafe { self.inner.get_requested(self.shared(), &access, into) }?;
+        let read =
+            unsafe { self.inner.get_all(self.shared(), &access, (into, ReadEnds::Requested)) }?;
         self.requested(read, into.packed_bytes())
     }
 
@@ -475,10 +475,9 @@ impl Window {
         check_given(op, origin)?;
         let (call, at) = ("rget_accumulate", self.place(given, displacement, target));
         let access = self.inner.access(call, (rank, &at), given, AccessKind::Change)?;
-        let (what, given) = ((&access, op), (given, &at));
+        let (what, given, into) = ((&access, op), (given, &at), (result, ReadEnds::Requested));
         // SAFETY: the caller's promise.
-        let read =
-            unsafe { self.inner.get_accumulate_requested(self.shared(), what, given, result) }?;
+        let read = unsafe { self.inner.get_accumulate_all(self.shared(), what, given, into) }?;
         self.requested(read, result.packed_bytes())
     }
 
