@@ -45,11 +45,13 @@ fn transform() -> Result<bool, Box<dyn Error>> {
     }
     let summary = run(&world, side, memory)?;
     println!(
-        "rank {} of {}: {} planes of {side} × {side}, {} bytes sent, {} wrong, off by {:.1e} at most",
+        "rank {} of {}: {} planes of {side} × {side}, {} bytes sent in {:.2e} and {:.2e} s, {} wrong, off by {:.1e} at most",
         world.rank(),
         world.size(),
         summary.planes,
         summary.sent_bytes,
+        summary.exchange_s[0],
+        summary.exchange_s[1],
         summary.wrong,
         summary.error,
     );

@@ -38,6 +38,8 @@ pub struct Summary {
     pub sent_bytes: u64,
     /// Elements of the transform that differ from those of one process, in any bit.
     pub wrong: usize,
+    /// Seconds that the exchanges took, there and back, without what brings numbers to a device and from it.
+    pub exchange_s: [f64; 2],
     /// The largest difference between what there was at first and what the inverse gave.
     pub error: f64,
 }
@@ -78,7 +80,7 @@ pub fn run(
     let differences = cells.iter().zip(&first).map(|(cell, first)| (cell * scale - first).norm());
     let error = differences.fold(0.0, f64::max);
     let sent = planes * planes * side * (ranks - 1) * size_of::<Complex64>();
-    Ok(Summary { planes, sent_bytes: 2 * sent as u64, wrong, error })
+    Ok(Summary { planes, sent_bytes: 2 * sent as u64, wrong, exchange_s: transpose.exchange_s(), error })
 }
 
 /// A plane, along both of its dimensions.

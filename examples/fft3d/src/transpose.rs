@@ -9,6 +9,7 @@ use gapless::{
     Error, Layout, Parts, Space, StreamBlock, StreamComm, StreamPlan, Subarray, View, World,
 };
 use num_complex::Complex64;
+use std::time::{Duration, Instant};
 
 const ELEMENT: u64 = size_of::<Complex64>() as u64;
 
@@ -17,6 +18,7 @@ pub struct Transpose<'w> {
     comm: &'w Communicator,
     boxes: Boxes,
     gpu: Option<Gpu<'w>>,
+    exchange_s: [f64; 2],
 }
 
 /// The box for each process, in planes and in lines.
@@ -69,7 +71,7 @@ impl Boxes {
         comm: &Communicator,
         from: &[Complex64],
         to_lines: bool,
-    ) -> Result<Vec<Complex64>, Error> {
+    ) -> Result<(Vec<Complex64>, Duration), Error> {
         let mut into = vec![Complex64::default(); self.elements];
         let (out, here) = if to_lines {
             (&self.in_planes, &self.in_lines)
@@ -85,8 +87,9 @@ impl Boxes {
         for rank in 0..self.ranks {
             recvs.push(parts.view_mut((rank * take) as u64, here, 1)?);
         }
+        let begun = Instant::now();
         comm.alltoallw(Blocks::each(sends), BlocksMut::each(recvs))?;
-        Ok(into)
+        Ok((into, begun.elapsed()))
     }
 }
 
@@ -106,7 +109,7 @@ impl<'w> Transpose<'w> {
             TransposeMemory::Host => None,
             TransposeMemory::Cuda(device) => Some(Gpu::new(world, device, &boxes)?),
         };
-        Ok(Transpose { comm, boxes, gpu })
+        Ok(Transpose { comm, boxes, gpu, exchange_s: [0.0; 2] })
     }
 
     /// From planes to lines. Collective.
@@ -114,10 +117,7 @@ impl<'w> Transpose<'w> {
     /// # Errors
     /// A process is lost.
     pub fn there(&mut self, planes: &[Complex64]) -> Result<Vec<Complex64>, Error> {
-        match &mut self.gpu {
-            None => self.boxes.exchange(self.comm, planes, true),
-            Some(gpu) => gpu.exchange(planes, true),
-        }
+        self.exchange(planes, true)
     }
 
     /// From lines to planes. Collective.
@@ -125,10 +125,22 @@ impl<'w> Transpose<'w> {
     /// # Errors
     /// A process is lost.
     pub fn back(&mut self, lines: &[Complex64]) -> Result<Vec<Complex64>, Error> {
-        match &mut self.gpu {
-            None => self.boxes.exchange(self.comm, lines, false),
-            Some(gpu) => gpu.exchange(lines, false),
-        }
+        self.exchange(lines, false)
+    }
+
+    /// Seconds that the last exchange took to lines, and to planes.
+    #[must_use]
+    pub fn exchange_s(&self) -> [f64; 2] {
+        self.exchange_s
+    }
+
+    fn exchange(&mut self, from: &[Complex64], to_lines: bool) -> Result<Vec<Complex64>, Error> {
+        let (into, took) = match &mut self.gpu {
+            None => self.boxes.exchange(self.comm, from, to_lines)?,
+            Some(gpu) => gpu.exchange(from, to_lines)?,
+        };
+        self.exchange_s[usize::from(!to_lines)] = took.as_secs_f64();
+        Ok(into)
     }
 }
 
@@ -159,7 +171,11 @@ impl<'w> Gpu<'w> {
         Ok(Gpu { on, there, back, planes, lines, myself: world.self_comm(), all: world.comm() })
     }
 
-    fn exchange(&mut self, from: &[Complex64], to_lines: bool) -> Result<Vec<Complex64>, Error> {
+    fn exchange(
+        &mut self,
+        from: &[Complex64],
+        to_lines: bool,
+    ) -> Result<(Vec<Complex64>, Duration), Error> {
         let (send, recv, plan) = if to_lines {
             (&mut self.planes, &mut self.lines, &self.there)
         } else {
@@ -170,12 +186,14 @@ impl<'w> Gpu<'w> {
         self.myself.sendrecv(from, (0, 0), send.view_mut(0, element, count)?, (0, 0))?;
         // Others may still read what was there before, and write into what was read.
         self.all.barrier()?;
+        let begun = Instant::now();
         // SAFETY: nothing else uses the buffers until all have passed the barrier below.
         unsafe { self.on.start(plan) }?;
         self.on.wait()?;
         self.all.barrier()?;
+        let took = begun.elapsed();
         let mut into = vec![Complex64::default(); from.len()];
         self.myself.sendrecv(recv.view(0, element, count)?, (0, 0), &mut into[..], (0, 0))?;
-        Ok(into)
+        Ok((into, took))
     }
 }
