@@ -75,6 +75,7 @@ fn layouts() -> Vec<Case> {
         ("specfem3d-cm", 1),
         ("specfem3d-mt", 5600),
         ("fft2d", 64),
+        ("reshard", 64),
         ("openmpi", 2),
     ];
     some.into_iter().flat_map(|(name, n)| cases(name, Some(n)).expect(name)).collect()
