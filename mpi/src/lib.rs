@@ -1,8 +1,9 @@
 //! The MPI 5.0 standard ABI over Gapless: a library that programs written for MPI run on, unmodified.
 //!
 //! Nothing here is Rust's to call: [`gapless_mpi_table`](../gapless_mpi_table/index.html) lists all functions, and from it
-//! `build.rs` makes the exported ones. Each checks its arguments, calls the function of that name in one of the modules
-//! below, and gives an error to the error handler of the communicator, window or session that it was called on.
+//! `build.rs` makes the exported ones. Each checks its arguments, calls a function of one of the modules below, and gives
+//! an error to the error handler of the communicator, window or session that it was called on. The function has MPI's
+//! name, unless the table names another one.
 //! `cargo xtask mpi` links the library, and makes `mpicc` and `mpiexec`.
 //!
 //! - `face`: handles, constants and the status, as the library's ABI has them; with feature `mpich` MPICH's;

@@ -6,7 +6,7 @@ use crate::comm::{Comm, CommObject};
 use crate::datatype::{Elements, packed};
 use crate::face::{self, Status};
 use crate::request::{Place, State, Work};
-use crate::slots::Slots;
+use crate::slots::{Reserved, Slots};
 use gapless::raw::{Request, Typed};
 use gapless::{Message, SendMode, Source, TagSel, raw};
 use std::ffi::c_int;
@@ -304,16 +304,18 @@ pub(crate) struct MessageObject {
 
 static MESSAGES: Slots<MessageObject> = Slots::new("messages");
 
-/// Makes a handle of a message, if there is one, and gives its status.
-fn give_message(comm: Comm, found: Option<Message>, message: HandleOut, status: StatusOut) -> Done {
-    let Some(found) = found else {
-        message.set(face::MESSAGE_NULL);
-        return Ok(());
-    };
+/// Makes a handle of a message, if there is one, and gives its status. Its place is there before the message is taken.
+fn give_message(
+    place: Reserved<MessageObject>,
+    comm: Comm,
+    found: Option<Message>,
+    message: HandleOut,
+    status: StatusOut,
+) {
+    let Some(found) = found else { return message.set(face::MESSAGE_NULL) };
     status.set(status_of(found.status()));
     let object = MessageObject { message: Mutex::new(Some(found)), subject: Subject::OfComm(comm) };
-    message.set(MESSAGES.insert(object)?);
-    Ok(())
+    message.set(place.fill(object));
 }
 
 fn give_message_of_nobody(message: HandleOut, status: StatusOut) {
@@ -332,8 +334,10 @@ pub(crate) fn mprobe(
         give_message_of_nobody(message, status);
         return Ok(());
     };
+    let place = MESSAGES.reserve()?;
     let found = comm.comm.mprobe(source, tag_of(tag))?;
-    give_message(comm, Some(found), message, status)
+    give_message(place, comm, Some(found), message, status);
+    Ok(())
 }
 
 pub(crate) fn improbe(
@@ -349,9 +353,11 @@ pub(crate) fn improbe(
         give_message_of_nobody(message, status);
         return Ok(());
     };
+    let place = MESSAGES.reserve()?;
     let found = comm.comm.improbe(source, tag_of(tag))?;
     flag.set(c_int::from(found.is_some()));
-    give_message(comm, found, message, status)
+    give_message(place, comm, found, message, status);
+    Ok(())
 }
 
 /// Starts to receive the message of a handle, which is null after that. `None`: it is from nobody.

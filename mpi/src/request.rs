@@ -5,7 +5,7 @@ use crate::call::{Done, Fail, Subject};
 use crate::comm::Comm;
 use crate::face::{self, RawHandle, Status};
 use crate::p2p::{status_of, status_of_nobody};
-use crate::slots::{InUse, Reserved, Slots};
+use crate::slots::{InUse, Object, Reserved, Slots};
 use gapless::{Error, PmlError, raw};
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -373,7 +373,8 @@ pub(crate) fn request_free(request: HandleOut) -> Done {
         }
         general = rare.general.take();
     }
-    if let (Subject::OfComm(comm), false) = (&object.subject, over) {
+    // Predefined ones are never disconnected.
+    if let (Subject::OfComm(comm @ Object::Made(_)), false) = (&object.subject, over) {
         let work = std::mem::replace(&mut state.work, Work::nobody(false));
         comm.freed.add(work);
     }

@@ -129,7 +129,7 @@ impl<T> Slots<T> {
     pub(crate) fn reserve(&'static self) -> Done<Reserved<T>> {
         let full = || Fail::new(face::ERR_NO_MEM, format!("there are a million {}", self.what));
         let (place, slot) = self.room().ok_or_else(full)?;
-        Ok(Reserved { slots: self, slot, place, filled: false })
+        Ok(Reserved { slots: self, slot, place, filled: false, told: false })
     }
 
     fn find(&'static self, handle: RawHandle) -> Option<(u32, &'static Slot<T>)> {
@@ -179,6 +179,8 @@ pub(crate) struct Reserved<T: 'static> {
     slot: &'static Slot<T>,
     place: u32,
     filled: bool,
+    /// Whether a program may know the handle.
+    told: bool,
 }
 
 // SAFETY: it puts a value into its slot, from whatever thread.
@@ -187,6 +189,12 @@ unsafe impl<T: Send + Sync> Send for Reserved<T> {}
 unsafe impl<T: Send + Sync> Sync for Reserved<T> {}
 
 impl<T> Reserved<T> {
+    /// What the handle will be, for a program.
+    pub(crate) fn tell(&mut self) -> RawHandle {
+        self.told = true;
+        self.handle()
+    }
+
     /// What the handle is, or will be.
     pub(crate) fn handle(&self) -> RawHandle {
         let generation = generation(self.slot.state.load(Ordering::Relaxed));
@@ -207,12 +215,16 @@ impl<T> Reserved<T> {
 
 impl<T> Drop for Reserved<T> {
     fn drop(&mut self) {
-        if !self.filled {
-            // Its handle may be known. Who looks at it meanwhile counts as a user.
-            let skipped = |state: u64| Some(next(state) | state & USERS);
-            let _ = self.slot.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, skipped);
-            lock(&self.slots.places).free.push_back(self.place);
+        if self.filled {
+            return;
         }
+        if !self.told {
+            return lock(&self.slots.places).free.push_front(self.place);
+        }
+        // Who looks at it meanwhile counts as a user.
+        let skipped = |state: u64| Some(next(state) | state & USERS);
+        let _ = self.slot.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, skipped);
+        lock(&self.slots.places).free.push_back(self.place);
     }
 }
 

@@ -76,13 +76,13 @@ pub(crate) fn comm_idup_with_info(
     newcomm: HandleOut,
     request: Place,
 ) -> Done {
-    let reserved = COMMS.reserve()?;
+    let mut reserved = COMMS.reserve()?;
     let started = raw::Request::dup(&comm.comm)?;
     // Attributes are those of now (MPI 4.1 §7.4.2). If they cannot be copied, the request says so: other processes wait
     // for this one.
     let attributes = comm.attributes.copy(comm.handle());
     let errhandler = Arc::new(HandlerSlot::new(comm.errhandler.get()));
-    newcomm.set(reserved.handle());
+    newcomm.set(reserved.tell());
     lock(&UNMADE).push((reserved.handle(), Arc::clone(&errhandler)));
     let in_making = Unmade(reserved.handle());
     let subject = Subject::OfComm(comm.clone());
