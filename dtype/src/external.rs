@@ -8,7 +8,7 @@
 use thiserror::Error;
 
 use crate::convertor::ConvertorError;
-use crate::items::{Items, Stretch};
+use crate::items::{ItemRun, Items};
 use crate::layout::Layout;
 use crate::primitive::Primitive;
 use crate::run::in_memory;
@@ -33,7 +33,7 @@ pub enum ExternalError {
 
 impl Primitive {
     /// Bytes of one item as `external32` (MPI 4.1 Table 14.2); of a pair, those of its parts.
-    pub fn external_bytes(self) -> u64 {
+    pub(crate) fn external_bytes(self) -> u64 {
         match self {
             P::Long | P::UnsignedLong => 4,
             P::Wchar => 2,
@@ -68,15 +68,15 @@ pub unsafe fn pack_external(
     let size = in_room(layout, count, out.len())?;
     let mut rest = &mut out[..size];
     let mut element = [0; ELEMENT_MAX];
-    for stretch in Items::new(layout, count)? {
-        let (native, external) = lengths(stretch);
-        for i in 0..stretch.items {
-            let from = place(origin, stretch, i);
+    for run in Items::new(layout, count)? {
+        let (native, external) = lengths(run);
+        for i in 0..run.items {
+            let from = place(origin, run, i);
             let element = &mut element[..native];
             // SAFETY: an item of the instances, which may be read; the other side is an array of this call.
             unsafe { std::ptr::copy_nonoverlapping(from, element.as_mut_ptr(), native) };
             let Some(out) = rest.split_off_mut(..external) else { break };
-            encode(stretch.primitive, element, out);
+            encode(run.primitive, element, out);
         }
     }
     Ok(size)
@@ -101,13 +101,13 @@ pub unsafe fn unpack_external(
     let size = in_room(layout, count, packed.len())?;
     let mut rest = &packed[..size];
     let mut element = [0; ELEMENT_MAX];
-    for stretch in Items::new(layout, count)? {
-        let (native, external) = lengths(stretch);
-        for i in 0..stretch.items {
-            let to = place(origin.cast_const(), stretch, i).cast_mut();
+    for run in Items::new(layout, count)? {
+        let (native, external) = lengths(run);
+        for i in 0..run.items {
+            let to = place(origin.cast_const(), run, i).cast_mut();
             let Some(bytes) = rest.split_off(..external) else { break };
             let element = &mut element[..native];
-            decode(stretch.primitive, bytes, element);
+            decode(run.primitive, bytes, element);
             // SAFETY: an item of the instances, which may be written; the other side is an array of this call.
             unsafe { std::ptr::copy_nonoverlapping(element.as_ptr(), to, native) };
         }
@@ -128,14 +128,14 @@ fn in_room(layout: &Layout, count: u64, found: usize) -> Result<usize, ExternalE
 }
 
 /// Bytes of an item here, and as external32.
-fn lengths(stretch: Stretch) -> (usize, usize) {
-    let bytes = stretch.primitive.size_bytes();
-    (in_memory(bytes), in_memory(stretch.primitive.external_bytes()))
+fn lengths(run: ItemRun) -> (usize, usize) {
+    let bytes = run.primitive.size_bytes();
+    (in_memory(bytes), in_memory(run.primitive.external_bytes()))
 }
 
 /// Where item `i` lies. It is at an address, so the offset fits.
-fn place(origin: *const u8, stretch: Stretch, i: u64) -> *const u8 {
-    let at = stretch.displacement.wrapping_add_unsigned(i * stretch.primitive.size_bytes());
+fn place(origin: *const u8, run: ItemRun, i: u64) -> *const u8 {
+    let at = run.displacement.wrapping_add_unsigned(i * run.primitive.size_bytes());
     #[expect(clippy::cast_possible_truncation, reason = "the distance of two addresses")]
     origin.wrapping_offset(at as isize)
 }

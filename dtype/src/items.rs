@@ -1,7 +1,7 @@
 //! The basic items of instances one by one: what each is, and where it lies.
 //!
-//! The runs come from the layout's program, the types from its signature; both are in packed order, and no item is in two
-//! runs, because an item is contiguous and runs are maximal.
+//! The runs come from the layout's program, the types from its signature; both are in packed order, and no item is in
+//! two runs, because an item is contiguous and runs are maximal.
 
 use crate::convertor::{Convertor, ConvertorError};
 use crate::layout::Layout;
@@ -11,37 +11,25 @@ use crate::signature::Signature;
 
 /// Basic items of one type that follow each other in the packed stream, and lie in memory without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stretch {
+pub(crate) struct ItemRun {
     /// Bytes from the origin to the first item; may be negative.
-    pub displacement: i64,
+    pub(crate) displacement: i64,
     /// What the items are; never a pair type.
-    pub primitive: Primitive,
+    pub(crate) primitive: Primitive,
     /// How many there are, at least one.
-    pub items: u64,
+    pub(crate) items: u64,
 }
 
-impl Stretch {
+impl ItemRun {
     /// Bytes of all items.
-    #[must_use]
-    pub const fn bytes(&self) -> u64 {
+    const fn bytes(&self) -> u64 {
         self.items * self.primitive.size_bytes()
     }
 }
 
-/// The basic items of `count` instances of a layout, in packed order: their typemap, by stretches.
-///
-/// ```
-/// use gapless_dtype::{Datatype, Items, Primitive, Stretch};
-///
-/// let parts = [Primitive::Int.into(), Primitive::Double.into()];
-/// let record = Datatype::structure(&[1, 2], &[0, 8], &parts)?.commit()?;
-/// let items: Vec<Stretch> = Items::new(&record, 1)?.collect();
-/// assert_eq!(items[0], Stretch { displacement: 0, primitive: Primitive::Int, items: 1 });
-/// assert_eq!(items[1], Stretch { displacement: 8, primitive: Primitive::Double, items: 2 });
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// The basic items of `count` instances of a layout, in packed order: their typemap, in runs.
 #[derive(Clone, Debug)]
-pub struct Items {
+pub(crate) struct Items {
     convertor: Convertor,
     signature: Signature,
     /// Runs that were listed last; those before `next` are done.
@@ -62,7 +50,7 @@ impl Items {
     /// # Errors
     ///
     /// As [`Convertor::new`].
-    pub fn new(layout: &Layout, count: u64) -> Result<Items, ConvertorError> {
+    pub(crate) fn new(layout: &Layout, count: u64) -> Result<Items, ConvertorError> {
         Ok(Items {
             convertor: Convertor::new(layout, count)?,
             signature: layout.signature().clone(),
@@ -76,9 +64,9 @@ impl Items {
 }
 
 impl Iterator for Items {
-    type Item = Stretch;
+    type Item = ItemRun;
 
-    fn next(&mut self) -> Option<Stretch> {
+    fn next(&mut self) -> Option<ItemRun> {
         if self.run.len == 0 {
             if self.next == self.listed {
                 (self.listed, _) = self.convertor.iov(&mut self.runs, u64::MAX);
@@ -97,10 +85,10 @@ impl Iterator for Items {
             self.place = u64::MAX;
             return None;
         }
-        let stretch = Stretch { displacement: self.run.displacement, primitive, items };
+        let found = ItemRun { displacement: self.run.displacement, primitive, items };
         self.place += items;
-        self.run.displacement = self.run.displacement.wrapping_add_unsigned(stretch.bytes());
-        self.run.len -= stretch.bytes();
-        Some(stretch)
+        self.run.displacement = self.run.displacement.wrapping_add_unsigned(found.bytes());
+        self.run.len -= found.bytes();
+        Some(found)
     }
 }

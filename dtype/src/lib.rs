@@ -52,12 +52,13 @@
 //! # Where things are
 //!
 //! - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `attributes`: what a type is.
-//! - `equivalence`, `buffer`, `fit`: the datatypes of Rust types, what may be sent or received, and whether a layout fits
-//!   the elements of a slice. `#[derive(Datatype)]` for structs is in `gapless-derive`.
+//! - `equivalence`, `buffer`, `fit`: the datatypes of Rust types, what may be sent or received, and whether a layout
+//!   fits the elements of a slice. `#[derive(Datatype)]` for structs is in `gapless-derive`.
 //! - `layout`, `program`, `optimize`, `shape`: what commit makes of it.
-//! - `convertor`, `copy`, `transfer`, `pack`: what moves bytes; besides `equivalence` and `external` the only files with `unsafe`.
-//! - `items`, `external`: the basic items one by one, and MPI's portable representation of them; `fortran`: types by what
-//!   they hold.
+//! - `convertor`, `copy`, `transfer`, `pack`: what moves bytes; besides `equivalence` and `external` the only files with
+//!   `unsafe`.
+//! - `items`, `external`: the basic items one by one, and MPI's portable representation of them; `fortran`: types by
+//!   what they hold.
 //! - `signature`, `flatten`: what a peer receives of it.
 //! - [`limits`]: every bound that is enforced, each with a typed error.
 //! - `naive` and `testkit` (feature `testkit`): the oracle, and random types to test layouts with.
@@ -119,7 +120,6 @@ pub use fit::{ElementType, FitError};
 pub use flatten::{FlattenError, FlattenFault};
 pub use footprint::Footprint;
 pub use fortran::TypeClass;
-pub use items::{Items, Stretch};
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use pack::{pack, unpack};
 pub use primitive::{PairPart, Primitive, Scalar};

@@ -1,9 +1,9 @@
 //! The predefined types: the leaves of every datatype tree.
 //!
 //! All named C types of MPI 4.1 (§3.2.2, Table 3.2 and §6.9.4 for the value-index pairs), the Fortran types that no C
-//! type has the kind and size of, and the two 16-bit floats that accelerators use. A primitive is a plain tag; sizes are those of the C
-//! compiler for this target, in bytes. Two processes whose targets disagree about them must not
-//! talk to each other; that is checked where they connect, not here.
+//! type has the kind and size of, and the two 16-bit floats that accelerators use. A primitive is a plain tag; sizes
+//! are those of the C compiler for this target, in bytes. Two processes whose targets disagree about them must not talk
+//! to each other; that is checked where they connect, not here.
 //!
 //! Read first: MPI 4.1 §3.2.2 (types), §6.9.4 (`MPI_MINLOC` pairs).
 

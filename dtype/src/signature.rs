@@ -139,8 +139,15 @@ impl Signature {
     /// assert_eq!(mixed.signature().uniform(), Some(Primitive::DoubleInt));
     /// # Ok::<(), gapless_dtype::TypeError>(())
     /// ```
+    #[inline]
     pub fn uniform(&self) -> Option<Primitive> {
-        // A repeat is of one type if what it repeats is.
+        match self.0.kind {
+            NodeKind::Basic(primitive) => Some(primitive),
+            _ => self.uniform_of_many(),
+        }
+    }
+
+    fn uniform_of_many(&self) -> Option<Primitive> {
         match self.in_turn()? {
             (first, None) => Some(first),
             (first, Some(second)) => Primitive::pair_of(first, second),

@@ -1,10 +1,11 @@
 //! What a type says of itself: size and bounds, contents, signature.
 
 use super::{Case, Verdict, ensure, wide};
+use crate::items::Items;
 use crate::limits::OVERLAP_RUNS_MAX;
 use crate::testkit::rng::Rng;
 use crate::testkit::tree::rebuild;
-use crate::{Datatype, Items, Layout, Primitive};
+use crate::{Datatype, Layout, Primitive};
 
 /// Size and bounds, of the type and of its layout.
 pub(super) fn bounds(case: &Case<'_>) -> Verdict {
