@@ -57,6 +57,48 @@ fn find_contiguous_start(origin: u64, layout: &Layout, count: u64) -> Option<u64
     u64::try_from(i128::from(origin) + i128::from(displacement)).ok()
 }
 
+/// Packed bytes of the instances, and where in a region of `len` bytes they lie as one span: all that they touch lies inside.
+#[inline]
+fn placed(
+    len: u64,
+    origin: u64,
+    layout: &Layout,
+    count: u64,
+) -> Result<(u64, Option<u64>), EngineError> {
+    // Most buffers are elements without gaps.
+    if layout.is_contiguous()
+        && let Some(packed_bytes) = layout.size().checked_mul(count).filter(|bytes| *bytes > 0)
+        && origin.checked_add(packed_bytes).is_some_and(|end| end <= len)
+    {
+        return Ok((packed_bytes, Some(origin)));
+    }
+    placed_with_gaps(len, origin, layout, count)
+}
+
+/// The same of any instances.
+fn placed_with_gaps(
+    len: u64,
+    origin: u64,
+    layout: &Layout,
+    count: u64,
+) -> Result<(u64, Option<u64>), EngineError> {
+    let (packed_bytes, bounds) = match plain_bounds(layout, count) {
+        Some((packed_bytes, low, high)) => (packed_bytes, Some((low, high))),
+        None => {
+            let convertor = Convertor::new(layout, count)?;
+            (convertor.packed_size(), convertor.bounds())
+        }
+    };
+    if let Some((low, high)) = bounds {
+        let (low, high) = (i128::from(low), i128::from(high));
+        let (first, last) = (-i128::from(origin), i128::from(len) - i128::from(origin));
+        if low < first || high > last {
+            return Err(EngineError::OutsideBuffer { low, high, first, last });
+        }
+    }
+    Ok((packed_bytes, find_contiguous_start(origin, layout, count)))
+}
+
 impl Typed {
     /// Describes `count` instances of `layout`; displacement 0 is `origin` bytes into `region`.
     ///
@@ -69,8 +111,9 @@ impl Typed {
         layout: &Layout,
         count: u64,
     ) -> Result<Typed, EngineError> {
-        let bare = Typed { origin, count, ..Typed::contiguous(region) };
-        Ok(Typed { layout: KeptLayout::Counted(layout.clone()), ..bare.placed(layout)? })
+        let (packed_bytes, contiguous_start) = placed(region.len(), origin, layout, count)?;
+        let layout = KeptLayout::Counted(layout.clone());
+        Ok(Typed { region, origin, layout, count, packed_bytes, contiguous_start })
     }
 
     /// The lowest byte that `count` instances of `layout` touch, from displacement 0; 0 if they touch none.
@@ -128,41 +171,9 @@ impl Typed {
         layout: &'static Layout,
         count: u64,
     ) -> Result<Typed, EngineError> {
-        let bare = Typed { count, ..Typed::contiguous(region) };
-        Ok(Typed { layout: KeptLayout::Static(layout), ..bare.placed(layout)? })
-    }
-
-    /// With the places of the instances, which are checked.
-    #[inline]
-    fn placed(self, layout: &Layout) -> Result<Typed, EngineError> {
-        let Typed { region, origin, count, .. } = self;
-        // Most buffers are elements without gaps.
-        if layout.is_contiguous()
-            && let Some(packed_bytes) = layout.size().checked_mul(count).filter(|bytes| *bytes > 0)
-            && origin.checked_add(packed_bytes).is_some_and(|end| end <= region.len())
-        {
-            return Ok(Typed { packed_bytes, contiguous_start: Some(origin), ..self });
-        }
-        let (packed_bytes, bounds) = match plain_bounds(layout, count) {
-            Some((packed_bytes, low, high)) => (packed_bytes, Some((low, high))),
-            None => {
-                let convertor = Convertor::new(layout, count)?;
-                (convertor.packed_size(), convertor.bounds())
-            }
-        };
-        if let Some((low, high)) = bounds {
-            let origin = i128::from(origin);
-            let (first, last) = (-origin, i128::from(region.len()) - origin);
-            let (low, high) = (i128::from(low), i128::from(high));
-            if low < first || high > last {
-                return Err(EngineError::OutsideBuffer { low, high, first, last });
-            }
-        }
-        Ok(Typed {
-            packed_bytes,
-            contiguous_start: find_contiguous_start(origin, layout, count),
-            ..self
-        })
+        let (packed_bytes, contiguous_start) = placed(region.len(), 0, layout, count)?;
+        let layout = KeptLayout::Static(layout);
+        Ok(Typed { region, origin: 0, layout, count, packed_bytes, contiguous_start })
     }
 
     /// The whole of a region, as bytes without gaps.
