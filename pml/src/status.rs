@@ -48,6 +48,12 @@ pub struct Status {
 }
 
 impl Status {
+    /// Of what is no message, such as a collective or an operation on a window: of rank 0 and tag 0, which say nothing.
+    #[must_use]
+    pub const fn of_nothing(bytes: u64) -> Status {
+        Status { source: 0, tag: 0, bytes, protocol: Protocol::Eager }
+    }
+
     /// How many values of a type the bytes are (`MPI_Get_count`, MPI 4.1 §3.2.5); `None` if they are no whole number of
     /// them, or a value has no bytes.
     ///
