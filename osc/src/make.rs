@@ -124,7 +124,7 @@ impl Making<'_> {
         if (flavor, way) == (Flavor::Numbers, Accumulations::Ordinary) {
             numbers::agree((driver, ranks), own.lease(), &mut members, registered)?;
         }
-        let window = Window::new(handle, me, flavor, own, members).with_engine(self.engine);
+        let window = Window::new(handle, me, flavor, own, (members, self.engine));
         Ok(window.with_tasks(self.tasks.clone(), way, kernel))
     }
 

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Messages to a target that only a later answer confirms. Threads count and flush at the same time: an answer confirms
 /// what had left when it was asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Sent {
+pub(crate) struct Unconfirmed {
     left: AtomicU64,
     confirmed: AtomicU64,
 }
 
-impl Sent {
+impl Unconfirmed {
     /// One has left.
     pub(crate) fn one_more(&self) {
         self.left.fetch_add(1, Ordering::AcqRel);

@@ -13,10 +13,10 @@ use crate::header::{Header, Lock, Patience};
 use crate::landing::Landing;
 use crate::reads::PendingReads;
 use crate::tasks::Carried;
-use crate::unconfirmed::Sent;
+use crate::unconfirmed::Unconfirmed;
 use crate::wire::{Head, WindowMessage};
 use gapless_bml::{Bml, RdmaRail, RemoteKey};
-use gapless_engine::{Engine, EngineError, HostEngine};
+use gapless_engine::{Engine, EngineError};
 use gapless_mem::DeviceError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -121,7 +121,7 @@ pub struct Window {
     pub(crate) own: WindowPart,
     pub(crate) epochs: Epochs,
     /// By rank: messages that have left.
-    pub(crate) sent: Box<[Sent]>,
+    pub(crate) sent: Box<[Unconfirmed]>,
     /// Reads that end at a flush.
     pub(crate) reads: Arc<PendingReads>,
     /// If accumulations are tasks.
@@ -139,7 +139,7 @@ impl Window {
         rank: u32,
         flavor: Flavor,
         own: impl Into<WindowPart>,
-        members: Vec<Member>,
+        (members, engine): (Vec<Member>, Arc<dyn Engine>),
     ) -> Window {
         let mine = doubt::nobodys(members.len());
         if let Some(hosted) = handle.osc.core().windows.get_mut(&handle.id) {
@@ -154,21 +154,14 @@ impl Window {
             flavor,
             own: own.into(),
             epochs: Epochs::new(members.len()),
-            reads: PendingReads::new(members.len(), Arc::new(HostEngine)),
-            sent: members.iter().map(|_| Sent::default()).collect(),
+            reads: PendingReads::new(members.len(), engine),
+            sent: members.iter().map(|_| Unconfirmed::default()).collect(),
             members: members.into(),
             handle,
             tasks: None,
             mine,
             calls: AtomicU32::new(0),
         }
-    }
-
-    /// With the engines of this process: a window that is new knows those of the host alone.
-    #[must_use]
-    pub fn with_engine(mut self, engine: Arc<dyn Engine>) -> Window {
-        self.reads = PendingReads::new(self.members.len(), engine);
-        self
     }
 
     /// What packs and unpacks what origins have.

@@ -58,11 +58,11 @@ impl Scene {
             numbers: None,
             kernel: 0,
         };
-        let members = [0, 1, 2].map(member).to_vec();
+        let with = ([0, 1, 2].map(member).to_vec(), Arc::new(HostEngine) as _);
         let host = || self.net.exposures[me as usize].clone();
         match me {
-            0 => Window::new(handle, me, Flavor::Plain, self.exposure.clone(), members),
-            _ => Window::new(handle, me, Flavor::Plain, host(), members),
+            0 => Window::new(handle, me, Flavor::Plain, self.exposure.clone(), with),
+            _ => Window::new(handle, me, Flavor::Plain, host(), with),
         }
     }
 

@@ -6,7 +6,9 @@ use crate::window::{Driver, Flavor, Member, Window};
 use crate::{Exposure, Osc, Tasks, WindowError};
 use gapless_bml::{Access, Bml, Rank, RdmaRail, RemoteKey};
 use gapless_btl::loopback::Config;
+use gapless_engine::HostEngine;
 use std::cell::{Cell, RefCell, RefMut};
+use std::sync::Arc;
 
 /// Bytes of the window of each process.
 const BYTES: usize = 4 << 20;
@@ -101,7 +103,7 @@ impl Net {
             kernel: 0,
         };
         let members = processes.iter().map(member).collect();
-        Window::new(handle, me, flavor, exposure(me), members)
+        Window::new(handle, me, flavor, exposure(me), (members, Arc::new(HostEngine)))
     }
 
     /// Drives a process, and all others with it, at most so often for one wait; `each` is called in between.
