@@ -8,6 +8,7 @@ use gapless_dtype::Primitive;
 use gapless_engine::{EngineError, Operand, PackedFold, ReduceOp, Typed};
 use gapless_mem::Number;
 use std::cell::Cell;
+use std::ffi::{c_int, c_long, c_longlong, c_short};
 
 /// Whether elements can be compared and swapped: integers, logicals and bytes (MPI 4.1 §12.3.4).
 #[inline]
@@ -53,10 +54,15 @@ impl Quick {
     pub(crate) fn of_number(op: ReduceOp, number: Primitive) -> Option<(Quick, usize)> {
         use Primitive as P;
         let (add, width) = match number {
-            P::Int8 | P::Uint8 => (Quick::Add, 1),
+            P::Int8 | P::Uint8 | P::SignedChar | P::UnsignedChar => (Quick::Add, 1),
             P::Int16 | P::Uint16 => (Quick::Add, 2),
             P::Int32 | P::Uint32 => (Quick::Add, 4),
-            P::Int64 | P::Uint64 => (Quick::Add, 8),
+            P::Int64 | P::Uint64 | P::Count | P::Offset => (Quick::Add, 8),
+            P::Short | P::UnsignedShort => (Quick::Add, size_of::<c_short>()),
+            P::Int | P::Unsigned => (Quick::Add, size_of::<c_int>()),
+            P::Long | P::UnsignedLong => (Quick::Add, size_of::<c_long>()),
+            P::LongLong | P::UnsignedLongLong => (Quick::Add, size_of::<c_longlong>()),
+            P::Aint => (Quick::Add, size_of::<isize>()),
             P::Float => (Quick::AddFloat, 4),
             P::Double => (Quick::AddDouble, 8),
             _ => return None,
@@ -251,10 +257,10 @@ pub(crate) fn read(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Writes a number of 1, 2, 4 or 8 bytes in native order: what [`Window::change_span`](crate::Window::change_span) gives.
+/// Writes a number of 1, 2, 4 or 8 bytes in native order.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the number has so many bits")]
-pub fn write(value: u64, bytes: &mut [u8]) {
+pub(crate) fn write(value: u64, bytes: &mut [u8]) {
     match bytes.len() {
         1 => bytes[0] = value as u8,
         2 => bytes.copy_from_slice(&(value as u16).to_ne_bytes()),

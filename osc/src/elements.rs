@@ -50,22 +50,26 @@ pub fn check_apart(typed: &Typed) -> Result<(), WindowError> {
 }
 
 /// What an operation that fetches has at the origin. What is fetched has the elements of what is given, and says what they
-/// are if nothing is given.
+/// are if nothing is given, as `MPI_NO_OP` allows; what that is given is not looked at.
 ///
 /// # Errors
 /// [`WindowError::Mismatch`].
-pub fn given<'t>(
+pub fn operand<'t>(
     op: ReduceOp,
-    given: &'t Typed,
-    found: &'t Typed,
+    origin: Option<&'t Typed>,
+    result: &'t Typed,
 ) -> Result<&'t Typed, WindowError> {
     if op == ReduceOp::NoOp {
-        return Ok(found);
+        return Ok(result);
     }
-    let digest = |typed: &Typed| typed.layout().signature().digest(typed.count());
-    if given.packed_bytes() == found.packed_bytes() && digest(given) == digest(found) {
+    let mismatch = |why| WindowError::Mismatch { why };
+    let given = origin.ok_or_else(|| mismatch(format!("{} of nothing", op.name())))?;
+    if given.layout().id() == result.layout().id() && given.count() == result.count() {
         return Ok(given);
     }
-    let why = format!("{} is given, and {} fetched", digest(given), digest(found));
-    Err(WindowError::Mismatch { why })
+    let digest = |typed: &Typed| typed.layout().signature().digest(typed.count());
+    if given.packed_bytes() == result.packed_bytes() && digest(given) == digest(result) {
+        return Ok(given);
+    }
+    Err(mismatch(format!("{} is given, and {} fetched", digest(given), digest(result))))
 }

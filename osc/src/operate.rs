@@ -158,7 +158,7 @@ impl Window {
     }
 
     /// The target's memory, if this process has it mapped.
-    fn mapped(&self, access: &Access) -> Option<&Exposure> {
+    pub(crate) fn mapped(&self, access: &Access) -> Option<&Exposure> {
         self.members[access.rank as usize].mapped.as_ref()
     }
 
@@ -421,30 +421,6 @@ impl Window {
         self.ask(driver, access, Pieces { head, range, bytes, element }, landing)
     }
 
-    /// One element: combined, and what was there before (`MPI_Fetch_and_op`).
-    ///
-    /// # Errors
-    /// As [`accumulate`](Window::accumulate).
-    pub fn fetch_and_op<D: Driver>(
-        &self,
-        driver: &D,
-        (access, op): (&Access, ReduceOp),
-        (origin, at): (&Typed, &Place),
-        (bytes, found): (&[u8], &mut [u8]),
-    ) -> Result<(), D::Error> {
-        if let Some(exposure) = self.mapped(access)
-            && self.key(access.rank).is_none()
-        {
-            let arithmetic = self.arithmetic(access, op, (origin, at))?;
-            self.before_fetch(driver, access.rank, "fetch_and_op")?;
-            let operand = (&arithmetic, bytes);
-            return self.change(driver, (access, exposure), operand, Some(found));
-        }
-        let reading = self.start_get_accumulate(driver, (access, op), (origin, at), bytes)?;
-        found.copy_from_slice(&reading.wait(driver)?);
-        Ok(())
-    }
-
     fn accumulation(&self, rank: u32, arithmetic: &Arithmetic, flag: u8) -> Head {
         let op = ReduceOp::ALL.iter().position(|op| *op == arithmetic.op()).unwrap_or(0);
         let op = u8::try_from(op).unwrap_or(0);
@@ -454,7 +430,7 @@ impl Window {
 
     /// An accumulation in memory that is mapped: stripe after stripe.
     #[inline]
-    fn change<D: Driver>(
+    pub(crate) fn change<D: Driver>(
         &self,
         driver: &D,
         (access, exposure): (&Access, &Exposure),

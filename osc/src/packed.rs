@@ -20,6 +20,7 @@ const DEVICE_CHUNK: u64 = 1 << 20;
 /// # Safety
 /// For all of `'a`, `typed` describes memory that is valid for reads, and that nobody writes.
 #[must_use]
+#[inline]
 pub unsafe fn contiguous_span<'a>(typed: &Typed) -> Option<&'a [u8]> {
     let region = typed.as_contiguous()?;
     let len = usize::try_from(region.len()).ok()?;
@@ -35,6 +36,7 @@ pub unsafe fn contiguous_span<'a>(typed: &Typed) -> Option<&'a [u8]> {
 /// # Safety
 /// For all of `'a`, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
 #[must_use]
+#[inline]
 pub unsafe fn contiguous_span_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
     let region = typed.as_contiguous()?;
     let len = usize::try_from(region.len()).ok()?;
@@ -43,13 +45,6 @@ pub unsafe fn contiguous_span_mut<'a>(typed: &Typed) -> Option<&'a mut [u8]> {
     }
     // SAFETY: as in `contiguous_span`, and exclusively.
     Some(unsafe { std::slice::from_raw_parts_mut(region.as_ptr()?, len) })
-}
-
-/// The displacement of an operation on one contiguous span that lies at the target as it lies here.
-#[inline]
-#[must_use]
-pub fn plain_displacement(typed: &Typed, at: &Place) -> Option<u64> {
-    at.plain().filter(|_| typed.contiguous_start() == Some(typed.origin()))
 }
 
 /// The longest room that a thread keeps for its next packed stream: pages that are new cost more than bytes that are copied.

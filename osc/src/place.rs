@@ -42,6 +42,20 @@ impl Place {
         self.shape.is_none().then_some(self.displacement)
     }
 
+    /// In units of the target.
+    #[must_use]
+    #[inline]
+    pub fn displacement(&self) -> u64 {
+        self.displacement
+    }
+
+    /// The layout of the target, and how many instances, unless what is accessed lies there as at the origin.
+    #[must_use]
+    #[inline]
+    pub fn shape(&self) -> Option<(&Layout, u64)> {
+        self.shape.as_ref().map(|(layout, count)| (layout, *count))
+    }
+
     /// `count` instances of a layout, whose displacement 0 is at a displacement in units of the target.
     #[must_use]
     pub fn typed(displacement: u64, layout: &Layout, count: u64) -> Place {

@@ -10,7 +10,7 @@
 use crate::elements::check_apart;
 use crate::error::WindowError;
 use crate::landing::Landing;
-use crate::packed::{give_all, room, unpack};
+use crate::packed::{contiguous_span, contiguous_span_mut, give_all, room, unpack};
 use crate::place::{Access, Place};
 use crate::reading::{Question, ReadState, Reading, wait_for_answer};
 use crate::send::Pieces;
@@ -394,7 +394,22 @@ impl Window {
         check_apart(result)?;
         let (access, bytes) = (what.0, what.0.packed_bytes());
         let mut reader = Reader::new(self, driver, access.rank, ends);
-        let by_message = self.is_by_message(access) && self.key(access.rank).is_none();
+        let has_key = self.key(access.rank).is_some();
+        if let Some(exposure) = self.mapped(access).filter(|_| bytes > 0 && !has_key)
+            && let Some(operand) = match what.1 {
+                ReduceOp::NoOp => Some(&[][..]),
+                // SAFETY: the caller's promise.
+                _ => unsafe { contiguous_span(given) },
+            }
+            // SAFETY: the caller's promise.
+            && let Some(found) = unsafe { contiguous_span_mut(result) }
+        {
+            let arithmetic = self.arithmetic(access, what.1, (given, at))?;
+            self.before_fetch(driver, access.rank, "get_accumulate")?;
+            self.change(driver, (access, exposure), (&arithmetic, operand), Some(found))?;
+            return reader.begun();
+        }
+        let by_message = self.is_by_message(access) && !has_key;
         let region = span(result).filter(|_| by_message);
         let begin = |given_bytes: &[u8]| {
             let mut place = None;

@@ -1,7 +1,9 @@
 //! Operations on one contiguous span of a target that is mapped: what most are, and so the shortest way to do them.
-//! Whatever is unusual, or wrong, takes the way of `operate.rs`, which has the reason.
+//! Whatever is unusual, or wrong, takes the way of `operate.rs`, which has the reason: those that may have to are called
+//! `_now`, and say whether they have done all, or nothing. Some are inlined always: a call that saves registers would
+//! cost as much as the rest.
 
-use crate::arithmetic::{Quick, is_swapped, read};
+use crate::arithmetic::{Quick, is_swapped, read, write};
 use crate::exposure::Exposure;
 use crate::header::{Lock, Stripes};
 use crate::memory::change_number;
@@ -11,7 +13,7 @@ use gapless_engine::ReduceOp;
 
 /// Bytes of a target that is mapped.
 #[derive(Clone, Copy, Debug)]
-pub struct Span<'w> {
+pub(crate) struct Span<'w> {
     rank: u32,
     exposure: &'w Exposure,
     offset: u64,
@@ -21,9 +23,8 @@ impl Window {
     /// The bytes that an operation on one contiguous span is about, which lies there as it lies here: checked as
     /// [`access`](Window::access) does, and more quickly. `None`: the target is not mapped, accumulations
     /// are tasks, or `access` has the reason.
-    #[must_use]
     #[inline]
-    pub fn span(
+    pub(crate) fn span(
         &self,
         call: &'static str,
         (rank, displacement): (u32, u64),
@@ -101,30 +102,109 @@ impl Window {
         (!self.osc().departed().is_lost(member.process)).then_some(exposure)
     }
 
-    /// [`put`](Window::put) of all bytes of a span. `false`: they are more than were asked for, and nothing was done.
-    #[inline]
-    pub fn put_span<D: Driver>(&self, driver: &D, span: Span<'_>, bytes: &[u8]) -> bool {
+    /// [`put`](Window::put) of bytes to a displacement, as they lie here.
+    #[must_use]
+    #[inline(always)]
+    pub fn put_now<D: Driver>(
+        &self,
+        driver: &D,
+        call: &'static str,
+        to: (u32, u64),
+        bytes: &[u8],
+    ) -> bool {
+        let Some(span) = self.span(call, to, bytes.len()) else { return false };
         let stored = span.exposure.memory.store(span.offset, bytes).is_ok();
         self.progress_now_and_then(driver, Window::weight(bytes.len()));
         stored
     }
 
-    /// [`get`](Window::get) of all bytes of a span; as [`put_span`](Window::put_span).
-    #[inline]
-    pub fn get_span<D: Driver>(&self, driver: &D, span: Span<'_>, into: &mut [u8]) -> bool {
+    /// [`get`](Window::get) of bytes from a displacement, as they lie there.
+    #[must_use]
+    #[inline(always)]
+    pub fn get_now<D: Driver>(
+        &self,
+        driver: &D,
+        call: &'static str,
+        from: (u32, u64),
+        into: &mut [u8],
+    ) -> bool {
+        let Some(span) = self.span(call, from, into.len()) else { return false };
         let loaded = span.exposure.memory.load(span.offset, into).is_ok();
         self.progress_now_and_then(driver, Window::weight(into.len()));
         loaded
+    }
+
+    /// [`accumulate`](Window::accumulate) of numbers to a displacement: one, or a sum of many.
+    ///
+    /// # Errors
+    /// Whoever has a mutex that is needed is lost, and may live. In a box: then there is nothing to move if all is
+    /// well.
+    #[inline]
+    pub fn accumulate_now<D: Driver>(
+        &self,
+        driver: &D,
+        call: &'static str,
+        to: (u32, u64),
+        what: (Primitive, ReduceOp),
+        bytes: &[u8],
+    ) -> Result<bool, Box<D::Error>> {
+        let Some(span) = self.span(call, to, bytes.len()) else { return Ok(false) };
+        if bytes.len() <= 8 && self.change_span(driver, span, what, bytes).is_some() {
+            return Ok(true);
+        }
+        self.add_span(driver, span, what, bytes)
+    }
+
+    /// One number at a displacement, combined with another, which is not looked at by `MPI_NO_OP`; `found` gets what was
+    /// there (`MPI_Fetch_and_op`).
+    #[must_use]
+    #[inline(always)]
+    pub fn fetch_now<D: Driver>(
+        &self,
+        driver: &D,
+        call: &'static str,
+        at: (u32, u64),
+        what: (Primitive, ReduceOp),
+        (bytes, found): (&[u8], &mut [u8]),
+    ) -> bool {
+        let Some(span) = self.span(call, at, found.len()) else { return false };
+        let bytes = if what.1 == ReduceOp::NoOp { &*found } else { bytes };
+        if bytes.len() != found.len() {
+            return false;
+        }
+        let old = self.change_span(driver, span, what, bytes);
+        old.map(|old| write(old, found)).is_some()
+    }
+
+    /// One integer, logical or byte at a displacement, replaced by `swap` if it is `compare`; `found` gets what was there
+    /// (`MPI_Compare_and_swap`).
+    #[must_use]
+    #[inline]
+    pub fn swap_now<D: Driver>(
+        &self,
+        driver: &D,
+        at: (u32, u64),
+        number: Primitive,
+        (compare, swap, found): (&[u8], &[u8], &mut [u8]),
+    ) -> bool {
+        let width = compare.len();
+        let is_number = matches!(width, 1 | 2 | 4 | 8) && is_swapped(number);
+        if !is_number || swap.len() != width || found.len() != width {
+            return false;
+        }
+        let Some(span) = self.span("compare_and_swap", at, width) else { return false };
+        let swapped = |old| (old == read(compare)).then(|| read(swap));
+        let old = self.change_one(driver, span, width, swapped);
+        old.map(|old| write(old, found)).is_some()
     }
 
     /// Numbers of a span, to which others are added. `false`: it takes another way, whatever the reason is. Nothing was
     /// done then.
     ///
     /// # Errors
-    /// Whoever has a mutex that is needed is lost, and may live. In a box: then there is nothing to move if all is
-    /// well.
+    /// As [`accumulate_now`](Window::accumulate_now).
     #[inline]
-    pub fn add_span<D: Driver>(
+    pub(crate) fn add_span<D: Driver>(
         &self,
         driver: &D,
         span: Span<'_>,
@@ -147,7 +227,7 @@ impl Window {
     /// One number of a span, combined with another; gives what was there. `None`: it takes another way, whatever the
     /// reason is. Nothing was done then.
     #[inline]
-    pub fn change_span<D: Driver>(
+    pub(crate) fn change_span<D: Driver>(
         &self,
         driver: &D,
         span: Span<'_>,
@@ -159,23 +239,6 @@ impl Window {
             return None;
         }
         self.change_one(driver, span, width, |old| quick.change(old, read(bytes)))
-    }
-
-    /// One integer, logical or byte of a span, replaced by `swap` if it is `compare`; as
-    /// [`change_span`](Window::change_span).
-    #[inline]
-    pub fn swap_span<D: Driver>(
-        &self,
-        driver: &D,
-        span: Span<'_>,
-        number: Primitive,
-        (compare, swap): (&[u8], &[u8]),
-    ) -> Option<u64> {
-        let width = compare.len();
-        if !is_swapped(number) || swap.len() != width || !matches!(width, 1 | 2 | 4 | 8) {
-            return None;
-        }
-        self.change_one(driver, span, width, |old| (old == read(compare)).then(|| read(swap)))
     }
 
     /// A number of so many bytes, which `change` may replace.

@@ -193,6 +193,20 @@ impl Window {
         self.profile.as_ref().map(|profile| profile.read(accumulations))
     }
 
+    /// Does a call, and notes what it cost, if that is wanted.
+    #[inline]
+    pub(crate) fn timed<R>(&self, call: WindowCall, bytes: u64, act: impl FnOnce() -> R) -> R {
+        match &self.profile {
+            None => act(),
+            Some(_) => slowly(|| {
+                let began = self.began();
+                let done = act();
+                self.note(call, bytes, began);
+                done
+            }),
+        }
+    }
+
     /// When a call began, if that is wanted.
     #[inline]
     pub(crate) fn began(&self) -> Option<Instant> {
@@ -211,4 +225,10 @@ impl Window {
     pub(crate) fn shared(&self) -> &Shared {
         &self.comm.shared
     }
+}
+
+/// Does what few calls need out of line: they would all be longer for it.
+#[inline(never)]
+fn slowly<R>(act: impl FnOnce() -> R) -> R {
+    act()
 }

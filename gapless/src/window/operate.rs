@@ -7,7 +7,7 @@ use gapless_dtype::AnyBits;
 use gapless_engine::{ReduceOp, Typed};
 use gapless_osc::{
     Access, AccessKind, Place, ReadEnds, WindowCall, WindowError, check_elements, contiguous_span,
-    contiguous_span_mut, given, takes,
+    contiguous_span_mut, operand, takes,
 };
 
 impl<T: AnyBits, M> Window<T, M> {
@@ -40,7 +40,7 @@ impl<T: AnyBits, M> Window<T, M> {
         if let Some(plain) = data.as_plain()
             && takes::<T>(plain.element())
             && let Some(displacement) = at.plain()
-            && self.put_bytes(plain.bytes(), (rank, displacement))
+            && self.inner().put_now(self.shared(), "put", (rank, displacement), plain.bytes())
         {
             self.note(WindowCall::Put, plain.bytes().len() as u64, began);
             return Ok(());
@@ -50,13 +50,6 @@ impl<T: AnyBits, M> Window<T, M> {
         let put = unsafe { self.put_typed("put", &view.typed, (rank, &at)) };
         self.note(WindowCall::Put, view.packed_bytes(), began);
         put
-    }
-
-    /// All bytes, to memory that is mapped. `false`: they take another way, or are refused.
-    #[inline]
-    fn put_bytes(&self, bytes: &[u8], to: (u32, u64)) -> bool {
-        let span = self.inner().span("put", to, bytes.len());
-        span.is_some_and(|span| self.inner().put_span(self.shared(), span, bytes))
     }
 
     /// # Safety
@@ -69,7 +62,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         check_elements::<T>(call, typed, at)?;
         // SAFETY: the caller's promise.
-        unsafe { self.raw.put_at(call, typed, (rank, at)) }
+        unsafe { self.raw.put_at(call, typed, (rank, at).into()) }
     }
 
     /// Reads the memory of a rank (`MPI_Get`, MPI 4.1 §12.3.2); `at` as for [`put`](Window::put). Waits for the data; to
@@ -90,7 +83,7 @@ impl<T: AnyBits, M> Window<T, M> {
             && let Some(displacement) = at.plain()
         {
             let bytes = plain.into_bytes();
-            if self.get_bytes(bytes, (rank, displacement)) {
+            if self.inner().get_now(self.shared(), "get", (rank, displacement), bytes) {
                 self.note(WindowCall::Get, bytes.len() as u64, began);
                 return Ok(());
             }
@@ -101,23 +94,11 @@ impl<T: AnyBits, M> Window<T, M> {
         got
     }
 
-    /// All bytes, from memory that is mapped. `false`: they take another way, or are refused.
-    #[inline]
-    fn get_bytes(&self, into: &mut [u8], from: (u32, u64)) -> bool {
-        let span = self.inner().span("get", from, into.len());
-        span.is_some_and(|span| self.inner().get_span(self.shared(), span, into))
-    }
-
     fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
         check_elements::<T>("get", &view.typed, at)?;
+        let (at, ends) = ((rank, at).into(), ReadEnds::Now);
         // SAFETY: `view` borrows its memory exclusively until this returns.
-        if unsafe { self.raw.get_now("get", &view.typed, (rank, at)) } {
-            return Ok(());
-        }
-        let access = self.inner().access("get", (rank, at), &view.typed, AccessKind::Read)?;
-        // SAFETY: `view` borrows its memory exclusively until this returns.
-        unsafe { self.inner().get_all(self.shared(), &access, (&view.typed, ReadEnds::Now)) }
-            .map(drop)
+        unsafe { self.raw.get_at("get", &view.typed, at, ends) }.map(drop)
     }
 
     /// Combines elements of a rank's memory with `data`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
@@ -139,13 +120,12 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let (at, began) = (at.into(), self.began());
         if let Some(plain) = data.as_plain()
-            && self.change_number("accumulate", (&plain, op), (rank, &at)).is_some()
-        {
-            self.note(WindowCall::Accumulate, plain.bytes().len() as u64, began);
-            return Ok(());
-        }
-        if let Some(plain) = data.as_plain()
-            && self.add_numbers((&plain, op), (rank, &at)).map_err(|error| *error)?
+            && takes::<T>(plain.element())
+            && let Some(displacement) = at.plain()
+            && let (to, what) = ((rank, displacement), (plain.element(), op))
+            && let added =
+                self.inner().accumulate_now(self.shared(), "accumulate", to, what, plain.bytes())
+            && added.map_err(|error| *error)?
         {
             self.note(WindowCall::Accumulate, plain.bytes().len() as u64, began);
             return Ok(());
@@ -155,56 +135,6 @@ impl<T: AnyBits, M> Window<T, M> {
         let done = unsafe { self.accumulate_typed(&view.typed, (rank, &at), op) };
         self.note(WindowCall::Accumulate, view.packed_bytes(), began);
         done
-    }
-
-    /// One number that is mapped; gives what was there. `None`: it takes another way, or is refused.
-    #[inline]
-    fn change_number(
-        &self,
-        call: &'static str,
-        (number, op): (&Plain<'_>, ReduceOp),
-        (rank, at): (u32, &Place),
-    ) -> Option<u64> {
-        let bytes = number.bytes();
-        if bytes.len() > 8 || !takes::<T>(number.element()) {
-            return None;
-        }
-        let span = self.inner().span(call, (rank, at.plain()?), bytes.len())?;
-        self.inner().change_span(self.shared(), span, (number.element(), op), bytes)
-    }
-
-    /// The same, replaced by another if it is what is expected.
-    #[inline]
-    fn swap_number(
-        &self,
-        (expected, new): (&Plain<'_>, &Plain<'_>),
-        (rank, at): (u32, &Place),
-    ) -> Option<u64> {
-        let (compare, swap, element) = (expected.bytes(), new.bytes(), expected.element());
-        if !takes::<T>(element) {
-            return None;
-        }
-        let span = self.inner().span("compare_and_swap", (rank, at.plain()?), compare.len())?;
-        self.inner().swap_span(self.shared(), span, element, (compare, swap))
-    }
-
-    /// Numbers that are mapped, to which others are added. `false`: they take another way, or are refused.
-    #[inline]
-    fn add_numbers(
-        &self,
-        (numbers, op): (&Plain<'_>, ReduceOp),
-        (rank, at): (u32, &Place),
-    ) -> Result<bool, Box<Error>> {
-        let bytes = numbers.bytes();
-        let Some(displacement) = at.plain().filter(|_| takes::<T>(numbers.element())) else {
-            return Ok(false);
-        };
-        match self.inner().span("accumulate", (rank, displacement), bytes.len()) {
-            Some(span) => {
-                self.inner().add_span(self.shared(), span, (numbers.element(), op), bytes)
-            }
-            None => Ok(false),
-        }
     }
 
     /// # Safety
@@ -217,7 +147,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         check_elements::<T>("accumulate", typed, at)?;
         // SAFETY: the caller's promise.
-        unsafe { self.raw.accumulate_at(typed, (rank, at), op) }
+        unsafe { self.raw.accumulate_at(typed, (rank, at).into(), op) }
     }
 
     /// As [`accumulate`](Window::accumulate), and `found` gets what was there before (`MPI_Get_accumulate`). With
@@ -235,23 +165,23 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<(), Error> {
         let (view, found, at) = (data.into_view(), found.into_view(), at.into());
         let began = self.began();
-        let done = self.get_accumulate_views(&view, &found, (rank, &at), op);
+        let done = self.get_accumulate_views("get_accumulate", (&view, &found), (rank, &at), op);
         self.note(WindowCall::GetAccumulate, view.packed_bytes(), began);
         done
     }
 
     fn get_accumulate_views(
         &self,
-        view: &View<'_>,
-        found: &ViewMut<'_>,
+        call: &'static str,
+        (view, found): (&View<'_>, &ViewMut<'_>),
         (rank, at): (u32, &Place),
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let typed = given(op, &view.typed, &found.typed)?;
-        let access = self.access("get_accumulate", (rank, at), typed, AccessKind::Change)?;
-        let (what, given, found) = ((&access, op), (typed, at), (&found.typed, ReadEnds::Now));
+        let given = operand(op, Some(&view.typed), &found.typed)?;
+        check_elements::<T>(call, given, at)?;
+        let (both, at, how) = ((given, &found.typed), (rank, at).into(), (op, ReadEnds::Now));
         // SAFETY: `view` borrows its memory for reading until this returns, and `found` exclusively.
-        unsafe { self.inner().get_accumulate_all(self.shared(), what, given, found) }.map(drop)
+        unsafe { self.raw.get_accumulate_at(call, both, at, how) }.map(drop)
     }
 
     /// One element: combined with `value`; gives what was there before (`MPI_Fetch_and_op`). `U` is the window's element or
@@ -268,28 +198,20 @@ impl<T: AnyBits, M> Window<T, M> {
         op: ReduceOp,
     ) -> Result<U, Error> {
         let (mut found, at, began) = (value, at.into(), self.began());
-        if let Some(plain) = Plain::of(&value)
-            && let Some(old) = self.change_number("fetch_and_op", (&plain, op), (rank, &at))
+        if let (Some(plain), Some(room), Some(displacement)) =
+            (Plain::of(&value), PlainMut::of(&mut found), at.plain())
+            && takes::<T>(plain.element())
+            && let (to, what) = ((rank, displacement), (plain.element(), op))
+            && let both = (plain.bytes(), room.into_bytes())
+            && self.inner().fetch_now(self.shared(), "fetch_and_op", to, what, both)
         {
-            write_number(old, &mut found);
             self.note(WindowCall::FetchAndOp, plain.bytes().len() as u64, began);
             return Ok(found);
         }
         let given = View::of(std::slice::from_ref(&value));
         let into = ViewMut::of(std::slice::from_mut(&mut found));
-        let typed = &given.typed;
-        // SAFETY: `value` is borrowed for reading.
-        let bytes = unsafe { contiguous_span(typed) };
-        // SAFETY: `found` is borrowed exclusively.
-        let room = unsafe { contiguous_span_mut(&into.typed) };
-        let (Some(bytes), Some(room)) = (bytes, room) else {
-            self.get_accumulate(given, into, rank, at, op)?;
-            return Ok(found);
-        };
-        let access = self.access("fetch_and_op", (rank, &at), typed, AccessKind::Change)?;
-        let what = (&access, op);
-        self.inner().fetch_and_op(self.shared(), what, (typed, &at), (bytes, room))?;
-        self.note(WindowCall::FetchAndOp, bytes.len() as u64, began);
+        self.get_accumulate_views("fetch_and_op", (&given, &into), (rank, &at), op)?;
+        self.note(WindowCall::FetchAndOp, given.packed_bytes(), began);
         Ok(found)
     }
 
@@ -307,10 +229,13 @@ impl<T: AnyBits, M> Window<T, M> {
         at: impl Into<Place>,
     ) -> Result<U, Error> {
         let (mut found, at, began) = (compare, at.into(), self.began());
-        if let (Some(expected), Some(new)) = (Plain::of(&compare), Plain::of(&swap))
-            && let Some(old) = self.swap_number((&expected, &new), (rank, &at))
+        if let (Some(expected), Some(new), Some(room), Some(displacement)) =
+            (Plain::of(&compare), Plain::of(&swap), PlainMut::of(&mut found), at.plain())
+            && let element = expected.element()
+            && takes::<T>(element)
+            && let all = (expected.bytes(), new.bytes(), room.into_bytes())
+            && self.inner().swap_now(self.shared(), (rank, displacement), element, all)
         {
-            write_number(old, &mut found);
             self.note(WindowCall::CompareAndSwap, new.bytes().len() as u64, began);
             return Ok(found);
         }
@@ -331,13 +256,5 @@ impl<T: AnyBits, M> Window<T, M> {
         self.inner().compare_and_swap(self.shared(), &access, primitive, (compare, swap, room))?;
         self.note(WindowCall::CompareAndSwap, swap.len() as u64, began);
         Ok(found)
-    }
-}
-
-/// Stores a number that was in a window.
-#[inline]
-fn write_number<U: AnyBits>(number: u64, into: &mut U) {
-    if let Some(room) = PlainMut::of(into) {
-        gapless_osc::write_number(number, room.into_bytes());
     }
 }

@@ -8,7 +8,7 @@ use crate::view::SendBuffer;
 use gapless_dtype::AnyBits;
 use gapless_engine::{Engine, ReduceOp, Typed};
 use gapless_osc::{
-    AccessKind, Driver, Place, Reading, WindowCall, check_apart, given, room, unpack,
+    AccessKind, Driver, Place, Reading, WindowCall, check_apart, operand, room, unpack,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl<T: AnyBits, M> Window<T, M> {
     ) -> Result<WindowRequest<B>, Refused<B>> {
         let (view, at) = (data.into_view(), at.into());
         self.begin(found.into(), |typed| {
-            let given = given(op, &view.typed, typed)?;
+            let given = operand(op, Some(&view.typed), typed)?;
             check_apart(typed)?;
             let access = self.access("rget_accumulate", (rank, &at), given, AccessKind::Change)?;
             let (what, given) = ((&access, op), (given, &at));

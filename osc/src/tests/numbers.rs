@@ -89,10 +89,11 @@ fn a_disturbed_exchange_is_tried_again() {
     let (access, at) = access(&all[2], 0, 8, &origin);
     let driver = net.driver(2, 1000, &disturb);
     let what = ((&access, ReduceOp::Bxor), (&origin, &at));
-    let mut found = [0; 8];
-    all[2].fetch_and_op(&driver, what.0, what.1, (&1u64.to_ne_bytes(), &mut found)).unwrap();
+    let reading =
+        all[2].start_get_accumulate(&driver, what.0, what.1, &1u64.to_ne_bytes()).unwrap();
+    let found = reading.wait(&driver).unwrap();
     assert_eq!(disturbed.get(), 5, "it took as many tries");
-    let old = u64::from_ne_bytes(found);
+    let old = u64::from_ne_bytes(found.try_into().unwrap());
     assert_eq!((old % 100, net.load(0, 8) % 100), (0, 1));
 }
 
@@ -249,10 +250,9 @@ fn keys_of_any_bytes() {
         let origin = numbers(Primitive::Int64, 1);
         let (access, at) = access(&window, 0, 8, &origin);
         let before = net.load(0, 8);
-        let (what, mut found) = ((&access, ReduceOp::Sum), [0; 8]);
-        let operand = 1u64.to_ne_bytes();
-        match window.fetch_and_op(&driver, what, (&origin, &at), (&operand, &mut found)) {
-            Ok(()) => done += 1,
+        let (what, operand) = ((&access, ReduceOp::Sum), 1u64.to_ne_bytes());
+        match window.start_get_accumulate(&driver, what, (&origin, &at), &operand) {
+            Ok(_) => done += 1,
             Err(error) => {
                 assert!(matches!(error, WindowError::Transport { .. }), "{error}");
                 assert_eq!(net.load(0, 8), before);

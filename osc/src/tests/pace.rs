@@ -33,22 +33,19 @@ fn spinning_on_one_call_makes_progress() {
         (
             "put",
             pace(|window, driver| {
-                let span = window.span("put", (0, 0), 8).unwrap();
-                assert!(window.put_span(driver, span, &zero));
+                assert!(window.put_now(driver, "put", (0, 0), &zero));
             }),
         ),
         (
             "get",
             pace(|window, driver| {
-                let span = window.span("get", (0, 0), 8).unwrap();
-                assert!(window.get_span(driver, span, &mut [0; 8]));
+                assert!(window.get_now(driver, "get", (0, 0), &mut [0; 8]));
             }),
         ),
         (
             "put and flush",
             pace(|window, driver| {
-                let span = window.span("put", (0, 0), 8).unwrap();
-                assert!(window.put_span(driver, span, &zero));
+                assert!(window.put_now(driver, "put", (0, 0), &zero));
                 window.flush(driver, 0).unwrap();
             }),
         ),
@@ -110,6 +107,7 @@ fn the_short_way_leaves_what_is_not_simple() {
     assert_eq!(change(8, (P::Uint64, sum), &seven), Some(7));
     assert_eq!(change(8, (P::Uint64, ReduceOp::NoOp), &[0; 8]), Some(14));
     assert_eq!(change(8, (P::Double, ReduceOp::Replace), &[0; 8]), Some(14));
+    assert_eq!(change(8, (P::LongLong, ReduceOp::Replace), &[0; 8]), Some(0));
     // Several numbers, places that are no multiples, other types and operations.
     for (at, what) in [
         (8, (P::Uint32, sum)),

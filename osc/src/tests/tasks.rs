@@ -65,10 +65,10 @@ impl<'n> Origin<'n> {
         let (place, typed) = (Place::at(8 * at), numbers(1));
         let access =
             self.window.access("fetch_and_op", (0, &place), &typed, AccessKind::Change).unwrap();
-        let (given, mut found) = (bytes(&[given]), [0; 8]);
-        let (what, both) = ((&access, ReduceOp::Sum), (&given[..], &mut found[..]));
-        self.window.fetch_and_op(&self.driver, what, (&typed, &place), both).unwrap();
-        i64::from_ne_bytes(found)
+        let (what, given) = ((&access, ReduceOp::Sum), bytes(&[given]));
+        let reading =
+            self.window.start_get_accumulate(&self.driver, what, (&typed, &place), &given).unwrap();
+        i64::from_ne_bytes(reading.wait(&self.driver).unwrap().try_into().unwrap())
     }
 }
 

@@ -1,20 +1,57 @@
 //! Operations (MPI 4.1 §12.3).
 
-use super::Window;
+use super::{Window, slowly};
 use crate::error::Error;
 use crate::raw::request::{Request, Work};
 use gapless_dtype::{Layout, Primitive};
-use gapless_engine::{ReduceOp, Typed};
+use gapless_engine::{EngineError, ReduceOp, Typed};
 use gapless_mem::{Region, Space};
 use gapless_osc::{
     AccessKind, Flavor, PendingRead, Place, ReadEnds, WindowCall, WindowError, contiguous_span,
-    contiguous_span_mut, given, plain_displacement,
+    contiguous_span_mut, operand,
 };
-use gapless_pml::{Pml, Protocol, Status};
+use gapless_pml::{Pml, Status};
 use std::sync::{Arc, OnceLock};
 
 /// What lies at a target: so many instances of a layout.
 type Target<'t> = (&'t Layout, u64);
+
+/// Where an operation's data is at a target.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'t> {
+    rank: u32,
+    displacement: u64,
+    /// `None`: laid out as at the origin.
+    target: Option<Target<'t>>,
+}
+
+impl<'t> From<(u32, &'t Place)> for At<'t> {
+    fn from((rank, place): (u32, &'t Place)) -> At<'t> {
+        At { rank, displacement: place.displacement(), target: place.shape() }
+    }
+}
+
+impl At<'_> {
+    /// The rank and displacement of one contiguous span that lies there as it lies here.
+    #[inline]
+    fn plain(self, origin: &Typed) -> Option<(u32, u64)> {
+        let is_plain = self.target.is_none() && origin.contiguous_start() == Some(origin.origin());
+        is_plain.then_some((self.rank, self.displacement))
+    }
+
+    fn place(self) -> Place {
+        match self.target {
+            None => Place::at(self.displacement),
+            Some((layout, count)) => Place::typed(self.displacement, layout, count),
+        }
+    }
+}
+
+/// The basic type that all elements are of.
+#[inline]
+fn uniform(typed: &Typed) -> Option<Primitive> {
+    typed.own_layout()?.signature().uniform()
+}
 
 /// A read of which a request tells.
 #[derive(Debug)]
@@ -35,25 +72,24 @@ impl Work for RequestedRead {
     fn finish(&self) -> Result<Status, Error> {
         match self.ended.get() {
             Some(Err(error)) => Err(error.clone().into()),
-            _ => Ok(status(self.bytes)),
+            _ => Ok(Status::of_nothing(self.bytes)),
         }
     }
-}
-
-/// Of an operation on a window (MPI 4.1 §12.3.5): nobody sent anything.
-fn status(bytes: u64) -> Status {
-    Status { source: 0, tag: 0, bytes, protocol: Protocol::Eager }
 }
 
 impl Window {
     /// Where at the target: laid out as at the origin, if it says so by the same layout.
     #[inline]
-    fn place(&self, origin: &Typed, displacement: i64, (layout, count): Target<'_>) -> Place {
+    fn at<'t>(
+        &self,
+        origin: &Typed,
+        (rank, displacement): (u32, i64),
+        target: Target<'t>,
+    ) -> At<'t> {
+        let (layout, count) = target;
+        let is_alike = origin.layout().id() == layout.id() && origin.count() == count;
         let displacement = self.displacement(displacement);
-        match origin.layout().id() == layout.id() && origin.count() == count {
-            true => Place::at(displacement),
-            false => Place::typed(displacement, layout, count),
-        }
+        At { rank, displacement, target: (!is_alike).then_some(target) }
     }
 
     /// Addresses have all bits. A displacement that is negative lies in no window (MPI 4.1 §12.3.1).
@@ -82,11 +118,10 @@ impl Window {
         displacement: i64,
         target: Target<'_>,
     ) -> Result<(), Error> {
-        let (at, began) = (self.place(origin, displacement, target), self.began());
+        let at = self.at(origin, (rank, displacement), target);
         // SAFETY: the caller's promise.
-        let done = unsafe { self.put_at("put", origin, (rank, &at)) };
-        self.note(WindowCall::Put, origin.packed_bytes(), began);
-        done
+        let put = || unsafe { self.put_at("put", origin, at) };
+        self.timed(WindowCall::Put, origin.packed_bytes(), put)
     }
 
     /// # Safety
@@ -96,19 +131,21 @@ impl Window {
         &self,
         call: &'static str,
         origin: &Typed,
-        (rank, at): (u32, &Place),
+        at: At<'_>,
     ) -> Result<(), Error> {
-        if let Some(displacement) = plain_displacement(origin, at)
+        if let Some(to) = at.plain(origin)
             // SAFETY: the caller's promise.
             && let Some(bytes) = unsafe { contiguous_span(origin) }
-            && let Some(span) = self.inner.span(call, (rank, displacement), bytes.len())
-            && self.inner.put_span(self.shared(), span, bytes)
+            && self.inner.put_now(self.shared(), call, to, bytes)
         {
             return Ok(());
         }
-        let access = self.inner.access(call, (rank, at), origin, AccessKind::Write)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.put_all(self.shared(), &access, origin) }
+        slowly(move || {
+            let at = (at.rank, &at.place());
+            let access = self.inner.access(call, at, origin, AccessKind::Write)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.put_all(self.shared(), &access, origin) }
+        })
     }
 
     /// Reads the memory of a rank (`MPI_Get`, MPI 4.1 §12.3.2): `target` instances at `displacement`, which have the elements
@@ -129,41 +166,36 @@ impl Window {
         displacement: i64,
         target: Target<'_>,
     ) -> Result<(), Error> {
-        let (at, began) = (self.place(into, displacement, target), self.began());
+        let at = self.at(into, (rank, displacement), target);
         // SAFETY: the caller's promise.
-        let done = match unsafe { self.get_now("get", into, (rank, &at)) } {
-            true => Ok(()),
-            // SAFETY: the caller's promise.
-            false => unsafe { self.get_later(into, (rank, &at)) },
-        };
-        self.note(WindowCall::Get, into.packed_bytes(), began);
-        done
+        let get = || unsafe { self.get_at("get", into, at, ReadEnds::Later) };
+        self.timed(WindowCall::Get, into.packed_bytes(), get).map(drop)
     }
 
-    /// One span, from memory that is mapped. `false`: it takes another way, or is refused.
+    /// `None`: it has ended.
     ///
     /// # Safety
-    /// As [`get`](Window::get), during the call.
+    /// As [`get`](Window::get), until the read has ended, as `ends` says.
     #[inline]
-    pub(crate) unsafe fn get_now(
+    pub(crate) unsafe fn get_at(
         &self,
         call: &'static str,
         into: &Typed,
-        (rank, at): (u32, &Place),
-    ) -> bool {
-        let Some(displacement) = plain_displacement(into, at) else { return false };
-        // SAFETY: the caller's promise.
-        let Some(bytes) = (unsafe { contiguous_span_mut(into) }) else { return false };
-        let span = self.inner.span(call, (rank, displacement), bytes.len());
-        span.is_some_and(|span| self.inner.get_span(self.shared(), span, bytes))
-    }
-
-    /// # Safety
-    /// As [`get`](Window::get).
-    unsafe fn get_later(&self, into: &Typed, (rank, at): (u32, &Place)) -> Result<(), Error> {
-        let access = self.inner.access("get", (rank, at), into, AccessKind::Read)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.get_all(self.shared(), &access, (into, ReadEnds::Later)) }.map(drop)
+        at: At<'_>,
+        ends: ReadEnds,
+    ) -> Result<Option<PendingRead>, Error> {
+        if let Some(from) = at.plain(into)
+            // SAFETY: the caller's promise.
+            && let Some(bytes) = unsafe { contiguous_span_mut(into) }
+            && self.inner.get_now(self.shared(), call, from, bytes)
+        {
+            return Ok(None);
+        }
+        slowly(move || {
+            let access = self.inner.access(call, (at.rank, &at.place()), into, AccessKind::Read)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.get_all(self.shared(), &access, (into, ends)) }.map(Some)
+        })
     }
 
     /// Combines elements of a rank's memory with those of `origin`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):
@@ -175,6 +207,7 @@ impl Window {
     ///
     /// # Safety
     /// As [`put`](Window::put).
+    #[inline]
     pub unsafe fn accumulate(
         &self,
         origin: &Typed,
@@ -183,49 +216,36 @@ impl Window {
         target: Target<'_>,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let (at, began) = (self.place(origin, displacement, target), self.began());
+        let at = self.at(origin, (rank, displacement), target);
         // SAFETY: the caller's promise.
-        let done = unsafe { self.accumulate_at(origin, (rank, &at), op) };
-        self.note(WindowCall::Accumulate, origin.packed_bytes(), began);
-        done
+        let accumulate = || unsafe { self.accumulate_at(origin, at, op) };
+        self.timed(WindowCall::Accumulate, origin.packed_bytes(), accumulate)
     }
 
     /// # Safety
     /// As [`put`](Window::put).
+    #[inline]
     pub(crate) unsafe fn accumulate_at(
         &self,
         origin: &Typed,
-        (rank, at): (u32, &Place),
+        at: At<'_>,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let uniform = || origin.own_layout()?.signature().uniform();
-        if let Some(displacement) = plain_displacement(origin, at)
-            && let Some(element) = uniform()
+        let call = "accumulate";
+        if let (Some(to), Some(element)) = (at.plain(origin), uniform(origin))
             // SAFETY: the caller's promise.
             && let Some(bytes) = unsafe { contiguous_span(origin) }
-            && self.add_span((bytes, element, op), (rank, displacement)).map_err(|why| *why)?
+            && let what = (element, op)
+            && self.inner.accumulate_now(self.shared(), call, to, what, bytes).map_err(|why| *why)?
         {
             return Ok(());
         }
-        let access = self.inner.access("accumulate", (rank, at), origin, AccessKind::Change)?;
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.accumulate_all(self.shared(), (&access, op), (origin, at)) }
-    }
-
-    /// Numbers in memory that is mapped, which are combined with others. `false`: they take another way, or are refused.
-    #[inline]
-    fn add_span(
-        &self,
-        (bytes, element, op): (&[u8], Primitive, ReduceOp),
-        at: (u32, u64),
-    ) -> Result<bool, Box<Error>> {
-        let Some(span) = self.inner.span("accumulate", at, bytes.len()) else { return Ok(false) };
-        if bytes.len() <= 8
-            && self.inner.change_span(self.shared(), span, (element, op), bytes).is_some()
-        {
-            return Ok(true);
-        }
-        self.inner.add_span(self.shared(), span, (element, op), bytes)
+        slowly(move || {
+            let at = (at.rank, &at.place());
+            let access = self.inner.access(call, at, origin, AccessKind::Change)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.accumulate_all(self.shared(), (&access, op), (origin, at.1)) }
+        })
     }
 
     /// As [`accumulate`](Window::accumulate), and `result` gets what was there before (`MPI_Get_accumulate`), as late as by
@@ -247,16 +267,46 @@ impl Window {
         target: Target<'_>,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let began = self.began();
-        let given = given(op, origin.unwrap_or(result), result)?;
-        check_given(op, origin)?;
-        let at = self.place(given, displacement, target);
-        let access = self.inner.access("get_accumulate", (rank, &at), given, AccessKind::Change)?;
-        let (what, given, into) = ((&access, op), (given, &at), (result, ReadEnds::Later));
+        let given = operand(op, origin, result)?;
+        let (at, how) = (self.at(given, (rank, displacement), target), (op, ReadEnds::Later));
         // SAFETY: the caller's promise.
-        let done = unsafe { self.inner.get_accumulate_all(self.shared(), what, given, into) };
-        self.note(WindowCall::GetAccumulate, result.packed_bytes(), began);
-        done.map(drop)
+        let done = || unsafe { self.get_accumulate_at("get_accumulate", (given, result), at, how) };
+        self.timed(WindowCall::GetAccumulate, result.packed_bytes(), done).map(drop)
+    }
+
+    /// Of an [operand](operand); `None`: it has ended.
+    ///
+    /// # Safety
+    /// As [`accumulate`](Window::accumulate) for what is given, which is not looked at by [`ReduceOp::NoOp`], and as
+    /// [`get_at`](Window::get_at) for `result`. They have no byte in common.
+    #[inline]
+    pub(crate) unsafe fn get_accumulate_at(
+        &self,
+        call: &'static str,
+        (given, result): (&Typed, &Typed),
+        at: At<'_>,
+        (op, ends): (ReduceOp, ReadEnds),
+    ) -> Result<Option<PendingRead>, Error> {
+        if let (Some(there), Some(element)) = (at.plain(given), uniform(given))
+            && result.packed_bytes() <= 8
+            // SAFETY: the caller's promise.
+            && let Some(found) = unsafe { contiguous_span_mut(result) }
+            && let Some(bytes) = match op {
+                ReduceOp::NoOp => Some(&[][..]),
+                // SAFETY: the caller's promise.
+                _ => unsafe { contiguous_span(given) },
+            }
+            && self.inner.fetch_now(self.shared(), call, there, (element, op), (bytes, found))
+        {
+            return Ok(None);
+        }
+        slowly(move || {
+            let at = (at.rank, &at.place());
+            let access = self.inner.access(call, at, given, AccessKind::Change)?;
+            let (what, given, into) = ((&access, op), (given, at.1), (result, ends));
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.get_accumulate_all(self.shared(), what, given, into) }.map(Some)
+        })
     }
 
     /// One element: combined with the one at `origin`; `result` gets what was there before (`MPI_Fetch_and_op`), as late as
@@ -277,67 +327,32 @@ impl Window {
         displacement: i64,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let began = self.began();
-        let result = one(result, element);
-        // A place in memory that is valid for reads, and looked at only if the operation needs it.
-        let origin = origin.map(|origin| one(origin.cast_mut(), element));
-        check_given(op, origin.as_ref())?;
-        let given = origin.unwrap_or(result);
-        let at = self.displacement(displacement);
-        // SAFETY: the caller's promise.
-        let done = match unsafe { self.fetch_now(given, result, (element, op), (rank, at)) } {
-            true => Ok(()),
+        let (call, at) = ("fetch_and_op", self.displacement(displacement));
+        let bytes = element.size_bytes();
+        let len = usize::try_from(bytes).unwrap_or(0);
+        self.timed(WindowCall::FetchAndOp, bytes, move || {
             // SAFETY: the caller's promise.
-            false => unsafe { self.fetch_later(given, result, (element, op), (rank, at)) },
-        };
-        self.note(WindowCall::FetchAndOp, element.size_bytes(), began);
-        done
-    }
-
-    /// One number in memory that is mapped. `false`: it takes another way, or is refused.
-    ///
-    /// # Safety
-    /// As [`fetch_and_op`](Window::fetch_and_op), during the call.
-    #[inline]
-    unsafe fn fetch_now(
-        &self,
-        given: Region,
-        result: Region,
-        (element, op): (Primitive, ReduceOp),
-        (rank, at): (u32, u64),
-    ) -> bool {
-        let mut number = [0; 8];
-        let len = usize::try_from(result.len()).unwrap_or(usize::MAX);
-        let Some(number) = number.get_mut(..len) else { return false };
-        let Some(span) = self.inner.span("fetch_and_op", (rank, at), len) else { return false };
-        // SAFETY: the caller's promise.
-        if op != ReduceOp::NoOp && unsafe { gapless_mem::read(&given, 0, number) }.is_err() {
-            return false;
-        }
-        let Some(old) = self.inner.change_span(self.shared(), span, (element, op), number) else {
-            return false;
-        };
-        gapless_osc::write_number(old, number);
-        // SAFETY: the caller's promise.
-        unsafe { gapless_mem::write(&result, 0, number) }.is_ok()
-    }
-
-    /// # Safety
-    /// As [`fetch_and_op`](Window::fetch_and_op).
-    unsafe fn fetch_later(
-        &self,
-        given: Region,
-        result: Region,
-        (element, op): (Primitive, ReduceOp),
-        (rank, at): (u32, u64),
-    ) -> Result<(), Error> {
-        let given = Typed::elements(given, element.layout(), 1)?;
-        let result = Typed::elements(result, element.layout(), 1)?;
-        let at = Place::at(at);
-        let access = self.inner.access("fetch_and_op", (rank, &at), &given, AccessKind::Change)?;
-        let (what, given, into) = ((&access, op), (&given, &at), (&result, ReadEnds::Later));
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.get_accumulate_all(self.shared(), what, given, into) }.map(drop)
+            let found = unsafe { std::slice::from_raw_parts_mut(result, len) };
+            let bytes = match origin {
+                // SAFETY: the caller's promise; the operation looks at it, so it has no byte of `found`.
+                Some(origin) if op != ReduceOp::NoOp => unsafe {
+                    std::slice::from_raw_parts(origin, len)
+                },
+                _ => &[],
+            };
+            let what = (element, op);
+            if self.inner.fetch_now(self.shared(), call, (rank, at), what, (bytes, found)) {
+                return Ok(());
+            }
+            slowly(move || {
+                let result = one(result, element)?;
+                let origin = origin.map(|origin| one(origin.cast_mut(), element)).transpose()?;
+                let both = (operand(op, origin.as_ref(), &result)?, &result);
+                let at = At { rank, displacement: at, target: None };
+                // SAFETY: the caller's promise.
+                unsafe { self.get_accumulate_at(call, both, at, (op, ReadEnds::Later)) }.map(drop)
+            })
+        })
     }
 
     /// Replaces an element by the one at `origin` if it is the one at `compare`, bit by bit; `result` gets what was there
@@ -357,40 +372,33 @@ impl Window {
         rank: u32,
         displacement: i64,
     ) -> Result<(), Error> {
-        let began = self.began();
         let (call, at) = ("compare_and_swap", self.displacement(displacement));
-        let (mut new, mut expected) = ([0; 8], [0; 8]);
-        let len = usize::try_from(element.size_bytes()).unwrap_or(usize::MAX);
-        let (Some(new), Some(expected)) = (new.get_mut(..len), expected.get_mut(..len)) else {
+        let bytes = element.size_bytes();
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if len > 8 {
             let why = "compare_and_swap takes one integer".to_owned();
             return Err(WindowError::Mismatch { why }.into());
-        };
-        for (from, into) in [(origin, &mut *new), (compare, &mut *expected)] {
-            // SAFETY: the caller's promise.
-            unsafe { gapless_mem::read(&one(from.cast_mut(), element), 0, into) }?;
         }
-        let (both, result) = ((&*expected, &*new), one(result, element));
-        let span = self.inner.span(call, (rank, at), len);
-        let swapped =
-            span.and_then(|span| self.inner.swap_span(self.shared(), span, element, both));
-        let done = match swapped {
-            Some(old) => {
-                let mut found = [0; 8];
-                let found = found.get_mut(..len).unwrap_or(&mut []);
-                gapless_osc::write_number(old, found);
-                // SAFETY: the caller's promise.
-                unsafe { gapless_mem::write(&result, 0, found) }.map_err(Error::from)
+        self.timed(WindowCall::CompareAndSwap, bytes, move || {
+            // SAFETY: the caller's promise.
+            let new = unsafe { std::slice::from_raw_parts(origin, len) };
+            // SAFETY: as above.
+            let expected = unsafe { std::slice::from_raw_parts(compare, len) };
+            // SAFETY: as above; it has no byte of these.
+            let found = unsafe { std::slice::from_raw_parts_mut(result, len) };
+            if self.inner.swap_now(self.shared(), (rank, at), element, (expected, new, found)) {
+                return Ok(());
             }
-            None => {
-                let (typed, at) = (Typed::elements(result, element.layout(), 1)?, Place::at(at));
-                let access = self.inner.access(call, (rank, &at), &typed, AccessKind::Change)?;
-                let what = (&access, element);
+            slowly(move || {
+                let (result, at) = (one(result, element)?, Place::at(at));
+                let access = self.inner.access(call, (rank, &at), &result, AccessKind::Change)?;
+                let (what, both) = ((&access, element), (expected, new));
                 // SAFETY: the caller's promise.
-                unsafe { self.inner.compare_and_swap_later(self.shared(), what, both, result) }
-            }
-        };
-        self.note(WindowCall::CompareAndSwap, element.size_bytes(), began);
-        done
+                unsafe {
+                    self.inner.compare_and_swap_later(self.shared(), what, both, result.region())
+                }
+            })
+        })
     }
 
     /// [`put`](Window::put), with a request that has ended when this returns (`MPI_Rput`, MPI 4.1 §12.3.5).
@@ -409,7 +417,7 @@ impl Window {
     ) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         unsafe { self.put(origin, rank, displacement, target) }?;
-        Ok(Request::ended(&self.comm, status(0)))
+        Ok(Request::ended(&self.comm, Status::of_nothing(0)))
     }
 
     /// [`accumulate`](Window::accumulate), with a request that has ended when this returns (`MPI_Raccumulate`).
@@ -429,7 +437,7 @@ impl Window {
     ) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         unsafe { self.accumulate(origin, rank, displacement, target, op) }?;
-        Ok(Request::ended(&self.comm, status(0)))
+        Ok(Request::ended(&self.comm, Status::of_nothing(0)))
     }
 
     /// [`get`](Window::get), with a request that ends when the data is there (`MPI_Rget`); flushes end it, too. What the
@@ -447,11 +455,9 @@ impl Window {
         displacement: i64,
         target: Target<'_>,
     ) -> Result<Request, Error> {
-        let at = self.place(into, displacement, target);
-        let access = self.inner.access("rget", (rank, &at), into, AccessKind::Read)?;
+        let at = self.at(into, (rank, displacement), target);
         // SAFETY: the caller's promise.
-        let read =
-            unsafe { self.inner.get_all(self.shared(), &access, (into, ReadEnds::Requested)) }?;
+        let read = unsafe { self.get_at("rget", into, at, ReadEnds::Requested) }?;
         self.requested(read, into.packed_bytes())
     }
 
@@ -471,40 +477,31 @@ impl Window {
         target: Target<'_>,
         op: ReduceOp,
     ) -> Result<Request, Error> {
-        let given = given(op, origin.unwrap_or(result), result)?;
-        check_given(op, origin)?;
-        let (call, at) = ("rget_accumulate", self.place(given, displacement, target));
-        let access = self.inner.access(call, (rank, &at), given, AccessKind::Change)?;
-        let (what, given, into) = ((&access, op), (given, &at), (result, ReadEnds::Requested));
+        let given = operand(op, origin, result)?;
+        let (at, how) = (self.at(given, (rank, displacement), target), (op, ReadEnds::Requested));
         // SAFETY: the caller's promise.
-        let read = unsafe { self.inner.get_accumulate_all(self.shared(), what, given, into) }?;
+        let read = unsafe { self.get_accumulate_at("rget_accumulate", (given, result), at, how) }?;
         self.requested(read, result.packed_bytes())
     }
 
-    fn requested(&self, read: PendingRead, bytes: u64) -> Result<Request, Error> {
-        match read.test() {
-            Some(ended) => {
-                ended?;
-                Ok(Request::ended(&self.comm, status(bytes)))
-            }
-            None => {
+    fn requested(&self, read: Option<PendingRead>, bytes: u64) -> Result<Request, Error> {
+        let ended = read.as_ref().map_or(Some(Ok(())), PendingRead::test);
+        match (ended, read) {
+            (None, Some(read)) => {
                 let read = RequestedRead { read, bytes, ended: OnceLock::new() };
                 Request::of_work(&self.comm, Arc::new(read))
+            }
+            (ended, _) => {
+                ended.transpose()?;
+                Ok(Request::ended(&self.comm, Status::of_nothing(bytes)))
             }
         }
     }
 }
 
 /// One element in memory of the host.
-#[inline]
-fn one(pointer: *mut u8, element: Primitive) -> Region {
-    Region::new(Space::Host, pointer.expose_provenance() as u64, 0, element.size_bytes())
-}
-
-/// Only an atomic get has no origin.
-fn check_given<T>(op: ReduceOp, origin: Option<&T>) -> Result<(), WindowError> {
-    match origin.is_some() || op == ReduceOp::NoOp {
-        true => Ok(()),
-        false => Err(WindowError::Mismatch { why: format!("{} of nothing", op.name()) }),
-    }
+fn one(pointer: *mut u8, element: Primitive) -> Result<Typed, EngineError> {
+    let start = pointer.expose_provenance() as u64;
+    let region = Region::new(Space::Host, start, 0, element.size_bytes());
+    Typed::elements(region, element.layout(), 1)
 }

@@ -8,19 +8,6 @@ use gapless_osc::{Lock, WindowCall, WindowError};
 use std::sync::PoisonError;
 
 impl Window {
-    /// Does a call that begins or ends an epoch.
-    #[inline]
-    fn timed<T>(
-        &self,
-        call: WindowCall,
-        act: impl FnOnce() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let began = self.began();
-        let done = act();
-        self.note(call, 0, began);
-        done
-    }
-
     /// Ends all operations between this fence and the one before, at all ranks, and begins the next epoch, in which all
     /// ranks access all, unless `NOSUCCEED` is asserted, by all ranks or by none (`MPI_Win_fence`, MPI 4.1 §12.5.1).
     /// Collective.
@@ -31,7 +18,7 @@ impl Window {
     /// is lost, or has refused an operation.
     pub fn fence(&self, assertions: Assertions) -> Result<(), Error> {
         let last = assertions.contains(Assertions::NOSUCCEED);
-        self.timed(WindowCall::Fence, || self.meet(last))
+        self.timed(WindowCall::Fence, 0, || self.meet(last))
     }
 
     fn meet(&self, last: bool) -> Result<(), Error> {
@@ -82,7 +69,7 @@ impl Window {
     pub fn post(&self, group: &[u32], assertions: Assertions) -> Result<(), Error> {
         match assertions.contains(Assertions::NOCHECK) {
             true => Ok(self.inner.post_unchecked(group)?),
-            false => self.timed(WindowCall::Post, || self.inner.post(self.shared(), group)),
+            false => self.timed(WindowCall::Post, 0, || self.inner.post(self.shared(), group)),
         }
     }
 
@@ -94,7 +81,7 @@ impl Window {
     pub fn start(&self, group: &[u32], assertions: Assertions) -> Result<(), Error> {
         match assertions.contains(Assertions::NOCHECK) {
             true => Ok(self.inner.start_unchecked(group)?),
-            false => self.timed(WindowCall::Start, || self.inner.start(self.shared(), group)),
+            false => self.timed(WindowCall::Start, 0, || self.inner.start(self.shared(), group)),
         }
     }
 
@@ -104,7 +91,7 @@ impl Window {
     /// # Errors
     /// Nothing was started; a rank is lost, or has refused an operation: the epoch has ended nevertheless.
     pub fn complete(&self) -> Result<(), Error> {
-        self.timed(WindowCall::Complete, || self.inner.complete(self.shared()))
+        self.timed(WindowCall::Complete, 0, || self.inner.complete(self.shared()))
     }
 
     /// Waits until all ranks that the memory was [posted](Window::post) to have completed (`MPI_Win_wait`).
@@ -112,7 +99,7 @@ impl Window {
     /// # Errors
     /// Nothing was posted; another thread waits; a rank is lost.
     pub fn wait(&self) -> Result<(), Error> {
-        self.timed(WindowCall::Wait, || self.inner.wait(self.shared()))
+        self.timed(WindowCall::Wait, 0, || self.inner.wait(self.shared()))
     }
 
     /// The same without waiting: whether they have (`MPI_Win_test`).
@@ -134,7 +121,7 @@ impl Window {
         if assertions.contains(Assertions::NOCHECK) {
             return Ok(self.inner.lock_unchecked(rank, kind)?);
         }
-        self.timed(WindowCall::Lock, || match self.inner.lock_now(self.shared(), rank, kind) {
+        self.timed(WindowCall::Lock, 0, || match self.inner.lock_now(self.shared(), rank, kind) {
             true => Ok(()),
             false => self.inner.lock(self.shared(), rank, kind),
         })
@@ -146,7 +133,7 @@ impl Window {
     /// It is not locked; it is lost, or has refused an operation: the epoch has ended nevertheless.
     #[inline]
     pub fn unlock(&self, rank: u32) -> Result<(), Error> {
-        self.timed(WindowCall::Unlock, || match self.inner.unlock_now(self.shared(), rank) {
+        self.timed(WindowCall::Unlock, 0, || match self.inner.unlock_now(self.shared(), rank) {
             true => Ok(()),
             false => self.inner.unlock(self.shared(), rank),
         })
@@ -159,7 +146,7 @@ impl Window {
     pub fn lock_all(&self, assertions: Assertions) -> Result<(), Error> {
         match assertions.contains(Assertions::NOCHECK) {
             true => Ok(self.inner.lock_all_unchecked()?),
-            false => self.timed(WindowCall::Lock, || self.inner.lock_all(self.shared())),
+            false => self.timed(WindowCall::Lock, 0, || self.inner.lock_all(self.shared())),
         }
     }
 
@@ -168,7 +155,7 @@ impl Window {
     /// # Errors
     /// As [`unlock`](Window::unlock); the first failure of several.
     pub fn unlock_all(&self) -> Result<(), Error> {
-        self.timed(WindowCall::Unlock, || self.inner.unlock_all(self.shared()))
+        self.timed(WindowCall::Unlock, 0, || self.inner.unlock_all(self.shared()))
     }
 
     /// Ends all operations of this rank on another, here and there, while it is locked (`MPI_Win_flush`, MPI 4.1 §12.5.4):
@@ -178,7 +165,7 @@ impl Window {
     /// It is not locked; it is lost, or has refused an operation.
     #[inline]
     pub fn flush(&self, rank: u32) -> Result<(), Error> {
-        self.timed(WindowCall::Flush, || match self.inner.flush_now(self.shared(), rank) {
+        self.timed(WindowCall::Flush, 0, || match self.inner.flush_now(self.shared(), rank) {
             true => Ok(()),
             false => self.inner.flush(self.shared(), rank),
         })
@@ -189,7 +176,7 @@ impl Window {
     /// # Errors
     /// As [`flush`](Window::flush).
     pub fn flush_all(&self) -> Result<(), Error> {
-        self.timed(WindowCall::Flush, || self.inner.flush_all(self.shared()))
+        self.timed(WindowCall::Flush, 0, || self.inner.flush_all(self.shared()))
     }
 
     /// Ends all operations of this rank on another here (`MPI_Win_flush_local`): what they read is there.
