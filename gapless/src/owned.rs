@@ -14,7 +14,7 @@ pub use persistent::Persistent;
 
 use crate::completion::{Watched, on_done};
 use crate::error::Error;
-use crate::raw::Request;
+use crate::raw::{Request, RequestKind};
 use crate::several::{InFlight, Pending, sealed, several_owned};
 use crate::shared::Shared;
 use crate::view::{all_of, typed_in};
@@ -162,7 +162,10 @@ pub struct OwnedRequest<B: OwnedBuffer> {
 
 impl<B: OwnedBuffer> OwnedRequest<B> {
     pub(crate) fn new(shared: &Arc<Shared>, id: RequestId, memory: B::Parked) -> OwnedRequest<B> {
-        OwnedRequest { request: Request::of_message(shared, id), memory: Some(memory) }
+        OwnedRequest {
+            request: Request::new(shared, RequestKind::Message, Some(id)),
+            memory: Some(memory),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Shared {

@@ -22,9 +22,7 @@ use buffer::ArrayShape;
 use gapless_dtype::{ElementType, Layout};
 use gapless_engine::Typed;
 use gapless_mem::Region;
-use gapless_pml::{
-    Comm, Failure, Pml, PmlError, Protocol, RequestId, SendMode, Source, Status, TagSel,
-};
+use gapless_pml::{Comm, Failure, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

@@ -67,7 +67,7 @@ pub use gapless_coll::Operation;
 pub use gapless_engine::Typed;
 pub(crate) use partitioned::Channels;
 pub use request::Request;
-pub(crate) use request::Work;
+pub(crate) use request::{RequestKind, Work};
 pub(crate) use window::Made;
 pub use window::Window;
 

@@ -5,7 +5,7 @@ use crate::communicator::Communicator;
 use crate::completion::{Ending, Watched};
 use crate::error::Error;
 use crate::page_locked::{PageLocked, devices_for};
-use crate::raw::Request;
+use crate::raw::{Request, RequestKind};
 use crate::several::{InFlight, Pending, sealed};
 use crate::shared::Shared;
 use gapless_pml::{REACHED_BYTES_MIN, SendMode, Source, Status, TagSel};
@@ -40,9 +40,9 @@ use std::task::{Poll, Waker};
 ///
 /// A long `Vec` or `Box<[T]>` is [registered](crate::World::register) with the devices that are open once a message
 /// with the same peer has shown that its memory is a device's, and stays so. For that the driver may wait until all
-/// kernels on the GPU have ended. So as long as a worker of this world is there, a start registers nothing, and the next
-/// one tries again. Kernels of yours that wait for the message are not known: give a request that is started beside them
-/// a [`RegisteredBuf`](crate::RegisteredBuf), made before they start, and keep it until they have ended.
+/// kernels on the GPU have ended. So as long as a worker of this world is there, a start registers nothing, and the
+/// next one tries again. Kernels of yours that wait for the message are not known: give a request that is started beside
+/// them a [`RegisteredBuf`](crate::RegisteredBuf), made before they start, and keep it until they have ended.
 ///
 /// Dropping the request is `MPI_Request_free`: what is in flight goes on, and its buffer is freed after that.
 pub struct Persistent<B: OwnedBuffer> {
@@ -94,7 +94,11 @@ impl<B: OwnedBuffer> Persistent<B> {
         let settled = !B::Parked::IS_ORDINARY || region.len() < REACHED_BYTES_MIN;
         // SAFETY: a parked buffer keeps its memory where it is, until it is dropped or put together again.
         let memory = Some(unsafe { PageLocked::new(memory, region) });
-        Persistent { request: Request::of_persistent(shared, what), memory, settled }
+        Persistent {
+            request: Request::new(shared, RequestKind::Persistent(Box::new(what)), None),
+            memory,
+            settled,
+        }
     }
 
     /// Registers the buffer, once a message has shown that this helps.
@@ -165,8 +169,9 @@ impl<B: OwnedBuffer> Persistent<B> {
     }
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did; waiting then
-    /// reports [`PmlError::Cancelled`](crate::PmlError::Cancelled). A send is cancelled. If it has left for another process, the answer is `false`, and
-    /// waiting tells whether it was cancelled or received, once its receiver has made progress.
+    /// reports [`PmlError::Cancelled`](crate::PmlError::Cancelled). A send is cancelled. If it has left for another
+    /// process, the answer is `false`, and waiting tells whether it was cancelled or received, once its receiver has
+    /// made progress.
     ///
     /// # Errors
     /// It is inactive.

@@ -12,7 +12,7 @@
 //!
 //! A receiver that knows its sender's partitions posts a receive for each, into whatever part of its memory that is.
 
-use super::request::{Kind, Request, Work};
+use super::request::{Request, RequestKind, Work};
 use crate::collective::cut;
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -83,12 +83,12 @@ struct AllChannels {
     heard: Vec<Announcement>,
     /// Receives that have no announcement, in the order in which they were described. A dropped one takes its own, too.
     waiting: Vec<(u32, i32, Weak<Partitioned>)>,
-    reading: Vec<Reading>,
+    reading: Vec<ReadingAnnouncement>,
 }
 
 /// An announcement on its way into this memory, which stays for ever if its end is never seen.
 #[derive(Debug)]
-struct Reading {
+struct ReadingAnnouncement {
     source: u32,
     request: RequestId,
     memory: ManuallyDrop<Box<[u8; ANNOUNCE_BYTES]>>,
@@ -105,12 +105,12 @@ pub(crate) struct Partitioned {
     tag: i32,
     partitions: u32,
     typed: Typed,
-    state: Mutex<State>,
+    state: Mutex<Progress>,
 }
 
 /// How far it is.
 #[derive(Debug, Default)]
-struct State {
+struct Progress {
     /// What the sender has announced; known to a receiver once it has heard that.
     announced: Option<Announcement>,
     /// The memory of each of the sender's partitions.
@@ -163,7 +163,7 @@ impl Channels {
                     Ok(None) => return Ok(()),
                     ended => ended,
                 };
-                let Reading { memory, .. } = all.reading.swap_remove(at);
+                let ReadingAnnouncement { memory, .. } = all.reading.swap_remove(at);
                 // Its request has ended: nothing writes it any more.
                 let memory = ManuallyDrop::into_inner(memory);
                 ended.map_err(|failure| failure.error)?;
@@ -179,7 +179,7 @@ impl Channels {
             // SAFETY: the memory is freed only by the lines above, once the request has ended.
             let request =
                 unsafe { pml.imrecv(&message, &typed) }.map_err(|failure| failure.error)?;
-            all.reading.push(Reading { source, request, memory });
+            all.reading.push(ReadingAnnouncement { source, request, memory });
         }
     }
 }
@@ -255,14 +255,14 @@ impl Partitioned {
     /// Starts it. The caller has the world's lock.
     pub(super) fn start(&self, pml: &mut Pml) {
         let state = &mut *lock(&self.state);
-        let State { announced, parts, .. } = std::mem::take(state);
+        let Progress { announced, parts, .. } = std::mem::take(state);
         let messages = if self.sends { vec![None; parts.len()] } else { Vec::new() };
-        *state = State { announced, parts, messages, ..State::default() };
+        *state = Progress { announced, parts, messages, ..Progress::default() };
         self.post(pml, state);
     }
 
     /// A receiver that knows its sender's partitions posts its receives.
-    fn post(&self, pml: &mut Pml, state: &mut State) {
+    fn post(&self, pml: &mut Pml, state: &mut Progress) {
         let Some(told) = state.announced.filter(|_| !self.sends && !state.posted) else { return };
         if state.parts.is_empty() {
             let parts: Result<Vec<Typed>, Error> =
@@ -399,7 +399,7 @@ impl Request {
         tag: i32,
     ) -> Result<Request, Error> {
         let end = Partitioned::new(comm, (partitions, typed), (true, dest, tag))?;
-        Ok(Request::new(comm, Kind::Partitioned(end), None))
+        Ok(Request::new(&comm.shared, RequestKind::Partitioned(end), None))
     }
 
     /// Describes a receive from a partitioned send, whose partitions may be others (`MPI_Precv_init`, MPI 4.1 §4.2.1).
@@ -419,7 +419,7 @@ impl Request {
         tag: i32,
     ) -> Result<Request, Error> {
         let end = Partitioned::new(comm, (partitions, typed), (false, source, tag))?;
-        Ok(Request::new(comm, Kind::Partitioned(end), None))
+        Ok(Request::new(&comm.shared, RequestKind::Partitioned(end), None))
     }
 
     /// A partition of an active partitioned send may be sent (`MPI_Pready`, MPI 4.1 §4.2.2). Any thread may say so.
@@ -453,7 +453,7 @@ impl Request {
 
     fn partitioned(&self) -> Result<&Partitioned, Error> {
         match &self.kind {
-            Kind::Partitioned(end) => Ok(end),
+            RequestKind::Partitioned(end) => Ok(end),
             _ => Err(PmlError::NoSuchRequest.into()),
         }
     }
@@ -486,7 +486,7 @@ impl Work for Partitioned {
     }
 
     fn finish(&self) -> Result<Status, Error> {
-        let State { bytes, ref mut failed, .. } = *lock(&self.state);
+        let Progress { bytes, ref mut failed, .. } = *lock(&self.state);
         let (source, tag) = (self.peer, self.tag);
         let status = Status { source, tag, bytes, protocol: Protocol::Eager };
         failed.take().map_or(Ok(status), Err)

@@ -5,10 +5,10 @@ use crate::collective::{Collective, CollectiveHandle};
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
 use crate::several::{self, InFlight, Pending, sealed};
-use crate::shared::Shared;
+use crate::shared::{Shared, WorldState};
 use gapless_engine::Typed;
 use gapless_pml::{
-    CommRequest, Persistent, Pml, PmlError, Protocol, RequestId, SendMode, Source, Status, TagSel,
+    CommRequest, Persistent, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel,
 };
 use std::any::Any;
 use std::fmt;
@@ -33,12 +33,12 @@ pub(crate) trait Work: Send + Sync + fmt::Debug {
 #[must_use = "wait for it"]
 pub struct Request {
     pub(super) shared: Arc<Shared>,
-    pub(super) kind: Kind,
+    pub(super) kind: RequestKind,
     /// Of all but collectives.
     pub(super) active: Option<RequestId>,
 }
 
-pub(super) enum Kind {
+pub(crate) enum RequestKind {
     Message,
     Persistent(Box<Persistent>),
     Collective(Box<CollectiveHandle>, Again),
@@ -52,32 +52,25 @@ pub(super) enum Kind {
 
 /// Whether a request can be started more than once.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
+pub(crate) enum Again {
     Once,
     Often,
 }
 
 /// A communicator that is being made.
-pub(super) struct Making {
+pub(crate) struct Making {
     parent: Communicator,
     request: CommRequest,
     made: Option<Communicator>,
 }
 
 impl Request {
-    pub(super) fn new(comm: &Communicator, kind: Kind, active: Option<RequestId>) -> Request {
-        Request { shared: Arc::clone(&comm.shared), kind, active }
-    }
-
-    /// The request of a message in flight.
-    pub(crate) fn of_message(shared: &Arc<Shared>, id: RequestId) -> Request {
-        Request { shared: Arc::clone(shared), kind: Kind::Message, active: Some(id) }
-    }
-
-    /// The request of a message that can be started.
-    pub(crate) fn of_persistent(shared: &Arc<Shared>, what: Persistent) -> Request {
-        let kind = Kind::Persistent(Box::new(what));
-        Request { shared: Arc::clone(shared), kind, active: None }
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        kind: RequestKind,
+        active: Option<RequestId>,
+    ) -> Request {
+        Request { shared: Arc::clone(shared), kind, active }
     }
 
     /// Starts a send (`MPI_Isend` and its like, MPI 4.1 §3.7.2).
@@ -98,7 +91,7 @@ impl Request {
     ) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         let id = unsafe { comm.start_send(typed, dest, tag, mode) }?;
-        Ok(Request::new(comm, Kind::Message, Some(id)))
+        Ok(Request::new(&comm.shared, RequestKind::Message, Some(id)))
     }
 
     /// Starts a receive (`MPI_Irecv`, MPI 4.1 §3.7.2).
@@ -118,7 +111,7 @@ impl Request {
     ) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         let id = unsafe { comm.start_recv(typed, source, tag) }?;
-        Ok(Request::new(comm, Kind::Message, Some(id)))
+        Ok(Request::new(&comm.shared, RequestKind::Message, Some(id)))
     }
 
     /// Starts to receive a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
@@ -132,7 +125,7 @@ impl Request {
         let shared = message.world();
         // SAFETY: the caller's promise.
         let id = unsafe { message.start(typed, &shared) }?;
-        Ok(Request::of_message(&shared, id))
+        Ok(Request::new(&shared, RequestKind::Message, Some(id)))
     }
 
     /// Begins a collective (`MPI_Ibcast` and its like, MPI 4.1 §6.12). It cannot be cancelled.
@@ -149,7 +142,7 @@ impl Request {
     ) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         let handle = unsafe { CollectiveHandle::begin(comm, collective) }?;
-        Ok(Request::new(comm, Kind::Collective(Box::new(handle), Again::Once), None))
+        Ok(Request::new(&comm.shared, RequestKind::Collective(Box::new(handle), Again::Once), None))
     }
 
     /// Describes a send that can be [started](Request::start) (`MPI_Send_init` and its like, MPI 4.1 §3.9). Rank and
@@ -168,7 +161,7 @@ impl Request {
         mode: SendMode,
     ) -> Result<Request, Error> {
         let what = Persistent::send(&comm.comm, typed, dest, tag, mode);
-        Ok(Request::of_persistent(&comm.shared, what))
+        Ok(Request::new(&comm.shared, RequestKind::Persistent(Box::new(what)), None))
     }
 
     /// Describes a receive that can be [started](Request::start) (`MPI_Recv_init`, MPI 4.1 §3.9). Rank and tag are
@@ -186,7 +179,7 @@ impl Request {
         tag: TagSel,
     ) -> Result<Request, Error> {
         let what = Persistent::recv(&comm.comm, typed, source, tag);
-        Ok(Request::of_persistent(&comm.shared, what))
+        Ok(Request::new(&comm.shared, RequestKind::Persistent(Box::new(what)), None))
     }
 
     /// Describes a collective that can be [started](Request::start) (`MPI_Bcast_init` and its like, MPI 4.1 §6.13). All
@@ -204,7 +197,11 @@ impl Request {
     ) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         let handle = unsafe { CollectiveHandle::init(comm, collective) }?;
-        Ok(Request::new(comm, Kind::Collective(Box::new(handle), Again::Often), None))
+        Ok(Request::new(
+            &comm.shared,
+            RequestKind::Collective(Box::new(handle), Again::Often),
+            None,
+        ))
     }
 
     /// A request that ends when [`complete`](Request::complete) says so (`MPI_Grequest_start`, MPI 4.1 §13.2).
@@ -213,7 +210,7 @@ impl Request {
     /// The world was left or given up.
     pub fn general(comm: &Communicator) -> Result<Request, Error> {
         let id = comm.start(|pml| Ok(pml.begin_general()))?;
-        Ok(Request::new(comm, Kind::General, Some(id)))
+        Ok(Request::new(&comm.shared, RequestKind::General, Some(id)))
     }
 
     /// Ends a [general](Request::general) request (`MPI_Grequest_complete`, MPI 4.1 §13.2). Any thread may, also while
@@ -222,7 +219,7 @@ impl Request {
     /// # Errors
     /// It is no general request, or was completed before.
     pub fn complete(&self) -> Result<(), Error> {
-        let (Kind::General, Some(id)) = (&self.kind, self.active) else {
+        let (RequestKind::General, Some(id)) = (&self.kind, self.active) else {
             return Err(PmlError::NoSuchRequest.into());
         };
         self.shared.with(|state| {
@@ -240,31 +237,31 @@ impl Request {
     pub fn dup(comm: &Communicator) -> Result<Request, Error> {
         let request = comm.start_dup()?;
         let making = Making { parent: comm.clone(), request, made: None };
-        Ok(Request::new(comm, Kind::Making(Box::new(making)), Some(request.request())))
+        Ok(Request::new(
+            &comm.shared,
+            RequestKind::Making(Box::new(making)),
+            Some(request.request()),
+        ))
     }
 
     /// The communicator that was made, once.
     pub fn made(&mut self) -> Option<Communicator> {
         match &mut self.kind {
-            Kind::Making(making) => making.made.take(),
+            RequestKind::Making(making) => making.made.take(),
             _ => None,
         }
     }
 
     /// A request that has ended already: a send to nobody, an operation that was done at once.
     pub fn ended(comm: &Communicator, status: Status) -> Request {
-        Request::new(comm, Kind::Over(status), Some(RequestId::OVER))
+        Request::new(&comm.shared, RequestKind::Over(status), Some(RequestId::OVER))
     }
 
     /// A request for work of this process, which has begun.
     pub(crate) fn of_work(comm: &Communicator, work: Arc<dyn Work>) -> Result<Request, Error> {
-        let id = comm.shared.with(|state| {
-            let id = state.open()?.begin_general();
-            state.works.push((id, Arc::clone(&work)));
-            comm.shared.rouse(state);
-            Ok(id)
-        })?;
-        Ok(Request::new(comm, Kind::Work(work), Some(id)))
+        let begin = |state: &mut WorldState| begin_work(&comm.shared, state, Arc::clone(&work));
+        let id = comm.shared.with(begin)?;
+        Ok(Request::new(&comm.shared, RequestKind::Work(work), Some(id)))
     }
 
     /// Starts a persistent request (`MPI_Start`, MPI 4.1 §3.9).
@@ -278,7 +275,7 @@ impl Request {
         }
         let Request { shared, kind, active } = self;
         match kind {
-            Kind::Persistent(what) => {
+            RequestKind::Persistent(what) => {
                 // SAFETY: whoever described it has vouched for each start.
                 let mut start = |pml: &mut Pml| unsafe { pml.start(what) };
                 shared.with(|state| {
@@ -287,17 +284,13 @@ impl Request {
                     Ok(())
                 })
             }
-            Kind::Partitioned(end) => shared.with(|state| {
-                let pml = state.open()?;
-                end.start(pml);
-                let id = pml.begin_general();
-                state.works.push((id, Arc::clone(end) as _));
-                shared.rouse(state);
-                *active = Some(id);
+            RequestKind::Partitioned(end) => shared.with(|state| {
+                end.start(state.open()?);
+                *active = Some(begin_work(shared, state, Arc::clone(end) as _)?);
                 Ok(())
             }),
             // SAFETY: as above.
-            Kind::Collective(handle, Again::Often) => unsafe { handle.start() },
+            RequestKind::Collective(handle, Again::Often) => unsafe { handle.start() },
             _ => Err(PmlError::NoSuchRequest.into()),
         }
     }
@@ -320,24 +313,26 @@ impl Request {
         let kind = &self.kind;
         matches!(
             kind,
-            Kind::Persistent(_) | Kind::Partitioned(_) | Kind::Collective(_, Again::Often)
+            RequestKind::Persistent(_)
+                | RequestKind::Partitioned(_)
+                | RequestKind::Collective(_, Again::Often)
         )
     }
 
     /// Its result, if it has ended (`MPI_Test`, MPI 4.1 §3.7.3); makes progress. Then it is inactive. The status of
-    /// what is no message names this rank, and has no bytes.
+    /// what is no message is [of nothing](Status::of_nothing); of what a window gave, it has the bytes.
     ///
     /// An inactive request gives [`Error::Inactive`].
     pub fn test(&mut self) -> Option<Result<Status, Error>> {
-        if let Kind::Collective(handle, _) = &mut self.kind {
+        if let RequestKind::Collective(handle, _) = &mut self.kind {
             if handle.active().is_none() {
                 return Some(Err(Error::Inactive));
             }
-            return handle.test().map(|ended| ended.map(|()| NOTHING));
+            return handle.test().map(|ended| ended.map(|()| Status::of_nothing(0)));
         }
         let Some(id) = self.active else { return Some(Err(Error::Inactive)) };
         let ended = match self.kind {
-            Kind::Over(status) => Ok(status),
+            RequestKind::Over(status) => Ok(status),
             _ => self.shared.test(id).transpose()?,
         };
         Some(self.take(ended))
@@ -349,7 +344,7 @@ impl Request {
     /// The operation failed; [`Error::Inactive`].
     #[inline]
     pub fn wait(&mut self) -> Result<Status, Error> {
-        if let (Kind::Message, Some(id)) = (&self.kind, self.active) {
+        if let (RequestKind::Message, Some(id)) = (&self.kind, self.active) {
             self.active = None;
             return self.shared.wait(id);
         }
@@ -357,13 +352,13 @@ impl Request {
     }
 
     fn wait_other(&mut self) -> Result<Status, Error> {
-        if let Kind::Collective(handle, _) = &mut self.kind {
+        if let RequestKind::Collective(handle, _) = &mut self.kind {
             handle.active().ok_or(Error::Inactive)?;
-            return handle.wait().map(|()| NOTHING);
+            return handle.wait().map(|()| Status::of_nothing(0));
         }
         let id = self.active.ok_or(Error::Inactive)?;
         let ended = match self.kind {
-            Kind::Over(status) => Ok(status),
+            RequestKind::Over(status) => Ok(status),
             _ => self.shared.wait(id),
         };
         self.take(ended)
@@ -373,9 +368,9 @@ impl Request {
     fn take(&mut self, ended: Result<Status, Error>) -> Result<Status, Error> {
         self.active = None;
         match &mut self.kind {
-            Kind::Making(making) => making.take(&self.shared, ended),
-            Kind::Work(work) => ended.and_then(|_| work.finish()),
-            Kind::Partitioned(end) => ended.and_then(|_| end.finish()),
+            RequestKind::Making(making) => making.take(&self.shared, ended),
+            RequestKind::Work(work) => ended.and_then(|_| work.finish()),
+            RequestKind::Partitioned(end) => ended.and_then(|_| end.finish()),
             _ => ended,
         }
     }
@@ -386,12 +381,12 @@ impl Request {
     #[must_use]
     pub fn peek(&self) -> Option<Result<Status, Error>> {
         match (&self.kind, self.active) {
-            (Kind::Collective(handle, _), _) => match handle.active() {
-                Some(_) => handle.peek().map(|ended| ended.map(|()| NOTHING)),
+            (RequestKind::Collective(handle, _), _) => match handle.active() {
+                Some(_) => handle.peek().map(|ended| ended.map(|()| Status::of_nothing(0))),
                 None => Some(Err(Error::Inactive)),
             },
             (_, None) => Some(Err(Error::Inactive)),
-            (Kind::Over(status), _) => Some(Ok(*status)),
+            (RequestKind::Over(status), _) => Some(Ok(*status)),
             (_, Some(id)) => {
                 let seen = self.shared.with(|state| {
                     self.shared.drive_once(state);
@@ -413,7 +408,7 @@ impl Request {
     pub fn cancel(&self) -> Result<bool, Error> {
         let id = self.request().ok_or(Error::Inactive)?;
         match self.kind {
-            Kind::Message | Kind::Persistent(_) => {
+            RequestKind::Message | RequestKind::Persistent(_) => {
                 self.shared.with(|state| state.cancel_request(id))
             }
             _ => Ok(false),
@@ -463,7 +458,7 @@ impl Request {
 
     /// Whether [`Pml::expects_device`] says so of a message that can be started.
     pub(crate) fn expects_device(&self, pml: &mut Pml) -> bool {
-        matches!(&self.kind, Kind::Persistent(what) if pml.expects_device(what))
+        matches!(&self.kind, RequestKind::Persistent(what) if pml.expects_device(what))
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -473,7 +468,7 @@ impl Request {
     /// Its request of the message layer, while it is active.
     pub(crate) fn request(&self) -> Option<RequestId> {
         match &self.kind {
-            Kind::Collective(handle, _) => handle.active(),
+            RequestKind::Collective(handle, _) => handle.active(),
             _ => self.active,
         }
     }
@@ -483,8 +478,8 @@ impl Request {
         let _ = self.shared.with(|state| {
             match &self.kind {
                 // Nobody can complete it any more.
-                Kind::General => drop(state.pml.end_general(id)),
-                Kind::Making(making) => {
+                RequestKind::General => drop(state.pml.end_general(id)),
+                RequestKind::Making(making) => {
                     state.works.push((id, Arc::new(Unwanted(making.request))));
                     return Ok(());
                 }
@@ -495,8 +490,17 @@ impl Request {
     }
 }
 
-/// The status of what is no message.
-const NOTHING: Status = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
+/// Work of this process begins: its request, which ends when the work is over.
+fn begin_work(
+    shared: &Shared,
+    state: &mut WorldState,
+    work: Arc<dyn Work>,
+) -> Result<RequestId, Error> {
+    let id = state.open()?.begin_general();
+    state.works.push((id, work));
+    shared.rouse(state);
+    Ok(id)
+}
 
 impl Making {
     fn take(
@@ -527,7 +531,7 @@ impl Work for Unwanted {
     }
 
     fn finish(&self) -> Result<Status, Error> {
-        Ok(NOTHING)
+        Ok(Status::of_nothing(0))
     }
 }
 
@@ -551,14 +555,16 @@ impl sealed::InFlight for Request {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.kind {
-            Kind::Message => "message",
-            Kind::Persistent(_) => "persistent message",
-            Kind::Collective(handle, _) => return write!(f, "Request({})", handle.operation()),
-            Kind::General => "general",
-            Kind::Partitioned(_) => "partitioned message",
-            Kind::Making(_) => "communicator",
-            Kind::Work(work) => return write!(f, "Request({work:?})"),
-            Kind::Over(_) => "over",
+            RequestKind::Message => "message",
+            RequestKind::Persistent(_) => "persistent message",
+            RequestKind::Collective(handle, _) => {
+                return write!(f, "Request({})", handle.operation());
+            }
+            RequestKind::General => "general",
+            RequestKind::Partitioned(_) => "partitioned message",
+            RequestKind::Making(_) => "communicator",
+            RequestKind::Work(work) => return write!(f, "Request({work:?})"),
+            RequestKind::Over(_) => "over",
         };
         write!(f, "Request({kind}, {:?})", self.active)
     }
