@@ -21,7 +21,8 @@ pub(crate) struct CollectiveHandle {
     id: OpId,
     /// In flight, until its result is taken.
     active: Option<RequestId>,
-    has_let_go: bool,
+    /// What the world keeps if this is dropped while the collective is in flight.
+    memory: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Communicator {
@@ -68,7 +69,7 @@ impl CollectiveHandle {
         // SAFETY: the caller's promise.
         let Started { id, request } = unsafe { comm.begin_noted(collective, |_| ()) }?;
         let (comm, active) = (comm.clone(), Some(request));
-        Ok(CollectiveHandle { comm, operation, id, active, has_let_go: false })
+        Ok(CollectiveHandle { comm, operation, id, active, memory: None })
     }
 
     /// Describes a persistent collective.
@@ -89,7 +90,7 @@ impl CollectiveHandle {
             Ok(state.collectives.keep(comm.comm.clone(), op))
         })?;
         let comm = comm.clone();
-        Ok(CollectiveHandle { comm, operation, id, active: None, has_let_go: false })
+        Ok(CollectiveHandle { comm, operation, id, active: None, memory: None })
     }
 
     /// Starts a persistent collective.
@@ -167,22 +168,19 @@ impl CollectiveHandle {
     }
 
     /// The handle is about to be dropped. While the collective is in flight, the world keeps `memory`.
-    pub(crate) fn let_go(&mut self, memory: Option<Box<dyn Any + Send>>) {
-        if std::mem::replace(&mut self.has_let_go, true) {
-            return;
-        }
-        let id = self.id;
-        let left = self.comm.shared.with_anyway(|state| {
-            let WorldState { pml, torn, collectives, .. } = state;
-            let pml = (!*torn).then_some(pml);
-            collectives.let_go(pml, id, memory)
-        });
-        drop(left);
+    pub(crate) fn leave(&mut self, memory: impl Any + Send + Sync) {
+        self.memory = Some(Box::new(memory));
     }
 }
 
 impl Drop for CollectiveHandle {
     fn drop(&mut self) {
-        self.let_go(None);
+        let memory = self.memory.take().map(|memory| memory as _);
+        let left = self.comm.shared.with_anyway(|state| {
+            let WorldState { pml, torn, collectives, .. } = state;
+            let pml = (!*torn).then_some(pml);
+            collectives.let_go(pml, self.id, memory)
+        });
+        drop(left);
     }
 }

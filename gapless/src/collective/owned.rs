@@ -200,8 +200,9 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Drop for CollectiveParts<S, R> {
     fn drop(&mut self) {
         // Only if it is active may anybody use the memory.
         let active = self.handle.active().is_some();
-        let memory = self.memory.take().filter(|_| active);
-        self.handle.let_go(memory.map(|memory| Box::new(memory) as _));
+        if let Some(memory) = self.memory.take().filter(|_| active) {
+            self.handle.leave(memory);
+        }
     }
 }
 

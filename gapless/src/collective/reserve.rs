@@ -108,10 +108,11 @@ impl Communicator {
             if blocking && self.common.blocking() == Blocking::Here {
                 return Err(Error::CollectiveUnderWay);
             }
-            if queue.with(|queue_state| queue_state.is_freed()) {
+            let (is_freed, is_first) =
+                queue.with(|queue_state| (queue_state.is_freed(), queue_state.is_new()));
+            if is_freed {
                 return Err(PmlError::NoSuchComm.into());
             }
-            let is_first = queue.with(|queue_state| queue_state.is_new());
             if is_first {
                 let host_ranks = self.host_ranks();
                 collectives.open((pml, spent), self.queue(), sequencer, host_ranks);

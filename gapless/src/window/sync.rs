@@ -13,8 +13,8 @@ impl<T: AnyBits, M> Window<T, M> {
     ///
     /// # Errors
     /// An epoch of another kind is open here, or at another rank ([`WindowError::Elsewhere`]): then no rank has fenced, and
-    /// epochs are as they were; what members have refused is told by the next fence. Some ranks called [`fence_last`](Window::fence_last); a member is lost, or has refused an
-    /// operation.
+    /// epochs are as they were; what members have refused is told by the next fence. Some ranks called
+    /// [`fence_last`](Window::fence_last); a member is lost, or has refused an operation.
     pub fn fence(&mut self) -> Result<(), Error> {
         self.raw.fence(Assertions::empty())
     }
@@ -168,7 +168,8 @@ impl<T: AnyBits, M> Window<T, M> {
         self.raw.flush_all()
     }
 
-    /// `MPI_Win_flush_local`. Operations have ended here when they return, so this only checks.
+    /// `MPI_Win_flush_local` (MPI 4.1 §12.5.4). All but [requests](Window::rget), which are waited for by themselves, has
+    /// ended here when its call returns: so this ends nothing.
     ///
     /// # Errors
     /// The rank is not locked.

@@ -183,7 +183,6 @@ fn random_programs_do_what_the_model_does() {
                 (Sync::All, 1) => window.flush_all().unwrap(),
                 (Sync::Shared, 0) => targets.iter().for_each(|to| window.flush(*to).unwrap()),
                 (Sync::Shared, 1) => targets.iter().for_each(|to| window.flush_local(*to).unwrap()),
-                (Sync::All | Sync::Shared, _) => close(&window, sync, &targets),
                 _ => close(&window, sync, &targets),
             }
             begun.into_iter().for_each(Begun::check);
