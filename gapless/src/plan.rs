@@ -262,8 +262,7 @@ impl Plan {
         let (sends, mut order): (Vec<_>, Vec<_>) = (0..messages.len()).partition(is_send);
         order.extend(sends);
         let started = Vec::with_capacity(messages.len());
-        let none = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
-        let statuses = vec![none; messages.len()];
+        let statuses = vec![Status::of_nothing(0); messages.len()];
         let complete = false;
         Plan { comm, shape, messages, order, bound, written, started, statuses, complete }
     }
