@@ -80,9 +80,29 @@ pub fn header() -> String {
             }
         }
     }
+    out.push_str(&fortran());
     out.push_str("\n/* Not MPI's: whether buffers may lie in memory of CUDA devices. */\n");
     out.push_str("int MPIX_Query_cuda_support(void);\n");
     out.push_str("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
+    out
+}
+
+/// Conversions between handles of C and of Fortran. The standard's header leaves them to libraries for Fortran; programs in
+/// C use them all the same. They are the functions for integers, so that such a program runs on any library of the ABI.
+fn fortran() -> String {
+    let mut out = String::from("\ntypedef int MPI_Fint;\n");
+    for function in functions() {
+        let Some(handle) = function.name.strip_suffix("_toint") else { continue };
+        for prefix in ["MPI_", "PMPI_"] {
+            for (name, is) in [("c2f", "toint"), ("f2c", "fromint")] {
+                let _ = writeln!(out, "#define {prefix}{handle}_{name} {prefix}{handle}_{is}");
+            }
+        }
+    }
+    out.push_str(
+        "#define MPI_Status_c2f(c_status, f_status) (*(MPI_Status *)(f_status) = *(c_status), MPI_SUCCESS)\n\
+         #define MPI_Status_f2c(f_status, c_status) (*(c_status) = *(const MPI_Status *)(f_status), MPI_SUCCESS)\n",
+    );
     out
 }
 

@@ -38,6 +38,12 @@ static void groups(void)
     CHECK(translated[0] == 0 && translated[2] == MPI_PROC_NULL);
     CHECK(translated[1] == ((size - 1) % 2 ? MPI_UNDEFINED : (size - 1) / 2));
     MPI_Group_free(&other);
+    MPI_Fint number = MPI_Group_c2f(even), numbers[MPI_F_STATUS_SIZE];
+    CHECK(MPI_Group_f2c(number) == even);
+    MPI_Status status = {.MPI_SOURCE = 1, .MPI_TAG = 2, .MPI_ERROR = 3}, copy;
+    OK(MPI_Status_c2f(&status, numbers));
+    OK(MPI_Status_f2c(numbers, &copy));
+    CHECK(sizeof numbers == sizeof copy && numbers[MPI_F_TAG] == 2 && copy.MPI_ERROR == 3);
     OK(MPI_Group_excl(all, size == 1 ? 1 : 2, ranks, &other));
     OK(MPI_Group_size(other, &n));
     CHECK(n == (size == 1 ? 0 : size - 2));
