@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::artifact::{Artifact, ArtifactTarget};
+use crate::artifact::{self, Artifact, ArtifactTarget};
 use crate::metadata::{Checkout, Package};
 use crate::{Failure, shell};
 
@@ -169,14 +169,11 @@ impl Artifact {
 /// Builds packages in release and says what came out.
 fn build(checkout: &Checkout, verb: &[&str], packages: &[&str]) -> Result<Vec<Artifact>, Failure> {
     let mut command = shell::cargo();
-    command.args(verb).args(["--release", "--message-format=json-render-diagnostics"]);
+    command.current_dir(&checkout.root).args(verb).arg("--release");
     for package in packages {
         command.args(["-p", package]);
     }
-    command.current_dir(&checkout.root).stderr(Stdio::inherit());
-    shell::show(&command);
-    let text = shell::output(&mut command)?;
-    Ok(text.lines().filter_map(Artifact::parse).collect())
+    artifact::built(&mut command)
 }
 
 /// Copies a program without its symbols; gives its length in bytes.

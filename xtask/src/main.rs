@@ -15,7 +15,7 @@
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `verbs` runs the tests of btl-ib over Soft-RoCE, in an emulated machine;
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
-//! - `judges` has programs that others wrote for MPI judge the MPI library: mpi4py's tests;
+//! - `judges` has programs that others wrote for MPI judge the MPI library, and their own tests;
 //! - `mpi` makes the MPI library, its header, compilers and launcher; `wheel` makes a Python wheel of it;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
@@ -157,7 +157,7 @@ enum Chore {
         /// Files, as patterns; the modules that decide if there are none
         paths: Vec<String>,
     },
-    /// Run mpi4py's tests on the MPI library, and tell what fails that MPICH passes
+    /// Run programs that others wrote, and their tests, on the MPI library, and tell what fails that MPICH passes
     Judges(judges::Options),
     /// Make target/mpi: the MPI library, mpi.h, mpicc, mpicxx, mpiexec
     Mpi {
@@ -166,7 +166,11 @@ enum Chore {
         dev: bool,
     },
     /// Make target/wheel/dist: the MPI library as a Python wheel
-    Wheel,
+    Wheel {
+        /// As tests are built, not optimised
+        #[arg(long)]
+        dev: bool,
+    },
     /// Run every check of CI, then all tests
     Ci {
         /// Only the checks, not the tests
@@ -269,9 +273,8 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         }
         Chore::Verbs { filters, seconds, .. } => verbs::run(checkout, &filters, seconds),
         Chore::Judges(options) => judges::run(checkout, &options),
-        Chore::Mpi { dev: true } => mpi::run(checkout, mpi::Build::Dev),
-        Chore::Mpi { dev: false } => mpi::run(checkout, mpi::Build::Release),
-        Chore::Wheel => wheel::run(checkout),
+        Chore::Mpi { dev } => mpi::run(checkout, mpi::Build::of(dev)),
+        Chore::Wheel { dev } => wheel::run(checkout, mpi::Build::of(dev)),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(checkout, checks),
     }

@@ -17,21 +17,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde::Deserialize;
-
 use crate::metadata::Checkout;
-use crate::{Failure, shell};
+use crate::verbs::make_folder;
+use crate::{Failure, artifact, shell};
 
-/// A line of `cargo build --message-format=json`.
-#[derive(Deserialize)]
-struct Built {
-    #[serde(default)]
-    package_id: String,
-    #[serde(default)]
-    filenames: Vec<PathBuf>,
-    executable: Option<PathBuf>,
-    out_dir: Option<PathBuf>,
-}
+/// The standard ABI's library, and its other names.
+pub(crate) const STANDARD: &[&str] = &["libmpi_abi.so.1", "libmpi_abi.so"];
+/// The library with MPICH's ABI, and its other names.
+pub(crate) const MPICH: &[&str] = &["libmpi.so.12", "libmpi.so", "libmpich.so.12"];
+/// Our compilers, what names others in their place, and theirs.
+pub(crate) const COMPILERS: [(&str, &str, &str); 2] =
+    [("mpicc", "MPICC_CC", "cc"), ("mpicxx", "MPICXX_CXX", "c++")];
 
 /// What cargo has built.
 struct Parts {
@@ -54,24 +50,29 @@ pub(crate) enum Build {
     WithTests,
 }
 
+impl Build {
+    /// Both libraries; `dev`: as tests are built.
+    pub(crate) fn of(dev: bool) -> Build {
+        if dev { Build::Dev } else { Build::Release }
+    }
+}
+
 /// Builds all of it.
 pub(crate) fn run(checkout: &Checkout, what: Build) -> Result<(), Failure> {
     let folder = checkout.target.join("mpi");
     let [lib, include, bin] = ["lib", "include", "bin"].map(|name| folder.join(name));
     for part in [&lib, &include, &bin] {
-        fs::create_dir_all(part).map_err(|source| at(part, source))?;
+        make_folder(part)?;
     }
     if what != Build::WithTests {
         let mpich = build(checkout, what, &["--features", "gapless-mpi/mpich"])?;
-        let names = ["libmpi.so.12", "libmpi.so", "libmpich.so.12"];
-        link(&mpich.archive, &mpich.made, &lib, &names)?;
+        link(&mpich.archive, &mpich.made, &lib, MPICH)?;
     }
     let Parts { archive, made, command } = build(checkout, what, &[])?;
-    link(&archive, &made, &lib, &["libmpi_abi.so.1", "libmpi_abi.so"])?;
+    link(&archive, &made, &lib, STANDARD)?;
     copy(&made.join("mpi.h"), &include.join("mpi.h"))?;
     copy(&command, &bin.join("gapless"))?;
-    for (name, variable, compiler) in [("mpicc", "MPICC_CC", "cc"), ("mpicxx", "MPICXX_CXX", "c++")]
-    {
+    for (name, variable, compiler) in COMPILERS {
         script(&bin.join(name), &compiler_script(variable, compiler, ""))?;
     }
     for name in ["mpiexec", "mpirun"] {
@@ -113,12 +114,8 @@ fn build(checkout: &Checkout, what: Build, features: &[&str]) -> Result<Parts, F
             cargo.args(["build", "-p", "gapless-mpi", "-p", "gapless-cli"]);
         }
     }
-    cargo.args(features).arg("--message-format=json-render-diagnostics");
-    shell::show(&cargo);
-    let said = shell::output(cargo.stderr(std::process::Stdio::inherit()))?;
     let (mut archive, mut made, mut command) = (None, None, None);
-    for line in said.lines() {
-        let Ok(built) = serde_json::from_str::<Built>(line) else { continue };
+    for built in artifact::built(cargo.args(features))? {
         let is_mpi = built.package_id.contains("/mpi#");
         if is_mpi && built.out_dir.is_some() {
             made = built.out_dir;

@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::artifact::Artifact;
+use crate::artifact::{self, Artifact};
 use crate::metadata::Checkout;
 use crate::skips::{Skip, SkipLog};
 use crate::{Failure, shell, tools};
@@ -288,11 +288,9 @@ fn find(all: &[Artifact], name: &str) -> Result<PathBuf, Failure> {
 fn executables(checkout: &Checkout, what: &[&str]) -> Result<Vec<Artifact>, Failure> {
     let mut command = shell::cargo();
     command.current_dir(&checkout.root).arg("test").args(what);
-    command.args(["--no-run", "--message-format=json-render-diagnostics"]);
-    shell::show(&command);
-    let text = shell::output(command.stderr(Stdio::inherit()))?;
-    let artifacts = text.lines().filter_map(Artifact::parse);
-    Ok(artifacts.filter(|artifact| artifact.executable.is_some()).collect())
+    let mut built = artifact::built(command.arg("--no-run"))?;
+    built.retain(|artifact| artifact.executable.is_some());
+    Ok(built)
 }
 
 /// Runs the guest to its end.

@@ -11,24 +11,28 @@
 //! glibc that the files need. setuptools, which pip fetches, packs it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::metadata::Checkout;
-use crate::mpi::{at, copy, script};
+use crate::mpi::{COMPILERS, MPICH, STANDARD, at, copy, script};
+use crate::verbs::make_folder;
 use crate::{Failure, mpi, shell};
 
 /// Says where the parts of the installed wheel are.
 const MODULE: &str = r#""""The MPI library of Gapless: where its parts are."""
 
-import sysconfig
-from pathlib import Path
+from importlib.metadata import files
 
-PREFIX = Path(sysconfig.get_path("data"))
-LIBRARY = PREFIX / "lib" / "gapless" / "libmpi_abi.so.1"
-INCLUDE = PREFIX / "include" / "gapless"
-MPICC = PREFIX / "bin" / "gapless-mpicc"
-MPIEXEC = PREFIX / "bin" / "gapless-mpiexec"
+
+def _find(name):
+    return next(file for file in files("gapless-mpi") if file.name == name).locate().resolve()
+
+
+LIBRARY = _find("libmpi_abi.so.1")
+INCLUDE = _find("mpi.h").parent
+MPICC = _find("gapless-mpicc")
+MPIEXEC = _find("gapless-mpiexec")
 "#;
 
 const MAIN: &str = r#"from . import INCLUDE, LIBRARY, MPICC, MPIEXEC
@@ -37,40 +41,59 @@ for name, path in [("library", LIBRARY), ("include", INCLUDE), ("mpicc", MPICC),
     print(f"{name:8} {path}")
 "#;
 
+/// The oldest glibc of the platforms that wheels name.
+const GLIBC_MIN: (u32, u32) = (2, 17);
+
+/// The name that Debian's programs have for MPICH's library.
+const OTHER: &str = "libmpich.so.12";
+
 /// Makes the wheel in target/wheel/dist.
-pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
-    mpi::run(checkout, mpi::Build::Release)?;
+pub(crate) fn run(checkout: &Checkout, what: mpi::Build) -> Result<(), Failure> {
+    mpi::run(checkout, what)?;
     let (made, folder) = (checkout.target.join("mpi"), checkout.target.join("wheel"));
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|source| at(&folder, source))?;
     }
     for part in ["gapless_mpi", "lib", "include", "bin"] {
-        let part = folder.join(part);
-        fs::create_dir_all(&part).map_err(|source| at(&part, source))?;
+        make_folder(&folder.join(part))?;
     }
     write(&folder.join("gapless_mpi/__init__.py"), MODULE)?;
     write(&folder.join("gapless_mpi/__main__.py"), MAIN)?;
-    let mut glibc = (2, 17);
-    // A wheel has no links: a library has one file for each of its names.
-    for name in ["libmpi_abi.so.1", "libmpi_abi.so", "libmpi.so.12", "libmpi.so", "libmpich.so.12"]
-    {
-        let to = folder.join("lib").join(name);
-        copy(&made.join("lib").join(name), &to)?;
-        shell::run(Command::new("strip").arg("--strip-unneeded").arg(&to))?;
-        glibc = glibc.max(needs(&to)?);
+    let mut libraries = vec![format!("lib/{}", STANDARD[0]), format!("lib/{}", MPICH[0])];
+    let mut programs = vec!["bin/gapless-mpi-launcher".to_owned()];
+    copy(&made.join("bin/gapless"), &folder.join(&programs[0]))?;
+    for library in &libraries {
+        copy(&made.join(library), &folder.join(library))?;
     }
+    let mut glibc = GLIBC_MIN;
+    for file in libraries.iter().chain(&programs).map(|file| folder.join(file)) {
+        shell::run(Command::new("strip").arg("--strip-unneeded").arg(&file))?;
+        glibc = glibc.max(needs(&file)?);
+    }
+    // A wheel has no links: other names are small files. Nobody links with MPICH's, whose header is not here.
+    let to_link = "lib/libmpi_abi.so";
+    write(&folder.join(to_link), &format!("INPUT({})\n", STANDARD[0]))?;
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", "-o", OTHER, "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"]);
+    cc.arg(format!("-Wl,-soname,{OTHER}")).args(["-L.", &format!("-l:{}", MPICH[0])]);
+    shell::run(cc.current_dir(folder.join("lib")))?;
+    libraries.extend([to_link.to_owned(), format!("lib/{OTHER}")]);
     copy(&made.join("include/mpi.h"), &folder.join("include/mpi.h"))?;
-    let launcher = folder.join("bin/gapless-mpi-launcher");
-    copy(&made.join("bin/gapless"), &launcher)?;
-    shell::run(Command::new("strip").arg(&launcher))?;
-    glibc = glibc.max(needs(&launcher)?);
-    for (name, variable, compiler) in [("mpicc", "MPICC_CC", "cc"), ("mpicxx", "MPICXX_CXX", "c++")]
-    {
-        let text = mpi::compiler_script(variable, compiler, "/gapless");
-        script(&folder.join("bin").join(format!("gapless-{name}")), &text)?;
+    let compilers = COMPILERS.map(|(name, variable, compiler)| {
+        (name, mpi::compiler_script(variable, compiler, "/gapless"))
+    });
+    let launcher = ("mpiexec", mpi::launcher_script("gapless-mpi-launcher"));
+    for (name, text) in compilers.into_iter().chain([launcher]) {
+        let name = format!("bin/gapless-{name}");
+        script(&folder.join(&name), &text)?;
+        programs.push(name);
     }
-    script(&folder.join("bin/gapless-mpiexec"), &mpi::launcher_script("gapless-mpi-launcher"))?;
-    write(&folder.join("setup.py"), &setup(&version(checkout)?, glibc))?;
+    let files = [
+        ("lib/gapless", libraries),
+        ("include/gapless", vec!["include/mpi.h".to_owned()]),
+        ("bin", programs),
+    ];
+    write(&folder.join("setup.py"), &setup(&version(checkout)?, glibc, &files))?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "-w"])
         .arg(folder.join("dist"))
@@ -81,19 +104,39 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
     Ok(())
 }
 
-fn setup(version: &str, (major, minor): (u32, u32)) -> String {
+/// What setuptools is told: a wheel for any Python 3, with these files in these folders below the prefix.
+fn setup(version: &str, (major, minor): (u32, u32), files: &[(&str, Vec<String>)]) -> String {
     let machine = std::env::consts::ARCH;
+    let files: String =
+        files.iter().map(|(folder, names)| format!("        ({folder:?}, {names:?}),\n")).collect();
     format!(
-        "from setuptools import setup\n\
-         from setuptools.dist import Distribution\n\n\n\
-         class Binary(Distribution):\n    def has_ext_modules(self):\n        return True\n\n\n\
-         setup(\n    name='gapless-mpi',\n    version='{version}',\n    \
-         description='The MPI 5.0 standard ABI over Gapless',\n    license='MIT OR Apache-2.0',\n    \
-         packages=['gapless_mpi'],\n    distclass=Binary,\n    data_files=[\n        \
-         ('lib/gapless', ['lib/libmpi_abi.so.1', 'lib/libmpi_abi.so', 'lib/libmpi.so.12', 'lib/libmpi.so', 'lib/libmpich.so.12']),\n        \
-         ('include/gapless', ['include/mpi.h']),\n        \
-         ('bin', ['bin/gapless-mpi-launcher', 'bin/gapless-mpicc', 'bin/gapless-mpicxx', 'bin/gapless-mpiexec']),\n    ],\n    \
-         options={{'bdist_wheel': {{'plat_name': 'manylinux_{major}_{minor}_{machine}', 'python_tag': 'py3', 'py_limited_api': False}}}},\n)\n"
+        r#"from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.dist import Distribution
+
+
+class Binary(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self):
+        return "py3", "none", "manylinux_{major}_{minor}_{machine}"
+
+
+setup(
+    name="gapless-mpi",
+    version="{version}",
+    description="The MPI 5.0 standard ABI over Gapless",
+    license="MIT OR Apache-2.0",
+    packages=["gapless_mpi"],
+    distclass=Binary,
+    cmdclass={{"bdist_wheel": Wheel}},
+    data_files=[
+{files}    ],
+)
+"#
     )
 }
 
@@ -107,14 +150,14 @@ fn version(checkout: &Checkout) -> Result<String, Failure> {
 }
 
 /// The glibc that a program or library needs: the highest version among the symbols that it takes of it.
-fn needs(file: &PathBuf) -> Result<(u32, u32), Failure> {
+fn needs(file: &Path) -> Result<(u32, u32), Failure> {
     let said = shell::output(Command::new("readelf").args(["-W", "--version-info"]).arg(file))?;
     let versions = said.split("GLIBC_").skip(1).filter_map(|rest| {
         let number = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
         let (major, minor) = number.split_once('.')?;
         Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
     });
-    Ok(versions.max().unwrap_or((2, 17)))
+    Ok(versions.max().unwrap_or(GLIBC_MIN))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
