@@ -11,7 +11,7 @@ use crate::process;
 use crate::slots::{Object, Slots};
 use gapless::raw::Typed;
 use gapless::{Datatype, Layout, Region, Space};
-use gapless_dtype::{Convertor, ConvertorError, TypeError};
+use gapless_dtype::{ConvertorError, TypeError};
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -201,20 +201,14 @@ fn space_of(buf: *const c_void, layout: &Layout, count: u64) -> Done<Space> {
 /// # Safety
 /// The memory is valid for reads.
 pub(crate) unsafe fn packed(typed: &Typed) -> Done<Vec<u8>> {
-    if !typed.region().space().cpu_accessible() {
-        return Err(of_device());
-    }
     let too_long = || Fail::new(face::ERR_NO_MEM, "the message is longer than memory");
     let bytes = usize::try_from(typed.packed_bytes()).map_err(|_| too_long())?;
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes).map_err(|_| too_long())?;
     copy.resize(bytes, 0u8);
-    let mut convertor = Convertor::new(typed.layout(), typed.count())
-        .map_err(|error| Fail::new(face::ERR_TYPE, error.to_string()))?;
-    let origin = typed.region().start() + typed.origin();
-    let origin = std::ptr::with_exposed_provenance::<u8>(usize::try_from(origin).unwrap_or(0));
+    let into = self::typed(copy.as_mut_ptr().cast(), bytes as u64, &arg::datatype(face::PACKED, "MPI_PACKED")?)?;
     // SAFETY: the caller's promise; the copy is as long as the packed bytes.
-    unsafe { convertor.pack_raw(origin, copy.as_mut_ptr(), bytes as u64) };
+    unsafe { pack::copy(typed.clone(), into) }?;
     Ok(copy)
 }
 

@@ -9,7 +9,7 @@ use crate::call::Done;
 use crate::comm::CommObject;
 use crate::errhandler::{self, Handler};
 use crate::face;
-use gapless::World;
+use gapless::{Communicator, World};
 use std::ffi::c_int;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
@@ -21,6 +21,8 @@ pub(crate) struct Process {
     world: RwLock<Option<World>>,
     pub(crate) comm_world: CommObject,
     pub(crate) comm_self: CommObject,
+    /// Copies between memory of different kinds are messages of its one rank.
+    pub(crate) copies: Mutex<Option<Communicator>>,
 }
 
 /// Where the world model stands.
@@ -152,13 +154,14 @@ extern "C" fn at_exit() {
 impl Process {
     /// The world has been joined.
     fn open(world: World) {
-        let of = |comm: &gapless::Communicator, name| {
+        let of = |comm: &Communicator, name| {
             CommObject::new(comm.clone(), Handler::FATAL, name)
         };
         let (comm_world, comm_self) =
             (of(world.comm(), "MPI_COMM_WORLD"), of(world.self_comm(), "MPI_COMM_SELF"));
         HAS_DEVICES.store(Path::new("/dev/nvidiactl").exists(), Ordering::Relaxed);
-        let process = Process { world: RwLock::new(Some(world)), comm_world, comm_self };
+        let (world, copies) = (RwLock::new(Some(world)), Mutex::default());
+        let process = Process { world, comm_world, comm_self, copies };
         PROCESS.store(Box::leak(Box::new(process)), Ordering::Release);
     }
 
