@@ -1,7 +1,7 @@
 //! Operations on one contiguous span of a target that is mapped: what most are, and so the shortest way to do them.
-//! Whatever is unusual, or wrong, takes the way of `operate.rs`, which has the reason: those that may have to are called
-//! `_now`, and say whether they have done all, or nothing. Some are inlined always: a call that saves registers would
-//! cost as much as the rest.
+//! Whatever is unusual, or wrong, takes the way of `operate.rs`, which has the reason. Calls whose names end in `_now`
+//! say whether they have done all, or nothing. Some are inlined always: a call that saves registers would cost as much
+//! as the rest.
 
 use crate::arithmetic::{Quick, is_swapped, read, write};
 use crate::exposure::Exposure;
@@ -155,8 +155,8 @@ impl Window {
         self.add_span(driver, span, what, bytes)
     }
 
-    /// One number at a displacement, combined with another, which is not looked at by `MPI_NO_OP`; `found` gets what was
-    /// there (`MPI_Fetch_and_op`).
+    /// One number at a displacement, combined with another, which is not looked at by `MPI_NO_OP`; `found` gets what
+    /// was there (`MPI_Fetch_and_op`).
     #[must_use]
     #[inline(always)]
     pub fn fetch_now<D: Driver>(
@@ -176,8 +176,8 @@ impl Window {
         old.map(|old| write(old, found)).is_some()
     }
 
-    /// One integer, logical or byte at a displacement, replaced by `swap` if it is `compare`; `found` gets what was there
-    /// (`MPI_Compare_and_swap`).
+    /// One integer, logical or byte at a displacement, replaced by `swap` if it is `compare`; `found` gets what was
+    /// there (`MPI_Compare_and_swap`).
     #[must_use]
     #[inline]
     pub fn swap_now<D: Driver>(

@@ -1,7 +1,7 @@
-use super::{Buffer, Operation, Request, Typed, Work, collective, view, view_mut};
+use super::{Buffer, Operation, Request, Typed, Window, Work, collective, view, view_mut};
 use crate::{
-    Communicator, Equivalence, Error, PmlError, Protocol, ReduceOp, Root, SendMode, Source, Space,
-    Status, TagSel, Topology, World,
+    Assertions, Communicator, Equivalence, Error, Lock, PmlError, Primitive, Protocol, ReduceOp,
+    Root, SendMode, Source, Space, Status, TagSel, Topology, World,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -290,5 +290,35 @@ fn work_of_this_process_is_waited_for() {
     assert_eq!(request.wait(), Err(Error::NoGrid));
     let state = comm.shared.with(|state| Ok(state.works.len()));
     assert_eq!(state, Ok(0));
+    world.finalize().unwrap();
+}
+
+/// What is compared may lie where the result goes, and numbers have C's names.
+#[test]
+fn numbers_of_a_window_are_changed_in_place() {
+    let world = World::init().unwrap();
+    let window = Window::allocate(world.comm(), 64, 8).unwrap();
+    window.lock(0, Lock::Exclusive, Assertions::empty()).unwrap();
+    let (long, new, mut both, mut found) = (Primitive::Long, 7i64, 0i64, -1i64);
+    let (new, both, found) = ((&raw const new).cast(), (&raw mut both).cast(), &raw mut found);
+    for expected in [0, 7] {
+        // SAFETY: here and below: the numbers are this function's, and their reads have ended when a call returns, as the
+        // window is this process's own.
+        unsafe { window.compare_and_swap(new, both, both, long, 0, 3) }.unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { both.cast::<i64>().read() }, expected);
+    }
+    for (op, before) in [(ReduceOp::Sum, 7), (ReduceOp::Max, 14), (ReduceOp::NoOp, 14)] {
+        let origin = (op != ReduceOp::NoOp).then_some(new);
+        // SAFETY: as above.
+        unsafe { window.fetch_and_op(origin, found.cast(), long, 0, 3, op) }.unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { found.read() }, before, "{op:?}");
+    }
+    // SAFETY: as above.
+    let refused = unsafe { window.fetch_and_op(None, found.cast(), long, 0, 3, ReduceOp::Sum) };
+    assert!(refused.is_err(), "a sum of nothing");
+    window.unlock(0).unwrap();
+    window.free().unwrap();
     world.finalize().unwrap();
 }

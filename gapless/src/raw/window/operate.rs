@@ -362,7 +362,7 @@ impl Window {
     /// As [`get_accumulate`](Window::get_accumulate); the element is no integer, logical or byte.
     ///
     /// # Safety
-    /// As [`fetch_and_op`](Window::fetch_and_op); `compare` as `origin`.
+    /// As [`fetch_and_op`](Window::fetch_and_op); `compare` as `origin`, but it may be where `result` is.
     pub unsafe fn compare_and_swap(
         &self,
         origin: *const u8,
@@ -382,17 +382,20 @@ impl Window {
         self.timed(WindowCall::CompareAndSwap, bytes, move || {
             // SAFETY: the caller's promise.
             let new = unsafe { std::slice::from_raw_parts(origin, len) };
-            // SAFETY: as above.
-            let expected = unsafe { std::slice::from_raw_parts(compare, len) };
-            // SAFETY: as above; it has no byte of these.
+            // A copy: it may lie where the result goes.
+            let mut expected = [0; 8];
+            let expected = &mut expected[..len];
+            // SAFETY: as above; the copy is new, and there are not more than 8 bytes.
+            unsafe { std::ptr::copy_nonoverlapping(compare, expected.as_mut_ptr(), len) };
+            // SAFETY: as above; it has no byte of `new`.
             let found = unsafe { std::slice::from_raw_parts_mut(result, len) };
-            if self.inner.swap_now(self.shared(), (rank, at), element, (expected, new, found)) {
+            if self.inner.swap_now(self.shared(), (rank, at), element, (&*expected, new, found)) {
                 return Ok(());
             }
             slowly(move || {
                 let (result, at) = (one(result, element)?, Place::at(at));
                 let access = self.inner.access(call, (rank, &at), &result, AccessKind::Change)?;
-                let (what, both) = ((&access, element), (expected, new));
+                let (what, both) = ((&access, element), (&*expected, new));
                 // SAFETY: the caller's promise.
                 unsafe {
                     self.inner.compare_and_swap_later(self.shared(), what, both, result.region())
