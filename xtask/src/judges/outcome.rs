@@ -68,6 +68,33 @@ impl Outcomes {
         }
     }
 
+    /// Notes that a test passed, or failed, and why.
+    pub(super) fn note(&mut self, test: &str, passed: bool, why: &str) {
+        let outcome = if passed { Outcome::Passed } else { Outcome::Failed(why.to_owned()) };
+        self.add(Outcomes(BTreeMap::from([(test.replace(' ', "_"), outcome)])));
+    }
+
+    /// Notes that a test was skipped.
+    pub(super) fn skip(&mut self, test: &str) {
+        self.0.insert(test.replace(' ', "_"), Outcome::Skipped);
+    }
+
+    /// What [`Outcomes::keep`] has written; nothing if there is no file.
+    pub(super) fn kept(path: &Path) -> Outcomes {
+        Outcomes::of_rank(&fs::read_to_string(path).unwrap_or_default())
+    }
+
+    /// Writes them as a rank would.
+    pub(super) fn keep(&self, path: &Path) -> Result<(), Failure> {
+        let line = |(test, outcome): (&String, &Outcome)| match outcome {
+            Outcome::Passed => format!("passed {test}\n"),
+            Outcome::Skipped => format!("skipped {test}\n"),
+            Outcome::Failed(why) => format!("failed {test} {why}\n"),
+        };
+        let text: String = self.0.iter().map(line).collect();
+        fs::write(path, text).map_err(|source| Failure::File { path: path.to_owned(), source })
+    }
+
     /// How many passed, failed and were skipped.
     pub(super) fn sums(&self) -> [usize; 3] {
         let of = |wanted: fn(&Outcome) -> bool| self.0.values().filter(|end| wanted(end)).count();
@@ -110,5 +137,8 @@ mod tests {
         assert_eq!(all.sums(), [1, 2, 1]);
         assert_eq!(all.failed().collect::<Vec<_>>(), [("b", "1 != 2"), ("d", "it did not end")]);
         assert_eq!(all.0["c"], Outcome::Skipped);
+        let path = folder.path().join("kept");
+        all.keep(&path).unwrap();
+        assert_eq!(Outcomes::kept(&path).0, all.0);
     }
 }
