@@ -206,7 +206,11 @@ pub(crate) unsafe fn packed(typed: &Typed) -> Done<Vec<u8>> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes).map_err(|_| too_long())?;
     copy.resize(bytes, 0u8);
-    let into = self::typed(copy.as_mut_ptr().cast(), bytes as u64, &arg::datatype(face::PACKED, "MPI_PACKED")?)?;
+    let into = self::typed(
+        copy.as_mut_ptr().cast(),
+        bytes as u64,
+        &arg::datatype(face::PACKED, "MPI_PACKED")?,
+    )?;
     // SAFETY: the caller's promise; the copy is as long as the packed bytes.
     unsafe { pack::copy(typed.clone(), into) }?;
     Ok(copy)

@@ -154,9 +154,7 @@ extern "C" fn at_exit() {
 impl Process {
     /// The world has been joined.
     fn open(world: World) {
-        let of = |comm: &Communicator, name| {
-            CommObject::new(comm.clone(), Handler::FATAL, name)
-        };
+        let of = |comm: &Communicator, name| CommObject::new(comm.clone(), Handler::FATAL, name);
         let (comm_world, comm_self) =
             (of(world.comm(), "MPI_COMM_WORLD"), of(world.self_comm(), "MPI_COMM_SELF"));
         HAS_DEVICES.store(Path::new("/dev/nvidiactl").exists(), Ordering::Relaxed);

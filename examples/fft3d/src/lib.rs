@@ -80,7 +80,13 @@ pub fn run(
     let differences = cells.iter().zip(&first).map(|(cell, first)| (cell * scale - first).norm());
     let error = differences.fold(0.0, f64::max);
     let sent = planes * planes * side * (ranks - 1) * size_of::<Complex64>();
-    Ok(Summary { planes, sent_bytes: 2 * sent as u64, wrong, exchange_s: transpose.exchange_s(), error })
+    Ok(Summary {
+        planes,
+        sent_bytes: 2 * sent as u64,
+        wrong,
+        exchange_s: transpose.exchange_s(),
+        error,
+    })
 }
 
 /// A plane, along both of its dimensions.

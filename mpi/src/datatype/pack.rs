@@ -98,7 +98,9 @@ pub(super) unsafe fn copy(from: Typed, into: Typed) -> Done {
         none => none.insert(process.comm_self.comm.dup()?),
     };
     // SAFETY: the caller's promise, until this returns.
-    let (from, into) = unsafe { (raw::view(from), raw::view_mut(into)) };
+    let from = unsafe { raw::view(from) };
+    // SAFETY: as above.
+    let into = unsafe { raw::view_mut(into) };
     comm.sendrecv(from, (0, 0), into, (0, 0))?;
     Ok(())
 }
