@@ -384,8 +384,8 @@ impl Plan {
     /// Starts all messages and waits for them, without letting go of the lock if they end at once.
     ///
     /// # Safety
-    /// Until this returns, the memory that the messages lie in is valid for reads and writes. Nothing else writes it, and
-    /// nothing else touches what they write.
+    /// Until this returns, the memory that sends lie in is valid for reads, and that of receives for writes as well.
+    /// Nothing else writes it, and nothing else touches what they write.
     unsafe fn run(&mut self) -> Result<&[Status], Error> {
         let Plan { comm, messages, order, started, statuses, complete, .. } = self;
         let shared = &*comm.shared;
@@ -408,8 +408,8 @@ impl Plan {
     /// Starts all messages, works, and waits for them.
     ///
     /// # Safety
-    /// Until this returns or unwinds, the memory that the messages lie in is valid for reads and writes. Nothing else
-    /// writes it, and nothing else touches what they write.
+    /// Until this returns or unwinds, the memory that sends lie in is valid for reads, and that of receives for writes as
+    /// well. Nothing else writes it, and nothing else touches what they write.
     unsafe fn around<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, Error> {
         // SAFETY: the caller's promise lasts until `settle` below has returned. That is reached whatever `work` does, as
         // a panic is caught; and it returns when all messages have ended, or the world was given up, which takes

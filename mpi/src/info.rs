@@ -111,11 +111,7 @@ fn environment() -> InfoObject {
 
 /// The same, by these arguments.
 fn started(arguments: &[String]) -> InfoObject {
-    let mut pairs = vec![
-        ("thread_level", "MPI_THREAD_MULTIPLE".to_owned()),
-        ("arch", std::env::consts::ARCH.to_owned()),
-        ("host", crate::env::host()),
-    ];
+    let mut pairs = vec![("arch", std::env::consts::ARCH.to_owned()), ("host", crate::env::host())];
     if let Some((command, rest)) = arguments.split_first() {
         pairs.push(("command", command.clone()));
         pairs.push(("argv", rest.join(" ")));

@@ -248,7 +248,7 @@ pub(crate) unsafe fn isendrecv_replace(
     let (dest, source, whole) = (comm.peer(dest)?, comm.source(source)?, data.typed()?);
     // What is sent is copied, and the copy kept until the request has ended.
     // SAFETY: the caller's promise.
-    let copy = Packed(unsafe { packed(&whole) }?);
+    let copy = PackedCopy(unsafe { packed(&whole) }?);
     let exchange = Exchange {
         send: dest.map(|dest| (copy.typed(), dest)),
         recv: source.map(|source| (whole, source)),
@@ -261,9 +261,9 @@ pub(crate) unsafe fn isendrecv_replace(
 }
 
 /// A copy of what a message has.
-struct Packed(Vec<u8>);
+struct PackedCopy(Vec<u8>);
 
-impl Packed {
+impl PackedCopy {
     fn typed(&self) -> Typed {
         Typed::contiguous(gapless::Region::of(&self.0))
     }

@@ -403,7 +403,10 @@ impl Freed {
 pub(crate) fn await_all(comm: &Comm) -> Done {
     for object in REQUESTS.all().into_iter().filter_map(|handle| REQUESTS.get(handle)) {
         if matches!(&object.subject, Subject::OfComm(its) if its.handle() == comm.handle()) {
-            object.look().work.await_end()?;
+            // Other threads use the request meanwhile: it is locked for a look at a time.
+            while !object.look().work.is_over() {
+                std::thread::yield_now();
+            }
         }
     }
     let freed = std::mem::take(&mut *lock(&comm.freed.0));

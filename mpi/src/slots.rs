@@ -1,6 +1,7 @@
 //! Objects behind handles that programs make and free: handles that were freed and numbers that never were handles are
 //! found out, also while other threads use the slot. A freed slot is used again after [`RESTING`] others, and has 256
-//! generations: a handle that was freed is taken for another one after 16,384 more objects, at the earliest.
+//! generations: a handle that was freed is taken for another one after 16,384 more objects, at the earliest (unless there
+//! are a million at a time).
 //!
 //! ```text
 //! handle  = 0x70000000 | generation (8 bits) << 20 | slot (20 bits)

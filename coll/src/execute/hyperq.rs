@@ -19,8 +19,8 @@
 //! anything was written to their buffers, and go on by the same means. So do all if the leader has no memory, or
 //! another rank cannot map it.
 //!
-//! Calls that have no leader's buffer (blocks of different lengths, neighbours, all that is not blocking) do not stay on
-//! a GPU: their ranks find out whether all have buffers on devices, and then go by messages (`meeting`).
+//! Calls that have no leader's buffer (blocks of different lengths, neighbours), and those that are not blocking, do not
+//! stay on a GPU: their ranks find out whether all have buffers on devices, and then go by messages (`meeting`).
 //!
 //! # Failures
 //! A rank that fails says so; the leader tells all others who is to blame. The leader notices ranks that are lost, and
@@ -82,7 +82,7 @@ pub enum Outcome {
     /// Nothing was done: some rank's buffers are not on this GPU. All ranks do it by other means.
     Elsewhere,
     /// Nothing was done, and all ranks' buffers are in memory of devices: all ranks do it by messages.
-    Apart,
+    ByMessages,
 }
 
 /// The same, and how it has failed.
@@ -90,7 +90,7 @@ pub enum Outcome {
 enum Ended {
     Done,
     Elsewhere,
-    Apart,
+    ByMessages,
     Failed(CollError),
 }
 
@@ -144,18 +144,18 @@ pub struct HyperQ {
 const REFUSALS_MAX: u32 = 4;
 
 /// All blocks of a call's buffers.
-fn parts(buffers: &CallBuffers) -> impl Iterator<Item = &Typed> {
-    let parts = |blocks| match blocks {
+fn blocks_of(buffers: &CallBuffers) -> impl Iterator<Item = &Typed> {
+    let each = |blocks| match blocks {
         &BufferBlocks::None => &[],
         BufferBlocks::Whole(typed) => std::slice::from_ref(typed),
         BufferBlocks::Each(each) => &each[..],
     };
-    [&buffers.send, &buffers.recv].into_iter().flat_map(parts)
+    [&buffers.send, &buffers.recv].into_iter().flat_map(each)
 }
 
 /// The space of all of a call's buffers, if they have one in common that is not the host's.
 fn space_of(buffers: &CallBuffers) -> Option<Space> {
-    let mut all = parts(buffers);
+    let mut all = blocks_of(buffers);
     let space = all.next().map(Typed::space)?;
     (!space.cpu_accessible() && all.all(|typed| typed.space() == space)).then_some(space)
 }
@@ -187,8 +187,8 @@ impl HyperQ {
     /// Whether ranks ask each other where their buffers lie before a call like this. All ranks agree.
     #[must_use]
     pub fn asks(settings: &Settings, call: &Call<'_>, ranks: usize) -> bool {
-        match Frame::new(call, ranks) {
-            Some(frame) => settings.mode != Mode::Off && frame.gather_bytes() >= settings.bytes_min,
+        let is_asked = match Frame::new(call, ranks) {
+            Some(frame) => frame.gather_bytes() >= settings.bytes_min,
             // How long these are is not known to all ranks.
             None => matches!(
                 call,
@@ -199,7 +199,8 @@ impl HyperQ {
                     | Call::NeighborAllgather { .. }
                     | Call::NeighborAlltoall { .. }
             ),
-        }
+        };
+        settings.mode != Mode::Off && is_asked
     }
 
     /// Whether a blocking call may stay on the GPU; otherwise ranks [meet](HyperQ::meet) alone. All ranks agree.
@@ -207,11 +208,11 @@ impl HyperQ {
         Frame::new(call, self.members.ranks).is_some()
     }
 
-    /// Whether buffers lie in memory of devices alone. In a process that has no devices, none do.
+    /// Whether buffers lie in memory of devices alone. Of a call without bytes: whether the process has a device.
     pub(crate) fn on_devices(buffers: &CallBuffers, pml: &mut Pml) -> bool {
-        let mut parts = parts(buffers).filter(|typed| typed.packed_bytes() > 0).peekable();
-        let any = parts.peek().is_some() || !pml.bml_mut().devices().is_empty();
-        any && parts.all(|typed| !typed.space().cpu_accessible())
+        let mut blocks = blocks_of(buffers).filter(|typed| typed.packed_bytes() > 0).peekable();
+        let any = blocks.peek().is_some() || !pml.bml_mut().devices().is_empty();
+        any && blocks.all(|typed| !typed.space().cpu_accessible())
     }
 
     /// Begins to find out whether all ranks' buffers lie in memory of devices, as this rank's do;
@@ -261,7 +262,7 @@ impl HyperQ {
         pml: &mut Pml,
     ) -> Result<bool, CollError> {
         let Members { me, ranks, .. } = self.members;
-        if self.going.is_some() {
+        if self.going.is_some() || self.meeting.is_some() {
             return Err(CollError::Abandoned);
         }
         if self.members.comm.is_revoked() {
@@ -433,7 +434,7 @@ impl HyperQ {
         match ended {
             Ended::Done => Ok(Outcome::Done),
             Ended::Elsewhere => Ok(Outcome::Elsewhere),
-            Ended::Apart => Ok(Outcome::Apart),
+            Ended::ByMessages => Ok(Outcome::ByMessages),
             Ended::Failed(error) => Err(error),
         }
     }

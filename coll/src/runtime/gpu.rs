@@ -46,7 +46,7 @@ unsafe impl Module for HyperQ {
 
     fn advance(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Poll<Result<Outcome, CollError>> {
         let advanced = HyperQ::advance(self, cx.pml, cx.engines, cx.engines, now_ns());
-        op.apart = matches!(advanced, Poll::Ready(Ok(Outcome::Apart)));
+        op.only_messages = matches!(advanced, Poll::Ready(Ok(Outcome::ByMessages)));
         advanced
     }
 

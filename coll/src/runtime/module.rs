@@ -71,7 +71,7 @@ pub enum Armed {
 /// The buffers of a [`CollOp`] are touched only after [`begin`](Module::begin) has given [`Begun::InOrder`], until
 /// [`advance`](Module::advance) gives [`Poll::Ready`], or [`abandon`](Module::abandon) returns, or a method unwinds and
 /// `abandon` returns after that. Within that time, the send buffer is only read. With [`Outcome::Elsewhere`] or
-/// [`Outcome::Apart`] nothing has been written to any.
+/// [`Outcome::ByMessages`] nothing has been written to any.
 pub unsafe trait Module: Any + fmt::Debug + Send {
     /// The module's name: `sm`, say.
     fn name(&self) -> &'static str;
@@ -85,7 +85,7 @@ pub unsafe trait Module: Any + fmt::Debug + Send {
     /// This rank cannot take part. The others are told by [`skip`](Module::skip), which is called then.
     fn begin(&mut self, op: &mut CollOp, cx: &mut Cx<'_>) -> Result<Begun, CollError>;
 
-    /// Goes on as far as it can. [`Outcome::Elsewhere`], [`Outcome::Apart`]: it cannot carry the call out, at no rank;
+    /// Goes on as far as it can. [`Outcome::Elsewhere`], [`Outcome::ByMessages`]: it cannot carry the call out, at no rank;
     /// the next module does.
     ///
     /// # Errors

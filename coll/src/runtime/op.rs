@@ -37,10 +37,10 @@ pub struct CollOp {
     combine: Option<Combine>,
     /// Whether it goes through memory that all ranks share, if they do.
     pub(super) shared: bool,
-    /// Whether ranks tell each other first if its buffers lie on one GPU.
+    /// Whether ranks tell each other first where its buffers lie.
     pub(super) asks: bool,
-    /// They have, and it goes by messages.
-    pub(super) apart: bool,
+    /// All ranks' buffers lie on devices: it goes by messages.
+    pub(super) only_messages: bool,
     /// What this rank does in it through memory that all ranks share, if that was found out before.
     plan: Option<CallPlan>,
     /// Of a persistent one, for the [fast path](CollOp::fast).
@@ -100,7 +100,7 @@ impl CollOp {
             combine,
             shared: false,
             asks: false,
-            apart: false,
+            only_messages: false,
             plan: None,
             contiguous: None,
             by_messages: None,
@@ -118,7 +118,7 @@ impl CollOp {
         CollOp { shared: true, ..self }
     }
 
-    /// This collective; `asks`: its ranks tell each other first whether its buffers lie on one GPU
+    /// This collective; `asks`: its ranks tell each other first where its buffers lie
     /// ([`HyperQ::asks`](crate::HyperQ::asks)).
     #[must_use]
     pub fn asking(self, asks: bool) -> CollOp {
@@ -220,7 +220,8 @@ impl CollOp {
 
     /// The next start of a persistent one.
     pub(super) fn again(&mut self) {
-        (self.number, self.at, self.begun, self.apart) = (self.number + 1, 0, false, false);
+        (self.number, self.at, self.begun) = (self.number + 1, 0, false);
+        self.only_messages = false;
     }
 
     /// The plan of a persistent collective that may be done at once, and its memory.
@@ -318,8 +319,12 @@ impl CollOp {
                 Ok(Begun::InOrder) => match module.advance(self, cx) {
                     Poll::Pending => return OpStep::Waits { busy: module.is_busy(self) },
                     Poll::Ready(Ok(Outcome::Done)) => return OpStep::Ended(Ok(())),
-                    Poll::Ready(Ok(Outcome::Elsewhere | Outcome::Apart)) => true,
-                    Poll::Ready(Err(error)) => return OpStep::Ended(Err(error)),
+                    Poll::Ready(Ok(Outcome::Elsewhere | Outcome::ByMessages)) => true,
+                    Poll::Ready(Err(error)) => {
+                        // Ranks that came late may go by these.
+                        modules[self.at + 1..].iter_mut().for_each(|it| it.skip(self.number, cx));
+                        return OpStep::Ended(Err(error));
+                    }
                 },
             };
             if declined {

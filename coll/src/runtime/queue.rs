@@ -55,7 +55,7 @@ pub struct QueueState {
     agreed: Agreed,
     /// In the order in which they are asked. None while they are borrowed.
     modules: Modules,
-    /// How ranks go about collectives in memory of GPUs; `None`: as any others.
+    /// How ranks go about collectives in memory of GPUs.
     settings: Settings,
     components: Arc<[Arc<dyn Component>]>,
     /// What the owner knows of earlier calls.

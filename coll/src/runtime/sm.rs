@@ -15,7 +15,7 @@ unsafe impl Module for SharedSegment {
     }
 
     fn takes(&self, op: &CollOp) -> bool {
-        op.shared && !op.apart
+        op.shared && !op.only_messages
     }
 
     fn begin(&mut self, op: &mut CollOp, _: &mut Cx<'_>) -> Result<Begun, CollError> {

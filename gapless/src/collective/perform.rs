@@ -415,7 +415,12 @@ impl Communicator {
         let host_ranks =
             self.host_ranks().filter(|_| shared || schedules.schedule().is_over_shared());
         let contiguous = contiguous(&buffers);
-        let known = call.as_ref().filter(|_| shared && contiguous.is_some()).and_then(|call| {
+        // Without bytes, it is found out in each start whether it goes by messages.
+        let has_bytes = |(send, recv): &Contiguous| {
+            [send, recv].into_iter().flatten().any(|region| region.len() > 0)
+        };
+        let is_known = shared && contiguous.as_ref().is_some_and(|it| !asks || has_bytes(it));
+        let known = call.as_ref().filter(|_| is_known).and_then(|call| {
             let of = (self.comm.rank() as usize, self.comm.size() as usize);
             CallPlan::new(&call.call(), of, combine.clone(), true).filter(CallPlan::is_short)
         });

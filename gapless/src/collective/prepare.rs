@@ -47,7 +47,7 @@ pub(super) struct Prepared {
     pub(super) call: Option<OwnedCall>,
     /// Whether it goes through memory that all ranks share, if they do.
     pub(super) shared: bool,
-    /// Whether the ranks ask each other first if all buffers lie on one GPU.
+    /// Whether the ranks tell each other first where their buffers lie.
     pub(super) asks: bool,
     /// By what it goes otherwise, unless it is known that they do.
     pub(super) schedules: Option<Schedules>,

@@ -127,9 +127,9 @@ impl Communicator {
 }
 
 impl ReshardPlan {
-    /// Sends what others get of `source`, receives `target`, and waits until all of that is done: `target` has all its
-    /// elements then, what lies behind them is untouched. The arrays are those that the plan was made for, or others of
-    /// the same element types, lengths and spaces.
+    /// Sends what others get of `source`, receives `target`, and waits until all of that is done: if all ranks plan the
+    /// same reshard, `target` has all its elements then. What lies behind them is untouched. The arrays are those that
+    /// the plan was made for, or others of the same element types, lengths and spaces.
     ///
     /// # Errors
     /// As [`Plan::exchange`].

@@ -1,11 +1,11 @@
 //! Reductions (MPI 4.1 §6.9 to §6.11).
 
-use super::{Call, Rooted, is_in_place};
-use crate::arg::Numbers;
+use super::{Blocks, Call, Rooted, is_in_place};
+use crate::arg::{self, Numbers};
 use crate::call::{Done, Fail, Form};
 use crate::comm::Comm;
 use crate::datatype::{Elements, Type, typed};
-use crate::face;
+use crate::face::{self, RawHandle};
 use crate::op::{self, Op};
 use gapless::raw::{Buffer, Operation};
 use std::ffi::{c_int, c_void};
@@ -37,17 +37,24 @@ pub(crate) unsafe fn to_all(
 pub(crate) unsafe fn reduce(
     form: Form,
     sendbuf: *const c_void,
-    recv: Elements,
-    op: Op,
+    recv: Blocks,
+    op: RawHandle,
     root: c_int,
     comm: Comm,
 ) -> Done {
     let rooted = Rooted::new(root, &comm)?;
-    let send = if rooted.is_member { combined(sendbuf, &recv)? } else { Buffer::Nothing };
-    let result = if rooted.is_root { Buffer::Whole(recv.typed()?) } else { Buffer::Nothing };
-    // Where there is nothing to do, the datatype may be any.
-    let op = if rooted.is_idle { None } else { Some(op::bind(&op, &recv.datatype)?) };
-    let call = Call { op, ..Call::new(Operation::Reduce, send, result) };
+    let mut call = Call::new(Operation::Reduce, Buffer::Nothing, Buffer::Nothing);
+    // Where there is nothing to do, arguments may be any.
+    if !rooted.is_idle {
+        let (recv, op) = (recv.elements()?, arg::op(op, "op")?);
+        if rooted.is_member {
+            call.send = combined(sendbuf, &recv)?;
+        }
+        if rooted.is_root {
+            call.recv = Buffer::Whole(recv.typed()?);
+        }
+        call.op = Some(op::bind(&op, &recv.datatype)?);
+    }
     // SAFETY: the caller's promise.
     unsafe { call.rooted(rooted.root).go(form, &comm) }
 }

@@ -70,8 +70,8 @@ static void infos(void)
     CHECK(info == MPI_INFO_NULL);
     OK(MPI_Info_free(&other));
     n = sizeof text;
-    OK(MPI_Info_get_string(MPI_INFO_ENV, "thread_level", &n, text, &flag));
-    CHECK(flag && strcmp(text, "MPI_THREAD_MULTIPLE") == 0);
+    OK(MPI_Info_get_string(MPI_INFO_ENV, "arch", &n, text, &flag));
+    CHECK(flag && n > 1);
 }
 
 int main(int argc, char **argv)

@@ -107,7 +107,8 @@ def messages(items):
                         act([out, count, datatype], [into, count, datatype])
                         want = expected(before, host_bytes(out), datatype, count, items)
                         return bool((host_bytes(into) == want).all())
-                    attempt(f"{way} {name} {items} {'cuda' if source else 'host'}->{'cuda' if target else 'host'}", case)
+                    places = "->".join("cuda" if it else "host" for it in (source, target))
+                    attempt(f"{way} {name} {items} {places}", case)
 
 
 def persistent(send, recv):

@@ -4,8 +4,8 @@
 
 PENCIL_PY is mpi4py_fft/pencil.py of mpi4py-fft's source package: Python alone. A cube of SIDE³ complex numbers is cut
 into planes; the transform goes along two axes, is redistributed by one `Alltoallw` of subarrays, and goes along the
-third. The result is compared with the transform by one process, the inverse with what there was. Prints JSON: bytes that
-each rank gives to others in an exchange, seconds and GB/s of exchanges there and back (medians), and of copies on the
+third. The result is compared with the transform by one process, the inverse with what there was. Prints JSON: bytes
+that each rank gives to others in an exchange, seconds and GB/s of exchanges there and back (medians), and of copies on the
 device of as many bytes as a rank has.
 """
 
@@ -53,7 +53,7 @@ def seconds(act, times=15):
         begun = time.perf_counter()
         act()
         took.append(world.allreduce(time.perf_counter() - begun, MPI.MAX))
-    return statistics.median(took[2:]), min(took), max(took[2:])
+    return statistics.median(took[2:]), min(took[2:]), max(took[2:])
 
 
 begun = time.perf_counter()

@@ -25,6 +25,7 @@ mod laid_out;
 mod lined;
 mod moved;
 mod neighbors;
+#[allow(unsafe_code, reason = "vouches for memory of devices until requests have ended")]
 mod one_gpu;
 mod reduced;
 mod refused;

@@ -2,10 +2,11 @@
 //! there. One whose buffers lie elsewhere, or which is killed, holds nobody up.
 
 use gapless::coll::choose::Table;
+use gapless::raw::{self, Buffer, Operation, Request, Typed};
 use gapless::tuning::coll::{Entry, Gpu, HyperQStep, Mode, Settings};
 use gapless::{
     Blocks, BlocksMut, Collective, CudaDriver, DeviceBuf, Equivalence, Error, InPlace, ReduceOp,
-    Space, World,
+    Root, Space, World,
 };
 use gapless_btl_testkit::conformance::skip;
 use gapless_engine::testkit::FakeEngine;
@@ -81,16 +82,21 @@ impl Rank {
         numbers
     }
 
+    /// What it sends.
     fn write(&mut self, numbers: &[i32]) {
-        let (own, layout) = (self.world.self_comm().clone(), i32::layout());
-        let into = self.send.view_mut(0, layout, numbers.len() as u64).unwrap();
-        own.scope(|s| {
-            let _ = s.irecv(into, 0, 0)?;
-            let _ = s.isend(numbers, 0, 0)?;
-            Ok(())
-        })
-        .unwrap();
+        put(&self.world, &mut self.send, numbers);
     }
+}
+
+fn put(world: &World, into: &mut DeviceBuf, numbers: &[i32]) {
+    let (own, layout) = (world.self_comm().clone(), i32::layout());
+    let into = into.view_mut(0, layout, numbers.len() as u64).unwrap();
+    own.scope(|s| {
+        let _ = s.irecv(into, 0, 0)?;
+        let _ = s.isend(numbers, 0, 0)?;
+        Ok(())
+    })
+    .unwrap();
 }
 
 fn numbers(rank: u32, count: usize) -> Vec<i32> {
@@ -133,6 +139,44 @@ fn by_messages(rank: &mut Rank, all: &[Vec<i32>], away: bool) {
         rank.read(total)
     };
     assert_eq!(came, want);
+}
+
+/// Collectives that do not block, and persistent ones, stay on no GPU: they go by messages, too. Each is done twice, a
+/// persistent one by itself.
+fn not_blocking(rank: &mut Rank, all: &[Vec<i32>]) {
+    let (comm, me) = (rank.world.comm().clone(), rank.world.rank() as usize);
+    let (each, layout) = (all[0].len() as u64 / u64::from(RANKS), i32::layout());
+    let count = each * u64::from(RANKS);
+    let part = usize::try_from(each).unwrap();
+    let want: Vec<i32> =
+        all.iter().flat_map(|from| from[me * part..(me + 1) * part].to_vec()).collect();
+    for persistent in [false, true] {
+        let typed = |memory: &DeviceBuf| Typed::new(memory.region(), 0, layout, count).unwrap();
+        let sides = || (Buffer::Whole(typed(&rank.send)), Buffer::Whole(typed(&rank.recv)));
+        let root = Root::Rank(0);
+        let call = || {
+            // SAFETY: nobody uses the buffers before the request has ended.
+            unsafe { raw::collective(Operation::Alltoall, root, sides(), &[], None) }
+        };
+        let mut kept = persistent.then(|| {
+            // SAFETY: as above.
+            unsafe { Request::collective_init(&comm, call()) }.unwrap()
+        });
+        for _ in 0..3 {
+            match &mut kept {
+                Some(kept) => {
+                    kept.start().unwrap();
+                    kept.wait().unwrap();
+                }
+                None => {
+                    // SAFETY: as above.
+                    unsafe { Request::collective(&comm, call()) }.unwrap().wait().unwrap();
+                }
+            }
+            assert_eq!(rank.read(want.len()), want);
+            put(&rank.world, &mut rank.recv, &vec![-1; want.len()]);
+        }
+    }
 }
 
 fn rank(mut member: Member) {
@@ -221,7 +265,9 @@ fn rank(mut member: Member) {
             }
         }
         if count < 20_000 {
+            rank.write(&all[me as usize]);
             by_messages(&mut rank, &all, away);
+            not_blocking(&mut rank, &all);
         }
         // Behind others, which have ended here and there.
         let begun: Vec<_> = [1500, 3000]

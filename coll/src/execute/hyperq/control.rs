@@ -54,10 +54,10 @@ pub(super) const LEND: u32 = 1 << 9;
 pub(super) const JOIN: u32 = 1 << 10;
 /// a GPU leader starts nothing more, and says when all that it has started is over;
 pub(super) const HALT: u32 = 1 << 11;
-/// all ranks' buffers are on devices: the collective is done by messages;
-pub(super) const APART: u32 = 1 << 12;
 /// it has failed; the word of blame says who, and whether that rank is lost.
 pub(super) const FAILED: u32 = 1 << 7;
+/// All ranks' buffers are on devices: the collective is done by messages.
+pub(super) const MESSAGES: u32 = 1 << 12;
 
 /// Reports, by bits: the IPC copy of the gather has ended,
 pub(super) const GATHERED: u32 = 1;
@@ -67,7 +67,7 @@ pub(super) const SCATTERED: u32 = 1 << 1;
 pub(super) const BROKEN: u32 = 1 << 2;
 /// this rank cannot map what it was given keys of.
 pub(super) const CANNOT: u32 = 1 << 3;
-/// this rank knows that all was gathered: the leader may write orders of later calls.
+/// this rank knows that all was gathered, or that it goes by messages: the leader may write orders of later calls.
 pub(super) const SEEN: u32 = 1 << 4;
 /// What this GPU leader's GPU has is combined, and others may read it;
 pub(super) const COMBINED: u32 = 1 << 5;

@@ -2,11 +2,14 @@
 //! which move such memory from layout to layout, and not through memory of the host that all ranks share.
 //!
 //! Rank 0 leads: it waits until all have come, or one has said that it goes by other means, and tells the others. It
-//! ends its call when all have read that, because orders of later calls are written to the same place.
+//! ends its call when all have read that they go by messages, because orders of later calls are written to the same
+//! place. A leader that goes another way, or fails, waits for nobody: whoever finds it past the call knows that.
+//!
+//! If the leader dies while it tells the others, some go by messages and learn of its death there.
 
 use gapless_pml::Pml;
 
-use super::control::{APART, Control, ELSEWHERE, FAILED, Presence, SEEN};
+use super::control::{Control, ELSEWHERE, FAILED, MESSAGES, Presence, SEEN};
 use super::{Ended, Members};
 use crate::execute::CollError;
 
@@ -55,7 +58,7 @@ impl Meeting {
                     || presence(rank) == Presence::Elsewhere
                     || members.loss(pml, rank).is_some()
             };
-            return members.others().all(|rank| has_read(rank, pml)).then_some(Ended::Apart);
+            return members.others().all(|rank| has_read(rank, pml)).then_some(Ended::ByMessages);
         }
         if members.others().any(|rank| presence(rank) == Presence::Elsewhere) {
             order(ELSEWHERE);
@@ -76,7 +79,7 @@ impl Meeting {
             }
         }
         if all {
-            order(APART);
+            order(MESSAGES);
             self.told = true;
         }
         None
@@ -87,9 +90,9 @@ impl Meeting {
         // Before the orders: of a leader that is past the call nothing more comes.
         let is_past = control.presence(LEADER, number) == Presence::Elsewhere;
         let orders = control.orders(LEADER, me, number);
-        if orders & APART != 0 {
+        if orders & MESSAGES != 0 {
             control.report(me, number, SEEN);
-            return Some(Ended::Apart);
+            return Some(Ended::ByMessages);
         }
         if orders & FAILED != 0 || is_past && control.failed(LEADER, me, number) {
             let blamed = control.blamed(LEADER, me);
@@ -99,7 +102,14 @@ impl Meeting {
         if orders & ELSEWHERE != 0 || is_past {
             return Some(Ended::Elsewhere);
         }
-        members.loss(pml, LEADER).map(Ended::Failed)
+        let loss = members.loss(pml, LEADER)?;
+        // It may have told this rank before it was lost.
+        if control.orders(LEADER, me, number) != 0 {
+            return None;
+        }
+        // A leader that this rank alone has lost is not to wait for it.
+        control.arrive(me, number, None, false);
+        Some(Ended::Failed(loss))
     }
 
     /// Whether [`advance`](Meeting::advance) would get on, as far as a few loads tell.

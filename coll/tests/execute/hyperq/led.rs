@@ -196,7 +196,7 @@ fn a_rank_that_dies_while_heads_work_is_named() {
                             errors += 1;
                             assert_eq!(error.culprit(), u32::try_from(who).ok(), "{error}");
                         }
-                        Some(Ok(Outcome::Apart)) => panic!("it stays on the GPU"),
+                        Some(Ok(Outcome::ByMessages)) => panic!("it stays on the GPU"),
                         None => assert_eq!(rank, who),
                     }
                 }

@@ -269,7 +269,7 @@ fn a_rank_that_dies_ends_the_call_with_its_name() {
                             errors += 1;
                             assert_eq!(error.culprit(), u32::try_from(who).ok(), "{error}");
                         }
-                        Some(Ok(Outcome::Apart)) => panic!("it stays on the GPU"),
+                        Some(Ok(Outcome::ByMessages)) => panic!("it stays on the GPU"),
                         None => assert_eq!(rank, who),
                     }
                 }
