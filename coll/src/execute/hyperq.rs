@@ -220,7 +220,7 @@ impl HyperQ {
     ///
     /// # Errors
     /// Nothing has begun: [`CollError::Abandoned`], [`CollError::Revoked`].
-    pub(crate) fn meet(&mut self, number: u64) -> Result<(), CollError> {
+    pub fn meet(&mut self, number: u64) -> Result<(), CollError> {
         if self.going.is_some() || self.meeting.is_some() {
             return Err(CollError::Abandoned);
         }

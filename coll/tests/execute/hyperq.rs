@@ -1,5 +1,6 @@
 //! Collectives of ranks whose buffers lie on one GPU, pretended by devices that share their memory and work late.
 mod led;
+mod meetings;
 mod overtaken;
 mod trouble;
 

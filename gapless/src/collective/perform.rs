@@ -417,7 +417,7 @@ impl Communicator {
         let contiguous = contiguous(&buffers);
         // Without bytes, it is found out in each start whether it goes by messages.
         let has_bytes = |(send, recv): &Contiguous| {
-            [send, recv].into_iter().flatten().any(|region| region.len() > 0)
+            [send, recv].into_iter().flatten().any(|region| !region.is_empty())
         };
         let is_known = shared && contiguous.as_ref().is_some_and(|it| !asks || has_bytes(it));
         let known = call.as_ref().filter(|_| is_known).and_then(|call| {

@@ -152,7 +152,8 @@ fn not_blocking(rank: &mut Rank, all: &[Vec<i32>]) {
         all.iter().flat_map(|from| from[me * part..(me + 1) * part].to_vec()).collect();
     for persistent in [false, true] {
         let typed = |memory: &DeviceBuf| Typed::new(memory.region(), 0, layout, count).unwrap();
-        let sides = || (Buffer::Whole(typed(&rank.send)), Buffer::Whole(typed(&rank.recv)));
+        let (sent, received) = (typed(&rank.send), typed(&rank.recv));
+        let sides = || (Buffer::Whole(sent.clone()), Buffer::Whole(received.clone()));
         let root = Root::Rank(0);
         let call = || {
             // SAFETY: nobody uses the buffers before the request has ended.
