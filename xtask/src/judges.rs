@@ -31,9 +31,9 @@ use crate::metadata::Checkout;
 use crate::skips::{Skip, SkipLog};
 use crate::verbs::make_folder;
 use crate::{Failure, mpi, shell};
-use library::{Library, Limit};
+use library::{Library, Limit, MPICH_NAME};
 use outcome::{Outcome, Outcomes};
-use place::Place;
+use place::{MPICH, Place};
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -137,7 +137,7 @@ fn judge(
     let place = Place::new(checkout)?;
     let ours =
         Library { name: "gapless", prefix: checkout.target.join("mpi"), limit: Limit::Option };
-    let mpich = Library { name: "mpich", prefix: place.venv(), limit: Limit::Variable };
+    let mpich = Library { name: MPICH_NAME, prefix: place.venv(), limit: Limit::Variable };
     let (mut lines, mut verdict) = (Vec::new(), None);
     for judge in chosen(checkout, options) {
         let ready = || {
@@ -160,7 +160,8 @@ fn judge(
             Err(failure) => return Err(failure),
         };
         let verdict = verdict.get_or_insert_with(Verdict::default);
-        let ranks = if options.ranks.is_empty() { judge.ranks() } else { &options.ranks };
+        let own_ranks = options.ranks.is_empty() || judge.ranks() == [0];
+        let ranks = if own_ranks { judge.ranks() } else { &options.ranks };
         for &ranks in ranks {
             let run = |library: &Library| -> Result<Outcomes, Failure> {
                 let name = format!("{}-{}-{ranks}", judge.name(), library.name);
@@ -168,8 +169,12 @@ fn judge(
                 make_folder(&folder)?;
                 shell::timed(&name, || judge.run(&place, library, ranks, &folder)).0
             };
-            let kept = place.folder.join("results").join(format!("{}-{ranks}", judge.name()));
-            let (own, mut peer) = (run(&ours)?, Outcomes::kept(&kept));
+            let kept = format!("{}-{version}-{MPICH}-{ranks}", judge.name());
+            let kept = place.folder.join("results").join(kept);
+            let (mut own, mut peer) = (run(&ours)?, Outcomes::kept(&kept));
+            if own.0.is_empty() {
+                own.note(judge.name(), false, "no test ran");
+            }
             let mut print = |library: &Library, outcomes: &Outcomes| {
                 let [passed, failed, skipped] = outcomes.sums();
                 lines.push(format!(

@@ -6,11 +6,11 @@ use std::path::Path;
 use super::Judge;
 use super::library::{Library, said};
 use super::outcome::Outcomes;
-use super::place::{Place, make, version};
+use super::place::{Place, limited, make, version};
 use crate::{Failure, shell};
 
-/// Has its script check with a start of random numbers.
-const CHECK: &str = "srand 1; my $script = shift; do $script; die $@ if $@";
+/// Has its script check with a start of random numbers. The script ends early, and well, when a job is killed.
+const CHECK: &str = r#"srand 1; my $script = shift; do $script; die $@ if $@; print "checked\n""#;
 /// Geometries; each gives several transforms.
 const COUNT: &str = "-c=10";
 
@@ -24,7 +24,7 @@ impl Judge for Fftw3 {
     fn ready(&self, place: &Place) -> Result<String, Failure> {
         let archive = place.source("fftw3")?;
         place.built(self.name(), &archive, |folder| {
-            let mut configure = std::process::Command::new("./configure");
+            let mut configure = limited("./configure");
             configure.args(["--quiet", "--enable-mpi", "--disable-fortran", "--disable-doc"]);
             configure.env("MPICC", place.compiler()).env("CFLAGS", "-O1").current_dir(folder);
             shell::run(&mut configure)?;
@@ -54,28 +54,64 @@ impl Judge for Fftw3 {
             "--mpi",
             &job,
         ]);
-        let (_, text) = said(check.current_dir(folder), &folder.join("check.log"))?;
-        Ok(read(&text))
+        let (ended, text) = said(check.current_dir(folder), &folder.join("check.log"))?;
+        Ok(read(ended, &text))
     }
 }
 
-/// A line for each transform: its name and errors; or a line for a job that failed, with all of the job's transforms.
-fn read(text: &str) -> Outcomes {
-    let mut all = Outcomes::default();
+/// A line for each job that is started, and for each that fails, with all of the job's transforms; a line for each
+/// transform that ends well: its name and errors.
+fn read(ended: bool, text: &str) -> Outcomes {
+    let (mut all, mut begun) = (Outcomes::default(), Vec::new());
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        if let Some((_, problems)) =
-            line.split_once("--verify ").filter(|_| line.starts_with("FAILED"))
-        {
-            for problem in problems.split("--verify ") {
-                all.note(problem.trim().trim_matches('\''), false, "the job failed");
+        if let Some((start, problems)) = line.split_once("--verify ") {
+            let name = |problem: &str| problem.trim_matches([' ', '\'', '"']).to_owned();
+            let names = problems.split("--verify ").map(name);
+            if start.starts_with("FAILED") {
+                begun.clear();
+                names.for_each(|name| all.note(&name, false, "the job failed"));
+            } else if start.starts_with("Executing") {
+                begun.drain(..).for_each(|name: String| all.note(&name, false, "it did not end"));
+                begun.extend(names);
             }
         } else if let [name, errors @ ..] = &words[..]
             && !errors.is_empty()
             && errors.iter().all(|word| word.parse::<f64>().is_ok())
         {
+            begun.retain(|begun| begun != name);
             all.note(name, true, "");
         }
     }
+    begun.iter().for_each(|name| all.note(name, false, "it did not end"));
+    if !ended || text.lines().last() != Some("checked") {
+        all.note("check.pl", false, "it ended early");
+    }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_has_to_end() {
+        let text = "Executing \"job  --verify 'a' --verify 'b'\"\na 1e-16 2e-16\nb 1e-16 2e-16\n\
+                    Executing \"job  --verify 'c' --verify 'd'\"\nc 1e-16 2e-16\n\
+                    Executing \"job  --verify 'e' --verify 'f'\"\nFAILED job:  --verify 'e' --verify 'f'\n";
+        let failed = |ended, text: &str| {
+            let all = read(ended, text);
+            all.failed().map(|(test, why)| format!("{test}: {why}")).collect::<Vec<_>>()
+        };
+        let [unended, e, f, early] = [
+            "d: it did not end",
+            "e: the job failed",
+            "f: the job failed",
+            "check.pl: it ended early",
+        ];
+        assert_eq!(failed(true, &format!("{text}checked\n")), [unended, e, f]);
+        assert_eq!(failed(true, text), [early, unended, e, f]);
+        assert_eq!(failed(false, "a 1e-16\nchecked\n"), [early]);
+        assert_eq!(failed(true, "Executing \"job  --verify 'd'\"\nchecked\n"), [unended]);
+    }
 }

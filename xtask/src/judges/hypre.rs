@@ -3,12 +3,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use super::Judge;
 use super::library::{Library, said};
 use super::outcome::Outcomes;
-use super::place::{Place, make, version};
+use super::place::{Place, limited, make, version};
 use crate::verbs::make_folder;
 use crate::{Failure, mpi, shell};
 
@@ -53,7 +52,7 @@ impl Judge for Hypre {
         let archive = place.source("hypre")?;
         place.built(self.name(), &archive, |folder| {
             let source = folder.join("src");
-            let mut configure = Command::new("./configure");
+            let mut configure = limited("./configure");
             configure.args(["--quiet", "--disable-fortran", "CFLAGS=-O1"]).current_dir(&source);
             let compiler = place.compiler().display().to_string();
             shell::run(configure.arg(format!("CC={compiler}")).env("MPICC", &compiler))?;
@@ -78,13 +77,14 @@ impl Judge for Hypre {
             script.args(["-rtol", TOLERANCE, "-atol", TOLERANCE, &format!("{test}.sh")]);
             let log = folder.join(format!("{test}.log"));
             make_folder(log.parent().unwrap_or(folder))?;
-            said(script.current_dir(&tests), &log)?;
+            let (ended, _) = said(script.current_dir(&tests), &log)?;
             // A test that passes leaves an empty file.
             let errors = tests.join(format!("{test}.err"));
             let text = fs::read_to_string(&errors).map_err(|source| mpi::at(&errors, source))?;
-            let first = text.lines().next().unwrap_or_default();
-            println!("{test}: {}", if text.is_empty() { "passed" } else { first });
-            all.note(test, text.is_empty(), first);
+            let passed = ended && text.is_empty();
+            let first = text.lines().next().unwrap_or("the script failed");
+            println!("{test}: {}", if passed { "passed" } else { first });
+            all.note(test, passed, first);
             fs::remove_file(&errors).map_err(|source| mpi::at(&errors, source))?;
         }
         Ok(all)

@@ -4,10 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::place::limited;
 use crate::{Failure, shell};
 
 /// Seconds that a job gets.
 const SECONDS: u64 = 300;
+
+/// MPICH's [`Library::name`].
+pub(super) const MPICH_NAME: &str = "mpich";
 
 /// A library and its launcher.
 pub(super) struct Library {
@@ -47,7 +51,7 @@ impl Library {
 
     /// A program that starts jobs by [`Library::launcher`].
     pub(super) fn around(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+        let mut command = limited(program);
         command.env("LD_LIBRARY_PATH", self.prefix.join("lib"));
         if let Limit::Variable = self.limit {
             command.env("MPIEXEC_TIMEOUT", SECONDS.to_string());

@@ -74,11 +74,6 @@ impl Outcomes {
         self.add(Outcomes(BTreeMap::from([(test.replace(' ', "_"), outcome)])));
     }
 
-    /// Notes that a test was skipped.
-    pub(super) fn skip(&mut self, test: &str) {
-        self.0.insert(test.replace(' ', "_"), Outcome::Skipped);
-    }
-
     /// What [`Outcomes::keep`] has written; nothing if there is no file.
     pub(super) fn kept(path: &Path) -> Outcomes {
         Outcomes::of_rank(&fs::read_to_string(path).unwrap_or_default())

@@ -3,8 +3,9 @@
 //!
 //! What cannot be fetched is [`Failure::Missing`], and its judge is skipped; what is built and fails, fails.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,9 +14,11 @@ use crate::verbs::make_folder;
 use crate::{Failure, mpi, shell, tools};
 
 /// MPICH as its own developers pack it, with the standard's ABI.
-const MPICH: &str = "mpich==5.0.2";
+pub(super) const MPICH: &str = "mpich==5.0.2";
 /// What building and testing need.
 const PACKAGES: &[&str] = &["setuptools", "wheel", "cython>=3,<4", "numpy"];
+/// How long a fetch, a build or a script of tests may take, as `timeout` reads it.
+const LIMIT: &str = "2h";
 
 /// The folder of all judges.
 pub(super) struct Place {
@@ -48,18 +51,18 @@ impl Place {
 
     /// A Python with what building and testing need.
     pub(super) fn python(&self) -> Result<PathBuf, Failure> {
-        self.fetched("packages", || {
+        self.once("packages", "", || {
             if !tools::on_search_path("python3") {
                 return Err(Failure::Missing("python3".to_owned()));
             }
             shell::run(Command::new("python3").args(["-m", "venv"]).arg(self.venv()))?;
-            shell::run(self.pip("install").args(PACKAGES))
+            fetch(self.pip("install").args(PACKAGES))
         })?;
         Ok(self.venv().join("bin/python"))
     }
 
     pub(super) fn pip(&self, what: &str) -> Command {
-        let mut command = Command::new(self.venv().join("bin/python"));
+        let mut command = limited(self.venv().join("bin/python"));
         command.args(["-m", "pip", what, "--quiet", "--disable-pip-version-check"]);
         command
     }
@@ -68,7 +71,7 @@ impl Place {
     pub(super) fn wheels(&self, packages: &[&str]) -> Result<(), Failure> {
         self.python()?;
         let name = packages.join("-");
-        self.fetched(&name, || shell::run(self.pip("install").args(packages)))
+        self.once(&name, "", || fetch(self.pip("install").args(packages)))
     }
 
     pub(super) fn mpich(&self) -> Result<PathBuf, Failure> {
@@ -83,11 +86,11 @@ impl Place {
         settings: &[(&str, OsString)],
     ) -> Result<PathBuf, Failure> {
         self.python()?;
-        self.fetched(&format!("source-{name}-{version}"), || {
+        self.once(&format!("source-{name}-{version}"), "", || {
             let mut download = self.pip("download");
             download.args(["--no-deps", "--no-build-isolation", "--no-binary", name, "--dest"]);
             download.arg(&self.folder).arg(format!("{name}=={version}"));
-            shell::run(download.envs(settings.iter().map(|(name, value)| (name, value))))
+            fetch(download.envs(settings.iter().map(|(name, value)| (name, value))))
         })?;
         Ok(self.folder.join(format!("{}-{version}.tar.gz", name.replace('-', "_"))))
     }
@@ -113,22 +116,22 @@ impl Place {
     /// The original source of a package of the distribution; gives its archive.
     pub(super) fn source(&self, package: &str) -> Result<PathBuf, Failure> {
         let folder = self.folder.join("sources");
-        self.fetched(&format!("source-{package}"), || {
+        self.once(&format!("source-{package}"), "", || {
             self.apt(&["source", "--download-only", "--tar-only", package], &folder)
         })?;
         let prefix = format!("{package}_");
         let entries = fs::read_dir(&folder).map_err(|source| mpi::at(&folder, source))?;
-        let mut archives = entries.flatten().map(|entry| entry.path()).filter(|path| {
+        let archives = entries.flatten().map(|entry| entry.path()).filter(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with(&prefix) && name.contains(".orig.tar.")
+            name.starts_with(&prefix) && name.contains(".orig.tar.") && !name.ends_with(".asc")
         });
-        archives.next().ok_or_else(|| Failure::Missing(format!("the source of {package}")))
+        archives.max().ok_or_else(|| mpi::at(&folder.join(prefix), ErrorKind::NotFound.into()))
     }
 
     /// Files of packages of the distribution, unpacked into a folder instead of the system's; gives its `usr`.
     pub(super) fn files(&self, packages: &[&str]) -> Result<PathBuf, Failure> {
         let folder = self.folder.join("system");
-        self.fetched(&format!("files-{}", packages[0]), || {
+        self.once(&format!("files-{}", packages[0]), "", || {
             let archives = folder.join(packages[0]);
             self.apt(&[&["download"], packages].concat(), &archives)?;
             let entries = fs::read_dir(&archives).map_err(|source| mpi::at(&archives, source))?;
@@ -193,28 +196,12 @@ impl Place {
             format!("Dir::Cache={}", apt.join("cache").display()),
         ];
         let get = |words: &[&str]| {
-            let mut command = Command::new("apt-get");
+            let mut command = limited("apt-get");
             command.arg("--quiet").args(settings.iter().flat_map(|it| ["-o", it]));
-            shell::run(command.args(words).current_dir(folder))
+            fetch(command.args(words).current_dir(folder))
         };
         get(&["update"])?;
         get(words)
-    }
-
-    /// Fetches something unless it is there.
-    fn fetched(
-        &self,
-        what: &str,
-        fetch: impl FnOnce() -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        self.once(what, "", || {
-            fetch().map_err(|failure| match failure {
-                Failure::Command { .. } | Failure::Start { .. } => {
-                    Failure::Missing(format!("{what} ({failure})"))
-                }
-                other => other,
-            })
-        })
     }
 
     /// Does something unless it was done with the same key: a file says so.
@@ -233,10 +220,22 @@ impl Place {
     }
 }
 
+/// A program that is ended after [`LIMIT`].
+pub(super) fn limited(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=1m", LIMIT]).arg(program);
+    command
+}
+
+/// Has pip or apt fetch something; what cannot be had is [`Failure::Missing`].
+fn fetch(command: &mut Command) -> Result<(), Failure> {
+    shell::run(command).map_err(|failure| Failure::Missing(failure.to_string()))
+}
+
 /// Has `make` make something in a folder.
 pub(super) fn make(folder: &Path, what: &[&str]) -> Result<(), Failure> {
     let processors = std::thread::available_parallelism().map_or(1, |number| number.get());
-    let mut make = Command::new("make");
+    let mut make = limited("make");
     make.arg("--silent").arg(format!("-j{processors}")).args(what).current_dir(folder);
     shell::run(&mut make)
 }
@@ -261,7 +260,7 @@ mod tests {
             interface: String::new(),
         };
         let fails = || shell::run(&mut Command::new("false"));
-        assert!(matches!(place.fetched("a", fails), Err(Failure::Missing(_))));
+        assert!(matches!(fetch(&mut limited("false")), Err(Failure::Missing(_))));
         assert!(matches!(place.once("b", "1", fails), Err(Failure::Command { .. })));
         let mut done = 0;
         for key in ["1", "1", "2"] {
