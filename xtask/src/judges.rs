@@ -25,13 +25,15 @@ mod netpipe;
 mod outcome;
 mod place;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::metadata::Checkout;
 use crate::skips::{Skip, SkipLog};
 use crate::verbs::make_folder;
 use crate::{Failure, mpi, shell};
-use library::{Library, Limit, MPICH_NAME};
+use library::{Library, MPICH_NAME};
 use outcome::{Outcome, Outcomes};
 use place::{MPICH, Place};
 
@@ -69,14 +71,39 @@ trait Judge {
     /// Fetches and builds what is not there yet; gives its version. [`Failure::Missing`]: it cannot be fetched.
     fn ready(&self, place: &Place) -> Result<String, Failure>;
 
-    /// Runs its tests; what they say goes into `folder`.
-    fn run(
-        &self,
-        place: &Place,
-        library: &Library,
-        ranks: u32,
-        folder: &Path,
-    ) -> Result<Outcomes, Failure>;
+    /// Runs its tests.
+    fn run(&self, run: TestRun<'_>) -> Result<Outcomes, Failure>;
+}
+
+/// A judge's tests on one library, by so many ranks.
+struct TestRun<'r> {
+    place: &'r Place,
+    /// Where the judge was built.
+    built: PathBuf,
+    library: &'r Library,
+    ranks: u32,
+    /// What tests say goes there, and they run there.
+    folder: &'r Path,
+}
+
+impl TestRun<'_> {
+    /// Starts a program on the ranks.
+    fn job(&self, program: impl AsRef<Path>) -> Command {
+        let mut job = self.library.job(self.ranks, program);
+        job.current_dir(self.folder);
+        job
+    }
+
+    /// Runs a command with its output in a file; whether it ended well, and what it said.
+    fn said(&self, command: &mut Command, name: &str) -> Result<(bool, String), Failure> {
+        let log = self.folder.join(format!("{name}.log"));
+        let file = fs::File::create(&log).map_err(|source| mpi::at(&log, source))?;
+        let both = file.try_clone().map_err(|source| mpi::at(&log, source))?;
+        command.stdin(Stdio::null()).stderr(both).stdout(file);
+        let status = command.status().map_err(|source| shell::could_not_start(command, source))?;
+        let text = fs::read(&log).map_err(|source| mpi::at(&log, source))?;
+        Ok((status.success(), String::from_utf8_lossy(&text).into_owned()))
+    }
 }
 
 /// Builds, runs, prints.
@@ -135,9 +162,8 @@ fn judge(
     let what = if options.sample { mpi::Build::WithTests } else { mpi::Build::Dev };
     shell::timed("the MPI library", || mpi::run(checkout, what)).0?;
     let place = Place::new(checkout)?;
-    let ours =
-        Library { name: "gapless", prefix: checkout.target.join("mpi"), limit: Limit::Option };
-    let mpich = Library { name: MPICH_NAME, prefix: place.venv(), limit: Limit::Variable };
+    let ours = Library { name: "gapless", prefix: checkout.target.join("mpi") };
+    let mpich = Library { name: MPICH_NAME, prefix: place.venv() };
     let (mut lines, mut verdict) = (Vec::new(), None);
     for judge in chosen(checkout, options) {
         let ready = || {
@@ -167,7 +193,9 @@ fn judge(
                 let name = format!("{}-{}-{ranks}", judge.name(), library.name);
                 let folder = place.folder.join("results").join(&name);
                 make_folder(&folder)?;
-                shell::timed(&name, || judge.run(&place, library, ranks, &folder)).0
+                let built = place.folder.join(judge.name());
+                let run = TestRun { place: &place, built, library, ranks, folder: &folder };
+                shell::timed(&name, || judge.run(run)).0
             };
             let kept = format!("{}-{version}-{MPICH}-{ranks}", judge.name());
             let kept = place.folder.join("results").join(kept);

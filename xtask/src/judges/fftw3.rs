@@ -1,12 +1,9 @@
 //! The MPI part of FFTW: its own checks transform arrays of random sizes and kinds, and compare them with sums that need
 //! no transform. The random numbers have a fixed start.
 
-use std::path::Path;
-
-use super::Judge;
-use super::library::{Library, said};
 use super::outcome::Outcomes;
 use super::place::{Place, limited, make, version};
+use super::{Judge, TestRun};
 use crate::{Failure, shell};
 
 /// Has its script check with a start of random numbers. The script ends early, and well, when a job is killed.
@@ -33,18 +30,12 @@ impl Judge for Fftw3 {
         Ok(version(&archive))
     }
 
-    fn run(
-        &self,
-        place: &Place,
-        library: &Library,
-        ranks: u32,
-        folder: &Path,
-    ) -> Result<Outcomes, Failure> {
-        let fftw = place.folder.join(self.name());
-        let program = fftw.join("mpi/mpi-bench");
-        let job = format!("{} {ranks} {}", library.launcher().join(" "), program.display());
-        let mut check = library.around("perl");
-        check.args(["-e", CHECK]).arg(fftw.join("tests/check.pl"));
+    fn run(&self, run: TestRun<'_>) -> Result<Outcomes, Failure> {
+        let program = run.built.join("mpi/mpi-bench");
+        let launcher = run.library.launcher().join(" ");
+        let job = format!("{launcher} {} {}", run.ranks, program.display());
+        let mut check = run.library.around("perl");
+        check.args(["-e", CHECK]).arg(run.built.join("tests/check.pl"));
         check.args([
             "--verbose",
             "--random",
@@ -54,7 +45,8 @@ impl Judge for Fftw3 {
             "--mpi",
             &job,
         ]);
-        let (ended, text) = said(check.current_dir(folder), &folder.join("check.log"))?;
+        check.current_dir(run.folder);
+        let (ended, text) = run.said(&mut check, "check")?;
         Ok(read(ended, &text))
     }
 }

@@ -1,12 +1,10 @@
 //! The HPC Challenge with a small input: HPL, transposes, random access, transforms, … check what they have computed.
 
 use std::fs;
-use std::path::Path;
 
-use super::Judge;
-use super::library::{Library, said};
 use super::outcome::Outcomes;
 use super::place::{Place, make, version};
+use super::{Judge, TestRun};
 use crate::{Failure, mpi};
 
 /// For its makefiles. The C form of BLAS is GSL's.
@@ -69,28 +67,21 @@ impl Judge for Hpcc {
         Ok(version(&archive))
     }
 
-    fn run(
-        &self,
-        place: &Place,
-        library: &Library,
-        ranks: u32,
-        folder: &Path,
-    ) -> Result<Outcomes, Failure> {
-        let hpcc = place.folder.join(self.name());
-        let [model, input, output] =
-            [hpcc.join("_hpccinf.txt"), folder.join("hpccinf.txt"), folder.join("hpccoutf.txt")];
+    fn run(&self, run: TestRun<'_>) -> Result<Outcomes, Failure> {
+        let model = run.built.join("_hpccinf.txt");
+        let [input, output] = ["hpccinf.txt", "hpccoutf.txt"].map(|name| run.folder.join(name));
         let text = fs::read_to_string(&model).map_err(|source| mpi::at(&model, source))?;
-        let rows = if ranks.is_multiple_of(2) { 2 } else { 1 };
+        let rows = if run.ranks.is_multiple_of(2) { 2 } else { 1 };
         let line = |line: &str| match line.split_whitespace().last() {
             Some("Ns") => format!("{ORDER} Ns\n"),
             Some("Ps") => format!("{rows} Ps\n"),
-            Some("Qs") => format!("{} Qs\n", ranks / rows),
+            Some("Qs") => format!("{} Qs\n", run.ranks / rows),
             _ => format!("{line}\n"),
         };
         fs::write(&input, text.lines().map(line).collect::<String>())
             .map_err(|source| mpi::at(&input, source))?;
         let _ = fs::remove_file(&output);
-        said(library.job(ranks, hpcc.join("hpcc")).current_dir(folder), &folder.join("hpcc.log"))?;
+        run.said(&mut run.job(run.built.join("hpcc")), "hpcc")?;
         Ok(read(&fs::read_to_string(&output).unwrap_or_default()))
     }
 }

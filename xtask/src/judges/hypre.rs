@@ -2,13 +2,10 @@
 //! them.
 
 use std::fs;
-use std::path::Path;
 
-use super::Judge;
-use super::library::{Library, said};
 use super::outcome::Outcomes;
 use super::place::{Place, limited, make, version};
-use crate::verbs::make_folder;
+use super::{Judge, TestRun};
 use crate::{Failure, mpi, shell};
 
 /// Programs of the tests.
@@ -62,22 +59,15 @@ impl Judge for Hypre {
         Ok(version(&archive))
     }
 
-    fn run(
-        &self,
-        place: &Place,
-        library: &Library,
-        _ranks: u32,
-        folder: &Path,
-    ) -> Result<Outcomes, Failure> {
-        let tests = place.folder.join(self.name()).join("src/test");
+    fn run(&self, run: TestRun<'_>) -> Result<Outcomes, Failure> {
+        let tests = run.built.join("src/test");
         let mut all = Outcomes::default();
         for test in TESTS {
-            let mut script = library.around("bash");
-            script.args(["./runtest.sh", "-mpi", &library.launcher().join(" ")]);
+            let mut script = run.library.around("bash");
+            script.args(["./runtest.sh", "-mpi", &run.library.launcher().join(" ")]);
             script.args(["-rtol", TOLERANCE, "-atol", TOLERANCE, &format!("{test}.sh")]);
-            let log = folder.join(format!("{test}.log"));
-            make_folder(log.parent().unwrap_or(folder))?;
-            let (ended, _) = said(script.current_dir(&tests), &log)?;
+            script.current_dir(&tests);
+            let (ended, _) = run.said(&mut script, &test.replace('/', "-"))?;
             // A test that passes leaves an empty file.
             let errors = tests.join(format!("{test}.err"));
             let text = fs::read_to_string(&errors).map_err(|source| mpi::at(&errors, source))?;

@@ -1,11 +1,9 @@
 //! An MPI library that is judged, and its launcher.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::place::limited;
-use crate::{Failure, shell};
 
 /// Seconds that a job gets.
 const SECONDS: u64 = 300;
@@ -18,23 +16,14 @@ pub(super) struct Library {
     pub(super) name: &'static str,
     /// With `bin/mpiexec` and `lib`.
     pub(super) prefix: PathBuf,
-    pub(super) limit: Limit,
-}
-
-/// How the launcher is told how long a job may take.
-#[derive(Clone, Copy)]
-pub(super) enum Limit {
-    /// By an option; another says that there may be more ranks than processors.
-    Option,
-    /// By a variable.
-    Variable,
 }
 
 impl Library {
     /// The launcher's command line, without the number of ranks: `… -n`.
     pub(super) fn launcher(&self) -> Vec<String> {
         let mut words = vec![self.prefix.join("bin/mpiexec").display().to_string()];
-        if let Limit::Option = self.limit {
+        // MPICH's is told by a variable how long a job may take, and asks nothing about processors.
+        if self.name != MPICH_NAME {
             words.extend(["--oversubscribe", "--timeout", &SECONDS.to_string()].map(str::to_owned));
         }
         words.push("-n".to_owned());
@@ -53,21 +42,11 @@ impl Library {
     pub(super) fn around(&self, program: &str) -> Command {
         let mut command = limited(program);
         command.env("LD_LIBRARY_PATH", self.prefix.join("lib"));
-        if let Limit::Variable = self.limit {
+        if self.name == MPICH_NAME {
             command.env("MPIEXEC_TIMEOUT", SECONDS.to_string());
         }
         // Libraries of numerics otherwise start threads that nobody needs here.
         command.envs([("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")]);
         command
     }
-}
-
-/// Runs a command with its output in a file; whether it ended well, and what it said.
-pub(super) fn said(command: &mut Command, log: &Path) -> Result<(bool, String), Failure> {
-    let at = |source| Failure::File { path: log.to_owned(), source };
-    let file = fs::File::create(log).map_err(at)?;
-    command.stdin(Stdio::null()).stderr(file.try_clone().map_err(at)?).stdout(file);
-    let status = command.status().map_err(|source| shell::could_not_start(command, source))?;
-    let text = fs::read(log).map_err(at)?;
-    Ok((status.success(), String::from_utf8_lossy(&text).into_owned()))
 }

@@ -7,10 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-use super::Judge;
-use super::library::{Library, said};
 use super::outcome::Outcomes;
 use super::place::Place;
+use super::{Judge, TestRun};
 use crate::metadata::Checkout;
 use crate::{Failure, mpi};
 
@@ -77,26 +76,19 @@ impl Judge for Mpi4py<'_> {
         Ok(VERSION.to_owned())
     }
 
-    fn run(
-        &self,
-        place: &Place,
-        library: &Library,
-        ranks: u32,
-        folder: &Path,
-    ) -> Result<Outcomes, Failure> {
-        let tests = place.folder.join(self.name()).join("test");
+    fn run(&self, run: TestRun<'_>) -> Result<Outcomes, Failure> {
+        let (tests, folder) = (run.built.join("test"), run.folder);
         let mut all = Outcomes::default();
-        for module in modules(&tests)?.iter().filter(|module| self.wants(module, ranks)) {
+        for module in modules(&tests)?.iter().filter(|module| self.wants(module, run.ranks)) {
             let begun = Instant::now();
             for old in 0..64 {
                 let _ = fs::remove_file(folder.join(format!("{module}.{old}")));
             }
-            let mut job = library.job(ranks, place.python()?);
+            let mut job = run.job(run.place.python()?);
             job.arg(self.checkout.root.join("xtask/src/judges/drive.py"));
             job.arg(folder.join(module)).arg(&tests);
             job.args(["--no-builddir", "-v", "-i", &format!("^{module}\\.py$")]);
-            let log = folder.join(format!("{module}.log"));
-            let (ended, _) = said(job.current_dir(folder), &log)?;
+            let (ended, _) = run.said(&mut job, module)?;
             let mut outcomes = Outcomes::read(folder, module)?;
             if !ended && outcomes.failed().next().is_none() {
                 // Nobody wrote that a test failed: the job did.

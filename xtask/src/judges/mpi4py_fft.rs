@@ -1,13 +1,10 @@
 //! The tests of mpi4py-fft: transforms of distributed arrays, which `MPI_Alltoallw` moves as subarrays. FFTW's library is
 //! the distribution's.
 
-use std::path::Path;
-
-use super::Judge;
-use super::library::{Library, said};
 use super::mpi4py::Mpi4py;
 use super::outcome::Outcomes;
 use super::place::Place;
+use super::{Judge, TestRun};
 use crate::Failure;
 
 const VERSION: &str = "2.0.6";
@@ -36,19 +33,12 @@ impl Judge for Mpi4pyFft<'_> {
         Ok(VERSION.to_owned())
     }
 
-    fn run(
-        &self,
-        place: &Place,
-        library: &Library,
-        ranks: u32,
-        folder: &Path,
-    ) -> Result<Outcomes, Failure> {
-        let tests = place.folder.join(self.name()).join("tests");
+    fn run(&self, run: TestRun<'_>) -> Result<Outcomes, Failure> {
         let mut all = Outcomes::default();
         for test in TESTS {
-            let mut job = library.job(ranks, place.python()?);
-            job.arg(tests.join(format!("{test}.py"))).current_dir(folder);
-            let (ended, text) = said(&mut job, &folder.join(format!("{test}.log")))?;
+            let mut job = run.job(run.place.python()?);
+            job.arg(run.built.join(format!("tests/{test}.py")));
+            let (ended, text) = run.said(&mut job, test)?;
             let last = text.lines().last().unwrap_or_default();
             println!("{test}: {}", if ended { "passed" } else { last });
             all.note(test, ended, last);

@@ -1,12 +1,11 @@
 //! NetPIPE sends messages of all lengths up to 100 kB and compares every byte; so does Debian's, which was built with MPICH.
 
 use std::fs;
-use std::path::Path;
 
-use super::Judge;
-use super::library::{Library, MPICH_NAME, said};
+use super::library::MPICH_NAME;
 use super::outcome::Outcomes;
 use super::place::{Place, make, version};
+use super::{Judge, TestRun};
 use crate::{Failure, mpi};
 
 /// The package that was built with MPICH, and its program.
@@ -53,26 +52,19 @@ impl Judge for NetPipe {
         Ok(version(&archive))
     }
 
-    fn run(
-        &self,
-        place: &Place,
-        library: &Library,
-        ranks: u32,
-        folder: &Path,
-    ) -> Result<Outcomes, Failure> {
+    fn run(&self, run: TestRun<'_>) -> Result<Outcomes, Failure> {
         let mut all = Outcomes::default();
-        let system = place.files(&[BINARY.0])?;
+        let system = run.place.files(&[BINARY.0])?;
         for &(program, options) in TESTS {
             let name = [&[program], options].concat().join(" ").replace("bin/", "");
-            if program == BINARY.1 && library.name == MPICH_NAME {
+            if program == BINARY.1 && run.library.name == MPICH_NAME {
                 // Its wheel lacks the library's name of then.
                 continue;
             }
-            let built = if program == BINARY.1 { &system } else { &place.folder.join(self.name()) };
-            let mut job = library.job(ranks, built.join(program));
-            job.args(["-i", "-u", "100000"]).args(options).current_dir(folder);
-            let (ended, text) =
-                said(&mut job, &folder.join(name.replace(' ', "")).with_extension("log"))?;
+            let folder = if program == BINARY.1 { &system } else { &run.built };
+            let mut job = run.job(folder.join(program));
+            job.args(["-i", "-u", "100000"]).args(options);
+            let (ended, text) = run.said(&mut job, &name.replace(' ', ""))?;
             let lengths = text.matches(PASSED.0).count();
             let passed = ended && lengths == PASSED.1;
             all.note(&name, passed, &format!("{lengths} of {} lengths", PASSED.1));
