@@ -42,7 +42,7 @@ mod spread;
 #[cfg(test)]
 mod tests;
 
-pub use error::{End, ReshardError};
+pub use error::{ReshardEnd, ReshardError};
 pub use sharding::{Placement, Sharding};
 
 use gapless_dtype::{Datatype, Layout, TypeError};
@@ -104,8 +104,8 @@ impl Reshard {
             product.checked_mul((*len).max(1)).filter(|it| i64::try_from(*it).is_ok())
         });
         bytes.ok_or(ReshardError::Overflow)?;
-        let source = Shards::new(End::Source, shape, extent, source)?;
-        let target = Shards::new(End::Target, shape, extent, target)?;
+        let source = Shards::new(ReshardEnd::Source, shape, extent, source)?;
+        let target = Shards::new(ReshardEnd::Target, shape, extent, target)?;
         Ok(Reshard { element: element.clone(), source, target, cost: None })
     }
 
@@ -118,17 +118,17 @@ impl Reshard {
 
     /// The shape of a rank's local array at one end; `None` if it is not in that mesh.
     #[must_use]
-    pub fn local_shape(&self, end: End, rank: u32) -> Option<Vec<u64>> {
+    pub fn local_shape(&self, end: ReshardEnd, rank: u32) -> Option<Vec<u64>> {
         let shards = match end {
-            End::Source => &self.source,
-            End::Target => &self.target,
+            ReshardEnd::Source => &self.source,
+            ReshardEnd::Target => &self.target,
         };
         Some(shards.local_shape(&shards.of_rank(rank)?))
     }
 
     /// How many elements a rank's local array has at one end; 0 if it is not in that mesh.
     #[must_use]
-    pub fn local_elements(&self, end: End, rank: u32) -> u64 {
+    pub fn local_elements(&self, end: ReshardEnd, rank: u32) -> u64 {
         self.local_shape(end, rank).map_or(0, |shape| shape.iter().product())
     }
 

@@ -6,18 +6,18 @@ use thiserror::Error;
 
 /// Which of the two shardings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum ReshardEnd {
     /// The one that elements come from.
     Source,
     /// The one that they go to.
     Target,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for ReshardEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            End::Source => "source",
-            End::Target => "target",
+            ReshardEnd::Source => "source",
+            ReshardEnd::Target => "target",
         })
     }
 }
@@ -58,7 +58,7 @@ pub enum ReshardError {
     #[error("the {end} shards axis {axis} of an array of {axes} axes")]
     Axis {
         /// Whose placement it is.
-        end: End,
+        end: ReshardEnd,
         /// The axis.
         axis: usize,
         /// How many there are.
@@ -68,7 +68,7 @@ pub enum ReshardError {
     #[error("the {end}'s memory order {order:?} does not name each of {axes} axes once")]
     Order {
         /// Whose order it is.
-        end: End,
+        end: ReshardEnd,
         /// The order.
         order: Vec<usize>,
         /// How many axes there are.
@@ -87,7 +87,7 @@ pub enum ReshardError {
     #[error("the {end} cuts axis {axis} into more than {} pieces", super::MAX_INTERVALS)]
     TooManyIntervals {
         /// Whose placements they are.
-        end: End,
+        end: ReshardEnd,
         /// The axis.
         axis: usize,
     },

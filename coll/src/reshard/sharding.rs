@@ -1,6 +1,6 @@
 //! How an array is divided among ranks: a mesh, a placement for each of its dimensions, and the order in memory.
 
-use super::error::{End, ReshardError};
+use super::error::{ReshardEnd, ReshardError};
 use super::interval::{Interval, compose, share_of};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Sharding {
         &self.ranks
     }
 
-    fn order_of(&self, end: End, axes: usize) -> Result<Vec<usize>, ReshardError> {
+    fn order_of(&self, end: ReshardEnd, axes: usize) -> Result<Vec<usize>, ReshardError> {
         let order = self.order.clone().unwrap_or_else(|| (0..axes).collect());
         let mut sorted = order.clone();
         sorted.sort_unstable();
@@ -137,7 +137,7 @@ pub(super) struct Axis {
 
 impl Shards {
     pub(super) fn new(
-        end: End,
+        end: ReshardEnd,
         shape: &[u64],
         extent: i64,
         sharding: &Sharding,

@@ -86,7 +86,7 @@ fn check(shape: &[u64], source: &Spec, target: &Spec) {
     assert!(pairs.is_sorted_by(|a, b| a < b), "{}", what());
     let mut got: BTreeMap<u32, (Vec<u16>, u64)> = BTreeMap::new();
     for &rank in &target.ranks {
-        let elements = reshard.local_elements(End::Target, rank);
+        let elements = reshard.local_elements(ReshardEnd::Target, rank);
         assert_eq!(elements, target.array(shape, rank).len() as u64, "{}", what());
         got.insert(rank, (vec![u16::MAX; usize::try_from(elements).unwrap()], 0));
     }
@@ -414,11 +414,11 @@ fn bad_input_is_refused() {
         Reshard::new(shape, element, source, target).unwrap_err()
     };
     let (whole, third) = (line(0..1, Replicate), line(0..1, Block { axis: 2 }));
-    let axis = ReshardError::Axis { end: End::Target, axis: 2, axes: 2 };
+    let axis = ReshardError::Axis { end: ReshardEnd::Target, axis: 2, axes: 2 };
     assert_eq!(refused(&[3, 3], &byte, &whole, &third), axis);
     for order in [&[0, 0][..], &[0], &[0, 2], &[0, 1, 2]] {
         let source = whole.clone().in_order(order);
-        let order = ReshardError::Order { end: End::Source, order: order.to_vec(), axes: 2 };
+        let order = ReshardError::Order { end: ReshardEnd::Source, order: order.to_vec(), axes: 2 };
         assert_eq!(refused(&[3, 3], &byte, &source, &whole), order);
     }
     let overflow = ReshardError::Overflow;
@@ -430,14 +430,14 @@ fn bad_input_is_refused() {
         assert_eq!(refused(&[3], &element, &whole, &whole), ReshardError::Element { extent });
     }
     let dust = line(0..2, Cyclic { axis: 0, block: 1 });
-    let many = ReshardError::TooManyIntervals { end: End::Target, axis: 0 };
+    let many = ReshardError::TooManyIntervals { end: ReshardEnd::Target, axis: 0 };
     assert_eq!(refused(&[1 << 40], &byte, &whole, &dust), many);
     // Blocks beyond any array are legal.
     let blocks = line(0..3, Cyclic { axis: 0, block: u64::MAX });
     let reshard = Reshard::new(&[1 << 62], &byte, &blocks, &whole).unwrap();
-    assert_eq!(reshard.local_shape(End::Source, 0), Some(vec![1 << 62]));
+    assert_eq!(reshard.local_shape(ReshardEnd::Source, 0), Some(vec![1 << 62]));
     assert_eq!(
-        (reshard.local_elements(End::Source, 1), reshard.local_shape(End::Target, 1)),
+        (reshard.local_elements(ReshardEnd::Source, 1), reshard.local_shape(ReshardEnd::Target, 1)),
         (0, None)
     );
     assert_eq!(reshard.for_rank(7).len(), 0);

@@ -35,7 +35,7 @@ impl Communicator {
     ///
     /// ```
     /// use gapless::World;
-    /// use gapless::coll::reshard::{End, Placement, Reshard, Sharding};
+    /// use gapless::coll::reshard::{ReshardEnd, Placement, Reshard, Sharding};
     /// use gapless::{Datatype, Primitive};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let world = World::init()?;
@@ -44,7 +44,7 @@ impl Communicator {
     /// let double = Datatype::from(Primitive::Double);
     /// let reshard = Reshard::new(&[60, 80], &double, &sharded(0)?, &sharded(1)?)?;
     /// let array = |end| vec![f64::from(me); reshard.local_elements(end, me) as usize];
-    /// let (rows, mut columns) = (array(End::Source), array(End::Target));
+    /// let (rows, mut columns) = (array(ReshardEnd::Source), array(ReshardEnd::Target));
     /// let mut plan = comm.reshard_plan(&reshard, &rows, &columns, 0)?;
     /// plan.exchange(&rows, &mut columns)?;
     /// // They begin with those of rank 0.
