@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::copy::{Copier, Gather, Method, STREAM_MIN, Scatter, keep, past_trial, sample};
 use crate::layout::Layout;
+use crate::pages::Pages;
 use crate::program::{Axis, Flow, Op, OpId, Sink};
 use crate::run::{Run, in_memory};
 use collect::Collector;
@@ -38,6 +39,8 @@ const BYTES_AN_ENTRY: u64 = 512;
 #[derive(Clone, Debug)]
 pub struct Convertor {
     layout: Layout,
+    /// Where the instances lie, if that is not at one step.
+    pages: Option<Pages>,
     top: Top,
     count: u64,
     position: u64,
@@ -63,6 +66,11 @@ enum Top {
         disp: i64,
         axis: Axis,
         body: OpId,
+    },
+    /// An instance at the place of each page.
+    Pages {
+        disp: i64,
+        page: OpId,
     },
 }
 
@@ -115,6 +123,7 @@ impl Convertor {
         let overflow = ConvertorError::Overflow { count, size, extent };
         let mut convertor = Convertor {
             layout: layout.clone(),
+            pages: None,
             top: Top::Empty,
             count,
             position: 0,
@@ -152,13 +161,32 @@ impl Convertor {
         Ok(convertor)
     }
 
-    /// The layout.
+    /// A cursor at the first packed byte of pages.
+    #[must_use]
+    pub fn of_pages(pages: &Pages) -> Convertor {
+        let (layout, size) = (pages.page(), pages.packed_size());
+        let top = match layout.committed().root().filter(|_| size > 0) {
+            Some(root) => Top::Pages { disp: root.disp, page: root.op },
+            None => Top::Empty,
+        };
+        Convertor {
+            layout: layout.clone(),
+            pages: Some(pages.clone()),
+            top,
+            count: pages.len(),
+            position: 0,
+            size,
+            bounds: pages.bounds(),
+        }
+    }
+
+    /// The layout, of pages that of a page.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Instances.
+    /// Instances, or pages.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
@@ -396,7 +424,13 @@ impl Convertor {
     /// Whether the next packed bytes of both have the same displacements, as far as is cheap to see beside moving
     /// `bytes` bytes.
     pub(crate) fn mirrors(&self, other: &Convertor, bytes: u64) -> bool {
-        let same_step = self.layout.extent() == other.layout.extent();
+        let same_step = match (&self.pages, &other.pages) {
+            (None, None) => self.layout.extent() == other.layout.extent(),
+            (Some(one), Some(another)) => {
+                return self.position == other.position && one.is(another);
+            }
+            _ => return false,
+        };
         self.position == other.position
             && (same_step || (self.count == 1 && other.count == 1))
             && self.layout.committed().alike(other.layout.committed(), bytes / BYTES_AN_ENTRY)
@@ -414,7 +448,22 @@ impl Convertor {
             Top::Run { disp } => sink.run(disp.wrapping_add_unsigned(lo), hi - lo),
             Top::Once { disp, op } => program.walk(op, disp, lo, hi, sink),
             Top::Loop { disp, axis, body } => program.walk_loop(body, disp, axis, lo, hi, sink),
+            Top::Pages { disp, page } => self.walk_pages(disp, page, to, sink),
         }
+    }
+
+    /// As [`walk`](Self::walk), of pages whose program is `op` at `disp`.
+    fn walk_pages<S: Sink>(&self, disp: i64, op: OpId, to: u64, sink: &mut S) -> Flow {
+        let Some(pages) = &self.pages else { return Flow::Continue(()) };
+        let (program, size) = (self.layout.committed(), self.layout.size());
+        let (mut page, mut lo) = (self.position / size, self.position % size);
+        let mut left = to - self.position;
+        while left > 0 {
+            let len = left.min(size - lo);
+            program.walk(op, disp.wrapping_add(pages.place(page)), lo, lo + len, sink)?;
+            (page, lo, left) = (page + 1, 0, left - len);
+        }
+        Flow::Continue(())
     }
 
     /// How many of `room` bytes are left to convert.

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::attributes::MemoryKind;
+use crate::contents::Combiner;
 use crate::datatype::Datatype;
 use crate::error::{Argument, Quantity, TypeError};
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
@@ -109,7 +110,8 @@ impl Layout {
     }
 
     fn with_signature(datatype: &Datatype, signature: Signature) -> Result<Layout, TypeError> {
-        let program = program::lower(datatype).map_err(|error| refusal(error, datatype))?;
+        let program = program::lower(datatype)
+            .map_err(|error| refusal(error, datatype.contents().combiner()))?;
         let bounds = LayoutBounds {
             lb: datatype.lb(),
             ub: datatype.ub(),
@@ -122,6 +124,25 @@ impl Layout {
         debug_assert_eq!(program.root_facts().map_or(0, |facts| facts.size), datatype.size());
         let memory = datatype.memory_kind()?;
         Ok(Layout::in_memory(program, bounds, signature, memory))
+    }
+
+    /// One instance of a layout at each of `places`, in their order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datatype::commit`].
+    pub(crate) fn placed(page: &Layout, places: &[i64]) -> Result<Layout, TypeError> {
+        let overflow = || {
+            let places = Argument::whole("indices");
+            TypeError::overflow(Combiner::HindexedBlock, Quantity::Size, places)
+        };
+        let program = program::placed(page.committed(), page.extent(), places);
+        let program = program.map_err(|error| refusal(error, Combiner::HindexedBlock))?;
+        let copies = places.len() as u64;
+        let signature = page.signature().repeated(copies).ok_or_else(overflow)?;
+        let (true_lb, true_ub) = program.bounds().unwrap_or((0, 0));
+        let bounds = LayoutBounds { lb: true_lb, ub: true_ub, true_lb, true_ub };
+        Ok(Layout::in_memory(program, bounds, signature, page.memory_kind()))
     }
 
     /// Puts a layout together from parts that have been checked against each other.
@@ -361,8 +382,7 @@ impl fmt::Debug for Layout {
 }
 
 /// Why the datatype cannot be committed, in the constructors' own terms.
-fn refusal(error: ProgramError, datatype: &Datatype) -> TypeError {
-    let constructor = datatype.contents().combiner();
+fn refusal(error: ProgramError, constructor: Combiner) -> TypeError {
     match error {
         ProgramError::TooManyOps => TypeError::TooManyOps { limit: MAX_PROGRAM_OPS },
         ProgramError::TooDeep => TypeError::TooDeep {

@@ -92,6 +92,7 @@ pub mod limits;
 mod optimize;
 #[allow(unsafe_code, reason = "packs and unpacks slices of elements that have gaps")]
 mod pack;
+mod pages;
 mod primitive;
 mod program;
 mod run;
@@ -122,6 +123,7 @@ pub use footprint::Footprint;
 pub use fortran::TypeClass;
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use pack::{pack, unpack};
+pub use pages::{PageIndices, Pages, PagesError};
 pub use primitive::{PairPart, Primitive, Scalar};
 pub use run::Run;
 pub use shape::{Dim, Displacements, Period, RunTable, Shape};

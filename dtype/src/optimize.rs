@@ -51,6 +51,11 @@ impl Lengths<'_> {
 }
 
 impl Builder {
+    /// Goes on from a program.
+    pub(crate) fn on(program: &Program) -> Builder {
+        Builder { program: program.clone(), ..Builder::default() }
+    }
+
     /// `len` bytes at `disp`.
     pub(crate) fn run(&mut self, disp: i64, len: u64) -> Result<ProgramPiece, ProgramError> {
         if len == 0 {

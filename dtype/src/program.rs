@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(crate) use chain::Chain;
 pub(crate) use facts::{AffineLengths, Facts, apart, grain};
 pub(crate) use lines::{Windows, full};
-pub(crate) use lower::lower;
+pub(crate) use lower::{lower, placed};
 pub(crate) use walk::{Axis, Flow, Sink};
 
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};

@@ -398,6 +398,11 @@ impl Signature {
         Signature::node(Measure::of(primitive), 0, NodeKind::Basic(primitive))
     }
 
+    /// `count` copies of it; `None` if the total overflows 64 bits.
+    pub(crate) fn repeated(&self, count: u64) -> Option<Signature> {
+        Signature::repeat(count, self.clone())
+    }
+
     /// `count` copies of `unit`; `None` if the total overflows 64 bits.
     fn repeat(count: u64, unit: Signature) -> Option<Signature> {
         let (count, unit) = match &unit.0.kind {

@@ -1,6 +1,6 @@
 //! Why an engine refused or failed.
 
-use gapless_dtype::{ConvertorError, Primitive};
+use gapless_dtype::{ConvertorError, Primitive, TypeError};
 use gapless_mem::{DeviceError, OutOfRange, Region, Space};
 use std::fmt;
 use thiserror::Error;
@@ -24,6 +24,35 @@ pub enum EngineError {
         /// Byte after the buffer's last, relative to the origin.
         last: i128,
     },
+    /// A page reaches outside the buffer.
+    #[error(
+        "index {index} at position {position} leads outside the buffer, whose last page is {last}"
+    )]
+    PageOutside {
+        /// Where in the list the index is.
+        position: u64,
+        /// The index.
+        index: u64,
+        /// The largest index inside.
+        last: u64,
+    },
+    /// Indices of pages, said to lie in memory of a device, that do not, or that are not aligned, or of odd length.
+    #[error(
+        "indices of {width} bytes cannot lie in the {} bytes at {:#x} in {}",
+        indices.len(), indices.start(), indices.space()
+    )]
+    IndexMemory {
+        /// Where they were to lie.
+        indices: Box<Region>,
+        /// Bytes of an index.
+        width: u64,
+    },
+    /// Pages whose indices lie in memory of a device, for work that reads them on the host.
+    #[error("the indices of the pages lie in memory of a device, where this work cannot read them")]
+    DeviceIndices,
+    /// Pages as an ordinary layout were refused.
+    #[error(transparent)]
+    Pages(#[from] TypeError),
     /// Another region than instances were checked for.
     #[error(
         "the instances were checked for {} bytes in {}, not for {} bytes in {}",

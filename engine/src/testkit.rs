@@ -49,9 +49,7 @@ impl Work {
         self,
         map: impl Fn(Region) -> Result<Region, DeviceError>,
     ) -> Result<Work, EngineError> {
-        let moved = |typed: Typed| {
-            Typed::new(map(typed.region())?, typed.origin(), typed.layout(), typed.count())
-        };
+        let moved = |typed: Typed| typed.moved(map(typed.region())?);
         Ok(match self {
             Work::Pack(src, range, dst) => Work::Pack(moved(src)?, range, map(dst)?),
             Work::Unpack(src, dst, range) => Work::Unpack(map(src)?, moved(dst)?, range),

@@ -130,7 +130,8 @@ unsafe impl Engine for ThreadedHostEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         // Of bytes that are named twice it would depend on the threads which win. Not all that may be so are refused.
-        if src.len() < SHARED_BYTES_MIN || !dst.layout().is_apart(dst.count()) {
+        let apart = || dst.as_pages().is_none() && dst.layout().is_apart(dst.count());
+        if src.len() < SHARED_BYTES_MIN || !apart() {
             // SAFETY: the caller's promise.
             return unsafe { HostEngine.unpack(src, dst, range, after) };
         }

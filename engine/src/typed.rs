@@ -1,10 +1,11 @@
 //! A user's buffer as engines see it: a region, where displacement 0 is in it, a layout, a count.
 
 use crate::EngineError;
-use gapless_dtype::{Convertor, Datatype, Layout, Primitive};
+use gapless_dtype::{Convertor, ConvertorError, Datatype, Layout, Pages, Primitive};
 use gapless_mem::{Region, Space};
+use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// `count` instances of a layout in a region. Made once, checked once: every byte that the
 /// instances touch lies inside the region.
@@ -25,6 +26,72 @@ enum KeptLayout {
     Byte,
     Static(&'static Layout),
     Counted(Layout),
+    Pages(Pages),
+    DevicePages(Arc<DevicePages>),
+}
+
+/// A page, repeated at indices that lie in memory of a device, as [`Pages`] are at indices in memory of the host. What
+/// the indices are is known to kernels alone, which check each of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DevicePages {
+    page: Layout,
+    stride: u64,
+    indices: Region,
+    wide: bool,
+    /// The largest index whose page lies inside the region.
+    last: u64,
+}
+
+/// The pages that a [`Typed`] is.
+#[derive(Clone, Copy, Debug)]
+pub enum PagesOf<'a> {
+    /// Indices in memory of the host.
+    Host(&'a Pages),
+    /// Indices in memory of a device.
+    Device(&'a DevicePages),
+}
+
+impl DevicePages {
+    /// The layout of a page.
+    #[must_use]
+    pub fn page(&self) -> &Layout {
+        &self.page
+    }
+
+    /// Bytes from an index to the next.
+    #[must_use]
+    pub fn stride(&self) -> u64 {
+        self.stride
+    }
+
+    /// Where the indices lie.
+    #[must_use]
+    pub fn indices(&self) -> Region {
+        self.indices
+    }
+
+    /// Whether indices have 64 bits, not 32. They have no sign.
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
+        self.wide
+    }
+
+    /// How many pages.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.indices.len() / index_bytes(self.wide)
+    }
+
+    /// The largest index whose page lies inside the memory. No byte of a page with a larger one is touched.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+}
+
+/// Bytes of an index.
+fn index_bytes(wide: bool) -> u64 {
+    if wide { 8 } else { 4 }
 }
 
 /// The layout of one byte.
@@ -73,6 +140,16 @@ fn placed(
         return Ok((packed_bytes, Some(origin)));
     }
     placed_with_gaps(len, origin, layout, count)
+}
+
+/// The largest index whose page lies inside a region of `len` bytes.
+fn last_page(len: u64, origin: u64, page: &Layout, stride: u64) -> Result<u64, EngineError> {
+    let first = -i128::from(origin);
+    let last = i128::from(len) + first;
+    let (low, high) = (i128::from(page.true_lb()), i128::from(page.true_ub()));
+    let room = u64::try_from(last - high).ok().filter(|_| low >= first);
+    let room = room.ok_or(EngineError::OutsideBuffer { low, high, first, last })?;
+    Ok(room.checked_div(stride).unwrap_or(u64::MAX))
 }
 
 /// The same of any instances.
@@ -191,6 +268,138 @@ impl Typed {
         }
     }
 
+    /// Describes pages at indices in memory of the host; displacement 0 is `origin` bytes into `region`.
+    ///
+    /// # Errors
+    /// A page reaches outside the region; the error names its index.
+    pub fn pages(region: Region, origin: u64, pages: &Pages) -> Result<Typed, EngineError> {
+        let packed_bytes = pages.packed_size();
+        if let Some((low, high)) = pages.bounds() {
+            let room = i128::from(region.len()) - i128::from(origin);
+            if i128::from(low) < -i128::from(origin) || i128::from(high) > room {
+                let last = last_page(region.len(), origin, pages.page(), pages.stride());
+                let outside = match last {
+                    Ok(last) => pages.indices().first_above(last).map(|it| (it, last)),
+                    Err(error) => return Err(error),
+                };
+                let Some(((position, index), last)) = outside else {
+                    let (low, high) = (i128::from(low), i128::from(high));
+                    let first = -i128::from(origin);
+                    return Err(EngineError::OutsideBuffer { low, high, first, last: room });
+                };
+                return Err(EngineError::PageOutside { position, index, last });
+            }
+        }
+        let contiguous_start = match (packed_bytes, pages.len()) {
+            (0, _) => Some(origin),
+            // One page may be one run.
+            (_, 1) if pages.page().blocks() == 1 => {
+                pages.bounds().and_then(|(low, _)| origin.checked_add_signed(low))
+            }
+            _ => None,
+        };
+        let layout = KeptLayout::Pages(pages.clone());
+        Ok(Typed { region, origin, count: pages.len(), layout, packed_bytes, contiguous_start })
+    }
+
+    /// Describes pages at indices in memory of a device, of 64 bits each if `wide`, else of 32, without a sign;
+    /// displacement 0 is `origin` bytes into `region`. The indices need not be there before the work that reads them
+    /// begins, nor stay after it.
+    ///
+    /// # Errors
+    /// Indices that the processor reaches, which [`pages`](Typed::pages) takes, or that are no whole number or not
+    /// aligned; no page lies inside the region; the pages' bytes overflow 63 bits.
+    pub fn device_pages(
+        region: Region,
+        origin: u64,
+        page: &Layout,
+        stride: u64,
+        (indices, wide): (Region, bool),
+    ) -> Result<Typed, EngineError> {
+        let width = index_bytes(wide);
+        let place =
+            if indices.space().has_addresses() { indices.start() } else { indices.offset() };
+        let aligned = indices.len().is_multiple_of(width) && place.is_multiple_of(width);
+        if indices.space().cpu_accessible() || !aligned {
+            return Err(EngineError::IndexMemory { indices: Box::new(indices), width });
+        }
+        let count = indices.len() / width;
+        let packed_bytes = u128::from(page.size()) * u128::from(count);
+        let packed_bytes = i64::try_from(packed_bytes).map_err(|_| ConvertorError::Overflow {
+            count,
+            size: page.size(),
+            extent: page.extent(),
+        })?;
+        let packed_bytes = packed_bytes.cast_unsigned();
+        let last = match packed_bytes {
+            0 => 0,
+            _ => last_page(region.len(), origin, page, stride)?,
+        };
+        let page = page.clone();
+        let layout = Arc::new(DevicePages { page, stride, indices, wide, last });
+        let layout = KeptLayout::DevicePages(layout);
+        let contiguous_start = (packed_bytes == 0).then_some(origin);
+        Ok(Typed { region, origin, layout, count, packed_bytes, contiguous_start })
+    }
+
+    /// The pages that these instances are, if their places are indices.
+    #[must_use]
+    #[inline]
+    pub fn as_pages(&self) -> Option<PagesOf<'_>> {
+        match &self.layout {
+            KeptLayout::Pages(pages) => Some(PagesOf::Host(pages)),
+            KeptLayout::DevicePages(pages) => Some(PagesOf::Device(pages)),
+            KeptLayout::Byte | KeptLayout::Static(_) | KeptLayout::Counted(_) => None,
+        }
+    }
+
+    /// The same instances in another region, which is checked as when this was made.
+    ///
+    /// # Errors
+    /// As for what made it.
+    pub fn moved(&self, region: Region) -> Result<Typed, EngineError> {
+        let origin = self.origin;
+        match &self.layout {
+            KeptLayout::Pages(pages) => Typed::pages(region, origin, pages),
+            KeptLayout::DevicePages(pages) => {
+                let indices = (pages.indices, pages.wide);
+                Typed::device_pages(region, origin, &pages.page, pages.stride, indices)
+            }
+            _ => Typed::new(region, origin, self.layout(), self.count),
+        }
+    }
+
+    /// The same bytes in the same order as instances of an ordinary layout, for whoever knows no pages: itself, if it
+    /// has none. Of pages that costs a commit of their list.
+    ///
+    /// # Errors
+    /// Indices that lie in memory of a device; what the commit refuses.
+    pub fn without_pages(&self) -> Result<Cow<'_, Typed>, EngineError> {
+        match self.as_pages() {
+            None => Ok(Cow::Borrowed(self)),
+            Some(PagesOf::Device(_)) => Err(EngineError::DeviceIndices),
+            Some(PagesOf::Host(pages)) => {
+                let layout = pages.to_layout()?;
+                Typed::new(self.region, self.origin, &layout, 1).map(Cow::Owned)
+            }
+        }
+    }
+
+    /// The bytes that the instances touch, from displacement 0: lowest, and past the highest. `None` if there are none.
+    /// Of indices in memory of a device, the bytes that they may touch.
+    #[must_use]
+    pub fn bounds(&self) -> Option<(i64, i64)> {
+        match &self.layout {
+            KeptLayout::Pages(pages) => pages.bounds(),
+            KeptLayout::DevicePages(pages) => {
+                let far = pages.last.wrapping_mul(pages.stride).cast_signed();
+                let bounds = (pages.page.true_lb(), far.wrapping_add(pages.page.true_ub()));
+                (self.packed_bytes > 0).then_some(bounds)
+            }
+            _ => Convertor::new(self.layout(), self.count).ok()?.bounds(),
+        }
+    }
+
     /// Moves the instances to the same places of another region that is as long, in the same space.
     ///
     /// # Errors
@@ -219,14 +428,14 @@ impl Typed {
         self.origin
     }
 
-    /// The layout of one instance.
+    /// The layout of one instance; of [pages](Typed::as_pages) that of a page, which are not at one step.
     #[must_use]
     #[inline]
     pub fn layout(&self) -> &Layout {
         self.own_layout().unwrap_or_else(|| byte())
     }
 
-    /// The layout of one instance, unless that is a plain byte.
+    /// As [`layout`](Typed::layout), unless that is a plain byte.
     #[must_use]
     #[inline]
     pub fn own_layout(&self) -> Option<&Layout> {
@@ -234,6 +443,8 @@ impl Typed {
             KeptLayout::Byte => None,
             KeptLayout::Static(layout) => Some(layout),
             KeptLayout::Counted(layout) => Some(layout),
+            KeptLayout::Pages(pages) => Some(pages.page()),
+            KeptLayout::DevicePages(pages) => Some(&pages.page),
         }
     }
 
@@ -244,7 +455,7 @@ impl Typed {
         self.contiguous_start
     }
 
-    /// How many instances.
+    /// How many instances, or pages.
     #[must_use]
     #[inline]
     pub fn count(&self) -> u64 {
@@ -275,9 +486,13 @@ impl Typed {
     /// A cursor at the start of the packed stream.
     ///
     /// # Errors
-    /// None for a `Typed` that was made by [`new`](Typed::new), which has tried.
+    /// Indices that lie in memory of a device.
     pub fn convertor(&self) -> Result<Convertor, EngineError> {
-        Ok(Convertor::new(self.layout(), self.count)?)
+        match self.as_pages() {
+            None => Ok(Convertor::new(self.layout(), self.count)?),
+            Some(PagesOf::Host(pages)) => Ok(Convertor::of_pages(pages)),
+            Some(PagesOf::Device(_)) => Err(EngineError::DeviceIndices),
+        }
     }
 
     /// Which bytes of the packed stream take part where `range` of a larger one is meant: the same, or all of
@@ -310,120 +525,4 @@ impl Typed {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn elements_are_as_many_as_are_asked_for() {
-        let memory = [0u8; 64];
-        let int: &'static Layout =
-            Box::leak(Box::new(Datatype::from(Primitive::Int).commit().unwrap()));
-        let some = Typed::elements(Region::of(&memory), int, 3).unwrap();
-        assert_eq!((some.count(), some.packed_bytes(), some.origin()), (3, 12, 0));
-        assert_eq!(some.layout(), int);
-        assert!(Typed::elements(Region::of(&memory), int, 17).is_err());
-    }
-
-    /// Bounds and packed bytes that need no convertor are those that it computes.
-    #[test]
-    fn bounds_are_known_without_a_convertor() {
-        let int = Datatype::from(Primitive::Int);
-        let vector = Datatype::vector(4, 1, 2, &int).unwrap().commit().unwrap();
-        let convertor = Convertor::new(&vector, 3).unwrap();
-        let (low, high) = convertor.bounds().unwrap();
-        assert_eq!(plain_bounds(&vector, 3), Some((convertor.packed_size(), low, high)));
-        assert_eq!(plain_bounds(&vector, 0), None);
-        assert_eq!(plain_bounds(&vector, u64::MAX / 16), None, "2⁶² bytes");
-    }
-
-    #[test]
-    fn instances_stay_inside_the_buffer() {
-        let memory = [0u8; 64];
-        let region = Region::of(&memory);
-        let int = Datatype::from(Primitive::Int);
-        let every_other = Datatype::vector(4, 1, 2, &int).unwrap().commit().unwrap();
-        assert_eq!(Typed::new(region, 0, &every_other, 1).unwrap().packed_bytes(), 16);
-        // Extent 28: two instances end at 56, three would end at 84.
-        assert!(Typed::new(region, 0, &every_other, 2).is_ok());
-        let error = Typed::new(region, 0, &every_other, 3).unwrap_err();
-        assert!(matches!(error, EngineError::OutsideBuffer { high: 84, last: 64, .. }), "{error}");
-        let backwards = Datatype::vector(4, 1, -2, &int).unwrap().commit().unwrap();
-        assert!(Typed::new(region, 0, &backwards, 1).is_err());
-        assert!(Typed::new(region, 24, &backwards, 1).is_ok());
-        // Extent -16: the second instance lies 16 bytes below the first, the third 32.
-        let down = Datatype::resized(0, -16, &int).unwrap().commit().unwrap();
-        assert!(
-            Typed::new(region, 16, &down, 2).is_ok() && Typed::new(region, 60, &down, 4).is_ok()
-        );
-        let error = Typed::new(region, 15, &down, 2).unwrap_err();
-        assert!(
-            matches!(error, EngineError::OutsideBuffer { low: -16, first: -15, .. }),
-            "{error}"
-        );
-        assert!(Typed::new(region, 60, &down, 5).is_err());
-    }
-
-    #[test]
-    fn instances_move_to_a_region_that_is_as_long() {
-        let (here, there) = ([0u8; 64], [0u8; 65]);
-        let int = Datatype::from(Primitive::Int).commit().unwrap();
-        let mut typed = Typed::new(Region::of(&here), 8, &int, 14).unwrap();
-        typed.rebase(Region::of(&there[1..])).unwrap();
-        let place = typed.as_contiguous().unwrap();
-        assert_eq!((place.start(), place.len()), (Region::of(&there[9..]).start(), 56));
-        for other in [Region::of(&there), Region::new(Space::Pinned, 64, 0, 64)] {
-            assert!(matches!(typed.rebase(other), Err(EngineError::OtherRegion { .. })));
-            assert_eq!(typed.as_contiguous(), Some(place));
-        }
-    }
-
-    #[test]
-    fn one_contiguous_span_is_found() {
-        let memory = [0u8; 64];
-        let region = Region::of(&memory);
-        let int = Datatype::from(Primitive::Int);
-        let four = Datatype::contiguous(4, &int).unwrap().commit().unwrap();
-        let typed = Typed::new(region, 8, &four, 3).unwrap();
-        assert_eq!(typed.as_contiguous(), Some(region.sub(8, 48).unwrap()));
-        let gaps = Datatype::vector(4, 1, 2, &int).unwrap().commit().unwrap();
-        assert_eq!(Typed::new(region, 0, &gaps, 1).unwrap().as_contiguous(), None);
-        assert_eq!(Typed::contiguous(region).as_contiguous(), Some(region));
-        assert_eq!(typed.window(&(8..24)), Ok(8..24));
-        assert_eq!(typed.window(&(800..848)), Ok(0..48), "the piece on its own");
-        assert!(typed.window(&(800..847)).is_err());
-        let error = typed.check_range(&(40..50)).unwrap_err();
-        assert!(matches!(error, EngineError::RangeOutside { packed_bytes: 48, .. }));
-    }
-
-    #[test]
-    fn a_contiguous_span_begins_where_its_first_byte_lies() {
-        let memory = [0u8; 64];
-        let region = Region::of(&memory);
-        let int = Datatype::from(Primitive::Int);
-        let four = Datatype::contiguous(4, &int).unwrap().commit().unwrap();
-        let behind = Datatype::hindexed(&[2], &[12], &int).unwrap().commit().unwrap();
-        let gaps = Datatype::vector(2, 1, 2, &int).unwrap().commit().unwrap();
-        let contiguous_start = |origin, layout, count| {
-            Typed::new(region, origin, layout, count).unwrap().contiguous_start()
-        };
-        assert_eq!(contiguous_start(8, &four, 3), Some(8));
-        assert_eq!(contiguous_start(8, &behind, 1), Some(20));
-        assert_eq!(contiguous_start(8, &four, 0), Some(8));
-        assert_eq!(contiguous_start(8, &gaps, 0), Some(8), "no bytes are one contiguous span");
-        assert_eq!(contiguous_start(8, &gaps, 1), None);
-        assert_eq!(Typed::contiguous(region).contiguous_start(), Some(0));
-    }
-
-    #[test]
-    fn gaps_may_not_lead_out_of_the_buffer_whatever_the_origin() {
-        let memory = [0u8; 64];
-        let region = Region::of(&memory);
-        // 28 bytes from first to last.
-        let gaps = Datatype::vector(4, 1, 2, &Primitive::Int.into()).unwrap().commit().unwrap();
-        assert!(Typed::new(region, 36, &gaps, 1).is_ok());
-        for origin in [37, 40, 63, 64, 100] {
-            let error = Typed::new(region, origin, &gaps, 1).unwrap_err();
-            assert!(matches!(error, EngineError::OutsideBuffer { high: 28, .. }), "{origin}");
-        }
-    }
-}
+mod tests;

@@ -17,6 +17,13 @@ pub(crate) fn lower(datatype: &Datatype) -> Result<Program, ProgramError> {
     lowering.builder.finish(root)
 }
 
+/// The normalised program of another one at each of `places`; its instances are `extent` apart.
+pub(crate) fn placed(page: &Program, extent: i64, places: &[i64]) -> Result<Program, ProgramError> {
+    let mut builder = Builder::on(page);
+    let root = builder.place(page.root(), extent, Lengths::Equal(1), places, 1)?;
+    builder.finish(root)
+}
+
 #[derive(Default)]
 struct Lowering {
     builder: Builder,
