@@ -8,7 +8,7 @@ use gapless_btl::Address;
 use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 20;
+const WIRE_VERSION: u32 = 21;
 
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";

@@ -9,7 +9,15 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::error::TypeError;
+use crate::flatten::{FlattenError, FlattenFault};
 use crate::layout::Layout;
+use crate::run::in_memory;
+
+/// What flattened pages begin with, and their version.
+const MAGIC: [u8; 4] = *b"GPAG";
+const VERSION: u16 = 1;
+/// Bytes before the page's layout.
+const HEAD: usize = 32;
 
 /// The indices of pages, in host memory. Cheap to clone; a slice is copied.
 #[derive(Clone, PartialEq, Eq)]
@@ -99,6 +107,15 @@ impl PageIndices {
         match self {
             PageIndices::U32(list) => list.get(position).map(|index| u64::from(*index)),
             PageIndices::U64(list) => list.get(position).copied(),
+        }
+    }
+
+    /// Bytes of an index: 4 or 8.
+    #[must_use]
+    pub fn index_bytes(&self) -> u16 {
+        match self {
+            PageIndices::U32(_) => 4,
+            PageIndices::U64(_) => 8,
         }
     }
 
@@ -234,6 +251,87 @@ impl Pages {
     #[must_use]
     pub fn bounds(&self) -> Option<(i64, i64)> {
         self.0.bounds
+    }
+
+    /// The pages as bytes, for a peer; all numbers are little endian.
+    ///
+    /// ```text
+    /// pages := "GPAG" version:u16 index_bytes:u16 stride:u64 count:u64 page_bytes:u64
+    ///          layout{page_bytes} index{count}
+    /// ```
+    #[must_use]
+    pub fn flatten(&self) -> Vec<u8> {
+        let page = self.0.page.flatten();
+        let width = self.0.indices.index_bytes();
+        let mut out = Vec::with_capacity(page.len() + in_memory(self.flat_bytes()));
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        // 4 or 8.
+        out.extend(width.to_le_bytes());
+        for number in [self.0.stride, self.len(), page.len() as u64] {
+            out.extend(number.to_le_bytes());
+        }
+        out.extend(page);
+        match &self.0.indices {
+            PageIndices::U32(list) => out.extend(list.iter().flat_map(|it| it.to_le_bytes())),
+            PageIndices::U64(list) => out.extend(list.iter().flat_map(|it| it.to_le_bytes())),
+        }
+        out
+    }
+
+    /// Bytes of [`flatten`](Self::flatten), but for those of the page's layout.
+    #[must_use]
+    pub fn flat_bytes(&self) -> u64 {
+        HEAD as u64 + self.len().saturating_mul(self.0.indices.index_bytes().into())
+    }
+
+    /// Whether bytes are of pages, and not of a layout, if they are of either.
+    #[must_use]
+    pub fn are_flattened(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC)
+    }
+
+    /// The pages that `bytes` are the whole [`flatten`](Self::flatten) of. Safe with any bytes; time and memory are linear
+    /// in their number, and pages that come out are as sound as those that [`new`](Self::new) makes.
+    ///
+    /// # Errors
+    /// [`FlattenError`] with the offset and the fault.
+    pub fn unflatten(bytes: &[u8]) -> Result<Pages, FlattenError> {
+        let fault = |offset, reason| FlattenError { offset, reason };
+        let truncated = fault(bytes.len().min(HEAD), FlattenFault::Truncated);
+        let (head, rest) = bytes.split_at_checked(HEAD).ok_or(truncated)?;
+        if !Pages::are_flattened(head) {
+            return Err(fault(0, FlattenFault::Magic));
+        }
+        let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let long = |at: usize| {
+            let mut number = [0; 8];
+            number.copy_from_slice(&head[at..at + 8]);
+            u64::from_le_bytes(number)
+        };
+        let (found, expected) = (short(4), VERSION);
+        if found != expected {
+            return Err(fault(4, FlattenFault::Version { found, expected }));
+        }
+        let (width, stride, count) = (usize::from(short(6)), long(8), long(16));
+        let page_bytes = usize::try_from(long(24)).unwrap_or(usize::MAX);
+        let (page, list) = rest.split_at_checked(page_bytes).ok_or(truncated)?;
+        let page =
+            Layout::unflatten(page).map_err(|error| fault(HEAD + error.offset, error.reason))?;
+        let list_at = HEAD + page_bytes;
+        if count.checked_mul(width as u64) != Some(list.len() as u64) {
+            return Err(fault(list_at, FlattenFault::Entries { entries: count }));
+        }
+        let indices = match width {
+            4 => PageIndices::U32(
+                list.as_chunks().0.iter().map(|it| u32::from_le_bytes(*it)).collect(),
+            ),
+            8 => PageIndices::U64(
+                list.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it)).collect(),
+            ),
+            _ => return Err(fault(6, FlattenFault::Malformed("indices of neither 4 nor 8 bytes"))),
+        };
+        Pages::new(&page, stride, indices).map_err(|_| fault(list_at, FlattenFault::Overflow))
     }
 
     /// Where page `position` of the list begins: its displacement 0, from that of all.

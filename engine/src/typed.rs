@@ -293,7 +293,7 @@ impl Typed {
         let contiguous_start = match (packed_bytes, pages.len()) {
             (0, _) => Some(origin),
             // One page may be one run.
-            (_, 1) if pages.page().blocks() == 1 => {
+            (_, 1) if pages.page().blocks() == 1 && pages.page().true_lb() == 0 => {
                 pages.bounds().and_then(|(low, _)| origin.checked_add_signed(low))
             }
             _ => None,

@@ -193,12 +193,16 @@ impl Buffer {
 
     /// Runs of bytes that it consists of.
     pub(crate) fn blocks(&self) -> u64 {
-        self.typed.layout().blocks_of(self.typed.count()).unwrap_or(u64::MAX)
+        let (layout, count) = (self.typed.layout(), self.typed.count());
+        match self.typed.as_pages() {
+            None => layout.blocks_of(count).unwrap_or(u64::MAX),
+            Some(_) => layout.blocks().saturating_mul(count),
+        }
     }
 
     /// The bytes it touches: where they begin relative to displacement 0 and in its region, and how many they span.
     fn bounds(&self) -> Option<(i64, u64, u64)> {
-        let (low, high) = self.typed.convertor().ok()?.bounds()?;
+        let (low, high) = self.typed.bounds()?;
         let start = i128::from(self.typed.origin()) + i128::from(low);
         let span = u64::try_from(i128::from(high) - i128::from(low)).ok()?;
         Some((low, u64::try_from(start).ok()?, span))

@@ -64,6 +64,7 @@ use crate::links::{Outgoing, Peer};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::gpudirect::Refusals;
 use crate::rndv::in_flight::{InFlight, InFlights};
+use crate::rndv::layouts::Places;
 use crate::rndv::layouts::{Fetched, Published};
 use crate::rndv::link::RndvLink;
 use crate::rndv::mapped_put::Granting;
@@ -76,7 +77,6 @@ use crate::status::RequestId;
 use crate::tuning::{Bounds, Config, Tuning};
 use crate::wire::{self, Message, Rts, Verdict};
 use gapless_bml::{Fragment, LinkError, RailSlot, RdmaRail, RemoteKey, ZeroCopyResult};
-use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::{Region, Space};
 use std::fmt::Debug;
@@ -422,7 +422,7 @@ pub(crate) struct AtReceiver<'a> {
     /// Bytes that are received.
     pub(crate) room: u64,
     /// The sender's layout, if it is known and has gaps.
-    pub(crate) layout: Option<&'a Layout>,
+    pub(crate) layout: Option<&'a Places>,
     /// The sender's buffer, if sender and receiver are this process.
     pub(crate) source: Option<&'a Buffer>,
     pub(crate) protocols: &'a mut Protocols,

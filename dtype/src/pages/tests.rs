@@ -53,7 +53,7 @@ fn any_range_is_packed_unpacked_and_listed_as_of_an_ordinary_layout() {
         let room = usize::try_from(random(&mut state, one.packed_size() + 3)).unwrap();
         one.seek(start).unwrap();
         other.seek(start).unwrap();
-        let source: Vec<u8> = (0..len).map(|_| random(&mut state, 256) as u8).collect();
+        let source: Vec<u8> = (0..len).map(|_| random(&mut state, 256).to_le_bytes()[0]).collect();
         let (mut a, mut b) = (vec![0; room], vec![0; room]);
         let packed = one.clone().pack(&source, 0, &mut a).unwrap();
         assert_eq!(packed, other.clone().pack(&source, 0, &mut b).unwrap());
@@ -115,4 +115,30 @@ fn an_index_beyond_a_limit_is_found() {
     assert_eq!(list.first_above(u64::from(u32::MAX)), None);
     assert_eq!((list.get(2), list.get(3)), (Some(u64::from(u32::MAX)), None));
     assert_eq!(PageIndices::from(&[][..] as &[u64]).range(), None);
+}
+
+#[test]
+fn pages_travel_as_bytes_and_foreign_bytes_are_refused() {
+    let mut state = 17;
+    for round in 0..500 {
+        let (pages, _) = some(&mut state);
+        let flat = pages.flatten();
+        assert!(Pages::are_flattened(&flat));
+        assert_eq!(Pages::unflatten(&flat), Ok(pages), "round {round}");
+        let cut = usize::try_from(random(&mut state, flat.len() as u64)).unwrap();
+        assert!(Pages::unflatten(&flat[..cut]).is_err(), "round {round}: {cut} bytes");
+        // Whatever a byte becomes, what comes out is sound.
+        let mut other = flat.clone();
+        other[cut] ^= 1 << random(&mut state, 8);
+        if let Ok(pages) = Pages::unflatten(&other) {
+            let low = pages.bounds().map_or(0, |(low, _)| low);
+            assert!(
+                low > i64::MIN && Convertor::of_pages(&pages).packed_size() == pages.packed_size()
+            );
+        }
+        other.push(0);
+        assert!(Pages::unflatten(&other).is_err(), "round {round}");
+    }
+    let error = Pages::unflatten(b"GLAYabcdefghijklmnopqrstuvwxyz123456").unwrap_err();
+    assert_eq!((error.offset, error.reason), (0, FlattenFault::Magic));
 }

@@ -1,8 +1,8 @@
 //! The other end's buffer, mapped here.
 
 use super::{Buffer, Transfer};
+use crate::rndv::layouts::Places;
 use gapless_bml::Mapping;
-use gapless_dtype::{Convertor, Layout};
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Device, Outstanding, Region};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct RemoteShape<'a> {
     /// Instances of the layout.
     pub(crate) count: u64,
     /// `None` if it has no gaps.
-    pub(crate) layout: Option<&'a Layout>,
+    pub(crate) layout: Option<&'a Places>,
 }
 
 /// The other end's buffer in a mapping of what it touches. Every byte that it touches lies in the mapping.
@@ -50,7 +50,7 @@ impl Remote {
         mapped: Region,
         low: i64,
         span: u64,
-        layout: &Layout,
+        layout: &Places,
         count: u64,
     ) -> Result<Typed, String> {
         // If displacement 0 is before the mapping, the region below starts before it: only bytes from `low` on are
@@ -63,7 +63,7 @@ impl Remote {
             }
             Err(_) => (mapped, low.unsigned_abs()),
         };
-        Typed::new(region, origin, layout, count).map_err(|error| error.to_string())
+        layout.in_region(region, origin, count).map_err(|error| error.to_string())
     }
 
     /// What engines work on.
@@ -135,8 +135,11 @@ impl Mover<'_> {
 }
 
 /// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on.
-pub(crate) fn packed_size(layout: &Layout, count: u64, low: i64, span: u64) -> Result<u64, String> {
-    let convertor = Convertor::new(layout, count).map_err(|error| error.to_string())?;
+pub(crate) fn packed_size(layout: &Places, count: u64, low: i64, span: u64) -> Result<u64, String> {
+    let convertor = layout.convertor(count).map_err(|error| error.to_string())?;
+    if convertor.count() != count {
+        return Err(format!("{} pages, of which {count} were told", convertor.count()));
+    }
     let told = (low, low.saturating_add(i64::try_from(span).unwrap_or(i64::MAX)));
     if convertor.bounds() != Some(told) {
         return Err("a layout that touches other bytes than was told".to_owned());

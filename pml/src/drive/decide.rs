@@ -13,13 +13,12 @@ use crate::protocol::{Protocol, Protocols};
 use crate::rndv::RndvStep;
 use crate::rndv::gpudirect::single_copy_costs;
 use crate::rndv::incoming::{Incoming, IncomingStage};
-use crate::rndv::layouts::Fetch;
+use crate::rndv::layouts::{Fetch, Places};
 use crate::status::RequestId;
 use crate::wire::LAYOUT_BYTES;
 use crate::wire::{self, Rts, Verdict};
 use gapless_bml::Fragment;
 use gapless_bml::{Bml, Rank};
-use gapless_dtype::Layout;
 use std::sync::Arc;
 
 impl Core {
@@ -84,7 +83,7 @@ impl Core {
     pub(crate) fn set_layout(
         &mut self,
         id: RequestId,
-        layout: Option<Layout>,
+        layout: Option<Places>,
     ) -> Result<(), String> {
         let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
         if incoming.gapless() {

@@ -62,7 +62,7 @@ impl Keys {
         }
         let scattered = typed.as_contiguous().is_none();
         if scattered && (keys.mapped.is_some() || keys.registered.is_some()) {
-            keys.layout = published.publish(typed.layout());
+            keys.layout = published.publish_of(typed);
             if keys.layout.is_none() {
                 // Nobody could read there without it.
                 keys.mapped = None;

@@ -16,7 +16,8 @@ use gapless_mem::Space;
 /// Refuses to receive into a layout that names a byte twice, as far as that is [found](gapless_dtype::Layout::overlaps).
 #[inline]
 fn once_each(buffer: &Typed) -> Result<(), PmlError> {
-    let count = buffer.count();
+    // An index may occur twice: what is received at the page is undefined then.
+    let count = if buffer.as_pages().is_some() { 1 } else { buffer.count() };
     match buffer.contiguous_start().is_none() && buffer.layout().overlaps(count) {
         true => Err(PmlError::OverlappingReceive { count }),
         false => Ok(()),

@@ -7,8 +7,9 @@ use crate::error::PmlError;
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::RndvEnd;
 use crate::rndv::layouts::Fetch;
+use crate::rndv::layouts::Places;
 use crate::wire::Rts;
-use gapless_dtype::{Footprint, Layout};
+use gapless_dtype::Footprint;
 use gapless_engine::Typed;
 
 /// A rendezvous at its receiver.
@@ -25,7 +26,7 @@ pub(crate) struct Incoming {
     /// The result at the end, although everything possible is received.
     pub(crate) failure: Option<PmlError>,
     /// The sender's layout, once it is known.
-    pub(crate) layout: Option<Layout>,
+    pub(crate) layout: Option<Places>,
     pub(crate) protocol: Protocol,
     /// Those that have not failed.
     pub(crate) protocols: Protocols,
@@ -78,9 +79,13 @@ impl Incoming {
 
     /// How moving the message from layout to layout would touch memory, if the sender's layout is known.
     pub(crate) fn touched(&self, to: &Typed) -> Option<Touched> {
+        if to.as_pages().is_some() {
+            return None;
+        }
         let to = (to.layout(), to.count());
         match &self.layout {
-            Some(layout) => Some(Touched::between((layout, self.rts.count), to)),
+            Some(Places::Pages(_)) => None,
+            Some(Places::Layout(layout)) => Some(Touched::between((layout, self.rts.count), to)),
             // The sender's bytes are in their order.
             None if self.gapless() => {
                 let (rows, bytes) = (to.0.blocks_of(to.1)?, self.room / Footprint::SECTOR);
@@ -92,7 +97,7 @@ impl Incoming {
     }
 
     /// Checks the sender's layout against what it told of its buffer.
-    pub(crate) fn check_layout(&self, layout: &Layout) -> Result<(), String> {
+    pub(crate) fn check_layout(&self, layout: &Places) -> Result<(), String> {
         let rts = &self.rts;
         let packed = packed_size(layout, rts.count, rts.low, rts.span)?;
         if packed != rts.envelope.digest.bytes {

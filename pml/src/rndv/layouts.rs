@@ -19,9 +19,45 @@ use crate::rndv::pieces::Pieces;
 use crate::tuning::Bounds;
 use crate::wire::LAYOUT_BYTES;
 use gapless_bml::Fragment;
-use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError, WeakLayout};
+use gapless_dtype::{
+    Convertor, ConvertorError, FlattenFault, Layout, Pages, SignatureDecodeError, WeakLayout,
+};
+use gapless_engine::{EngineError, PagesOf, Typed};
+use gapless_mem::Region;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// How a peer's instances lie.
+#[derive(Clone, Debug)]
+pub(crate) enum Places {
+    /// One after the other.
+    Layout(Layout),
+    /// At indices, which came with one message and are not kept.
+    Pages(Pages),
+}
+
+impl Places {
+    /// A cursor over `count` instances.
+    pub(crate) fn convertor(&self, count: u64) -> Result<Convertor, ConvertorError> {
+        match self {
+            Places::Layout(layout) => Convertor::new(layout, count),
+            Places::Pages(pages) => Ok(Convertor::of_pages(pages)),
+        }
+    }
+
+    /// The instances in a region.
+    pub(crate) fn in_region(
+        &self,
+        region: Region,
+        origin: u64,
+        count: u64,
+    ) -> Result<Typed, EngineError> {
+        match self {
+            Places::Layout(layout) => Typed::new(region, origin, layout, count),
+            Places::Pages(pages) => Typed::pages(region, origin, pages),
+        }
+    }
+}
 
 /// Layouts of ours, flattened, by object.
 #[derive(Debug)]
@@ -61,9 +97,24 @@ impl Published {
         }
     }
 
+    /// The identifier and the bytes of how instances lie; `None` if no peer can be told: as for a layout, or because their
+    /// indices lie in memory of a device. Those of pages are not kept: the next message has others.
+    pub(crate) fn publish_of(&mut self, typed: &Typed) -> Option<(u64, Arc<[u8]>)> {
+        match typed.as_pages() {
+            None => self.publish(typed.layout()),
+            Some(PagesOf::Device(_)) => None,
+            Some(PagesOf::Host(pages)) => {
+                let flat = pages.flatten();
+                let id = self.next_id;
+                self.next_id += 1;
+                (flat.len() as u64 <= self.bytes_max).then(|| (id, flat.into()))
+            }
+        }
+    }
+
     /// The identifier and the bytes of a layout; `None` if it is longer than the whole cache, so that it would be
     /// flattened and fetched anew for every message.
-    pub(crate) fn publish(&mut self, layout: &Layout) -> Option<(u64, Arc<[u8]>)> {
+    fn publish(&mut self, layout: &Layout) -> Option<(u64, Arc<[u8]>)> {
         let address = identity(layout);
         self.uses += 1;
         if let Some(entry) = self.entries.get_mut(&address) {
@@ -134,25 +185,30 @@ impl Fetched {
         self.entries.contains_key(&id)
     }
 
-    pub(crate) fn get(&mut self, id: u64) -> Option<Layout> {
+    pub(crate) fn get(&mut self, id: u64) -> Option<Places> {
         let (layout, _, used) = self.entries.get_mut(&id)?;
         self.uses += 1;
         *used = self.uses;
-        Some(layout.clone())
+        Some(Places::Layout(layout.clone()))
     }
 
-    /// Decodes a layout and keeps it. `Ok(None)`: it may be sound, but exceeds this decoder's bounds.
+    /// Decodes a layout and keeps it, or pages. `Ok(None)`: it may be sound, but exceeds this decoder's bounds.
     pub(crate) fn insert(
         &mut self,
         id: u64,
         flat: &[u8],
         bounds: &Bounds,
-    ) -> Result<Option<Layout>, String> {
-        if let Some(layout) = self.get(id) {
-            return Ok(Some(layout));
+    ) -> Result<Option<Places>, String> {
+        if let Some(known) = self.get(id) {
+            return Ok(Some(known));
         }
-        let layout = match Layout::unflatten(flat) {
-            Ok(layout) => layout,
+        let decoded = match Pages::are_flattened(flat) {
+            true => Pages::unflatten(flat).map(Places::Pages),
+            false => Layout::unflatten(flat).map(Places::Layout),
+        };
+        let layout = match decoded {
+            Ok(Places::Layout(layout)) => layout,
+            Ok(pages) => return Ok(Some(pages)),
             Err(error) if is_beyond_bounds(&error.reason) => return Ok(None),
             Err(error) => return Err(error.to_string()),
         };
@@ -168,7 +224,7 @@ impl Fetched {
                 self.bytes -= len;
             }
         }
-        Ok(Some(layout))
+        Ok(Some(Places::Layout(layout)))
     }
 }
 
@@ -295,7 +351,8 @@ mod tests {
                 assert!(fetched.insert(id, flat, &bounds).unwrap().is_some());
             }
             assert!(fetched.knows(1) && fetched.knows(2), "both fit: {bounds:?}");
-            assert_eq!(fetched.get(1).unwrap().flatten(), flats[0]);
+            let Some(Places::Layout(first)) = fetched.get(1) else { panic!("it is kept") };
+            assert_eq!(first.flatten(), flats[0]);
             fetched.insert(3, &flats[2], &bounds).unwrap();
             assert!(fetched.knows(1) && !fetched.knows(2) && fetched.knows(3), "{bounds:?}");
             assert_eq!(fetched.bytes, lens[0] + lens[2]);

@@ -29,14 +29,13 @@ use crate::buffer::{HeldMemory, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
 use crate::hash::FastMap;
 use crate::protocol::Protocol;
-use crate::rndv::layouts::{Fetch, Uses};
+use crate::rndv::layouts::{Fetch, Places, Uses};
 use crate::tuning::Tuning;
 use crate::wire::{
     self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
 };
 use gapless_bml::RemoteKey;
-use gapless_dtype::Layout;
-use gapless_engine::EngineError;
+use gapless_engine::{EngineError, PagesOf};
 use gapless_mem::{Device, Region};
 use std::sync::Arc;
 
@@ -117,8 +116,15 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
         *resting -= 1;
         s.grants = false;
     }
-    if s.grants && cx.buffer.typed().as_contiguous().is_none() {
-        let Some((name, flat)) = cx.published.publish(cx.buffer.typed().layout()) else {
+    if let Some(pages) = cx.buffer.typed().as_pages() {
+        // Their indices travel with this message alone.
+        match pages {
+            PagesOf::Host(pages) => s.granted_layout_bytes = pages.flat_bytes(),
+            PagesOf::Device(_) => s.grants = false,
+        }
+        s.granted_layout_uses = 1;
+    } else if s.grants && cx.buffer.typed().as_contiguous().is_none() {
+        let Some((name, flat)) = cx.published.publish_of(cx.buffer.typed()) else {
             s.grants = false;
             return;
         };
@@ -152,7 +158,7 @@ fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
     };
     let typed = cx.buffer.typed();
     let gaps = typed.as_contiguous().is_none();
-    let layout = if gaps { cx.published.publish(typed.layout()) } else { None };
+    let layout = if gaps { cx.published.publish_of(typed) } else { None };
     if gaps && layout.is_none() {
         return Opened::Refused(not_granted(cx, Why::NoKey));
     }
@@ -322,7 +328,7 @@ impl Putting {
     }
 
     /// Moves the data into the receiver's memory.
-    fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> RndvStep {
+    fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Places>) -> RndvStep {
         let Grant { end, count, low, span, .. } = self.grant;
         let mapping = match cx.link.map(&self.grant.key, cx.moving_engine().1) {
             Ok(mapping) => mapping,

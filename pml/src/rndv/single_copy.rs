@@ -18,9 +18,10 @@ use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvLink, RndvStep, unexpe
 use crate::buffer::{Buffer, HeldMemory, Listed, OneSidedRead, RegionList};
 use crate::cost::{Excluded, Model, Situation};
 use crate::protocol::Protocol;
+use crate::rndv::layouts::Places;
 use crate::wire::Rts;
 use gapless_bml::{Extent, RdmaError, RemoteKey, Token, TokenSpace};
-use gapless_dtype::{Convertor, Layout, Run};
+use gapless_dtype::Run;
 use gapless_engine::EngineError;
 
 pub(super) const KIND: ProtocolKind = ProtocolKind {
@@ -65,7 +66,7 @@ impl Scratch {
     /// Lists at most `pieces` pieces of either end from packed byte `position` on, up to `bytes`.
     fn list<'b>(
         &'b mut self,
-        far: (&Rts, Option<&Layout>),
+        far: (&Rts, Option<&Places>),
         buffer: &'b Buffer,
         (position, bytes): (u64, u64),
         pieces: usize,
@@ -106,7 +107,7 @@ impl ExtentList {
     /// Lists pieces of the sender's memory; gives how many bytes they have.
     fn list(
         &mut self,
-        (rts, layout): (&Rts, Option<&Layout>),
+        (rts, layout): (&Rts, Option<&Places>),
         (position, bytes): (u64, u64),
         pieces: usize,
     ) -> Result<u64, String> {
@@ -117,7 +118,7 @@ impl ExtentList {
             return Ok(bytes);
         }
         let layout = layout.ok_or("the layout is not known")?;
-        let mut remote = Convertor::new(layout, rts.count).map_err(|error| error.to_string())?;
+        let mut remote = layout.convertor(rts.count).map_err(|error| error.to_string())?;
         remote.seek(position).map_err(|error| error.to_string())?;
         let (count, taken) = remote.iov(&mut self.runs, bytes);
         for run in &self.runs[..count] {
