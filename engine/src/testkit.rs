@@ -49,7 +49,7 @@ impl Work {
         self,
         map: impl Fn(Region) -> Result<Region, DeviceError>,
     ) -> Result<Work, EngineError> {
-        let moved = |typed: Typed| typed.moved(map(typed.region())?);
+        let moved = |typed: Typed| typed.moved(map(typed.region())?, typed.origin());
         Ok(match self {
             Work::Pack(src, range, dst) => Work::Pack(moved(src)?, range, map(dst)?),
             Work::Unpack(src, dst, range) => Work::Unpack(map(src)?, moved(dst)?, range),

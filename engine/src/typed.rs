@@ -353,12 +353,11 @@ impl Typed {
         }
     }
 
-    /// The same instances in another region, which is checked as when this was made.
+    /// The same instances in another region, with displacement 0 at `origin`, checked as when this was made.
     ///
     /// # Errors
     /// As for what made it.
-    pub fn moved(&self, region: Region) -> Result<Typed, EngineError> {
-        let origin = self.origin;
+    pub fn moved(&self, region: Region, origin: u64) -> Result<Typed, EngineError> {
         match &self.layout {
             KeptLayout::Pages(pages) => Typed::pages(region, origin, pages),
             KeptLayout::DevicePages(pages) => {

@@ -127,7 +127,7 @@ impl DeviceMemory {
         let region = self.lease.region().sub(window.offset(), window.len())?;
         match target.own_layout() {
             None => Ok(Typed::contiguous(region)),
-            Some(layout) => Typed::new(region, target.origin(), layout, target.count()),
+            Some(_) => target.moved(region, target.origin()),
         }
     }
 

@@ -41,8 +41,9 @@ pub fn takes<T: AnyBits>(element: Primitive) -> bool {
 /// # Errors
 /// [`WindowError::Overlapping`].
 pub fn check_apart(typed: &Typed) -> Result<(), WindowError> {
+    let count = if typed.as_pages().is_some() { 1 } else { typed.count() };
     match typed.own_layout() {
-        Some(layout) if !layout.is_contiguous() && layout.overlaps(typed.count()) => {
+        Some(layout) if !layout.is_contiguous() && layout.overlaps(count) => {
             Err(WindowError::Overlapping { count: typed.count() })
         }
         _ => Ok(()),
@@ -64,6 +65,7 @@ pub fn operand<'t>(
     }
     let mismatch = |why| WindowError::Mismatch { why };
     let given = origin.ok_or_else(|| mismatch(format!("{} of nothing", op.name())))?;
+    // That is so of pages at any indices.
     if given.layout().id() == result.layout().id() && given.count() == result.count() {
         return Ok(given);
     }

@@ -81,6 +81,7 @@ mod packed;
 mod parts;
 mod peer;
 mod perform;
+#[allow(unsafe_code, reason = "a place may name memory of a device, which its maker vouches for")]
 mod place;
 mod profile;
 mod put_tasks;

@@ -50,6 +50,11 @@ impl WindowBytes for Atomics {
     }
 }
 
+/// A window of so many bytes, as a description without an address.
+pub(crate) fn window(bytes: u64) -> Region {
+    Region::new(Space::Host, 0, 0, bytes)
+}
+
 /// The place of an operation in a window of `bytes` bytes: displacement 0 of the layout is at byte `origin`.
 ///
 /// The description has no address: it is checked, and cut into runs, like any buffer.
@@ -59,7 +64,7 @@ pub(crate) fn place(
     layout: Option<&Layout>,
     count: u64,
 ) -> Result<Typed, gapless_engine::EngineError> {
-    let window = Region::new(Space::Host, 0, 0, bytes);
+    let window = window(bytes);
     match layout {
         Some(layout) => Typed::new(window, origin, layout, count),
         None => Ok(Typed::contiguous(window.sub(origin, count)?)),
@@ -83,6 +88,7 @@ pub(crate) fn for_each_run(
     if let Shape::Strided { displacement, len, dims } = target.layout().shape()
         && let [Dim { stride, .. }] = dims[..]
         && target.count() == 1
+        && target.as_pages().is_none()
         && *len > 0
     {
         // Like this are rows and columns; a convertor takes longer.

@@ -9,7 +9,9 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, Near};
 use crate::header::{Header, Stripes};
 use crate::landing::Landing;
-use crate::memory::{change, compare_swap, for_each_run, load, part, place, store, stripes};
+use crate::memory::{
+    change, compare_swap, for_each_run, load, part, place, store, stripes, window,
+};
 use crate::place::{Access, AccessKind, Place, check_types, index, length};
 use crate::reading::{Question, ReadState, Reading};
 use crate::runs::Grid;
@@ -17,7 +19,8 @@ use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window, nobody};
 use crate::wire::{FETCH, Head, OPERANDS, WindowMessage};
 use gapless_dtype::Primitive;
-use gapless_engine::{EngineError, ReduceOp, Typed};
+use gapless_engine::{EngineError, PagesOf, ReduceOp, Typed};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// How often the mutex of elements is tried before the caller makes progress in between.
@@ -97,15 +100,25 @@ impl Window {
                     _ => return Err(WindowError::Outside { rank, low: first, high: end, bytes }),
                 }
             }
-            (None, None) => place(bytes, start, Some(origin.layout()), origin.count()),
-            (Some((layout, count)), _) => {
-                check_types(origin, layout, *count)?;
-                if way != AccessKind::Read && layout.overlaps(*count) {
-                    return Err(WindowError::Overlapping { count: *count });
+            (None, None) => origin.moved(window(bytes), start),
+            (Some(shape), _) => {
+                let (layout, count) = shape.elements();
+                check_types(origin, layout, count)?;
+                if way != AccessKind::Read && shape.overlaps() {
+                    return Err(WindowError::Overlapping { count });
                 }
-                place(bytes, start, Some(layout), *count)
+                shape.in_region(window(bytes), start)
             }
         };
+        // Who has no access to the memory itself is told an ordinary layout; a device alone reads indices that lie in its
+        // memory.
+        let target = target.and_then(|target| match target.as_pages() {
+            Some(PagesOf::Host(_)) if member.mapped.is_some() || member.device.is_some() => {
+                Ok(target)
+            }
+            Some(PagesOf::Device(_)) if member.device.is_some() => Ok(target),
+            _ => target.without_pages().map(Cow::into_owned),
+        });
         match target {
             Ok(target) => Ok(Access { rank, target }),
             Err(EngineError::OutsideBuffer { low, high, .. }) => {
@@ -277,8 +290,8 @@ impl Window {
     ) -> Result<Arithmetic, WindowError> {
         let arithmetic = match &at.shape {
             None => Arithmetic::of(op, origin)?,
-            Some((layout, count)) => {
-                let target = place(u64::MAX, 1 << 62, Some(layout), *count)?;
+            Some(shape) => {
+                let target = shape.in_region(window(u64::MAX), 1 << 62)?;
                 Arithmetic::between(op, origin, &target)?
             }
         };

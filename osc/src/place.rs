@@ -1,8 +1,9 @@
 //! Where an operation's data lies at the target, and whether that fits what the origin has.
 
 use crate::error::WindowError;
-use gapless_dtype::Layout;
+use gapless_dtype::{Layout, Pages};
 use gapless_engine::{EngineError, Typed};
+use gapless_mem::Region;
 use std::ops::Range;
 
 /// A checked access to a target.
@@ -24,7 +25,50 @@ impl Access {
 #[derive(Clone, Debug)]
 pub struct Place {
     pub(crate) displacement: u64,
-    pub(crate) shape: Option<(Layout, u64)>,
+    pub(crate) shape: Option<PlaceShape>,
+}
+
+/// How what is accessed lies at the target.
+#[derive(Clone, Debug)]
+pub(crate) enum PlaceShape {
+    /// So many instances of a layout.
+    Layout(Layout, u64),
+    /// Pages at indices in memory of the host.
+    Pages(Pages),
+    /// Pages at indices in memory of a device.
+    DevicePages { page: Layout, stride: u64, indices: Region, wide: bool },
+}
+
+impl PlaceShape {
+    /// In a region, from `origin` on.
+    pub(crate) fn in_region(&self, region: Region, origin: u64) -> Result<Typed, EngineError> {
+        match self {
+            PlaceShape::Layout(layout, count) => Typed::new(region, origin, layout, *count),
+            PlaceShape::Pages(pages) => Typed::pages(region, origin, pages),
+            PlaceShape::DevicePages { page, stride, indices, wide } => {
+                Typed::device_pages(region, origin, page, *stride, (*indices, *wide))
+            }
+        }
+    }
+
+    /// The layout of an instance, or of a page, and how many.
+    pub(crate) fn elements(&self) -> (&Layout, u64) {
+        match self {
+            PlaceShape::Layout(layout, count) => (layout, *count),
+            PlaceShape::Pages(pages) => (pages.page(), pages.len()),
+            PlaceShape::DevicePages { page, indices, wide, .. } => {
+                (page, indices.len() / if *wide { 8 } else { 4 })
+            }
+        }
+    }
+
+    /// Whether some byte is named twice; that an index occurs twice does not count.
+    pub(crate) fn overlaps(&self) -> bool {
+        match self {
+            PlaceShape::Layout(layout, count) => layout.overlaps(*count),
+            PlaceShape::Pages(_) | PlaceShape::DevicePages { .. } => self.elements().0.overlaps(1),
+        }
+    }
 }
 
 impl Place {
@@ -49,17 +93,38 @@ impl Place {
         self.displacement
     }
 
-    /// The layout of the target, and how many instances, unless what is accessed lies there as at the origin.
-    #[must_use]
-    #[inline]
-    pub fn shape(&self) -> Option<(&Layout, u64)> {
-        self.shape.as_ref().map(|(layout, count)| (layout, *count))
-    }
-
     /// `count` instances of a layout, whose displacement 0 is at a displacement in units of the target.
     #[must_use]
     pub fn typed(displacement: u64, layout: &Layout, count: u64) -> Place {
-        Place { displacement, shape: Some((layout.clone(), count)) }
+        Place { displacement, shape: Some(PlaceShape::Layout(layout.clone(), count)) }
+    }
+
+    /// Pages, whose displacement 0 is at a displacement in units of the target. Data that is put at an index twice is
+    /// undefined there.
+    ///
+    /// Memory that this process maps is accessed page by page. For any other rank the list becomes an ordinary layout, and
+    /// travels.
+    #[must_use]
+    pub fn pages(displacement: u64, pages: &Pages) -> Place {
+        Place { displacement, shape: Some(PlaceShape::Pages(pages.clone())) }
+    }
+
+    /// As [`pages`](Place::pages), at indices that lie in memory of a device of this process, of 64 bits each if `wide`,
+    /// else of 32. The device checks them: no byte of a page outside the window is touched. The operation's error names
+    /// the first such index; pages inside may have been accessed.
+    ///
+    /// # Safety
+    /// While an operation at this place is under way, `indices` describes memory that the device may read. Whoever
+    /// changes it meanwhile changes which pages are accessed.
+    #[must_use]
+    pub unsafe fn device_pages(
+        displacement: u64,
+        page: &Layout,
+        stride: u64,
+        (indices, wide): (Region, bool),
+    ) -> Place {
+        let page = page.clone();
+        Place { displacement, shape: Some(PlaceShape::DevicePages { page, stride, indices, wide }) }
     }
 }
 

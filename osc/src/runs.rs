@@ -40,6 +40,9 @@ impl Grid {
         if let Some(first) = typed.contiguous_start() {
             return Some(Grid { first, stride: 0, len: packed, count: 1 });
         }
+        if typed.as_pages().is_some() {
+            return None;
+        }
         let (displacement, len, stride, count) = match (typed.layout().shape(), typed.count()) {
             (Shape::Contiguous { displacement, len }, count) => {
                 (*displacement, *len, typed.layout().extent(), count)

@@ -48,7 +48,7 @@ unsafe impl Reducer for FakeReducer {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         let near = |typed: &Typed| {
-            typed.moved(self.0.alias(typed.region())?)
+            typed.moved(self.0.alias(typed.region())?, typed.origin())
         };
         let sources: Vec<Typed> = srcs.iter().map(near).collect::<Result<_, _>>()?;
         // SAFETY: the caller grants the memory.
@@ -157,7 +157,7 @@ impl Place {
     fn moved(&self, bytes: &mut [u8], inwards: bool) {
         let BufferBlocks::Whole(typed) = &self.blocks else { return };
         let there = self.fake.alias(typed.region()).unwrap();
-        let there = typed.moved(there).unwrap();
+        let there = typed.moved(there, typed.origin()).unwrap();
         let (range, here) = (0..bytes.len() as u64, Region::of_mut(bytes));
         let work = match inwards {
             // SAFETY: both live, and nothing else touches them: no collective is under way.

@@ -134,7 +134,7 @@ fn a_page_outside_is_named() {
     let one = Typed::pages(region, 8, &pages(&[2])).unwrap();
     assert_eq!(one.contiguous_start(), Some(24));
     // Other memory is checked as this was.
-    assert!(typed.moved(region.sub(0, 63).unwrap()).is_err());
+    assert!(typed.moved(region.sub(0, 63).unwrap(), 0).is_err());
     let ordinary = typed.without_pages().unwrap().into_owned();
     assert_eq!((ordinary.packed_bytes(), ordinary.bounds()), (24, Some((0, 64))));
 }

@@ -21,7 +21,7 @@ impl ToyEngine {
     fn resident(&self, typed: &Typed, range: &Range<u64>) -> Result<Typed, EngineError> {
         typed.check_range(range)?;
         let region = self.0.resident(typed.region())?;
-        typed.moved(region)
+        typed.moved(region, typed.origin())
     }
 
     fn packed(&self, region: Region, range: &Range<u64>) -> Result<Region, EngineError> {

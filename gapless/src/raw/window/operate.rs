@@ -22,12 +22,20 @@ pub(crate) struct At<'t> {
     rank: u32,
     displacement: u64,
     /// `None`: laid out as at the origin.
-    target: Option<Target<'t>>,
+    target: Option<AtTarget<'t>>,
+}
+
+/// How it lies at a target.
+#[derive(Clone, Copy)]
+enum AtTarget<'t> {
+    Instances(Target<'t>),
+    Place(&'t Place),
 }
 
 impl<'t> From<(u32, &'t Place)> for At<'t> {
     fn from((rank, place): (u32, &'t Place)) -> At<'t> {
-        At { rank, displacement: place.displacement(), target: place.shape() }
+        let target = place.plain().is_none().then_some(AtTarget::Place(place));
+        At { rank, displacement: place.displacement(), target }
     }
 }
 
@@ -42,7 +50,10 @@ impl At<'_> {
     fn place(self) -> Place {
         match self.target {
             None => Place::at(self.displacement),
-            Some((layout, count)) => Place::typed(self.displacement, layout, count),
+            Some(AtTarget::Instances((layout, count))) => {
+                Place::typed(self.displacement, layout, count)
+            }
+            Some(AtTarget::Place(place)) => place.clone(),
         }
     }
 }
@@ -87,9 +98,11 @@ impl Window {
         target: Target<'t>,
     ) -> At<'t> {
         let (layout, count) = target;
-        let is_alike = origin.layout().id() == layout.id() && origin.count() == count;
+        let is_alike = origin.layout().id() == layout.id()
+            && origin.count() == count
+            && origin.as_pages().is_none();
         let displacement = self.displacement(displacement);
-        At { rank, displacement, target: (!is_alike).then_some(target) }
+        At { rank, displacement, target: (!is_alike).then_some(AtTarget::Instances(target)) }
     }
 
     /// Addresses have all bits. A displacement that is negative lies in no window (MPI 4.1 §12.3.1).
