@@ -46,7 +46,7 @@ struct WindowMemory {
 
 impl WindowMemory {
     fn new() -> WindowMemory {
-        let lock = usize::try_from(Header::bytes(2)).expect("a few words") / 8;
+        let lock = usize::try_from(Header::bytes(2, 1)).expect("a few words") / 8;
         let word = |at: usize| AtomicU64::new(if at < lock { 0 } else { AROUND });
         WindowMemory { all: Arc::new((0..lock + 3 * WORDS).map(word).collect()), lock }
     }
@@ -71,7 +71,7 @@ impl WindowMemory {
     fn exposure(&self) -> Exposure {
         // SAFETY: as above.
         let words = unsafe { Words::new(self.lease(0, self.lock)) }.expect("memory of the host");
-        Exposure::new(self.window(), Header::new(words, 2).expect("a lock of two"))
+        Exposure::new(self.window(), Header::new(words, 2, 1).expect("a lock of two"))
     }
 
     fn check(&self) {

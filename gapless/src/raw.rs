@@ -68,8 +68,8 @@ pub use gapless_engine::Typed;
 pub(crate) use partitioned::Channels;
 pub use request::Request;
 pub(crate) use request::{RequestKind, Work};
-pub(crate) use window::Made;
 pub use window::Window;
+pub(crate) use window::{At, Made};
 
 use crate::{Collective, Root, View, ViewMut};
 #[cfg(doc)]

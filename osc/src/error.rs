@@ -132,6 +132,14 @@ pub enum WindowError {
         /// Why.
         why: Fault,
     },
+    /// A notice counter that the window does not have.
+    #[error("no notice counter {counter} in a window that was made with {counters}")]
+    NoCounter {
+        /// The counter that was given.
+        counter: u32,
+        /// How many there are at each rank.
+        counters: u32,
+    },
     /// Ranks called the making of a window differently.
     #[error("rank {rank} makes the window with other {what}")]
     Differs {

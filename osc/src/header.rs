@@ -1,5 +1,5 @@
-//! The lock of a window at one rank: words in memory that the ranks of its host share. The owner's progress engine
-//! takes the same lock for ranks that cannot map it.
+//! The lock of a window at one rank, and its notice counters: words in memory that the ranks of its host share. The
+//! owner's progress engine takes the same lock, and raises the same counters, for ranks that cannot map them.
 //!
 //! ```text
 //! word 0      bits 0..24: 0 | 1 + r | bits 24..26: 0: it is rank r's turn | 1: rank r claims the lock: it will have it
@@ -8,6 +8,7 @@
 //! words 8..   every eighth word is the mutex of a stripe: 0: free | 1 + r: rank r changes elements there
 //! words 520.. of rank r: bits 0..2: 0 nothing | 1 waits to share the lock | 2 waits to have it alone | 3 shares it, and
 //!             in bits 2..40 the number of word 0 when it began to
+//! behind      at the next multiple of 8 words: one word for each notice counter (`notices.rs`)
 //! ```
 //!
 //! **Who enters.** A rank that wants to share the lock says so in its own word, and then looks at word 0: if that is
@@ -163,20 +164,34 @@ pub(crate) struct Named {
 pub struct Header {
     words: Words,
     ranks: u32,
+    notices: u32,
+}
+
+/// Where the notice counters begin.
+fn first_notice(ranks: usize) -> usize {
+    (RANKS + ranks).next_multiple_of(APART)
 }
 
 impl Header {
-    /// Bytes of the memory of a window of so many ranks.
+    /// Bytes of the memory of a window of so many ranks, and with so many notice counters.
     #[must_use]
-    pub fn bytes(ranks: usize) -> u64 {
-        8 * (RANKS + ranks) as u64
+    pub fn bytes(ranks: usize, notices: u32) -> u64 {
+        8 * (first_notice(ranks) as u64 + u64::from(notices))
     }
 
     /// `None`: there are too few words, or too many ranks.
     #[must_use]
-    pub fn new(words: Words, ranks: usize) -> Option<Header> {
-        let fits = words.all().len() >= RANKS + ranks && (ranks as u64) < MASK;
-        Some(Header { words, ranks: u32::try_from(ranks).ok().filter(|_| fits)? })
+    pub fn new(words: Words, ranks: usize, notices: u32) -> Option<Header> {
+        let fits = 8 * words.all().len() as u64 >= Header::bytes(ranks, notices);
+        let fits = fits && (ranks as u64) < MASK;
+        Some(Header { words, ranks: u32::try_from(ranks).ok().filter(|_| fits)?, notices })
+    }
+
+    /// A notice counter, if there is one of that number.
+    #[inline]
+    pub(crate) fn notice(&self, counter: u32) -> Option<&AtomicU64> {
+        let at = first_notice(self.ranks as usize) + counter as usize;
+        if counter < self.notices { self.words.all().get(at) } else { None }
     }
 
     #[inline]

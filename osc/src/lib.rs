@@ -16,7 +16,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | a call of a rank | `operate.rs` with `runs.rs`, `span.rs`, `packed.rs` (what origins have), `adapter.rs`, `near_device.rs`, `put_tasks.rs` (ways to the target), `send.rs` (messages); `flush.rs`, `groups.rs`; `make.rs`, `parts.rs`, `numbers.rs`, `attached.rs` |
+//! | a call of a rank | `operate.rs` with `runs.rs`, `span.rs`, `packed.rs` (what origins have), `adapter.rs`, `near_device.rs`, `put_tasks.rs` (ways to the target), `send.rs` (messages); `flush.rs`, `groups.rs`, `notices.rs`; `make.rs`, `parts.rs`, `numbers.rs`, `attached.rs` |
 //! | the rank's end | `window.rs`: members, locks, fences; `epoch.rs`: which calls go together; `reading.rs`: answers that are awaited, `reads.rs`: those that end at a flush, `landing.rs`: where they go |
 //! | messages | `target.rs`: what they do; `core.rs`: in, out, and who waits; `tasks.rs`: accumulations as tasks of XTQ |
 //! | what they change | `hosted.rs`: this process's part of a window; `peer.rs`, `layouts.rs`, `questions.rs`, `changes.rs`: what is between two processes; `departed.rs`; `doubt.rs`: locks that are in doubt |
@@ -69,6 +69,7 @@ mod make;
 mod memory;
 #[allow(unsafe_code, reason = "passes promises of callers on to memory of devices")]
 mod near_device;
+mod notices;
 #[allow(unsafe_code, reason = "has adapters register the memory of windows")]
 mod numbers;
 mod operate;

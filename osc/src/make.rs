@@ -42,6 +42,8 @@ pub struct Making<'m> {
     pub flavor: Flavor,
     /// How accumulations are carried out.
     pub accumulations: Accumulations,
+    /// Notice counters at each rank.
+    pub notices: u32,
     /// Whether no memory is mapped.
     pub by_messages: bool,
     /// Whether ranks that give memory of other lengths are refused. Ranks may differ: one that says so is enough.
@@ -56,7 +58,7 @@ pub struct Making<'m> {
 
 impl Making<'_> {
     /// Makes the window of `ranks`: collective. `own` is this rank's memory, and [`Header::bytes`] zeroed bytes of the host for
-    /// its lock; a rank without tells the others so. What is put into `registered` is memory that adapters of other ranks may
+    /// its lock and notice counters; a rank without tells the others so. What is put into `registered` is memory that adapters of other ranks may
     /// change: it stays registered until all have dropped the window, if this fails, too.
     ///
     /// # Safety
@@ -99,6 +101,7 @@ impl Making<'_> {
         };
         let flags = 1 << 8 | u64::from(ready.is_ok()) << 9 | u64::from(self.same_size) << 10;
         let kind = flavor as u64 | flags | (way as u64) << 16 | u64::from(kernel) << 24;
+        let kind = kind | u64::from(self.notices) << 32;
         let bytes = if flavor == Flavor::Dynamic { 0 } else { own.bytes() };
         let misalignment = match &own {
             WindowPart::Host(_) => own.lease().region().start() % 64,
@@ -111,7 +114,8 @@ impl Making<'_> {
         let kernel = ready?;
         let mut members = read_records(&records, &processes, (&record, me))?;
         let maps = flavor != Flavor::Dynamic && !self.by_messages;
-        self.exchange_keys(ranks, (own.lease(), &lock), maps, &mut members)?;
+        let (own_lease, notices) = (own.lease(), self.notices);
+        let given = self.exchange_keys(ranks, (own_lease, &lock), maps, &mut members)?;
         if maps {
             reach(&mut members[me as usize], own.clone());
         }
@@ -125,7 +129,7 @@ impl Making<'_> {
             numbers::agree((driver, ranks), own.lease(), &mut members, registered)?;
         }
         let window = Window::new(handle, me, flavor, own, (members, self.engine));
-        Ok(window.with_tasks(self.tasks.clone(), way, kernel))
+        Ok(window.with_tasks(self.tasks.clone(), way, kernel).with_notices(notices, given))
     }
 
     /// Memory of a window, as this process reaches it.
@@ -141,7 +145,8 @@ impl Making<'_> {
         // SAFETY: a lock's memory is the window's alone, or a peer's that is: nobody ever looks at the bytes.
         let words = unsafe { Words::new(lock) }?;
         let none = WindowError::NoMemory { rank: u32::try_from(ranks).unwrap_or(u32::MAX) };
-        let (header, space) = (Header::new(words, ranks).ok_or(none)?, memory.region().space());
+        let (header, space) =
+            (Header::new(words, ranks, self.notices).ok_or(none)?, memory.region().space());
         if space.cpu_accessible() {
             // SAFETY: the caller's promise.
             let memory = unsafe { Atomics::new(memory) }?;
@@ -177,16 +182,16 @@ impl Making<'_> {
         }
     }
 
-    /// Gives each rank keys to this one's memory, and maps that of those who gave theirs.
+    /// Gives each rank keys to this one's memory, and maps that of those who gave theirs. Gives how many others have keys.
     fn exchange_keys<R: Ranks>(
         &self,
         ranks: &R,
         (memory, header): (&Lease, &Lease),
         maps: bool,
         members: &mut [Member],
-    ) -> Result<(), R::Error> {
+    ) -> Result<usize, R::Error> {
         let me = ranks.rank() as usize;
-        let mut ours = vec![0u8; KEYS * members.len()];
+        let (mut ours, mut given) = (vec![0u8; KEYS * members.len()], 0);
         if maps {
             ranks.with_bml(|bml| {
                 for (rank, place) in
@@ -201,6 +206,7 @@ impl Making<'_> {
                     if let Some((memory, header)) = memory.zip(key(bml, process, header)) {
                         memory.iter().for_each(|memory| write_key(memory, one));
                         write_key(&header, other);
+                        given += 1;
                     }
                 }
             })?;
@@ -208,7 +214,7 @@ impl Making<'_> {
         let mut theirs = vec![0u8; KEYS * members.len()];
         ranks.alltoall(&ours, &mut theirs)?;
         if !maps {
-            return Ok(());
+            return Ok(given);
         }
         let (count, user) = (members.len(), memory.region().space());
         for (rank, (member, keys)) in members.iter_mut().zip(theirs.chunks(KEYS)).enumerate() {
@@ -223,7 +229,7 @@ impl Making<'_> {
                 Err(error) => tracing::debug!(%error, "memory of a window that is not reached"),
             }
         }
-        Ok(())
+        Ok(given)
     }
 }
 
@@ -275,6 +281,9 @@ fn read_records(
             }
             if rank != me && kind & 0xFF != word(own, 4) & 0xFF {
                 return differs("kind of window");
+            }
+            if kind >> 32 != word(own, 4) >> 32 {
+                return differs("number of notice counters");
             }
             let has_elements = own[40..].iter().any(|byte| *byte != 0);
             if record[40..] != own[40..] || has_elements && word(record, 2) != word(own, 2) {

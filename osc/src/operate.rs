@@ -120,7 +120,7 @@ impl Window {
             _ => target.without_pages().map(Cow::into_owned),
         });
         match target {
-            Ok(target) => Ok(Access { rank, target }),
+            Ok(target) => Ok(Access { rank, target, notice: None }),
             Err(EngineError::OutsideBuffer { low, high, .. }) => {
                 let start = i128::from(start);
                 Err(WindowError::Outside { rank, low: start + low, high: start + high, bytes })
@@ -243,11 +243,13 @@ impl Window {
             let loaded = load(&exposure.memory, &access.target, range, &mut found);
             self.progress_now_and_then(driver, Window::weight(found.len()));
             loaded.map_err(|fault| self.refused(access.rank, fault))?;
+            self.give_notice(access);
             return Ok(here(found));
         }
         if let Some(near) = self.near_device(access) {
             let mut found = vec![0; length(&range)?];
             self.get_near(driver, (access, near), range, &mut found)?;
+            self.give_notice(access);
             return Ok(here(found));
         }
         let head = self.head(WindowMessage::Get, access.rank);

@@ -247,7 +247,8 @@ impl Window {
     }
 
     /// [`put`](Window::put) of all that `origin` describes: run by run into memory that is mapped, if the runs of both
-    /// sides correspond ([`put_runs`](Window::put_runs)); else packed, a piece at a time.
+    /// sides correspond ([`put_runs`](Window::put_runs)); else packed, a piece at a time. Then the target has its
+    /// [notice](Window::with_notice).
     ///
     /// # Safety
     /// As [`store_all`](Window::store_all).
@@ -260,13 +261,16 @@ impl Window {
         access: &Access,
         origin: &Typed,
     ) -> Result<(), D::Error> {
-        // SAFETY: the caller's promise.
-        if unsafe { self.put_runs(driver, access, origin) }? {
-            return Ok(());
-        }
         let put = |range: Range<u64>, bytes: &[u8]| self.put(driver, access, range, bytes);
+        if access.packed_bytes() == 0 {
+            put(0..0, &[])?;
         // SAFETY: the caller's promise.
-        unsafe { self.give_pieces(origin, put) }
+        } else if !unsafe { self.put_runs(driver, access, origin) }? {
+            // SAFETY: the caller's promise.
+            unsafe { self.give_pieces(origin, put) }?;
+        }
+        self.give_notice(access);
+        Ok(())
     }
 
     /// [`get`](Window::get) of all that `origin` describes, packed, a piece at a time.

@@ -3,7 +3,6 @@
 
 use crate::arithmetic::{Arithmetic, read, write};
 use crate::error::Fault;
-
 use crate::header::Stripes;
 use crate::memory::{WindowBytes, change, compare_swap, load, store, stripes};
 use crate::wire::{Head, OPERANDS, READ_MAX, WindowMessage};

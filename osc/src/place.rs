@@ -11,6 +11,8 @@ use std::ops::Range;
 pub struct Access {
     pub(crate) rank: u32,
     pub(crate) target: Typed,
+    /// The counter of the target that goes up when a put or get is done.
+    pub(crate) notice: Option<u32>,
 }
 
 impl Access {

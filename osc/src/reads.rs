@@ -318,12 +318,6 @@ unsafe fn landing<E: CallError>(region: Option<Region>, bytes: u64) -> Result<La
 }
 
 impl Window {
-    /// Whether a rank's memory is read by messages.
-    fn is_by_message(&self, access: &Access) -> bool {
-        let member = &self.members[access.rank as usize];
-        member.mapped.is_none() && member.device.is_none()
-    }
-
     /// Ends the reads of a target that its flushes end.
     pub(crate) fn end_reads<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
         let queue = &self.reads.by_rank[rank as usize];
@@ -347,12 +341,32 @@ impl Window {
         (origin, ends): (&Typed, ReadEnds),
     ) -> Result<PendingRead, D::Error> {
         check_apart(origin)?;
+        if access.packed_bytes() == 0 && access.notice.is_some() {
+            // Of nothing a target is told as well.
+            self.put(driver, access, 0..0, &[])?;
+        }
+        // SAFETY: the caller's promise; no byte is there twice.
+        let read = unsafe { self.get_apart(driver, access, (origin, ends)) }?;
+        self.give_notice(access);
+        Ok(read)
+    }
+
+    /// The same, without a notice from here; no byte of `origin` is there twice.
+    ///
+    /// # Safety
+    /// As [`get_all`](Window::get_all).
+    unsafe fn get_apart<D: Driver>(
+        &self,
+        driver: &D,
+        access: &Access,
+        (origin, ends): (&Typed, ReadEnds),
+    ) -> Result<PendingRead, D::Error> {
         let mut reader = Reader::new(self, driver, access.rank, ends);
         // SAFETY: the caller's promise; no byte is there twice.
         if unsafe { self.get_runs(driver, access, origin) }? {
             return reader.begun();
         }
-        if !self.is_by_message(access) {
+        if !self.is_remote(access.rank) {
             // SAFETY: the caller's promise.
             unsafe { self.get_pieces(driver, access, origin) }?;
             return reader.begun();
@@ -409,7 +423,7 @@ impl Window {
             self.change(driver, (access, exposure), (&arithmetic, operand), Some(found))?;
             return reader.begun();
         }
-        let by_message = self.is_by_message(access) && !has_key;
+        let by_message = self.is_remote(access.rank) && !has_key;
         let region = span(result).filter(|_| by_message);
         let begin = |given_bytes: &[u8]| {
             let mut place = None;
@@ -445,7 +459,7 @@ impl Window {
         result: Region,
     ) -> Result<(), D::Error> {
         let mut reader = Reader::new(self, driver, access.rank, ReadEnds::Later);
-        let by_message = self.is_by_message(access) && self.key(access.rank).is_none();
+        let by_message = self.is_remote(access.rank) && self.key(access.rank).is_none();
         if !by_message {
             let mut found = [0; 8];
             let found = found.get_mut(..compare.len()).unwrap_or(&mut []);

@@ -5,7 +5,7 @@ use crate::error::WindowError;
 use crate::layouts::{LAYOUT_BYTES, LAYOUTS, SentLayout};
 use crate::place::Access;
 use crate::window::{Driver, Window};
-use crate::wire::{Head, READ_MAX, WindowMessage};
+use crate::wire::{Head, NOTICE, READ_MAX, WindowMessage};
 use gapless_bml::{Bml, Rank};
 use gapless_dtype::Layout;
 use std::ops::Range;
@@ -36,11 +36,14 @@ impl Window {
         let target = &access.target;
         let contiguous = target.contiguous_start().map(|start| target.region().offset() + start);
         let mut at = range.start;
+        // The last message gives the notice; if there are no bytes, it is the only one.
+        let last = if access.notice.is_some() { target.packed_bytes() } else { u64::MAX };
+        let mut due = at < range.end || at == last;
         let is_swap = head.kind == WindowMessage::Compare;
         let whom = || Some(process);
         let sent = driver.until(false, whom, |bml| {
             loop {
-                if at == range.end {
+                if !due {
                     if let Some(token) = token {
                         self.osc().core().questions.expect(token, 0, false);
                     }
@@ -77,6 +80,10 @@ impl Window {
                     length: len,
                     ..head
                 };
+                let head = match access.notice {
+                    Some(value) if at + len == last => Head { flag: NOTICE, value, ..head },
+                    _ => head,
+                };
                 let from = usize::try_from(at - range.start).unwrap_or(usize::MAX);
                 let to = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(from);
                 let now = if is_swap { bytes } else { bytes.get(from..to).unwrap_or(&[]) };
@@ -87,8 +94,9 @@ impl Window {
                     Offered::Failed(error) => return Some(Err(error)),
                 }
                 at += len;
+                due = at < range.end;
                 if let Some(token) = token {
-                    self.osc().core().questions.expect(token, 1, at < range.end);
+                    self.osc().core().questions.expect(token, 1, due);
                 }
             }
         })?;

@@ -9,6 +9,7 @@ use crate::doubt::{self, Doubt};
 use crate::error::Fault;
 use crate::header::Lock;
 use crate::hosted::{Holder, Performed, Waiter};
+use crate::notices::raise;
 use crate::wire::{HEADER, Head, WindowMessage};
 use gapless_bml::{Bml, Rank};
 use std::collections::VecDeque;
@@ -55,6 +56,11 @@ impl Core {
             return Done::Nonsense("a message of a rank that another process is");
         }
         match head.kind {
+            WindowMessage::Put | WindowMessage::Get
+                if head.notice().is_some_and(|at| hosted.header.notice(at).is_none()) =>
+            {
+                Done::Nonsense("a notice by a counter that there is not")
+            }
             WindowMessage::Put
             | WindowMessage::Get
             | WindowMessage::Accumulate
@@ -214,9 +220,11 @@ impl Core {
         };
         match result {
             Ok(Performed::Busy | Performed::Goes(_)) => return Done::Blocked,
-            Ok(Performed::Done(None)) => {}
-            Ok(Performed::Done(Some(bytes))) => {
-                self.reply(bml, from, head, Ok((head.start, &bytes)));
+            Ok(Performed::Done(found)) => {
+                if let Some(bytes) = found {
+                    self.reply(bml, from, head, Ok((head.start, &bytes)));
+                }
+                self.give_notice(head);
             }
             Err(fault) if head.token != 0 => self.reply(bml, from, head, Err(fault)),
             Err(fault) => {
@@ -227,6 +235,16 @@ impl Core {
             }
         }
         Done::Yes
+    }
+
+    /// An operation is done: if that was its last message, and all before it was done, too, this rank has its notice.
+    fn give_notice(&self, head: &Head) {
+        if let Some(counter) = head.notice()
+            && let Some(hosted) = self.windows.get(&head.window)
+            && hosted.faults[head.rank as usize].is_none()
+        {
+            raise(hosted.header.notice(counter));
+        }
     }
 
     /// Does an operation, or begins to, if it is on memory of a device.

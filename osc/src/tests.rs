@@ -5,6 +5,7 @@ mod bounded;
 mod device;
 mod mixed;
 pub(crate) mod net;
+mod notices;
 mod numbers;
 mod pace;
 mod reads;
@@ -26,8 +27,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const WORDS: usize = 1024;
 /// Where the lock is: behind the window's words, and some that are nobody's.
 const LOCK: usize = 40;
-/// Words of a lock of two ranks.
-const LOCK_WORDS: usize = 522;
+/// Words of a lock of two ranks, and notice counters.
+const LOCK_WORDS: usize = 528 + NOTICES as usize;
+const NOTICES: u32 = 4;
 
 struct Nobody;
 
@@ -100,7 +102,7 @@ fn atomics(memory: &Memory, words: Range<usize>) -> Atomics {
 fn header(memory: &Memory, words: Range<usize>, ranks: usize) -> Header {
     // SAFETY: it is initialised, and touched by atomics only.
     let words = unsafe { Words::new(lease(memory, words)) }.unwrap();
-    Header::new(words, ranks).unwrap()
+    Header::new(words, ranks, NOTICES).unwrap()
 }
 
 /// A window of 16 words that lies among others, and a lock of one rank.

@@ -11,6 +11,7 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, WindowPart};
 use crate::header::{Header, Lock, Patience};
 use crate::landing::Landing;
+use crate::notices::Notices;
 use crate::reads::PendingReads;
 use crate::tasks::Carried;
 use crate::unconfirmed::Unconfirmed;
@@ -126,6 +127,7 @@ pub struct Window {
     pub(crate) reads: Arc<PendingReads>,
     /// If accumulations are tasks.
     pub(crate) tasks: Option<Box<Carried>>,
+    pub(crate) notices: Notices,
     /// By target: whether its lock is this rank's.
     pub(crate) mine: Mine,
     calls: AtomicU32,
@@ -159,6 +161,7 @@ impl Window {
             members: members.into(),
             handle,
             tasks: None,
+            notices: Notices::default(),
             mine,
             calls: AtomicU32::new(0),
         }

@@ -12,8 +12,8 @@
 //!
 //! | kind | origin, layout, count | start, length | token | bytes | answer |
 //! |---|---|---|---|---|---|
-//! | put | where | which bytes of the packed stream | | those bytes | |
-//! | get | where | which bytes | of the read | | those bytes |
+//! | put | where; value: a notice counter, if flag 4 | which bytes of the packed stream | | those bytes | |
+//! | get | likewise | which bytes | of the read | | those bytes |
 //! | accumulate | where | which bytes | of the read, if flag 1 | operands, if flag 2 | what was there, if flag 1 |
 //! | compare | where: one element | | of the read | compare, swap | what was there |
 //! | lock | | | of the answer | flag 1: exclusive | when it is locked |
@@ -92,6 +92,8 @@ impl WindowMessage {
 pub(crate) const FETCH: u8 = 1;
 /// Flag of an accumulation: there are operands.
 pub(crate) const OPERANDS: u8 = 2;
+/// Flag of the last message of a put or get: then the counter `value` goes up by one.
+pub(crate) const NOTICE: u8 = 4;
 
 /// In the place of an operation, in an answer: it is not the last one.
 pub(crate) const MORE: u8 = 1;
@@ -150,6 +152,12 @@ impl Head {
             bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
         }
         bytes
+    }
+
+    /// The counter that goes up when this is done.
+    pub(crate) fn notice(&self) -> Option<u32> {
+        let notifies = matches!(self.kind, WindowMessage::Put | WindowMessage::Get);
+        (notifies && self.flag & NOTICE != 0).then_some(self.value)
     }
 
     /// Whether an accumulation wants what was there.

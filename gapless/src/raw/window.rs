@@ -1,13 +1,15 @@
 //! Windows over memory that the caller vouches for, of elements that each operation names (MPI 4.1 chapter 12).
 //!
-//! `make.rs` makes and frees them, `sync.rs` has the epochs, `operate.rs` the operations. All that they do is in
+//! `make.rs` makes and frees them, `sync.rs` has the epochs, `operate.rs` the operations, `notices.rs` notices. All that they do is in
 //! `gapless-osc`. The safe [`Window`](crate::Window) is one of these, with a type and with memory that it owns.
 
 mod make;
+mod notices;
 mod operate;
 mod sync;
 
 pub(crate) use make::Made;
+pub(crate) use operate::At;
 
 use crate::communicator::Communicator;
 use crate::error::Error;

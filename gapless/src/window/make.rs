@@ -23,6 +23,7 @@ pub struct WindowBuilder<'c> {
     pub(crate) messages: bool,
     pub(crate) profiled: bool,
     pub(crate) accumulations: Accumulations,
+    pub(crate) notices: u32,
     pub(crate) hints: Hints,
     /// Memory is given for it, which was there before.
     pub(crate) given: bool,
@@ -41,8 +42,8 @@ impl Communicator {
     /// A window, with choices.
     pub fn window(&self) -> WindowBuilder<'_> {
         let (accumulations, hints) = Default::default();
-        let (messages, profiled, given) = (false, false, false);
-        WindowBuilder { comm: self, messages, profiled, accumulations, hints, given }
+        let (messages, profiled, given, notices) = (false, false, false, 0);
+        WindowBuilder { comm: self, messages, profiled, accumulations, notices, hints, given }
     }
 }
 
@@ -71,6 +72,11 @@ impl WindowBuilder<'_> {
     /// of numbers of 4 and 8 bytes; others are refused ([`WindowError::NotByWorker`]).
     pub fn accumulate_by_worker(self) -> Self {
         WindowBuilder { accumulations: Accumulations::Worker, ..self }
+    }
+
+    /// Gives each rank so many notice counters, of 64 bits: [`Window::put_notify`]. All ranks say the same number.
+    pub fn notices(self, counters: u32) -> Self {
+        WindowBuilder { notices: counters, ..self }
     }
 
     /// A hint (an info key of MPI 4.1 §12.2.1). `same_size` with `true` at any rank: the window is made only if all ranks

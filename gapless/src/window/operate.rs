@@ -2,6 +2,7 @@
 
 use super::Window;
 use crate::error::Error;
+use crate::raw::At;
 use crate::view::{Plain, PlainMut, RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_dtype::AnyBits;
 use gapless_engine::{ReduceOp, Typed};
@@ -47,7 +48,7 @@ impl<T: AnyBits, M> Window<T, M> {
         }
         let view = data.into_view();
         // SAFETY: `view` borrows its memory for reading until this returns.
-        let put = unsafe { self.put_typed("put", &view.typed, (rank, &at)) };
+        let put = unsafe { self.put_typed("put", &view.typed, (rank, &at), None) };
         self.note(WindowCall::Put, view.packed_bytes(), began);
         put
     }
@@ -59,10 +60,12 @@ impl<T: AnyBits, M> Window<T, M> {
         call: &'static str,
         typed: &Typed,
         (rank, at): (u32, &Place),
+        notice: Option<u32>,
     ) -> Result<(), Error> {
         check_elements::<T>(call, typed, at)?;
+        let at = At::from((rank, at)).notified(notice);
         // SAFETY: the caller's promise.
-        unsafe { self.raw.put_at(call, typed, (rank, at).into()) }
+        unsafe { self.raw.put_at(call, typed, at) }
     }
 
     /// Reads the memory of a rank (`MPI_Get`, MPI 4.1 §12.3.2); `at` as for [`put`](Window::put). Waits for the data; to
@@ -89,16 +92,22 @@ impl<T: AnyBits, M> Window<T, M> {
             }
         }
         let mut view = into.into_view();
-        let got = self.get_view(&mut view, rank, &at);
+        let got = self.get_view("get", &mut view, (rank, &at), None);
         self.note(WindowCall::Get, view.packed_bytes(), began);
         got
     }
 
-    fn get_view(&self, view: &mut ViewMut<'_>, rank: u32, at: &Place) -> Result<(), Error> {
-        check_elements::<T>("get", &view.typed, at)?;
-        let (at, ends) = ((rank, at).into(), ReadEnds::Now);
+    pub(super) fn get_view(
+        &self,
+        call: &'static str,
+        view: &mut ViewMut<'_>,
+        (rank, at): (u32, &Place),
+        notice: Option<u32>,
+    ) -> Result<(), Error> {
+        check_elements::<T>(call, &view.typed, at)?;
+        let (at, ends) = (At::from((rank, at)).notified(notice), ReadEnds::Now);
         // SAFETY: `view` borrows its memory exclusively until this returns.
-        unsafe { self.raw.get_at("get", &view.typed, at, ends) }.map(drop)
+        unsafe { self.raw.get_at(call, &view.typed, at, ends) }.map(drop)
     }
 
     /// Combines elements of a rank's memory with `data`, each atomically (`MPI_Accumulate`, MPI 4.1 §12.3.4):

@@ -85,11 +85,20 @@ impl<T: AnyBits, M> Window<T, M> {
         rank: u32,
         at: impl Into<Place>,
     ) -> Result<WindowRequest<B>, Refused<B>> {
-        let at = at.into();
-        self.begin(data.into(), |typed| {
+        self.begin_put("rput", data.into(), (rank, at.into()), None)
+    }
+
+    pub(super) fn begin_put<B: OwnedBuffer>(
+        &self,
+        call: &'static str,
+        data: Owned<B>,
+        (rank, at): (u32, Place),
+        notice: Option<u32>,
+    ) -> Result<WindowRequest<B>, Refused<B>> {
+        self.begin(data, |typed| {
             let began = self.began();
             // SAFETY: the memory is the request's own.
-            unsafe { self.put_typed("rput", typed, (rank, &at)) }?;
+            unsafe { self.put_typed(call, typed, (rank, &at), notice) }?;
             self.note(WindowCall::Put, typed.packed_bytes(), began);
             Ok(None)
         })
@@ -105,10 +114,22 @@ impl<T: AnyBits, M> Window<T, M> {
         rank: u32,
         at: impl Into<Place>,
     ) -> Result<WindowRequest<B>, Refused<B>> {
-        let at = at.into();
-        self.begin(into.into(), |typed| {
+        self.begin_get("rget", into.into(), (rank, at.into()), None)
+    }
+
+    pub(super) fn begin_get<B: OwnedBufferMut>(
+        &self,
+        call: &'static str,
+        into: Owned<B>,
+        (rank, at): (u32, Place),
+        notice: Option<u32>,
+    ) -> Result<WindowRequest<B>, Refused<B>> {
+        self.begin(into, |typed| {
             check_apart(typed)?;
-            let access = self.access("rget", (rank, &at), typed, AccessKind::Read)?;
+            let mut access = self.access(call, (rank, &at), typed, AccessKind::Read)?;
+            if let Some(counter) = notice {
+                access = self.inner().with_notice(access, counter)?;
+            }
             let range = 0..access.packed_bytes();
             room(range.end)?;
             Ok(Some(self.inner().start_get(self.shared(), &access, range)?))

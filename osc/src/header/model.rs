@@ -106,13 +106,13 @@ enum LastRankEnd {
 
 fn header(ranks: usize) -> Header {
     let memory: Arc<Vec<AtomicU64>> =
-        Arc::new((0..RANKS + ranks).map(|_| AtomicU64::new(0)).collect());
+        Arc::new((0..first_notice(ranks)).map(|_| AtomicU64::new(0)).collect());
     let start = memory.as_ptr().expose_provenance() as u64;
     let region = Region::new(Space::Host, start, 0, 8 * memory.len() as u64);
     // SAFETY: the list is kept by the Arc.
     let lease = unsafe { Lease::new(region, memory as _) };
     // SAFETY: it is initialised, and touched by atomics only.
-    Header::new(unsafe { Words::new(lease) }.unwrap(), ranks).unwrap()
+    Header::new(unsafe { Words::new(lease) }.unwrap(), ranks, 0).unwrap()
 }
 
 /// One rank: enters so often, and checks that it is alone, or only with those that share. Gives whether it was told of a

@@ -1,7 +1,7 @@
 //! A target whose device is slow serves others meanwhile. It gives mutexes back when the origin or the window is gone.
 
 use super::net::Net;
-use super::numbers;
+use super::{NOTICES, numbers};
 use crate::device::{DeviceExposure, DeviceMemory};
 use crate::header::Stripes;
 use crate::window::{Flavor, Member, Window};
@@ -10,9 +10,9 @@ use gapless_bml::{LinkError, Rank};
 use gapless_btl::loopback::Config;
 use gapless_dtype::Primitive;
 use gapless_engine::testkit::FakeEngine;
-use gapless_engine::{HostEngine, ReduceOp};
+use gapless_engine::{HostEngine, ReduceOp, Typed};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, Lease};
+use gapless_mem::{Device, Lease, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,10 +60,11 @@ impl Scene {
         };
         let with = ([0, 1, 2].map(member).to_vec(), Arc::new(HostEngine) as _);
         let host = || self.net.exposures[me as usize].clone();
-        match me {
+        let window = match me {
             0 => Window::new(handle, me, Flavor::Plain, self.exposure.clone(), with),
             _ => Window::new(handle, me, Flavor::Plain, host(), with),
-        }
+        };
+        window.with_notices(NOTICES, 0)
     }
 
     /// The second process adds to a number of the device, which has not ended.
@@ -119,6 +120,32 @@ fn a_target_serves_others_while_its_device_is_at_work() {
     windows[1].unlock(&driver, 0).unwrap();
     assert!(steps.load(Ordering::Relaxed) > 50);
     assert!(scene.is_free() && scene.under_way() == 0);
+}
+
+/// A notice comes when the device has written, not when it was told to.
+#[test]
+fn a_notice_comes_behind_the_work_of_the_device() {
+    let scene = Scene::new(2000);
+    let windows = [0, 1, 2].map(|me| scene.window(me));
+    let (data, stuck) = ([7u8; 32], scene.net.driver(1, 1, &|| ()));
+    windows[1].lock_unchecked(0, Lock::Shared).unwrap();
+    let typed = Typed::contiguous(Region::of(&data));
+    let access = windows[1].access("put", (0, &Place::at(64)), &typed, AccessKind::Write).unwrap();
+    let access = windows[1].with_notice(access, 2).unwrap();
+    // SAFETY: nobody writes the data.
+    unsafe { windows[1].put_all(&stuck, &access, &typed) }.unwrap();
+    let counter = || windows[0].notices(&stuck, 2).unwrap();
+    (0..5).for_each(|_| scene.net.progress());
+    assert_eq!((scene.under_way(), counter()), (1, 0));
+    while scene.under_way() > 0 {
+        assert_eq!(counter(), 0);
+        scene.net.progress();
+    }
+    assert_eq!(windows[0].wait_notices(&scene.net.driver(0, 2, &|| ()), (2, 1), &[1]), Ok(1));
+    let mut found = [0; 32];
+    let own = windows[0].access_own(&Place::at(64), &typed, AccessKind::Read).unwrap();
+    windows[0].load(&own, 0..32, &mut found).unwrap();
+    assert_eq!(found, data);
 }
 
 /// What comes behind an accumulation of the same origin sees what it left; another origin's, of the same number, waits.

@@ -1,6 +1,6 @@
 //! Several processes in one thread, one after the other: nothing waits for time.
 
-use super::{Nobody, atomics, connected, header, memory};
+use super::{NOTICES, Nobody, atomics, connected, header, memory};
 use crate::header::Header;
 use crate::window::{Driver, Flavor, Member, Window};
 use crate::{Exposure, Osc, Tasks, WindowError};
@@ -103,7 +103,8 @@ impl Net {
             kernel: 0,
         };
         let members = processes.iter().map(member).collect();
-        Window::new(handle, me, flavor, exposure(me), (members, Arc::new(HostEngine)))
+        let window = Window::new(handle, me, flavor, exposure(me), (members, Arc::new(HostEngine)));
+        window.with_notices(NOTICES, maps.len())
     }
 
     /// Drives a process, and all others with it, at most so often for one wait; `each` is called in between.
@@ -118,7 +119,7 @@ impl Net {
 }
 
 fn exposure(ranks: usize) -> Exposure {
-    let (lock, words) = (usize::try_from(Header::bytes(ranks)).unwrap() / 8, BYTES / 8);
+    let (lock, words) = (usize::try_from(Header::bytes(ranks, NOTICES)).unwrap() / 8, BYTES / 8);
     let memory = memory(lock + words, 0);
     Exposure::new(atomics(&memory, lock..lock + words), header(&memory, 0..lock, ranks))
 }

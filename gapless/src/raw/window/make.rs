@@ -135,7 +135,7 @@ impl Window {
         let Made { flavor, unit, elements, parts } = made;
         let comm = on.comm.dup()?;
         let shared = &*comm.shared;
-        let bytes = Header::bytes(comm.size() as usize);
+        let bytes = Header::bytes(comm.size() as usize, on.notices);
         let header = SharedBuf::allocate(shared, usize::try_from(bytes).unwrap_or(usize::MAX));
         let lend = |(memory, kept)| -> Result<_, Error> {
             let header = header?;
@@ -154,6 +154,7 @@ impl Window {
             reducer: reducer as Arc<dyn Reducer>,
             flavor,
             accumulations: on.accumulations,
+            notices: on.notices,
             by_messages: on.messages,
             same_size: on.hints.same_size,
             unit,

@@ -7,14 +7,14 @@ use gapless_dtype::{Layout, Primitive};
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use gapless_mem::{Region, Space};
 use gapless_osc::{
-    AccessKind, Flavor, PendingRead, Place, ReadEnds, WindowCall, WindowError, contiguous_span,
-    contiguous_span_mut, operand,
+    Access, AccessKind, Flavor, PendingRead, Place, ReadEnds, WindowCall, WindowError,
+    contiguous_span, contiguous_span_mut, operand,
 };
 use gapless_pml::{Pml, Status};
 use std::sync::{Arc, OnceLock};
 
 /// What lies at a target: so many instances of a layout.
-type Target<'t> = (&'t Layout, u64);
+pub(super) type Target<'t> = (&'t Layout, u64);
 
 /// Where an operation's data is at a target.
 #[derive(Clone, Copy)]
@@ -23,6 +23,8 @@ pub(crate) struct At<'t> {
     displacement: u64,
     /// `None`: laid out as at the origin.
     target: Option<AtTarget<'t>>,
+    /// The counter there that a put or get raises.
+    notice: Option<u32>,
 }
 
 /// How it lies at a target.
@@ -35,16 +37,21 @@ enum AtTarget<'t> {
 impl<'t> From<(u32, &'t Place)> for At<'t> {
     fn from((rank, place): (u32, &'t Place)) -> At<'t> {
         let target = place.plain().is_none().then_some(AtTarget::Place(place));
-        At { rank, displacement: place.displacement(), target }
+        At { rank, displacement: place.displacement(), target, notice: None }
     }
 }
 
 impl At<'_> {
-    /// The rank and displacement of one contiguous span that lies there as it lies here.
+    /// The same, with a notice.
+    pub(crate) fn notified(self, notice: Option<u32>) -> Self {
+        At { notice, ..self }
+    }
+
+    /// The rank and displacement of one contiguous span that lies there as it lies here, and of which no notice is given.
     #[inline]
     fn plain(self, origin: &Typed) -> Option<(u32, u64)> {
         let is_plain = self.target.is_none() && origin.contiguous_start() == Some(origin.origin());
-        is_plain.then_some((self.rank, self.displacement))
+        (is_plain && self.notice.is_none()).then_some((self.rank, self.displacement))
     }
 
     fn place(self) -> Place {
@@ -91,7 +98,7 @@ impl Work for RequestedRead {
 impl Window {
     /// Where at the target: laid out as at the origin, if it says so by the same layout.
     #[inline]
-    fn at<'t>(
+    pub(super) fn at<'t>(
         &self,
         origin: &Typed,
         (rank, displacement): (u32, i64),
@@ -102,7 +109,22 @@ impl Window {
             && origin.count() == count
             && origin.as_pages().is_none();
         let displacement = self.displacement(displacement);
-        At { rank, displacement, target: (!is_alike).then_some(AtTarget::Instances(target)) }
+        let target = (!is_alike).then_some(AtTarget::Instances(target));
+        At { rank, displacement, target, notice: None }
+    }
+
+    fn access(
+        &self,
+        call: &'static str,
+        at: At<'_>,
+        origin: &Typed,
+        way: AccessKind,
+    ) -> Result<Access, WindowError> {
+        let access = self.inner.access(call, (at.rank, &at.place()), origin, way)?;
+        match at.notice {
+            Some(counter) => self.inner.with_notice(access, counter),
+            None => Ok(access),
+        }
     }
 
     /// Addresses have all bits. A displacement that is negative lies in no window (MPI 4.1 §12.3.1).
@@ -154,8 +176,7 @@ impl Window {
             return Ok(());
         }
         slowly(move || {
-            let at = (at.rank, &at.place());
-            let access = self.inner.access(call, at, origin, AccessKind::Write)?;
+            let access = self.access(call, at, origin, AccessKind::Write)?;
             // SAFETY: the caller's promise.
             unsafe { self.inner.put_all(self.shared(), &access, origin) }
         })
@@ -205,7 +226,7 @@ impl Window {
             return Ok(None);
         }
         slowly(move || {
-            let access = self.inner.access(call, (at.rank, &at.place()), into, AccessKind::Read)?;
+            let access = self.access(call, at, into, AccessKind::Read)?;
             // SAFETY: the caller's promise.
             unsafe { self.inner.get_all(self.shared(), &access, (into, ends)) }.map(Some)
         })
@@ -361,7 +382,7 @@ impl Window {
                 let result = one(result, element)?;
                 let origin = origin.map(|origin| one(origin.cast_mut(), element)).transpose()?;
                 let both = (operand(op, origin.as_ref(), &result)?, &result);
-                let at = At { rank, displacement: at, target: None };
+                let at = At { rank, displacement: at, target: None, notice: None };
                 // SAFETY: the caller's promise.
                 unsafe { self.get_accumulate_at(call, both, at, (op, ReadEnds::Later)) }.map(drop)
             })
