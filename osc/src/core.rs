@@ -163,6 +163,7 @@ impl Osc {
         let processes: Vec<u32> = core.peers.keys().copied().collect();
         for process in processes {
             done += core.flush_outbox(bml, process);
+            done += core.flush_waiting(bml, process);
             done += self.retry(&mut core, bml, process);
         }
         self.note(&core);
@@ -227,10 +228,17 @@ impl Osc {
         }
     }
 
-    /// Offers a message; counts and keeps nothing that does not leave.
-    pub(crate) fn offer(&self, bml: &mut Bml, process: u32, head: Head, bytes: &[u8]) -> Offered {
+    /// Offers a message; counts and keeps nothing that does not leave, unless it `may_wait` and there is not too much of
+    /// that.
+    pub(crate) fn offer(
+        &self,
+        bml: &mut Bml,
+        process: u32,
+        (head, bytes): (Head, &[u8]),
+        may_wait: bool,
+    ) -> Offered {
         let mut core = self.core();
-        let offered = core.offer(bml, process, head, bytes);
+        let offered = core.submit(bml, process, (head, bytes), may_wait);
         self.note(&core);
         offered
     }
@@ -325,7 +333,9 @@ impl Core {
     }
 
     fn is_busy(&self) -> bool {
-        let waits = |peer: &Peer| !peer.outbox.is_empty() || !peer.held.is_empty();
+        let waits = |peer: &Peer| {
+            !peer.outbox.is_empty() || !peer.waiting.is_empty() || !peer.held.is_empty()
+        };
         !self.orphans.is_empty()
             || self.peers.values().any(waits)
             || self.windows.values().any(Hosted::is_busy)
@@ -368,6 +378,34 @@ impl Core {
         head: Head,
         bytes: &[u8],
     ) -> Offered {
+        if head.kind.is_request() {
+            self.flush_waiting(bml, process);
+            if !self.peer(process).waiting.is_empty() {
+                return Offered::Full;
+            }
+        }
+        self.offer_next(bml, process, head, bytes)
+    }
+
+    /// The same; if there is no room, a request that `may_wait` does so, unless too much waits already.
+    pub(crate) fn submit(
+        &mut self,
+        bml: &mut Bml,
+        process: u32,
+        (head, bytes): (Head, &[u8]),
+        may_wait: bool,
+    ) -> Offered {
+        let offered = self.offer(bml, process, head, bytes);
+        let peer = self.peer(process);
+        if matches!(offered, Offered::Full) && may_wait && peer.may_wait(HEADER + bytes.len()) {
+            peer.waiting.push([&head.write()[..], bytes].concat());
+            return Offered::Sent;
+        }
+        offered
+    }
+
+    /// Sends a request before which none waits, or any other message.
+    fn offer_next(&mut self, bml: &mut Bml, process: u32, head: Head, bytes: &[u8]) -> Offered {
         if let PeerState::Lost(error) = bml.state(Rank(process)) {
             let error = error.clone();
             let (culprit, error) = bml.blame(Rank(process)).unwrap_or((Rank(process), error));
@@ -427,10 +465,32 @@ impl Core {
     /// Sends a message when there is room, behind those that wait.
     pub(crate) fn queue(&mut self, process: u32, head: Head, bytes: &[u8]) {
         let peer = self.peer(process);
+        if head.kind.is_request() && !peer.waiting.is_empty() {
+            return peer.waiting.push([&head.write()[..], bytes].concat());
+        }
         let head = peer.stamp(head);
         let message = [&head.write()[..], bytes].concat();
         peer.sent(&head, message.len());
         peer.outbox.push(message);
+    }
+
+    fn flush_waiting(&mut self, bml: &mut Bml, process: u32) -> usize {
+        let mut sent = 0;
+        while let Some(message) = self.peer(process).waiting.pop() {
+            let Some(head) = Head::read(&message) else { continue };
+            match self.offer_next(bml, process, head, &message[HEADER..]) {
+                Offered::Sent => sent += 1,
+                Offered::Full => {
+                    self.peer(process).waiting.push_front(message);
+                    break;
+                }
+                // Its handler hears of that.
+                Offered::Failed(WindowError::Lost { .. }) => {}
+                // The one who asked for it takes it for sent.
+                Offered::Failed(error) => give_up(bml, Rank(process), &error.to_string()),
+            }
+        }
+        sent
     }
 
     fn flush_outbox(&mut self, bml: &mut Bml, process: u32) -> usize {

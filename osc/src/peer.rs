@@ -3,7 +3,8 @@
 //!
 //! | what | at most | beyond |
 //! |---|---|---|
-//! | requests that the receiver has not done | [`CREDIT`] bytes | the sender waits |
+//! | requests that the receiver has not done | [`CREDIT`] bytes | they wait at the sender |
+//! | requests that wait here for credit or room | [`WAITING`] bytes, of operations of [`SHORT`] bytes at most | the caller waits |
 //! | requests that are held until a mutex is free, or answers have left | [`CREDIT`] and [`SLACK`] bytes | the peer is given up |
 //! | answers that have not left | [`ANSWERS`] bytes and one answer more | requests with answers are held |
 //! | messages that have overtaken others | [`EARLY`], [`EARLY_BYTES`] | the peer is given up |
@@ -27,6 +28,10 @@ const TOLD_EVERY: u64 = CREDIT / 4;
 /// The longest message that takes credit. With what the sender is not told for, it must fit into [`CREDIT`].
 pub(crate) const PIECE: u64 = CREDIT / 4;
 const _: () = assert!(TOLD_EVERY + SLACK + PIECE <= CREDIT);
+/// Bytes of requests that wait for credit or room.
+pub(crate) const WAITING: usize = 16 << 20;
+/// The longest operation that waits so: its bytes are copied once more.
+pub(crate) const SHORT: u64 = CREDIT / 4;
 /// Bytes of answers that wait for room.
 pub(crate) const ANSWERS: usize = 1 << 20;
 /// Messages that have overtaken others.
@@ -44,7 +49,9 @@ pub(crate) struct Peer {
     /// Bytes of its requests that are done here, and of which it was told.
     done: u64,
     told_done: u64,
-    /// What found no room.
+    /// Requests that found no credit or no room, and those behind them. They have no number yet: answers overtake them.
+    pub(crate) waiting: Queue,
+    /// What else found no room.
     pub(crate) outbox: Queue,
     /// What has overtaken others.
     pub(crate) early: BTreeMap<u32, Vec<u8>>,
@@ -103,6 +110,11 @@ impl Peer {
     pub(crate) fn has_credit(&self, kind: WindowMessage, len: usize) -> bool {
         let waiting = self.charged - self.credited;
         !kind.takes_credit() || waiting == 0 || waiting + len as u64 <= CREDIT
+    }
+
+    /// Whether one more request may wait.
+    pub(crate) fn may_wait(&self, len: usize) -> bool {
+        self.waiting.bytes() + len <= WAITING
     }
 
     /// The message with what only the link knows: its number, and how much is done.

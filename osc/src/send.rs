@@ -3,6 +3,7 @@
 use crate::core::{Core, Offered};
 use crate::error::WindowError;
 use crate::layouts::{LAYOUT_BYTES, LAYOUTS, SentLayout};
+use crate::peer::SHORT;
 use crate::place::Access;
 use crate::window::{Driver, Window};
 use crate::wire::{Head, NOTICE, READ_MAX, WindowMessage};
@@ -23,7 +24,8 @@ pub(crate) struct Pieces<'o> {
 }
 
 impl Window {
-    /// Sends an operation in as many messages as it takes, and waits for room meanwhile.
+    /// Sends an operation in as many messages as it takes. A long one waits for room meanwhile; a short one does if much
+    /// waits already.
     pub(crate) fn send<D: Driver>(
         &self,
         driver: &D,
@@ -39,6 +41,7 @@ impl Window {
         // The last message gives the notice; if there are no bytes, it is the only one.
         let last = if access.notice.is_some() { target.packed_bytes() } else { u64::MAX };
         let mut due = at < range.end || at == last;
+        let may_wait = target.packed_bytes() <= SHORT;
         let is_swap = head.kind == WindowMessage::Compare;
         let whom = || Some(process);
         let sent = driver.until(false, whom, |bml| {
@@ -87,7 +90,7 @@ impl Window {
                 let from = usize::try_from(at - range.start).unwrap_or(usize::MAX);
                 let to = usize::try_from(len).unwrap_or(usize::MAX).saturating_add(from);
                 let now = if is_swap { bytes } else { bytes.get(from..to).unwrap_or(&[]) };
-                match self.osc().offer(bml, process, head, now) {
+                match self.osc().offer(bml, process, (head, now), may_wait) {
                     Offered::Sent if token.is_none() => self.sent[access.rank as usize].one_more(),
                     Offered::Sent => {}
                     Offered::Full => return None,
@@ -143,7 +146,7 @@ impl Core {
                 length: now.len() as u64,
                 ..Head::new(WindowMessage::Layout, 0, 0)
             };
-            match self.offer(bml, process, head, now) {
+            match self.submit(bml, process, (head, now), flat.len() as u64 <= SHORT) {
                 Offered::Full => return None,
                 Offered::Failed(error) => return Some(Err(error)),
                 Offered::Sent => {
@@ -181,7 +184,7 @@ impl Core {
             }
             let at = peer.told.iter().position(|told| told.flat.is_empty())?;
             let head = Head { layout: peer.told[at].id, ..Head::new(WindowMessage::Forget, 0, 0) };
-            match self.offer(bml, process, head, &[]) {
+            match self.submit(bml, process, (head, &[]), true) {
                 Offered::Sent => self.peer(process).told.remove(at),
                 Offered::Full => return None,
                 Offered::Failed(error) => return Some(Err(error)),

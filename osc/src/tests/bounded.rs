@@ -164,7 +164,7 @@ fn who_has_no_credit_waits() {
         let mut sent = 0u64;
         let mut full = 0;
         while full < 100 {
-            match ours.offer(&mut scene.peer, 0, head, &1.0f64.to_ne_bytes()) {
+            match ours.offer(&mut scene.peer, 0, (head, &1.0f64.to_ne_bytes()), false) {
                 Offered::Sent => (sent, full) = (sent + 1, 0),
                 Offered::Full => full += 1,
                 Offered::Failed(error) => panic!("{error}"),

@@ -242,3 +242,67 @@ fn who_is_lost_ends_the_waits_for_its_own_notices() {
     net.bml(0).give_up(Rank(1), LinkError::Corrupt { what: "a test".to_owned() });
     assert_eq!(wait(3, &[]).unwrap_err().lost_process(), Some(1));
 }
+
+/// Thousands of operations are under way to a target that does nothing: no call waits, those to another target end, and
+/// its death ends its own.
+#[test]
+fn operations_on_one_target_are_in_the_way_of_no_other() {
+    const EACH: u64 = 3000;
+    for dies in [false, true] {
+        let net = Net::new(3, &short());
+        let windows = [0, 1, 2].map(|me| net.window(me, &[]));
+        for word in 0..EACH {
+            net.exposures[0].memory.store(8 * word, &word.to_ne_bytes()).unwrap();
+            net.exposures[2].memory.store(8 * word, &(word + EACH).to_ne_bytes()).unwrap();
+        }
+        let window = &windows[1];
+        // Whoever waits fails.
+        let stuck = net.driver(1, 1, &|| ());
+        window.lock_all_unchecked().unwrap();
+        let comb = Datatype::vector(2, 1, 4, &Primitive::Uint32.into()).unwrap().commit().unwrap();
+        let begin = |rank: u32, word: u64| {
+            let bytes = word.to_ne_bytes();
+            let typed = Typed::contiguous(Region::of(&bytes));
+            let (from, to) = (Place::at(8 * word), Place::typed((1 << 20) + 32 * word, &comb, 1));
+            let access = |at| window.access("put", (rank, at), &typed, AccessKind::Write).unwrap();
+            let put = window.with_notice(access(&to), 3).unwrap();
+            // SAFETY: nobody writes the bytes.
+            unsafe { window.put_all(&stuck, &put, &typed) }.unwrap();
+            window.start_get(&stuck, &access(&from), 0..8).unwrap()
+        };
+        let reads = (0..EACH).map(|word| [begin(0, word), begin(2, word)]);
+        let reads: Vec<_> = reads.collect();
+        let mut turns = 0;
+        while !reads.iter().all(|[_, read]| read.is_there()) {
+            net.progress_from(1);
+            turns += 1;
+            assert!(turns < 10 * EACH);
+        }
+        assert_eq!(windows[2].notices(&stuck, 3), Ok(EACH));
+        assert_eq!(windows[0].notices(&stuck, 3), Ok(0));
+        assert!(!reads.iter().any(|[read, _]| read.is_there()));
+        window.flush(&net.driver(1, 100, &|| ()), 2).unwrap();
+        if dies {
+            net.bml(1).give_up(Rank(0), LinkError::Corrupt { what: "a test".to_owned() });
+            net.progress_from(1);
+        }
+        let driver = net.driver(1, 100_000, &|| ());
+        for (word, [of_first, of_last]) in reads.into_iter().enumerate().rev() {
+            let word = word as u64;
+            let read = of_last.wait(&stuck).unwrap();
+            assert_eq!(read, u64::to_ne_bytes(word + EACH));
+            match of_first.wait(&driver) {
+                Ok(read) => assert!(!dies && read == u64::to_ne_bytes(word)),
+                Err(error) => assert!(dies && error.lost_process() == Some(0), "{error}"),
+            }
+        }
+        assert_eq!(window.flush(&driver, 0).is_err(), dies);
+        let given = windows[0].notices(&stuck, 3).unwrap();
+        assert!(if dies { given < EACH } else { given == EACH }, "{given}");
+        assert!(!net.oscs[1].is_busy());
+        for (word, at) in (0..EACH).map(|word| (word, (1 << 20) + 32 * word)) {
+            let halves = [net.load(2, at) & 0xFFFF_FFFF, net.load(2, at + 16) & 0xFFFF_FFFF];
+            assert_eq!(halves[0] | halves[1] << 32, word);
+        }
+    }
+}

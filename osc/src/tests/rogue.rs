@@ -226,7 +226,8 @@ impl Scene {
         let memory = Arc::clone(&self.memory);
         let number = || memory[PLAIN.start].load(Ordering::Relaxed);
         let before = number();
-        let offered = self.honest.offer(&mut self.ends[HONEST], 0, add, &5u64.to_ne_bytes());
+        let offered =
+            self.honest.offer(&mut self.ends[HONEST], 0, (add, &5u64.to_ne_bytes()), false);
         assert!(matches!(offered, Offered::Sent));
         assert_eq!(self.answer(Head { kind: WindowMessage::Flush, ..add }), None);
         assert_eq!(number(), before.wrapping_add(5));
