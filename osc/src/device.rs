@@ -217,60 +217,57 @@ impl DeviceMemory {
         ended(unsafe { self.engine.unpack(Region::of(bytes), &typed, range, &[]) })
     }
 
-    /// Writes all that `origin` describes, from where it lies. `false`: it has to be packed first, and nothing was done.
+    /// Begins to write all that `origin` describes, from where it lies. `None`: it has to be packed first, and nothing was
+    /// done.
     ///
     /// # Safety
-    /// During the call, `origin` describes memory that is valid for reads, and that nobody writes.
-    pub(crate) unsafe fn store_from(
+    /// Until the work is over, `origin` describes memory that is valid for reads, and that nobody writes; and somebody keeps
+    /// this memory.
+    pub(crate) unsafe fn begin_store_from(
         &self,
         target: &Typed,
         origin: &Typed,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<Option<Outstanding>, EngineError> {
         let (typed, all) = (self.typed(target)?, 0..origin.packed_bytes());
-        if all.is_empty() {
-            return Ok(true);
-        }
-        match (origin.as_contiguous(), origin.space()) {
+        let work = match (origin.as_contiguous(), origin.space()) {
             (Some(contiguous), space) if space.cpu_accessible() => {
                 // SAFETY: the caller's promise, and as in `load`.
-                ended(unsafe { self.engine.unpack(contiguous, &typed, all, &[]) })?;
+                unsafe { self.engine.unpack(contiguous, &typed, all, &[]) }?
             }
             (_, space) if space == typed.space() => {
                 // SAFETY: as above. Where the two overlap, bytes are arbitrary: MPI forbids it, and no reference covers
                 // them.
-                ended(unsafe { self.engine.transfer(origin, &typed, all, &[]) })?;
+                unsafe { self.engine.transfer(origin, &typed, all, &[]) }?
             }
-            _ => return Ok(false),
-        }
-        Ok(true)
+            _ => return Ok(None),
+        };
+        Ok(Some(Outstanding::new(work)))
     }
 
-    /// Reads all that `origin` describes, to where it lies. `false`: it has to be unpacked last, and nothing was done.
+    /// Begins to read all that `origin` describes, to where it lies. `None`: it has to be unpacked last, and nothing was
+    /// done.
     ///
     /// # Safety
-    /// During the call, `origin` describes memory that is valid for reads and writes, has no byte twice, and nobody else
-    /// touches it.
-    pub(crate) unsafe fn load_into(
+    /// Until the work is over, `origin` describes memory that is valid for reads and writes, has no byte twice, and nobody
+    /// else touches it; and somebody keeps this memory.
+    pub(crate) unsafe fn begin_load_into(
         &self,
         target: &Typed,
         origin: &Typed,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<Option<Outstanding>, EngineError> {
         let (typed, all) = (self.typed(target)?, 0..origin.packed_bytes());
-        if all.is_empty() {
-            return Ok(true);
-        }
-        match (origin.as_contiguous(), origin.space()) {
+        let work = match (origin.as_contiguous(), origin.space()) {
             (Some(contiguous), space) if space.cpu_accessible() => {
                 // SAFETY: the caller's promise, and as in `load`.
-                ended(unsafe { self.engine.pack(&typed, all, contiguous, &[]) })?;
+                unsafe { self.engine.pack(&typed, all, contiguous, &[]) }?
             }
             (_, space) if space == typed.space() => {
-                // SAFETY: as in `store_from`.
-                ended(unsafe { self.engine.transfer(&typed, origin, all, &[]) })?;
+                // SAFETY: as in `begin_store_from`.
+                unsafe { self.engine.transfer(&typed, origin, all, &[]) }?
             }
-            _ => return Ok(false),
-        }
-        Ok(true)
+            _ => return Ok(None),
+        };
+        Ok(Some(Outstanding::new(work)))
     }
 
     /// Changes the elements of `range` by those of `origin`, in one step if that lies in memory of the same device. The

@@ -68,6 +68,8 @@ mod layouts;
 mod make;
 mod memory;
 #[allow(unsafe_code, reason = "passes promises of callers on to memory of devices")]
+mod moving;
+#[allow(unsafe_code, reason = "passes promises of callers on to memory of devices")]
 mod near_device;
 mod notices;
 #[allow(unsafe_code, reason = "has adapters register the memory of windows")]
@@ -117,6 +119,7 @@ pub use error::{Fault, WindowError};
 pub use exposure::{Exposure, WindowPart};
 pub use header::{Header, Lock};
 pub use make::Making;
+pub use moving::PendingMove;
 pub use packed::{contiguous_span, contiguous_span_mut, room, unpack};
 pub use parts::contiguous_parts;
 pub use place::{Access, AccessKind, Place};

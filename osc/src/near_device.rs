@@ -12,6 +12,7 @@ use crate::perform::{Does, Plan};
 use crate::place::{Access, Place};
 use crate::window::{Driver, Window};
 use gapless_engine::{EngineError, ReduceOp, Typed};
+use gapless_mem::Outstanding;
 use std::ops::Range;
 
 /// Bytes that are changed at once if all their mutexes are free: each time costs two ways to the device.
@@ -21,6 +22,19 @@ const _: () = assert!(LONG > PART);
 /// How much of a range is changed at once.
 fn long(range: &Range<u64>, width: u64) -> Range<u64> {
     range.start..range.end.min(range.start + LONG / width * width)
+}
+
+/// Does all of an access at once; whether that can be done.
+fn whole(
+    access: &Access,
+    begin: impl FnOnce() -> Result<Option<Outstanding>, EngineError>,
+) -> Result<bool, EngineError> {
+    if access.packed_bytes() == 0 {
+        return Ok(true);
+    }
+    let Some(work) = begin()? else { return Ok(false) };
+    work.wait()?;
+    Ok(true)
 }
 
 impl Window {
@@ -67,7 +81,7 @@ impl Window {
 
     /// A rank's memory of a device, where whole layouts go there at once: not if accumulations are tasks, for which the
     /// packed ways wait.
-    fn typed_device(&self, access: &Access) -> Option<&DeviceExposure> {
+    pub(crate) fn typed_device(&self, access: &Access) -> Option<&DeviceExposure> {
         self.near_device(access).filter(|_| self.tasks.is_none())
     }
 
@@ -82,9 +96,9 @@ impl Window {
         origin: &Typed,
     ) -> Result<bool, WindowError> {
         let Some(near) = self.typed_device(access) else { return Ok(false) };
-        // SAFETY: the caller's promise.
-        let store = || unsafe { near.memory.store_from(&access.target, origin) };
-        self.on_device(driver, access, store)
+        // SAFETY: the caller's promise: this waits for the work.
+        let store = || unsafe { near.memory.begin_store_from(&access.target, origin) };
+        self.on_device(driver, access, || whole(access, store))
     }
 
     /// The other way round; as [`get_runs`](Window::get_runs).
@@ -98,9 +112,9 @@ impl Window {
         origin: &Typed,
     ) -> Result<bool, WindowError> {
         let Some(near) = self.typed_device(access) else { return Ok(false) };
-        // SAFETY: the caller's promise.
-        let load = || unsafe { near.memory.load_into(&access.target, origin) };
-        self.on_device(driver, access, load)
+        // SAFETY: the caller's promise: this waits for the work.
+        let load = || unsafe { near.memory.begin_load_into(&access.target, origin) };
+        self.on_device(driver, access, || whole(access, load))
     }
 
     /// An accumulation of all that `origin` describes, if that lies on the device that works on the target; as

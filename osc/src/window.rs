@@ -11,6 +11,7 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, WindowPart};
 use crate::header::{Header, Lock, Patience};
 use crate::landing::Landing;
+use crate::moving::Moves;
 use crate::notices::Notices;
 use crate::reads::PendingReads;
 use crate::tasks::Carried;
@@ -128,6 +129,8 @@ pub struct Window {
     /// If accumulations are tasks.
     pub(crate) tasks: Option<Box<Carried>>,
     pub(crate) notices: Notices,
+    /// What devices of this process still do.
+    pub(crate) moves: Moves,
     /// By target: whether its lock is this rank's.
     pub(crate) mine: Mine,
     calls: AtomicU32,
@@ -162,6 +165,7 @@ impl Window {
             handle,
             tasks: None,
             notices: Notices::default(),
+            moves: Moves::default(),
             mine,
             calls: AtomicU32::new(0),
         }
@@ -460,7 +464,7 @@ impl Window {
         rank: u32,
         held: LockedTarget,
     ) -> Result<(), D::Error> {
-        let ended = self.end_tasks(driver, rank);
+        let ended = self.end_tasks(driver, rank).and(self.end_moves(driver, rank));
         let kind = held.kind;
         let unlocked = if !held.checked {
             // Nothing is to be given back.
@@ -543,7 +547,7 @@ impl Window {
         let mut result = Ok(());
         let mut asked = Vec::new();
         for rank in self.all_ranks() {
-            result = result.and(self.end_tasks(driver, rank));
+            result = result.and(self.end_tasks(driver, rank)).and(self.end_moves(driver, rank));
             let one = match self.is_remote(rank) && checked {
                 true => self.ask_unlock(driver, rank, Lock::Shared).map(|token| {
                     asked.push((rank, token));
