@@ -281,7 +281,7 @@ pub use view::{
 };
 pub use window::{
     Assertions, SharedPart, Window, WindowBuilder, WindowFlavor, WindowMemory, WindowModel,
-    WindowRequest,
+    WindowMove, WindowRequest, WindowScope,
 };
 pub use world::{Builder, Link, World};
 

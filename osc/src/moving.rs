@@ -113,6 +113,17 @@ impl Window {
             return Ok(None);
         };
         self.check_alive(access.rank)?;
+        let oldest = {
+            let mut moves = locked(&self.moves.0);
+            // What went wrong is told by a flush.
+            while moves.front().is_some_and(|one| matches!(one.test(), Some(Ok(())))) {
+                moves.pop_front();
+            }
+            if moves.len() >= MOST { moves.pop_front() } else { None }
+        };
+        if let Some(oldest) = oldest {
+            oldest.wait(driver)?;
+        }
         let begun = match way {
             // SAFETY: the caller's promise.
             AccessKind::Write => unsafe { near.memory.begin_store_from(&access.target, origin) },
@@ -128,18 +139,8 @@ impl Window {
             target: near.clone(),
             notice: access.notice,
         }));
-        let oldest = {
-            let mut moves = locked(&self.moves.0);
-            // What went wrong is told by a flush.
-            while moves.front().is_some_and(|one| matches!(one.test(), Some(Ok(())))) {
-                moves.pop_front();
-            }
-            moves.push_back(moving.clone());
-            (moves.len() > MOST).then(|| moves.pop_front()).flatten()
-        };
-        if let Some(oldest) = oldest {
-            oldest.wait(driver)?;
-        }
+        // Nothing after the start may fail: whoever asked is to know of it.
+        locked(&self.moves.0).push_back(moving.clone());
         Ok(Some(moving))
     }
 

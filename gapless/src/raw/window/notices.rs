@@ -3,6 +3,7 @@
 use super::Window;
 use super::operate::Target;
 use crate::error::Error;
+use crate::raw::request::Request;
 use gapless_engine::Typed;
 use gapless_osc::{ReadEnds, WindowCall};
 
@@ -48,6 +49,46 @@ impl Window {
         // SAFETY: the caller's promise.
         let get = || unsafe { self.get_at("get_notify", into, at, ReadEnds::Later) };
         self.timed(WindowCall::Get, into.packed_bytes(), get).map(drop)
+    }
+
+    /// [`rput`](Window::rput), with a notice, which comes when the request ends well.
+    ///
+    /// # Errors
+    /// As [`put_notify`](Window::put_notify).
+    ///
+    /// # Safety
+    /// As [`rput`](Window::rput).
+    pub unsafe fn rput_notify(
+        &self,
+        origin: &Typed,
+        rank: u32,
+        displacement: i64,
+        target: Target<'_>,
+        counter: u32,
+    ) -> Result<Request, Error> {
+        let at = self.at(origin, (rank, displacement), target).notified(Some(counter));
+        // SAFETY: the caller's promise.
+        unsafe { self.rput_at("rput_notify", origin, at) }
+    }
+
+    /// [`rget`](Window::rget), with a notice.
+    ///
+    /// # Errors
+    /// As [`get_notify`](Window::get_notify).
+    ///
+    /// # Safety
+    /// As [`rget`](Window::rget).
+    pub unsafe fn rget_notify(
+        &self,
+        into: &Typed,
+        rank: u32,
+        displacement: i64,
+        target: Target<'_>,
+        counter: u32,
+    ) -> Result<Request, Error> {
+        let at = self.at(into, (rank, displacement), target).notified(Some(counter));
+        // SAFETY: the caller's promise.
+        unsafe { self.rget_at("rget_notify", into, at) }
     }
 
     /// How many notices this rank has got by a counter and not taken.

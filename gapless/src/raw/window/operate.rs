@@ -7,8 +7,8 @@ use gapless_dtype::{Layout, Primitive};
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use gapless_mem::{Region, Space};
 use gapless_osc::{
-    Access, AccessKind, Flavor, PendingRead, Place, ReadEnds, WindowCall, WindowError,
-    contiguous_span, contiguous_span_mut, operand,
+    Access, AccessKind, Flavor, PendingMove, PendingRead, Place, ReadEnds, WindowCall, WindowError,
+    check_apart, contiguous_span, contiguous_span_mut, operand,
 };
 use gapless_pml::{Pml, Status};
 use std::sync::{Arc, OnceLock};
@@ -92,6 +92,21 @@ impl Work for RequestedRead {
             Some(Err(error)) => Err(error.clone().into()),
             _ => Ok(Status::of_nothing(self.bytes)),
         }
+    }
+}
+
+/// A move by a device of which a request tells.
+#[derive(Debug)]
+struct RequestedMove(PendingMove);
+
+impl Work for RequestedMove {
+    fn advance(&self, _: &mut Pml) -> bool {
+        self.0.test().is_some()
+    }
+
+    fn finish(&self) -> Result<Status, Error> {
+        self.0.test().transpose()?;
+        Ok(Status::of_nothing(0))
     }
 }
 
@@ -438,13 +453,15 @@ impl Window {
         })
     }
 
-    /// [`put`](Window::put), with a request that has ended when this returns (`MPI_Rput`, MPI 4.1 §12.3.5).
+    /// [`put`](Window::put), with a request (`MPI_Rput`, MPI 4.1 §12.3.5). It has ended when this returns, unless a device
+    /// of this process moves the data to memory of a device that it maps: then `origin` may be changed again when the
+    /// request has ended, or a flush. Requests end in any order. What the device finds wrong, the request tells, and a flush.
     ///
     /// # Errors
     /// As [`put`](Window::put).
     ///
     /// # Safety
-    /// As [`put`](Window::put).
+    /// As [`put`](Window::put), until the request has ended, such a flush has returned, or the window was dropped.
     pub unsafe fn rput(
         &self,
         origin: &Typed,
@@ -452,9 +469,51 @@ impl Window {
         displacement: i64,
         target: Target<'_>,
     ) -> Result<Request, Error> {
+        let at = self.at(origin, (rank, displacement), target);
         // SAFETY: the caller's promise.
-        unsafe { self.put(origin, rank, displacement, target) }?;
+        unsafe { self.rput_at("rput", origin, at) }
+    }
+
+    /// # Safety
+    /// As [`rput`](Window::rput).
+    pub(super) unsafe fn rput_at(
+        &self,
+        call: &'static str,
+        origin: &Typed,
+        at: At<'_>,
+    ) -> Result<Request, Error> {
+        // SAFETY: the caller's promise.
+        let moving = unsafe { self.begin_move(call, AccessKind::Write, origin, at) }?;
+        if let Some(moving) = moving {
+            return Request::of_work(&self.comm, Arc::new(RequestedMove(moving)));
+        }
+        // SAFETY: the caller's promise.
+        let put = || unsafe { self.put_at(call, origin, at) };
+        self.timed(WindowCall::Put, origin.packed_bytes(), put)?;
         Ok(Request::ended(&self.comm, Status::of_nothing(0)))
+    }
+
+    /// Begins a put or a get, if a device of this process does it: `None`, and nothing was done.
+    ///
+    /// # Safety
+    /// Until it has ended, `origin` describes memory that is valid for reads, and that nobody writes; of a get, valid for
+    /// writes, and nobody else's.
+    pub(crate) unsafe fn begin_move(
+        &self,
+        call: &'static str,
+        way: AccessKind,
+        origin: &Typed,
+        at: At<'_>,
+    ) -> Result<Option<PendingMove>, Error> {
+        if self.inner.member(at.rank)?.device.is_none() {
+            return Ok(None);
+        }
+        if way == AccessKind::Read {
+            check_apart(origin)?;
+        }
+        let access = self.access(call, at, origin, way)?;
+        // SAFETY: the caller's promise; a get has no byte twice.
+        unsafe { self.inner.begin_move(self.shared(), way, &access, origin) }
     }
 
     /// [`accumulate`](Window::accumulate), with a request that has ended when this returns (`MPI_Raccumulate`).
@@ -494,7 +553,23 @@ impl Window {
     ) -> Result<Request, Error> {
         let at = self.at(into, (rank, displacement), target);
         // SAFETY: the caller's promise.
-        let read = unsafe { self.get_at("rget", into, at, ReadEnds::Requested) }?;
+        unsafe { self.rget_at("rget", into, at) }
+    }
+
+    /// # Safety
+    /// As [`rget`](Window::rget).
+    pub(super) unsafe fn rget_at(
+        &self,
+        call: &'static str,
+        into: &Typed,
+        at: At<'_>,
+    ) -> Result<Request, Error> {
+        // SAFETY: the caller's promise.
+        if let Some(moving) = unsafe { self.begin_move(call, AccessKind::Read, into, at) }? {
+            return Request::of_work(&self.comm, Arc::new(RequestedMove(moving)));
+        }
+        // SAFETY: the caller's promise.
+        let read = unsafe { self.get_at(call, into, at, ReadEnds::Requested) }?;
         self.requested(read, into.packed_bytes())
     }
 

@@ -1,0 +1,195 @@
+//! Puts and gets of borrowed memory that go on while the caller does something else.
+
+use super::Window;
+use crate::error::Error;
+use crate::raw::At;
+use crate::shared::Shared;
+use crate::view::{RecvBuffer, SendBuffer};
+use gapless_dtype::AnyBits;
+use gapless_engine::Typed;
+use gapless_osc::{AccessKind, Driver, PendingMove, Place, check_elements};
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Puts and gets on a window, in flight until the scope ends at the latest: see [`Window::scope`].
+pub struct WindowScope<'scope, 'env: 'scope, T, M> {
+    window: &'env Window<T, M>,
+    moves: RefCell<Vec<PendingMove>>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// A put or get of a [`WindowScope`]. Dropping it is fine: the scope's end waits for it.
+#[must_use = "wait for it, or let the scope's end do so"]
+pub struct WindowMove<'scope> {
+    /// `None`: it has ended.
+    pending: Option<PendingMove>,
+    shared: &'scope Shared,
+}
+
+impl<T: AnyBits, M> Window<T, M> {
+    /// Puts and gets of borrowed memory, thousands at a time, which end in any order: between memory of a device of this
+    /// process and a target's memory that the device maps, they return when the device has been told; all others have
+    /// ended when the call returns. They need an epoch, as all operations. When `body` is over, they are waited for.
+    ///
+    /// ```
+    /// use gapless::{Datatype, Pages, Place, Primitive, View, World};
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = World::init()?;
+    /// let comm = world.comm();
+    /// let right = (comm.rank() + 1) % comm.size();
+    /// // A pool of eight pages of 16 bytes at each rank; one counter.
+    /// let mut window = comm.window().notices(1).allocate::<u8>(128)?;
+    /// let page = Datatype::contiguous(16, &Primitive::Byte.into())?.commit()?;
+    /// let pool = [7u8; 128];
+    /// window.lock_all()?;
+    /// window.scope(|s| {
+    ///     for [from, to] in [[0u32, 5], [3, 1]] {
+    ///         let mine = Pages::new(&page, 16, &[from][..])?;
+    ///         let theirs = Pages::new(&page, 16, &[to][..])?;
+    ///         let _ = s.put(View::pages(&pool[..], 0, &mine)?, right, Place::pages(0, &theirs), Some(0))?;
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// window.wait_notices(0, 2, &[])?;
+    /// assert_eq!([window.load(80)?, window.load(16)?], [7, 7]);
+    /// window.unlock_all()?;
+    /// window.free()?;
+    /// world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// What is written must live as long as the scope:
+    ///
+    /// ```compile_fail,E0597
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let window = world.comm().window_allocate::<u8>(64)?;
+    /// window.scope(|s| {
+    ///     let mut inbox = [0u8; 64];
+    ///     let _ = s.get(&mut inbox, 0, 0, None)?; // error: `inbox` does not live long enough
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What `body` returned, or the first failure of a put or get.
+    ///
+    /// # Panics
+    /// If `body` does, once all has ended.
+    pub fn scope<'env, R>(
+        &'env self,
+        body: impl for<'scope> FnOnce(&'scope WindowScope<'scope, 'env, T, M>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let (scope, env) = (PhantomData, PhantomData);
+        let in_scope = WindowScope { window: self, moves: RefCell::default(), scope, env };
+        let result = catch_unwind(AssertUnwindSafe(|| body(&in_scope)));
+        let mut ended = Ok(());
+        for one in in_scope.moves.take() {
+            let one_ended = one.wait(self.shared());
+            // If nobody makes progress any more, its memory is taken back all the same.
+            one.drain();
+            ended = ended.and(one_ended);
+        }
+        match result {
+            Ok(Ok(value)) => ended.map(|()| value),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+impl<'scope, T: AnyBits, M> WindowScope<'scope, '_, T, M> {
+    /// Begins a [`put`](Window::put); with a counter, the target gets a [notice](Window::put_notify).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(
+        &'scope self,
+        data: impl SendBuffer<'scope>,
+        rank: u32,
+        at: impl Into<Place>,
+        notice: Option<u32>,
+    ) -> Result<WindowMove<'scope>, Error> {
+        let (view, at) = (data.into_view(), at.into());
+        if let Some(begun) = self.begin(AccessKind::Write, &view.typed, (rank, &at), notice)? {
+            return Ok(begun);
+        }
+        // SAFETY: `view` borrows its memory for reading until this returns.
+        unsafe { self.window.put_typed("put", &view.typed, (rank, &at), notice) }?;
+        Ok(WindowMove { pending: None, shared: self.window.shared() })
+    }
+
+    /// Begins a [`get`](Window::get); with a counter, the target gets a [notice](Window::get_notify).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get(
+        &'scope self,
+        into: impl RecvBuffer<'scope>,
+        rank: u32,
+        at: impl Into<Place>,
+        notice: Option<u32>,
+    ) -> Result<WindowMove<'scope>, Error> {
+        let (mut view, at) = (into.into_view(), at.into());
+        if let Some(begun) = self.begin(AccessKind::Read, &view.typed, (rank, &at), notice)? {
+            return Ok(begun);
+        }
+        self.window.get_view("get", &mut view, (rank, &at), notice)?;
+        Ok(WindowMove { pending: None, shared: self.window.shared() })
+    }
+
+    /// `None`: it takes another way. What `typed` describes is borrowed for `'scope`, exclusively if it is read into.
+    fn begin(
+        &'scope self,
+        way: AccessKind,
+        typed: &Typed,
+        (rank, at): (u32, &Place),
+        notice: Option<u32>,
+    ) -> Result<Option<WindowMove<'scope>>, Error> {
+        let call = if way == AccessKind::Read { "get" } else { "put" };
+        check_elements::<T>(call, typed, at)?;
+        let place = At::from((rank, at)).notified(notice);
+        // Before it begins: it must be noted at once then.
+        self.moves.borrow_mut().reserve(1);
+        // SAFETY: the memory is borrowed for `'scope`, as both callers see to, exclusively for a get. `'scope` ends after the
+        // scope has waited for all that is noted here, whatever `body` does. Indices in memory of a device that the place
+        // names are their maker's promise.
+        let begun = unsafe { self.window.raw.begin_move(call, way, typed, place) }?;
+        let Some(pending) = begun else { return Ok(None) };
+        self.moves.borrow_mut().push(pending.clone());
+        Ok(Some(WindowMove { pending: Some(pending), shared: self.window.shared() }))
+    }
+}
+
+impl WindowMove<'_> {
+    /// Waits until it has ended: the memory is as for all other use, and what was put lies at the target.
+    ///
+    /// # Errors
+    /// The device failed, or found an index that leads outside.
+    pub fn wait(self) -> Result<(), Error> {
+        self.pending.map_or(Ok(()), |pending| pending.wait(self.shared))
+    }
+
+    /// Whether it has ended; makes progress.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.shared.progress();
+        self.pending.as_ref().is_none_or(|pending| pending.test().is_some())
+    }
+}
+
+impl fmt::Debug for WindowMove<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WindowMove(ended {})", self.pending.is_none())
+    }
+}
+
+impl<T, M> fmt::Debug for WindowScope<'_, '_, T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WindowScope({:?})", self.window)
+    }
+}
