@@ -7,6 +7,7 @@ mod device;
 mod killed;
 mod misused;
 mod model;
+mod notices;
 mod numbers;
 #[allow(unsafe_code, reason = "views of memory of a device")]
 mod on_device;

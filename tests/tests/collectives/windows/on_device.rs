@@ -236,6 +236,47 @@ fn elements_that_all_change_lose_nothing() {
     }
 }
 
+/// Pages go round, each from memory of the device to other places there: each is there when its notice is.
+fn notify<M: WindowMemory>(world: &World, space: Space, mut window: Window<u32, M>) {
+    const PAGE: usize = 1000;
+    let (comm, me, all) = (world.comm(), world.rank(), world.size());
+    let comb = Datatype::vector(PAGE as u64, 1, 2, &Primitive::Uint32.into()).unwrap();
+    let comb = comb.commit().unwrap();
+    let given = world.alloc_device(space, 4 * PAGE as u64).unwrap();
+    let layout = Datatype::from(Primitive::Uint32).commit().unwrap();
+    window.lock_all().unwrap();
+    for round in 1..=10u32 {
+        let page: Vec<u8> = [1000 * round + me; PAGE].map(u32::to_ne_bytes).concat();
+        // SAFETY: the buffer is this function's own, and nobody reads it now.
+        unsafe { copy(&*given.device(), given.region(), Region::of(&page)) };
+        // SAFETY: nothing writes it before the next round.
+        let view = unsafe { View::of_region(given.region(), 0, &layout, PAGE as u64) }.unwrap();
+        let at = Place::typed(u64::from(round) * 2 * PAGE as u64, &comb, 1);
+        window.put_notify(view, (me + 1) % all, at, 1).unwrap();
+        let left = (me + all - 1) % all;
+        window.wait_notices(1, u64::from(round), &[left]).unwrap();
+        let mut found = [0u32; 2 * PAGE];
+        window.read(&mut found, 2 * PAGE * round as usize).unwrap();
+        assert!(found.chunks(2).all(|pair| pair == [1000 * round + left, 0]));
+    }
+    window.unlock_all().unwrap();
+    window.free().unwrap();
+}
+
+#[test]
+fn notices_come_behind_what_devices_write() {
+    for path in PATHS {
+        ranks(path, 3, |world, space, _| {
+            let (comm, all) = (world.comm(), 22_000);
+            let builder = path.builder(comm).notices(2);
+            if path == Path::Hosts && !comm.rank().is_multiple_of(2) {
+                return notify(world, space, builder.allocate(all).unwrap());
+            }
+            notify(world, space, builder.allocate_on(space, all).unwrap());
+        });
+    }
+}
+
 /// Users' memory comes back as operations have left it; locks, and a rank's own loads and stores.
 #[test]
 fn memory_that_ranks_give_comes_back() {
