@@ -13,6 +13,7 @@ pub(crate) use operate::At;
 
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::page_locked::PageLocked;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use crate::window::{Registration, WindowFlavor};
@@ -69,7 +70,8 @@ pub struct Window {
     pub(crate) comm: Communicator,
     /// What was allocated for it.
     memory: Option<SharedBuf>,
-    header: SharedBuf,
+    /// The lock and the notice counters.
+    header: PageLocked<SharedBuf>,
     /// While adapters may change the memory.
     numbers: Option<Registration>,
     profile: Option<Box<Profile>>,

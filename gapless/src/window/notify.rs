@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Refused};
 use crate::view::{RecvBuffer, SendBuffer};
 use gapless_dtype::AnyBits;
+use gapless_mem::Region;
 #[cfg(doc)]
 use gapless_osc::WindowError;
 use gapless_osc::{Place, WindowCall};
@@ -127,6 +128,23 @@ impl<T: AnyBits, M> Window<T, M> {
     #[doc(alias = "gaspi_notify_reset")]
     pub fn take_notices(&self, counter: u32) -> Result<u64, Error> {
         self.raw.take_notices(counter)
+    }
+
+    /// Page-locks this rank's counters for the devices of this process that are open and whose kernels reach memory of the
+    /// host (CUDA), and tells where they are: numbers of 64 bits, counter 0 first. A kernel that polls one finds it at
+    /// [`CudaDevice::device_address`](crate::CudaDevice::device_address) of the region (`cudaHostGetDevicePointer`), and
+    /// reads it by loads that acquire at the scope of the system (`ld.acquire.sys`, `cuda::atomic_ref` with
+    /// `cuda::thread_scope_system`). Then it sees the data in the window's memory, by loads that no cache of the
+    /// kernel's answers from before. It writes no counter. `None`: there is no such device, or the window has no counters.
+    ///
+    /// While a rank reaches this one by messages, some thread of this process makes progress, or the kernel waits for
+    /// ever. The counters stay page-locked until the window is freed or dropped, which must find no kernel that reads
+    /// them; the driver may wait for all kernels then, and here.
+    ///
+    /// # Errors
+    /// A driver refuses.
+    pub fn register_notices(&mut self) -> Result<Option<Region>, Error> {
+        self.raw.register_notices()
     }
 
     /// Waits until this rank has got so many notices by a counter, and gives how many it has got

@@ -4,6 +4,8 @@
 mod asserted;
 #[allow(unsafe_code, reason = "views of memory of a device")]
 mod device;
+#[allow(unsafe_code, reason = "views of memory of a device, and a kernel")]
+mod device_notices;
 mod killed;
 mod misused;
 mod model;

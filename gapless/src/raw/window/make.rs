@@ -4,13 +4,14 @@ use super::Window;
 use crate::communicator::Communicator;
 use crate::communicator::ranks::Members;
 use crate::error::Error;
+use crate::page_locked::PageLocked;
 use crate::shared_buf::SharedBuf;
 use crate::window::{Registration, WindowBuilder, WindowFlavor};
 use gapless_dtype::SignatureDigest;
 use gapless_engine::{Engine, ReduceOp, Reducer};
 use gapless_mem::{Lease, Region};
 use gapless_osc::{Flavor, Header, Making, WindowError, contiguous_parts};
-use gapless_pml::PmlError;
+use gapless_pml::{PmlError, REACHED_BYTES_MIN};
 use std::sync::Arc;
 
 impl<'c> From<&'c Communicator> for WindowBuilder<'c> {
@@ -135,7 +136,11 @@ impl Window {
         let Made { flavor, unit, elements, parts } = made;
         let comm = on.comm.dup()?;
         let shared = &*comm.shared;
-        let bytes = Header::bytes(comm.size() as usize, on.notices);
+        let mut bytes = Header::bytes(comm.size() as usize, on.notices);
+        if on.notices > 0 {
+            // Of which devices can register it.
+            bytes = bytes.max(REACHED_BYTES_MIN);
+        }
         let header = SharedBuf::allocate(shared, usize::try_from(bytes).unwrap_or(usize::MAX));
         let lend = |(memory, kept)| -> Result<_, Error> {
             let header = header?;
@@ -169,6 +174,9 @@ impl Window {
             making.window((shared, &Members(comm.clone())), leases, &mut numbers.registered)
         }?;
         let (kept, header) = kept.ok_or(WindowError::NoMemory { rank: comm.rank() })?;
+        let region = header.region();
+        // SAFETY: the buffer has it until it is dropped.
+        let header = unsafe { PageLocked::new(header, region) };
         let flavor = match flavor {
             Flavor::Plain if on.given => WindowFlavor::Created,
             Flavor::Plain | Flavor::Numbers => WindowFlavor::Allocated,

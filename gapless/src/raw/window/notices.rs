@@ -4,8 +4,10 @@ use super::Window;
 use super::operate::Target;
 use crate::error::Error;
 use crate::raw::request::Request;
+use crate::page_locked::devices_for;
 use gapless_engine::Typed;
-use gapless_osc::{ReadEnds, WindowCall};
+use gapless_mem::{DeviceError, Region};
+use gapless_osc::{Header, ReadEnds, WindowCall};
 
 impl Window {
     /// [`put`](Window::put), with a notice: when the data is in the target's memory, its counter goes up by one.
@@ -107,6 +109,23 @@ impl Window {
     /// There is no such counter.
     pub fn take_notices(&self, counter: u32) -> Result<u64, Error> {
         Ok(self.inner.take_notices(self.shared(), counter)?)
+    }
+
+    /// Page-locks this rank's counters for the open devices whose kernels reach memory of the host, and tells where they
+    /// are. [`gapless::Window::register_notices`](crate::Window::register_notices) says what holds.
+    ///
+    /// # Errors
+    /// A driver refuses.
+    pub fn register_notices(&mut self) -> Result<Option<Region>, Error> {
+        if !self.header.is_registered() {
+            let bytes = self.header.region().len();
+            let devices = self.shared().with(|state| devices_for(state, bytes))?;
+            self.header.register(devices)?;
+        }
+        let (first, all) = (Header::bytes(self.size() as usize, 0), self.inner.notice_counters());
+        let counters = self.header.region().sub(first, 8 * u64::from(all));
+        let counters = counters.map_err(DeviceError::from)?;
+        Ok(Some(counters).filter(|_| self.header.is_registered() && all > 0))
     }
 
     /// Waits until this rank has got so many notices by a counter, and gives how many it has got. `group`: the ranks that

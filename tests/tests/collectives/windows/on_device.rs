@@ -1,6 +1,7 @@
 //! Windows of memory of devices, pretended or OpenCL's or CUDA's: random programs against the model, by devices that map
 //! each other's memory and by messages; contention; what fails; processes, of which one is killed.
 
+use super::device_notices::by_kernel;
 use super::program::{self, Kind, Operation};
 use super::worker::play;
 use super::{Lock, ReduceOp, why};
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 /// Who maps whose memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Path {
+pub(super) enum Path {
     /// All ranks have one device, and map each other's memory.
     Mapped,
     /// The same; odd ranks send messages nevertheless, and get them.
@@ -36,7 +37,8 @@ enum Path {
     Hosts,
 }
 
-const PATHS: [Path; 5] = [Path::Mapped, Path::Half, Path::Messages, Path::Narrow, Path::Hosts];
+pub(super) const PATHS: [Path; 5] =
+    [Path::Mapped, Path::Half, Path::Messages, Path::Narrow, Path::Hosts];
 
 impl Path {
     fn config(self) -> LoopbackConfig {
@@ -55,14 +57,14 @@ impl Path {
         }
     }
 
-    fn builder(self, comm: &Communicator) -> WindowBuilder<'_> {
+    pub(super) fn builder(self, comm: &Communicator) -> WindowBuilder<'_> {
         let odd = !comm.rank().is_multiple_of(2);
         if self == Path::Half && odd { comm.window().by_messages() } else { comm.window() }
     }
 }
 
 /// Runs `body` as each of `size` ranks, whose memory of a device is in the space that it is given.
-fn ranks(path: Path, size: u32, body: impl Fn(&World, Space, &FakeDevice) + Sync) {
+pub(super) fn ranks(path: Path, size: u32, body: impl Fn(&World, Space, &FakeDevice) + Sync) {
     let hub = Hub::new();
     let each = matches!(path, Path::Messages | Path::Narrow);
     let one = Arc::new(FakeDevice::with_delay(0, 1));
@@ -88,7 +90,7 @@ fn ranks(path: Path, size: u32, body: impl Fn(&World, Space, &FakeDevice) + Sync
 ///
 /// # Safety
 /// Both live, and nothing else touches them.
-unsafe fn copy(device: &dyn Device, to: Region, from: Region) {
+pub(super) unsafe fn copy(device: &dyn Device, to: Region, from: Region) {
     // SAFETY: the caller's promise; the work is waited for.
     unsafe { device.copy(to, from, &[]) }.unwrap().wait().unwrap();
 }
@@ -233,47 +235,6 @@ fn contend(world: &World, builder: WindowBuilder<'_>, space: Space) {
 fn elements_that_all_change_lose_nothing() {
     for path in [Path::Mapped, Path::Half, Path::Messages, Path::Narrow] {
         ranks(path, 4, |world, space, _| contend(world, path.builder(world.comm()), space));
-    }
-}
-
-/// Pages go round, each from memory of the device to other places there: each is there when its notice is.
-fn notify<M: WindowMemory>(world: &World, space: Space, mut window: Window<u32, M>) {
-    const PAGE: usize = 1000;
-    let (comm, me, all) = (world.comm(), world.rank(), world.size());
-    let comb = Datatype::vector(PAGE as u64, 1, 2, &Primitive::Uint32.into()).unwrap();
-    let comb = comb.commit().unwrap();
-    let given = world.alloc_device(space, 4 * PAGE as u64).unwrap();
-    let layout = Datatype::from(Primitive::Uint32).commit().unwrap();
-    window.lock_all().unwrap();
-    for round in 1..=10u32 {
-        let page: Vec<u8> = [1000 * round + me; PAGE].map(u32::to_ne_bytes).concat();
-        // SAFETY: the buffer is this function's own, and nobody reads it now.
-        unsafe { copy(&*given.device(), given.region(), Region::of(&page)) };
-        // SAFETY: nothing writes it before the next round.
-        let view = unsafe { View::of_region(given.region(), 0, &layout, PAGE as u64) }.unwrap();
-        let at = Place::typed(u64::from(round) * 2 * PAGE as u64, &comb, 1);
-        window.put_notify(view, (me + 1) % all, at, 1).unwrap();
-        let left = (me + all - 1) % all;
-        window.wait_notices(1, u64::from(round), &[left]).unwrap();
-        let mut found = [0u32; 2 * PAGE];
-        window.read(&mut found, 2 * PAGE * round as usize).unwrap();
-        assert!(found.chunks(2).all(|pair| pair == [1000 * round + left, 0]));
-    }
-    window.unlock_all().unwrap();
-    window.free().unwrap();
-}
-
-#[test]
-fn notices_come_behind_what_devices_write() {
-    for path in PATHS {
-        ranks(path, 3, |world, space, _| {
-            let (comm, all) = (world.comm(), 22_000);
-            let builder = path.builder(comm).notices(2);
-            if path == Path::Hosts && !comm.rank().is_multiple_of(2) {
-                return notify(world, space, builder.allocate(all).unwrap());
-            }
-            notify(world, space, builder.allocate_on(space, all).unwrap());
-        });
     }
 }
 
@@ -497,8 +458,11 @@ fn rank(mut member: Member) {
         program(&member.part, (&world, space), window, seed);
     }
     contend(&world, build(), space);
-    if let (Space::Cuda { device }, true) = (space, member.part.ends_with("mapped")) {
-        by_worker(&world, device);
+    if let Space::Cuda { device } = space {
+        by_kernel(&world, device, build());
+        if member.part.ends_with("mapped") {
+            by_worker(&world, device);
+        }
     }
     let mut window: Window<u64, DeviceBuf> = build().allocate_on(space, 4000).unwrap();
     window.lock_all().unwrap();
