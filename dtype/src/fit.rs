@@ -38,6 +38,18 @@ pub enum FitError {
         /// Their alignment, in bytes.
         alignment: u64,
     },
+    /// Pages of which not all begin where elements do.
+    #[error(
+        "pages are {stride} bytes apart, which is no multiple of the {step} that {element} needs"
+    )]
+    Stride {
+        /// Bytes from an index to the next.
+        stride: u64,
+        /// What they must be a multiple of.
+        step: u64,
+        /// The type of the elements.
+        element: &'static str,
+    },
     /// A layout that describes bytes between the fields of the elements.
     #[error("the layout describes byte {byte} of {element}, which lies in none of its fields")]
     Gap {
@@ -107,22 +119,43 @@ impl ElementType {
         if self.is_byte() || layout.size() == 0 || count == 0 {
             return Ok(());
         }
-        let basic = match self.basic {
-            Some(basic) if !basic.is_pair() => basic,
-            // A pair is a struct: it may have gaps.
-            _ => {
-                let own = self.layout();
-                if own.id() == layout.id() {
-                    return Ok(());
-                }
-                match own.signature().uniform() {
-                    Some(basic) if own.is_contiguous() && !basic.is_pair() => basic,
-                    _ => return self.check_fields(layout, count),
-                }
-            }
-        };
+        if self.number().is_none() && self.layout().id() == layout.id() {
+            return Ok(());
+        }
+        let Some(basic) = self.numbers() else { return self.check_fields(layout, count) };
         self.check_types(basic, layout)?;
         self.check_places(basic, layout, count)
+    }
+
+    /// Whether pages fit, as [`check`](Self::check) says of instances: the page does, and pages are a multiple of an
+    /// element apart; those that have numbers, in slices of numbers, a multiple of the numbers' alignment.
+    ///
+    /// # Errors
+    /// [`FitError`].
+    pub fn check_pages(self, page: &Layout, stride: u64) -> Result<(), FitError> {
+        self.check(page, 1)?;
+        if self.is_byte() || page.size() == 0 {
+            return Ok(());
+        }
+        let step = match self.numbers() {
+            Some(_) if page.signature().kind() != SignatureKind::Typed => 1,
+            Some(basic) => basic.alignment_bytes(),
+            None => self.bytes,
+        };
+        match stride.is_multiple_of(step) {
+            true => Ok(()),
+            false => Err(FitError::Stride { stride, step, element: self.name() }),
+        }
+    }
+
+    /// The basic type that the elements consist of, if they are numbers or arrays of them. A pair is a struct: it may
+    /// have gaps.
+    fn numbers(self) -> Option<Primitive> {
+        self.number().or_else(|| {
+            let own = self.layout();
+            let basic = own.signature().uniform()?;
+            (own.is_contiguous() && !basic.is_pair()).then_some(basic)
+        })
     }
 
     fn check_types(self, basic: Primitive, layout: &Layout) -> Result<(), FitError> {

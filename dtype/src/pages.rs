@@ -4,6 +4,7 @@
 //! Units: bytes; indices count strides.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -332,6 +333,17 @@ impl Pages {
             _ => return Err(fault(6, FlattenFault::Malformed("indices of neither 4 nor 8 bytes"))),
         };
         Pages::new(&page, stride, indices).map_err(|_| fault(list_at, FlattenFault::Overflow))
+    }
+
+    /// The pages at some positions of the list; `None` if it is shorter.
+    #[must_use]
+    pub fn part(&self, positions: Range<u64>) -> Option<Pages> {
+        let range = usize::try_from(positions.start).ok()?..usize::try_from(positions.end).ok()?;
+        let indices = match self.indices() {
+            PageIndices::U32(list) => PageIndices::from(list.get(range)?),
+            PageIndices::U64(list) => PageIndices::from(list.get(range)?),
+        };
+        Pages::new(self.page(), self.stride(), indices).ok()
     }
 
     /// Where page `position` of the list begins: its displacement 0, from that of all.

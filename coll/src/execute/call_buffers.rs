@@ -144,6 +144,9 @@ fn instances((typed, range): &TypedRange) -> Option<Typed> {
     if range.start == 0 && range.end == typed.packed_bytes() {
         return Some(typed.clone());
     }
+    if typed.as_pages().is_some() {
+        return typed.some_pages(range.start / size..range.end / size);
+    }
     let first = i128::from(range.start / size) * i128::from(layout.extent());
     let origin = u64::try_from(i128::from(typed.origin()) + first).ok()?;
     let count = (range.end - range.start) / size;

@@ -186,3 +186,40 @@ fn the_gap_of_a_pair_is_not_read() {
     let Best { value, index } = Best { value: 1.0, index: 2 };
     assert_eq!((value, index), (1.0, 2));
 }
+
+/// As of the ordinary layout that has the same bytes, for every small page, stride and list.
+#[test]
+fn pages_fit_as_their_bytes_do() {
+    let (byte, float) = (Datatype::from(P::Byte), Datatype::from(P::Float));
+    let page = |of: &Datatype, at: i64, len: u64| {
+        let block = Datatype::contiguous(len, of).unwrap();
+        Datatype::hindexed_block(1, &[at], &block).unwrap().commit().unwrap()
+    };
+    let element = ElementType::of::<Gapped>();
+    let mut refused = 0;
+    for (at, len) in (0..8).flat_map(|at| (0..5).map(move |len| (at, len))) {
+        for stride in 0..20u64 {
+            for page in [page(&byte, at, len), page(&float, at, 1)] {
+                let pages = crate::Pages::new(&page, stride, &[0u32, 1, 2, 5][..]).unwrap();
+                let fits = element.check(&pages.to_layout().unwrap(), 1).is_ok();
+                let found = element.check_pages(&page, stride);
+                // Pages between elements are refused even if they meet no gap.
+                assert!(fits || found.is_err(), "{at}, {len}, {stride}: {found:?}");
+                assert!(found.is_ok() || !fits || stride % 8 != 0, "{at}, {len}, {stride}");
+                refused += u32::from(found.is_err());
+            }
+        }
+    }
+    assert!(refused > 0);
+    let (floats, four) = (ElementType::of::<f32>(), page(&float, 0, 1));
+    let wrong = FitError::Stride { stride: 6, step: 4, element: "f32" };
+    assert_eq!(floats.check_pages(&four, 6), Err(wrong.clone()));
+    assert_eq!(ElementType::of::<[f32; 3]>().check_pages(&four, 4), Ok(()));
+    assert!(wrong.to_string().contains("6 bytes apart"), "{wrong}");
+    // Bytes lie anywhere, and so do pages without any.
+    assert_eq!(floats.check_pages(&page(&byte, 0, 3), 3), Ok(()));
+    assert_eq!(ElementType::of::<u8>().check_pages(&four, 3), Ok(()));
+    assert_eq!(floats.check_pages(&page(&float, 0, 0), 3), Ok(()));
+    let doubles = page(&P::Double.into(), 0, 1);
+    assert!(matches!(floats.check_pages(&doubles, 8), Err(FitError::Type { .. })));
+}

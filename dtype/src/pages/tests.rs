@@ -142,3 +142,17 @@ fn pages_travel_as_bytes_and_foreign_bytes_are_refused() {
     let error = Pages::unflatten(b"GLAYabcdefghijklmnopqrstuvwxyz123456").unwrap_err();
     assert_eq!((error.offset, error.reason), (0, FlattenFault::Magic));
 }
+
+#[test]
+fn a_part_of_a_list_is_its_pages() {
+    for pages in [
+        Pages::new(&page(1), 24, &[4u32, 0, 2][..]).unwrap(),
+        Pages::new(&page(1), 24, &[4u64, 0, 2][..]).unwrap(),
+    ] {
+        let part = pages.part(1..3).unwrap();
+        assert_eq!((part.place(0), part.place(1), part.len()), (0, 48, 2));
+        assert_eq!(pages.part(0..3), Some(pages.clone()));
+        assert!(pages.part(3..3).unwrap().is_empty());
+        assert_eq!((pages.part(2..4), pages.part(3..2)), (None, None));
+    }
+}

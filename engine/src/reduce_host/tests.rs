@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::UserOp;
-use gapless_dtype::Datatype;
+use gapless_dtype::{Datatype, Pages};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Region};
 
@@ -64,6 +64,22 @@ fn what_does_not_fit_names_the_buffer() {
     let away = Typed::contiguous(Region::new(Space::Cuda { device: 0 }, 4096, 0, 48));
     let error = reduce(&op(ReduceOp::Bor), &[raw.clone(), away], &raw, 0..8).unwrap_err();
     assert!(matches!(error, EngineError::WrongSpace { .. }));
+}
+
+/// Lists of one page's layout are the same bytes only if they have the same indices.
+#[test]
+fn pages_are_replaced_and_summed_by_their_indices() {
+    let page = Datatype::from(Primitive::Int).commit().unwrap();
+    let mut pool = bytes([1, 2, 3, 4, 5, 6]);
+    let region = Region::of_mut(&mut pool);
+    let pages = |list: [u32; 2]| {
+        Typed::pages(region, 0, &Pages::new(&page, 4, &list[..]).unwrap()).unwrap()
+    };
+    let (from, to) = (pages([5, 0]), pages([1, 3]));
+    reduce(&ReduceOp::Sum.into(), &[from.clone(), to.clone()], &to, 0..8).unwrap();
+    reduce(&ReduceOp::Replace.into(), &[from.clone()], &pages([2, 4]), 0..8).unwrap();
+    reduce(&ReduceOp::Replace.into(), &[from.clone()], &from, 0..8).unwrap();
+    assert_eq!(ints(&pool), [1, 8, 6, 5, 1, 6]);
 }
 
 #[test]
