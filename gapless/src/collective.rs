@@ -71,7 +71,9 @@ use std::marker::PhantomData;
 /// buffers are for, and [`Root`] says where the root is. Lists of counts of [`reduce_scatter`](Self::reduce_scatter) are
 /// of this rank's group. Nothing can be in place there, and scan, exscan and collectives among neighbours are refused.
 ///
-/// Buffers may have any layout, and may lie in memory of any kind, at each rank another. Where blocks have one length,
+/// Buffers may have any layout, and may lie in memory of any kind, at each rank another. [`Pages`](crate::Pages) cost a
+/// commit of their list, if indices lie in memory of the host; others are refused. What is received into has no index
+/// twice. Where blocks have one length,
 /// the packed stream of the view is cut into as many equal pieces as there are ranks. Counts are in elements of the
 /// view: instances of its layout.
 ///

@@ -15,10 +15,11 @@
 
 use crate::error::Error;
 use crate::shared::{Shared, WorldState};
-use crate::view::{View, ViewMut};
-use gapless_dtype::Layout;
+use crate::view::{DeviceIndices, View, ViewMut};
+use gapless_dtype::{Layout, Pages};
 use gapless_mem::{Device, DeviceError, Lease, Region};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Memory of a device. Dropping it makes peers release it and then frees it: at once, or when they have; at the
@@ -112,6 +113,93 @@ impl DeviceBuf {
     ) -> Result<ViewMut<'_>, Error> {
         // SAFETY: as for `view`, and the borrow is exclusive.
         unsafe { ViewMut::of_region(self.region, origin_bytes, layout, count) }
+    }
+
+    /// Pages in it, to be sent; displacement 0 is `origin_bytes` into it. As of [`view`](DeviceBuf::view).
+    ///
+    /// # Errors
+    /// A page reaches outside.
+    pub fn pages(&self, origin_bytes: u64, pages: &Pages) -> Result<View<'_>, Error> {
+        // SAFETY: as for `view`.
+        unsafe { View::pages_of_region(self.region, origin_bytes, pages) }
+    }
+
+    /// The same, to be received into.
+    ///
+    /// # Errors
+    /// As [`pages`](DeviceBuf::pages).
+    pub fn pages_mut(&mut self, origin_bytes: u64, pages: &Pages) -> Result<ViewMut<'_>, Error> {
+        // SAFETY: as for `view`, and the borrow is exclusive.
+        unsafe { ViewMut::pages_of_region(self.region, origin_bytes, pages) }
+    }
+
+    /// `page` at indices that lie in memory of a device, to be sent: see [`View::device_pages_of_region`].
+    ///
+    /// ```no_run
+    /// use gapless::{Datatype, Primitive, Space, World};
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = World::init()?;
+    /// let space = Space::Cuda { device: 0 };
+    /// let page = Datatype::contiguous(16 << 10, &Primitive::Byte.into())?.commit()?;
+    /// let pool = world.alloc_device(space, 1000 * (16 << 10))?;
+    /// let table = world.alloc_device(space, 64 * 4)?; // a kernel writes it
+    /// world.comm().send(pool.pages_at(0, &page, 16 << 10, table.indices_u32(0..64)?)?, 1, 0)?;
+    /// world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pages_at<'a>(
+        &'a self,
+        origin_bytes: u64,
+        page: &Layout,
+        stride: u64,
+        indices: DeviceIndices<'a>,
+    ) -> Result<View<'a>, Error> {
+        // SAFETY: as for `view`, of whatever pages the indices name: they lie in this memory.
+        unsafe { View::device_pages_of_region(self.region, origin_bytes, page, stride, indices) }
+    }
+
+    /// The same, to be received into. The indices lie in other memory.
+    ///
+    /// # Errors
+    /// As [`pages_at`](DeviceBuf::pages_at).
+    pub fn pages_at_mut<'a>(
+        &'a mut self,
+        origin_bytes: u64,
+        page: &Layout,
+        stride: u64,
+        indices: DeviceIndices<'a>,
+    ) -> Result<ViewMut<'a>, Error> {
+        // SAFETY: as for `pages_at`, and the borrow is exclusive.
+        unsafe { ViewMut::device_pages_of_region(self.region, origin_bytes, page, stride, indices) }
+    }
+
+    /// Some of its 32-bit words, as indices of pages. A kernel that writes them must have ended, or be named, before
+    /// their message begins ([`Scope::isend_after`](crate::Scope::isend_after)).
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn indices_u32(&self, words: Range<u64>) -> Result<DeviceIndices<'_>, Error> {
+        self.indices(words, 4)
+    }
+
+    /// The same of 64-bit words.
+    ///
+    /// # Errors
+    /// As [`indices_u32`](DeviceBuf::indices_u32).
+    pub fn indices_u64(&self, words: Range<u64>) -> Result<DeviceIndices<'_>, Error> {
+        self.indices(words, 8)
+    }
+
+    fn indices(&self, words: Range<u64>, bytes: u64) -> Result<DeviceIndices<'_>, Error> {
+        // So far outside, if it overflows, that no memory reaches there.
+        let [start, end] = [words.start, words.end].map(|word| word.saturating_mul(bytes));
+        let region =
+            self.region.sub(start, end.saturating_sub(start)).map_err(DeviceError::from)?;
+        // SAFETY: the memory lives as long as the borrow. Only messages and the caller's kernels write it.
+        Ok(unsafe { DeviceIndices::of_region(region, bytes == 8) })
     }
 }
 

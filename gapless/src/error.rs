@@ -6,7 +6,7 @@ use gapless_boot::BootError;
 use gapless_boot::wireup::WireupError;
 use gapless_coll::topologies::TopologyError;
 use gapless_coll::{CollError, Operation};
-use gapless_dtype::{FitError, TypeError};
+use gapless_dtype::{FitError, PagesError, TypeError};
 use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
 use gapless_osc::WindowError;
@@ -38,7 +38,10 @@ pub enum Error {
     /// A datatype could not be made or committed.
     #[error(transparent)]
     Type(#[from] TypeError),
-    /// A layout does not fit its buffer.
+    /// Pages could not be made.
+    #[error(transparent)]
+    Pages(#[from] PagesError),
+    /// A layout, or pages, do not fit their buffer, or its memory.
     #[error(transparent)]
     Buffer(#[from] EngineError),
     /// A layout does not fit the elements of a slice: it has other basic types, places numbers where the slice cannot

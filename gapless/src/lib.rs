@@ -122,6 +122,7 @@
 //! - [`Topology`]: communicators with neighbours, made by [`Communicator::cart_create`] and its like;
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
 //! - `StreamComm` (feature `cuda`): collectives between GPUs, queued on a stream, by `Communicator::on`;
+//! - [`Pages`]: one layout, repeated at indices that are data, such as a block table's: [`View::pages`];
 //! - [`Parts`]: several messages out of and into one buffer at once; [`Plan`]: the same again and again, described once;
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
 //! - [`processors`]: sockets, NUMA nodes and caches of this host; [`Communicator::locality`]: which ranks share them;
@@ -277,7 +278,8 @@ pub use shared_buf::SharedBuf;
 #[cfg(feature = "cuda")]
 pub use stream_comm::StreamComm;
 pub use view::{
-    RecvBuffer, SendBuffer, View, ViewMut, check_kinds, detect_space, in_space, space_of,
+    DeviceIndices, RecvBuffer, SendBuffer, View, ViewMut, check_kinds, detect_space, in_space,
+    space_of,
 };
 pub use window::{
     Assertions, SharedPart, Window, WindowBuilder, WindowFlavor, WindowMemory, WindowModel,
@@ -291,7 +293,7 @@ pub use gapless_coll as coll;
 pub use gapless_derive::Datatype;
 pub use gapless_dtype::{
     AnyBits, Buffer, BufferMut, CheckedBits, Darray, Datatype, Distribution, Equivalence, FitError,
-    Layout, Order, Primitive, Scalar, Subarray, pack, unpack,
+    Layout, Order, PageIndices, Pages, PagesError, Primitive, Scalar, Subarray, pack, unpack,
 };
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub use gapless_dtype_cuda::GpuEngine;

@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::raw::{Request, RequestKind};
 use crate::several::{InFlight, Pending, sealed, several_owned};
 use crate::shared::Shared;
-use crate::view::{all_of, typed_in};
-use gapless_dtype::Layout;
+use crate::view::{all_of, pages_in, typed_in};
+use gapless_dtype::{Layout, Pages};
 use gapless_engine::Typed;
 use gapless_pml::{Pml, RequestId, Status};
 use std::any::Any;
@@ -33,22 +33,36 @@ use std::task::{Context, Poll, Waker};
 #[derive(Clone, Debug)]
 pub struct Owned<B> {
     pub(crate) buffer: B,
-    /// Origin in elements, layout, count; `None` for all elements.
-    shape: Option<(u64, Layout, u64)>,
+    shape: Shape,
+}
+
+/// What of a buffer a message has. Origins are in elements.
+#[derive(Clone, Debug)]
+enum Shape {
+    All,
+    Typed(u64, Layout, u64),
+    Pages(u64, Pages),
 }
 
 impl<B: OwnedBuffer> Owned<B> {
     /// All elements of a buffer; `u8` and [`SharedBuf`](crate::SharedBuf) stand for bytes.
     #[must_use]
     pub fn new(buffer: B) -> Owned<B> {
-        Owned { buffer, shape: None }
+        Owned { buffer, shape: Shape::All }
     }
 
     /// `count` instances of `layout`; displacement 0 is `origin` *elements* into the buffer. Whether they fit, as
     /// [`View::typed`](crate::View::typed) says, is checked when the operation starts.
     #[must_use]
     pub fn typed(buffer: B, origin: u64, layout: &Layout, count: u64) -> Owned<B> {
-        Owned { buffer, shape: Some((origin, layout.clone(), count)) }
+        Owned { buffer, shape: Shape::Typed(origin, layout.clone(), count) }
+    }
+
+    /// Pages; displacement 0 is `origin` *elements* into the buffer. Whether they fit, as
+    /// [`View::pages`](crate::View::pages) says, is checked when the operation starts.
+    #[must_use]
+    pub fn pages(buffer: B, origin: u64, pages: &Pages) -> Owned<B> {
+        Owned { buffer, shape: Shape::Pages(origin, pages.clone()) }
     }
 
     /// Takes the buffer apart and describes the message in it.
@@ -57,8 +71,11 @@ impl<B: OwnedBuffer> Owned<B> {
         let parked = B::Parked::park(self.buffer);
         let region = parked.region();
         let typed = match &self.shape {
-            Some((origin, layout, count)) => typed_in(region, element, *origin, layout, *count),
-            None => Ok(all_of(region, count, element)),
+            Shape::All => Ok(all_of(region, count, element)),
+            Shape::Typed(origin, layout, count) => {
+                typed_in(region, element, *origin, layout, *count)
+            }
+            Shape::Pages(origin, pages) => pages_in(region, element, *origin, pages),
         };
         match typed {
             Ok(typed) => Ok((parked, typed)),

@@ -2,8 +2,8 @@
 //! ghost cells around it, which the borrow checker cannot tell apart. Here the bytes themselves are compared.
 
 use crate::error::Error;
-use crate::view::{View, ViewMut, region_of, typed_in};
-use gapless_dtype::{AnyBits, ElementType, Layout, Run};
+use crate::view::{View, ViewMut, pages_in, region_of, typed_in};
+use gapless_dtype::{AnyBits, ElementType, Layout, Pages, Run};
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use std::marker::PhantomData;
@@ -95,7 +95,18 @@ impl<'a> Parts<'a> {
     /// # Errors
     /// Bytes in use for writing; as [`View::typed`].
     pub fn view(&mut self, origin: u64, layout: &Layout, count: u64) -> Result<View<'a>, Error> {
-        let typed = typed_in(self.region, self.element, origin, layout, count)?;
+        self.part(typed_in(self.region, self.element, origin, layout, count)?)
+    }
+
+    /// Pages, for reading; displacement 0 is `origin` *elements* into the buffer.
+    ///
+    /// # Errors
+    /// Bytes in use for writing; as [`View::pages`].
+    pub fn pages(&mut self, origin: u64, pages: &Pages) -> Result<View<'a>, Error> {
+        self.part(pages_in(self.region, self.element, origin, pages)?)
+    }
+
+    fn part(&mut self, typed: Typed) -> Result<View<'a>, Error> {
         self.taken.read(&typed)?;
         // SAFETY: the buffer is borrowed exclusively for `'a`, and `typed` lies inside. No part that is written, now or
         // later, has a byte of it (`taken`).
@@ -112,9 +123,20 @@ impl<'a> Parts<'a> {
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
-        let typed = typed_in(self.region, self.element, origin, layout, count)?;
+        self.part_mut(typed_in(self.region, self.element, origin, layout, count)?)
+    }
+
+    /// Pages, for writing. An index may occur twice, as for [`ViewMut::pages`].
+    ///
+    /// # Errors
+    /// Bytes in use already; as [`View::pages`].
+    pub fn pages_mut(&mut self, origin: u64, pages: &Pages) -> Result<ViewMut<'a>, Error> {
+        self.part_mut(pages_in(self.region, self.element, origin, pages)?)
+    }
+
+    fn part_mut(&mut self, typed: Typed) -> Result<ViewMut<'a>, Error> {
         self.taken.write(&typed)?;
-        // SAFETY: as in `view`; no other part has a byte of it.
+        // SAFETY: as in `part`; no other part has a byte of it.
         Ok(unsafe { ViewMut::of_typed(typed) })
     }
 }

@@ -6,20 +6,20 @@
 //! time.
 
 mod buffer;
+mod builder;
 mod reshard;
 mod rest;
 
 pub use buffer::PlanBuffer;
+pub use builder::PlanBuilder;
 pub use reshard::ReshardPlan;
 pub use rest::Rest;
 
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::parts::UsedBytes;
 use crate::shared::{Look, Shared, WorldState};
-use crate::view::typed_in;
 use buffer::ArrayShape;
-use gapless_dtype::{ElementType, Layout};
+use gapless_dtype::ElementType;
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use gapless_pml::{Comm, Failure, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
@@ -94,20 +94,6 @@ pub struct Plan {
     complete: bool,
 }
 
-/// The messages of a [`Plan`] so far. Made by [`Communicator::plan`].
-///
-/// Origins and layouts are as for [`View::typed`](crate::View::typed): displacement 0 of `layout` is `origin` elements
-/// into the array. In a [`DeviceBuf`](crate::DeviceBuf), a [`SharedBuf`](crate::SharedBuf) and a region the elements
-/// are bytes. Adding a message takes time in proportion to its blocks and those of the messages before it.
-#[must_use = "`build` makes a plan of it"]
-pub struct PlanBuilder {
-    comm: Communicator,
-    shape: ArrayShape,
-    region: Region,
-    taken: UsedBytes,
-    messages: Vec<Planned>,
-}
-
 /// A message of a plan.
 #[derive(Debug)]
 struct Planned {
@@ -136,94 +122,6 @@ impl fmt::Display for PlannedMessage {
                 }
             }
         }
-    }
-}
-
-impl Communicator {
-    /// Begins a [`Plan`] for exchanges of parts of `array`, or of others of its element type, length and memory. It is
-    /// not borrowed.
-    pub fn plan<B: PlanBuffer + ?Sized>(&self, array: &B) -> PlanBuilder {
-        let (region, element) = array.place();
-        self.plan_in(region, element)
-    }
-
-    /// As [`plan`](Communicator::plan), for memory that the borrow checker does not know, such as what `cudaMalloc`
-    /// gave. Origins are in bytes. See [`Plan::exchange_region`].
-    pub fn plan_region(&self, region: Region) -> PlanBuilder {
-        self.plan_in(region, ElementType::of::<u8>())
-    }
-
-    fn plan_in(&self, region: Region, element: ElementType) -> PlanBuilder {
-        let shape = ArrayShape::new(region, element);
-        let (taken, messages) = (UsedBytes::default(), Vec::new());
-        PlanBuilder { comm: self.clone(), shape, region, taken, messages }
-    }
-}
-
-impl PlanBuilder {
-    /// Adds a send of `count` instances of `layout`, in standard mode.
-    ///
-    /// # Errors
-    /// The instances reach outside the array or do not fit its elements ([`Error::Buffer`], [`Error::Fit`]); a part of
-    /// them is received into by a message before ([`Error::InUse`]); no such rank; a negative tag.
-    pub fn send(
-        mut self,
-        origin: u64,
-        layout: &Layout,
-        count: u64,
-        dest: u32,
-        tag: i32,
-    ) -> Result<PlanBuilder, Error> {
-        let typed = typed_in(self.region, self.shape.element(), origin, layout, count)?;
-        self.check_rank(dest, "the destination of a send")?;
-        check_tag(tag)?;
-        self.taken.read(&typed)?;
-        self.messages.push(Planned { typed, what: PlannedMessage::Send { dest, tag } });
-        Ok(self)
-    }
-
-    /// Adds a receive of at most `count` instances of `layout`. Of receives that take the same messages, each takes the
-    /// next one, in their order here.
-    ///
-    /// # Errors
-    /// As [`send`](PlanBuilder::send), but no other message may use a part of them; instances that name a byte twice
-    /// ([`PmlError::OverlappingReceive`]).
-    pub fn recv(
-        mut self,
-        origin: u64,
-        layout: &Layout,
-        count: u64,
-        source: impl Into<Source>,
-        tag: impl Into<TagSel>,
-    ) -> Result<PlanBuilder, Error> {
-        let (source, tag) = (source.into(), tag.into());
-        let typed = typed_in(self.region, self.shape.element(), origin, layout, count)?;
-        if let Source::Rank(rank) = source {
-            self.check_rank(rank, "the source of a receive or probe")?;
-        }
-        if let TagSel::Is(tag) = tag {
-            check_tag(tag)?;
-        }
-        if layout.overlaps(count) {
-            return Err(PmlError::OverlappingReceive { count }.into());
-        }
-        self.taken.write(&typed)?;
-        self.messages.push(Planned { typed, what: PlannedMessage::Recv { source, tag } });
-        Ok(self)
-    }
-
-    /// The plan of these messages.
-    ///
-    /// # Errors
-    /// No engine serves the array's memory ([`PmlError::NoEngine`]); the world was finalized.
-    pub fn build(self) -> Result<Plan, Error> {
-        let PlanBuilder { comm, shape, region, taken, messages } = self;
-        check_served(&comm, region)?;
-        Ok(Plan::of(comm, shape, region, messages, taken.written().into()))
-    }
-
-    fn check_rank(&self, rank: u32, what: &'static str) -> Result<(), Error> {
-        check_rank(&self.comm, rank, what)
     }
 }
 
@@ -555,12 +453,6 @@ impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let messages = self.messages.iter().map(|message| message.what.to_string());
         f.debug_list().entries(messages).finish()
-    }
-}
-
-impl fmt::Debug for PlanBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PlanBuilder of {} messages", self.messages.len())
     }
 }
 

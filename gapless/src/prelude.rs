@@ -28,6 +28,6 @@
 
 pub use crate::{
     AnyBits, Blocks, BlocksMut, CheckedBits, Communicator, Datatype, Equivalence, InPlace, Layout,
-    Lock, OwnedRequest, Plan, Primitive, RecvBuffer, ReduceOp, Request, Scope, SendBuffer, Source,
-    Status, Subarray, TagSel, View, ViewMut, Window, World,
+    Lock, OwnedRequest, Pages, Plan, Primitive, RecvBuffer, ReduceOp, Request, Scope, SendBuffer,
+    Source, Status, Subarray, TagSel, View, ViewMut, Window, World,
 };

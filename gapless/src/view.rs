@@ -6,10 +6,13 @@
 mod buffers;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+mod pages;
 mod pointer;
 
 pub(crate) use buffers::{Plain, PlainMut};
 pub use buffers::{RecvBuffer, SendBuffer};
+pub use pages::DeviceIndices;
+pub(crate) use pages::pages_in;
 pub(crate) use pointer::detect_memory_of;
 pub use pointer::{check_kinds, detect_space, in_space, space_of};
 

@@ -73,7 +73,7 @@ pub use gapless_xtq::{
     QueueOptions, Refusal, RefusedTask, Retry, Signal, TargetBuffer, Task, TaskError, Waited,
     XtqError,
 };
-pub use layouts::by_layout;
+pub use layouts::{by_layout, by_pages};
 
 /// How often a thread that waits looks for answers of workers, between two looks at everything: a few microseconds.
 const LOOKS: u32 = 64;

@@ -77,7 +77,7 @@ impl Collective<'_> {
         let of = of.unwrap_or(Reduction { unit: 1, commutative: false });
         let lens = lens((operation, part), (from, into), &counts, place)?;
         let schedule = Arc::new(place.build(&call(operation, root, &lens, of)?)?);
-        let buffers = Uses { send: sends, recv: receives, as_numbers }.buffers(send, recv);
+        let buffers = Uses { send: sends, recv: receives, as_numbers }.buffers(send, recv)?;
         let schedules = Some(Schedules::new(schedule, None));
         Ok(Prepared { call: None, shared: false, asks: false, schedules, buffers, combine })
     }

@@ -186,7 +186,7 @@ impl<'a> sealed::Output<'a> for () {
 
 impl<'a> Blocks<'a> {
     /// Block `i` is the `counts[i]` elements from element `displacements[i]` on. An element is an instance of the
-    /// view's layout.
+    /// view's layout, or a page.
     ///
     /// # Errors
     /// [`Error::BlockLists`]; [`Error::Block`]: a block reaches outside the view.
@@ -285,6 +285,10 @@ pub(crate) fn cut(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<Vec<T
         if start.checked_add(count).is_none_or(|end| end > elements) {
             return Err(Error::Block { block, start, count, elements });
         }
+        if whole.as_pages().is_some() {
+            let pages = whole.some_pages(start..start + count);
+            return pages.ok_or(Error::Block { block, start, count, elements });
+        }
         let Some(layout) = whole.own_layout() else {
             let bytes = whole.region().sub(start, count).map_err(EngineError::from)?;
             return Ok(Typed::contiguous(bytes));
@@ -305,7 +309,8 @@ pub(crate) fn cut(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<Vec<T
 fn apart(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<(), Error> {
     let mut order: Vec<usize> = (0..counts.len()).filter(|block| counts[*block] > 0).collect();
     order.sort_by_key(|block| starts[*block]);
-    let shared = whole.own_layout().is_some_and(|layout| layout.overlaps(whole.count()));
+    let plain = whole.without_pages()?;
+    let shared = plain.own_layout().is_some_and(|layout| layout.overlaps(plain.count()));
     let meets = |pair: &&[usize]| shared || starts[pair[0]] + counts[pair[0]] > starts[pair[1]];
     let overlap = order.windows(2).find(meets);
     match overlap {

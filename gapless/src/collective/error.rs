@@ -89,6 +89,15 @@ pub enum CollectiveError {
         /// Which buffer.
         argument: &'static str,
     },
+    /// Pages that a collective cannot take: their indices lie in memory of a device, or they are too many to be one
+    /// layout.
+    #[error("the {argument}: {error}")]
+    Pages {
+        /// Which buffer.
+        argument: &'static str,
+        /// Why not.
+        error: EngineError,
+    },
     /// The operation does not combine such elements.
     #[error("the {argument}: {error}")]
     Operation {

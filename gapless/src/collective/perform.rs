@@ -178,6 +178,7 @@ impl Communicator {
         let KnownCall { known, call, uses, .. } = known_call;
         let what = (collective.operation, Form::Blocking, number);
         let buffers = uses.buffers(collective.send, collective.recv);
+        let buffers = buffers.map_err(|error| refused(what.0, error))?;
         // SAFETY: the description borrows its memory until this returns: what is received into, exclusively; and
         // `by_modules` does not return before the operation has ended or was given up.
         let op = unsafe { CollOp::new(what, Some(call), (buffers, None)) };
@@ -535,6 +536,6 @@ fn contiguous(buffers: &CallBuffers) -> Option<Contiguous> {
     Some((one(&buffers.send)?, one(&buffers.recv)?))
 }
 
-fn refused(operation: Operation, error: CollectiveError) -> Error {
+pub(super) fn refused(operation: Operation, error: CollectiveError) -> Error {
     Error::Collective { operation, error: Box::new(error) }
 }

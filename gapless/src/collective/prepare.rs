@@ -12,6 +12,7 @@ use gapless_coll::{
 };
 use gapless_dtype::{Equivalence, Layout, Primitive};
 use gapless_engine::{EngineError, Op, Operand, Typed};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 pub(super) const SEND: &str = "send buffer";
@@ -83,17 +84,27 @@ impl Uses {
         self.send && near(send) || self.recv && near(recv)
     }
 
-    pub(super) fn buffers(self, send: Buffer, recv: Buffer) -> CallBuffers {
-        let blocks = |uses: bool, mut buffer: Buffer| {
+    /// What is carried out: no pages are left in it.
+    pub(super) fn buffers(
+        self,
+        send: Buffer,
+        recv: Buffer,
+    ) -> Result<CallBuffers, CollectiveError> {
+        let blocks = |uses: bool, mut buffer: Buffer, argument| {
             if !uses {
-                return gapless_coll::BufferBlocks::None;
+                return Ok::<_, CollectiveError>(gapless_coll::BufferBlocks::None);
             }
-            if self.as_numbers {
-                buffer.parts_mut().iter_mut().for_each(|typed| *typed = numbers(typed));
+            for typed in buffer.parts_mut() {
+                if self.as_numbers {
+                    *typed = numbers(typed);
+                } else if let Cow::Owned(plain) = without_pages(typed, argument)? {
+                    *typed = plain;
+                }
             }
-            buffer.into_blocks()
+            Ok(buffer.into_blocks())
         };
-        CallBuffers { send: blocks(self.send, send), recv: blocks(self.recv, recv) }
+        let (send, recv) = (blocks(self.send, send, SEND)?, blocks(self.recv, recv, RECV)?);
+        Ok(CallBuffers { send, recv })
     }
 }
 
@@ -138,7 +149,7 @@ impl Collective<'_> {
         let may_be_apart = asks && !uses.on_host(&self.send, &self.recv);
         let needs_messages = !shared || may_be_apart || place.shares == Shares::Unknown;
         let schedules = needs_messages.then(|| place.schedules(&call)).transpose()?;
-        let buffers = uses.buffers(self.send, self.recv);
+        let buffers = uses.buffers(self.send, self.recv)?;
         Ok(Prepared { call: Some(owned), shared, asks, schedules, buffers, combine })
     }
 }
@@ -191,12 +202,21 @@ pub(super) fn settle<'s>(
 
 /// Whether no byte of a receive buffer is named twice. Blocks are apart from each other.
 pub(super) fn once_each(recv: &Buffer) -> Result<(), CollectiveError> {
-    let twice =
-        |typed: &Typed| typed.as_contiguous().is_none() && typed.layout().overlaps(typed.count());
-    match recv.parts().iter().any(twice) {
-        true => Err(CollectiveError::Overlap { argument: RECV }),
-        false => Ok(()),
+    for typed in recv.parts().iter().filter(|typed| typed.as_contiguous().is_none()) {
+        let plain = without_pages(typed, RECV)?;
+        if plain.layout().overlaps(plain.count()) {
+            return Err(CollectiveError::Overlap { argument: RECV });
+        }
     }
+    Ok(())
+}
+
+/// The same bytes without pages, which schedules and GPUs' collectives do not know.
+fn without_pages<'t>(
+    typed: &'t Typed,
+    argument: &'static str,
+) -> Result<Cow<'t, Typed>, CollectiveError> {
+    typed.without_pages().map_err(|error| CollectiveError::Pages { argument, error })
 }
 
 /// Packed bytes of the blocks.
@@ -521,7 +541,9 @@ pub(super) fn local(
     exact(&send, recv.bytes(), SEND)?;
     Ok(match as_numbers {
         true => (numbers(input), numbers(inout)),
-        false => (input.clone(), inout.clone()),
+        false => {
+            (without_pages(input, SEND)?.into_owned(), without_pages(inout, RECV)?.into_owned())
+        }
     })
 }
 

@@ -79,12 +79,13 @@ pub(super) fn lies(buffer: &Buffer) -> (Where, Option<Region>) {
     }
 }
 
-/// What a buffer argument is, and its memory if that is plain; `None`: it is divided.
+/// What a buffer argument is, and its memory if that is plain; `None`: it is divided, or pages.
 #[inline]
 fn shape(buffer: &Buffer) -> Option<(BufferShape, Option<Region>)> {
     match buffer {
         Buffer::Nothing => Some((BufferShape::Nothing, None)),
         Buffer::InPlace => Some((BufferShape::InPlace, None)),
+        Buffer::Whole(typed) if typed.as_pages().is_some() => None,
         Buffer::Whole(typed) => {
             let (lies, region) = lies(buffer);
             let layout = typed.own_layout().map(Layout::id);
@@ -95,7 +96,7 @@ fn shape(buffer: &Buffer) -> Option<(BufferShape, Option<Region>)> {
 }
 
 impl Key {
-    /// `None`: there are lists to compare, or a user's function.
+    /// `None`: there are lists to compare, pages, or a user's function.
     #[inline]
     fn new(of: &Collective<'_>) -> Option<(Key, Contiguous)> {
         let op = match &of.op {
@@ -122,7 +123,9 @@ pub(super) struct KnownCall {
 impl Collective<'_> {
     /// What shared memory of all ranks would do, if all is well, it goes there, and no user's function has a say.
     pub(super) fn known_call(&self, place: &RankPlace<'_>) -> Option<KnownCall> {
-        if matches!(self.op, Some(Op::User(_))) {
+        // Pages are turned into layouts first.
+        let pages = |buffer: &Buffer| buffer.parts().iter().any(|typed| typed.as_pages().is_some());
+        if matches!(self.op, Some(Op::User(_))) || pages(&self.send) || pages(&self.recv) {
             return None;
         }
         let Checked { call: owned, combine, uses } = self.check(place).ok()?;

@@ -2,7 +2,7 @@
 //! known what the collective does. Meanwhile functions of users may be called, which begin others: these come later.
 
 use super::Collective;
-use super::perform::CommunicatorState;
+use super::perform::{CommunicatorState, refused};
 use super::prepare::{Prepared, Shares};
 use super::remembered::KnownCall;
 use crate::communicator::Communicator;
@@ -167,6 +167,7 @@ impl<'c> Reserved<'c> {
         let (comm, what) = (self.comm, (collective.operation, form, self.number));
         if let Some(KnownCall { known, call, uses, .. }) = self.known_call.take() {
             let buffers = uses.buffers(collective.send, collective.recv);
+            let buffers = buffers.map_err(|error| refused(what.0, error))?;
             // SAFETY: the caller's promise.
             let op = unsafe { CollOp::new(what, Some(call), (buffers, None)) };
             // The others know where its buffers lie.

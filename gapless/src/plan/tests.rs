@@ -1,7 +1,7 @@
 use super::*;
 use crate::{Parts, Space, World};
 use gapless_btl_testkit::Random;
-use gapless_dtype::{Datatype, Primitive};
+use gapless_dtype::{Datatype, Layout, Primitive};
 use std::sync::mpsc;
 use std::time::Duration;
 

@@ -3,10 +3,10 @@
 
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, Refused};
-use crate::view::{View, region_of, typed_in};
-use gapless_dtype::{ElementType, Equivalence, Layout};
+use crate::view::{View, pages_in, region_of, typed_in};
+use gapless_dtype::{ElementType, Equivalence, Layout, Pages};
 use gapless_engine::Typed;
-use gapless_mem::DeviceError;
+use gapless_mem::{DeviceError, Region};
 use gapless_xtq::{Gather, GatherInto, Payload, XtqError};
 use std::sync::Arc;
 
@@ -90,10 +90,30 @@ pub fn by_layout<T: Equivalence>(
     layout: &Layout,
     count: u64,
 ) -> Result<Payload, Error> {
+    shared(elements, |region, element| typed_in(region, element, origin, layout, count))
+}
+
+/// Pages of elements that several share, as [`by_layout`]: displacement 0 is `origin` *elements* into them. They fit as
+/// [`View::pages`] says; an index may occur twice.
+///
+/// # Errors
+/// A page reaches outside the elements; [`Error::Fit`].
+pub fn by_pages<T: Equivalence>(
+    elements: &Arc<[T]>,
+    origin: u64,
+    pages: &Pages,
+) -> Result<Payload, Error> {
+    shared(elements, |region, element| pages_in(region, element, origin, pages))
+}
+
+fn shared<T: Equivalence>(
+    elements: &Arc<[T]>,
+    describe: impl FnOnce(Region, ElementType) -> Result<Typed, Error>,
+) -> Result<Payload, Error> {
     // A payload is dropped under a lock, where no code of users may run.
     const { assert!(!std::mem::needs_drop::<T>(), "elements that are dropped by code of their own") };
     let region = region_of(elements.as_ptr(), elements.len());
-    let typed = typed_in(region, ElementType::of::<T>(), origin, layout, count)?;
+    let typed = describe(region, ElementType::of::<T>())?;
     // The shared slice stays where it is while somebody has it, and elements that have a datatype do not change behind a
     // shared reference.
     Ok(Payload::gathered(Arc::new(LaidOut { typed, _memory: Arc::clone(elements) })))
@@ -123,14 +143,14 @@ where
     B: OwnedBuffer<Item = T>,
     B::Parked: Sync,
 {
-    // As in `by_layout`.
+    // As in `shared`.
     const { assert!(!std::mem::needs_drop::<T>(), "elements that are dropped by code of their own") };
     let (memory, typed) = owned.park()?;
     // Parked memory stays where it is until it is dropped or taken out, which nobody does.
     Ok(Payload::gathered(Arc::new(LaidOut { typed, _memory: memory })))
 }
 
-/// Packed at once: a put may outlive the view. Memory of a device is not read.
+/// Packed at once: a put may outlive the view. Memory of a device is not read, nor are pages whose indices lie there.
 impl TryFrom<View<'_>> for Payload {
     type Error = Error;
 
@@ -139,6 +159,8 @@ impl TryFrom<View<'_>> for Payload {
         if !space.cpu_accessible() {
             return Err(DeviceError::WrongSpace { device: "the CPU".to_owned(), space }.into());
         }
+        // Refuses indices that lie in memory of a device.
+        view.typed.convertor()?;
         let bytes = usize::try_from(view.typed.packed_bytes()).unwrap_or(usize::MAX);
         if u32::try_from(bytes).is_err() {
             // No put takes so many.
