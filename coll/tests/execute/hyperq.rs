@@ -47,9 +47,7 @@ unsafe impl Reducer for FakeReducer {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        let near = |typed: &Typed| {
-            typed.moved(self.0.alias(typed.region())?, typed.origin())
-        };
+        let near = |typed: &Typed| typed.moved(self.0.alias(typed.region())?, typed.origin());
         let sources: Vec<Typed> = srcs.iter().map(near).collect::<Result<_, _>>()?;
         // SAFETY: the caller grants the memory.
         unsafe { HostEngine.reduce_into(op, &sources, &near(dst)?, range, after) }

@@ -3,8 +3,8 @@
 use super::Window;
 use super::operate::Target;
 use crate::error::Error;
-use crate::raw::request::Request;
 use crate::page_locked::devices_for;
+use crate::raw::request::Request;
 use gapless_engine::Typed;
 use gapless_mem::{DeviceError, Region};
 use gapless_osc::{Header, ReadEnds, WindowCall};
