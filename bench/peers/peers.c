@@ -66,7 +66,18 @@ typedef struct {
     MPI_Datatype type;
     int count, made;
     size_t payload, span, step, many, stretch;
+    int *pages, pages_len; /* of "pages": a list of displacements, twice over */
 } Layout;
+
+/* A type of pages of 8 KiB, whose list begins at `turns`: that of each turn is another. */
+enum { PAGE_DOUBLES = 1024 };
+static MPI_Datatype pages(const Layout *l, size_t turns) {
+    MPI_Datatype type;
+    const int *at = l->pages + turns % l->pages_len;
+    MPI_Type_create_indexed_block(l->pages_len, PAGE_DOUBLES, at, MPI_DOUBLE, &type);
+    MPI_Type_commit(&type);
+    return type;
+}
 
 static Layout dense(size_t bytes) {
     Layout l = {MPI_BYTE, (int)bytes, 0, bytes, bytes, 0, 1, (bytes + LINE - 1) / LINE * LINE + LINE};
@@ -159,6 +170,21 @@ static Layout layout(const char *name, size_t bytes) {
         free(at);
         l.payload = 8 * n * width;
         l.span = 8 * next;
+    } else if (!strcmp(name, "pages")) { /* half of the pages of a pool, in any order, other ones on each rank */
+        n = l.pages_len = doubles / PAGE_DOUBLES;
+        need(n > 0, "pages have 8 KiB");
+        int *at = l.pages = malloc(2 * n * sizeof(int));
+        state = n + rank;
+        for (size_t i = 0; i < 2 * n; i++) at[i] = i * PAGE_DOUBLES;
+        for (size_t i = 0; i < n; i++) {
+            size_t j = i + draw(2 * n - i);
+            int t = at[i];
+            at[i] = at[j], at[j] = t;
+        }
+        memcpy(at + n, at, n * sizeof(int));
+        l.type = pages(&l, 0);
+        l.payload = 8 * n * PAGE_DOUBLES;
+        l.span = 2 * l.payload;
     } else
         need(0, name);
     MPI_Type_commit(&l.type);
@@ -168,6 +194,7 @@ static Layout layout(const char *name, size_t bytes) {
 
 static void drop(Layout *l) {
     if (l->made) MPI_Type_free(&l->type);
+    free(l->pages);
 }
 
 /* Memory with as many places of a layout as the rotation asks for. */
@@ -303,10 +330,12 @@ static void commit(FILE *out, int created, size_t blocks, double seconds) {
     answer(out, &ours, &copies);
 }
 
-/* Half a round trip; both ends rotate. */
-static void message(FILE *out, const char *name, size_t bytes, double seconds) {
+/* Half a round trip; both ends rotate. With `anew` each message has a type of pages of its own, at both ends. */
+static void message(FILE *out, const char *name, size_t bytes, int anew, double seconds) {
     static Samples ours, copies;
+    static size_t turns;
     prepare(name, bytes);
+    need(!anew || here.pages, "only types of pages are made anew");
     ours.n = copies.n = 0;
     int times = batch(here.payload) > 2000 ? 2000 : batch(here.payload), other = 1 - rank, more = 1;
     double end = now() + seconds;
@@ -315,12 +344,14 @@ static void message(FILE *out, const char *name, size_t bytes, double seconds) {
         double start = now();
         for (int i = 0; i < times; i++) {
             char *a = turn(&user), *b = turn(&user);
-            if (rank == 0) {
-                MPI_Send(a, here.count, here.type, other, 1, MPI_COMM_WORLD);
-                MPI_Recv(b, here.count, here.type, other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            } else {
-                MPI_Recv(a, here.count, here.type, other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-                MPI_Send(b, here.count, here.type, other, 1, MPI_COMM_WORLD);
+            for (int back = 0; back < 2; back++) {
+                char *place = back ? b : a;
+                MPI_Datatype type = anew ? pages(&here, ++turns) : here.type;
+                if (rank == back)
+                    MPI_Send(place, here.count, type, other, 1, MPI_COMM_WORLD);
+                else
+                    MPI_Recv(place, here.count, type, other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                if (anew) MPI_Type_free(&type);
             }
         }
         double took = (now() - start) / times / 2;
@@ -587,7 +618,9 @@ int main(int argc, char **argv) {
         else if (sscanf(command, "create %zu %lf", &bytes, &seconds) == 2)
             commit(out, 1, bytes, seconds);
         else if (sscanf(command, "message %63s %zu %lf", name, &bytes, &seconds) == 3)
-            message(out, name, bytes, seconds);
+            message(out, name, bytes, 0, seconds);
+        else if (sscanf(command, "anew %63s %zu %lf", name, &bytes, &seconds) == 3)
+            message(out, name, bytes, 1, seconds);
         else if (sscanf(command, "rate %zu %d %lf", &bytes, &window, &seconds) == 3)
             rate(out, bytes, window, seconds);
         else if (sscanf(command, "mixture %63s %lf", op, &seconds) == 2)
