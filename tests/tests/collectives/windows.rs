@@ -13,6 +13,7 @@ mod notices;
 mod numbers;
 #[allow(unsafe_code, reason = "views of memory of a device")]
 mod on_device;
+mod pages;
 mod passive;
 mod program;
 #[allow(unsafe_code, reason = "vouches for memory, as bindings do")]
