@@ -46,6 +46,9 @@ pub enum Failure {
     /// A layout that does not fit its buffer.
     #[error(transparent)]
     Convertor(#[from] ConvertorError),
+    /// A sharding that cannot be.
+    #[error(transparent)]
+    Reshard(#[from] gapless_coll::reshard::ReshardError),
     /// A buffer that an engine refuses.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -7,7 +7,7 @@
 //! - messages of two processes: `oneway`, `acc2`; `acc_matrix` between memories of any kind, `acc_host` by the host's
 //!   memory, `acc3` by packet, `acc6` beside the same by hand, `acc7` out of OpenCL contexts that come and go; `p2p`,
 //!   `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and `rails` between hosts;
-//! - windows: `osc`, `osc_gpu`;
+//! - windows: `osc`, `osc_gpu`; pages at indices: `pages`; shardings: `reshard`;
 //! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
 //! - an application: `acc8` (and `acc9`), an epidemic on shared GPUs;
 //! - tasks: `xtq7`, `xtq8`, `xtq9`, `xtq10` on the simulated machine, `xtq_hw` on a GPU.
@@ -83,6 +83,8 @@ experiments! {
     acc2::Acc2,
     osc::Osc,
     osc_gpu::OscGpu,
+    pages::Pages,
+    reshard::Reshard,
     gpu::Gpu,
     reduce_gpu::ReduceGpu,
     wu6::Wu6,

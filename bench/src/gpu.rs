@@ -3,7 +3,7 @@
 //! - [`floor`], [`subject`], [`aims`], [`quoted`]: what is measured and what it is held against; pure.
 //! - [`lab`]: the device, its memory and streams: the only file here that asks anything of a driver.
 //! - [`collectives`], [`layouts`]: what one rank of a collective between GPUs does; `queued`: what they share;
-//! - [`copied`]: copies by the driver alone, for comparison;
+//! - [`copied`]: copies by the driver alone, for comparison; [`paged`]: puts into pages;
 //! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report; [`places`]: memory
 //!   that rotates.
 //!
@@ -19,6 +19,8 @@ pub mod floor;
 pub mod lab;
 #[allow(unsafe_code, reason = "queues collectives on memory that it owns")]
 pub mod layouts;
+#[allow(unsafe_code, reason = "names indices in memory that it borrows")]
+pub mod paged;
 pub mod places;
 #[allow(unsafe_code, reason = "lets threads pack parts of memory that it borrows")]
 pub mod proof;

@@ -38,6 +38,16 @@ pub fn down(to: &mut DeviceBuf, from: &[u8]) -> Result<(), DeviceError> {
     unsafe { device.copy(to, Region::of(from), &[]) }?.wait()
 }
 
+/// Memory of the host into a buffer, from byte `at` on.
+///
+/// # Errors
+/// The driver's; the part lies outside.
+pub fn down_at(to: &mut DeviceBuf, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+    let (device, to) = (to.device(), to.region().sub(at, from.len() as u64)?);
+    // SAFETY: as in `between`.
+    unsafe { device.copy(to, Region::of(from), &[]) }?.wait()
+}
+
 /// A buffer into memory of the host.
 ///
 /// # Errors
