@@ -122,6 +122,18 @@ typedef struct {
 #define SIDE_LISTED 2
 #define SIDE_MAPPED 3
 
+/* Blocks on a grid, of whose first dimension, the pages, the steps may be listed: page k lies at as many strides as its
+ * index says. Indices have no sign. Of a page whose index is above `last` nothing is moved. */
+typedef struct {
+    u64 list;   /* bytes from the list's pointer to the index of page 0 */
+    u64 last;
+    u32 bytes;  /* of an index; 0 where nothing is listed */
+    u32 before; /* indices of the user's list before that of page 0 */
+    u32 first;  /* the number that the span's first whole word has on this side */
+    u32 unused;
+    Strided shape;
+} PagesSide;
+
 /* Which threads of 32 move scattered words when unpacking, so that whole sectors are written at once. */
 typedef struct {
     u32 lanes; /* that many of the first */
@@ -183,6 +195,21 @@ typedef struct {
     Side from;
     Side to;
 } TransferArgs;
+
+/* `span.packed` and `span.first` as in TransferArgs. A strip is moved by 2^lanes threads, and lies in one block of either
+ * side: blocks of both begin at multiples of `unit` words. */
+typedef struct {
+    Span span;
+    u32 unit;
+    u32 piece;  /* words of a strip */
+    u32 pieces; /* strips of a unit */
+    u32 into;   /* words of the first unit before the span */
+    Divide by_pieces;
+    u32 lanes;
+    u32 unused;
+    PagesSide from;
+    PagesSide to;
+} PagesArgs;
 
 /* One request of many. */
 typedef struct {

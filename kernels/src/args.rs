@@ -213,6 +213,23 @@ structures! {
         /// If [`SIDE_MAPPED`].
         mapped: Mapped,
     }
+    /// Blocks on a grid, of whose first dimension, the pages, the steps may be listed.
+    PagesSide: 240 {
+        /// Bytes from the list's pointer to the index of page 0.
+        list: u64,
+        /// The largest index that is moved.
+        last: u64,
+        /// Bytes of an index; 0 where nothing is listed.
+        bytes: u32,
+        /// Indices of the user's list before that of page 0.
+        before: u32,
+        /// The number that the span's first whole word has on this side.
+        first: u32,
+        /// Nothing.
+        unused: u32,
+        /// The grid.
+        shape: Strided,
+    }
     /// Which threads of 32 move scattered words when unpacking, so that whole sectors are written at once.
     Skipping: 8 {
         /// That many of the first.
@@ -296,6 +313,29 @@ structures! {
         from: Side,
         /// The destination.
         to: Side,
+    }
+    /// Of `pages`; `span.packed` and `span.first` as in [`TransferArgs`].
+    PagesArgs: 544 {
+        /// What to move.
+        span: Span,
+        /// Blocks of both sides begin at multiples of so many words.
+        unit: u32,
+        /// Words of a strip.
+        piece: u32,
+        /// Strips of a unit.
+        pieces: u32,
+        /// Words of the first unit that lie before the span.
+        into: u32,
+        /// Division by `pieces`.
+        by_pieces: Divide,
+        /// A strip is moved by 2^`lanes` threads.
+        lanes: u32,
+        /// Nothing.
+        unused: u32,
+        /// The source.
+        from: PagesSide,
+        /// The destination.
+        to: PagesSide,
     }
     /// One request of a fused launch.
     FusedPart: 432 {
@@ -409,6 +449,8 @@ pub enum Args {
     Transposed(TransposedArgs),
     /// Of `transfer`.
     Transfer(Box<TransferArgs>),
+    /// Of `pages`.
+    Pages(Box<PagesArgs>),
     /// Of `fused`: in CUDA a parameter like the others; in OpenCL, whose parameters are smaller, a
     /// buffer that holds these bytes.
     Fused(Box<FusedArgs>),
@@ -427,6 +469,7 @@ impl Args {
             Args::Mapped(args) => args.as_bytes(),
             Args::Transposed(args) => args.as_bytes(),
             Args::Transfer(args) => args.as_bytes(),
+            Args::Pages(args) => args.as_bytes(),
             Args::Fused(args) => args.as_bytes(),
         }
     }
@@ -443,6 +486,7 @@ impl Args {
             Args::Mapped(args) => &args.span,
             Args::Transposed(args) => &args.span,
             Args::Transfer(args) => &args.span,
+            Args::Pages(args) => &args.span,
             Args::Fused(args) => &args.span,
         }
     }
@@ -457,6 +501,7 @@ impl Args {
             Args::Mapped(args) => &mut args.span,
             Args::Transposed(args) => &mut args.span,
             Args::Transfer(args) => &mut args.span,
+            Args::Pages(args) => &mut args.span,
             Args::Fused(args) => &mut args.span,
         }
     }

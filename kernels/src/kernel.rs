@@ -85,6 +85,8 @@ pub enum Family {
     Transposed,
     /// From layout to layout; has no direction.
     Transfer,
+    /// Pages at listed indices, on one side or on both; has no direction.
+    Pages,
     /// Many requests, each with a typed side of its own.
     Fused,
     /// [`Family::Strided1`] on both sides; has no direction, like all that follow.
@@ -105,7 +107,7 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 18] = [
+    pub const ALL: [Family; 19] = [
         Family::Copy,
         Family::Strided1,
         Family::Strided,
@@ -116,6 +118,7 @@ impl Family {
         Family::Mapped,
         Family::Transposed,
         Family::Transfer,
+        Family::Pages,
         Family::Fused,
         Family::SameStrided1,
         Family::SameStrided,
@@ -140,6 +143,7 @@ impl Family {
             Family::Mapped => "mapped",
             Family::Transposed => "transposed",
             Family::Transfer => "transfer",
+            Family::Pages => "pages",
             Family::Fused => "fused",
             Family::SameStrided1 => "same_strided1",
             Family::SameStrided => "same_strided",
@@ -159,7 +163,7 @@ impl Family {
 
     /// Whether it has kernels for both directions.
     fn is_directed(self) -> bool {
-        self != Family::Transfer && !self.is_same()
+        !matches!(self, Family::Transfer | Family::Pages) && !self.is_same()
     }
 
     /// The family that moves to and from a packed side with the same description.
@@ -184,12 +188,14 @@ impl Family {
         Family::ALL.into_iter().find(|other| other.is_same() && other.one_sided() == self)
     }
 
-    /// How many plan pointers it takes after the typed and the packed one.
+    /// How many plan pointers it takes after the typed and the packed one; of [`Family::Pages`] the lists of both sides,
+    /// and what bad indices are reported to.
     #[must_use]
     pub fn plans(self) -> usize {
         match self.one_sided() {
             Family::Listed | Family::Mapped | Family::Fused => 1,
             Family::Transfer => 2,
+            Family::Pages => 3,
             _ => 0,
         }
     }
@@ -216,7 +222,7 @@ impl Family {
     #[must_use]
     pub fn threads(self) -> u32 {
         match self.one_sided() {
-            Family::Copy | Family::Rows | Family::Affine | Family::Mapped => 64,
+            Family::Copy | Family::Rows | Family::Affine | Family::Mapped | Family::Pages => 64,
             Family::AffineShort | Family::Listed | Family::Strided1 => 128,
             _ => 256,
         }
@@ -234,9 +240,7 @@ impl Family {
     pub fn items(self, width: Width, few: bool) -> u32 {
         match (self.one_sided(), width) {
             (Family::Transposed | Family::Transfer, _) => 4,
-            (Family::Copy | Family::Rows, Width::W2 | Width::W4 | Width::W8 | Width::W16)
-                if few =>
-            {
+            (Family::Copy | Family::Rows | Family::Pages, width) if few && width != Width::W1 => {
                 2 * width.items()
             }
             (Family::Affine | Family::Strided1 | Family::Listed, Width::W8) if !few => 4,

@@ -16,6 +16,7 @@
 //! | `listed` | equal blocks at listed displacements | one list entry a word |
 //! | `mapped` | anything | a plan: 8 bytes for each 32 words, 4 or 8 for each block ([`plan`]) |
 //! | `transfer` | two sides with gaps, no packed one | the methods of both sides |
+//! | `pages` | pages at listed indices, on one side or both | one index a strip |
 //! | `same_…` | two sides with the same gaps, no packed one | once for both, as the family of that name |
 //! | `fused` | many requests, each with a typed side of its own | a search for the tile's request, then that request's method |
 //!
@@ -29,7 +30,7 @@
 //!
 //! The functions in [`launch`] turn shape, range and places into launches; they are pure. This crate knows no driver.
 //! The caller passes `Launch::args` to the kernel after its pointers, in the order typed, packed, plan (of `listed`,
-//! `mapped` and `fused`; both sides' of `transfer`); of two sides with gaps the source is the typed one. Arguments
+//! `mapped` and `fused`; both sides' of `transfer` and `pages`, and there what bad indices are reported to); of two sides with gaps the source is the typed one. Arguments
 //! are one parameter by value; only in OpenCL those of [`Family::tabled`] are in a buffer, which is the parameter.
 //!
 //! Units are bytes unless a name says words; words are of the launch's width.

@@ -97,6 +97,33 @@ INLINE i64 mapped_at(const Mapped *s, GLOBAL const u8 *RESTRICT plan, u32 word, 
     return (i64)instance * s->extent + shift + (i64)rest * w;
 }
 
+/* Where a word lies, the position of its page in the user's list, and whether that page is not to be touched. */
+typedef struct {
+    i64 at;
+    u32 position;
+    u32 beyond;
+} PagePlace;
+
+INLINE PagePlace page_at(const PagesSide *s, GLOBAL const u8 *RESTRICT list, u32 word, u32 w) {
+    const Strided *grid = &s->shape;
+    u32 row = divide(word, grid->by_len);
+    PagePlace place;
+    place.at = (i64)(word - row * grid->len) * w;
+    ROLLED for (u32 k = grid->dims - 1; k > 0; k--) {
+        u32 rest = divide(row, grid->dim[k].by);
+        place.at += (i64)(row - rest * grid->dim[k].count) * grid->dim[k].stride;
+        row = rest;
+    }
+    place.position = s->before + row;
+    u64 index = row;
+    /* Read once: who wrote it may write it again, and what was checked is what is used. */
+    if (s->bytes == 4) index = READ_INDEX(u32, list + s->list + (u64)row * 4);
+    if (s->bytes == 8) index = READ_INDEX(u64, list + s->list + (u64)row * 8);
+    place.beyond = s->bytes != 0 && index > s->last;
+    place.at += (i64)(index * (u64)grid->dim[0].stride);
+    return place;
+}
+
 INLINE i64 side_at(const Side *s, GLOBAL const u8 *RESTRICT plan, u32 word, u32 w) {
     switch (s->kind) {
     case SIDE_STRIDED: return strided_at(&s->strided, word, w);

@@ -37,6 +37,8 @@ struct __align__(16) u128 {
 #define WRITE(type, at, word) write_word((type *)(at), word)
 #define READ_ONCE(type, at) read_once((const type *)(at))
 #define WRITE_ONCE(type, at, word) write_once((type *)(at), word)
+#define READ_INDEX(type, at) read_word((const type *)(at))
+#define LOWER(at, number) atomicMin((u32 *)(at), number)
 #define UNROLL _Pragma("unroll")
 
 /* Roughly. */

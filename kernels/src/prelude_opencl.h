@@ -33,6 +33,8 @@ typedef uint4 u128;
 #define WRITE(type, at, word) (*(GLOBAL type *)(at) = (word))
 #define READ_ONCE(type, at) READ(type, at)
 #define WRITE_ONCE(type, at, word) WRITE(type, at, word)
+#define READ_INDEX(type, at) (*(GLOBAL const volatile type *)(at))
+#define LOWER(at, number) atomic_min((volatile GLOBAL u32 *)(at), number)
 #define UNROLL _Pragma("unroll")
 
 /* Reductions: words of 16 bytes as others, floats as bits, arithmetic that is never contracted. */

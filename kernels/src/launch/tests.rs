@@ -81,7 +81,9 @@ pub(super) fn typed_at(launch: &Launch, word: u32, list: Entries<'_>, encoder: &
         }
         Args::Mapped(args) => mapped_at(&args.shape, word, width, encoder),
         Args::Transposed(args) => transposed_at(&args.shape, word),
-        Args::Transfer(_) | Args::Fused(_) => unreachable!("have tests of their own"),
+        Args::Transfer(_) | Args::Pages(_) | Args::Fused(_) => {
+            unreachable!("have tests of their own")
+        }
     }
 }
 

@@ -275,7 +275,7 @@ fn as_if_large(launch: &mut Launch) {
 }
 
 /// Says where two buffers differ first.
-fn same(got: &[u8], want: &[u8], what: &str) {
+pub(crate) fn same(got: &[u8], want: &[u8], what: &str) {
     if let Some(at) = got.iter().zip(want).position(|(a, b)| a != b) {
         let wrong = got.iter().zip(want).filter(|(a, b)| a != b).count();
         panic!("{wrong} of {} bytes differ, first byte {at}: {what}", got.len());
@@ -287,7 +287,7 @@ const ROUNDS: u64 = 6;
 
 /// Whether a family has a packed side and one typed one; others have tests of their own.
 fn one_sided(family: Family) -> bool {
-    !matches!(family, Family::Transfer | Family::Fused) && !family.is_same()
+    !matches!(family, Family::Transfer | Family::Pages | Family::Fused) && !family.is_same()
 }
 
 pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut Bench) {

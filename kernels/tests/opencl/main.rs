@@ -7,6 +7,7 @@ mod bench;
 mod cases;
 mod layouts;
 mod machine;
+mod pages;
 mod shapes;
 
 use bench::Bench;
@@ -51,4 +52,10 @@ fn twins_move_as_if_they_were_alone() {
 fn a_range_may_lie_inside_a_word() {
     let Some(mut bench) = Bench::open() else { return };
     machine::a_range_may_lie_inside_a_word(&mut bench);
+}
+
+#[test]
+fn pages_move_to_where_their_indices_say() {
+    let Some(mut bench) = Bench::open() else { return };
+    pages::pages_move_to_where_their_indices_say(&mut bench);
 }

@@ -48,7 +48,7 @@ pub(crate) fn case(family: Family, width: Width, random: &mut Random) -> Case {
         Family::SameAffineShort => case(Family::AffineShort, width, random),
         Family::SameListed => case(Family::Listed, width, random),
         Family::SameMapped => case(Family::Mapped, width, random),
-        Family::Transfer | Family::Fused => unreachable!("take several of the others"),
+        Family::Transfer | Family::Pages | Family::Fused => unreachable!("have tests of their own"),
     }
 }
 
