@@ -2,7 +2,8 @@
 //! (Wu et al. 2016, §3 has one kernel for all of a datatype; this is one for all of a halo).
 //!
 //! Where pointers are numbers, one launch reaches any memory. Where they are buffers, those requests are
-//! fused that lie in the same ones. Large requests, and those whose packed side only copies reach, go one by one.
+//! fused that lie in the same ones. Large requests, pages, and
+//! those whose packed side only copies reach, go one by one.
 
 use crate::accelerator::{Lane, Spot};
 use crate::config::Launched;
@@ -73,6 +74,9 @@ impl Small<'_> {
 
 /// A job as a part of a launch that needs no plan, where pointers are numbers.
 pub(crate) fn closed_part(job: &PackJob<'_>, typed: Spot, packed: Spot) -> Option<MovePart> {
+    if job.typed.as_pages().is_some() {
+        return None;
+    }
     let shape = closed(Form::of(job.typed.layout(), job.typed.count()))?;
     let small = Small { job: *job, typed, packed, shape, plan: None, plan_bytes: 0 };
     Some(small.part(true))
@@ -81,7 +85,7 @@ pub(crate) fn closed_part(job: &PackJob<'_>, typed: Spot, packed: Spot) -> Optio
 /// Whether to fuse a task, which has bytes: its parts then, without a shape if that takes a plan.
 fn small<'a>(task: &Task<'a>) -> Option<(PackJob<'a>, Spot, Spot, Option<TransferSide>)> {
     let &Task::Packed { job, typed, direct: Some(packed), .. } = task else { return None };
-    if job.len() > FUSED_MAX {
+    if job.len() > FUSED_MAX || job.typed.as_pages().is_some() {
         return None;
     }
     match Form::of(job.typed.layout(), job.typed.count()) {

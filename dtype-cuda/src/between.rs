@@ -5,6 +5,7 @@
 //! | one layout, whether one value or two that are equal | each word is looked up once: it lies at the same displacement of both |
 //! | single words, whole, of which one side runs along its memory where the other runs across | squares of both |
 //! | grids that are longer blocks in the order of addresses, whole | each side by its form in that order |
+//! | pages on one side or on both | see `pages` |
 //! | any | each side by its form, or both by plans where arguments have no room for a form |
 //!
 //! Units: bytes.
@@ -12,6 +13,7 @@
 use crate::accelerator::{Lane, Spot};
 use crate::form::Form;
 use crate::lanes::Holds;
+use crate::memory::DeviceBlock;
 use crate::nest::{Nest, Walk};
 use crate::plan::PlanSpec;
 use crate::recent::LayoutPair;
@@ -169,7 +171,7 @@ impl Shared {
         self.fitted(launches, what.from.0.region(), what.to.0.region(), what.budget)
     }
 
-    /// Enqueues a move from layout to layout.
+    /// Enqueues a move from layout to layout. `chunk` is the lane's.
     ///
     /// # Safety
     /// The spots lead to the sides, which stay valid, and free of races, until the lane has passed the
@@ -180,10 +182,15 @@ impl Shared {
     pub(crate) unsafe fn transfer(
         &self,
         lane: &dyn Lane,
+        chunk: &mut Option<Arc<DeviceBlock>>,
         what: Between<'_>,
         held: &mut Holds,
     ) -> Result<(), EngineError> {
         let (from, to) = (what.from, what.to);
+        if from.0.as_pages().is_some() || to.0.as_pages().is_some() {
+            // SAFETY: the caller's own promise.
+            return unsafe { self.transfer_pages(lane, chunk, what, held) };
+        }
         if let Some(launches) = self.laid_out(&what) {
             // The side whose words are looked up comes first.
             let unpacks = launches.iter().any(|one| one.kernel.direction == Direction::Unpack);

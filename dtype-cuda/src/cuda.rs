@@ -55,7 +55,7 @@ fn touched(typed: &Typed) -> Result<(u64, u64), EngineError> {
     if let Some(first) = typed.contiguous_start().filter(|_| typed.packed_bytes() > 0) {
         return Ok((first, typed.packed_bytes()));
     }
-    let Some((low, high)) = typed.convertor()?.bounds() else { return Ok((0, 0)) };
+    let Some((low, high)) = typed.bounds() else { return Ok((0, 0)) };
     // `Typed` has found both inside the region.
     let first = typed.origin().wrapping_add_signed(low);
     Ok((first, high.wrapping_sub(low).cast_unsigned()))

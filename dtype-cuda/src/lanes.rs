@@ -5,8 +5,10 @@
 //! under a running kernel.
 
 use crate::accelerator::Lane;
+use crate::index_report::IndexReport;
 use crate::memory::DeviceBlock;
 use crate::plans::DevicePlan;
+use crate::staging::StagingPiece;
 use gapless_mem::Completion;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -27,6 +29,10 @@ pub(crate) enum Hold {
         #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "it is held, not looked at"))]
         Arc<DeviceBlock>,
     ),
+    /// Memory of the host.
+    Staging(#[expect(dead_code, reason = "it is held, not looked at")] StagingPiece),
+    /// What kernels report of indices.
+    Report(Arc<IndexReport>),
 }
 
 /// What one call's work uses.

@@ -47,6 +47,7 @@
 //! # How a call finds its kernel
 //!
 //! ```text
+//!  indices ────────────────────────────────────────────────────────────► a kernel reads them
 //!  Layout, count ──► Form ─┬─ closed: a grid, a triangle, one contiguous span ───────────────► launch arithmetic
 //!                          └─ a list, or anything ──► plan on the device? ── yes ────►   (gapless-kernels)
 //!                                                          │ no                               │
@@ -79,6 +80,7 @@
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: how one task gets onto a lane; `between`: the same from
 //!   layout to layout. `report`: what that would launch. `peers`: what the copy engine does between two GPUs, by
 //!   `nest`, `rows` and `triangle`, which are pure. `recent`: recent results for the same layouts.
+//! - `pages`: instances at indices that are data, which kernels read; `index_report`: what kernels say of bad ones.
 //! - `gathered`: short work that waits for company, and goes in one launch.
 //! - `lanes`, `memory`, `staging`, `plans`: which lane comes next, and who keeps memory alive.
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
@@ -113,6 +115,8 @@ mod engine;
 mod form;
 #[allow(unsafe_code, reason = "launches kernels by address, and answers for their end")]
 mod gathered;
+#[allow(unsafe_code, reason = "reads what kernels wrote, and answers for work")]
+mod index_report;
 mod lanes;
 mod ledger;
 #[allow(unsafe_code, reason = "frees device memory")]
@@ -120,6 +124,8 @@ mod memory;
 mod nest;
 #[cfg(feature = "opencl")]
 mod opencl;
+#[allow(unsafe_code, reason = "launches kernels and copies by address")]
+mod pages;
 #[allow(unsafe_code, reason = "copies by address")]
 mod peers;
 mod plan;

@@ -139,6 +139,9 @@ impl Shared {
             Task::Packed { job, .. } => job.budget,
             Task::Transfer { budget, .. } => *budget,
         };
+        if task.is_paged() {
+            return None;
+        }
         let terms = Terms::new(self.config.copy_bytes_min, budget.is_some());
         let (src, dst, start, end) = task.ends();
         if !terms.allow(1, end - start) || !self.accelerator.apart(src.region, dst.region) {

@@ -1,8 +1,8 @@
 //! Reductions: the engine as a [`Reducer`] of device memory.
 //!
 //! A kernel reads every source where it lies and writes the target, if each side is one contiguous span or blocks on a
-//! grid, and its elements lie as C would have them. Of any other side (a triangle, a list, an odd address, a block that
-//! ends within an element) each chunk is packed into device memory of the engine's own first, or unpacked from there;
+//! grid, and its elements lie as C would have them. Of any other side (a triangle, a list, an odd address, pages, a block
+//! that ends within an element) each chunk is packed into device memory of the engine's own first, or unpacked from there;
 //! so are partial results where there are more sources than a kernel takes. Every source is read once and the target is
 //! written once, in either way.
 //!
@@ -18,7 +18,7 @@ use crate::lanes::Holds;
 use crate::memory::DeviceBlock;
 use crate::shared::{Shared, Task};
 use gapless_dtype::{Layout, Primitive};
-use gapless_engine::{EngineError, Method, Op, Operand, Reducer, Typed};
+use gapless_engine::{EngineError, Method, Op, Operand, PagesOf, Reducer, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{Budget, ReducedSide, Reduction, TransferSide, reduce, reducible};
 use gapless_kernels::reduce::{Combine, SOURCES_MAX};
@@ -61,7 +61,14 @@ fn is_same(one: &Typed, other: &Typed, range: &Range<u64>) -> Result<bool, Engin
         let region = typed.region();
         (region.space(), region.address(), region.offset().wrapping_add(typed.origin()))
     };
-    Ok(place(one) == place(other)
+    let indices = match (one.as_pages(), other.as_pages()) {
+        (None, None) => true,
+        (Some(PagesOf::Host(one)), Some(PagesOf::Host(other))) => one == other,
+        (Some(PagesOf::Device(one)), Some(PagesOf::Device(other))) => one == other,
+        _ => false,
+    };
+    Ok(indices
+        && place(one) == place(other)
         && one.window(range)? == other.window(range)?
         && one.layout() == other.layout())
 }
@@ -227,7 +234,8 @@ impl Combined<'_> {
     /// Finds the sides that kernels take where they lie.
     fn find_direct(&mut self, shared: &Shared) {
         let Reduction { combine, len, .. } = self.what;
-        for side in self.sources.iter_mut().chain([&mut self.target]) {
+        let sides = self.sources.iter_mut().chain([&mut self.target]);
+        for side in sides.filter(|side| side.typed.as_pages().is_none()) {
             let shape = match Form::of(side.typed.layout(), side.typed.count()) {
                 Form::Contiguous { displacement } => TransferSide::Contiguous(displacement),
                 Form::Strided(grid) => TransferSide::Strided(grid),

@@ -6,9 +6,10 @@ use crate::between::Between;
 use crate::config::{Copied, Launched};
 use crate::engine::GpuEngine;
 use crate::form::Form;
+use crate::pages::{PagesEnd, in_order, otherwise};
 use crate::plan::PlanSpec;
 use crate::rows::Rows;
-use crate::shared::{Shared, Task, closed, lay_out};
+use crate::shared::{PackJob, Shared, Task, closed, lay_out};
 use crate::triangle::Shares;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
@@ -51,12 +52,19 @@ impl Shared {
                 return self.between(what);
             }
         };
+        if let Some(plain) = otherwise(job.typed)? {
+            let (job, typed, direct, packed) = (job.of(&plain), *typed, *direct, *packed);
+            return self.launches(&Task::Packed { job, typed, direct, packed });
+        }
         if job.len() == 0 || (direct.is_none() && job.typed.as_contiguous().is_some()) {
             return Ok(Vec::new());
         }
         // A chunk is aligned to any word.
         let aligned = KernelAddress { address: 0, offset: (job.start % 512).cast_signed() };
         let direct = direct.unwrap_or(Spot { base: *packed, place: aligned });
+        if job.typed.as_pages().is_some() {
+            return self.told_pages(job, *typed, direct);
+        }
         if let Some(launches) = self.by_form(job, *typed, direct) {
             return Ok(told(&launches, 0).collect());
         }
@@ -67,8 +75,59 @@ impl Shared {
         Ok(told(&launches.map_err(|reason| self.unfit(reason))?, spec.bytes).collect())
     }
 
+    /// What a pack or an unpack of pages would launch.
+    fn told_pages(
+        &self,
+        job: &PackJob<'_>,
+        typed: Spot,
+        packed: Spot,
+    ) -> Result<Vec<Launched>, EngineError> {
+        let Some(end) = PagesEnd::of(job.typed, typed) else { return Ok(Vec::new()) };
+        let packed = PagesEnd::packed(packed, job.start);
+        let range = job.range();
+        let launches = self.laid_out_pages(&range, in_order(job, &end, &packed), job.budget)?;
+        Ok(told(&launches, end.index_bytes(&range)).collect())
+    }
+
+    /// What a move from or to pages would launch.
+    fn between_pages(&self, what: Between<'_>) -> Result<Vec<Launched>, EngineError> {
+        let (from, to) = (what.from, what.to);
+        let plain = (otherwise(from.0)?, otherwise(to.0)?);
+        if plain.0.is_some() || plain.1.is_some() {
+            let from = (plain.0.as_ref().unwrap_or(from.0), from.1);
+            let to = (plain.1.as_ref().unwrap_or(to.0), to.1);
+            return self.between(Between { from, to, ..what });
+        }
+        if let (Some(source), Some(target)) =
+            (PagesEnd::of(from.0, from.1), PagesEnd::of(to.0, to.1))
+        {
+            let launches = self.laid_out_pages(what.range, (&source, &target), what.budget)?;
+            let indices = [source, target].map(|end| end.index_bytes(what.range));
+            return Ok(told(&launches, indices.iter().sum()).collect());
+        }
+        // Through a chunk, as if that had room for all of it.
+        let (start, end) = (what.range.start, what.range.end);
+        let place = KernelAddress { address: 0, offset: (start % 512).cast_signed() };
+        let mut all = Vec::new();
+        for (direction, (typed, spot)) in [(Direction::Pack, from), (Direction::Unpack, to)] {
+            let job = PackJob { direction, typed, start, end, budget: what.budget };
+            let chunk = Spot { base: spot.base, place };
+            let packed = spot.base;
+            all.extend(self.launches(&Task::Packed {
+                job,
+                typed: spot,
+                direct: Some(chunk),
+                packed,
+            })?);
+        }
+        Ok(all)
+    }
+
     /// What a move from layout to layout would launch.
     fn between(&self, what: Between<'_>) -> Result<Vec<Launched>, EngineError> {
+        if what.from.0.as_pages().is_some() || what.to.0.as_pages().is_some() {
+            return self.between_pages(what);
+        }
         if let Some(launches) = what.by_form(&self.layout_pairs) {
             let launches = self.fitted_between(&what, Cow::Owned(launches));
             return Ok(told(&launches, 0).collect());

@@ -7,6 +7,7 @@ use crate::cache::{Cache, CacheLookup};
 use crate::config::Config;
 use crate::form::Form;
 use crate::gathered::Gathered;
+use crate::index_report::{Reports, checked, orderly};
 use crate::lanes::{Elsewhere, Hold, Holds, InFlight, Lanes, PATIENCE, Track};
 use crate::memory::{DeviceBlock, PlanMemory};
 use crate::plan::PlanSpec;
@@ -104,6 +105,16 @@ pub(crate) enum Task<'a> {
 }
 
 impl Task<'_> {
+    /// Whether a side is pages at indices.
+    pub(crate) fn is_paged(&self) -> bool {
+        match self {
+            Task::Packed { job, .. } => job.typed.as_pages().is_some(),
+            Task::Transfer { from, to, .. } => {
+                from.0.as_pages().is_some() || to.0.as_pages().is_some()
+            }
+        }
+    }
+
     /// Whether there is no byte to move.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
@@ -133,6 +144,16 @@ impl<'a> PackJob<'a> {
 
     pub(crate) fn len(&self) -> u64 {
         self.end - self.start
+    }
+
+    /// Its bytes of the stream.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// The same of other instances with the same stream.
+    pub(crate) fn of(self, typed: &Typed) -> PackJob<'_> {
+        PackJob { typed, ..self }
     }
 
     /// A part of it: bytes `start..end` of the stream.
@@ -175,6 +196,15 @@ pub(crate) fn lay_out(shape: &TransferSide, what: &Move) -> Result<Launches, Unf
     }
 }
 
+/// What work that holds this reports to.
+pub(crate) fn reports(held: &Holds) -> Reports {
+    let report = |hold: &Hold| match hold {
+        Hold::Report(report) => Some(Arc::clone(report)),
+        _ => None,
+    };
+    held.iter().filter_map(report).collect()
+}
+
 /// Enqueues launches whose pointers are `pointers`, as many as each kernel takes.
 ///
 /// # Safety
@@ -199,6 +229,7 @@ impl Shared {
         after: &[Completion],
         work: impl FnOnce(&dyn Lane, &mut Track, &mut Holds) -> Result<T, EngineError>,
     ) -> Result<(T, Completion), EngineError> {
+        let after = &*orderly(after);
         // Not while we hold a lane, which whoever ends that work may need.
         for earlier in after.iter().filter(|work| !self.accelerator.orders(work)) {
             earlier.wait()?;
@@ -213,10 +244,11 @@ impl Shared {
         lane.wait_for(after)?;
         let mut flight = InFlight::new(lane);
         let value = work(lane, &mut track, flight.held())?;
+        let reports = reports(flight.held());
         let completion = lane.record()?;
         flight.land(&mut track.retired, &completion);
         track.last = completion.clone();
-        Ok((value, completion))
+        Ok((value, checked(completion, reports)))
     }
 
     /// Lets go of what is over, wherever nobody is busy.
@@ -405,7 +437,7 @@ impl Shared {
             Task::Transfer { from, to, range, budget } => {
                 let what = Between { from: *from, to: *to, range, budget: *budget };
                 // SAFETY: the caller's own promise.
-                unsafe { self.transfer(lane, what, held) }
+                unsafe { self.transfer(lane, chunk, what, held) }
             }
         }
     }
@@ -426,6 +458,10 @@ impl Shared {
         packed: Spot,
         held: &mut Holds,
     ) -> Result<(), EngineError> {
+        if job.typed.as_pages().is_some() {
+            // SAFETY: the caller's own promise.
+            return unsafe { self.enqueue_pages(lane, job, typed, packed, held) };
+        }
         if let Some(launches) = self.by_form(job, typed, packed) {
             let sides = [typed.base, packed.base, typed.base, typed.base];
             // SAFETY: the launches move the job's range of a layout that `Typed` found inside its
@@ -514,7 +550,7 @@ impl Shared {
         let found = self.plan(lane, layout, held, &mut |_, _| Ok(true))?;
         let made = held[before..].iter().find_map(|hold| match hold {
             Hold::Plan(plan) => Some(Arc::clone(plan)),
-            Hold::Block(_) => None,
+            _ => None,
         });
         Ok(found.or(made).expect("a plan that was made is held"))
     }

@@ -5,9 +5,10 @@
 //! that kernels run beside copies; on a caller's stream they do not. Units: bytes.
 
 use crate::accelerator::{Lane, Spot};
+use crate::between::Between;
 use crate::lanes::{Hold, Holds, InFlight};
 use crate::memory::DeviceBlock;
-use crate::plans::DevicePlan;
+use crate::pages::{Way, otherwise};
 use crate::shared::{PackJob, Shared};
 use gapless_engine::EngineError;
 use gapless_kernels::Direction;
@@ -79,11 +80,11 @@ impl Shared {
             // SAFETY: the caller vouches for both; they have one length (`PackJob::new`).
             return unsafe { lane.copy(dst, src) };
         }
-        let plan = match self.by_form(job, typed, typed) {
-            Some(_) => None,
-            None => Some(self.whole_plan(lane, job.typed.layout(), held)?),
-        };
-        let plan = plan.as_deref();
+        if let Some(plain) = otherwise(job.typed)? {
+            // SAFETY: the caller's own promise: it touches the same bytes of the same region.
+            return unsafe { self.staged(lane, kept, &job.of(&plain), typed, packed, held) };
+        }
+        let way = self.way(lane, job, typed, held)?;
         let first = Route { lane, chunk: self.chunk(kept, held)? };
         let another = if job.len() > part_bytes(job.len(), self.config.chunk_bytes) {
             self.another(lane)
@@ -92,20 +93,62 @@ impl Shared {
         };
         let Some((other, mut track)) = another else {
             // SAFETY: the caller's own promise; the chunk is held.
-            return unsafe { self.parts(&[first], job, typed, packed, plan) };
+            unsafe { self.parts(&[first], job, typed, packed, &way) }?;
+            return self.parts_end(lane, &way);
         };
         let mut flight = InFlight::new(other);
         // What the first lane waits for, the second one does, and for the plan's upload with it.
         other.wait_for(&[lane.record()?])?;
         let second = Route { lane: other, chunk: self.chunk(&mut track.chunk, flight.held())? };
         // SAFETY: the caller's own promise; the chunks are held, and the first lane waits for the second.
-        unsafe { self.parts(&[first, second], job, typed, packed, plan) }?;
+        unsafe { self.parts(&[first, second], job, typed, packed, &way) }?;
         let completion = other.record()?;
         lane.wait_for(std::slice::from_ref(&completion))?;
         track.last = completion.clone();
         // The first lane's end comes after the second one's: the plan's hold is with the first one.
         flight.land(&mut track.retired, &completion);
-        Ok(())
+        self.parts_end(lane, &way)
+    }
+
+    /// Enqueues a move from layout to layout through a chunk, for sides that no kernel takes together. `kept` is the lane's
+    /// chunk.
+    ///
+    /// # Safety
+    /// As for [`transfer`](Shared::transfer).
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) unsafe fn through_chunk(
+        &self,
+        lane: &dyn Lane,
+        kept: &mut Option<Arc<DeviceBlock>>,
+        what: &Between<'_>,
+        held: &mut Holds,
+    ) -> Result<(), EngineError> {
+        let job = |direction, typed| {
+            let (start, end) = (what.range.start, what.range.end);
+            PackJob { direction, typed, start, end, budget: what.budget }
+        };
+        let (pack, unpack) = (job(Direction::Pack, what.from.0), job(Direction::Unpack, what.to.0));
+        let source = self.way(lane, &pack, what.from.1, held)?;
+        let target = self.way(lane, &unpack, what.to.1, held)?;
+        let chunk = self.chunk(kept, held)?;
+        let mut begin = pack.start;
+        while begin < pack.end {
+            let end = pack.end.min(begin + self.config.chunk_bytes);
+            let middle = spot(chunk, begin % ALIGNED);
+            // SAFETY: the caller vouches for the source; the chunk is the lane's, as long as the part, and held.
+            unsafe {
+                self.enqueue_part(lane, &pack.part(begin, end), (what.from.1, middle), &source)
+            }?;
+            // SAFETY: likewise for the target.
+            unsafe {
+                self.enqueue_part(lane, &unpack.part(begin, end), (what.to.1, middle), &target)
+            }?;
+            begin = end;
+        }
+        self.parts_end(lane, &source)?;
+        self.parts_end(lane, &target)
     }
 
     /// The parts, in turn over the routes.
@@ -118,7 +161,7 @@ impl Shared {
         job: &PackJob<'_>,
         typed: Spot,
         packed: Region,
-        plan: Option<&DevicePlan>,
+        way: &Way<'_>,
     ) -> Result<(), EngineError> {
         // On one route a part's copy has ended before the next part's kernel begins: short parts would save nothing.
         let step = match routes {
@@ -152,13 +195,8 @@ impl Shared {
             // SAFETY: the caller vouches for the typed side; the chunk is the lane's, and as long as the
             // part.
             unsafe {
-                self.enqueue_by(
-                    route.lane,
-                    &part.job,
-                    typed,
-                    spot(route.chunk, begin % ALIGNED),
-                    plan,
-                )
+                let spots = (typed, spot(route.chunk, begin % ALIGNED));
+                self.enqueue_part(route.lane, &part.job, spots, way)
             }?;
             if job.direction == Direction::Pack
                 && let Some((route, part)) = packing.replace((route, part))

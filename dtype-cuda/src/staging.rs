@@ -227,6 +227,16 @@ impl StagingRings {
         StagingPiece { memory: HostMemory::Heap(HeapMemory::plain(len)), busy: Completion::Ready }
     }
 
+    /// A short piece, for whoever holds it until nothing uses it.
+    pub(crate) fn short(
+        &self,
+        device: &dyn Accelerator,
+        len: u64,
+    ) -> Result<StagingPiece, EngineError> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        Ok(StagingPiece { memory: device.staging(len)?, busy: Completion::Ready })
+    }
+
     /// One more piece.
     pub(crate) fn piece(&self, device: &dyn Accelerator) -> Result<StagingPiece, EngineError> {
         Ok(StagingPiece { memory: device.staging(self.piece_bytes)?, busy: Completion::Ready })

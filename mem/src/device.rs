@@ -68,6 +68,20 @@ pub enum DeviceError {
         /// What the driver said.
         reason: String,
     },
+    /// An index in memory of the device leads outside the memory that it counts pages of. That page was not touched;
+    /// others may have been moved.
+    #[error(
+        "the index at position {position} of the {side}'s pages is above {last}, the last inside the memory: that page \
+         was not moved"
+    )]
+    PageOutside {
+        /// Whose index: of the source or the target.
+        side: &'static str,
+        /// The first position of such an index in the list.
+        position: u64,
+        /// The largest index inside the memory.
+        last: u64,
+    },
     /// Code for the device cannot be linked.
     #[error("device code cannot be linked: {}", log.lines().next().unwrap_or_default())]
     Link {

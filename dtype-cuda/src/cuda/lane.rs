@@ -10,8 +10,8 @@ use gapless_mem::{Completion, DeviceError, Region};
 use gapless_mem_cuda::{Argument, CudaDevice, Grid, Stream};
 use std::sync::Arc;
 
-/// Pointers of a kernel at most: two sides and a plan for each.
-const POINTERS: usize = 4;
+/// Pointers of a kernel at most: two sides, a plan or list for each, and a report.
+const POINTERS: usize = 5;
 
 /// A stream and what work on it needs.
 #[derive(Clone, Copy)]
@@ -53,6 +53,7 @@ fn structure(args: &Args) -> Argument<'_> {
         Args::Mapped(args) => Argument::of(args),
         Args::Transposed(args) => Argument::of(args),
         Args::Transfer(args) => Argument::of(&**args),
+        Args::Pages(args) => Argument::of(&**args),
         Args::Fused(args) => Argument::of(&**args),
     }
 }
@@ -73,12 +74,13 @@ impl Lane for StreamLane<'_> {
         for (address, pointer) in addresses.iter_mut().zip(pointers) {
             *address = pointer.start();
         }
-        let [first, second, third, fourth] = addresses.each_ref().map(Argument::of);
+        let [first, second, third, fourth, fifth] = addresses.each_ref().map(Argument::of);
         let args = structure(&launch.args);
         let all: &[Argument<'_>] = match pointers.len() {
             2 => &[first, second, args],
             3 => &[first, second, third, args],
             4 => &[first, second, third, fourth, args],
+            5 => &[first, second, third, fourth, fifth, args],
             _ => {
                 let what = "a kernel with that many pointers";
                 return Err(EngineError::Device(DeviceError::Unsupported { what }));

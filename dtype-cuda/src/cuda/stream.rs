@@ -5,9 +5,10 @@ use super::lane::StreamLane;
 use crate::accelerator::Lane;
 use crate::batch::BatchItem;
 use crate::engine::GpuEngine;
+use crate::index_report::checked;
 use crate::lanes::{Hold, Holds};
 use crate::memory::DeviceBlock;
-use crate::shared::{Shared, Task};
+use crate::shared::{Shared, Task, reports};
 use gapless_engine::{EngineError, Op, Typed};
 use gapless_kernels::Direction;
 use gapless_mem::{Completion, DeviceError, Region};
@@ -159,14 +160,17 @@ impl OnStream<'_> {
         done
     }
 
-    /// The completion of everything that is on the stream now.
+    /// The completion of everything that is on the stream now. If that is over, it tells a bad index of pages in memory of a
+    /// device that one of the last few calls was given, since this was asked for before.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn completion(&self) -> Result<Completion, EngineError> {
         let completion = self.lane.record()?;
-        self.shared().elsewhere.push(&completion, self.used.take());
-        Ok(completion)
+        let used = self.used.take();
+        let reports = reports(&used);
+        self.shared().elsewhere.push(&completion, used);
+        Ok(checked(completion, reports))
     }
 
     pub(super) fn shared(&self) -> &Shared {

@@ -4,4 +4,5 @@ mod bench;
 mod gathered;
 mod hostile;
 mod order;
+mod pages;
 mod peers;

@@ -162,7 +162,7 @@ fn side_with<'a>(
     } else {
         (buffer.region(), origin)
     };
-    let typed = Typed::new(region, inside, &sample.layout, sample.count);
+    let typed = sample.typed(region, inside);
     let typed = typed.map_err(|error| format!("Typed::new: {error}"))?;
     Ok(Side { buffer, noise, origin, typed })
 }

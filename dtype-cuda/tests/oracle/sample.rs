@@ -3,7 +3,9 @@
 use crate::memory::{index, wide};
 use gapless_dtype::naive::Typemap;
 use gapless_dtype::testkit::{Params, Rng, describe, random_datatype};
-use gapless_dtype::{Convertor, Datatype, Layout, Run};
+use gapless_dtype::{Convertor, Datatype, Layout, Pages, Run};
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::Region;
 use std::ops::Range;
 
 /// `count` instances of a type, and where their bytes lie.
@@ -16,6 +18,15 @@ pub(crate) struct Sample {
     low: i64,
     high: i64,
     disjoint: bool,
+    indices: Option<Indices>,
+}
+
+/// Where the instances lie, if that is data.
+pub(crate) enum Indices {
+    /// In memory of the host.
+    Host(Pages),
+    /// In memory of the device: bytes from an index to the next, the indices, and whether they have 64 bits.
+    Device(u64, Region, bool),
 }
 
 impl Sample {
@@ -49,7 +60,31 @@ impl Sample {
         let mut sorted = runs.clone();
         sorted.sort_unstable_by_key(|run| run.displacement);
         let disjoint = sorted.windows(2).all(|pair| pair[0].end() <= pair[1].displacement);
-        Ok(Sample { datatype: datatype.clone(), layout, count, runs, low, high, disjoint })
+        let datatype = datatype.clone();
+        Ok(Sample { datatype, layout, count, runs, low, high, disjoint, indices: None })
+    }
+
+    /// Pages: `one` at so many strides as each place says, which the indices are to say as well.
+    pub(crate) fn paged(one: &Sample, stride: u64, places: &[u64], indices: Indices) -> Sample {
+        let at = |place: &u64| (place * stride).cast_signed();
+        let shifted = |place| {
+            let of = move |run: &Run| Run { displacement: run.displacement + at(place), ..*run };
+            one.runs.iter().map(of)
+        };
+        let runs = places.iter().flat_map(shifted).collect();
+        let sample = Sample::with(&one.datatype, wide(places.len()), runs).unwrap();
+        Sample { indices: Some(indices), ..sample }
+    }
+
+    /// The instances in a region.
+    pub(crate) fn typed(&self, region: Region, origin: u64) -> Result<Typed, EngineError> {
+        match &self.indices {
+            None => Typed::new(region, origin, &self.layout, self.count),
+            Some(Indices::Host(pages)) => Typed::pages(region, origin, pages),
+            Some(Indices::Device(stride, indices, wide)) => {
+                Typed::device_pages(region, origin, &self.layout, *stride, (*indices, *wide))
+            }
+        }
     }
 
     /// A random type that `params` describe, and up to four instances of it.
