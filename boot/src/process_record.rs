@@ -281,7 +281,7 @@ mod tests {
         for record in [
             "",
             "x",
-            "wire-version:20",
+            "wire-version:21",
             &write("0a", Network::Able, false).replace("type-sizes", "t"),
         ] {
             assert!(
@@ -290,7 +290,7 @@ mod tests {
             );
         }
         let future =
-            write("0a", Network::Able, false).replace("wire-version:20", "wire-version:999");
+            write("0a", Network::Able, false).replace("wire-version:21", "wire-version:999");
         assert!(matches!(check(1, &future), Err(BootError::Incompatible { .. })));
     }
 

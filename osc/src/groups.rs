@@ -54,7 +54,7 @@ impl Window {
         Ok(told?)
     }
 
-    /// The process of the first of a group of which no notice has come.
+    /// The process of the first of a group that has not posted, or completed.
     fn missing(&self, group: &[u32], kind: WindowMessage) -> Option<u32> {
         let core = self.osc().core();
         let hosted = core.windows.get(&self.handle.id)?;
@@ -63,7 +63,7 @@ impl Window {
         Some(self.members[*missing as usize].process)
     }
 
-    /// Takes one notice of each of a group, if all are there.
+    /// Takes one post, or complete, of each of a group, if all are there.
     fn heard(&self, group: &[u32], kind: WindowMessage) -> Option<Result<(), WindowError>> {
         let mut core = self.osc().core();
         let Some(hosted) = core.windows.get_mut(&self.handle.id) else {
@@ -83,7 +83,7 @@ impl Window {
         Some(Ok(()))
     }
 
-    /// Waits for a notice of each of a group.
+    /// Waits for a post, or complete, of each of a group.
     fn hear<D: Driver>(
         &self,
         driver: &D,

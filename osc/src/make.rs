@@ -57,9 +57,9 @@ pub struct Making<'m> {
 }
 
 impl Making<'_> {
-    /// Makes the window of `ranks`: collective. `own` is this rank's memory, and [`Header::bytes`] zeroed bytes of the host for
-    /// its lock and notice counters; a rank without tells the others so. What is put into `registered` is memory that adapters of other ranks may
-    /// change: it stays registered until all have dropped the window, if this fails, too.
+    /// Makes the window of `ranks`: collective. `own` is this rank's memory, and [`Header::bytes`] zeroed bytes of the host
+    /// for its lock and notice counters; a rank without tells the others so. What is put into `registered` is memory that
+    /// adapters of other ranks may change: it stays registered until all have dropped the window, if this fails, too.
     ///
     /// # Safety
     /// While clones of `own` live, no reference of this process covers the memory, which is valid for reads and writes and
@@ -182,7 +182,8 @@ impl Making<'_> {
         }
     }
 
-    /// Gives each rank keys to this one's memory, and maps that of those who gave theirs. Gives how many others have keys.
+    /// Gives each rank keys to this one's memory, and maps that of those who gave theirs. Gives how many others have
+    /// keys.
     fn exchange_keys<R: Ranks>(
         &self,
         ranks: &R,

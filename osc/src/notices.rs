@@ -103,8 +103,8 @@ impl Window {
         Ok(word.swap(0, Ordering::AcqRel))
     }
 
-    /// Waits until this rank has got so many notices by a counter, and gives how many it has got. `group`: the ranks that
-    /// give them; with none, any.
+    /// Waits until this rank has got so many notices by a counter, and gives how many it has got. `group`: the ranks
+    /// that give them; with none, any.
     ///
     /// # Errors
     /// There are fewer, and one of the group is lost; without a group, all others are. [`WindowError::NoCounter`];

@@ -185,10 +185,11 @@ fn made_up_messages_change_nothing_but_the_window() {
         let mut head = Head {
             op: small(&mut random, 16),
             primitive: small(&mut random, 42),
-            flag: small(&mut random, 4),
+            flag: small(&mut random, 8),
             token: random.below(3),
             origin: random.number(),
             layout: u32::try_from(random.below(3)).unwrap(),
+            value: u32::try_from(random.below(6)).unwrap(),
             count: random.number(),
             start: random.number(),
             length,

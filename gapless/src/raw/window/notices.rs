@@ -128,8 +128,8 @@ impl Window {
         Ok(Some(counters).filter(|_| self.header.is_registered() && all > 0))
     }
 
-    /// Waits until this rank has got so many notices by a counter, and gives how many it has got. `group`: the ranks that
-    /// give them; with none, any.
+    /// Waits until this rank has got so many notices by a counter, and gives how many it has got. `group`: the ranks
+    /// that give them; with none, any.
     ///
     /// # Errors
     /// There are fewer, and one of the group is lost; without a group, all others are. There is no such counter, or rank.
