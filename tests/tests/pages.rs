@@ -1,0 +1,532 @@
+//! Messages whose ends are pages: one layout at indices that are data, on either side or both, over every kind of link,
+//! by every protocol, in memory of the host and of devices; each byte is compared with what the indices say.
+
+use gapless::btl::Btl;
+use gapless::{
+    Builder, Communicator, Config, Datatype, Device, DeviceBuf, Error, Layout, Owned, Pages,
+    PmlError, Primitive, Protocol, Region, Space, Tuning, View, ViewMut, World,
+};
+use gapless_btl::loopback::{self, Hub, Loopback};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_btl_testkit::Random;
+use gapless_btl_testkit::fault::{Fault, Plan};
+use gapless_engine::EngineError;
+use gapless_engine::testkit::FakeEngine;
+use gapless_mem::fake::FakeDevice;
+use gapless_tests::{byte_at, job, job_of};
+use std::sync::Arc;
+
+const FAKE: Space = Space::Device { kind: "fake", device: 0 };
+
+/// One end of a message: where each of its bytes lies, and how that is said.
+struct End {
+    form: Form,
+    origin: usize,
+    /// Of each packed byte, in the buffer.
+    places: Vec<usize>,
+    buffer_bytes: usize,
+}
+
+enum Form {
+    Pages(Pages),
+    /// An ordinary layout.
+    Rows(Layout),
+}
+
+/// A page of rows: how many, how long, and how far apart they begin; where the first does.
+struct Rows {
+    rows: usize,
+    len: usize,
+    step: usize,
+    start: usize,
+}
+
+impl Rows {
+    fn random(random: &mut Random, bytes: usize) -> Rows {
+        let rows = [1, 1, 2, 4][random.below(4)];
+        let rows = if bytes.is_multiple_of(rows) { rows } else { 1 };
+        let len = bytes / rows;
+        Rows { rows, len, step: len + random.below(2) * 5, start: random.below(2) * 3 }
+    }
+
+    fn places(&self) -> impl Iterator<Item = usize> {
+        let Rows { rows, len, step, start } = *self;
+        (0..rows).flat_map(move |row| (0..len).map(move |at| start + row * step + at))
+    }
+
+    /// Bytes from displacement 0 to the end.
+    fn end(&self) -> usize {
+        self.start + (self.rows - 1) * self.step + self.len
+    }
+
+    fn layout(&self) -> Layout {
+        let [step, start] = [self.step, self.start].map(|it| i64::try_from(it).unwrap());
+        let row = Datatype::contiguous(self.len as u64, &Primitive::Byte.into()).unwrap();
+        let all = Datatype::hvector(self.rows as u64, 1, step, &row).unwrap();
+        Datatype::hindexed_block(1, &[start], &all).unwrap().commit().unwrap()
+    }
+}
+
+impl End {
+    /// So many pages of so many bytes each. A sender's may overlap and come again, a receiver's may not.
+    fn pages(random: &mut Random, count: usize, bytes: usize, sends: bool) -> End {
+        let rows = Rows::random(random, bytes);
+        let stride = match random.below(3) {
+            0 if sends => rows.end() / 2 + 1,
+            1 => rows.end() + random.below(40),
+            _ => rows.end(),
+        };
+        let pool = count * 2 + 1;
+        // Some order of all pages of the pool, of which the first ones are taken.
+        let mut indices: Vec<usize> = (0..pool).collect();
+        for at in 0..count {
+            indices.swap(at, at + random.below(pool - at));
+        }
+        indices.truncate(count);
+        if sends && count > 1 {
+            indices[count - 1] = indices[0];
+        }
+        let origin = random.below(20);
+        let places = indices.iter().flat_map(|index| {
+            let page = origin + index * stride;
+            rows.places().map(move |at| page + at)
+        });
+        let stride_bytes = stride as u64;
+        let pages = match random.below(2) {
+            0 => {
+                let list: Vec<u32> = indices.iter().map(|it| u32::try_from(*it).unwrap()).collect();
+                Pages::new(&rows.layout(), stride_bytes, list)
+            }
+            _ => {
+                let list: Vec<u64> = indices.iter().map(|it| *it as u64).collect();
+                Pages::new(&rows.layout(), stride_bytes, list)
+            }
+        };
+        let form = Form::Pages(pages.unwrap());
+        let buffer_bytes = origin + pool * stride + rows.end();
+        End { form, origin, places: places.collect(), buffer_bytes }
+    }
+
+    /// As many bytes by an ordinary layout.
+    fn rows(random: &mut Random, bytes: usize) -> End {
+        let rows = Rows::random(random, bytes);
+        let origin = random.below(20);
+        let places = rows.places().map(|at| origin + at).collect();
+        let form = Form::Rows(rows.layout());
+        End { form, origin, places, buffer_bytes: origin + rows.end() + 7 }
+    }
+
+    fn view<'b>(&self, memory: &'b [u8]) -> Result<View<'b>, Error> {
+        let origin = self.origin as u64;
+        match &self.form {
+            Form::Pages(pages) => View::pages(memory, origin, pages),
+            Form::Rows(layout) => View::typed(memory, origin, layout, 1),
+        }
+    }
+
+    fn view_mut<'b>(&self, memory: &'b mut [u8]) -> Result<ViewMut<'b>, Error> {
+        let origin = self.origin as u64;
+        match &self.form {
+            Form::Pages(pages) => ViewMut::pages(memory, origin, pages),
+            Form::Rows(layout) => ViewMut::typed(memory, origin, layout, 1),
+        }
+    }
+
+    fn on_device<'b>(&self, memory: &'b DeviceBuf) -> Result<View<'b>, Error> {
+        let origin = self.origin as u64;
+        match &self.form {
+            Form::Pages(pages) => memory.pages(origin, pages),
+            Form::Rows(layout) => memory.view(origin, layout, 1),
+        }
+    }
+
+    fn on_device_mut<'b>(&self, memory: &'b mut DeviceBuf) -> Result<ViewMut<'b>, Error> {
+        let origin = self.origin as u64;
+        match &self.form {
+            Form::Pages(pages) => memory.pages_mut(origin, pages),
+            Form::Rows(layout) => memory.view_mut(origin, layout, 1),
+        }
+    }
+}
+
+/// A message that both ranks know.
+struct Case {
+    send: End,
+    recv: End,
+    seed: u64,
+}
+
+impl Case {
+    fn new(seed: u64) -> Case {
+        let random = &mut Random::new(seed);
+        // None, below and above what goes eagerly, and long ones.
+        let around = [0, 1, 40, 500, 3000, 9000, 40_000, 150_000, 400_000];
+        let about = around[random.below(around.len())];
+        let mut some = |least: usize, sends| {
+            let bytes = [1, 8, 52, 512, 1000, 4096][random.below(6)].max(about / 300);
+            let count = least.div_ceil(bytes);
+            match random.below(3) {
+                0 => End::rows(random, least),
+                _ => End::pages(random, count, bytes, sends),
+            }
+        };
+        let send = some(about, true);
+        // The receive has room for as many, or for some more.
+        let recv = some(send.places.len(), false);
+        Case { send, recv, seed }
+    }
+
+    fn sent(&self, rank: u32) -> Vec<u8> {
+        let seed = self.seed * 4 + u64::from(rank);
+        (0..self.send.buffer_bytes).map(|at| byte_at(seed, at as u64)).collect()
+    }
+
+    fn fresh(&self) -> Vec<u8> {
+        (0..self.recv.buffer_bytes).map(|at| byte_at(self.seed * 4 + 3, at as u64)).collect()
+    }
+
+    /// What the receiver has in the end of a message from `rank`.
+    fn expected(&self, rank: u32) -> Vec<u8> {
+        let (sent, mut into) = (self.sent(rank), self.fresh());
+        for (from, to) in self.send.places.iter().zip(&self.recv.places) {
+            into[*to] = sent[*from];
+        }
+        into
+    }
+
+    fn bytes(&self) -> u64 {
+        self.send.places.len() as u64
+    }
+
+    /// Both ways, from memory of the heap and from memory that can be mapped.
+    fn exchange(&self, world: &World, what: &str) {
+        let comm = world.comm();
+        let (me, peer) = (comm.rank(), comm.size() - 1 - comm.rank());
+        let right = self.expected(peer);
+        let out = self.sent(me);
+        let mut shared = world.alloc(out.len()).unwrap();
+        shared.copy_from_slice(&out);
+        let mut mapped = world.alloc(self.recv.buffer_bytes).unwrap();
+        for memory in [&out[..], &shared[..]] {
+            let mut heap = self.fresh();
+            mapped.copy_from_slice(&heap);
+            for into in [&mut heap[..], &mut mapped[..]] {
+                comm.scope(|s| {
+                    let received = s.irecv(self.recv.view_mut(into)?, peer, 7)?;
+                    let _ = s.isend(self.send.view(memory)?, peer, 7)?;
+                    assert_eq!(s.wait(received)?.bytes, self.bytes());
+                    Ok(())
+                })
+                .unwrap_or_else(|error| panic!("{what}, seed {}: {error}", self.seed));
+                compare(into, &right, &format!("{what}, seed {}", self.seed));
+            }
+        }
+    }
+
+    /// Both ways, in memory of a device at both ends or at one.
+    fn between_devices(&self, world: &World, device: &FakeDevice, what: &str) {
+        let comm = world.comm();
+        let (me, peer) = (comm.rank(), comm.size() - 1 - comm.rank());
+        let right = self.expected(peer);
+        let out = self.sent(me);
+        let upload = |bytes: &[u8]| {
+            let memory = world.alloc_device(FAKE, bytes.len() as u64).unwrap();
+            copy(device, memory.region(), Region::of(bytes));
+            memory
+        };
+        let there = upload(&out);
+        for spaces in 1..4 {
+            let mut into = self.fresh();
+            let mut into_there = upload(&into);
+            let to_device = spaces & 1 != 0;
+            comm.scope(|s| {
+                let to = match to_device {
+                    true => self.recv.on_device_mut(&mut into_there)?,
+                    false => self.recv.view_mut(&mut into)?,
+                };
+                let _ = s.irecv(to, peer, 7)?;
+                let from = match spaces & 2 != 0 {
+                    true => self.send.on_device(&there)?,
+                    false => self.send.view(&out)?,
+                };
+                let _ = s.isend(from, peer, 7)?;
+                Ok(())
+            })
+            .unwrap_or_else(|error| panic!("{what}, seed {}, {spaces}: {error}", self.seed));
+            if to_device {
+                copy(device, Region::of_mut(&mut into), into_there.region());
+            }
+            compare(&into, &right, &format!("{what}, seed {}, {spaces}", self.seed));
+        }
+    }
+}
+
+fn compare(found: &[u8], right: &[u8], what: &str) {
+    let wrong = found.iter().zip(right).position(|(found, right)| found != right);
+    assert_eq!(wrong, None, "{what}: the first wrong byte");
+}
+
+fn copy(device: &FakeDevice, to: Region, from: Region) {
+    // SAFETY: both live over the wait, and nothing else touches them.
+    unsafe { device.copy(to, from, &[]) }.unwrap().wait().unwrap();
+}
+
+/// Seeds of a run's cases, the first of which is `GAPLESS_SEED` if that is set.
+fn seeds(cases: u64) -> std::ops::Range<u64> {
+    let named = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = named.unwrap_or_else(|| u64::from(std::process::id()) * 1000);
+    println!("GAPLESS_SEED={seed}");
+    seed..seed + cases
+}
+
+fn sm(rank: u32, name: &str, config: &Config) -> Builder {
+    let named = SmConfig::new(format!("{name} {}", std::process::id()), format!("rank {rank}"));
+    let sm = Box::new(Sm::new(named).unwrap());
+    let builder = World::builder().tuning(Tuning::default()).config(config.clone());
+    builder.only(["sm"]).transport(sm)
+}
+
+fn forced(force: Option<Protocol>) -> Config {
+    Config { force, ..Config::default() }
+}
+
+/// Those of memory of the host, and whatever the cost model takes.
+const ON_HOST: [Option<Protocol>; 6] = [
+    None,
+    Some(Protocol::Eager),
+    Some(Protocol::Pipeline),
+    Some(Protocol::Mapped),
+    Some(Protocol::MappedPut),
+    Some(Protocol::SingleCopy),
+];
+
+#[test]
+fn pages_over_loopbacks() {
+    let plain = loopback::Config::default();
+    let storm = Plan {
+        seed: 4712,
+        full_per_mille: 200,
+        full_calls_max: 10,
+        delay_polls_max: 5,
+        rdma_refused_per_mille: 300,
+        mapped_refused_per_mille: 300,
+        ..Plan::default()
+    };
+    let links = [
+        ("plain", plain.clone(), Plan::default()),
+        (
+            "messages only",
+            loopback::Config { rdma: false, mapped: false, ..plain.clone() },
+            Plan::default(),
+        ),
+        (
+            "tiny",
+            loopback::Config {
+                eager_bytes: 256,
+                max_fragment_bytes: 256,
+                slots: 2,
+                ..plain.clone()
+            },
+            Plan::default(),
+        ),
+        ("stormy", plain, storm),
+    ];
+    let cases: Vec<Case> = seeds(24).map(Case::new).collect();
+    for (name, link, plan) in &links {
+        for force in ON_HOST {
+            let hub = Hub::new();
+            let transports = |_| -> Vec<Box<dyn Btl>> {
+                vec![Box::new(Fault::new(Loopback::with(&hub, link.clone()), plan.clone()))]
+            };
+            let what = format!("{name} loopback, {force:?}");
+            job(2, &forced(force), transports, |world| {
+                cases.iter().for_each(|case| case.exchange(world, &what));
+            });
+        }
+    }
+}
+
+#[test]
+fn pages_over_shared_memory_and_to_oneself() {
+    let cases: Vec<Case> = seeds(40).map(Case::new).collect();
+    for force in ON_HOST {
+        let what = format!("shared memory, {force:?}");
+        let each = |world: &World| cases.iter().for_each(|case| case.exchange(world, &what));
+        for ranks in [1, 2] {
+            job_of(ranks, |rank| sm(rank, "pages", &forced(force)), each);
+        }
+    }
+}
+
+#[test]
+fn pages_over_tcp() {
+    let cases: Vec<Case> = seeds(24).map(Case::new).collect();
+    for force in [None, Some(Protocol::Eager), Some(Protocol::Pipeline)] {
+        let what = format!("TCP, {force:?}");
+        let builder = |_| World::builder().only(["tcp"]).tcp_interfaces("lo").config(forced(force));
+        job_of(2, builder, |world| {
+            cases.iter().for_each(|case| case.exchange(world, &what));
+        });
+    }
+}
+
+/// A world of two ranks with a fake device each.
+fn with_fakes(name: &str, config: &Config, body: impl Fn(&World, &FakeDevice) + Sync) {
+    let devices: Vec<_> = (0..2).map(|_| Arc::new(FakeDevice::with_delay(0, 2))).collect();
+    let builder = |rank: u32| {
+        let device = &devices[rank as usize];
+        let engine = FakeEngine { attaches: false, ..FakeEngine::new(device, 3) };
+        let builder = sm(rank, name, config).open_devices(false);
+        builder.engine(Arc::new(engine)).device(Arc::clone(device) as _)
+    };
+    job_of(2, builder, |world| body(world, &devices[world.rank() as usize]));
+}
+
+#[test]
+fn pages_in_memory_of_devices() {
+    let cases: Vec<Case> = seeds(12).map(Case::new).collect();
+    for force in [None].into_iter().chain(Protocol::ALL.map(Some)) {
+        let what = format!("devices, {force:?}");
+        with_fakes("pages on devices", &forced(force), |world, device| {
+            cases.iter().for_each(|case| case.between_devices(world, device, &what));
+        });
+    }
+}
+
+/// What the peers say of pages, for messages of all lengths.
+fn pair(name: &str, body: impl Fn(&Communicator) + Sync) {
+    for force in [None, Some(Protocol::Eager), Some(Protocol::Pipeline), Some(Protocol::Mapped)] {
+        job_of(2, |rank| sm(rank, name, &forced(force)), |world| body(world.comm()));
+    }
+}
+
+/// Pages of so many numbers.
+fn numbers(primitive: Primitive, count: u64, list: &[u32]) -> Pages {
+    let page = Datatype::contiguous(count, &primitive.into()).unwrap().commit().unwrap();
+    Pages::new(&page, count * primitive.size_bytes(), list).unwrap()
+}
+
+fn refused(error: Error) -> PmlError {
+    match error {
+        Error::Message(failure) => failure.error,
+        other => panic!("{other}"),
+    }
+}
+
+/// As of other layouts: more than there is room for, other numbers.
+#[test]
+fn pages_that_do_not_fit_the_other_ends_are_errors() {
+    pair("misfits", |comm| {
+        for count in [1u64, 1000, 20_000] {
+            let memory = vec![1.0f64; usize::try_from(4 * count).unwrap()];
+            let mut into = memory.clone();
+            if comm.rank() == 0 {
+                let three = numbers(Primitive::Double, count, &[3, 0, 1]);
+                comm.send(View::pages(&memory, 0, &three).unwrap(), 1, 0).unwrap();
+                comm.send(View::pages(&memory, 0, &three).unwrap(), 1, 1).unwrap();
+                comm.send(View::pages(&memory, 0, &three).unwrap(), 1, 2).unwrap();
+                comm.send(&memory[..1], 1, 3).unwrap();
+                continue;
+            }
+            let two = numbers(Primitive::Double, count, &[2, 0]);
+            let two = ViewMut::pages(&mut into, 0, &two).unwrap();
+            let error = refused(comm.recv(two, 0, 0).unwrap_err());
+            assert_eq!(error, PmlError::Truncated { sent: 24 * count, room: 16 * count });
+            let mut other = vec![0i64; into.len()];
+            let longs = numbers(Primitive::Int64, count, &[0, 1, 2]);
+            let longs = ViewMut::pages(&mut other, 0, &longs).unwrap();
+            let error = refused(comm.recv(longs, 0, 1).unwrap_err());
+            assert!(matches!(error, PmlError::SignatureMismatch { .. }), "{error}");
+            // Room for more, in pages of another size.
+            let more = numbers(Primitive::Double, count.div_ceil(2), &[5, 1, 0, 3, 2, 4, 6]);
+            let mut into = vec![0.0f64; usize::try_from(7 * count.div_ceil(2)).unwrap()];
+            let status = comm.recv(ViewMut::pages(&mut into, 0, &more).unwrap(), 0, 2).unwrap();
+            assert_eq!(status.bytes, 24 * count);
+            // None.
+            let none = numbers(Primitive::Double, count, &[]);
+            let none = ViewMut::pages(&mut into, 0, &none).unwrap();
+            let error = refused(comm.recv(none, 0, 3).unwrap_err());
+            assert_eq!(error, PmlError::Truncated { sent: 8, room: 0 });
+        }
+    });
+}
+
+/// Bytes of a page that occurs twice are those of one of its places in the message; all others are as they should be.
+#[test]
+fn an_index_twice_at_the_target_spoils_its_page_alone() {
+    pair("twice", |comm| {
+        for count in [1usize, 3000, 50_000] {
+            let list = numbers(Primitive::Int32, count as u64, &[2, 4, 2, 0]);
+            if comm.rank() == 0 {
+                let memory: Vec<i32> = (0..4).flat_map(|page| vec![page; count]).collect();
+                comm.send(&memory, 1, 0).unwrap();
+                continue;
+            }
+            let mut into = vec![-1i32; 5 * count];
+            comm.recv(ViewMut::pages(&mut into, 0, &list).unwrap(), 0, 0).unwrap();
+            let pages: Vec<&[i32]> = into.chunks_exact(count).collect();
+            for (page, due) in [(0, 3), (1, -1), (3, -1), (4, 1)] {
+                assert!(pages[page].iter().all(|it| *it == due), "page {page} of {count} numbers");
+            }
+        }
+    });
+}
+
+#[test]
+fn plans_and_owned_buffers_move_pages_again_and_again() {
+    let layout = Datatype::contiguous(700, &Primitive::Int32.into()).unwrap().commit().unwrap();
+    let pages = |list: &[u64]| Pages::new(&layout, 2800, list).unwrap();
+    let value = |rank: u32, step: u32, page: u32| (rank * 100 + step) * 100 + page;
+    let fresh = |rank, step| -> Vec<u32> {
+        (0..10).flat_map(|page| vec![value(rank, step, page); 700]).collect()
+    };
+    pair("plans", |comm| {
+        let (me, peer) = (comm.rank(), 1 - comm.rank());
+        // The one end's list is longer than that of the other's receive by what comes from elsewhere.
+        let (out, into) = match me {
+            0 => (vec![9, 1, 4], vec![2, 6]),
+            _ => (vec![3, 8], vec![7, 0, 5]),
+        };
+        let theirs: [u32; 3] = if me == 0 { [3, 8, 0] } else { [9, 1, 4] };
+        let check = |memory: &[u32], step| {
+            let mut right = fresh(me, step);
+            for (page, from) in into.iter().zip(theirs) {
+                let page = usize::try_from(*page).unwrap() * 700;
+                right[page..page + 700].fill(value(peer, step, from));
+            }
+            assert!(memory == right, "rank {me}, step {step}");
+        };
+        let mut array = fresh(me, 0);
+        let plan = comm.plan(&array).send_pages(0, &pages(&out), peer, 0).unwrap();
+        let mut plan = plan.recv_pages(0, &pages(&into), peer, 0).unwrap().build().unwrap();
+        for step in 0..4 {
+            // In one array and in another.
+            array = fresh(me, step);
+            let status = plan.exchange(&mut array).unwrap()[1];
+            assert_eq!(status.bytes, 2800 * into.len() as u64);
+            check(&array, step);
+        }
+        let sent = Owned::pages(fresh(me, 5), 0, &pages(&out));
+        let sent = comm.isend_owned(sent, peer, 1).unwrap();
+        let received = Owned::pages(fresh(me, 5), 0, &pages(&into));
+        let (array, status) = comm.irecv_owned(received, peer, 1).unwrap().wait();
+        status.unwrap();
+        check(&array, 5);
+        sent.wait().1.unwrap();
+    });
+}
+
+#[test]
+fn an_index_beyond_the_memory_is_named_on_devices_too() {
+    with_fakes("outside", &Config::default(), |world, _| {
+        let mut memory = world.alloc_device(FAKE, 100).unwrap();
+        let list = numbers(Primitive::Int32, 4, &[1, 5, 6]);
+        let error = memory.pages(0, &list).map(drop).unwrap_err();
+        let outside = EngineError::PageOutside { position: 2, index: 6, last: 5 };
+        assert_eq!(error, Error::Buffer(outside));
+        assert!(error.to_string().contains("index 6 at position 2"), "{error}");
+        let error = memory.pages_mut(20, &list).map(drop).unwrap_err();
+        let outside = EngineError::PageOutside { position: 1, index: 5, last: 4 };
+        assert_eq!(error, Error::Buffer(outside));
+    });
+}
