@@ -45,11 +45,27 @@ fn a_plate_gets_warm() {
 }
 
 #[test]
-fn the_tutorial_shows_the_plate() {
-    let chapter = include_str!("../../docs/tutorial/2-halo-exchange.md");
-    let file = include_str!("../examples/plate.rs");
-    let shown = chapter.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
-    assert!(shown.is_some_and(|shown| file.contains(shown)), "the chapter shows another program");
+fn a_cache_moves_by_its_pages() {
+    for ranks in [1, 2, 3] {
+        run("pages", ranks, &[], Vec::new());
+    }
+}
+
+#[test]
+fn the_tutorial_shows_the_plate_and_the_pages() {
+    for (chapter, file) in [
+        (
+            include_str!("../../docs/tutorial/2-halo-exchange.md"),
+            include_str!("../examples/plate.rs"),
+        ),
+        (
+            include_str!("../../docs/tutorial/7-paged-cache.md"),
+            include_str!("../examples/pages.rs"),
+        ),
+    ] {
+        let shown = chapter.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+        assert!(shown.is_some_and(|it| file.contains(it)), "the chapter shows another program");
+    }
 }
 
 #[test]

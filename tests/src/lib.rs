@@ -21,6 +21,8 @@ mod tutorial {
     struct Gpus;
     #[doc = include_str!("../../docs/tutorial/5-own-datatype.md")]
     struct OwnDatatype;
+    #[doc = include_str!("../../docs/tutorial/7-paged-cache.md")]
+    struct PagedCache;
 }
 
 use gapless::btl::Btl;

@@ -157,6 +157,13 @@ struct Case {
 }
 
 impl Case {
+    /// Pages at both ends, longer than what goes eagerly.
+    fn long(seed: u64) -> Case {
+        let random = &mut Random::new(seed);
+        let send = End::pages(random, 100, 1500, true);
+        Case { send, recv: End::pages(random, 50, 3000, false), seed }
+    }
+
     fn new(seed: u64) -> Case {
         let random = &mut Random::new(seed);
         // None, below and above what goes eagerly, and long ones.
@@ -198,8 +205,8 @@ impl Case {
         self.send.places.len() as u64
     }
 
-    /// Both ways, from memory of the heap and from memory that can be mapped.
-    fn exchange(&self, world: &World, what: &str) {
+    /// Both ways, from memory of the heap and from memory that can be mapped; by which protocols.
+    fn exchange(&self, world: &World, what: &str) -> Vec<Protocol> {
         let comm = world.comm();
         let (me, peer) = (comm.rank(), comm.size() - 1 - comm.rank());
         let right = self.expected(peer);
@@ -207,6 +214,7 @@ impl Case {
         let mut shared = world.alloc(out.len()).unwrap();
         shared.copy_from_slice(&out);
         let mut mapped = world.alloc(self.recv.buffer_bytes).unwrap();
+        let mut protocols = Vec::new();
         for memory in [&out[..], &shared[..]] {
             let mut heap = self.fresh();
             mapped.copy_from_slice(&heap);
@@ -214,13 +222,16 @@ impl Case {
                 comm.scope(|s| {
                     let received = s.irecv(self.recv.view_mut(into)?, peer, 7)?;
                     let _ = s.isend(self.send.view(memory)?, peer, 7)?;
-                    assert_eq!(s.wait(received)?.bytes, self.bytes());
+                    let status = s.wait(received)?;
+                    assert_eq!(status.bytes, self.bytes());
+                    protocols.push(status.protocol);
                     Ok(())
                 })
                 .unwrap_or_else(|error| panic!("{what}, seed {}: {error}", self.seed));
                 compare(into, &right, &format!("{what}, seed {}", self.seed));
             }
         }
+        protocols
     }
 
     /// Both ways, in memory of a device at both ends or at one.
@@ -271,12 +282,12 @@ fn copy(device: &FakeDevice, to: Region, from: Region) {
     unsafe { device.copy(to, from, &[]) }.unwrap().wait().unwrap();
 }
 
-/// Seeds of a run's cases, the first of which is `GAPLESS_SEED` if that is set.
-fn seeds(cases: u64) -> std::ops::Range<u64> {
+/// A run's cases: the first is a long one, of seed `GAPLESS_SEED` if that is set.
+fn cases(count: u64) -> Vec<Case> {
     let named = std::env::var("GAPLESS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = named.unwrap_or_else(|| u64::from(std::process::id()) * 1000);
     println!("GAPLESS_SEED={seed}");
-    seed..seed + cases
+    [Case::long(seed)].into_iter().chain((1..count).map(|at| Case::new(seed + at))).collect()
 }
 
 fn sm(rank: u32, name: &str, config: &Config) -> Builder {
@@ -331,7 +342,7 @@ fn pages_over_loopbacks() {
         ),
         ("stormy", plain, storm),
     ];
-    let cases: Vec<Case> = seeds(24).map(Case::new).collect();
+    let cases = cases(10);
     for (name, link, plan) in &links {
         for force in ON_HOST {
             let hub = Hub::new();
@@ -340,7 +351,10 @@ fn pages_over_loopbacks() {
             };
             let what = format!("{name} loopback, {force:?}");
             job(2, &forced(force), transports, |world| {
-                cases.iter().for_each(|case| case.exchange(world, &what));
+                let protocols = cases.iter().flat_map(|case| case.exchange(world, &what));
+                let protocols: Vec<Protocol> = protocols.collect();
+                let must = force.filter(|_| *name == "plain");
+                assert!(must.is_none_or(|it| protocols.contains(&it)), "{what}: {protocols:?}");
             });
         }
     }
@@ -348,10 +362,12 @@ fn pages_over_loopbacks() {
 
 #[test]
 fn pages_over_shared_memory_and_to_oneself() {
-    let cases: Vec<Case> = seeds(40).map(Case::new).collect();
+    let cases = cases(24);
     for force in ON_HOST {
         let what = format!("shared memory, {force:?}");
-        let each = |world: &World| cases.iter().for_each(|case| case.exchange(world, &what));
+        let each = |world: &World| {
+            cases.iter().for_each(|case| drop(case.exchange(world, &what)));
+        };
         for ranks in [1, 2] {
             job_of(ranks, |rank| sm(rank, "pages", &forced(force)), each);
         }
@@ -360,12 +376,12 @@ fn pages_over_shared_memory_and_to_oneself() {
 
 #[test]
 fn pages_over_tcp() {
-    let cases: Vec<Case> = seeds(24).map(Case::new).collect();
+    let cases = cases(12);
     for force in [None, Some(Protocol::Eager), Some(Protocol::Pipeline)] {
         let what = format!("TCP, {force:?}");
         let builder = |_| World::builder().only(["tcp"]).tcp_interfaces("lo").config(forced(force));
         job_of(2, builder, |world| {
-            cases.iter().for_each(|case| case.exchange(world, &what));
+            cases.iter().for_each(|case| drop(case.exchange(world, &what)));
         });
     }
 }
@@ -384,7 +400,7 @@ fn with_fakes(name: &str, config: &Config, body: impl Fn(&World, &FakeDevice) + 
 
 #[test]
 fn pages_in_memory_of_devices() {
-    let cases: Vec<Case> = seeds(12).map(Case::new).collect();
+    let cases = cases(6);
     for force in [None].into_iter().chain(Protocol::ALL.map(Some)) {
         let what = format!("devices, {force:?}");
         with_fakes("pages on devices", &forced(force), |world, device| {
@@ -474,7 +490,7 @@ fn an_index_twice_at_the_target_spoils_its_page_alone() {
 
 #[test]
 fn plans_and_owned_buffers_move_pages_again_and_again() {
-    let layout = Datatype::contiguous(700, &Primitive::Int32.into()).unwrap().commit().unwrap();
+    let layout = Datatype::contiguous(700, &Primitive::Uint32.into()).unwrap().commit().unwrap();
     let pages = |list: &[u64]| Pages::new(&layout, 2800, list).unwrap();
     let value = |rank: u32, step: u32, page: u32| (rank * 100 + step) * 100 + page;
     let fresh = |rank, step| -> Vec<u32> {
