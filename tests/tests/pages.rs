@@ -409,6 +409,92 @@ fn pages_in_memory_of_devices() {
     }
 }
 
+/// Indices lie in memory of devices at both ends, of another width each.
+#[test]
+fn indices_in_memory_of_devices() {
+    let page = Datatype::contiguous(600, &Primitive::Byte.into()).unwrap().commit().unwrap();
+    for force in [None].into_iter().chain(Protocol::ALL.map(Some)) {
+        with_fakes("indices on devices", &forced(force), |world, device| {
+            let comm = world.comm();
+            let (me, peer) = (comm.rank(), 1 - comm.rank());
+            let upload = |bytes: &[u8]| {
+                let memory = world.alloc_device(FAKE, bytes.len() as u64).unwrap();
+                copy(device, memory.region(), Region::of(bytes));
+                memory
+            };
+            let byte = |rank: u32, at: usize| byte_at(u64::from(rank), at as u64);
+            let pool: Vec<u8> = (0..600 * 400).map(|at| byte(me, at)).collect();
+            for count in [1u32, 4, 300] {
+                let out = |rank: u32| (0..count).map(move |at| (at * 7 + rank) % 390);
+                let into = |at: u64| (at * 11 + 3) % 400;
+                let outs: Vec<u8> = out(me).flat_map(u32::to_ne_bytes).collect();
+                let intos: Vec<u8> =
+                    (0..u64::from(count)).flat_map(|at| into(at).to_ne_bytes()).collect();
+                let (from, mut to) = (upload(&pool), upload(&pool));
+                let (outs, intos) = (upload(&outs), upload(&intos));
+                comm.scope(|s| {
+                    let indices = intos.indices_u64(0..count.into())?;
+                    let _ = s.irecv(to.pages_at_mut(0, &page, 600, indices)?, peer, 0)?;
+                    let indices = outs.indices_u32(0..count.into())?;
+                    let _ = s.isend(from.pages_at(0, &page, 600, indices)?, peer, 0)?;
+                    Ok(())
+                })
+                .unwrap_or_else(|error| panic!("{force:?}, {count} pages: {error}"));
+                let mut right = pool.clone();
+                for (at, from) in (0..).zip(out(peer)) {
+                    let (from, to) =
+                        (from as usize * 600, usize::try_from(into(at)).unwrap() * 600);
+                    (0..600).for_each(|at| right[to + at] = byte(peer, from + at));
+                }
+                let mut found = vec![0; pool.len()];
+                copy(device, Region::of_mut(&mut found), to.region());
+                compare(&found, &right, &format!("{force:?}, {count} pages"));
+            }
+        });
+    }
+}
+
+/// What a device finds in its list when it reads it is an error at that end. The other end learns that, of all that has
+/// begun.
+#[test]
+fn an_index_beyond_the_memory_that_a_device_finds_fails_the_message() {
+    let page = Datatype::contiguous(600, &Primitive::Byte.into()).unwrap().commit().unwrap();
+    for force in [None].into_iter().chain(Protocol::ALL.map(Some)) {
+        with_fakes("wild indices", &forced(force), |world, device| {
+            let comm = world.comm();
+            let (me, peer) = (comm.rank(), 1 - comm.rank());
+            for (count, wild) in [(2u32, 0), (2, 1), (300, 0), (300, 1)] {
+                let list: Vec<u8> = (0..count)
+                    .flat_map(|at| match (at == count / 2, wild == me) {
+                        (true, true) => u32::MAX.to_ne_bytes(),
+                        _ => at.to_ne_bytes(),
+                    })
+                    .collect();
+                let mut pool = world.alloc_device(FAKE, 600 * 300).unwrap();
+                let table = world.alloc_device(FAKE, list.len() as u64).unwrap();
+                copy(device, table.region(), Region::of(&list));
+                let indices = table.indices_u32(0..count.into()).unwrap();
+                let what = format!("{force:?}, {count} pages, wild at {wild}, rank {me}");
+                if me == 0 {
+                    let ended = comm.send(pool.pages_at(0, &page, 600, indices).unwrap(), peer, 0);
+                    assert!(ended.is_err() || wild != 0, "{what}");
+                    // What is not even begun is nothing that the receiver hears of.
+                    comm.send(&[0u8; 0], peer, 0).unwrap();
+                } else {
+                    let into = pool.pages_at_mut(0, &page, 600, indices).unwrap();
+                    let ended = comm.recv(into, peer, 0);
+                    let is_last = ended.as_ref().is_ok_and(|status| status.bytes == 0);
+                    assert!(ended.is_err() || wild == 0 && is_last, "{what}: {ended:?}");
+                    if !is_last {
+                        comm.recv(&mut [0u8; 0], peer, 0).unwrap();
+                    }
+                }
+                comm.barrier().unwrap();
+            }
+        });
+    }
+}
+
 /// What the peers say of pages, for messages of all lengths.
 fn pair(name: &str, body: impl Fn(&Communicator) + Sync) {
     for force in [None, Some(Protocol::Eager), Some(Protocol::Pipeline), Some(Protocol::Mapped)] {

@@ -2,7 +2,8 @@
 //! what it must come after has ended.
 
 use super::{Work, Wrapper};
-use crate::{EngineError, HostEngine};
+use crate::{EngineError, HostEngine, PagesOf, Typed};
+use gapless_dtype::{PageIndices, Pages};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
 use std::any::Any;
@@ -193,7 +194,48 @@ unsafe impl Wrapper for FakeEngine {
     unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
         let bytes = work.bytes();
         let work = work.elsewhere(|region| self.device.alias(region))?;
-        // SAFETY: the caller's guarantees hold until the completion, which runs this.
-        self.later(bytes, after, move || unsafe { work.run(&HostEngine, &[]) })
+        let device = Arc::clone(&self.device);
+        self.later(bytes, after, move || {
+            // SAFETY: the caller's guarantees hold until the completion, which runs this.
+            let listed = |typed| unsafe { listed(&device, typed) };
+            let work = match work {
+                Work::Pack(src, range, dst) => Work::Pack(listed(src)?, range, dst),
+                Work::Unpack(src, dst, range) => Work::Unpack(src, listed(dst)?, range),
+                Work::Transfer(src, dst, range) => {
+                    Work::Transfer(listed(src)?, listed(dst)?, range)
+                }
+            };
+            // SAFETY: as above.
+            unsafe { work.run(&HostEngine, &[]) }
+        })
     }
+}
+
+/// The same, with indices as they are in the device's memory now.
+///
+/// # Safety
+/// Memory of the device that has the indices is valid for reads.
+unsafe fn listed(device: &FakeDevice, typed: Typed) -> Result<Typed, EngineError> {
+    let Some(PagesOf::Device(pages)) = typed.as_pages() else { return Ok(typed) };
+    let indices = pages.indices();
+    let mut bytes = vec![0u8; usize::try_from(indices.len()).unwrap_or(0)];
+    let (shown, room) = (device.alias(indices)?, Region::of_mut(&mut bytes));
+    let read = Work::Pack(Typed::contiguous(shown), 0..indices.len(), room);
+    // SAFETY: the caller's promise; the device shows the region where it is, as long as it is.
+    unsafe { read.run(&HostEngine, &[]) }?;
+    let indices: PageIndices = match pages.is_wide() {
+        true => {
+            bytes.as_chunks().0.iter().map(|it| u64::from_ne_bytes(*it)).collect::<Vec<_>>().into()
+        }
+        false => {
+            bytes.as_chunks().0.iter().map(|it| u32::from_ne_bytes(*it)).collect::<Vec<_>>().into()
+        }
+    };
+    if let Some((position, index)) = indices.first_above(pages.last()) {
+        return Err(EngineError::PageOutside { position, index, last: pages.last() });
+    }
+    let pages = Pages::new(pages.page(), pages.stride(), indices);
+    // As many bytes as were counted before, at places that are inside.
+    let pages = pages.map_err(|_| EngineError::DeviceIndices)?;
+    Typed::pages(typed.region(), typed.origin(), &pages)
 }
