@@ -7,7 +7,7 @@ use crate::sample::{Indices, Sample, range};
 use crate::seed::{cases, fail, rng};
 use gapless_dtype::testkit::{Params, Rng, random_datatype};
 use gapless_dtype::{Datatype, Pages, Primitive};
-use gapless_engine::{Engine as _, EngineError, Typed};
+use gapless_engine::{Engine as _, EngineError, Op, ReduceOp, Reducer as _, Typed};
 use gapless_kernels::{Family, Kernel, Width};
 use gapless_mem::HostDevice;
 use std::num::NonZeroU32;
@@ -257,6 +257,39 @@ pub(crate) fn an_index_twice_spoils_one_page(gpu: &Gpu) {
         one.scatter(&(0..one.size()), &bytes, &mut want, place * stride);
     }
     same("all but the page", &got, &want, 0).unwrap_or_else(|what| fail(TEST, &what));
+}
+
+/// Elements of pages are combined through memory of the engine's own.
+pub(crate) fn pages_are_reduced(gpu: &Gpu) {
+    const TEST: &str = "pages reduced";
+    let mut rng = rng(TEST);
+    let ints = Datatype::contiguous(50, &Primitive::Int.into()).unwrap();
+    let one = Sample::of(&ints, 1).unwrap();
+    for on_device in [false, true] {
+        let sides: Vec<_> = (0..3).map(|_| paged(gpu, &mut rng, &one, 30, on_device)).collect();
+        let filled: Vec<Vec<u8>> =
+            sides.iter().map(|(side, _)| noise(&mut rng, side.span())).collect();
+        let buffers: Vec<Buffer<'_>> =
+            filled.iter().map(|bytes| Buffer::holding(&*gpu.memory, bytes)).collect();
+        let typed: Vec<Typed> = (sides.iter().zip(&buffers))
+            .map(|((side, _), buffer)| side.typed(buffer.region(), 0).unwrap())
+            .collect();
+        let all = 0..typed[0].packed_bytes();
+        let sum = Op::Predefined(ReduceOp::Sum);
+        // SAFETY: the buffers live until the work has been waited for, and do not overlap.
+        let done =
+            unsafe { gpu.engine.reduce_into(&sum, &typed[1..], &typed[0], all.clone(), &[]) };
+        waited(&done.unwrap()).unwrap();
+        let [one, other] = [1, 2].map(|at| sides[at].0.gather(&all, &filled[at], 0));
+        let int = |bytes: &[u8]| i32::from_ne_bytes(bytes.try_into().unwrap());
+        let summed = one.chunks(4).zip(other.chunks(4));
+        let stream: Vec<u8> =
+            summed.flat_map(|(a, b)| int(a).wrapping_add(int(b)).to_ne_bytes()).collect();
+        let mut want = filled[0].clone();
+        sides[0].0.scatter(&all, &stream, &mut want, 0);
+        let verdict = same("the target", &buffers[0].bytes(), &want, 0);
+        verdict.unwrap_or_else(|what| fail(TEST, &what));
+    }
 }
 
 /// Each width, with and without a budget; reports name the kernels.

@@ -71,6 +71,7 @@ macro_rules! stamp_gpus {
             pages::long_lists_go_up_in_pieces,
             pages::bad_indices_are_told_and_skipped,
             pages::an_index_twice_spoils_one_page,
+            pages::pages_are_reduced,
             pages::every_kernel_of_pages_runs,
             plans::plans_are_evicted_under_running_work,
             plans::threads_evict_each_others_plans,
