@@ -1,5 +1,5 @@
-//! What kernels report of indices that they check: for either side, the first position of one that is too large. Whoever
-//! asks for the end of the work hears of it.
+//! What kernels report of indices that they check: for either side, the first position of one that is too large.
+//! Whoever asks for the end of the work hears of it.
 
 use crate::accelerator::Lane;
 use crate::memory::DeviceBlock;

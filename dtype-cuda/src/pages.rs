@@ -254,8 +254,8 @@ impl Uploads<'_> {
 }
 
 impl Shared {
-    /// Finds memory for a side's indices of a range: where they are, page-locked memory, or a block that they are still to
-    /// be copied to.
+    /// Finds memory for a side's indices of a range: where they are, page-locked memory, or a block that they are still
+    /// to be copied to.
     fn place_indices(
         &self,
         lane: &dyn Lane,
@@ -296,7 +296,8 @@ impl Shared {
                 end.lie_at(block.region(), block.region().offset(), positions.start);
                 let to = block.region().sub(0, bytes)?;
                 held.push(Hold::Block(block));
-                // SAFETY: the block was free; it and the piece are held until the lane has passed what it does with them.
+                // SAFETY: the block was free; it and the piece are held until the lane has passed what it does with
+                // them.
                 unsafe { lane.copy(to, staged) }
             }
         }
@@ -335,8 +336,8 @@ impl Shared {
         let report = report.map_or(from.spot.base, |report| report.pointer());
         let pointers = [from.spot.base, to.spot.base, from.list, to.list, report];
         for launch in &launches {
-            // SAFETY: the launch moves pages whose indices `Typed` found inside their region, or that the kernel checks,
-            // and bytes of sides that the caller vouches for. Lists and report are held, or the caller's.
+            // SAFETY: the launch moves pages whose indices `Typed` found inside their region, or that the kernel
+            // checks, and bytes of sides that the caller vouches for. Lists and report are held, or the caller's.
             unsafe { lane.launch(launch, &pointers) }?;
         }
         Ok(())

@@ -110,8 +110,8 @@ impl Shared {
         self.parts_end(lane, &way)
     }
 
-    /// Enqueues a move from layout to layout through a chunk, for sides that no kernel takes together. `kept` is the lane's
-    /// chunk.
+    /// Enqueues a move from layout to layout through a chunk, for sides that no kernel takes together. `kept` is the
+    /// lane's chunk.
     ///
     /// # Safety
     /// As for [`transfer`](Shared::transfer).

@@ -188,8 +188,8 @@ impl Family {
         Family::ALL.into_iter().find(|other| other.is_same() && other.one_sided() == self)
     }
 
-    /// How many plan pointers it takes after the typed and the packed one; of [`Family::Pages`] the lists of both sides,
-    /// and what bad indices are reported to.
+    /// How many plan pointers it takes after the typed and the packed one; of [`Family::Pages`] the lists of both
+    /// sides, and what bad indices are reported to.
     #[must_use]
     pub fn plans(self) -> usize {
         match self.one_sided() {

@@ -160,8 +160,8 @@ impl OnStream<'_> {
         done
     }
 
-    /// The completion of everything that is on the stream now. If that is over, it tells a bad index of pages in memory of a
-    /// device that one of the last few calls was given, since this was asked for before.
+    /// The completion of everything that is on the stream now. If that is over, it tells a bad index of pages in memory
+    /// of a device that one of the last few calls was given, since this was asked for before.
     ///
     /// # Errors
     /// The driver refuses.

@@ -1,9 +1,9 @@
 //! Pages at listed indices: on either side or both, each with a list of its own.
 //!
 //! A side is blocks on a grid. If it is pages, its first dimension is the list. So both sides consist of equal blocks,
-//! which begin at multiples of their length in the stream; and what lies between two multiples of both lengths' greatest
-//! common divisor, a *unit*, lies in one block of either side. Units are cut into strips. A few threads move each, and
-//! look up once where it lies.
+//! which begin at multiples of their length in the stream; and what lies between two multiples of both lengths'
+//! greatest common divisor, a *unit*, lies in one block of either side. Units are cut into strips. A few threads move
+//! each, and look up once where it lies.
 
 use super::{
     Budget, Grid, GridDim, KernelAddress, Launch, Launches, Unfit, WORDS_MAX, Words, geometry,
@@ -123,7 +123,8 @@ impl PageSide {
     }
 }
 
-/// The part of a span for `range`, and the stream's byte that it begins with: `at` is the one that the span begins with.
+/// The part of a span for `range`, and the stream's byte that it begins with: `at` is the one that the span begins
+/// with.
 fn span(displacement: i64, at: u64, range: &Range<u64>, width: Width) -> (Grid, u64) {
     let skipped = (range.start - at) >> width.log2() << width.log2();
     let displacement = displacement.wrapping_add(skipped.cast_signed());
@@ -172,14 +173,14 @@ impl Cut {
 
 /// Launches that move `range` of the stream from one side to another.
 ///
-/// Both places lead to displacement 0. The lists of both sides are passed after the two pointers, and then 8 bytes that a
-/// bad index is reported to: a number of 32 bits for either side, the first position in its list of an index above
-/// [`PageList::last`], if there is one below what is there before. A side without a list, or without bad ones, takes any
-/// pointer.
+/// Both places lead to displacement 0. The lists of both sides are passed after the two pointers, and then 8 bytes that
+/// a bad index is reported to: a number of 32 bits for either side, the first position in its list of an index above
+/// [`PageList::last`], if there is one below what is there before. A side without a list, or without bad ones, takes
+/// any pointer.
 ///
 /// # Errors
-/// [`Unfit`]: a page of more dimensions than arguments have room for; a range outside a stream; a position of more than 32
-/// bits where indices are checked.
+/// [`Unfit`]: a page of more dimensions than arguments have room for; a range outside a stream; a position of more than
+/// 32 bits where indices are checked.
 pub fn pages(
     range: &Range<u64>,
     from: (&PageSide, KernelAddress),
