@@ -8,6 +8,7 @@
 use crate::changes::Changes;
 use crate::departed::Departed;
 use crate::device_job::DeviceJob;
+use crate::moving::Moves;
 use crate::doubt::{Doubt, Suspect};
 use crate::error::{Fault, WindowError};
 use crate::exposure::WindowPart;
@@ -36,6 +37,8 @@ struct Inner {
     /// Something waits for another try.
     busy: AtomicBool,
     departed: Departed,
+    /// What devices of this process do.
+    moves: Moves,
 }
 
 impl std::fmt::Debug for Osc {
@@ -108,7 +111,8 @@ impl Osc {
     /// Somebody has the tag.
     pub fn register(bml: &mut Bml) -> Result<Osc, BmlError> {
         let departed = Departed::new(bml.size());
-        let inner = Inner { core: Mutex::default(), busy: AtomicBool::new(false), departed };
+        let (core, moves) = Default::default();
+        let inner = Inner { core, busy: AtomicBool::new(false), departed, moves };
         let osc = Osc(Arc::new(inner));
         bml.register(AM_TAG.0..=AM_TAG.0, Box::new(Ear(osc.clone())))?;
         Ok(osc)
@@ -123,7 +127,18 @@ impl Osc {
     #[must_use]
     #[inline]
     pub fn is_busy(&self) -> bool {
-        self.0.busy.load(Ordering::Relaxed)
+        self.0.busy.load(Ordering::Relaxed) || self.0.moves.are_under_way()
+    }
+
+    /// What devices of this process do.
+    pub(crate) fn moves(&self) -> &Moves {
+        &self.0.moves
+    }
+
+    /// Waits until no device of this process works on memory of operations any more: nobody makes progress from now on.
+    /// Never unwinds.
+    pub fn drain_moves(&self) {
+        self.0.moves.drain();
     }
 
     /// Which processes are lost.
@@ -157,9 +172,13 @@ impl Osc {
     }
 
     fn advance_all(&self, bml: &mut Bml) -> usize {
+        let moved = self.0.moves.advance();
+        if !self.0.busy.load(Ordering::Relaxed) {
+            return moved;
+        }
         let mut core = self.core();
         core.orphans.retain_mut(|job| job.step().is_none());
-        let mut done = core.grant_locks(self, bml);
+        let mut done = moved + core.grant_locks(self, bml);
         let processes: Vec<u32> = core.peers.keys().copied().collect();
         for process in processes {
             done += core.flush_outbox(bml, process);

@@ -1,5 +1,6 @@
 //! Puts and gets that a device of this process does while the caller goes on: between its memory and a target's that it
-//! maps. Each ends by itself, in any order; a flush of the target ends all of them, and so does the end of the epoch.
+//! maps. Each ends by itself, in any order, and gives its notice when its process makes progress; a flush of the target ends
+//! all of them, and so does the end of the epoch.
 
 use crate::device::DeviceExposure;
 use crate::error::WindowError;
@@ -8,12 +9,15 @@ use crate::place::{Access, AccessKind};
 use crate::window::{Driver, Window, nobody};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Outstanding;
-use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Operations of a window that are under way at most. With so many, a call waits for the oldest first.
+/// Operations of a process that are under way at most. With so many, a call waits for the oldest first.
 const MOST: usize = 1 << 14;
+
+/// Operations that are looked at each time the process makes progress.
+const LOOKS: usize = 8;
 
 /// A put or get that a device does. Whoever drops it does not learn how it ends.
 #[derive(Clone)]
@@ -21,18 +25,33 @@ pub struct PendingMove(Arc<Moving>);
 
 /// The operation.
 struct Moving {
+    window: u32,
     rank: u32,
     /// Until it is known to be over. Dropping it waits for it.
     work: Mutex<Option<Outstanding>>,
     ended: OnceLock<Result<(), EngineError>>,
+    /// Whoever asked knows how it ended: a flush needs not say so again.
+    told: AtomicBool,
     /// Keeps the target's memory mapped.
     target: DeviceExposure,
     notice: Option<u32>,
 }
 
-/// Those of a window.
+/// Those of all windows of a process.
 #[derive(Default)]
-pub(crate) struct Moves(Mutex<VecDeque<PendingMove>>);
+pub(crate) struct Moves {
+    list: Mutex<MoveList>,
+    /// How many are not known to be over.
+    under_way: AtomicUsize,
+}
+
+#[derive(Default)]
+struct MoveList {
+    /// Those under way, and the first failure at each rank of a window that nobody was told of.
+    all: Vec<PendingMove>,
+    /// Where it is looked next.
+    next: usize,
+}
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,9 +59,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PendingMove {
     /// How it ended, if it has: with a notice at the target, if it has one and all went well.
-    ///
-    /// # Errors
-    /// The device's, or what it found wrong with an index.
     #[must_use]
     pub fn test(&self) -> Option<Result<(), WindowError>> {
         if self.0.ended.get().is_none() {
@@ -62,33 +78,126 @@ impl PendingMove {
         Some(self.0.ended.get()?.clone().map_err(WindowError::from))
     }
 
-    /// Waits until it has ended, as [`test`](PendingMove::test), and makes progress.
+    /// As [`test`](PendingMove::test); a failure that this gives is not told again by a flush.
+    #[must_use]
+    pub fn take(&self) -> Option<Result<(), WindowError>> {
+        let ended = self.test()?;
+        self.0.told.store(true, Ordering::Relaxed);
+        Some(ended)
+    }
+
+    /// Waits until it has ended, and makes progress.
     ///
     /// # Errors
-    /// As there; no progress is possible any more.
+    /// The device's, or what it found wrong with an index; no progress is possible any more: then the device may still be
+    /// at work ([`drain`](PendingMove::drain)).
     pub fn wait<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
-        let ended = driver.until(true, nobody, |_| self.test())?;
+        let ended = driver.until(true, nobody, |_| self.take())?;
         Ok(ended?)
     }
 
-    /// Waits for the device, if nobody makes progress any more: nothing touches the memory then.
+    /// Waits for the device, whether anybody makes progress or not: nothing touches the memory then. Never unwinds.
     pub fn drain(&self) {
         if let Some(work) = locked(&self.0.work).as_ref() {
             work.work().drain();
         }
-        let _ = self.test();
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.ended.get().is_some()
+    }
+
+    /// Whether it has failed, and nobody knows.
+    fn is_owed(&self) -> bool {
+        matches!(self.0.ended.get(), Some(Err(_))) && !self.0.told.load(Ordering::Relaxed)
+    }
+}
+
+impl Moves {
+    /// Whether some are under way.
+    #[inline]
+    pub(crate) fn are_under_way(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) > 0
+    }
+
+    fn add(&self, one: PendingMove) {
+        locked(&self.list).all.push(one);
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Looks at some of them. Gives how many have ended.
+    pub(crate) fn advance(&self) -> usize {
+        if !self.are_under_way() {
+            return 0;
+        }
+        let some: Vec<PendingMove> = {
+            let mut list = locked(&self.list);
+            let start = if list.next < list.all.len() { list.next } else { 0 };
+            let end = list.all.len().min(start + LOOKS);
+            list.next = end;
+            list.all[start..end].to_vec()
+        };
+        let ended = some.iter().filter(|one| !one.is_over() && one.test().is_some()).count();
+        if ended > 0 {
+            self.sweep();
+        }
+        ended
+    }
+
+    /// Forgets those that are over, but for what is still to be told.
+    fn sweep(&self) {
+        let mut list = locked(&self.list);
+        let mut owed: Vec<(u32, u32)> = Vec::new();
+        list.all.retain(|one| {
+            let place = (one.0.window, one.0.rank);
+            let first = one.is_owed() && !owed.contains(&place);
+            if first {
+                owed.push(place);
+            }
+            first || !one.is_over()
+        });
+        let under_way = list.all.iter().filter(|one| !one.is_over()).count();
+        self.under_way.store(under_way, Ordering::Relaxed);
+    }
+
+    /// Those of a window, at one rank or at all.
+    fn of(&self, window: u32, rank: Option<u32>) -> Vec<PendingMove> {
+        let list = locked(&self.list);
+        let is_of = |one: &&PendingMove| {
+            one.0.window == window && rank.is_none_or(|rank| one.0.rank == rank)
+        };
+        list.all.iter().filter(is_of).cloned().collect()
+    }
+
+    /// The one that began first, if there are too many.
+    fn oldest_of_too_many(&self) -> Option<PendingMove> {
+        let list = locked(&self.list);
+        if list.all.len() < MOST { None } else { list.all.iter().find(|one| !one.is_over()).cloned() }
+    }
+
+    /// Waits for all of a window, which is gone: nobody is told how they end.
+    pub(crate) fn give_up(&self, window: u32) {
+        let all = self.of(window, None);
+        for one in &all {
+            one.drain();
+            // It is over: a notice is given if it is due.
+            let _ = one.take();
+        }
+        if !all.is_empty() {
+            self.sweep();
+        }
+    }
+
+    /// Waits for all devices: no progress is made any more, and memory goes back to its owners. Never unwinds.
+    pub(crate) fn drain(&self) {
+        let all = locked(&self.list).all.clone();
+        all.iter().for_each(PendingMove::drain);
     }
 }
 
 impl fmt::Debug for PendingMove {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PendingMove(rank {}, ended {})", self.0.rank, self.0.ended.get().is_some())
-    }
-}
-
-impl fmt::Debug for Moves {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} moves", locked(&self.0).len())
+        write!(f, "PendingMove(rank {}, ended {})", self.0.rank, self.is_over())
     }
 }
 
@@ -113,16 +222,12 @@ impl Window {
             return Ok(None);
         };
         self.check_alive(access.rank)?;
-        let oldest = {
-            let mut moves = locked(&self.moves.0);
-            // What went wrong is told by a flush.
-            while moves.front().is_some_and(|one| matches!(one.test(), Some(Ok(())))) {
-                moves.pop_front();
-            }
-            if moves.len() >= MOST { moves.pop_front() } else { None }
-        };
-        if let Some(oldest) = oldest {
-            oldest.wait(driver)?;
+        let moves = self.osc().moves();
+        moves.advance();
+        if let Some(oldest) = moves.oldest_of_too_many() {
+            // How it ended is for others to learn.
+            let _ = driver.until(true, nobody, |_| oldest.test())?;
+            moves.sweep();
         }
         let begun = match way {
             // SAFETY: the caller's promise.
@@ -133,31 +238,40 @@ impl Window {
         };
         let Some(work) = begun.map_err(WindowError::from)? else { return Ok(None) };
         let moving = PendingMove(Arc::new(Moving {
+            window: self.handle.id(),
             rank: access.rank,
             work: Mutex::new(Some(work)),
             ended: OnceLock::new(),
+            told: AtomicBool::new(false),
             target: near.clone(),
             notice: access.notice,
         }));
         // Nothing after the start may fail: whoever asked is to know of it.
-        locked(&self.moves.0).push_back(moving.clone());
+        moves.add(moving.clone());
         Ok(Some(moving))
     }
 
-    /// Waits until all moves of a target have ended.
+    /// Waits until all moves of a target have ended. Their devices are done with the memory, also if this fails.
     ///
     /// # Errors
-    /// The first failure of several.
+    /// The first failure that nobody was told of.
     pub(crate) fn end_moves<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
-        let of_rank: VecDeque<PendingMove> = {
-            let mut moves = locked(&self.moves.0);
-            if moves.is_empty() {
-                return Ok(());
+        let moves = self.osc().moves();
+        let of_rank = moves.of(self.handle.id(), Some(rank));
+        let mut result = Ok(());
+        for one in &of_rank {
+            if let Err(error) = driver.until(true, nobody, |_| one.test()) {
+                one.drain();
+                result = result.and(Err(error));
+            } else if one.is_owed()
+                && let Some(Err(error)) = one.take()
+            {
+                result = result.and(Err(error.into()));
             }
-            let (of_rank, others) = moves.drain(..).partition(|one| one.0.rank == rank);
-            *moves = others;
-            of_rank
-        };
-        of_rank.iter().map(|one| one.wait(driver)).fold(Ok(()), Result::and)
+        }
+        if !of_rank.is_empty() {
+            moves.sweep();
+        }
+        result
     }
 }

@@ -11,7 +11,6 @@ use crate::error::{Fault, WindowError};
 use crate::exposure::{Exposure, WindowPart};
 use crate::header::{Header, Lock, Patience};
 use crate::landing::Landing;
-use crate::moving::Moves;
 use crate::notices::Notices;
 use crate::reads::PendingReads;
 use crate::tasks::Carried;
@@ -129,8 +128,6 @@ pub struct Window {
     /// If accumulations are tasks.
     pub(crate) tasks: Option<Box<Carried>>,
     pub(crate) notices: Notices,
-    /// What devices of this process still do.
-    pub(crate) moves: Moves,
     /// By target: whether its lock is this rank's.
     pub(crate) mine: Mine,
     calls: AtomicU32,
@@ -165,7 +162,6 @@ impl Window {
             handle,
             tasks: None,
             notices: Notices::default(),
-            moves: Moves::default(),
             mine,
             calls: AtomicU32::new(0),
         }
@@ -567,9 +563,10 @@ impl Window {
 }
 
 impl Drop for Window {
-    /// Reads are given up. Locks that the rank still has are given back: nobody else could.
+    /// Reads are given up, and what devices do is waited for. Locks that the rank still has are given back: nobody else could.
     fn drop(&mut self) {
         self.reads.give_up();
+        self.osc().moves().give_up(self.handle.id());
         for (rank, kind) in self.epochs.held() {
             match self.header(rank) {
                 Some(header) => header.unlock(self.rank, kind),

@@ -29,10 +29,20 @@ pub struct WindowMove<'scope> {
     shared: &'scope Shared,
 }
 
+/// What a scope has begun. Dropping it waits for the devices.
+struct Begun(Vec<PendingMove>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.iter().for_each(PendingMove::drain);
+    }
+}
+
 impl<T: AnyBits, M> Window<T, M> {
     /// Puts and gets of borrowed memory, thousands at a time, which end in any order: between memory of a device of this
     /// process and a target's memory that the device maps, they return when the device has been told; all others have
-    /// ended when the call returns. They need an epoch, as all operations. When `body` is over, they are waited for.
+    /// ended at the origin when the call returns. They need an epoch, as all operations. When `body` is over, they are
+    /// waited for. A notice comes when an operation has ended and this process has made progress since, by any call.
     ///
     /// ```
     /// use gapless::{Datatype, Pages, Place, Primitive, View, World};
@@ -87,13 +97,10 @@ impl<T: AnyBits, M> Window<T, M> {
         let (scope, env) = (PhantomData, PhantomData);
         let in_scope = WindowScope { window: self, moves: RefCell::default(), scope, env };
         let result = catch_unwind(AssertUnwindSafe(|| body(&in_scope)));
-        let mut ended = Ok(());
-        for one in in_scope.moves.take() {
-            let one_ended = one.wait(self.shared());
-            // If nobody makes progress any more, its memory is taken back all the same.
-            one.drain();
-            ended = ended.and(one_ended);
-        }
+        // Whatever happens from here on, and that includes panics of others' code, devices are done with the memory first.
+        let begun = Begun(in_scope.moves.take());
+        let ended = begun.0.iter().map(|one| one.wait(self.shared())).fold(Ok(()), Result::and);
+        drop(begun);
         match result {
             Ok(Ok(value)) => ended.map(|()| value),
             Ok(Err(error)) => Err(error),
@@ -166,10 +173,12 @@ impl<'scope, T: AnyBits, M> WindowScope<'scope, '_, T, M> {
 }
 
 impl WindowMove<'_> {
-    /// Waits until it has ended: the memory is as for all other use, and what was put lies at the target.
+    /// Waits until it has ended at the origin. What a device moved lies at the target then; for all else, and to be sure of
+    /// any, there are [`flush`](Window::flush) and [notices](Window::put_notify).
     ///
     /// # Errors
-    /// The device failed, or found an index that leads outside.
+    /// The device failed, or found an index that leads outside ([`DeviceError::PageOutside`](crate::DeviceError)). It is not
+    /// told again by a flush.
     pub fn wait(self) -> Result<(), Error> {
         self.pending.map_or(Ok(()), |pending| pending.wait(self.shared))
     }

@@ -105,7 +105,7 @@ impl Work for RequestedMove {
     }
 
     fn finish(&self) -> Result<Status, Error> {
-        self.0.test().transpose()?;
+        self.0.take().transpose()?;
         Ok(Status::of_nothing(0))
     }
 }
