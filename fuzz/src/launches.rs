@@ -4,12 +4,11 @@
 
 use crate::input::Input;
 use gapless_kernels::launch::{
-    Blocks, Grid, GridDim, KernelAddress, Launch, Move, MovePart, Planned, Runs, TransferSide,
-    affine, contiguous, fused, listed, mapped, same, strided, transfer,
+    Blocks, Budget, Grid, GridDim, KernelAddress, Launch, Move, MovePart, Planned, Runs,
+    TransferSide, affine, contiguous, fused, listed, mapped, same, strided, transfer,
 };
 use gapless_kernels::plan::Encoder;
 use gapless_kernels::{Direction, Width};
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Furthest byte from displacement 0 that is touched.
@@ -38,8 +37,8 @@ fn range(input: &mut Input<'_>) -> Range<u64> {
     start..start.saturating_add(len).min(i64::MAX.cast_unsigned())
 }
 
-fn budget(input: &mut Input<'_>) -> Option<NonZeroU32> {
-    NonZeroU32::new(u32::from(input.short()))
+fn budget(input: &mut Input<'_>) -> Option<Budget> {
+    Budget::new(u32::from(input.short()))
 }
 
 fn direction(input: &mut Input<'_>) -> Direction {
@@ -115,12 +114,15 @@ fn side(input: &mut Input<'_>) -> Option<TransferSide> {
 }
 
 /// What every launch is, and that together they move `bytes`.
-fn check(launches: &[Launch], bytes: u64, budget: Option<NonZeroU32>) {
+fn check(launches: &[Launch], bytes: u64, budget: Option<Budget>) {
     let mut moved = 0u64;
     for launch in launches {
         let span = launch.args.span();
         assert!(launch.blocks > 0 && launch.blocks <= span.tiles, "blocks of {launch:?}");
-        assert!(budget.is_none_or(|most| launch.blocks <= most.get()), "budget of {launch:?}");
+        assert!(
+            budget.is_none_or(|most| launch.blocks <= most.blocks.get()),
+            "budget of {launch:?}"
+        );
         assert!(launch.threads > 0 && launch.threads % 32 == 0, "threads of {launch:?}");
         let most = launch.kernel.family.threads_max(launch.kernel.few);
         assert!(launch.threads <= most, "threads of {launch:?}");

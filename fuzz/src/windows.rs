@@ -7,7 +7,7 @@ use crate::input::Input;
 use gapless_bml::{Bml, Handler, LinkError, Rank, RankEvent};
 use gapless_btl::Token;
 use gapless_dtype::{Datatype, Layout, Primitive};
-use gapless_engine::{ReduceOp, Typed};
+use gapless_engine::{HostEngine, ReduceOp, Typed};
 use gapless_mem::{Atomics, Lease, Region, Space, Words};
 use gapless_osc::{
     AM_TAG, AccessKind, Driver, Exposure, Flavor, Header, Lock, Member, Osc, Place, Window,
@@ -151,7 +151,7 @@ impl Said<'_> {
             count = u64::from(input.byte());
         }
         let token = u64::from(input.byte() & 15);
-        let (op, primitive, flag) = (input.byte() & 15, input.byte() % 42, input.byte() & 3);
+        let (op, primitive, flag) = (input.byte() & 15, input.byte() % 42, input.byte() & 7);
         let sequence = match how & 64 {
             0 => self.sequence,
             _ => self.sequence.wrapping_add(u32::from(input.byte() & 3)),
@@ -231,7 +231,7 @@ fn act(pair: &Pair<'_>, window: &mut Window, what: u8) {
             let sum = (&access, ReduceOp::Sum);
             window
                 .start_get_accumulate(&pair, sum, (&origin, &at), &found)
-                .and_then(|reading| window.collect(&pair, reading).map(drop))
+                .and_then(|reading| reading.wait(&pair).map(drop))
         }
         _ => window.accumulate(&pair, (&access, ReduceOp::Sum), (&origin, &at), &found),
     };
@@ -251,7 +251,7 @@ pub(crate) fn run(bytes: &[u8]) {
         bytes: 8 * WORDS as u64,
         unit: 1,
         misalignment: 0,
-        direct: (process == 0).then(|| own.exposure()),
+        mapped: (process == 0).then(|| own.exposure()),
         device: None,
         numbers: None,
         kernel: 0,
@@ -260,11 +260,11 @@ pub(crate) fn run(bytes: &[u8]) {
         let own = memory[at].exposure();
         let handle = osc.host(own.clone(), processes, rank);
         let members = processes.iter().map(|process| member(*process, &memory[at])).collect();
-        Window::new(handle, rank, flavor, own, members)
+        Window::new(handle, rank, flavor, own, (members, Arc::new(HostEngine)))
     };
     let mut plain = window(0, &[0, 1], 0, Flavor::Plain);
     let dynamic = window(1, &[1, 0], 1, Flavor::Dynamic);
-    let mut others = window(2, &[0], 0, Flavor::Plain);
+    let others = window(2, &[0], 0, Flavor::Plain);
     let address = dynamic.attach(memory[1].window()).unwrap_or(0);
     let said = RefCell::new(Said { input, sequence: 0, left: MESSAGES, address });
     let pair = Pair { bmls: RefCell::new((bml, rogue)), osc: osc.clone(), said };
