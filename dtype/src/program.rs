@@ -117,6 +117,11 @@ impl Program {
         &self.ops
     }
 
+    /// Facts of all ops, in their order.
+    pub(crate) fn all_facts(&self) -> &[Facts] {
+        &self.facts
+    }
+
     /// Facts of the whole instance, relative to the root's place.
     #[inline]
     pub(crate) fn root_facts(&self) -> Option<&Facts> {

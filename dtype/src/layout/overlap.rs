@@ -3,7 +3,7 @@
 //!
 //! The program decides that for most layouts. They name no byte twice if entries of lists lie apart, and the strides of
 //! loops, in the order of their lengths, are each at least as long as all that the shorter ones span. That takes time
-//! linear in the lists (n log n if they are not sorted). What they leave open (parts with gaps that lie between each
+//! linear in the lists (n log n if they are not sorted, and their entries lie far apart). What they leave open (parts with gaps that lie between each
 //! other) is compared run by run, if there are few. The answer is remembered.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 use super::Layout;
 use crate::convertor::Convertor;
 use crate::limits::OVERLAP_RUNS_MAX;
-use crate::program::{Op, OpId, Program, ProgramPart};
-use crate::run::Run;
+use crate::program::{Facts, Op, OpId, Program, ProgramPart};
+use crate::run::{Run, in_memory};
 
 /// How many instances are known to name no byte twice, and how many are known to do. More instances only name more.
 #[derive(Debug)]
@@ -126,9 +126,46 @@ fn touch(spans: &mut [(i64, u64)]) -> bool {
     spans.windows(2).any(|pair| between(pair[0].0, pair[1].0) < u128::from(pair[0].1))
 }
 
-/// Entries of a list with their lengths.
-fn placed(disps: &[i64], len: impl Fn(usize) -> u64) -> Vec<(i64, u64)> {
-    disps.iter().enumerate().map(|(at, disp)| (*disp, len(at))).collect()
+/// Whether two entries of a list share a byte, of the list's `facts`. Those that ascend are read once; others mark what
+/// they touch, a bit for each grain of memory, unless that takes more memory than sorting them.
+fn listed(facts: &Facts, disps: &[i64], len: impl Fn(usize) -> u64) -> bool {
+    /// Words of marks for each entry: twice as much as what is sorted.
+    const WORDS: u64 = 4;
+    let follows = |(at, pair): (usize, &[i64])| {
+        pair[0] <= pair[1] && between(pair[0], pair[1]) >= u128::from(len(at))
+    };
+    if disps.windows(2).enumerate().all(follows) {
+        return false;
+    }
+    let span = facts.hi.wrapping_sub(facts.lo).cast_unsigned();
+    let words = span / facts.grain / 64 + 1;
+    if words > WORDS * disps.len() as u64 {
+        let mut spans: Vec<_> =
+            disps.iter().enumerate().map(|(at, disp)| (*disp, len(at))).collect();
+        return touch(&mut spans);
+    }
+    let least = disps.iter().fold(i64::MAX, |least, disp| least.min(*disp));
+    let shift = facts.grain.trailing_zeros();
+    let mut marks = vec![0; in_memory(words)];
+    disps.iter().enumerate().any(|(at, disp)| {
+        let from = disp.wrapping_sub(least).cast_unsigned() >> shift;
+        mark(&mut marks, from, len(at) >> shift)
+    })
+}
+
+/// Sets so many bits, and tells whether one was set.
+fn mark(marks: &mut [u64], from: u64, bits: u64) -> bool {
+    let (mut at, end) = (from, from + bits);
+    let mut twice = false;
+    while at < end && !twice {
+        let some = (64 - at % 64).min(end - at);
+        let mask = (u64::MAX >> (64 - some)) << (at % 64);
+        let word = &mut marks[in_memory(at / 64)];
+        twice = *word & mask != 0;
+        *word |= mask;
+        at += some;
+    }
+    twice
 }
 
 /// Bytes from an op's lowest to past its highest, and whether all of them are data.
@@ -152,13 +189,13 @@ fn all_apart(mut parts: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 /// Whether this many instances of a program, at this stride, name a byte twice, if the ops say so.
 fn decide(program: &Program, root: OpId, instances: (u64, i64)) -> Option<bool> {
     let mut known: Vec<Option<bool>> = Vec::with_capacity(program.ops().len());
-    for op in program.ops() {
+    for (op, facts) in program.ops().iter().zip(program.all_facts()) {
         let own = match op {
             Op::Run { .. } => Some(false),
             Op::Loop { count, stride, body } => loops(program, &known, *body, (*count, *stride)),
-            Op::Blocks { len, disps } => Some(touch(&mut placed(disps, |_| *len))),
+            Op::Blocks { len, disps } => Some(listed(facts, disps, |_| *len)),
             Op::List { disps, starts } => {
-                Some(touch(&mut placed(disps, |at| starts[at + 1] - starts[at])))
+                Some(listed(facts, disps, |at| starts[at + 1] - starts[at]))
             }
             Op::Affine { count, step, len, len_step } => {
                 // Lengths grow or shrink evenly: of those that reach towards another, the outer ones are the extremes.
@@ -168,7 +205,7 @@ fn decide(program: &Program, root: OpId, instances: (u64, i64)) -> Option<bool> 
             }
             Op::Each { disps, body } => {
                 let (span, full) = span_of(program, &known, *body);
-                let apart = match touch(&mut placed(disps, |_| span)) {
+                let apart = match listed(facts, disps, |_| span) {
                     true => full.then_some(true),
                     false => Some(false),
                 };
@@ -237,6 +274,10 @@ mod tests {
         Primitive::Int.into()
     }
 
+    fn byte() -> Datatype {
+        Primitive::UnsignedChar.into()
+    }
+
     fn committed(datatype: &Datatype) -> Layout {
         datatype.commit().unwrap()
     }
@@ -253,6 +294,46 @@ mod tests {
         assert!(!columns.overlaps(n), "that of more changes nothing");
         let halves = committed(&Datatype::resized(0, 2, &column).unwrap());
         assert!(!halves.overlaps(1) && halves.overlaps(2));
+    }
+
+    /// Entries in an order of no kind; one that overlaps another is found wherever it is and however far they lie apart.
+    #[test]
+    fn unsorted_lists_overlap_where_one_byte_is_named_twice() {
+        // Words of 1, 8 and 16 bytes; blocks of one word and of more than 64; near, and too far for marks.
+        for (len, word) in [(1u64, 1i64), (24, 8), (4096, 16), (4096, 4096), (8, 8)] {
+            for apart in [1, 3, 100_000] {
+                let n = 200i64;
+                let step = (len.cast_signed() + word) * apart;
+                let places: Vec<i64> = (0..n).map(|i| i * 77 % n * step).collect();
+                let list = |places: &[i64]| {
+                    committed(&Datatype::hindexed_block(len, places, &byte()).unwrap())
+                };
+                let lengths: Vec<u64> =
+                    (0..n.unsigned_abs()).map(|i| len - i % 2 * (len / 2)).collect();
+                let varied = |places: &[i64]| {
+                    committed(&Datatype::hindexed(&lengths, places, &byte()).unwrap())
+                };
+                assert!(
+                    !list(&places).overlaps(1) && !varied(&places).overlaps(1),
+                    "{len} {apart}"
+                );
+                for (moved, onto) in [(0, 199), (100, 101), (198, 2)] {
+                    // The last byte of one that has all its length is named by another's first.
+                    let mut others = places.clone();
+                    others[moved] = places[onto & !1] + len.cast_signed() - 1;
+                    if moved != onto & !1 {
+                        assert!(list(&others).overlaps(1), "{len} {apart}: {moved} on {onto}");
+                        assert!(varied(&others).overlaps(1), "{len} {apart}: {moved} on {onto}");
+                    }
+                }
+            }
+        }
+        // Entries that are types with gaps: their spans count.
+        let pair = Datatype::vector(2, 1, 3, &int()).unwrap();
+        let each = |places: &[i64]| committed(&Datatype::hindexed_block(1, places, &pair).unwrap());
+        assert!(!each(&[64, 0, 16, 100]).overlaps(1));
+        assert!(each(&[64, 0, 12, 100]).overlaps(1));
+        assert!(!each(&[64, 0, 4, 100]).overlaps(1), "in each other's gaps");
     }
 
     #[test]
