@@ -151,13 +151,15 @@ impl Placement {
         list: &'static str,
     ) -> Result<(), TypeError> {
         let lengths = |i: usize| blocklengths.at(i);
-        // Numbers whose highest bits are those of the greatest magnitudes.
-        let far = displacements.iter().fold(0, |bits, &d| bits | (d ^ (d >> 63)).cast_unsigned());
+        let ends =
+            displacements.iter().fold((i64::MAX, i64::MIN), |(a, b), &d| (a.min(d), b.max(d)));
+        let (least, greatest) = ends;
+        let far = least.unsigned_abs().max(greatest.unsigned_abs());
         let long = match blocklengths {
             Lengths::Equal(n) => n,
             Lengths::Listed(lengths) => lengths.iter().fold(0, |bits, n| bits | n),
         };
-        let reach = (i128::from(far) + 1).checked_mul(i128::from(unit.unsigned_abs()));
+        let reach = i128::from(far).checked_mul(i128::from(unit.unsigned_abs()));
         let block = (i128::from(long) + 1).checked_mul(i128::from(self.extent.unsigned_abs()));
         let most = reach.zip(block).and_then(|(reach, block)| reach.checked_add(block));
         if most.is_none_or(|most| most > i128::from(i64::MAX)) {
@@ -172,9 +174,6 @@ impl Placement {
         match blocklengths {
             Lengths::Equal(0) => {}
             Lengths::Equal(n) => {
-                let (least, greatest) = displacements
-                    .iter()
-                    .fold((i64::MAX, i64::MIN), |(a, b), &d| (a.min(d), b.max(d)));
                 let last = (n - 1).cast_signed() * self.extent;
                 for displacement in displacements.first().iter().flat_map(|_| [least, greatest]) {
                     let start = displacement * unit;

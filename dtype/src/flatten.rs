@@ -33,6 +33,10 @@ const VERSION: u16 = 1;
 const NO_ROOT: u32 = u32::MAX;
 /// Where `total` stands.
 const TOTAL_AT: usize = 8;
+/// Bytes before the ops.
+const HEADER_BYTES: usize = 64;
+/// Most signatures are no longer.
+const SIGNATURE_BYTES: usize = 64;
 
 const RUN: u8 = 0;
 const LOOP: u8 = 1;
@@ -118,12 +122,24 @@ pub enum FlattenFault {
 }
 
 impl Layout {
+    /// How long [`flatten`](Self::flatten) is, without making it.
+    #[must_use]
+    pub fn flattened_bytes(&self) -> u64 {
+        let mut signature = Vec::new();
+        self.signature().encode(&mut signature);
+        (self.bytes_before_signature() + signature.len()) as u64
+    }
+
+    fn bytes_before_signature(&self) -> usize {
+        self.committed().ops().iter().map(op_bytes).sum::<usize>() + HEADER_BYTES
+    }
+
     /// The layout as bytes, signature included; a peer of any architecture decodes it with
     /// [`unflatten`](Self::unflatten). Linear in the committed program.
     #[must_use]
     pub fn flatten(&self) -> Vec<u8> {
         let program = self.committed();
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(self.bytes_before_signature() + SIGNATURE_BYTES);
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
         out.extend([0; 2]);
@@ -195,6 +211,23 @@ impl Layout {
     }
 }
 
+/// Bytes of an op.
+fn op_bytes(op: &Op) -> usize {
+    1 + match op {
+        Op::Run { .. } => 8,
+        Op::Loop { .. } => 20,
+        Op::Blocks { disps, .. } => 16 + 8 * disps.len(),
+        Op::List { disps, .. } => 8 + 16 * disps.len(),
+        Op::Affine { .. } => 32,
+        Op::Each { disps, .. } => 12 + 8 * disps.len(),
+        Op::Seq { parts, .. } => 8 + 12 * parts.len(),
+    }
+}
+
+fn write_list(list: &[i64], out: &mut Vec<u8>) {
+    out.extend(list.iter().flat_map(|entry| entry.to_le_bytes()));
+}
+
 fn write_op(op: &Op, out: &mut Vec<u8>) {
     match op {
         Op::Run { len } => {
@@ -211,12 +244,12 @@ fn write_op(op: &Op, out: &mut Vec<u8>) {
             out.push(BLOCKS);
             out.extend((disps.len() as u64).to_le_bytes());
             out.extend(len.to_le_bytes());
-            out.extend(disps.iter().flat_map(|disp| disp.to_le_bytes()));
+            write_list(disps, out);
         }
         Op::List { disps, starts } => {
             out.push(LIST);
             out.extend((disps.len() as u64).to_le_bytes());
-            out.extend(disps.iter().flat_map(|disp| disp.to_le_bytes()));
+            write_list(disps, out);
             out.extend(starts.windows(2).flat_map(|ends| (ends[1] - ends[0]).to_le_bytes()));
         }
         Op::Affine { count, step, len, len_step } => {
@@ -230,7 +263,7 @@ fn write_op(op: &Op, out: &mut Vec<u8>) {
             out.push(EACH);
             out.extend(body.raw().to_le_bytes());
             out.extend((disps.len() as u64).to_le_bytes());
-            out.extend(disps.iter().flat_map(|disp| disp.to_le_bytes()));
+            write_list(disps, out);
         }
         Op::Seq { parts, .. } => {
             out.push(SEQ);

@@ -15,7 +15,7 @@ pub(super) struct Reader<'a> {
     pub(super) at: usize,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     pub(super) fn fault(&self, reason: FlattenFault) -> FlattenError {
         FlattenError { offset: self.at, reason }
     }
@@ -72,8 +72,16 @@ impl Reader<'_> {
         }
     }
 
+    /// The bytes of so many numbers.
+    fn words(&mut self, n: usize) -> Result<&'a [[u8; 8]], FlattenError> {
+        let list = self.bytes[self.at..].get(..n.saturating_mul(8));
+        let list = list.ok_or(self.fault(FlattenFault::Truncated))?;
+        self.at += list.len();
+        Ok(list.as_chunks().0)
+    }
+
     fn disps(&mut self, n: usize) -> Result<Vec<i64>, FlattenError> {
-        (0..n).map(|_| self.i64()).collect()
+        Ok(self.words(n)?.iter().map(|word| i64::from_le_bytes(*word)).collect())
     }
 
     fn op_id(&mut self) -> Result<OpId, FlattenError> {
@@ -96,13 +104,12 @@ impl Reader<'_> {
             LIST => {
                 let n = self.entries(16)?;
                 let disps = self.disps(n)?.into();
-                let mut starts = Starts::default();
-                for _ in 0..n {
-                    let at = self.at;
-                    let len = self.u64()?;
-                    starts
-                        .add(len)
-                        .ok_or(FlattenError { offset: at, reason: FlattenFault::Overflow })?;
+                let lens = self.at;
+                let mut starts = Starts::with_capacity(n);
+                for (i, len) in self.words(n)?.iter().enumerate() {
+                    let overflow =
+                        FlattenError { offset: lens + 8 * i, reason: FlattenFault::Overflow };
+                    starts.add(u64::from_le_bytes(*len)).ok_or(overflow)?;
                 }
                 Ok(Op::List { disps, starts: starts.finish() })
             }
@@ -120,7 +127,7 @@ impl Reader<'_> {
             SEQ => {
                 let n = self.entries(12)?;
                 let mut parts = Vec::with_capacity(n);
-                let mut starts = Starts::default();
+                let mut starts = Starts::with_capacity(n);
                 for _ in 0..n {
                     let at = self.at;
                     let part = ProgramPart { disp: self.i64()?, op: self.op_id()? };
@@ -149,13 +156,16 @@ impl Reader<'_> {
 }
 
 /// Prefix sums in the making.
-#[derive(Default)]
 struct Starts {
     starts: Vec<u64>,
     sum: u64,
 }
 
 impl Starts {
+    fn with_capacity(entries: usize) -> Starts {
+        Starts { starts: Vec::with_capacity(entries + 1), sum: 0 }
+    }
+
     fn add(&mut self, len: u64) -> Option<()> {
         self.starts.push(self.sum);
         self.sum = self.sum.checked_add(len)?;

@@ -31,6 +31,7 @@ fn samples() -> Vec<Layout> {
 fn round_trips() {
     for layout in samples() {
         let bytes = layout.flatten();
+        assert_eq!(layout.flattened_bytes(), bytes.len() as u64);
         let back = Layout::unflatten(&bytes).unwrap();
         assert_eq!(back, layout);
         assert_eq!(back.flatten(), bytes);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Lengths;
-use super::runs::{Class, constant_len_step, constant_step};
+use super::runs::{self, Class, constant_len_step, constant_step};
 use crate::program::{Chain, Facts, Op, apart, grain};
 
 /// Shorter lists are not worth a second path.
@@ -46,9 +46,9 @@ impl Bulk<'_> {
         displacement.wrapping_mul(self.unit).wrapping_add(self.base)
     }
 
-    /// Whether displacements of these magnitudes, or-ed, with `reach` bytes behind them, cannot overflow.
-    fn fits(&self, magnitudes: u64, reach: u64) -> bool {
-        let most = i128::from(magnitudes) + 1;
+    /// Whether displacements up to these, with `reach` bytes behind them, cannot overflow.
+    fn fits(&self, (least, greatest): (i64, i64), reach: u64) -> bool {
+        let most = i128::from(least.unsigned_abs().max(greatest.unsigned_abs()));
         let far =
             most * i128::from(self.unit.unsigned_abs()) + i128::from(self.base.unsigned_abs());
         far + i128::from(reach) <= i128::from(i64::MAX)
@@ -59,7 +59,7 @@ impl Bulk<'_> {
         let bytes = i64::try_from(len).ok()?;
         let count = self.displacements.len() as u64;
         let size = len.checked_mul(count).filter(|size| *size <= i64::MAX.cast_unsigned())?;
-        let (mut lo, mut highest, mut magnitudes) = (i64::MAX, i64::MIN, 0);
+        let (mut least, mut greatest) = (i64::MAX, i64::MIN);
         // The first has none before it: the difference 0 is no length.
         let first = self.place(self.displacements[0]);
         let (mut before, mut bits) = (first, len);
@@ -67,9 +67,8 @@ impl Bulk<'_> {
         let mut disps = Vec::with_capacity(self.displacements.len());
         for piece in self.displacements.chunks(PIECE) {
             disps.extend(piece.iter().map(|&displacement| {
-                magnitudes |= magnitude(displacement);
+                (least, greatest) = (least.min(displacement), greatest.max(displacement));
                 let place = self.place(displacement);
-                (lo, highest) = (lo.min(place), highest.max(place));
                 // Steps divide what the ways from the first to each divide.
                 let step = apart(place, before);
                 bits |= step;
@@ -78,12 +77,14 @@ impl Bulk<'_> {
                 place
             }));
             if adjacent {
-                return None;
+                return self.merged(len);
             }
         }
-        if !self.fits(magnitudes, len) {
+        if !self.fits((least, greatest), len) {
             return None;
         }
+        let ends = [self.place(least), self.place(greatest)];
+        let (lo, highest) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
         let last = disps[disps.len() - 1];
         if let Some(stride) = constant_step(&disps) {
             return Some(Digest::Class(Class::Strided { disp: first, count, stride, len }));
@@ -94,6 +95,31 @@ impl Bulk<'_> {
         Some(Digest::Derived(Op::Blocks { len, disps: Arc::new(disps) }, facts))
     }
 
+    /// Blocks of `len` bytes, of which some continue the one before. Their bytes altogether fit 63 bits.
+    fn merged(&self, len: u64) -> Option<Digest> {
+        let count = self.displacements.len();
+        let ends = self.displacements.iter();
+        let ends = ends.fold((i64::MAX, i64::MIN), |(a, b), &d| (a.min(d), b.max(d)));
+        if !self.fits(ends, len) {
+            return None;
+        }
+        // Every block is written behind the runs so far, and is one of them if it does not continue the last.
+        let (mut disps, mut starts) = (vec![0; count], vec![0; count + 1]);
+        let (mut runs, mut start) = (0, 0);
+        let mut end = None;
+        for &displacement in self.displacements {
+            let place = self.place(displacement);
+            (disps[runs], starts[runs]) = (place, start);
+            runs += usize::from(end != Some(place));
+            end = Some(place.wrapping_add_unsigned(len));
+            start += len;
+        }
+        starts[runs] = start;
+        disps.truncate(runs);
+        starts.truncate(runs + 1);
+        Some(Digest::Class(runs::of_lists(disps, starts)))
+    }
+
     fn unequal(&self, lengths: &[u64]) -> Option<Digest> {
         let count = self.displacements.len();
         if lengths.len() != count {
@@ -102,7 +128,8 @@ impl Bulk<'_> {
         let longest = lengths.iter().fold(0, |a, &b| a | b).checked_mul(self.len)?;
         i64::try_from(u128::from(longest) * count as u128).ok()?;
         // No product or sum of lengths overflows below: each is at most `longest`.
-        let (mut lo, mut hi, mut magnitudes) = (i64::MAX, i64::MIN, 0);
+        let (mut lo, mut hi) = (i64::MAX, i64::MIN);
+        let (mut least, mut greatest) = (i64::MAX, i64::MIN);
         // What divides all numbers of elements, times the bytes of one, divides all lengths.
         let (mut size, mut bits) = (0u64, longest);
         // Where the block before ended; the first has none: so far away that the gap is neither 0 nor
@@ -120,7 +147,7 @@ impl Bulk<'_> {
                 start
             }));
             disps.extend(piece.iter().zip(lengths).map(|(&displacement, &n)| {
-                magnitudes |= magnitude(displacement);
+                (least, greatest) = (least.min(displacement), greatest.max(displacement));
                 let place = self.place(displacement);
                 let ends = place.wrapping_add_unsigned(n * self.len);
                 (lo, hi) = (lo.min(place), hi.max(ends));
@@ -135,7 +162,7 @@ impl Bulk<'_> {
             }
         }
         starts.push(size);
-        if !self.fits(magnitudes, longest) {
+        if !self.fits((least, greatest), longest) {
             return None;
         }
         if let (Some(len_step), Some(step)) = (constant_len_step(lengths), constant_step(&disps)) {
@@ -156,9 +183,4 @@ impl Bulk<'_> {
         let op = Op::List { disps: disps.into(), starts: starts.into() };
         Some(Digest::Derived(op, facts))
     }
-}
-
-/// A number whose highest bit is that of `displacement`'s magnitude; several may be or-ed.
-fn magnitude(displacement: i64) -> u64 {
-    (displacement ^ (displacement >> 63)).cast_unsigned()
 }

@@ -67,25 +67,9 @@ impl RunList {
         if let Some((disp, len)) = self.last.take() {
             self.settle(disp, len);
         }
-        let RunList { mut disps, lens, first_len: len, .. } = self;
-        let Some(&disp) = disps.first() else { return Ok(Class::Empty) };
-        if disps.len() == 1 {
-            return Ok(Class::Run { disp, len });
-        }
-        let count = disps.len() as u64;
-        let stride = constant_step(&disps);
+        let RunList { disps, lens, first_len: len, .. } = self;
         if lens.is_empty() {
-            if let Some(stride) = stride {
-                return Ok(Class::Strided { disp, count, stride, len });
-            }
-            disps.shrink_to_fit();
-            return Ok(Class::Listed(Op::Blocks { len, disps: Arc::new(disps) }));
-        }
-        if disps.len() > 2
-            && let (Some(step), Some(len_step)) = (stride, constant_len_step(&lens))
-        {
-            let op = Op::Affine { count, step, len: lens[0], len_step };
-            return Ok(Class::Affine { disp, op });
+            return Ok(of_equal(disps, len));
         }
         // The lengths become prefix sums where they are.
         let mut starts = lens;
@@ -95,8 +79,41 @@ impl RunList {
             size = size.checked_add(len).ok_or(ProgramError::Overflow)?;
         }
         starts.push(size);
-        Ok(Class::Listed(Op::List { disps: disps.into(), starts: starts.into() }))
+        Ok(of_lists(disps, starts))
     }
+}
+
+/// What runs at `disps` are that begin at packed bytes `starts`, which has one more entry. No two neighbours are adjacent.
+pub(super) fn of_lists(disps: Vec<i64>, starts: Vec<u64>) -> Class {
+    let lens = || starts.windows(2).map(|ends| ends[1] - ends[0]);
+    let len = lens().next().unwrap_or(0);
+    if lens().all(|other| other == len) {
+        return of_equal(disps, len);
+    }
+    let len_step = starts[2].wrapping_sub(starts[1]).wrapping_sub(len).cast_signed();
+    let affine =
+        || lens().zip(lens().skip(1)).all(|(a, b)| b.checked_signed_diff(a) == Some(len_step));
+    if disps.len() > 2
+        && let Some(step) = constant_step(&disps)
+        && affine()
+    {
+        let op = Op::Affine { count: disps.len() as u64, step, len, len_step };
+        return Class::Affine { disp: disps[0], op };
+    }
+    Class::Listed(Op::List { disps: disps.into(), starts: starts.into() })
+}
+
+/// What runs of `len` bytes are.
+fn of_equal(mut disps: Vec<i64>, len: u64) -> Class {
+    let Some(&disp) = disps.first() else { return Class::Empty };
+    if disps.len() == 1 {
+        return Class::Run { disp, len };
+    }
+    if let Some(stride) = constant_step(&disps) {
+        return Class::Strided { disp, count: disps.len() as u64, stride, len };
+    }
+    disps.shrink_to_fit();
+    Class::Listed(Op::Blocks { len, disps: Arc::new(disps) })
 }
 
 /// The difference of all neighbours, if it is one. Needs two entries.

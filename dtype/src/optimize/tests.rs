@@ -200,3 +200,30 @@ fn lists_that_differ_in_one_entry_are_told_apart() {
     let rebuilt = Layout::build(&whole).unwrap();
     assert!(rebuilt.committed().ops().len() >= 3, "both lists are there");
 }
+
+#[test]
+fn blocks_of_long_lists_merge_with_those_they_continue() {
+    let layout = |places: &[i64]| {
+        let list = Datatype::indexed_block(1, places, &double()).unwrap();
+        crate::testkit::verify(&list, 1, 3).unwrap();
+        list.commit().unwrap()
+    };
+    let shown = |places: &[i64]| layout(places).program().to_string();
+    let n = 40i64;
+    // All of them, in either order of the list's two halves.
+    assert_eq!(shown(&(0..n).collect::<Vec<_>>()), "%0 = run 320\n%0 at 0");
+    let halves: Vec<i64> = (n..2 * n).chain(0..n).collect();
+    assert_eq!(layout(&halves).blocks(), 2);
+    // Each with the next: at one stride, at two, and in runs that grow by one block each.
+    let pairs =
+        |step: fn(i64) -> i64| (0..n).flat_map(move |i| [step(i), step(i) + 1]).collect::<Vec<_>>();
+    assert!(shown(&pairs(|i| 5 * i)).contains("loop 40 stride 40"));
+    assert!(shown(&pairs(|i| 5 * i + i % 2)).starts_with("%0 = blocks 40 of 16"));
+    let growing: Vec<i64> = (0..9).flat_map(|i| (0..=i).map(move |j| 100 * i + j)).collect();
+    assert!(shown(&growing).starts_with("%0 = affine 9: 8 step 8"));
+    // Some.
+    let mut some: Vec<i64> = (0..n).map(|i| 2 * i).collect();
+    (some[35], some[39]) = (69, 77);
+    let text = shown(&some);
+    assert!(text.starts_with("%0 = list 38: 8 at 0"), "{text}");
+}

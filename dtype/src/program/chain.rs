@@ -80,14 +80,14 @@ impl Chain {
 }
 
 /// Shortest and longest of some lengths.
-pub(super) struct Widest(pub(super) Option<(u64, u64)>);
+struct Widest(Option<(u64, u64)>);
 
 impl Widest {
-    pub(super) fn add(&mut self, len: u64) {
+    fn add(&mut self, len: u64) {
         self.include(Some((len, len)));
     }
 
-    pub(super) fn include(&mut self, other: Option<(u64, u64)>) {
+    fn include(&mut self, other: Option<(u64, u64)>) {
         self.0 = match (self.0, other) {
             (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
             (a, b) => a.or(b),

@@ -3,7 +3,7 @@
 //! Everything here is arithmetic on the children's facts, checked, and constant time per op except for
 //! lists, which are read once. How runs merge is in `chain.rs`.
 
-use super::chain::{Chain, Widest};
+use super::chain::Chain;
 use super::{Op, OpId, ProgramError};
 
 /// Derived properties of an op. Displacements are relative to its place.
@@ -121,9 +121,18 @@ impl Facts {
             return Err(ProgramError::Malformed("a list of fewer than two entries"));
         };
         let size = checked_size(u128::from(body.size) * disps.len() as u128)?;
-        let least = disps.iter().fold(first, |a, &b| a.min(b));
-        let most = disps.iter().fold(first, |a, &b| a.max(b));
-        let bits = disps.iter().fold(0, |bits, disp| bits | apart(*disp, first));
+        // The span from first to end of a body; where two entries are that far apart, a seam closes.
+        let reach = body.end.checked_sub(body.first);
+        let (mut least, mut most, mut before) = (first, first, first);
+        let (mut bits, mut may_close) = (0, false);
+        for &disp in disps {
+            (least, most) = (least.min(disp), most.max(disp));
+            // Steps divide what the ways from the first to each divide.
+            let step = disp.wrapping_sub(before);
+            bits |= step.cast_unsigned();
+            may_close |= Some(step) == reach;
+            before = disp;
+        }
         let facts = Facts {
             size,
             lo: shifted(body.lo, least)?,
@@ -134,12 +143,10 @@ impl Facts {
             grain: grain(body.grain | bits),
             depth: body.depth + 1,
         };
-        // The span from first to end of a body; where two entries are that far apart, a seam closes.
-        let reach = body.end.checked_sub(body.first);
-        let closes = |pair: &[i64]| pair[1].checked_sub(pair[0]) == reach && reach.is_some();
-        if !disps.windows(2).any(closes) {
+        if !may_close {
             return Ok(facts);
         }
+        let closes = |pair: &[i64]| pair[1].checked_sub(pair[0]) == reach && reach.is_some();
         let mut chain = body.chain;
         for pair in disps.windows(2) {
             chain = chain.then(body.chain, closes(pair));
@@ -157,8 +164,7 @@ impl Facts {
         let (mut overflow, mut adjacent) = (false, false);
         let mut bits = 0;
         let mut end = None;
-        let mut inner = Widest(None);
-        for (i, (&disp, ends)) in disps.iter().zip(starts.windows(2)).enumerate() {
+        for (&disp, ends) in disps.iter().zip(starts.windows(2)) {
             sums &= ends[0] < ends[1] && ends[1] <= size;
             let len = ends[1].wrapping_sub(ends[0]);
             let (ends, wraps) = disp.overflowing_add_unsigned(len);
@@ -167,9 +173,6 @@ impl Facts {
             bits |= apart(disp, disps[0]) | len;
             adjacent |= end == Some(disp);
             end = Some(ends);
-            if i > 0 && i < last {
-                inner.add(len);
-            }
         }
         if !sums {
             return Err(ProgramError::Malformed("an empty run, or prefix sums that do not ascend"));
@@ -184,7 +187,10 @@ impl Facts {
             (1..disps.len()).fold(run(0), next)
         } else {
             let (head, tail) = (run(0).head, run(last).tail);
-            Chain { blocks: disps.len() as u64, head, tail, inner: inner.0 }
+            let lens = starts[1..=last].windows(2).map(|ends| ends[1] - ends[0]);
+            let (least, most) = lens.fold((u64::MAX, 0), |(a, b), len| (a.min(len), b.max(len)));
+            let inner = (last > 1).then_some((least, most));
+            Chain { blocks: disps.len() as u64, head, tail, inner }
         };
         let first = disps[0];
         Ok(Facts { size, lo, hi, first, end, chain, grain: grain(bits), depth: 2 })
