@@ -442,7 +442,7 @@ fn messages(
             }
         };
         let times = race(common.seconds(), [&mut once, &mut copy]);
-        comm.send(&[0, 0], 1, 0)?;
+        comm.send(&[0u64, 0], 1, 0)?;
         if let Some(why) = failed.take() {
             return Err(why);
         }
