@@ -7,9 +7,8 @@ use gapless_engine::Typed;
 use gapless_mem::Region;
 use std::marker::PhantomData;
 
-/// Indices of pages in memory of a device, without a sign, borrowed for `'a`. Made by
-/// [`DeviceBuf::indices_u32`](crate::DeviceBuf::indices_u32), [`DeviceBuf::indices_u64`](crate::DeviceBuf::indices_u64),
-/// or of any memory.
+/// Indices of pages in memory of a device, without a sign, borrowed for `'a`. Made of any memory, or by
+/// [`DeviceBuf::indices_u32`](crate::DeviceBuf::indices_u32) and its like.
 ///
 /// They are read while the request that uses them is in flight, not before, and not after it has ended. Each is checked
 /// where it is read: no byte of a page outside the memory is touched, whatever the index is; such a message fails. If
@@ -25,8 +24,8 @@ impl DeviceIndices<'_> {
     /// All indices in a region: of 64 bits each if `wide`, else of 32.
     ///
     /// # Safety
-    /// For all of `'a`, `region` describes memory that is valid for reads by whatever engine serves its space. It may be
-    /// written meanwhile by work of its device.
+    /// For all of `'a`, `region` describes memory that is valid for reads by whatever engine serves its space. Work of
+    /// its device may write it meanwhile.
     #[must_use]
     pub unsafe fn of_region(region: Region, wide: bool) -> Self {
         DeviceIndices { region, wide, memory: PhantomData }
@@ -59,8 +58,8 @@ impl<'a> View<'a> {
     /// Pages in a slice; displacement 0 is `origin` *elements* into it. A list that changes with every message needs no
     /// commit.
     ///
-    /// The page fits the elements as [`View::typed`] says, and pages are whole elements apart: of numbers, a multiple of
-    /// their alignment.
+    /// The page fits the elements as [`View::typed`] says, and pages are whole elements apart: if these are numbers, a
+    /// multiple of their alignment.
     ///
     /// ```
     /// use gapless::{Datatype, Equivalence, Pages, View};
@@ -74,8 +73,8 @@ impl<'a> View<'a> {
     /// ```
     ///
     /// # Errors
-    /// An index whose page reaches outside the slice ([`EngineError::PageOutside`](gapless_engine::EngineError) names it
-    /// and its position, in [`Error::Buffer`]); [`Error::Fit`].
+    /// An index whose page reaches outside the slice: [`Error::Buffer`], where
+    /// [`EngineError::PageOutside`](gapless_engine::EngineError) names it and its position; [`Error::Fit`].
     pub fn pages<T: Equivalence>(
         slice: &'a [T],
         origin: u64,
