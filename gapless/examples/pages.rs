@@ -12,7 +12,7 @@ use gapless::{DeviceBuf, Space};
 const TOKENS: usize = 16;
 const NUMBERS: usize = 128;
 /// Pages of a pool.
-const POOL: usize = 300;
+const POOL: u32 = 300;
 
 /// Where a rank keeps pages: in memory of a GPU if there is one, or else of the host.
 struct Pool {
@@ -22,7 +22,7 @@ struct Pool {
 
 impl Pool {
     fn new(world: &World) -> Pool {
-        let numbers = POOL * TOKENS * NUMBERS;
+        let numbers = POOL as usize * TOKENS * NUMBERS;
         let allocate = |device| world.alloc_device(Space::Cuda { device }, numbers as u64 * 4);
         let device = allocate(world.rank()).or_else(|_| allocate(0)).ok();
         Pool { host: vec![0.0; if device.is_some() { 0 } else { numbers }], device }
@@ -54,7 +54,7 @@ fn main() -> Result<(), gapless::Error> {
     for pages in [7, 250, 1, 0] {
         // As an allocator hands them out, in no order, and at each rank others.
         let table = |first: u32, step: u32| -> Vec<u32> {
-            (0..pages).map(|at| (first + at * step) % POOL as u32).collect()
+            (0..pages).map(|at| (first + at * step) % POOL).collect()
         };
         let page_bytes = page.size();
         let from = Pages::new(&page, page_bytes, table(me, 7))?;

@@ -194,10 +194,11 @@ impl DeviceBuf {
     }
 
     fn indices(&self, words: Range<u64>, bytes: u64) -> Result<DeviceIndices<'_>, Error> {
-        // So far outside, if it overflows, that no memory reaches there.
-        let [start, end] = [words.start, words.end].map(|word| word.saturating_mul(bytes));
-        let region =
-            self.region.sub(start, end.saturating_sub(start)).map_err(DeviceError::from)?;
+        // So far outside, if it overflows or is backwards, that no memory reaches there.
+        let len =
+            words.end.checked_sub(words.start).map_or(u64::MAX, |it| it.saturating_mul(bytes));
+        let region = self.region.sub(words.start.saturating_mul(bytes), len);
+        let region = region.map_err(DeviceError::from)?;
         // SAFETY: the memory lives as long as the borrow. Only messages and the caller's kernels write it.
         Ok(unsafe { DeviceIndices::of_region(region, bytes == 8) })
     }

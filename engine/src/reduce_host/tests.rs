@@ -5,6 +5,7 @@ use crate::UserOp;
 use gapless_dtype::{Datatype, Pages};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Region};
+use std::slice::from_ref;
 
 /// # Errors
 /// As [`Reducer::reduce_into`].
@@ -77,8 +78,8 @@ fn pages_are_replaced_and_summed_by_their_indices() {
     };
     let (from, to) = (pages([5, 0]), pages([1, 3]));
     reduce(&ReduceOp::Sum.into(), &[from.clone(), to.clone()], &to, 0..8).unwrap();
-    reduce(&ReduceOp::Replace.into(), &[from.clone()], &pages([2, 4]), 0..8).unwrap();
-    reduce(&ReduceOp::Replace.into(), &[from.clone()], &from, 0..8).unwrap();
+    reduce(&ReduceOp::Replace.into(), from_ref(&from), &pages([2, 4]), 0..8).unwrap();
+    reduce(&ReduceOp::Replace.into(), from_ref(&from), &from, 0..8).unwrap();
     assert_eq!(ints(&pool), [1, 8, 6, 5, 1, 6]);
 }
 

@@ -24,11 +24,9 @@ fn numbers() -> Vec<f64> {
 fn on_device(space: Space) -> View<'static> {
     let region = |start, len| Region::new(space, start, 0, len);
     // SAFETY: nothing follows the description: all that is given it refuses it.
-    unsafe {
-        let indices = DeviceIndices::of_region(region(8192, 12), false);
-        View::device_pages_of_region(region(4096, 160), 0, &page(2), 16, indices)
-    }
-    .unwrap()
+    let indices = unsafe { DeviceIndices::of_region(region(8192, 12), false) };
+    // SAFETY: as above.
+    unsafe { View::device_pages_of_region(region(4096, 160), 0, &page(2), 16, indices) }.unwrap()
 }
 
 #[test]
@@ -187,10 +185,10 @@ fn tasks_get_what_pages_name() {
     );
     let indices = Region::new(Space::Device { kind: "fake", device: 0 }, 8192, 0, 12);
     // SAFETY: nothing follows the description.
-    let view = unsafe {
-        let indices = DeviceIndices::of_region(indices, false);
-        View::device_pages_of_region(region_of(shared.as_ptr(), 20), 0, &page(2), 16, indices)
-    };
+    let indices = unsafe { DeviceIndices::of_region(indices, false) };
+    let pool = region_of(shared.as_ptr(), 20);
+    // SAFETY: as above.
+    let view = unsafe { View::device_pages_of_region(pool, 0, &page(2), 16, indices) };
     let refused = Payload::try_from(view.unwrap());
     assert_eq!(refused.err(), Some(Error::Buffer(EngineError::DeviceIndices)));
 }
@@ -208,13 +206,12 @@ fn indices_are_words_of_a_device() {
     assert_eq!(pool.pages_at(0, &page(2), 16, words).unwrap().packed_bytes(), 48);
     let wide = table.indices_u64(0..2).unwrap();
     assert_eq!(pool.pages_at_mut(16, &page(2), 16, wide).unwrap().packed_bytes(), 32);
-    for outside in
-        [table.indices_u32(4..6), table.indices_u64(0..3), table.indices_u64(0..u64::MAX)]
-    {
+    let words = |start, end| table.indices_u32(start..end);
+    for outside in [words(4, 6), words(3, 2), words(0, u64::MAX), table.indices_u64(0..3)] {
         assert!(matches!(outside, Err(Error::Memory(_))), "{outside:?}");
     }
-    assert_eq!(table.indices_u32(3..2).unwrap().region.len(), 0);
-    let outside = pool.pages_at(160, &page(2), 16, words);
+    assert_eq!(words(5, 5).unwrap().region.len(), 0);
+    let outside = pool.pages_at(160, &page(2), 16, table.indices_u32(0..1).unwrap());
     assert!(matches!(outside, Err(Error::Buffer(EngineError::OutsideBuffer { .. }))));
     assert_eq!(pool.pages(0, &pages(&[9])).unwrap().packed_bytes(), 16);
     let outside = pool.pages_mut(1, &pages(&[9])).unwrap_err();
