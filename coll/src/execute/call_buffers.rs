@@ -233,3 +233,29 @@ fn make_packed(element: Primitive) -> Option<Layout> {
     };
     datatype.commit().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_dtype::{Convertor, Pages};
+
+    /// A piece of pages is some of them where their indices say, not at one step.
+    #[test]
+    fn pieces_of_pages_are_where_their_indices_say() {
+        let page = Datatype::contiguous(2, &Primitive::Int.into()).unwrap().commit().unwrap();
+        let pages = |list: &[u32]| Pages::new(&page, 8, list).unwrap();
+        let memory = [0u8; 80];
+        let typed = Typed::pages(Region::of(&memory), 0, &pages(&[7, 2, 9, 0])).unwrap();
+        let packed = |mut convertor: Convertor| {
+            let mut into = vec![0; 16];
+            let numbered: Vec<u8> = (0..80).collect();
+            convertor.pack(&numbered, 0, &mut into).unwrap();
+            into
+        };
+        let some = instances(&(typed.clone(), 8..24)).unwrap();
+        assert_eq!(some.packed_bytes(), 16);
+        assert_eq!(packed(some.convertor().unwrap()), packed(Convertor::of_pages(&pages(&[2, 9]))));
+        assert_eq!(instances(&(typed.clone(), 0..32)).map(|all| all.bounds()), Some(Some((0, 80))));
+        assert!(instances(&(typed, 4..12)).is_none());
+    }
+}
