@@ -17,16 +17,18 @@ use crate::run::in_memory;
 /// What flattened pages begin with, and their version.
 const MAGIC: [u8; 4] = *b"GPAG";
 const VERSION: u16 = 1;
+/// Indices that are looked at together.
+const AT_ONCE: usize = 2048;
 /// Bytes before the page's layout.
 const HEAD: usize = 32;
 
-/// The indices of pages, in host memory. Cheap to clone; a slice is copied.
+/// The indices of pages, in host memory. Cheap to clone. A `Vec` is taken over, a slice is copied.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PageIndices {
     /// Of 32 bits.
-    U32(Arc<[u32]>),
+    U32(Arc<Vec<u32>>),
     /// Of 64 bits.
-    U64(Arc<[u64]>),
+    U64(Arc<Vec<u64>>),
 }
 
 /// A page, repeated at indices: instance k of the page lies `stride × indices[k]` bytes from displacement 0. The packed
@@ -123,11 +125,13 @@ impl PageIndices {
     /// The smallest and the largest; `None` if there are none.
     #[must_use]
     pub fn range(&self) -> Option<(u64, u64)> {
-        // Two folds that the compiler turns into vector instructions.
+        // Two folds that the compiler turns into vector instructions, over what the cache still has.
         fn ends<T: Copy + Ord>(list: &[T]) -> Option<(T, T)> {
             let first = *list.first()?;
-            let low = list.iter().fold(first, |low, index| low.min(*index));
-            Some((low, list.iter().fold(first, |high, index| high.max(*index))))
+            Some(list.chunks(AT_ONCE).fold((first, first), |(low, high), some| {
+                let low = some.iter().fold(low, |low, index| low.min(*index));
+                (low, some.iter().fold(high, |high, index| high.max(*index)))
+            }))
         }
         match self {
             PageIndices::U32(list) => ends(list).map(|(low, high)| (low.into(), high.into())),
@@ -144,37 +148,25 @@ impl PageIndices {
 
 impl From<&[u32]> for PageIndices {
     fn from(list: &[u32]) -> PageIndices {
-        PageIndices::U32(list.into())
+        PageIndices::U32(Arc::new(list.to_vec()))
     }
 }
 
 impl From<&[u64]> for PageIndices {
     fn from(list: &[u64]) -> PageIndices {
-        PageIndices::U64(list.into())
+        PageIndices::U64(Arc::new(list.to_vec()))
     }
 }
 
 impl From<Vec<u32>> for PageIndices {
     fn from(list: Vec<u32>) -> PageIndices {
-        PageIndices::U32(list.into())
+        PageIndices::U32(Arc::new(list))
     }
 }
 
 impl From<Vec<u64>> for PageIndices {
     fn from(list: Vec<u64>) -> PageIndices {
-        PageIndices::U64(list.into())
-    }
-}
-
-impl From<Arc<[u32]>> for PageIndices {
-    fn from(list: Arc<[u32]>) -> PageIndices {
-        PageIndices::U32(list)
-    }
-}
-
-impl From<Arc<[u64]>> for PageIndices {
-    fn from(list: Arc<[u64]>) -> PageIndices {
-        PageIndices::U64(list)
+        PageIndices::U64(Arc::new(list))
     }
 }
 
@@ -324,12 +316,14 @@ impl Pages {
             return Err(fault(list_at, FlattenFault::Entries { entries: count }));
         }
         let indices = match width {
-            4 => PageIndices::U32(
-                list.as_chunks().0.iter().map(|it| u32::from_le_bytes(*it)).collect(),
-            ),
-            8 => PageIndices::U64(
-                list.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it)).collect(),
-            ),
+            4 => {
+                let list = list.as_chunks().0.iter().map(|it| u32::from_le_bytes(*it));
+                PageIndices::from(list.collect::<Vec<u32>>())
+            }
+            8 => {
+                let list = list.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it));
+                PageIndices::from(list.collect::<Vec<u64>>())
+            }
             _ => return Err(fault(6, FlattenFault::Malformed("indices of neither 4 nor 8 bytes"))),
         };
         Pages::new(&page, stride, indices).map_err(|_| fault(list_at, FlattenFault::Overflow))
