@@ -8,13 +8,13 @@
 use crate::changes::Changes;
 use crate::departed::Departed;
 use crate::device_job::DeviceJob;
-use crate::moving::Moves;
 use crate::doubt::{Doubt, Suspect};
 use crate::error::{Fault, WindowError};
 use crate::exposure::WindowPart;
 use crate::header::Header;
 use crate::hosted::Hosted;
 use crate::landing::Landing;
+use crate::moving::Moves;
 use crate::peer::{PIECE, Peer};
 use crate::questions::{Asked, LostProcess, Questions};
 use crate::wire::{HEADER, Head, MORE, WindowMessage};

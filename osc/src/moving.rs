@@ -172,7 +172,11 @@ impl Moves {
     /// The one that began first, if there are too many.
     fn oldest_of_too_many(&self) -> Option<PendingMove> {
         let list = locked(&self.list);
-        if list.all.len() < MOST { None } else { list.all.iter().find(|one| !one.is_over()).cloned() }
+        if list.all.len() < MOST {
+            None
+        } else {
+            list.all.iter().find(|one| !one.is_over()).cloned()
+        }
     }
 
     /// Waits for all of a window, which is gone: nobody is told how they end.
