@@ -168,7 +168,7 @@ impl Accelerator for CudaAccelerator {
     fn orders(&self, completion: &Completion) -> bool {
         match completion {
             Completion::Ready => true,
-            Completion::Pending(work) => work.as_any().is::<CudaPending>(),
+            Completion::Pending(_) => completion.ordering::<CudaPending>().is_some(),
         }
     }
 

@@ -6,7 +6,6 @@ use crate::between::LayoutPairs;
 use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
 use crate::gathered::{Gathered, launched};
-use crate::index_report::orderly;
 use crate::lanes::{Elsewhere, Holds, Lanes, Track};
 use crate::memory::PlanMemory;
 #[cfg(feature = "cuda")]
@@ -219,7 +218,7 @@ impl GpuEngine {
                 return Ok(copied);
             }
         }
-        let after: SmallVec<[Completion; 4]> = orderly(after).iter().map(launched).collect();
+        let after: SmallVec<[Completion; 4]> = after.iter().map(launched).collect();
         let ((), completion) = self.on_lane(&after, |lane, track, held| {
             // SAFETY: the caller's own promise; the lane's end is what is returned.
             unsafe { shared.run(lane, &mut track.chunk, &task, held, Some(&after)) }

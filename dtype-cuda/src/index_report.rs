@@ -9,7 +9,6 @@ use gapless_engine::EngineError;
 use gapless_mem::{Completion, DeviceError, Pending, Region, read};
 use smallvec::SmallVec;
 use std::any::Any;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A position for the source, and one for the target.
@@ -105,25 +104,11 @@ pub(crate) fn checked(work: Completion, reports: Reports) -> Completion {
     }
 }
 
-/// The work whose end is told so.
-fn itself(work: &Completion) -> Option<Completion> {
-    let Completion::Pending(pending) = work else { return None };
-    let checked = pending.as_any().downcast_ref::<CheckedWork>()?;
-    Some(Completion::Pending(Arc::clone(&checked.work)))
-}
-
-/// Work behind which the device can put other work, whatever was reported.
-pub(crate) fn orderly(after: &[Completion]) -> Cow<'_, [Completion]> {
-    if after.iter().all(|work| itself(work).is_none()) {
-        return Cow::Borrowed(after);
-    }
-    after.iter().map(|work| itself(work).unwrap_or_else(|| work.clone())).collect()
-}
-
 // SAFETY: the numbers are those of the contract.
 // 1. to 3. Those of the work itself; the report is looked at once that is over, and then always says the same.
 // 4. `as_any` gives `self`.
 // 5. The work's own export.
+// 7. The work itself, or what orders that.
 unsafe impl Pending for CheckedWork {
     fn poll(&self) -> Result<bool, DeviceError> {
         let ended = self.work.poll()?;
@@ -139,6 +124,10 @@ unsafe impl Pending for CheckedWork {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn ordered_by(&self) -> Option<&dyn Pending> {
+        Some(self.work.ordered_by().unwrap_or(&*self.work))
     }
 
     fn export(&self) -> Result<Vec<u8>, DeviceError> {

@@ -7,7 +7,7 @@ use crate::cache::{Cache, CacheLookup};
 use crate::config::Config;
 use crate::form::Form;
 use crate::gathered::Gathered;
-use crate::index_report::{Reports, checked, orderly};
+use crate::index_report::{Reports, checked};
 use crate::lanes::{Elsewhere, Hold, Holds, InFlight, Lanes, PATIENCE, Track};
 use crate::memory::{DeviceBlock, PlanMemory};
 use crate::plan::PlanSpec;
@@ -229,7 +229,6 @@ impl Shared {
         after: &[Completion],
         work: impl FnOnce(&dyn Lane, &mut Track, &mut Holds) -> Result<T, EngineError>,
     ) -> Result<(T, Completion), EngineError> {
-        let after = &*orderly(after);
         // Not while we hold a lane, which whoever ends that work may need.
         for earlier in after.iter().filter(|work| !self.accelerator.orders(work)) {
             earlier.wait()?;

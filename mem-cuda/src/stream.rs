@@ -54,8 +54,7 @@ impl Stream {
     /// Whether this is the end of what was on this stream: what is enqueued here comes after it anyway.
     #[must_use]
     pub fn recorded(&self, completion: &Completion) -> bool {
-        let Completion::Pending(work) = completion else { return false };
-        let work = work.as_any().downcast_ref::<CudaPending>();
+        let work = completion.ordering::<CudaPending>();
         work.is_some_and(|work| work.stream() == Some(self.number))
     }
 
@@ -114,8 +113,7 @@ impl Stream {
     pub fn wait_for(&self, after: &[Completion]) -> Result<(), CudaError> {
         let mut bound = None;
         for completion in after {
-            let Completion::Pending(work) = completion else { continue };
-            let Some(work) = work.as_any().downcast_ref::<CudaPending>() else {
+            let Some(work) = completion.ordering::<CudaPending>() else {
                 completion.wait()?;
                 continue;
             };
@@ -354,6 +352,36 @@ mod tests {
         own.wait().unwrap();
         stream.wait_for(&[own]).unwrap();
         assert_eq!(fake::with(|state| state.waits), 1);
+    }
+
+    /// Work whose end tells more than that of the stream does, and is never asked for here.
+    struct Told(Completion);
+
+    // SAFETY: it was granted no memory. 7. The end of the stream's work is its own.
+    unsafe impl Pending for Told {
+        fn poll(&self) -> Result<bool, DeviceError> {
+            panic!("the device orders it")
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+
+        fn ordered_by(&self) -> Option<&dyn Pending> {
+            let Completion::Pending(work) = &self.0 else { return None };
+            Some(&**work)
+        }
+    }
+
+    #[test]
+    fn work_that_tells_more_is_ordered_by_the_device() {
+        fake::set(State { queries: 5, ..State::default() });
+        let context = Context::open(fake::driver(), 0).unwrap();
+        let [stream, other] = [(); 2].map(|()| Stream::create(&context).unwrap());
+        let told = Completion::Pending(Arc::new(Told(other.record().unwrap())));
+        stream.wait_for(std::slice::from_ref(&told)).unwrap();
+        assert_eq!(fake::with(|state| (state.waits, state.queries)), (1, 5));
+        assert!(other.recorded(&told) && !stream.recorded(&told));
     }
 
     #[test]

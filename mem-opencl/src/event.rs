@@ -42,8 +42,7 @@ impl WaitList {
     pub(crate) fn of(device: &OpenClDevice, after: &[Completion]) -> Result<WaitList, DeviceError> {
         let mut list = WaitList { raw: Vec::new(), _commands: Vec::new() };
         for earlier in after {
-            let Completion::Pending(work) = earlier else { continue };
-            match work.as_any().downcast_ref::<Command>() {
+            match earlier.ordering::<Command>() {
                 Some(command) if command.context == device.context_number() => {
                     list.raw.push(command.event.raw());
                     list._commands.push(earlier.clone());
@@ -71,9 +70,8 @@ impl OpenClDevice {
     pub fn orders(&self, completion: &Completion) -> bool {
         match completion {
             Completion::Ready => true,
-            Completion::Pending(work) => work
-                .as_any()
-                .downcast_ref::<Command>()
+            Completion::Pending(_) => completion
+                .ordering::<Command>()
                 .is_some_and(|command| command.context == self.context_number()),
         }
     }

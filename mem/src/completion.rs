@@ -22,6 +22,8 @@ use std::sync::Arc;
 /// 5. What another process makes of [`export`](Pending::export)'s bytes while this value lives is over
 ///    no sooner than this work.
 /// 6. A panic says nothing of the work: it may go on, and may be asked again.
+/// 7. While this value lives, the work that [`ordered_by`](Pending::ordered_by) gives keeps to these rules for all that
+///    this work touches: whatever comes behind that comes behind this. That work is ordered by none other.
 ///
 /// ```compile_fail,E0200
 /// # use gapless_mem::{DeviceError, Pending};
@@ -52,6 +54,12 @@ pub unsafe trait Pending: Send + Sync {
 
     /// The implementation's own type, so that its device can order streams without the CPU.
     fn as_any(&self) -> &dyn Any;
+
+    /// The other work whose end orders this, if this only tells more of it, such as a verdict on what it did: a device
+    /// can put work of its own behind that one without the CPU, whatever there is to tell.
+    fn ordered_by(&self) -> Option<&dyn Pending> {
+        None
+    }
 
     /// Bytes that another process can turn into the same completion, where the device can.
     ///
@@ -92,6 +100,14 @@ impl Completion {
             Completion::Ready => true,
             Completion::Pending(work) => work.is_known_over(),
         }
+    }
+
+    /// The work of a device's own type that this is, or that [orders](Pending::ordered_by) it, so that the device need
+    /// not have the CPU wait.
+    #[must_use]
+    pub fn ordering<W: Pending + 'static>(&self) -> Option<&W> {
+        let Completion::Pending(work) = self else { return None };
+        work.ordered_by().unwrap_or(&**work).as_any().downcast_ref()
     }
 
     /// Waits until the work has ended, well or not; never unwinds. For whoever takes memory back: if the work
