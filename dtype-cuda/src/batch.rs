@@ -1,9 +1,8 @@
 //! Many requests in one call: the small ones fused into as few launches as there are widths of words
 //! (Wu et al. 2016, §3 has one kernel for all of a datatype; this is one for all of a halo).
 //!
-//! Where pointers are numbers, one launch reaches any memory. Where they are buffers, those requests are
-//! fused that lie in the same ones. Large requests, pages, and
-//! those whose packed side only copies reach, go one by one.
+//! Where pointers are numbers, one launch reaches any memory. Where they are buffers, those requests are fused that lie
+//! in the same ones. Large requests, pages, and those whose packed side only copies reach, go one by one.
 
 use crate::accelerator::{Lane, Spot};
 use crate::config::Launched;

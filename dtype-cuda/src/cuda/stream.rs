@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Plans and buffers in use before an event is recorded on the stream, after which they are let go of.
+/// Plans, buffers and reports in use before an event is recorded on the stream, after which they are let go of.
 const HELD_MAX: usize = 16;
 
 /// An engine's calls on a stream of the caller's: they cost no more than the launch and its arithmetic, and
@@ -160,8 +160,13 @@ impl OnStream<'_> {
         done
     }
 
-    /// The completion of everything that is on the stream now. If that is over, it tells a bad index of pages in memory
-    /// of a device that one of the last few calls was given, since this was asked for before.
+    /// The completion of everything that is on the stream now.
+    ///
+    /// Once that is over, the completion tells [`DeviceError::PageOutside`] if a call was given pages with a bad index in
+    /// memory of a device. It covers the calls since the last completion, but not those that were let go of meanwhile: a
+    /// call after which more than 16 plans, buffers and reports are kept lets go of all of them, its own too. The errors
+    /// of calls that no completion covers are lost; no byte outside is touched all the same. Ask after each call with
+    /// such indices, or use the engine's own calls.
     ///
     /// # Errors
     /// The driver refuses.
