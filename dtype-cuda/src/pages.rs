@@ -75,14 +75,6 @@ fn page_grid(page: &Layout) -> Option<Grid> {
     (grid.dims.len() < DIMS_MAX).then_some(grid)
 }
 
-/// Bytes of an index.
-fn index_bytes(indices: &PageIndices) -> u32 {
-    match indices {
-        PageIndices::U32(_) => 4,
-        PageIndices::U64(_) => 8,
-    }
-}
-
 /// The same instances as an ordinary layout, of pages that kernels of pages do not take.
 ///
 /// # Errors
@@ -98,9 +90,9 @@ impl<'a> PagesEnd<'a> {
     /// That of a buffer; `None` of what kernels of pages do not take. Where the indices lie is not said yet.
     pub(crate) fn of(typed: &'a Typed, spot: Spot) -> Option<PagesEnd<'a>> {
         let indices = typed.as_pages();
-        let listed = |stride, index_bytes, last| {
+        let listed = |pages: PagesOf<'_>, stride, last| {
             let page = page_grid(typed.layout())?;
-            let count = typed.count();
+            let (count, index_bytes) = (typed.count(), pages.index_bytes());
             Some(PageSide::Listed(PageList { page, stride, count, list: 0, index_bytes, last }))
         };
         let side = match indices {
@@ -110,12 +102,8 @@ impl<'a> PagesEnd<'a> {
                 _ => return None,
             },
             // `Typed` has found all of them inside.
-            Some(PagesOf::Host(pages)) => {
-                listed(pages.stride(), index_bytes(pages.indices()), u64::MAX)?
-            }
-            Some(PagesOf::Device(pages)) => {
-                listed(pages.stride(), if pages.is_wide() { 8 } else { 4 }, pages.last())?
-            }
+            Some(all @ PagesOf::Host(pages)) => listed(all, pages.stride(), u64::MAX)?,
+            Some(all @ PagesOf::Device(pages)) => listed(all, pages.stride(), pages.last())?,
         };
         Some(PagesEnd { side, spot, list: spot.base, indices, to_come: None })
     }

@@ -18,7 +18,7 @@ use crate::lanes::Holds;
 use crate::memory::DeviceBlock;
 use crate::shared::{Shared, Task};
 use gapless_dtype::{Layout, Primitive};
-use gapless_engine::{EngineError, Method, Op, Operand, PagesOf, Reducer, Typed};
+use gapless_engine::{EngineError, Method, Op, Operand, Reducer, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{Budget, ReducedSide, Reduction, TransferSide, reduce, reducible};
 use gapless_kernels::reduce::{Combine, SOURCES_MAX};
@@ -57,20 +57,7 @@ pub(crate) enum Reducing<'a> {
 
 /// Whether both are the same bytes of memory, in the same order.
 fn is_same(one: &Typed, other: &Typed, range: &Range<u64>) -> Result<bool, EngineError> {
-    let place = |typed: &Typed| {
-        let region = typed.region();
-        (region.space(), region.address(), region.offset().wrapping_add(typed.origin()))
-    };
-    let indices = match (one.as_pages(), other.as_pages()) {
-        (None, None) => true,
-        (Some(PagesOf::Host(one)), Some(PagesOf::Host(other))) => one == other,
-        (Some(PagesOf::Device(one)), Some(PagesOf::Device(other))) => one == other,
-        _ => false,
-    };
-    Ok(indices
-        && place(one) == place(other)
-        && one.window(range)? == other.window(range)?
-        && one.layout() == other.layout())
+    Ok(one.window(range)? == other.window(range)? && one.same_places(other))
 }
 
 impl Shared {

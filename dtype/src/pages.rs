@@ -340,6 +340,16 @@ impl Pages {
         Pages::new(self.page(), self.stride(), indices).ok()
     }
 
+    /// Whether the pages at all positions that both lists have are the same pages.
+    #[must_use]
+    pub fn begins_as(&self, other: &Pages) -> bool {
+        let same = |at| self.indices().get(at) == other.indices().get(at);
+        self.is(other)
+            || (self.stride() == other.stride()
+                && self.page() == other.page()
+                && (0..self.len().min(other.len())).all(same))
+    }
+
     /// Where page `position` of the list begins: its displacement 0, from that of all.
     #[inline]
     pub(crate) fn place(&self, position: u64) -> i64 {

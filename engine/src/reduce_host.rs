@@ -11,7 +11,7 @@ mod vectors;
 use crate::combine::{Fold, Level, combine};
 use crate::host::{cursor, origin, start, wait_all};
 use crate::method::operands;
-use crate::{EngineError, HostEngine, Method, Op, Operand, PagesOf, ReduceOp, Reducer, Typed};
+use crate::{EngineError, HostEngine, Method, Op, Operand, ReduceOp, Reducer, Typed};
 use gapless_dtype::{Layout, Primitive, transfer_raw};
 use gapless_mem::{Completion, Space};
 use std::ops::Range;
@@ -25,12 +25,7 @@ fn loop_for(op: ReduceOp, primitive: Primitive) -> Result<Fold, EngineError> {
 
 /// Whether both ranges are the same bytes of memory, in the same order. How long the buffers are does not matter.
 fn is_same(one: &Typed, other: &Typed, range: &Range<u64>) -> Result<bool, EngineError> {
-    let alike = || match (one.as_pages(), other.as_pages()) {
-        (None, None) => one.layout() == other.layout(),
-        (Some(PagesOf::Host(these)), Some(PagesOf::Host(those))) => these == those,
-        _ => false,
-    };
-    Ok(origin(one)? == origin(other)? && one.window(range)? == other.window(range)? && alike())
+    Ok(one.window(range)? == other.window(range)? && one.same_places(other))
 }
 
 /// Copies the range from one layout to another.

@@ -7,6 +7,11 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+mod pages;
+
+use pages::index_bytes;
+pub use pages::{DevicePages, PagesOf};
+
 /// `count` instances of a layout in a region. Made once, checked once: every byte that the
 /// instances touch lies inside the region.
 #[derive(Clone, Debug)]
@@ -28,70 +33,6 @@ enum KeptLayout {
     Counted(Layout),
     Pages(Pages),
     DevicePages(Arc<DevicePages>),
-}
-
-/// A page, repeated at indices that lie in memory of a device, as [`Pages`] are at indices in memory of the host. What
-/// the indices are is known to kernels alone, which check each of them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DevicePages {
-    page: Layout,
-    stride: u64,
-    indices: Region,
-    wide: bool,
-    /// The largest index whose page lies inside the region.
-    last: u64,
-}
-
-/// The pages that a [`Typed`] is.
-#[derive(Clone, Copy, Debug)]
-pub enum PagesOf<'a> {
-    /// Indices in memory of the host.
-    Host(&'a Pages),
-    /// Indices in memory of a device.
-    Device(&'a DevicePages),
-}
-
-impl DevicePages {
-    /// The layout of a page.
-    #[must_use]
-    pub fn page(&self) -> &Layout {
-        &self.page
-    }
-
-    /// Bytes from an index to the next.
-    #[must_use]
-    pub fn stride(&self) -> u64 {
-        self.stride
-    }
-
-    /// Where the indices lie.
-    #[must_use]
-    pub fn indices(&self) -> Region {
-        self.indices
-    }
-
-    /// Whether indices have 64 bits, not 32. They have no sign.
-    #[must_use]
-    pub fn is_wide(&self) -> bool {
-        self.wide
-    }
-
-    /// How many pages.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.indices.len() / index_bytes(self.wide)
-    }
-
-    /// The largest index whose page lies inside the memory. No byte of a page with a larger one is touched.
-    #[must_use]
-    pub fn last(&self) -> u64 {
-        self.last
-    }
-}
-
-/// Bytes of an index.
-fn index_bytes(wide: bool) -> u64 {
-    if wide { 8 } else { 4 }
 }
 
 /// The layout of one byte.
@@ -411,8 +352,58 @@ impl Typed {
                 let bounds = (pages.page.true_lb(), far.wrapping_add(pages.page.true_ub()));
                 (self.packed_bytes > 0).then_some(bounds)
             }
-            _ => Convertor::new(self.layout(), self.count).ok()?.bounds(),
+            _ => match plain_bounds(self.layout(), self.count) {
+                Some((_, low, high)) => Some((low, high)),
+                None => Convertor::new(self.layout(), self.count).ok()?.bounds(),
+            },
         }
+    }
+
+    /// Bytes from the first to the last that the instances touch; as for [`bounds`](Typed::bounds).
+    #[must_use]
+    pub fn span(&self) -> u64 {
+        self.bounds().map_or(0, |(low, high)| low.abs_diff(high))
+    }
+
+    /// Runs of bytes that the instances consist of, saturating. Pages are counted as if no two met.
+    #[must_use]
+    #[inline]
+    pub fn blocks(&self) -> u64 {
+        match self.as_pages() {
+            None => self.layout().blocks_of(self.count).unwrap_or(u64::MAX),
+            Some(_) => self.layout().blocks().saturating_mul(self.count),
+        }
+    }
+
+    /// Whether some byte is named twice, as far as that is [found](Layout::overlaps). That two pages share bytes, as at
+    /// an index that occurs twice, does not count: what is written there is undefined.
+    #[must_use]
+    #[inline]
+    pub fn overlaps(&self) -> bool {
+        let instances = if self.as_pages().is_some() { 1 } else { self.count };
+        self.contiguous_start.is_none() && self.layout().overlaps(instances)
+    }
+
+    /// Whether the packed streams of both are the same bytes of memory in the same order, as far as both reach; `false`
+    /// if that takes longer to find than a look at layouts and lists of indices.
+    #[must_use]
+    pub fn same_places(&self, other: &Typed) -> bool {
+        let place = |region: Region, origin: u64| match region.space() {
+            space if space.cpu_accessible() => (None, 0, region.start().wrapping_add(origin)),
+            space if space.has_addresses() => (Some(space), 0, region.start().wrapping_add(origin)),
+            space => (Some(space), region.address(), region.offset().wrapping_add(origin)),
+        };
+        let alike = || match (self.as_pages(), other.as_pages()) {
+            (None, None) => self.layout() == other.layout(),
+            (Some(PagesOf::Host(one)), Some(PagesOf::Host(other))) => one.begins_as(other),
+            (Some(PagesOf::Device(one)), Some(PagesOf::Device(other))) => {
+                let list =
+                    |pages: &DevicePages| (pages.stride, pages.wide, place(pages.indices, 0));
+                list(one) == list(other) && one.page == other.page
+            }
+            _ => false,
+        };
+        place(self.region, self.origin) == place(other.region, other.origin) && alike()
     }
 
     /// Moves the instances to the same places of another region that is as long, in the same space.

@@ -41,12 +41,9 @@ pub fn takes<T: AnyBits>(element: Primitive) -> bool {
 /// # Errors
 /// [`WindowError::Overlapping`].
 pub fn check_apart(typed: &Typed) -> Result<(), WindowError> {
-    let count = if typed.as_pages().is_some() { 1 } else { typed.count() };
-    match typed.own_layout() {
-        Some(layout) if !layout.is_contiguous() && layout.overlaps(count) => {
-            Err(WindowError::Overlapping { count: typed.count() })
-        }
-        _ => Ok(()),
+    match typed.overlaps() {
+        true => Err(WindowError::Overlapping { count: typed.count() }),
+        false => Ok(()),
     }
 }
 

@@ -191,15 +191,6 @@ impl Buffer {
         self.typed.packed_bytes()
     }
 
-    /// Runs of bytes that it consists of.
-    pub(crate) fn blocks(&self) -> u64 {
-        let (layout, count) = (self.typed.layout(), self.typed.count());
-        match self.typed.as_pages() {
-            None => layout.blocks_of(count).unwrap_or(u64::MAX),
-            Some(_) => layout.blocks().saturating_mul(count),
-        }
-    }
-
     /// The bytes it touches: where they begin relative to displacement 0 and in its region, and how many they span.
     fn bounds(&self) -> Option<(i64, u64, u64)> {
         let (low, high) = self.typed.bounds()?;

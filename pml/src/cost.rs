@@ -193,13 +193,6 @@ pub(crate) fn weight_of_blocks(layout: &Layout) -> u64 {
     if far > SOME / 2 { 4 } else { 1 }
 }
 
-/// Bytes from the first to the last that instances of a layout touch.
-pub(crate) fn span_of(layout: &Layout, count: u64) -> u64 {
-    let Some(steps) = count.checked_sub(1) else { return 0 };
-    let between = layout.extent().unsigned_abs().saturating_mul(steps);
-    layout.true_extent().unsigned_abs().saturating_add(between)
-}
-
 /// What the staged protocols depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staging {

@@ -174,3 +174,68 @@ fn indices_on_a_device_are_checked_for_their_memory_alone() {
     let typed = Typed::device_pages(region, 0, &page, 0, (list, false)).unwrap();
     assert_eq!(typed.bounds(), Some((0, 8)));
 }
+
+#[test]
+fn a_span_is_what_the_convertor_touches() {
+    let region = Region::new(Space::Host, 4096, 0, 1 << 16);
+    let double = Datatype::from(Primitive::Double);
+    let v = Datatype::vector(5, 2, 7, &double).unwrap();
+    let shapes = [
+        v.clone(),
+        Datatype::resized(-16, 24, &v).unwrap(),
+        Datatype::resized(0, -400, &v).unwrap(),
+        Datatype::hindexed_block(2, &[96, -160, 0], &double).unwrap(),
+    ];
+    for shape in shapes {
+        let layout = shape.commit().unwrap();
+        for count in [1, 2, 9] {
+            let (low, high) = Convertor::new(&layout, count).unwrap().bounds().unwrap();
+            let typed = Typed::new(region, 1 << 15, &layout, count).unwrap();
+            assert_eq!(typed.span(), low.abs_diff(high), "{layout:?} {count}");
+        }
+        assert_eq!(Typed::new(region, 0, &layout, 0).unwrap().span(), 0);
+    }
+}
+
+/// Where pages lie is not what their layout and their number say.
+#[test]
+fn pages_lie_where_their_indices_say() {
+    let region = Region::new(Space::Host, 4096, 0, 640);
+    let pages = |list: &[u32]| {
+        Typed::pages(region, 0, &Pages::new(&pool_page(), 8, list).unwrap()).unwrap()
+    };
+    let some = pages(&[70, 2, 9]);
+    assert_eq!((some.blocks(), some.span()), (3, 69 * 8));
+    // A page's elements, not the pages, may be named twice; page 2 begins in the middle of page 1.
+    let near = Pages::new(&pool_page(), 4, &[1u32, 2, 2][..]).unwrap();
+    assert!(!Typed::pages(region, 0, &near).unwrap().overlaps());
+    let twice = Datatype::hindexed_block(1, &[0, 2], &Primitive::Int.into()).unwrap();
+    let twice = Pages::new(&twice.commit().unwrap(), 8, &[0u32, 9][..]).unwrap();
+    assert!(Typed::pages(region, 0, &twice).unwrap().overlaps());
+}
+
+#[test]
+fn the_same_places_are_those_of_the_same_bytes() {
+    let region = Region::new(Space::Host, 4096, 0, 640);
+    let pages = |list: &[u32]| Pages::new(&pool_page(), 8, list).unwrap();
+    let host = |region, list: &[u32]| Typed::pages(region, 0, &pages(list)).unwrap();
+    let some = host(region, &[7, 2, 9]);
+    let wide = Pages::new(&pool_page(), 8, &[7u64, 2, 9, 1][..]).unwrap();
+    let pinned = Region::new(Space::Pinned, 4000, 96, 600);
+    for same in [host(pinned, &[7, 2]), Typed::pages(region, 0, &wide).unwrap()] {
+        assert!(some.same_places(&same) && same.same_places(&some), "{same:?}");
+    }
+    let ordinary = Typed::new(region, 0, &pool_page(), 3).unwrap();
+    for other in [host(region, &[7, 3]), some.moved(region, 8).unwrap(), ordinary.clone()] {
+        assert!(!some.same_places(&other), "{other:?}");
+    }
+    assert!(ordinary.same_places(&Typed::new(region, 0, &pool_page(), 5).unwrap()));
+    let space = Space::Device { kind: "fake", device: 0 };
+    let (pool, list) = (Region::new(space, 4096, 0, 640), Region::new(space, 8192, 0, 16));
+    let device =
+        |list: Region, wide| Typed::device_pages(pool, 0, &pool_page(), 8, (list, wide)).unwrap();
+    let all = device(list, false);
+    assert!(all.same_places(&device(list.sub(0, 8).unwrap(), false)));
+    assert!(!all.same_places(&device(list.sub(4, 8).unwrap(), false)));
+    assert!(!all.same_places(&device(list, true)) && !all.same_places(&some));
+}

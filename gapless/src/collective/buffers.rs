@@ -310,7 +310,7 @@ fn apart(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<(), Error> {
     let mut order: Vec<usize> = (0..counts.len()).filter(|block| counts[*block] > 0).collect();
     order.sort_by_key(|block| starts[*block]);
     let plain = whole.without_pages()?;
-    let shared = plain.own_layout().is_some_and(|layout| layout.overlaps(plain.count()));
+    let shared = plain.overlaps();
     let meets = |pair: &&[usize]| shared || starts[pair[0]] + counts[pair[0]] > starts[pair[1]];
     let overlap = order.windows(2).find(meets);
     match overlap {

@@ -203,8 +203,7 @@ pub(super) fn settle<'s>(
 /// Whether no byte of a receive buffer is named twice. Blocks are apart from each other.
 pub(super) fn once_each(recv: &Buffer) -> Result<(), CollectiveError> {
     for typed in recv.parts().iter().filter(|typed| typed.as_contiguous().is_none()) {
-        let plain = without_pages(typed, RECV)?;
-        if plain.layout().overlaps(plain.count()) {
+        if without_pages(typed, RECV)?.overlaps() {
             return Err(CollectiveError::Overlap { argument: RECV });
         }
     }

@@ -103,11 +103,11 @@ impl PlanBuilder {
         tag: impl Into<TagSel>,
     ) -> Result<PlanBuilder, Error> {
         let typed = typed_in(self.region, self.shape.element(), origin, layout, count)?;
-        self.add_recv(typed, layout.overlaps(count), source.into(), tag.into())
+        self.add_recv(typed, source.into(), tag.into())
     }
 
-    /// Adds a receive of at most these pages; displacement 0 is `origin` elements into the array. An index may occur
-    /// twice, as for [`ViewMut::pages`](crate::ViewMut::pages).
+    /// Adds a receive of at most these pages; displacement 0 is `origin` elements into the array. Bytes that two
+    /// pages share are undefined then, as for [`ViewMut::pages`](crate::ViewMut::pages).
     ///
     /// # Errors
     /// As [`recv`](PlanBuilder::recv), and as [`View::pages`](crate::View::pages).
@@ -119,23 +119,17 @@ impl PlanBuilder {
         tag: impl Into<TagSel>,
     ) -> Result<PlanBuilder, Error> {
         let typed = pages_in(self.region, self.shape.element(), origin, pages)?;
-        self.add_recv(typed, pages.page().overlaps(1), source.into(), tag.into())
+        self.add_recv(typed, source.into(), tag.into())
     }
 
-    fn add_recv(
-        mut self,
-        typed: Typed,
-        overlaps: bool,
-        source: Source,
-        tag: TagSel,
-    ) -> Result<PlanBuilder, Error> {
+    fn add_recv(mut self, typed: Typed, source: Source, tag: TagSel) -> Result<PlanBuilder, Error> {
         if let Source::Rank(rank) = source {
             self.check_rank(rank, "the source of a receive or probe")?;
         }
         if let TagSel::Is(tag) = tag {
             check_tag(tag)?;
         }
-        if overlaps {
+        if typed.overlaps() {
             return Err(PmlError::OverlappingReceive { count: typed.count() }.into());
         }
         self.taken.write(&typed)?;

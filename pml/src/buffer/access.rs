@@ -113,7 +113,7 @@ impl Buffer {
             list.regions.push(whole.sub(range.start, len).ok()?);
             return Some(&list.regions);
         }
-        if self.bytes() / RUN_MIN < self.blocks() {
+        if self.bytes() / RUN_MIN < self.typed.blocks() {
             return None;
         }
         list.resize(PIECES_MAX);

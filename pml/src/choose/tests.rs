@@ -1,5 +1,5 @@
 use super::*;
-use gapless_dtype::{Convertor, Datatype, Layout, Primitive};
+use gapless_dtype::{Datatype, Layout, Primitive};
 
 mod recorded;
 mod scattered;

@@ -153,7 +153,7 @@ impl Core {
             bytes: incoming.room,
             sender_blocks: incoming.rts.blocks.max(1),
             sender_span: incoming.rts.span,
-            receiver_blocks: buffer.blocks().max(1),
+            receiver_blocks: buffer.typed().blocks().max(1),
             local: from == me,
             bandwidth_mb_s: 1.0,
             mapped: incoming.rts.mapped.is_some(),

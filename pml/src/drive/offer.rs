@@ -1,7 +1,7 @@
 //! The sender's side of what all rendezvous have in common: the offer (RTS), and who answers it.
 
 use crate::buffer::Buffer;
-use crate::cost::{longest_fragment, span_of};
+use crate::cost::longest_fragment;
 use crate::drive::buffered::Copied;
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Send, SendStage, To};
@@ -109,8 +109,11 @@ impl Core {
             limits.map_or((256, 0), |limits| (limits.max_fragment_bytes, limits.latency_ns));
         // Keys are made for a link that stands.
         let late = self.links[peer].next_sequence == 0 && bml.reserve(Rank(peer), 0).is_err();
-        let blocks =
-            if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
+        let blocks = if buffer.typed().as_contiguous().is_some() {
+            1
+        } else {
+            buffer.typed().blocks().max(2)
+        };
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
         let staged = self.staged_offer(bml, peer, buffer.typed().space());
@@ -375,6 +378,22 @@ const SPAN_MAX: u64 = 4;
 
 /// Whether a buffer may be registered: one that is no list of addresses, and has no long gaps.
 fn is_dense(buffer: &Typed) -> bool {
-    let span = span_of(buffer.layout(), buffer.count());
-    buffer.region() != Region::bottom() && span / SPAN_MAX <= buffer.packed_bytes()
+    buffer.region() != Region::bottom() && buffer.span() / SPAN_MAX <= buffer.packed_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_dtype::{Datatype, Pages, Primitive};
+    use gapless_mem::Space;
+
+    #[test]
+    fn pages_far_apart_are_not_dense() {
+        let pool = Region::new(Space::Device { kind: "fake", device: 0 }, 1 << 20, 0, 1 << 20);
+        let page = Datatype::contiguous(64, &Primitive::Byte.into()).unwrap().commit().unwrap();
+        let dense = |list: &[u32]| {
+            is_dense(&Typed::pages(pool, 0, &Pages::new(&page, 64, list).unwrap()).unwrap())
+        };
+        assert!(dense(&[2, 1, 3]) && dense(&[1, 12, 5]) && !dense(&[1, 16, 5]));
+    }
 }

@@ -13,13 +13,11 @@ use gapless_bml::Bml;
 use gapless_engine::Typed;
 use gapless_mem::Space;
 
-/// Refuses to receive into a layout that names a byte twice, as far as that is [found](gapless_dtype::Layout::overlaps).
+/// Refuses to receive into a layout that names a byte twice, as far as that is [found](Typed::overlaps).
 #[inline]
 fn once_each(buffer: &Typed) -> Result<(), PmlError> {
-    // An index may occur twice: what is received at the page is undefined then.
-    let count = if buffer.as_pages().is_some() { 1 } else { buffer.count() };
-    match buffer.contiguous_start().is_none() && buffer.layout().overlaps(count) {
-        true => Err(PmlError::OverlappingReceive { count }),
+    match buffer.overlaps() {
+        true => Err(PmlError::OverlappingReceive { count: buffer.count() }),
         false => Ok(()),
     }
 }

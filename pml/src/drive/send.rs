@@ -2,7 +2,7 @@
 
 use crate::buffer::{self, Buffer, Transfer};
 use crate::comm::Comm;
-use crate::cost::{Situation, Touched, span_of};
+use crate::cost::{Situation, Touched};
 use crate::drive::buffered::Copied;
 use crate::drive::core::Core;
 use crate::drive::flush::Gone;
@@ -352,7 +352,7 @@ impl Core {
 
     /// The situation as the sender sees it: the receiver's buffer is assumed to be like its own.
     pub(crate) fn expectation(&self, bml: &mut Bml, peer: u32, buffer: &Typed) -> Situation {
-        let blocks = buffer.layout().blocks_of(buffer.count()).unwrap_or(u64::MAX).max(1);
+        let blocks = buffer.blocks().max(1);
         let devices = self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space());
         let side = (buffer.layout(), buffer.count());
         let single_copy = single_copy_costs(bml, peer, buffer.space());
@@ -362,7 +362,7 @@ impl Core {
             bytes: buffer.packed_bytes(),
             sender_blocks: blocks,
             // What the receiver will know: where lines are touched only in part, it does not map.
-            sender_span: span_of(buffer.layout(), buffer.count()),
+            sender_span: buffer.span(),
             receiver_blocks: blocks,
             devices,
             local: peer == self.me,
@@ -373,7 +373,10 @@ impl Core {
             mapped: false,
             single_copy,
             layout_fetch_max: self.config.bounds.layout_cache_bytes,
-            touched: devices.map(|_| Touched::between(side, side)),
+            // Nor is it told of pages.
+            touched: devices
+                .filter(|_| buffer.as_pages().is_none())
+                .map(|_| Touched::between(side, side)),
             staged,
             staged_read: single_copy.filter(|costs| devices.is_some() && costs.devices),
             ..Situation::default()

@@ -1,7 +1,7 @@
 //! Lists whose neighbours lie far from each other.
 
 use super::*;
-use crate::cost::{span_of, weight_of_blocks};
+use crate::cost::weight_of_blocks;
 
 #[test]
 fn what_is_scattered_is_begun_with_little() {
@@ -23,26 +23,6 @@ fn what_is_scattered_is_begun_with_little() {
         range.end - range.start
     };
     assert!(first(&s) < 8 << 20 && first(&s) < first(&list()), "{}", first(&s));
-}
-
-#[test]
-fn a_span_is_what_the_convertor_touches() {
-    let double = Datatype::from(Primitive::Double);
-    let v = Datatype::vector(5, 2, 7, &double).unwrap();
-    let shapes = [
-        v.clone(),
-        Datatype::resized(-16, 24, &v).unwrap(),
-        Datatype::resized(0, -400, &v).unwrap(),
-        Datatype::hindexed_block(2, &[96, -160, 0], &double).unwrap(),
-    ];
-    for shape in shapes {
-        let layout = shape.commit().unwrap();
-        for count in [1, 2, 9] {
-            let (low, high) = Convertor::new(&layout, count).unwrap().bounds().unwrap();
-            assert_eq!(span_of(&layout, count), low.abs_diff(high), "{layout:?} {count}");
-        }
-        assert_eq!(span_of(&layout, 0), 0);
-    }
 }
 
 /// A list of doubles far apart: what is read of it by lines of which an eighth is wanted is not worth an offer.
