@@ -11,7 +11,8 @@
 //! sends. No two names are equal, so the same messages serve.
 //!
 //! An identifier names one layout for ever: it is a counter. Both caches are bounded in bytes and entries; the least
-//! recently used entries leave first.
+//! recently used entries leave first. Pages are named for one message, by numbers from [`PAGES`] on: what is remembered
+//! of layouts is not forgotten for such names.
 
 use crate::digests::identity;
 use crate::hash::FastMap;
@@ -59,6 +60,14 @@ impl Places {
     }
 }
 
+/// The names of pages have this bit, those of layouts have not.
+const PAGES: u64 = 1 << 63;
+
+/// Whether a name is that of pages, which no other message uses.
+pub(crate) fn is_of_pages(name: u64) -> bool {
+    name & PAGES != 0
+}
+
 /// Layouts of ours, flattened, by object.
 #[derive(Debug)]
 pub(crate) struct Published {
@@ -104,12 +113,28 @@ impl Published {
             None => self.publish(typed.layout()),
             Some(PagesOf::Device(_)) => None,
             Some(PagesOf::Host(pages)) => {
-                let flat = pages.flatten();
-                let id = self.next_id;
+                self.pages_length(pages)?;
                 self.next_id += 1;
-                (flat.len() as u64 <= self.bytes_max).then(|| (id, flat.into()))
+                Some((PAGES | (self.next_id - 1), pages.flatten().into()))
             }
         }
+    }
+
+    /// How many bytes [`publish_of`](Published::publish_of) would give, and under which name, if any of pages.
+    pub(crate) fn length_of(&mut self, typed: &Typed) -> Option<(u64, u64)> {
+        match typed.as_pages() {
+            Some(PagesOf::Host(pages)) => Some((PAGES, self.pages_length(pages)?)),
+            _ => self.publish_of(typed).map(|(id, flat)| (id, flat.len() as u64)),
+        }
+    }
+
+    /// How long pages are, flattened; their list is not, for that takes as long as copying it. `None` if they are longer
+    /// than the whole cache.
+    fn pages_length(&mut self, pages: &Pages) -> Option<u64> {
+        // Lists change; the page is mostly the last message's.
+        let (_, page) = self.publish(pages.page())?;
+        let length = pages.flat_bytes().saturating_add(page.len() as u64);
+        (length <= self.bytes_max).then_some(length)
     }
 
     /// The identifier and the bytes of a layout; `None` if it is longer than the whole cache, so that it would be
@@ -153,8 +178,11 @@ pub(crate) struct Uses(FastMap<u64, u32>);
 
 impl Uses {
     /// Counts a message with a layout; gives how many there were, as a power of two: choices are remembered, and would
-    /// differ from message to message. `most` layouts are remembered, then all are forgotten.
+    /// differ from message to message. `most` layouts are remembered, then all are forgotten; pages are not.
     pub(crate) fn count(&mut self, id: u64, most: usize) -> u64 {
+        if is_of_pages(id) {
+            return 1;
+        }
         if self.0.len() >= most && !self.0.contains_key(&id) {
             self.0.clear();
         }
@@ -278,6 +306,7 @@ impl Fetch {
 mod tests {
     use super::*;
     use gapless_dtype::{Datatype, Primitive};
+    use gapless_mem::Space;
 
     fn list(blocks: i64) -> Layout {
         let at: Vec<i64> = (0..blocks).map(|i| 2 * i + i % 3).collect();
@@ -314,6 +343,38 @@ mod tests {
         assert_eq!(published.too_long.len(), TOO_LONG_MAX);
         drop(long);
         assert_eq!(published.publish(&short).unwrap().0, id);
+    }
+
+    #[test]
+    fn pages_are_named_once_and_not_remembered() {
+        let bounds = Bounds { layout_cache_bytes: 4096, ..Bounds::default() };
+        let mut published = Published::new(&bounds);
+        let memory = Region::new(Space::Host, 4096, 0, 1 << 20);
+        let pages = |page: &Layout, count: u32| {
+            let indices: Vec<u32> = (0..count).collect();
+            Typed::pages(memory, 0, &Pages::new(page, 8, indices).unwrap()).unwrap()
+        };
+        let (some, page) = (pages(&list(1), 100), list(1));
+        let names = [&some, &some].map(|typed| {
+            let (name, flat) = published.publish_of(typed).unwrap();
+            assert_eq!(published.length_of(typed), Some((PAGES, flat.len() as u64)));
+            name
+        });
+        assert!(names[0] != names[1] && names.into_iter().all(is_of_pages), "{names:?}");
+        assert!(!is_of_pages(published.publish(&page).unwrap().0));
+        assert_eq!(published.entries.len(), 2, "the layouts of pages");
+        let mut uses = Uses::default();
+        assert_eq!((uses.count(7, 2), uses.count(7, 2)), (1, 2));
+        assert!((0..9).all(|message| uses.count(PAGES | message, 2) == 1));
+        assert_eq!(uses.count(7, 2), 2, "it was not forgotten");
+        // Too long are a list, and a page that is remembered to be.
+        let named = published.next_id;
+        assert!(published.publish_of(&pages(&page, 1000)).is_none());
+        let long = list(2000);
+        for _ in 0..2 {
+            assert!(published.publish_of(&pages(&long, 1)).is_none());
+        }
+        assert_eq!((published.too_long.len(), published.next_id), (1, named));
     }
 
     #[test]

@@ -29,13 +29,13 @@ use crate::buffer::{HeldMemory, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
 use crate::hash::FastMap;
 use crate::protocol::Protocol;
-use crate::rndv::layouts::{Fetch, Places, Uses};
+use crate::rndv::layouts::{Fetch, Places, Uses, is_of_pages};
 use crate::tuning::Tuning;
 use crate::wire::{
     self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
 };
 use gapless_bml::RemoteKey;
-use gapless_engine::{EngineError, PagesOf};
+use gapless_engine::EngineError;
 use gapless_mem::{Device, Region};
 use std::sync::Arc;
 
@@ -116,21 +116,14 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
         *resting -= 1;
         s.grants = false;
     }
-    if let Some(pages) = cx.buffer.typed().as_pages() {
-        // Their indices travel with this message alone.
-        match pages {
-            PagesOf::Host(pages) => s.granted_layout_bytes = pages.flat_bytes(),
-            PagesOf::Device(_) => s.grants = false,
-        }
-        s.granted_layout_uses = 1;
-    } else if s.grants && cx.buffer.typed().as_contiguous().is_none() {
-        let Some((name, flat)) = cx.published.publish_of(cx.buffer.typed()) else {
+    if s.grants && cx.buffer.typed().as_contiguous().is_none() {
+        let Some((name, length)) = cx.published.length_of(cx.buffer.typed()) else {
             s.grants = false;
             return;
         };
-        let known = flat.len() <= inline_max(cx) || cx.facts.granting.fetched.contains_key(&name);
-        if !known {
-            s.granted_layout_bytes = flat.len() as u64;
+        let inline = length <= inline_max(cx) as u64;
+        if !inline && !cx.facts.granting.fetched.contains_key(&name) {
+            s.granted_layout_bytes = length;
             let most = cx.config.bounds.layout_cache_entries;
             s.granted_layout_uses = cx.facts.granting.unknown.count(name, most);
         }
@@ -225,13 +218,14 @@ impl Granted {
         let fits = cx.link.fragment_max().saturating_sub(LAYOUT_BYTES);
         let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits)?;
         let (name, bytes) = self.layout.take_if(|_| serial == cx.rts.serial)?;
-        let most = cx.config.bounds.layout_cache_entries;
-        let fetched = &mut cx.facts.granting.fetched;
-        if fetched.len() >= most {
-            fetched.clear();
+        if !is_of_pages(name) {
+            let Granting { fetched, unknown, .. } = &mut cx.facts.granting;
+            if fetched.len() >= cx.config.bounds.layout_cache_entries {
+                fetched.clear();
+            }
+            fetched.insert(name, ());
+            unknown.paid(name);
         }
-        fetched.insert(name, ());
-        cx.facts.granting.unknown.paid(name);
         cx.layout(serial, piece, bytes);
         Some(())
     }
