@@ -292,11 +292,12 @@ fn explain(
     // A layout that goes to the other end on its own, the first time.
     let fetched = |layout: &gapless_dtype::Layout, blocks: u64| match blocks {
         0 | 1 => 0,
-        _ => {
-            Some(layout.flatten().len()).filter(|len| *len > INLINE_LAYOUT_MAX).unwrap_or(0) as u64
-        }
+        _ => Some(layout.flattened_bytes())
+            .filter(|len| *len > INLINE_LAYOUT_MAX as u64)
+            .unwrap_or(0),
     };
     let [mapped, grants] = link.maps(memory);
+    let grants = grants && fetched(&recv, receiver_blocks) <= config.bounds.layout_cache_bytes;
     let situation = Situation {
         bytes: case.payload_bytes,
         sender_blocks,
@@ -316,9 +317,7 @@ fn explain(
         cached: false,
         layout_fetch_bytes: fetched(&send, sender_blocks),
         layout_uses: 0,
-        granted_layout_uses: 0,
         layout_fetch_max: config.bounds.layout_cache_bytes,
-        granted_layout_bytes: fetched(&recv, receiver_blocks),
         touched: Some(Touched::between((&send, case.send.count), (&recv, case.recv.count))),
         staged: link.staging(receiver_blocks, memory != ExplainMemory::Heap, &config.tuning),
         staged_read: None,

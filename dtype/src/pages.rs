@@ -256,7 +256,7 @@ impl Pages {
     pub fn flatten(&self) -> Vec<u8> {
         let page = self.0.page.flatten();
         let width = self.0.indices.index_bytes();
-        let mut out = Vec::with_capacity(page.len() + in_memory(self.flat_bytes()));
+        let mut out = Vec::with_capacity(in_memory(self.flattened_bytes()));
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
         // 4 or 8.
@@ -272,10 +272,11 @@ impl Pages {
         out
     }
 
-    /// Bytes of [`flatten`](Self::flatten), but for those of the page's layout.
+    /// Bytes of [`flatten`](Self::flatten), without writing them.
     #[must_use]
-    pub fn flat_bytes(&self) -> u64 {
-        HEAD as u64 + self.len().saturating_mul(self.0.indices.index_bytes().into())
+    pub fn flattened_bytes(&self) -> u64 {
+        let list = self.len().saturating_mul(self.0.indices.index_bytes().into());
+        list.saturating_add(self.0.page.flattened_bytes()).saturating_add(HEAD as u64)
     }
 
     /// Whether bytes are of pages, and not of a layout, if they are of either.

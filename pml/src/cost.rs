@@ -76,17 +76,12 @@ pub struct Situation {
     /// layout or needs none.
     pub layout_fetch_bytes: u64,
     /// Messages that have come with that layout, this one included. As many are expected to come, and what is fetched
-    /// is kept: so a layout that is sent again and again is fetched in the end. 0 counts as 1.
+    /// is kept: so a layout that is sent again and again is fetched in the end. 0 counts as 1. Where devices map each
+    /// other's memory, a layout is fetched for its first message.
     pub layout_uses: u64,
-    /// Longest layout that the receiver would fetch, and that it expects a sender to fetch.
+    /// Longest layout that the receiver would fetch.
     pub layout_fetch_max: u64,
-    /// Bytes of flattened layout that the sender would have to fetch of the receiver; 0 if it knows the
-    /// layout or needs none.
-    pub granted_layout_bytes: u64,
-    /// Messages that were received by that layout, likewise.
-    pub granted_layout_uses: u64,
-    /// How a move from layout to layout touches memory; `None` where a layout is not known yet, and where
-    /// no device moves anything.
+    /// How a move from layout to layout touches memory; `None` where no device moves anything.
     pub touched: Option<Touched>,
     /// Which staged protocols are possible; `None` if neither buffer is in device memory, or if the link maps
     /// nothing.
@@ -158,19 +153,46 @@ impl Touched {
         }
         // In the order of the stream, a run is touched when its turn comes. But kernels transpose in tiles, so
         // neighbours in memory are touched together.
-        let runs = |(layout, count): (&Layout, u64)| layout.blocks_of(count).unwrap_or(u64::MAX);
-        let sectors = |side: (&Layout, u64)| {
-            let bytes = side.0.size().saturating_mul(side.1);
-            let apart = (bytes / Footprint::SECTOR).saturating_add(runs(side));
-            apart.min(side.0.footprint(side.1).sectors)
-        };
         Touched {
-            read_sectors: sectors(from),
-            written_sectors: sectors(to),
+            read_sectors: sectors_of(from),
+            written_sectors: sectors_of(to),
             rows: runs(from).saturating_add(runs(to)),
             alike: false,
         }
     }
+
+    /// Of a message into `to` out of a layout of which an offer says this alone: how many bytes, in how many runs, how
+    /// far apart the first and the last byte lie.
+    #[must_use]
+    pub fn unseen((bytes, blocks, span): (u64, u64, u64), to: (&Layout, u64)) -> Touched {
+        let even = bytes.checked_div(blocks).filter(|len| len.saturating_mul(blocks) == bytes);
+        let touched = sectors(bytes, blocks, even.unwrap_or(1));
+        Touched {
+            read_sectors: touched.min(span / Footprint::SECTOR + 2),
+            written_sectors: sectors_of(to),
+            rows: blocks.saturating_add(runs(to)),
+            alike: false,
+        }
+    }
+}
+
+/// Runs of bytes in so many instances.
+fn runs((layout, count): (&Layout, u64)) -> u64 {
+    layout.blocks_of(count).unwrap_or(u64::MAX)
+}
+
+/// Sectors that instances of a layout touch.
+fn sectors_of(side: (&Layout, u64)) -> u64 {
+    let bytes = side.0.size().saturating_mul(side.1);
+    let step = side.0.granularity() | side.0.extent().unsigned_abs();
+    sectors(bytes, runs(side), step).min(side.0.footprint(side.1).sectors)
+}
+
+/// Sectors that `runs` runs touch. Runs of whole sectors, at multiples of `step` bytes, touch no other: buffers of
+/// devices begin at one.
+fn sectors(bytes: u64, runs: u64, step: u64) -> u64 {
+    let more = if step.is_multiple_of(Footprint::SECTOR) { 0 } else { runs };
+    (bytes / Footprint::SECTOR).saturating_add(more)
 }
 
 /// The factor by which blocks of a layout count for a device that writes them: 1, or 4 for a list whose neighbours in
@@ -304,18 +326,9 @@ impl Model<'_> {
         if self.s.devices.is_some() { device } else { host }
     }
 
-    /// The layout that the receiver fetches first.
+    /// The message's share of the layout that the receiver fetches first, if it does.
     fn fetch_ns(&self) -> f64 {
-        self.layout_ns(self.s.layout_fetch_bytes, self.s.layout_uses)
-    }
-
-    /// The layout of the receiver's that the sender fetches first.
-    fn granted_fetch_ns(&self) -> f64 {
-        self.layout_ns(self.s.granted_layout_bytes, self.s.granted_layout_uses)
-    }
-
-    /// One message's share of fetching a layout of so many bytes; none if 0.
-    fn layout_ns(&self, bytes: u64, uses: u64) -> f64 {
+        let (bytes, uses) = (self.s.layout_fetch_bytes, self.s.layout_uses);
         if bytes == 0 {
             return 0.0;
         }

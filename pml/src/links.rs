@@ -4,6 +4,7 @@
 //! queues behind it. Fragments of the pipeline need no order and come after the outbox, in turns between the messages
 //! they belong to.
 
+mod flat;
 pub(crate) mod reorder;
 
 use crate::arrival::Numbered;
@@ -12,6 +13,7 @@ use crate::error::PmlError;
 use crate::links::reorder::Reorder;
 use crate::status::RequestId;
 use crate::wire::{self, NoteKind};
+pub(crate) use flat::FlatLayout;
 use gapless_bml::{AmTag, Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Space;
 use smallvec::SmallVec;
@@ -265,7 +267,7 @@ pub(crate) enum Outgoing {
     /// A control message.
     Control(SmallVec<[u8; wire::CTS_BYTES]>),
     /// What is left of a flattened layout.
-    Layout { reply: u64, next: usize, piece: usize, bytes: Arc<[u8]> },
+    Layout { reply: u64, next: usize, piece: usize, flat: Arc<FlatLayout> },
 }
 
 impl Outgoing {

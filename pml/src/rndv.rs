@@ -60,7 +60,7 @@ use crate::cost::{Excluded, Model, Situation};
 use crate::counters::Counters;
 use crate::error::PmlError;
 use crate::hash::FastMap;
-use crate::links::{Outgoing, Peer};
+use crate::links::{FlatLayout, Outgoing, Peer};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::gpudirect::Refusals;
 use crate::rndv::in_flight::{InFlight, InFlights};
@@ -456,8 +456,8 @@ impl Cx<'_> {
     }
 
     /// Sends a flattened layout, in pieces, to the rendezvous that its peer calls `reply`.
-    pub(crate) fn layout(&mut self, reply: u64, piece: usize, bytes: Arc<[u8]>) {
-        self.state.outbox.push_back(Outgoing::Layout { reply, next: 0, piece, bytes });
+    pub(crate) fn layout(&mut self, reply: u64, piece: usize, flat: Arc<FlatLayout>) {
+        self.state.outbox.push_back(Outgoing::Layout { reply, next: 0, piece, flat });
         self.effects.active = true;
     }
 

@@ -86,8 +86,7 @@ fn set_of(s: &Situation, protocols: Protocols) -> usize {
     ];
     let flags = flags.iter().fold(0, |word, &flag| word << 1 | u64::from(flag));
     let lengths = [s.bytes, s.sender_blocks, s.receiver_blocks, s.sender_span];
-    let layouts =
-        [s.layout_fetch_bytes, s.layout_uses, s.granted_layout_bytes, s.granted_layout_uses];
+    let layouts = [s.layout_fetch_bytes, s.layout_uses];
     let mut hasher = WordHasher::default();
     let others = [
         s.link_eager_bytes,

@@ -34,9 +34,7 @@ pub(super) fn node() -> Situation {
         cached: false,
         layout_fetch_bytes: 0,
         layout_uses: 0,
-        granted_layout_uses: 0,
         layout_fetch_max: 1 << 20,
-        granted_layout_bytes: 0,
         touched: None,
         staged: None,
         staged_read: None,
@@ -280,12 +278,6 @@ fn memory_that_is_granted_is_written_where_it_is() {
     assert_eq!(winner(&Situation { mapped: true, ..large }), Protocol::Mapped);
     assert_eq!(winner(&Situation { local: true, ..large }), Protocol::Local);
     assert_eq!(winner(&Situation { bytes: 8, sender_blocks: 1, ..large }), Protocol::Eager);
-    // Its layout is fetched first: that is worth it, or impossible.
-    let fetched = Situation { granted_layout_bytes: 2 << 20, ..large };
-    let refused = candidates(&fetched, &Tuning::default())[Protocol::MappedPut.index()].excluded;
-    assert_eq!(refused, Some(Excluded::LayoutTooLong));
-    let fetched = Situation { granted_layout_bytes: 1 << 20, ..large };
-    assert!(time(&fetched, Protocol::MappedPut) > time(&large, Protocol::MappedPut));
     // A device writes the host's memory; the host writes no device's.
     for (bytes, blocks) in [(64 << 20, 1), (64 << 20, 4096), (1 << 20, 64)] {
         for device_sends in [true, false] {
@@ -361,7 +353,7 @@ fn transposed(rows: u64, n: u64) -> Layout {
 }
 
 #[test]
-fn layouts_that_are_dense_in_memory_go_at_once_and_lists_are_staged() {
+fn layouts_that_are_dense_in_memory_go_at_once() {
     // All of the matrix, as X, and half of each row, as in a distributed FFT.
     for rows in [2900, 1450] {
         let layout = transposed(rows, 2900);
@@ -372,35 +364,6 @@ fn layouts_that_are_dense_in_memory_go_at_once_and_lists_are_staged() {
         assert_eq!(between(&layout, &transposed(rows, 2900)).touched, s.touched);
         assert!(!between(&layout, &transposed(2 * rows, 1450)).touched.unwrap().alike);
     }
-    let places: Vec<i64> = (0..1 << 18).map(|i: i64| (i * 77_777 % (1 << 18)) * 13).collect();
-    let list = Datatype::indexed_block(3, &places, &Primitive::Double.into()).unwrap();
-    let list = list.commit().unwrap();
-    let s = between(&list, &list);
-    let long = Situation {
-        bytes: s.bytes * 16,
-        sender_blocks: s.sender_blocks * 16,
-        receiver_blocks: s.receiver_blocks * 16,
-        touched: s.touched.map(|touched| Touched {
-            read_sectors: 16 * touched.read_sectors,
-            written_sectors: 16 * touched.written_sectors,
-            rows: 16 * touched.rows,
-            ..touched
-        }),
-        ..s
-    };
-    assert!(winner(&long).is_staged(), "{}", winner(&long));
-    // A short one would wait for two launches more.
-    let few = Situation { bytes: 96 << 10, sender_blocks: 4096, receiver_blocks: 4096, ..s };
-    let few = Situation {
-        touched: Some(Touched {
-            read_sectors: 7168,
-            written_sectors: 7168,
-            rows: 8192,
-            alike: false,
-        }),
-        ..few
-    };
-    assert_eq!(winner(&few), Protocol::Mapped);
 }
 
 #[test]
@@ -531,7 +494,6 @@ fn numbers_that_a_peer_makes_up_do_no_harm() {
         grants: true,
         layout_fetch_bytes: most,
         layout_fetch_max: most,
-        granted_layout_bytes: most,
         staged: devices(most, most).staged,
         devices: together(devices(most, most), true).devices,
         ..node()

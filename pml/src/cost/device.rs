@@ -107,7 +107,8 @@ impl Model<'_> {
     }
 
     /// Out of the sender's memory, which the receiver's device maps: one kernel from layout to layout, or
-    /// a copy engine where neither side has gaps.
+    /// a copy engine where neither side has gaps. The layout that may have to be fetched first counts nothing: it takes
+    /// about as long as both ends take anyhow to commit such a layout and to write its plans.
     pub(crate) fn direct(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
@@ -129,7 +130,6 @@ impl Model<'_> {
             + self.rendezvous_ns()
             + self.map_ns()
             + import_ns / f64::from(t.import_uses.max(1))
-            + self.fetch_ns()
             + t.launch_wait_ns
             + self.keeping_ns(!ends.sender_keeps)
             + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.read_sectors))
@@ -157,7 +157,6 @@ impl Model<'_> {
             + s.latency_ns
             + self.map_ns()
             + import_ns / f64::from(t.import_uses.max(1))
-            + self.granted_fetch_ns()
             + t.launch_wait_ns
             + self.keeping_ns(ends.sender_keeps)
             + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.written_sectors))

@@ -127,7 +127,7 @@ impl Model<'_> {
     /// The same work, done by the sender, which first receives a GRANT and reports the end.
     pub(crate) fn mapped_put(&self) -> f64 {
         let before = self.handshake_ns() + self.s.latency_ns + self.map_ns();
-        before + self.granted_fetch_ns() + self.moved_ns()
+        before + self.moved_ns()
     }
 
     pub(crate) fn local(&self) -> f64 {

@@ -203,6 +203,10 @@ impl Model<'_> {
         let opened = protocol.puts() || protocol.through_host();
         let asked = asked + if opened { 0.0 } else { t.launch_wait_ns };
         let words = s.latency_ns + self.rendezvous_ns() + asked;
+        // On one device the stages share its memory.
+        let all: f64 = chain.0.iter().map(|stage| stage.work).sum();
+        let near = staging.one_device && !protocol.through_host();
+        let pace = if near { pace.max(all) } else { pace };
         // Both ends' kernels work in turn, with as many fragments at a time as there are places; copies to and from
         // the host wait for no turn.
         let gapless_through_host = matches!(protocol, Protocol::CopyInOut)
@@ -214,7 +218,7 @@ impl Model<'_> {
             (pace, t.turn_ns)
         } else {
             let rounds = (total / f64::from(staging.depth.max(1))).ceil();
-            (pace.max(chain.0.iter().map(|stage| stage.work).sum()), 2.0 * rounds * t.turn_ns)
+            (pace.max(all), 2.0 * rounds * t.turn_ns)
         };
         once + words + import_ns + pace + turns
     }

@@ -8,7 +8,7 @@ use crate::cost::{Situation, weight_of_blocks};
 use crate::drive::core::Core;
 use crate::drive::operation::RecvStage;
 use crate::error::PmlError;
-use crate::links::{Outgoing, fragment_max, send_message};
+use crate::links::{FlatLayout, Outgoing, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::RndvStep;
 use crate::rndv::gpudirect::single_copy_costs;
@@ -177,7 +177,7 @@ impl Core {
         }
         if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.requests.incoming(id))
         {
-            situation.touched = incoming.touched(buffer.typed());
+            situation.touched = Some(incoming.touched(buffer.typed()));
             if !space.cpu_accessible() {
                 let weight = weight_of_blocks(buffer.typed().layout());
                 situation.receiver_blocks = situation.receiver_blocks.saturating_mul(weight);
@@ -252,12 +252,13 @@ impl Core {
         bml: &mut Bml,
         peer: u32,
         (reply, mut next, piece): (u64, usize, usize),
-        bytes: Arc<[u8]>,
+        flat: Arc<FlatLayout>,
     ) -> Option<Outgoing> {
+        let bytes = flat.bytes();
         while next < bytes.len() {
             let part = &bytes[next..bytes.len().min(next + piece)];
             let Some(slot) = self.reserve(bml, peer, LAYOUT_BYTES + part.len()) else {
-                return Some(Outgoing::Layout { reply, next, piece, bytes });
+                return Some(Outgoing::Layout { reply, next, piece, flat });
             };
             let header = wire::layout_data(reply, next as u64, bytes.len() as u64);
             send_message(bml, slot, &header, part);

@@ -144,8 +144,8 @@ impl Core {
                 Some(slot) => send_message(bml, slot, &bytes, &[]),
                 None => return Some(Outgoing::Control(bytes)),
             },
-            Outgoing::Layout { reply, next, piece, bytes } => {
-                return self.attempt_layout(bml, peer, (reply, next, piece), bytes);
+            Outgoing::Layout { reply, next, piece, flat } => {
+                return self.attempt_layout(bml, peer, (reply, next, piece), flat);
             }
         }
         None

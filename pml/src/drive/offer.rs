@@ -6,7 +6,7 @@ use crate::drive::buffered::Copied;
 use crate::drive::core::Core;
 use crate::drive::operation::{Operation, Send, SendStage, To};
 use crate::error::Failure;
-use crate::links::{Outgoing, fragment_max, send_message};
+use crate::links::{FlatLayout, Outgoing, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::Heard;
 use crate::rndv::gpudirect::is_refusal;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 struct Keys {
     mapped: Option<RemoteKey>,
     registered: Option<(RdmaRail, RemoteKey)>,
-    layout: Option<(u64, Arc<[u8]>)>,
+    layout: Option<(u64, Arc<FlatLayout>)>,
     /// Why the transport has not registered the buffer.
     refused: Option<RdmaError>,
     /// The sender's device can pack into memory that the receiver reads: the bytes of a fragment, and how many
@@ -85,9 +85,9 @@ impl Offered {
             (staged.readable, staged.fragment, staged.depth) = (true, fragment, depth);
         }
         self.rts.staged.locked = keys.locked;
-        if let Some((id, bytes)) = keys.layout {
-            (self.rts.layout_id, self.rts.layout_bytes) = (id, bytes.len() as u64);
-            self.layout = Some(bytes);
+        if let Some((id, flat)) = keys.layout {
+            (self.rts.layout_id, self.rts.layout_bytes) = (id, flat.len());
+            self.layout = Some(flat);
         }
     }
 }
@@ -231,10 +231,8 @@ impl Core {
         let room = fragment_max(bml, peer).saturating_sub(RTS_BYTES);
         let keys = [offered.rts.mapped, offered.rts.rdma].into_iter().flatten();
         let room = room.saturating_sub(keys.map(|key| key.as_bytes().len()).sum());
-        let inline = match &offered.layout {
-            Some(layout) if layout.len() <= room.min(INLINE_LAYOUT_MAX) => &layout[..],
-            _ => &[],
-        };
+        let most = room.min(INLINE_LAYOUT_MAX);
+        let inline = offered.layout.as_ref().map_or(&[][..], |flat| flat.inline(most));
         let mut bytes = [0; CONTROL_MAX];
         let len = offered.rts.write(inline, &mut bytes);
         let Some(slot) = self.reserve(bml, peer, len) else {
@@ -312,7 +310,7 @@ impl Core {
             return Err(format!("a request for the layout of rendezvous {serial} that is not due"));
         };
         offered.fetched = true;
-        let item = Outgoing::Layout { reply, next: 0, piece, bytes: Arc::clone(layout) };
+        let item = Outgoing::Layout { reply, next: 0, piece, flat: Arc::clone(layout) };
         self.links.enqueue(peer, item);
         Ok(())
     }

@@ -9,7 +9,6 @@ use crate::rndv::RndvEnd;
 use crate::rndv::layouts::Fetch;
 use crate::rndv::layouts::Places;
 use crate::wire::Rts;
-use gapless_dtype::Footprint;
 use gapless_engine::Typed;
 
 /// A rendezvous at its receiver.
@@ -77,22 +76,15 @@ impl Incoming {
         }
     }
 
-    /// How moving the message from layout to layout would touch memory, if the sender's layout is known.
-    pub(crate) fn touched(&self, to: &Typed) -> Option<Touched> {
-        if to.as_pages().is_some() {
-            return None;
-        }
-        let to = (to.layout(), to.count());
+    /// How moving the message from layout to layout would touch memory. Of pages, that the sender's runs do not follow each
+    /// other is all that is looked at.
+    pub(crate) fn touched(&self, to: &Typed) -> Touched {
+        let into = (to.layout(), to.count());
         match &self.layout {
-            Some(Places::Pages(_)) => None,
-            Some(Places::Layout(layout)) => Some(Touched::between((layout, self.rts.count), to)),
-            // The sender's bytes are in their order.
-            None if self.gapless() => {
-                let (rows, bytes) = (to.0.blocks_of(to.1)?, self.room / Footprint::SECTOR);
-                let written_sectors = bytes.saturating_add(rows);
-                Some(Touched { read_sectors: bytes + 2, written_sectors, rows, alike: false })
+            Some(Places::Layout(layout)) if to.as_pages().is_none() => {
+                Touched::between((layout, self.rts.count), into)
             }
-            None => None,
+            _ => Touched::unseen((self.room, self.rts.blocks, self.rts.span), into),
         }
     }
 

@@ -4,7 +4,7 @@
 //! sender                                  receiver
 //!   | RTS(layout id, its length) ---------> | not inline, not in the cache
 //!   | <--- LAYOUT-REQUEST(piece size) ----- |
-//!   | LAYOUT-DATA(offset) ----------------> | all there: unflatten, which trusts nothing
+//!   | flatten, LAYOUT-DATA(offset) -------> | all there: unflatten, which trusts nothing
 //! ```
 //!
 //! For a buffer that the sender may write (`rndv/mapped_put.rs`) the roles are swapped: the sender asks, the receiver
@@ -16,16 +16,14 @@
 
 use crate::digests::identity;
 use crate::hash::FastMap;
+use crate::links::FlatLayout;
 use crate::rndv::pieces::Pieces;
 use crate::tuning::Bounds;
 use crate::wire::LAYOUT_BYTES;
 use gapless_bml::Fragment;
-use gapless_dtype::{
-    Convertor, ConvertorError, FlattenFault, Layout, Pages, SignatureDecodeError, WeakLayout,
-};
+use gapless_dtype::{Convertor, ConvertorError, FlattenFault, Layout, Pages, SignatureDecodeError};
 use gapless_engine::{EngineError, PagesOf, Typed};
 use gapless_mem::Region;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// How a peer's instances lie.
@@ -68,7 +66,7 @@ pub(crate) fn is_of_pages(name: u64) -> bool {
     name & PAGES != 0
 }
 
-/// Layouts of ours, flattened, by object.
+/// Layouts of ours that peers may ask for, by object.
 #[derive(Debug)]
 pub(crate) struct Published {
     entries: FastMap<usize, LayoutEntry>,
@@ -77,19 +75,13 @@ pub(crate) struct Published {
     uses: u64,
     entries_max: usize,
     bytes_max: u64,
-    /// Layouts that turned out to be longer than the whole cache, when flattened.
-    too_long: VecDeque<WeakLayout>,
 }
-
-/// How many of those are remembered: flattening one takes as long as copying it.
-const TOO_LONG_MAX: usize = 16;
 
 #[derive(Debug)]
 struct LayoutEntry {
     id: u64,
-    flat: Arc<[u8]>,
-    /// Keeps the object, so that its address stays its own.
-    _layout: Layout,
+    /// Keeps the layout's object, so that its address stays its own.
+    flat: Arc<FlatLayout>,
     used: u64,
 }
 
@@ -102,70 +94,48 @@ impl Published {
             uses: 0,
             entries_max: bounds.layout_cache_entries.max(1),
             bytes_max: bounds.layout_cache_bytes,
-            too_long: VecDeque::new(),
         }
     }
 
     /// The identifier and the bytes of how instances lie; `None` if no peer can be told: as for a layout, or because their
     /// indices lie in memory of a device. Those of pages are not kept: the next message has others.
-    pub(crate) fn publish_of(&mut self, typed: &Typed) -> Option<(u64, Arc<[u8]>)> {
+    pub(crate) fn publish_of(&mut self, typed: &Typed) -> Option<(u64, Arc<FlatLayout>)> {
         match typed.as_pages() {
             None => self.publish(typed.layout()),
             Some(PagesOf::Device(_)) => None,
             Some(PagesOf::Host(pages)) => {
-                self.pages_length(pages)?;
+                let flat = FlatLayout::of_pages(pages);
+                if flat.len() > self.bytes_max {
+                    return None;
+                }
                 self.next_id += 1;
-                Some((PAGES | (self.next_id - 1), pages.flatten().into()))
+                Some((PAGES | (self.next_id - 1), Arc::new(flat)))
             }
         }
     }
 
-    /// How many bytes [`publish_of`](Published::publish_of) would give, and under which name, if any of pages.
-    pub(crate) fn length_of(&mut self, typed: &Typed) -> Option<(u64, u64)> {
-        match typed.as_pages() {
-            Some(PagesOf::Host(pages)) => Some((PAGES, self.pages_length(pages)?)),
-            _ => self.publish_of(typed).map(|(id, flat)| (id, flat.len() as u64)),
-        }
-    }
-
-    /// How long pages are, flattened; their list is not, for that takes as long as copying it. `None` if they are longer
-    /// than the whole cache.
-    fn pages_length(&mut self, pages: &Pages) -> Option<u64> {
-        // Lists change; the page is mostly the last message's.
-        let (_, page) = self.publish(pages.page())?;
-        let length = pages.flat_bytes().saturating_add(page.len() as u64);
-        (length <= self.bytes_max).then_some(length)
-    }
-
-    /// The identifier and the bytes of a layout; `None` if it is longer than the whole cache, so that it would be
+    /// The identifier of a layout and its bytes; `None` if it is longer than the whole cache, so that it would be
     /// flattened and fetched anew for every message.
-    fn publish(&mut self, layout: &Layout) -> Option<(u64, Arc<[u8]>)> {
+    fn publish(&mut self, layout: &Layout) -> Option<(u64, Arc<FlatLayout>)> {
         let address = identity(layout);
         self.uses += 1;
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.used = self.uses;
             return Some((entry.id, Arc::clone(&entry.flat)));
         }
-        // While it is remembered, no other layout gets its identity.
-        if self.too_long.iter().any(|known| known.id() == layout.id()) {
-            return None;
-        }
-        let flat: Arc<[u8]> = layout.flatten().into();
-        if flat.len() as u64 > self.bytes_max {
-            self.too_long.truncate(TOO_LONG_MAX - 1);
-            self.too_long.push_front(layout.downgrade());
+        let flat = Arc::new(FlatLayout::new(layout));
+        if flat.len() > self.bytes_max {
             return None;
         }
         let id = self.next_id;
         self.next_id += 1;
-        self.bytes += flat.len() as u64;
-        let (kept, used) = (Arc::clone(&flat), self.uses);
-        self.entries.insert(address, LayoutEntry { id, flat: kept, _layout: layout.clone(), used });
+        self.bytes += flat.len();
+        self.entries.insert(address, LayoutEntry { id, flat: Arc::clone(&flat), used: self.uses });
         while self.entries.len() > self.entries_max || self.bytes > self.bytes_max {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
             let Some(address) = oldest.map(|(address, _)| *address) else { break };
             if let Some(gone) = self.entries.remove(&address) {
-                self.bytes -= gone.flat.len() as u64;
+                self.bytes -= gone.flat.len();
             }
         }
         Some((id, flat))
@@ -331,18 +301,13 @@ mod tests {
         let (short, long) = (list(20), list(2000));
         let (id, flat) = published.publish(&short).unwrap();
         assert!(flat.len() < 4096 && long.flatten().len() > 4096);
+        assert_eq!(flat.bytes(), short.flatten());
+        assert_eq!(flat.inline(4096), short.flatten());
+        assert_eq!(flat.inline(8), []);
         for _ in 0..3 {
             assert!(published.publish(&long).is_none());
             assert_eq!(published.publish(&short).unwrap().0, id);
         }
-        assert_eq!(published.too_long.len(), 1, "remembered once");
-        let others: Vec<Layout> = (0..20).map(|i| list(1500 + i)).collect();
-        for other in &others {
-            assert!(published.publish(other).is_none());
-        }
-        assert_eq!(published.too_long.len(), TOO_LONG_MAX);
-        drop(long);
-        assert_eq!(published.publish(&short).unwrap().0, id);
     }
 
     #[test]
@@ -357,24 +322,21 @@ mod tests {
         let (some, page) = (pages(&list(1), 100), list(1));
         let names = [&some, &some].map(|typed| {
             let (name, flat) = published.publish_of(typed).unwrap();
-            assert_eq!(published.length_of(typed), Some((PAGES, flat.len() as u64)));
+            assert_eq!(flat.bytes().len() as u64, flat.len());
             name
         });
         assert!(names[0] != names[1] && names.into_iter().all(is_of_pages), "{names:?}");
         assert!(!is_of_pages(published.publish(&page).unwrap().0));
-        assert_eq!(published.entries.len(), 2, "the layouts of pages");
+        assert_eq!(published.entries.len(), 1, "no pages");
         let mut uses = Uses::default();
         assert_eq!((uses.count(7, 2), uses.count(7, 2)), (1, 2));
         assert!((0..9).all(|message| uses.count(PAGES | message, 2) == 1));
         assert_eq!(uses.count(7, 2), 2, "it was not forgotten");
-        // Too long are a list, and a page that is remembered to be.
+        // Too long are a list, and a page.
         let named = published.next_id;
         assert!(published.publish_of(&pages(&page, 1000)).is_none());
-        let long = list(2000);
-        for _ in 0..2 {
-            assert!(published.publish_of(&pages(&long, 1)).is_none());
-        }
-        assert_eq!((published.too_long.len(), published.next_id), (1, named));
+        assert!(published.publish_of(&pages(&list(2000), 1)).is_none());
+        assert_eq!(published.next_id, named);
     }
 
     #[test]
@@ -391,7 +353,7 @@ mod tests {
             let third = id(2);
             assert_eq!((id(0), id(2)), (first[0], third), "used later than the other one");
             assert_eq!(published.entries.len(), 2, "{bounds:?}");
-            let kept: u64 = published.entries.values().map(|entry| entry.flat.len() as u64).sum();
+            let kept: u64 = published.entries.values().map(|entry| entry.flat.len()).sum();
             assert_eq!(published.bytes, kept);
             let again = published.publish(&layouts[1]).unwrap().0;
             assert!(![first[0], first[1], third].contains(&again), "an identifier comes once");

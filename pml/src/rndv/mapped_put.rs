@@ -27,9 +27,9 @@ use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, mapped, undue, unexpected};
 use crate::buffer::{HeldMemory, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
-use crate::hash::FastMap;
+use crate::links::FlatLayout;
 use crate::protocol::Protocol;
-use crate::rndv::layouts::{Fetch, Places, Uses, is_of_pages};
+use crate::rndv::layouts::{Fetch, Places};
 use crate::tuning::Tuning;
 use crate::wire::{
     self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
@@ -64,7 +64,7 @@ fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
             return Some(Excluded::DeviceMemory);
         }
     }
-    (s.granted_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
+    None
 }
 
 /// Messages in a row that a peer could not write into memory of the host, or that found no key for memory of
@@ -87,10 +87,6 @@ pub(crate) struct Granting {
     exhausted: [u8; 2],
     /// Messages that use another protocol before the peer is asked again.
     resting: [u8; 2],
-    /// Layouts of ours that it has fetched, by their names, and may have forgotten since.
-    fetched: FastMap<u64, ()>,
-    /// Those that it has not.
-    unknown: Uses,
 }
 
 /// What decides whether a receiver's buffer is granted to its sender.
@@ -117,16 +113,10 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
         s.grants = false;
     }
     if s.grants && cx.buffer.typed().as_contiguous().is_none() {
-        let Some((name, length)) = cx.published.length_of(cx.buffer.typed()) else {
-            s.grants = false;
-            return;
-        };
-        let inline = length <= inline_max(cx) as u64;
-        if !inline && !cx.facts.granting.fetched.contains_key(&name) {
-            s.granted_layout_bytes = length;
-            let most = cx.config.bounds.layout_cache_entries;
-            s.granted_layout_uses = cx.facts.granting.unknown.count(name, most);
-        }
+        // The sender has it, or fetches it; too long a one it could not keep.
+        let published = cx.published.publish_of(cx.buffer.typed());
+        let most = cx.config.bounds.layout_cache_bytes;
+        s.grants = published.is_some_and(|(_, flat)| flat.len() <= most);
     }
 }
 
@@ -156,7 +146,7 @@ fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
         return Opened::Refused(not_granted(cx, Why::NoKey));
     }
     let (layout_id, layout_bytes) =
-        layout.as_ref().map_or((0, 0), |(name, flat)| (*name, flat.len() as u64));
+        layout.as_ref().map_or((0, 0), |(name, flat)| (*name, flat.len()));
     let fits = cx.link.fragment_max().saturating_sub(LAYOUT_BYTES);
     let grant = Grant {
         serial: cx.rts.serial,
@@ -170,10 +160,7 @@ fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
         piece: u32::try_from(fits).unwrap_or(u32::MAX).max(FRAGMENT_MIN),
         key,
     };
-    let inline = match &layout {
-        Some((_, flat)) if flat.len() <= inline_max(cx) => &flat[..],
-        _ => &[],
-    };
+    let inline = layout.as_ref().map_or(&[][..], |(_, flat)| flat.inline(inline_max(cx)));
     let message = grant.wire(inline);
     cx.control(&message);
     Opened::going(Granted { region, layout })
@@ -208,8 +195,8 @@ fn not_granted(cx: &mut Cx<'_>, why: Why) -> String {
 struct Granted {
     /// What the key stands for.
     region: Region,
-    /// The flattened layout, with its name, until the sender has fetched it.
-    layout: Option<(u64, Arc<[u8]>)>,
+    /// The buffer's layout, with its name, until the sender has fetched it.
+    layout: Option<(u64, Arc<FlatLayout>)>,
 }
 
 impl Granted {
@@ -217,16 +204,8 @@ impl Granted {
     fn layout_request(&mut self, cx: &mut Cx<'_>, serial: u64, piece: u64) -> Option<()> {
         let fits = cx.link.fragment_max().saturating_sub(LAYOUT_BYTES);
         let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits)?;
-        let (name, bytes) = self.layout.take_if(|_| serial == cx.rts.serial)?;
-        if !is_of_pages(name) {
-            let Granting { fetched, unknown, .. } = &mut cx.facts.granting;
-            if fetched.len() >= cx.config.bounds.layout_cache_entries {
-                fetched.clear();
-            }
-            fetched.insert(name, ());
-            unknown.paid(name);
-        }
-        cx.layout(serial, piece, bytes);
+        let (_, flat) = self.layout.take_if(|_| serial == cx.rts.serial)?;
+        cx.layout(serial, piece, flat);
         Some(())
     }
 }

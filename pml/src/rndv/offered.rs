@@ -1,6 +1,7 @@
 //! A rendezvous at its sender.
 
 use crate::error::PmlError;
+use crate::links::FlatLayout;
 use crate::rndv::RndvEnd;
 use crate::wire::Rts;
 use gapless_bml::{RdmaRail, RemoteKey};
@@ -12,8 +13,8 @@ pub(crate) struct Offered {
     pub(crate) rts: Rts,
     /// Where the buffer is registered, if it is.
     pub(crate) registered: Option<(RdmaRail, RemoteKey)>,
-    /// The flattened layout, if the receiver may need one.
-    pub(crate) layout: Option<Arc<[u8]>>,
+    /// The buffer's layout, if the receiver may need one.
+    pub(crate) layout: Option<Arc<FlatLayout>>,
     /// The link did not stand yet: the keys are still to be made.
     pub(crate) late: bool,
     /// Whether the receiver has fetched it.

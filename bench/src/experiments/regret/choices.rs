@@ -74,8 +74,6 @@ fn situation((from, to): (&(Layout, u64), &(Layout, u64)), place: &BufferPair) -
         layout_fetch_bytes: 0,
         layout_uses: 1,
         layout_fetch_max: 32 << 20,
-        granted_layout_bytes: 0,
-        granted_layout_uses: 1,
         touched: place.devices.map(|_| touched),
         staged: place.devices.map(staging),
         staged_read: None,

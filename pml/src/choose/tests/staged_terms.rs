@@ -125,6 +125,16 @@ fn a_buffer_that_is_a_ring_is_imported_and_not_unpacked() {
 }
 
 #[test]
+fn on_one_device_stages_add_up() {
+    let t = Tuning { staged_least_bytes: 1, ..tuning() };
+    let near = staging(ends(true, true), |staging| staging.one_device = true);
+    let two = 2.0 * launched(1.0);
+    assert!(cut(Protocol::StagedPut, &near, &t).total() > 1);
+    takes(&near, &t, Protocol::StagedPut, &[BEFORE, two, PACK, UNPACK]);
+    takes(&near, &t, Protocol::StagedGet, &[BEFORE, ASKED, WAIT, two, PACK, UNPACK]);
+}
+
+#[test]
 fn in_turns_every_round_waits_twice() {
     let t = Tuning { staged_least_bytes: 1, ..tuning() };
     let turns = |s| with(s, |ends| ends.turns = true);

@@ -63,8 +63,6 @@ fn host() -> Situation {
         bandwidth_mb_s: 5_000.0,
         layout_fetch_bytes: 100,
         layout_uses: 4,
-        granted_layout_bytes: 200,
-        granted_layout_uses: 2,
         ..node()
     }
 }
@@ -84,9 +82,8 @@ const MAP: f64 = 7_000.0;
 pub(super) const DEVICE_RENDEZVOUS: f64 = 1_300.0;
 pub(super) const DEVICE_HANDSHAKE: f64 = DEVICE_RENDEZVOUS + 2.0 * LATENCY;
 pub(super) const DEVICE_MAP: f64 = 8_000.0;
-/// Two latencies and 100 bytes, for one message of four; and 200 bytes, for one of two.
+/// Two latencies and 100 bytes, for one message of four.
 const FETCH: f64 = (2.0 * LATENCY + 200.0) / 4.0;
-const GRANTED_FETCH: f64 = (2.0 * LATENCY + 400.0) / 2.0;
 
 #[test]
 fn between_hosts() {
@@ -106,7 +103,7 @@ fn between_hosts() {
     takes(&quick, &t, Protocol::Pipeline, &first);
     let moved = copy(4_000.0) + 5.0 * 0.17 * 10.0 + 2.0 * 6.5 * 10.0;
     takes(&s, &t, Protocol::Mapped, &[LATENCY, 1_000.0, MAP, FETCH, moved]);
-    takes(&s, &t, Protocol::MappedPut, &[HANDSHAKE, LATENCY, MAP, GRANTED_FETCH, moved]);
+    takes(&s, &t, Protocol::MappedPut, &[HANDSHAKE, LATENCY, MAP, moved]);
     takes(&s, &t, Protocol::Local, &[HANDSHAKE, 5.0 * 10.0, copy(4_000.0)]);
     // No more lines are touched in part than there are runs, or than the buffer spans.
     let lines = |sender_span| {
@@ -281,8 +278,8 @@ fn fragments_of_devices_are_as_long_as_launches_cost() {
 #[test]
 fn mapped_memory_of_devices() {
     let t = tuning();
-    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + FETCH + WAIT;
-    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + GRANTED_FETCH + WAIT;
+    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + WAIT;
+    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + WAIT;
     let short = Tuning { copy_bytes_min: BYTES + 1, ..t };
     let same = |s| with(s, |ends| ends.one_device = true);
     let runs = SENT + RECEIVED;
@@ -318,8 +315,8 @@ fn mapped_memory_of_devices() {
 fn a_switch_of_the_device_is_paid_by_who_does_not_keep_it() {
     let t = tuning();
     let moved = SENT + RECEIVED + copy(5_000.0) + 200.0;
-    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + FETCH + WAIT + moved;
-    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + GRANTED_FETCH + WAIT + moved;
+    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + WAIT + moved;
+    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + WAIT + moved;
     for (sender_keeps, [get_turns, put_turns]) in [(true, [1.0, 0.05]), (false, [0.05, 1.0])] {
         let s = with(ends(true, true), |ends| {
             *ends = DeviceEnds { one_device: true, turns: true, sender_keeps, ..*ends };
@@ -332,8 +329,8 @@ fn a_switch_of_the_device_is_paid_by_who_does_not_keep_it() {
 #[test]
 fn sectors_across_a_link() {
     let t = tuning();
-    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + FETCH + WAIT + 300.0;
-    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + GRANTED_FETCH + WAIT + 300.0;
+    let before = LATENCY + DEVICE_RENDEZVOUS + DEVICE_MAP + WAIT + 300.0;
+    let put = DEVICE_HANDSHAKE + LATENCY + DEVICE_MAP + WAIT + 300.0;
     let touched =
         Touched { read_sectors: 50_000, written_sectors: 62_500, rows: 3_907, alike: false };
     let s = |touched| Situation { touched: Some(touched), ..ends(true, true) };
