@@ -126,7 +126,7 @@ impl<'a> Parts<'a> {
         self.part_mut(typed_in(self.region, self.element, origin, layout, count)?)
     }
 
-    /// Pages, for writing. An index may occur twice, as for [`ViewMut::pages`].
+    /// Pages, for writing. Bytes that two pages share are undefined then, as for [`ViewMut::pages`].
     ///
     /// # Errors
     /// Bytes in use already; as [`View::pages`].

@@ -145,7 +145,10 @@ impl FakeEngine {
             if broken {
                 return Err(DeviceError::Unsupported { what: "working while broken" });
             }
-            work().map(|_| ()).map_err(|_| DeviceError::Unsupported { what: "such a request" })
+            work().map(|_| ()).map_err(|error| match error {
+                EngineError::Device(error) => error,
+                _ => DeviceError::Unsupported { what: "such a request" },
+            })
         };
         let state = FakeState {
             polls: self.polls,
@@ -197,12 +200,12 @@ unsafe impl Wrapper for FakeEngine {
         let device = Arc::clone(&self.device);
         self.later(bytes, after, move || {
             // SAFETY: the caller's guarantees hold until the completion, which runs this.
-            let listed = |typed| unsafe { listed(&device, typed) };
+            let listed = |typed, side| unsafe { listed(&device, typed, side) };
             let work = match work {
-                Work::Pack(src, range, dst) => Work::Pack(listed(src)?, range, dst),
-                Work::Unpack(src, dst, range) => Work::Unpack(src, listed(dst)?, range),
+                Work::Pack(src, range, dst) => Work::Pack(listed(src, "source")?, range, dst),
+                Work::Unpack(src, dst, range) => Work::Unpack(src, listed(dst, "target")?, range),
                 Work::Transfer(src, dst, range) => {
-                    Work::Transfer(listed(src)?, listed(dst)?, range)
+                    Work::Transfer(listed(src, "source")?, listed(dst, "target")?, range)
                 }
             };
             // SAFETY: as above.
@@ -215,7 +218,11 @@ unsafe impl Wrapper for FakeEngine {
 ///
 /// # Safety
 /// Memory of the device that has the indices is valid for reads.
-unsafe fn listed(device: &FakeDevice, typed: Typed) -> Result<Typed, EngineError> {
+unsafe fn listed(
+    device: &FakeDevice,
+    typed: Typed,
+    side: &'static str,
+) -> Result<Typed, EngineError> {
     let Some(PagesOf::Device(pages)) = typed.as_pages() else { return Ok(typed) };
     let indices = pages.indices();
     let mut bytes = vec![0u8; usize::try_from(indices.len()).unwrap_or(0)];
@@ -231,11 +238,42 @@ unsafe fn listed(device: &FakeDevice, typed: Typed) -> Result<Typed, EngineError
             bytes.as_chunks().0.iter().map(|it| u32::from_ne_bytes(*it)).collect::<Vec<_>>().into()
         }
     };
-    if let Some((position, index)) = indices.first_above(pages.last()) {
-        return Err(EngineError::PageOutside { position, index, last: pages.last() });
+    let last = pages.last();
+    if let Some((position, _)) = indices.first_above(last) {
+        return Err(DeviceError::PageOutside { side, position, last }.into());
     }
     let pages = Pages::new(pages.page(), pages.stride(), indices);
     // As many bytes as were counted before, at places that are inside.
     let pages = pages.map_err(|_| EngineError::DeviceIndices)?;
     Typed::pages(typed.region(), typed.origin(), &pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+    use gapless_dtype::{Datatype, Primitive};
+
+    #[test]
+    fn a_bad_index_of_the_devices_is_the_works_error_as_on_real_ones() {
+        let device = Arc::new(FakeDevice::new(0));
+        let engine = FakeEngine::new(&device, 0);
+        let [pool, list] = [64, 12].map(|len| device.allocate(len).unwrap());
+        let indices: Vec<u8> = [1u32, 9, 8].iter().flat_map(|it| it.to_ne_bytes()).collect();
+        // SAFETY: both are there, and nobody else's; the copy is waited for.
+        unsafe { device.copy(list, Region::of(&indices), &[]) }.unwrap().wait().unwrap();
+        let page = Datatype::from(Primitive::Double).commit().unwrap();
+        let typed = Typed::device_pages(pool, 0, &page, 8, (list, false)).unwrap();
+        let mut packed = [0u8; 24];
+        let packed = Region::of_mut(&mut packed);
+        // SAFETY: both are there, and nobody else's, until the work is over.
+        let pack = unsafe { engine.pack(&typed, 0..24, packed, &[]) };
+        let from = pack.unwrap().wait().unwrap_err();
+        // SAFETY: as above.
+        let unpack = unsafe { engine.unpack(packed, &typed, 0..24, &[]) };
+        let into = unpack.unwrap().wait().unwrap_err();
+        for (error, side) in [(from, "source"), (into, "target")] {
+            assert_eq!(error, DeviceError::PageOutside { side, position: 1, last: 7 });
+        }
+    }
 }
