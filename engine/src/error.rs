@@ -26,7 +26,7 @@ pub enum EngineError {
     },
     /// A page reaches outside the buffer.
     #[error(
-        "index {index} at position {position} leads outside the buffer, whose last page is {last}"
+        "index {index} at position {position} leads outside the memory, whose last page is {last}"
     )]
     PageOutside {
         /// Where in the list the index is.

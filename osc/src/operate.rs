@@ -111,15 +111,21 @@ impl Window {
             }
         };
         // Who has no access to the memory itself is told an ordinary layout; a device alone reads indices that lie in its
-        // memory.
+        // memory. Elements are changed one by one, wherever they are.
+        let moves = way != AccessKind::Change;
         let target = target.and_then(|target| match target.as_pages() {
-            Some(PagesOf::Host(_)) if member.mapped.is_some() || member.device.is_some() => {
+            Some(PagesOf::Host(_))
+                if moves && (member.mapped.is_some() || member.device.is_some()) =>
+            {
                 Ok(target)
             }
-            Some(PagesOf::Device(_)) if member.device.is_some() => Ok(target),
+            Some(PagesOf::Device(_)) if moves && member.device.is_some() => Ok(target),
             _ => target.without_pages().map(Cow::into_owned),
         });
         match target {
+            Ok(target) if !moves && at.shape.is_some() && target.overlaps() => {
+                Err(WindowError::Overlapping { count: target.count() })
+            }
             Ok(target) => Ok(Access { rank, target, notice: None }),
             Err(EngineError::OutsideBuffer { low, high, .. }) => {
                 let start = i128::from(start);

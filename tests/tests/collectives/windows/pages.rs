@@ -1,7 +1,7 @@
 //! Puts and gets of pages, with a list at each end, against the same bytes moved one by one.
 
 use super::{PATHS, Random, ranks, why, window};
-use gapless::{Datatype, Layout, Pages, Place, Primitive, View, ViewMut, WindowError};
+use gapless::{Datatype, Layout, Pages, Place, Primitive, ReduceOp, View, ViewMut, WindowError};
 
 /// Bytes of a window, and of a buffer.
 const BYTES: u64 = 6000;
@@ -108,6 +108,9 @@ fn wrong_pages_are_refused() {
             let other = why(window.put(&[1u8; 24], 1, pages(&[0, 1])));
             assert!(matches!(other, WindowError::Mismatch { .. }), "{other}");
             window.put(&[1u8; 0], 1, pages(&[])).unwrap();
+            // Of elements that are named twice, only one would count.
+            let twice = why(window.accumulate(&[1u8; 24], 1, pages(&[3, 5, 3]), ReduceOp::Sum));
+            assert!(matches!(twice, WindowError::Overlapping { .. }), "{twice}");
             // What is put twice at a page is undefined there, and there alone.
             if comm.rank() == 0 {
                 window.put(&[7u8; 24], 1, pages(&[3, 5, 3])).unwrap();
