@@ -135,12 +135,6 @@ impl Osc {
         &self.0.moves
     }
 
-    /// Waits until no device of this process works on memory of operations any more: nobody makes progress from now on.
-    /// Never unwinds.
-    pub fn drain_moves(&self) {
-        self.0.moves.drain();
-    }
-
     /// Which processes are lost.
     #[inline]
     pub(crate) fn departed(&self) -> &Departed {

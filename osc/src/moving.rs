@@ -2,6 +2,7 @@
 //! maps. Each ends by itself, in any order, and gives its notice when its process makes progress; a flush of the target ends
 //! all of them, and so does the end of the epoch.
 
+use crate::core::Osc;
 use crate::device::DeviceExposure;
 use crate::error::WindowError;
 use crate::notices::raise;
@@ -196,6 +197,14 @@ impl Moves {
     pub(crate) fn drain(&self) {
         let all = locked(&self.list).all.clone();
         all.iter().for_each(PendingMove::drain);
+    }
+}
+
+impl Osc {
+    /// Waits until no device of this process works on memory of operations any more: nobody makes progress from now on.
+    /// Never unwinds.
+    pub fn drain_moves(&self) {
+        self.moves().drain();
     }
 }
 

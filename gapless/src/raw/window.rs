@@ -6,6 +6,7 @@
 mod make;
 mod notices;
 mod operate;
+mod requested;
 mod sync;
 
 pub(crate) use make::Made;

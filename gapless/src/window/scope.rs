@@ -177,7 +177,7 @@ impl WindowMove<'_> {
     /// any, there are [`flush`](Window::flush) and [notices](Window::put_notify).
     ///
     /// # Errors
-    /// The device failed, or found an index that leads outside ([`DeviceError::PageOutside`](crate::DeviceError)). It is not
+    /// The device failed, or found an index that leads outside ([`PageOutside`](gapless_mem::DeviceError::PageOutside)). It is not
     /// told again by a flush.
     pub fn wait(self) -> Result<(), Error> {
         self.pending.map_or(Ok(()), |pending| pending.wait(self.shared))

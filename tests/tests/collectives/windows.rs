@@ -6,6 +6,8 @@ mod asserted;
 mod device;
 #[allow(unsafe_code, reason = "views of memory of a device, and a kernel")]
 mod device_notices;
+#[allow(unsafe_code, reason = "fills memory of a device")]
+mod in_flight;
 mod killed;
 mod misused;
 mod model;
