@@ -33,6 +33,8 @@ struct Moving {
     ended: OnceLock<Result<(), EngineError>>,
     /// Whoever asked knows how it ended: a flush needs not say so again.
     told: AtomicBool,
+    /// That it has ended was seen by whoever makes progress.
+    seen: AtomicBool,
     /// Keeps the target's memory mapped.
     target: DeviceExposure,
     notice: Option<u32>,
@@ -62,18 +64,21 @@ impl PendingMove {
     /// How it ended, if it has: with a notice at the target, if it has one and all went well.
     #[must_use]
     pub fn test(&self) -> Option<Result<(), WindowError>> {
-        if self.0.ended.get().is_none() {
+        if !self.is_over() {
             let mut work = locked(&self.0.work);
-            let ended = match work.as_ref().map(|work| work.work().poll()) {
-                Some(Ok(false)) => return None,
-                Some(Err(error)) => Err(error.into()),
-                Some(Ok(true)) | None => Ok(()),
-            };
-            *work = None;
-            if self.0.ended.set(ended).is_ok()
-                && let (Some(counter), Some(Ok(()))) = (self.0.notice, self.0.ended.get())
-            {
-                raise(self.0.target.header.notice(counter));
+            // Whoever sees that it has ended sees its notice given, too.
+            if !self.is_over() {
+                let ended = match work.as_ref().map(|work| work.work().poll()) {
+                    Some(Ok(false)) => return None,
+                    Some(Err(error)) => Err(error.into()),
+                    Some(Ok(true)) | None => Ok(()),
+                };
+                if let (Some(counter), Ok(())) = (self.0.notice, &ended) {
+                    raise(self.0.target.header.notice(counter));
+                }
+                // Nobody else sets it: the lock is this thread's.
+                let _ = self.0.ended.set(ended);
+                *work = None;
             }
         }
         Some(self.0.ended.get()?.clone().map_err(WindowError::from))
@@ -99,9 +104,17 @@ impl PendingMove {
 
     /// Waits for the device, whether anybody makes progress or not: nothing touches the memory then. Never unwinds.
     pub fn drain(&self) {
-        if let Some(work) = locked(&self.0.work).as_ref() {
-            work.work().drain();
+        // Not with the lock: others ask meanwhile, and hold more than this one.
+        let work = locked(&self.0.work).as_ref().map(|work| work.work().clone());
+        if let Some(work) = work {
+            work.drain();
         }
+    }
+
+    /// Whether it has ended, and there is nothing to tell of that.
+    #[must_use]
+    pub fn is_done_with(&self) -> bool {
+        self.is_over() && !self.is_owed()
     }
 
     fn is_over(&self) -> bool {
@@ -122,7 +135,8 @@ impl Moves {
     }
 
     fn add(&self, one: PendingMove) {
-        locked(&self.list).all.push(one);
+        let mut list = locked(&self.list);
+        list.all.push(one);
         self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -138,7 +152,9 @@ impl Moves {
             list.next = end;
             list.all[start..end].to_vec()
         };
-        let ended = some.iter().filter(|one| !one.is_over() && one.test().is_some()).count();
+        let has_ended =
+            |one: &&PendingMove| one.test().is_some() && !one.0.seen.swap(true, Ordering::Relaxed);
+        let ended = some.iter().filter(has_ended).count();
         if ended > 0 {
             self.sweep();
         }
@@ -148,16 +164,20 @@ impl Moves {
     /// Forgets those that are over, but for what is still to be told.
     fn sweep(&self) {
         let mut list = locked(&self.list);
-        let mut owed: Vec<(u32, u32)> = Vec::new();
+        let (mut owed, mut under_way) = (Vec::new(), 0);
         list.all.retain(|one| {
+            // Looked at once: it may end meanwhile.
+            if !one.is_over() {
+                under_way += 1;
+                return true;
+            }
             let place = (one.0.window, one.0.rank);
             let first = one.is_owed() && !owed.contains(&place);
             if first {
                 owed.push(place);
             }
-            first || !one.is_over()
+            first
         });
-        let under_way = list.all.iter().filter(|one| !one.is_over()).count();
         self.under_way.store(under_way, Ordering::Relaxed);
     }
 
@@ -236,7 +256,10 @@ impl Window {
         };
         self.check_alive(access.rank)?;
         let moves = self.osc().moves();
-        moves.advance();
+        if moves.advance() > 0 {
+            // Others may wait for what has ended.
+            driver.progress();
+        }
         if let Some(oldest) = moves.oldest_of_too_many() {
             // How it ended is for others to learn.
             let _ = driver.until(true, nobody, |_| oldest.test())?;
@@ -256,12 +279,19 @@ impl Window {
             work: Mutex::new(Some(work)),
             ended: OnceLock::new(),
             told: AtomicBool::new(false),
+            seen: AtomicBool::new(false),
             target: near.clone(),
             notice: access.notice,
         }));
         // Nothing after the start may fail: whoever asked is to know of it.
         moves.add(moving.clone());
         Ok(Some(moving))
+    }
+
+    /// Waits until no device of this process works on a target's memory for this window: others are about to take theirs
+    /// back.
+    pub fn drop_moves(&self) {
+        self.osc().moves().give_up(self.handle.id());
     }
 
     /// Waits until all moves of a target have ended. Their devices are done with the memory, also if this fails.

@@ -566,7 +566,7 @@ impl Drop for Window {
     /// Reads are given up, and what devices do is waited for. Locks that the rank still has are given back: nobody else could.
     fn drop(&mut self) {
         self.reads.give_up();
-        self.osc().moves().give_up(self.handle.id());
+        self.drop_moves();
         for (rank, kind) in self.epochs.held() {
             match self.header(rank) {
                 Some(header) => header.unlock(self.rank, kind),

@@ -40,7 +40,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// ```
     ///
     /// A notice comes once, behind its data, and is seen with all of it. Notices of one rank come in the order of its
-    /// calls; of several ranks, or by other paths, in any order. As other operations, this ends at the target at a flush
+    /// calls, but for those of a [scope](Window::scope); those of several ranks in any order. As other operations, this ends at the target at a flush
     /// or the end of the epoch at the latest. Operations that the target refuses give no notice, nor do later ones of this
     /// rank there until a flush, an unlock or a fence has said so.
     ///

@@ -39,10 +39,14 @@ impl Drop for Begun {
 }
 
 impl<T: AnyBits, M> Window<T, M> {
-    /// Puts and gets of borrowed memory, thousands at a time, which end in any order: between memory of a device of this
-    /// process and a target's memory that the device maps, they return when the device has been told; all others have
-    /// ended at the origin when the call returns. They need an epoch, as all operations. When `body` is over, they are
-    /// waited for. A notice comes when an operation has ended and this process has made progress since, by any call.
+    /// Begins puts and gets of borrowed memory, and waits for all of them when `body` is over. They need an epoch, as all
+    /// operations, and end in any order.
+    ///
+    /// If this process maps the target's memory of a device, a call returns once the device has its work. What is put or
+    /// got lies on that device, or is one contiguous span of host memory. All other operations have ended at the origin
+    /// when the call returns. A process has at most 16,384 under way; a call beyond that waits for the oldest.
+    ///
+    /// A notice is given when the operation has ended and this process has made progress since, by any call.
     ///
     /// ```
     /// use gapless::{Datatype, Pages, Place, Primitive, View, World};
@@ -86,7 +90,7 @@ impl<T: AnyBits, M> Window<T, M> {
     /// ```
     ///
     /// # Errors
-    /// What `body` returned, or the first failure of a put or get.
+    /// What `body` returned, or the first failure of a put or get that it did not wait for.
     ///
     /// # Panics
     /// If `body` does, once all has ended.
@@ -99,7 +103,8 @@ impl<T: AnyBits, M> Window<T, M> {
         let result = catch_unwind(AssertUnwindSafe(|| body(&in_scope)));
         // Whatever happens from here on, and that includes panics of others' code, devices are done with the memory first.
         let begun = Begun(in_scope.moves.take());
-        let ended = begun.0.iter().map(|one| one.wait(self.shared())).fold(Ok(()), Result::and);
+        let left = begun.0.iter().filter(|one| !one.is_done_with());
+        let ended = left.map(|one| one.wait(self.shared())).fold(Ok(()), Result::and);
         drop(begun);
         match result {
             Ok(Ok(value)) => ended.map(|()| value),
@@ -160,15 +165,27 @@ impl<'scope, T: AnyBits, M> WindowScope<'scope, '_, T, M> {
         let call = if way == AccessKind::Read { "get" } else { "put" };
         check_elements::<T>(call, typed, at)?;
         let place = At::from((rank, at)).notified(notice);
-        // Before it begins: it must be noted at once then.
-        self.moves.borrow_mut().reserve(1);
+        {
+            // Before it begins: it must be noted at once then.
+            let mut moves = self.moves.borrow_mut();
+            if moves.len() == moves.capacity() {
+                moves.retain(|one| !one.is_done_with());
+            }
+            moves.reserve(1);
+        }
         // SAFETY: the memory is borrowed for `'scope`, as both callers see to, exclusively for a get. `'scope` ends after the
         // scope has waited for all that is noted here, whatever `body` does. Indices in memory of a device that the place
         // names are their maker's promise.
         let begun = unsafe { self.window.raw.begin_move(call, way, typed, place) }?;
         let Some(pending) = begun else { return Ok(None) };
         self.moves.borrow_mut().push(pending.clone());
-        Ok(Some(WindowMove { pending: Some(pending), shared: self.window.shared() }))
+        let shared = self.window.shared();
+        // Whoever sleeps is to look at it, too. If that cannot be said, nobody makes progress any more.
+        let _ = shared.with(|state| {
+            shared.rouse(state);
+            Ok(())
+        });
+        Ok(Some(WindowMove { pending: Some(pending), shared }))
     }
 }
 

@@ -205,6 +205,10 @@ impl Window {
     /// all the same, at all ranks.
     pub fn free(self) -> Result<(), Error> {
         let refused = self.inner.may_free().err();
+        if refused.is_some() {
+            // The others take their memory back when they have met.
+            self.inner.drop_moves();
+        }
         let mut all = [0];
         self.comm.allreduce(&[self.refusal(refused.is_some())], &mut all, ReduceOp::Min)?;
         let Window { mut inner, comm, memory, header, numbers, .. } = self;

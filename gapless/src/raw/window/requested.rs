@@ -37,16 +37,29 @@ impl Work for RequestedRead {
 
 /// A move by a device of which a request tells.
 #[derive(Debug)]
-struct RequestedMove(PendingMove);
+struct RequestedMove {
+    moving: PendingMove,
+    /// That were read.
+    bytes: u64,
+}
+
+/// A move that nobody has a request of yet. Dropping it waits for the device.
+struct Unrequested(Option<PendingMove>);
+
+impl Drop for Unrequested {
+    fn drop(&mut self) {
+        self.0.iter().for_each(PendingMove::drain);
+    }
+}
 
 impl Work for RequestedMove {
     fn advance(&self, _: &mut Pml) -> bool {
-        self.0.test().is_some()
+        self.moving.test().is_some()
     }
 
     fn finish(&self) -> Result<Status, Error> {
-        self.0.take().transpose()?;
-        Ok(Status::of_nothing(0))
+        self.moving.take().transpose()?;
+        Ok(Status::of_nothing(self.bytes))
     }
 }
 
@@ -59,7 +72,8 @@ impl Window {
     /// As [`put`](Window::put).
     ///
     /// # Safety
-    /// As [`put`](Window::put), until the request has ended, such a flush has returned, or the window was dropped.
+    /// As [`put`](Window::put), until the request has ended, a flush of the target or the end of the epoch has returned (other
+    /// than with a [`WindowError`] for want of an epoch), or the window was dropped.
     pub unsafe fn rput(
         &self,
         origin: &Typed,
@@ -83,7 +97,7 @@ impl Window {
         // SAFETY: the caller's promise.
         let moving = unsafe { self.begin_move(call, AccessKind::Write, origin, at) }?;
         if let Some(moving) = moving {
-            return Request::of_work(&self.comm, Arc::new(RequestedMove(moving)));
+            return self.request_of(moving, 0);
         }
         // SAFETY: the caller's promise.
         let put = || unsafe { self.put_at(call, origin, at) };
@@ -164,7 +178,7 @@ impl Window {
     ) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         if let Some(moving) = unsafe { self.begin_move(call, AccessKind::Read, into, at) }? {
-            return Request::of_work(&self.comm, Arc::new(RequestedMove(moving)));
+            return self.request_of(moving, into.packed_bytes());
         }
         // SAFETY: the caller's promise.
         let read = unsafe { self.get_at(call, into, at, ReadEnds::Requested) }?;
@@ -192,6 +206,15 @@ impl Window {
         // SAFETY: the caller's promise.
         let read = unsafe { self.get_accumulate_at("rget_accumulate", (given, result), at, how) }?;
         self.requested(read, result.packed_bytes())
+    }
+
+    /// The request of a move. If there cannot be one, the device is done with the memory first.
+    fn request_of(&self, moving: PendingMove, bytes: u64) -> Result<Request, Error> {
+        let mut unrequested = Unrequested(Some(moving.clone()));
+        let request = Request::of_work(&self.comm, Arc::new(RequestedMove { moving, bytes }))?;
+        // The request tells from now on.
+        unrequested.0 = None;
+        Ok(request)
     }
 
     fn requested(&self, read: Option<PendingRead>, bytes: u64) -> Result<Request, Error> {
