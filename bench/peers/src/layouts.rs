@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use gapless_dtype::{Convertor, ConvertorError, Datatype, Layout, Order, Primitive, Run};
+use gapless_dtype::{Convertor, ConvertorError, Datatype, Layout, Order, Pages, Primitive, Run};
 
 pub(crate) const LINE: u64 = 64;
 
@@ -45,8 +45,8 @@ pub(crate) fn contiguous(bytes: u64) -> Result<Laid, Box<dyn Error>> {
     laid(&Primitive::Byte.into(), bytes, bytes)
 }
 
-/// The layout of that name with about as many bytes.
-pub(crate) fn named(name: &str, bytes: u64) -> Result<Laid, Box<dyn Error>> {
+/// The layout of that name with about as many bytes; pages of a rank.
+pub(crate) fn named(name: &str, bytes: u64, rank: u32) -> Result<Laid, Box<dyn Error>> {
     let double = Datatype::from(Primitive::Double);
     let doubles = bytes / 8;
     let side = doubles.isqrt();
@@ -90,6 +90,13 @@ pub(crate) fn named(name: &str, bytes: u64) -> Result<Laid, Box<dyn Error>> {
             let period = 8 * EDGE * EDGE * EDGE;
             Laid { step: LINE, many: 56, period, ..laid(&face, 1, span)? }
         }
+        "pages" => {
+            let list = PageList::new(bytes, rank)?;
+            let width = PAGE / 8;
+            let at: Vec<i64> =
+                list.now().iter().map(|page| i64::from(*page) * width.cast_signed()).collect();
+            laid(&Datatype::indexed_block(width, &at, &double)?, 1, 2 * PAGE * at.len() as u64)?
+        }
         _ => {
             let (kind, width, shuffled) =
                 list_name(name).ok_or_else(|| format!("no layout {name}"))?;
@@ -102,6 +109,49 @@ pub(crate) fn named(name: &str, bytes: u64) -> Result<Laid, Box<dyn Error>> {
             laid(&list, 1, 8 * end)?
         }
     })
+}
+
+/// Bytes of a page.
+const PAGE: u64 = 8 << 10;
+
+/// Half of the pages of a pool, in any order, other ones on each rank. Each turn's list begins with another one.
+pub(crate) struct PageList {
+    page: Layout,
+    /// Twice over.
+    indices: Vec<u32>,
+    turns: usize,
+}
+
+impl PageList {
+    pub(crate) fn new(bytes: u64, rank: u32) -> Result<PageList, Box<dyn Error>> {
+        let pages = u32::try_from(bytes / PAGE)?;
+        if pages == 0 {
+            return Err("pages have 8 KiB".into());
+        }
+        let mut random = Random::new(u64::from(pages + rank));
+        let mut indices: Vec<u32> = (0..2 * pages).collect();
+        let half = indices.len() / 2;
+        for at in 0..half {
+            let left = indices.len() - at;
+            indices.swap(at, at + index(random.below(left as u64)));
+        }
+        indices.copy_within(..half, half);
+        let page = Datatype::contiguous(PAGE / 8, &Primitive::Double.into())?.commit()?;
+        Ok(PageList { page, indices, turns: 0 })
+    }
+
+    /// The list of this turn.
+    fn now(&self) -> &[u32] {
+        let half = self.indices.len() / 2;
+        let first = self.turns % half;
+        &self.indices[first..first + half]
+    }
+
+    /// That of the next turn.
+    pub(crate) fn turn(&mut self) -> Result<Pages, Box<dyn Error>> {
+        self.turns += 1;
+        Ok(Pages::new(&self.page, PAGE, self.now())?)
+    }
 }
 
 /// `list1`, `list3`, `block1`, `block3`, with an `s` behind if shuffled.
@@ -171,18 +221,35 @@ mod tests {
         let names =
             ["contiguous", "V", "T", "X", "struct", "yface", "list1", "list3", "list3s", "block1s"];
         for name in names {
-            let laid = named(name, 1 << 20).unwrap();
+            let laid = named(name, 1 << 20, 1).unwrap();
             assert!(laid.payload <= 1 << 20 && laid.payload > 1_000_000, "{name} {}", laid.payload);
             let last = (laid.count - 1).cast_signed() * laid.layout.extent();
             let end = last + laid.layout.true_ub();
             assert!(laid.layout.true_lb() == 0 && end.cast_unsigned() <= laid.span, "{name}");
         }
-        let face = named("xface", 2 << 20).unwrap();
+        let face = named("xface", 2 << 20, 0).unwrap();
         assert_eq!((face.payload, face.layout.blocks()), (2 << 20, 1 << 18));
         // Every double of the face lies in a line of its own; half the rows of a matrix fill theirs.
         assert_eq!(face.lines, 1 << 18);
-        assert_eq!(named("V", 1 << 17).unwrap().lines, (1 << 17) / LINE);
-        assert_eq!(named("X", 1 << 17).unwrap().lines, (1 << 17) / LINE);
-        assert!(named("list9", 100).is_err() && named("nothing", 100).is_err());
+        assert_eq!(named("V", 1 << 17, 0).unwrap().lines, (1 << 17) / LINE);
+        assert_eq!(named("X", 1 << 17, 0).unwrap().lines, (1 << 17) / LINE);
+        assert!(named("list9", 100, 0).is_err() && named("nothing", 100, 0).is_err());
+    }
+    #[test]
+    fn each_turn_of_a_list_of_pages_has_the_same_pages() {
+        let mut list = PageList::new(100 * PAGE, 1).unwrap();
+        let sorted = |list: &PageList| {
+            let mut pages = list.now().to_vec();
+            pages.sort_unstable();
+            pages
+        };
+        let (first, pages) = (list.now().to_vec(), sorted(&list));
+        assert!(pages.windows(2).all(|pair| pair[0] < pair[1]) && pages[99] < 200);
+        for _ in 1..100 {
+            assert_eq!(list.turn().unwrap().packed_size(), 100 * PAGE);
+            assert!(list.now() != first && sorted(&list) == pages);
+        }
+        assert_eq!(named("pages", 100 * PAGE, 1).unwrap().payload, 100 * PAGE);
+        assert!(PageList::new(100, 0).is_err());
     }
 }

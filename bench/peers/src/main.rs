@@ -27,7 +27,7 @@ use gapless_cli::collectives::Mixture;
 use gapless_dtype::{Convertor, Datatype, Primitive};
 
 use crate::arena::{Arena, ArenaMemory};
-use crate::layouts::{Laid, Random};
+use crate::layouts::{Laid, PageList, Random};
 
 /// Bytes that the places of each side touch before the first one's turn comes again, unless told.
 const ROTATION: u64 = 64 << 20;
@@ -143,11 +143,14 @@ impl Bench {
             }
             ["commit", blocks, seconds] => commit(false, blocks.parse()?, within(seconds)?),
             ["create", blocks, seconds] => commit(true, blocks.parse()?, within(seconds)?),
-            ["message", name, bytes, seconds] => {
-                self.message(false, name, bytes.parse()?, within(seconds)?)
-            }
-            ["message-alloc", name, bytes, seconds] => {
-                self.message(true, name, bytes.parse()?, within(seconds)?)
+            [
+                verb @ ("message" | "message-alloc" | "anew" | "anew-alloc"),
+                name,
+                bytes,
+                seconds,
+            ] => {
+                let how = (verb.ends_with("-alloc"), verb.starts_with("anew"));
+                self.message(how, name, bytes.parse()?, within(seconds)?)
             }
             ["rate", bytes, window, seconds] => {
                 self.rate(bytes.parse()?, window.parse()?, within(seconds)?)
@@ -184,7 +187,7 @@ impl Bench {
         let key = format!("{allocated} {name} {bytes}");
         if self.current.as_ref().is_none_or(|current| current.key != key) {
             self.current = None;
-            let laid = layouts::named(name, bytes)?;
+            let laid = layouts::named(name, bytes, self.world.rank())?;
             let flat = layouts::contiguous(laid.payload)?;
             let rotation = self.rotation;
             let heap =
@@ -241,10 +244,10 @@ impl Bench {
         Ok(samples.medians())
     }
 
-    /// Half a round trip; both ends rotate.
+    /// Half a round trip; both ends rotate. Anew: each message has a list of pages of its own, at both ends.
     fn message(
         &mut self,
-        allocated: bool,
+        (allocated, anew): (bool, bool),
         name: &str,
         bytes: u64,
         within: Duration,
@@ -253,6 +256,11 @@ impl Bench {
         let Some(subject) = &mut self.current else { return Err("it was made above".into()) };
         let (comm, rank) = (self.world.comm(), self.world.rank());
         let (layout, count) = (subject.laid.layout.clone(), subject.laid.count);
+        let mut lists = match anew {
+            true if name != "pages" => return Err("only lists of pages are made anew".into()),
+            true => Some(PageList::new(bytes, rank)?),
+            false => None,
+        };
         let times = batch(subject.laid.payload).min(u32::try_from(TRIPS_MAX)?);
         let mut samples = Samples::default();
         let (start, mut round, mut more) = (Instant::now(), 0, true);
@@ -262,15 +270,27 @@ impl Bench {
             for _ in 0..times {
                 let (out, back) = (subject.user.turn() as u64, subject.user.turn() as u64);
                 let (first, second) = if rank == 0 { (out, back) } else { (back, out) };
-                if rank == 0 {
-                    let view = View::typed(subject.user.bytes(), first, &layout, count)?;
-                    comm.send(view, 1, 1)?;
-                }
-                let into = ViewMut::typed(subject.user.bytes_mut(), second, &layout, count)?;
-                comm.recv(into, 1 - rank, 1)?;
-                if rank == 1 {
-                    let view = View::typed(subject.user.bytes(), first, &layout, count)?;
-                    comm.send(view, 0, 1)?;
+                for receives in [rank == 1, rank == 0] {
+                    let pages = lists.as_mut().map(PageList::turn).transpose()?;
+                    let user = &mut subject.user;
+                    match (receives, &pages) {
+                        (true, None) => {
+                            let into = ViewMut::typed(user.bytes_mut(), second, &layout, count)?;
+                            comm.recv(into, 1 - rank, 1)?
+                        }
+                        (true, Some(pages)) => comm.recv(
+                            ViewMut::pages(user.bytes_mut(), second, pages)?,
+                            1 - rank,
+                            1,
+                        )?,
+                        (false, None) => {
+                            let view = View::typed(user.bytes(), first, &layout, count)?;
+                            comm.send(view, 1 - rank, 1)?
+                        }
+                        (false, Some(pages)) => {
+                            comm.send(View::pages(user.bytes(), first, pages)?, 1 - rank, 1)?
+                        }
+                    };
                 }
             }
             let took = trip.elapsed().as_secs_f64() / f64::from(times) / 2.0;

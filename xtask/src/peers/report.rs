@@ -65,7 +65,10 @@ const FAMILIES: [Family; 12] = [
     Family {
         name: "message",
         title: "messages between two processes, ordinary memory",
-        holds: |work| work.starts_with("message ") || work.starts_with("rate "),
+        holds: |work| {
+            let verbs = ["message ", "anew ", "rate "];
+            verbs.iter().any(|verb| work.starts_with(verb))
+        },
     },
     Family {
         name: "message-alloc",

@@ -345,6 +345,11 @@ pub(super) fn list(ranks: usize, quick: bool) -> Vec<PeerWork> {
         list.push(PeerWork::new("message", format!("contiguous {bytes}"), mark));
     }
     list.push(PeerWork::new("rate", "8 64".to_owned(), Some(PeerMark::Best(1.5))));
+    // Pages of 8 KiB: the same list each time, and one that was never seen before.
+    let pages = format!("pages {}", if quick { MIB } else { 128 * MIB });
+    for verb in ["message", "anew"] {
+        list.push(PeerWork::new(verb, pages.clone(), Some(PeerMark::Best(1.3))));
+    }
     windows(quick, &mut list);
     for verb in ["message", "message-alloc"] {
         let allocated = verb == "message-alloc";
