@@ -31,9 +31,9 @@ pub fn candidates(situation: &Situation, tuning: &Tuning) -> [Candidate; Protoco
     })
 }
 
-/// What can be mapped is staged only if so many times the time predicted for that is less. Staging needs two kernels, and
-/// memory, and the model is too hopeful of it by about as much: between two H200s, V of 2 and 8 MiB and lists of 4 MiB
-/// took 38, 67 and 51 µs staged, not 26, 45 and 34.
+/// What can be mapped is staged only if so many times the time predicted for that is less. Staging needs two kernels,
+/// and memory, and the model is too hopeful of it by about as much: between two H200s, V of 2 and 8 MiB and lists of 4
+/// MiB took 38, 67 and 51 µs staged, not 26, 45 and 34.
 const STAGED_DOUBT: f64 = 1.25;
 
 /// The best of the protocols that are possible and that `allowed` contains. [`Protocol::Pipeline`] is always possible

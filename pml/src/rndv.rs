@@ -60,11 +60,10 @@ use crate::cost::{Excluded, Model, Situation};
 use crate::counters::Counters;
 use crate::error::PmlError;
 use crate::hash::FastMap;
-use crate::links::{FlatLayout, Outgoing, Peer};
+use crate::links::{FlatLayout, Outgoing, Peer, WireLayout};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::gpudirect::Refusals;
 use crate::rndv::in_flight::{InFlight, InFlights};
-use crate::rndv::layouts::Places;
 use crate::rndv::layouts::{Fetched, Published};
 use crate::rndv::link::RndvLink;
 use crate::rndv::mapped_put::Granting;
@@ -422,7 +421,7 @@ pub(crate) struct AtReceiver<'a> {
     /// Bytes that are received.
     pub(crate) room: u64,
     /// The sender's layout, if it is known and has gaps.
-    pub(crate) layout: Option<&'a Places>,
+    pub(crate) layout: Option<&'a WireLayout>,
     /// The sender's buffer, if sender and receiver are this process.
     pub(crate) source: Option<&'a Buffer>,
     pub(crate) protocols: &'a mut Protocols,

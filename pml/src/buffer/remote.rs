@@ -1,7 +1,7 @@
 //! The other end's buffer, mapped here.
 
 use super::{Buffer, Transfer};
-use crate::rndv::layouts::Places;
+use crate::links::WireLayout;
 use gapless_bml::Mapping;
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Device, Outstanding, Region};
@@ -16,7 +16,7 @@ pub(crate) struct RemoteShape<'a> {
     /// Instances of the layout.
     pub(crate) count: u64,
     /// `None` if it has no gaps.
-    pub(crate) layout: Option<&'a Places>,
+    pub(crate) layout: Option<&'a WireLayout>,
 }
 
 /// The other end's buffer in a mapping of what it touches. Every byte that it touches lies in the mapping.
@@ -50,7 +50,7 @@ impl Remote {
         mapped: Region,
         low: i64,
         span: u64,
-        layout: &Places,
+        layout: &WireLayout,
         count: u64,
     ) -> Result<Typed, String> {
         // If displacement 0 is before the mapping, the region below starts before it: only bytes from `low` on are
@@ -135,7 +135,12 @@ impl Mover<'_> {
 }
 
 /// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on.
-pub(crate) fn packed_size(layout: &Places, count: u64, low: i64, span: u64) -> Result<u64, String> {
+pub(crate) fn packed_size(
+    layout: &WireLayout,
+    count: u64,
+    low: i64,
+    span: u64,
+) -> Result<u64, String> {
     let convertor = layout.convertor(count).map_err(|error| error.to_string())?;
     if convertor.count() != count {
         return Err(format!("{} pages, of which {count} were told", convertor.count()));

@@ -8,12 +8,12 @@ use crate::cost::{Situation, weight_of_blocks};
 use crate::drive::core::Core;
 use crate::drive::operation::RecvStage;
 use crate::error::PmlError;
-use crate::links::{FlatLayout, Outgoing, fragment_max, send_message};
+use crate::links::{FlatLayout, Outgoing, WireLayout, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::RndvStep;
 use crate::rndv::gpudirect::single_copy_costs;
 use crate::rndv::incoming::{Incoming, IncomingStage};
-use crate::rndv::layouts::{Fetch, Places};
+use crate::rndv::layouts::Fetch;
 use crate::status::RequestId;
 use crate::wire::LAYOUT_BYTES;
 use crate::wire::{self, Rts, Verdict};
@@ -83,7 +83,7 @@ impl Core {
     pub(crate) fn set_layout(
         &mut self,
         id: RequestId,
-        layout: Option<Places>,
+        layout: Option<WireLayout>,
     ) -> Result<(), String> {
         let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
         if incoming.gapless() {

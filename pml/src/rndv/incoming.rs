@@ -4,10 +4,10 @@ use crate::arrival::Matched;
 use crate::buffer::{OneSidedRead, packed_size};
 use crate::cost::Touched;
 use crate::error::PmlError;
+use crate::links::WireLayout;
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::RndvEnd;
 use crate::rndv::layouts::Fetch;
-use crate::rndv::layouts::Places;
 use crate::wire::Rts;
 use gapless_engine::Typed;
 
@@ -25,7 +25,7 @@ pub(crate) struct Incoming {
     /// The result at the end, although everything possible is received.
     pub(crate) failure: Option<PmlError>,
     /// The sender's layout, once it is known.
-    pub(crate) layout: Option<Places>,
+    pub(crate) layout: Option<WireLayout>,
     pub(crate) protocol: Protocol,
     /// Those that have not failed.
     pub(crate) protocols: Protocols,
@@ -76,12 +76,12 @@ impl Incoming {
         }
     }
 
-    /// How moving the message from layout to layout would touch memory. Of pages, that the sender's runs do not follow each
-    /// other is all that is looked at.
+    /// How moving the message from layout to layout would touch memory. Of pages, that the sender's runs do not follow
+    /// each other is all that is looked at.
     pub(crate) fn touched(&self, to: &Typed) -> Touched {
         let into = (to.layout(), to.count());
         match &self.layout {
-            Some(Places::Layout(layout)) if to.as_pages().is_none() => {
+            Some(WireLayout::Layout(layout)) if to.as_pages().is_none() => {
                 Touched::between((layout, self.rts.count), into)
             }
             _ => Touched::unseen((self.room, self.rts.blocks, self.rts.span), into),
@@ -89,7 +89,7 @@ impl Incoming {
     }
 
     /// Checks the sender's layout against what it told of its buffer.
-    pub(crate) fn check_layout(&self, layout: &Places) -> Result<(), String> {
+    pub(crate) fn check_layout(&self, layout: &WireLayout) -> Result<(), String> {
         let rts = &self.rts;
         let packed = packed_size(layout, rts.count, rts.low, rts.span)?;
         if packed != rts.envelope.digest.bytes {

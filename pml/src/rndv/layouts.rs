@@ -16,47 +16,14 @@
 
 use crate::digests::identity;
 use crate::hash::FastMap;
-use crate::links::FlatLayout;
+use crate::links::{FlatLayout, WireLayout};
 use crate::rndv::pieces::Pieces;
 use crate::tuning::Bounds;
 use crate::wire::LAYOUT_BYTES;
 use gapless_bml::Fragment;
-use gapless_dtype::{Convertor, ConvertorError, FlattenFault, Layout, Pages, SignatureDecodeError};
-use gapless_engine::{EngineError, PagesOf, Typed};
-use gapless_mem::Region;
+use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError};
+use gapless_engine::{PagesOf, Typed};
 use std::sync::Arc;
-
-/// How a peer's instances lie.
-#[derive(Clone, Debug)]
-pub(crate) enum Places {
-    /// One after the other.
-    Layout(Layout),
-    /// At indices, which came with one message and are not kept.
-    Pages(Pages),
-}
-
-impl Places {
-    /// A cursor over `count` instances.
-    pub(crate) fn convertor(&self, count: u64) -> Result<Convertor, ConvertorError> {
-        match self {
-            Places::Layout(layout) => Convertor::new(layout, count),
-            Places::Pages(pages) => Ok(Convertor::of_pages(pages)),
-        }
-    }
-
-    /// The instances in a region.
-    pub(crate) fn in_region(
-        &self,
-        region: Region,
-        origin: u64,
-        count: u64,
-    ) -> Result<Typed, EngineError> {
-        match self {
-            Places::Layout(layout) => Typed::new(region, origin, layout, count),
-            Places::Pages(pages) => Typed::pages(region, origin, pages),
-        }
-    }
-}
 
 /// The names of pages have this bit, those of layouts have not.
 const PAGES: u64 = 1 << 63;
@@ -97,14 +64,14 @@ impl Published {
         }
     }
 
-    /// The identifier and the bytes of how instances lie; `None` if no peer can be told: as for a layout, or because their
-    /// indices lie in memory of a device. Those of pages are not kept: the next message has others.
+    /// The identifier and the bytes of how instances lie; `None` if no peer can be told: as for a layout, or because
+    /// their indices lie in memory of a device. Those of pages are not kept: the next message has others.
     pub(crate) fn publish_of(&mut self, typed: &Typed) -> Option<(u64, Arc<FlatLayout>)> {
         match typed.as_pages() {
             None => self.publish(typed.layout()),
             Some(PagesOf::Device(_)) => None,
             Some(PagesOf::Host(pages)) => {
-                let flat = FlatLayout::of_pages(pages);
+                let flat = FlatLayout::new(WireLayout::Pages(pages.clone()));
                 if flat.len() > self.bytes_max {
                     return None;
                 }
@@ -123,7 +90,7 @@ impl Published {
             entry.used = self.uses;
             return Some((entry.id, Arc::clone(&entry.flat)));
         }
-        let flat = Arc::new(FlatLayout::new(layout));
+        let flat = Arc::new(FlatLayout::new(WireLayout::Layout(layout.clone())));
         if flat.len() > self.bytes_max {
             return None;
         }
@@ -183,11 +150,11 @@ impl Fetched {
         self.entries.contains_key(&id)
     }
 
-    pub(crate) fn get(&mut self, id: u64) -> Option<Places> {
+    pub(crate) fn get(&mut self, id: u64) -> Option<WireLayout> {
         let (layout, _, used) = self.entries.get_mut(&id)?;
         self.uses += 1;
         *used = self.uses;
-        Some(Places::Layout(layout.clone()))
+        Some(WireLayout::Layout(layout.clone()))
     }
 
     /// Decodes a layout and keeps it, or pages. `Ok(None)`: it may be sound, but exceeds this decoder's bounds.
@@ -196,16 +163,12 @@ impl Fetched {
         id: u64,
         flat: &[u8],
         bounds: &Bounds,
-    ) -> Result<Option<Places>, String> {
+    ) -> Result<Option<WireLayout>, String> {
         if let Some(known) = self.get(id) {
             return Ok(Some(known));
         }
-        let decoded = match Pages::are_flattened(flat) {
-            true => Pages::unflatten(flat).map(Places::Pages),
-            false => Layout::unflatten(flat).map(Places::Layout),
-        };
-        let layout = match decoded {
-            Ok(Places::Layout(layout)) => layout,
+        let layout = match WireLayout::unflatten(flat) {
+            Ok(WireLayout::Layout(layout)) => layout,
             Ok(pages) => return Ok(Some(pages)),
             Err(error) if is_beyond_bounds(&error.reason) => return Ok(None),
             Err(error) => return Err(error.to_string()),
@@ -222,7 +185,7 @@ impl Fetched {
                 self.bytes -= len;
             }
         }
-        Ok(Some(Places::Layout(layout)))
+        Ok(Some(WireLayout::Layout(layout)))
     }
 }
 
@@ -275,8 +238,8 @@ impl Fetch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_dtype::{Datatype, Primitive};
-    use gapless_mem::Space;
+    use gapless_dtype::{Datatype, Pages, Primitive};
+    use gapless_mem::{Region, Space};
 
     fn list(blocks: i64) -> Layout {
         let at: Vec<i64> = (0..blocks).map(|i| 2 * i + i % 3).collect();
@@ -374,7 +337,7 @@ mod tests {
                 assert!(fetched.insert(id, flat, &bounds).unwrap().is_some());
             }
             assert!(fetched.knows(1) && fetched.knows(2), "both fit: {bounds:?}");
-            let Some(Places::Layout(first)) = fetched.get(1) else { panic!("it is kept") };
+            let Some(WireLayout::Layout(first)) = fetched.get(1) else { panic!("it is kept") };
             assert_eq!(first.flatten(), flats[0]);
             fetched.insert(3, &flats[2], &bounds).unwrap();
             assert!(fetched.knows(1) && !fetched.knows(2) && fetched.knows(3), "{bounds:?}");

@@ -27,9 +27,9 @@ use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, mapped, undue, unexpected};
 use crate::buffer::{HeldMemory, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
-use crate::links::FlatLayout;
+use crate::links::{FlatLayout, WireLayout};
 use crate::protocol::Protocol;
-use crate::rndv::layouts::{Fetch, Places};
+use crate::rndv::layouts::Fetch;
 use crate::tuning::Tuning;
 use crate::wire::{
     self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
@@ -301,7 +301,7 @@ impl Putting {
     }
 
     /// Moves the data into the receiver's memory.
-    fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Places>) -> RndvStep {
+    fn put(&mut self, cx: &mut Cx<'_>, layout: Option<WireLayout>) -> RndvStep {
         let Grant { end, count, low, span, .. } = self.grant;
         let mapping = match cx.link.map(&self.grant.key, cx.moving_engine().1) {
             Ok(mapping) => mapping,

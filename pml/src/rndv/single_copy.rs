@@ -17,8 +17,8 @@
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvLink, RndvStep, unexpected};
 use crate::buffer::{Buffer, HeldMemory, Listed, OneSidedRead, RegionList};
 use crate::cost::{Excluded, Model, Situation};
+use crate::links::WireLayout;
 use crate::protocol::Protocol;
-use crate::rndv::layouts::Places;
 use crate::wire::Rts;
 use gapless_bml::{Extent, RdmaError, RemoteKey, Token, TokenSpace};
 use gapless_dtype::Run;
@@ -66,7 +66,7 @@ impl Scratch {
     /// Lists at most `pieces` pieces of either end from packed byte `position` on, up to `bytes`.
     fn list<'b>(
         &'b mut self,
-        far: (&Rts, Option<&Places>),
+        far: (&Rts, Option<&WireLayout>),
         buffer: &'b Buffer,
         (position, bytes): (u64, u64),
         pieces: usize,
@@ -107,7 +107,7 @@ impl ExtentList {
     /// Lists pieces of the sender's memory; gives how many bytes they have.
     fn list(
         &mut self,
-        (rts, layout): (&Rts, Option<&Places>),
+        (rts, layout): (&Rts, Option<&WireLayout>),
         (position, bytes): (u64, u64),
         pieces: usize,
     ) -> Result<u64, String> {
