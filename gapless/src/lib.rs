@@ -283,7 +283,7 @@ pub use view::{
 };
 pub use window::{
     Assertions, SharedPart, Window, WindowBuilder, WindowFlavor, WindowMemory, WindowModel,
-    WindowMove, WindowRequest, WindowScope,
+    WindowOperation, WindowRequest, WindowScope,
 };
 pub use world::{Builder, Link, World};
 

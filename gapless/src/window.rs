@@ -1,7 +1,9 @@
 //! One-sided windows (MPI 4.1 chapter 12): memory that other ranks of a communicator read, write and accumulate into.
 //!
-//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `notify.rs` those
-//! of which the target has a notice, `request.rs` those that own their buffers, `scope.rs` those that borrow them, `local.rs` a rank's own memory,
+//! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `notify.rs`
+//! those of which the target has a notice, `request.rs` those that own their buffers, `scope.rs` those that borrow
+//! them,
+//! `local.rs` a rank's own memory,
 //! `attributes.rs` what a window says of itself, `worker.rs` a worker that does accumulations, `dropped.rs` memory that
 //! adapters may change when a window is gone. All that they do is in `raw/window.rs`, and below that in `gapless-osc`:
 //! this is its safe face, which adds the type of the elements, and memory that it owns or borrows.
@@ -24,7 +26,7 @@ pub use local::SharedPart;
 pub use make::WindowBuilder;
 pub use memory::WindowMemory;
 pub use request::WindowRequest;
-pub use scope::{WindowMove, WindowScope};
+pub use scope::{WindowOperation, WindowScope};
 
 use crate::error::Error;
 use crate::raw;

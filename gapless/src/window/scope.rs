@@ -7,7 +7,7 @@ use crate::shared::Shared;
 use crate::view::{RecvBuffer, SendBuffer};
 use gapless_dtype::AnyBits;
 use gapless_engine::Typed;
-use gapless_osc::{AccessKind, Driver, PendingMove, Place, check_elements};
+use gapless_osc::{AccessKind, Driver, PendingMove, Place, WindowCall, check_elements};
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ pub struct WindowScope<'scope, 'env: 'scope, T, M> {
 
 /// A put or get of a [`WindowScope`]. Dropping it is fine: the scope's end waits for it.
 #[must_use = "wait for it, or let the scope's end do so"]
-pub struct WindowMove<'scope> {
+pub struct WindowOperation<'scope> {
     /// `None`: it has ended.
     pending: Option<PendingMove>,
     shared: &'scope Shared,
@@ -39,12 +39,12 @@ impl Drop for Begun {
 }
 
 impl<T: AnyBits, M> Window<T, M> {
-    /// Begins puts and gets of borrowed memory, and waits for all of them when `body` is over. They need an epoch, as all
-    /// operations, and end in any order.
+    /// Begins puts and gets of borrowed memory, and waits for all of them when `body` is over. They need an epoch, as
+    /// all operations, and end in any order.
     ///
-    /// If this process maps the target's memory of a device, a call returns once the device has its work. What is put or
-    /// got lies on that device, or is one contiguous span of host memory. All other operations have ended at the origin
-    /// when the call returns. A process has at most 16,384 under way; a call beyond that waits for the oldest.
+    /// If this process maps the target's memory of a device, a call returns once the device has its work. What is put
+    /// or got lies on that device, or is one contiguous span of host memory. All other operations have ended at the
+    /// origin when the call returns. A process has at most 16,384 under way; a call beyond that waits for the oldest.
     ///
     /// A notice is given when the operation has ended and this process has made progress since, by any call.
     ///
@@ -101,7 +101,8 @@ impl<T: AnyBits, M> Window<T, M> {
         let (scope, env) = (PhantomData, PhantomData);
         let in_scope = WindowScope { window: self, moves: RefCell::default(), scope, env };
         let result = catch_unwind(AssertUnwindSafe(|| body(&in_scope)));
-        // Whatever happens from here on, and that includes panics of others' code, devices are done with the memory first.
+        // Whatever happens from here on, and that includes panics of others' code, devices are done with the memory
+        // first.
         let begun = Begun(in_scope.moves.take());
         let left = begun.0.iter().filter(|one| !one.is_done_with());
         let ended = left.map(|one| one.wait(self.shared())).fold(Ok(()), Result::and);
@@ -125,14 +126,16 @@ impl<'scope, T: AnyBits, M> WindowScope<'scope, '_, T, M> {
         rank: u32,
         at: impl Into<Place>,
         notice: Option<u32>,
-    ) -> Result<WindowMove<'scope>, Error> {
-        let (view, at) = (data.into_view(), at.into());
-        if let Some(begun) = self.begin(AccessKind::Write, &view.typed, (rank, &at), notice)? {
-            return Ok(begun);
+    ) -> Result<WindowOperation<'scope>, Error> {
+        let (view, at, began) = (data.into_view(), at.into(), self.window.began());
+        let mut begun = self.begin(AccessKind::Write, &view.typed, (rank, &at), notice);
+        if matches!(begun, Ok(WindowOperation { pending: None, .. })) {
+            // SAFETY: `view` borrows its memory for reading until this returns.
+            let put = unsafe { self.window.put_typed("put", &view.typed, (rank, &at), notice) };
+            begun = put.and(begun);
         }
-        // SAFETY: `view` borrows its memory for reading until this returns.
-        unsafe { self.window.put_typed("put", &view.typed, (rank, &at), notice) }?;
-        Ok(WindowMove { pending: None, shared: self.window.shared() })
+        self.window.note(WindowCall::Put, view.packed_bytes(), began);
+        begun
     }
 
     /// Begins a [`get`](Window::get); with a counter, the target gets a [notice](Window::get_notify).
@@ -145,23 +148,25 @@ impl<'scope, T: AnyBits, M> WindowScope<'scope, '_, T, M> {
         rank: u32,
         at: impl Into<Place>,
         notice: Option<u32>,
-    ) -> Result<WindowMove<'scope>, Error> {
-        let (mut view, at) = (into.into_view(), at.into());
-        if let Some(begun) = self.begin(AccessKind::Read, &view.typed, (rank, &at), notice)? {
-            return Ok(begun);
+    ) -> Result<WindowOperation<'scope>, Error> {
+        let (mut view, at, began) = (into.into_view(), at.into(), self.window.began());
+        let mut begun = self.begin(AccessKind::Read, &view.typed, (rank, &at), notice);
+        if matches!(begun, Ok(WindowOperation { pending: None, .. })) {
+            begun = self.window.get_view("get", &mut view, (rank, &at), notice).and(begun);
         }
-        self.window.get_view("get", &mut view, (rank, &at), notice)?;
-        Ok(WindowMove { pending: None, shared: self.window.shared() })
+        self.window.note(WindowCall::Get, view.packed_bytes(), began);
+        begun
     }
 
-    /// `None`: it takes another way. What `typed` describes is borrowed for `'scope`, exclusively if it is read into.
+    /// Nothing is pending: it takes another way, and nothing was done. What `typed` describes is borrowed for `'scope`,
+    /// exclusively if it is read into.
     fn begin(
         &'scope self,
         way: AccessKind,
         typed: &Typed,
         (rank, at): (u32, &Place),
         notice: Option<u32>,
-    ) -> Result<Option<WindowMove<'scope>>, Error> {
+    ) -> Result<WindowOperation<'scope>, Error> {
         let call = if way == AccessKind::Read { "get" } else { "put" };
         check_elements::<T>(call, typed, at)?;
         let place = At::from((rank, at)).notified(notice);
@@ -173,29 +178,29 @@ impl<'scope, T: AnyBits, M> WindowScope<'scope, '_, T, M> {
             }
             moves.reserve(1);
         }
-        // SAFETY: the memory is borrowed for `'scope`, as both callers see to, exclusively for a get. `'scope` ends after the
-        // scope has waited for all that is noted here, whatever `body` does. Indices in memory of a device that the place
-        // names are their maker's promise.
+        // SAFETY: the memory is borrowed for `'scope`, as both callers see to, exclusively for a get. `'scope` ends
+        // after the scope has waited for all that is noted here, whatever `body` does. Indices in memory of a device
+        // that the place names are their maker's promise.
         let begun = unsafe { self.window.raw.begin_move(call, way, typed, place) }?;
-        let Some(pending) = begun else { return Ok(None) };
-        self.moves.borrow_mut().push(pending.clone());
         let shared = self.window.shared();
+        let Some(pending) = begun else { return Ok(WindowOperation { pending: None, shared }) };
+        self.moves.borrow_mut().push(pending.clone());
         // Whoever sleeps is to look at it, too. If that cannot be said, nobody makes progress any more.
         let _ = shared.with(|state| {
             shared.rouse(state);
             Ok(())
         });
-        Ok(Some(WindowMove { pending: Some(pending), shared }))
+        Ok(WindowOperation { pending: Some(pending), shared })
     }
 }
 
-impl WindowMove<'_> {
-    /// Waits until it has ended at the origin. What a device moved lies at the target then; for all else, and to be sure of
-    /// any, there are [`flush`](Window::flush) and [notices](Window::put_notify).
+impl WindowOperation<'_> {
+    /// Waits until it has ended at the origin. What a device moved lies at the target then; for all else, and to be
+    /// sure of any, there are [`flush`](Window::flush) and [notices](Window::put_notify).
     ///
     /// # Errors
-    /// The device failed, or found an index that leads outside ([`PageOutside`](gapless_mem::DeviceError::PageOutside)). It is not
-    /// told again by a flush.
+    /// The device failed, or found an index that leads outside
+    /// ([`PageOutside`](gapless_mem::DeviceError::PageOutside)). It is not told again by a flush.
     pub fn wait(self) -> Result<(), Error> {
         self.pending.map_or(Ok(()), |pending| pending.wait(self.shared))
     }
@@ -208,9 +213,9 @@ impl WindowMove<'_> {
     }
 }
 
-impl fmt::Debug for WindowMove<'_> {
+impl fmt::Debug for WindowOperation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WindowMove(ended {})", self.pending.is_none())
+        write!(f, "WindowOperation(ended {})", self.pending.is_none())
     }
 }
 

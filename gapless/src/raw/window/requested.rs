@@ -64,16 +64,17 @@ impl Work for RequestedMove {
 }
 
 impl Window {
-    /// [`put`](Window::put), with a request (`MPI_Rput`, MPI 4.1 §12.3.5). It has ended when this returns, unless a device
-    /// of this process moves the data to memory of a device that it maps: then `origin` may be changed again when the
-    /// request has ended, or a flush. Requests end in any order. What the device finds wrong, the request tells, and a flush.
+    /// [`put`](Window::put), with a request (`MPI_Rput`, MPI 4.1 §12.3.5). It has ended when this returns, unless a
+    /// device of this process moves the data to memory of a device that it maps: then `origin` may be changed again
+    /// when the request has ended, or a flush. Requests end in any order. What the device finds wrong, the request
+    /// tells, and a flush.
     ///
     /// # Errors
     /// As [`put`](Window::put).
     ///
     /// # Safety
-    /// As [`put`](Window::put), until the request has ended, a flush of the target or the end of the epoch has returned (other
-    /// than with a [`WindowError`] for want of an epoch), or the window was dropped.
+    /// As [`put`](Window::put), until the request has ended, a flush of the target or the end of the epoch has returned
+    /// (other than with a [`WindowError`] for want of an epoch), or the window was dropped.
     pub unsafe fn rput(
         &self,
         origin: &Typed,
@@ -94,9 +95,11 @@ impl Window {
         origin: &Typed,
         at: At<'_>,
     ) -> Result<Request, Error> {
+        let began = self.began();
         // SAFETY: the caller's promise.
         let moving = unsafe { self.begin_move(call, AccessKind::Write, origin, at) }?;
         if let Some(moving) = moving {
+            self.note(WindowCall::Put, origin.packed_bytes(), began);
             return self.request_of(moving, 0);
         }
         // SAFETY: the caller's promise.
@@ -108,8 +111,8 @@ impl Window {
     /// Begins a put or a get, if a device of this process does it: `None`, and nothing was done.
     ///
     /// # Safety
-    /// Until it has ended, `origin` describes memory that is valid for reads, and that nobody writes; of a get, valid for
-    /// writes, and nobody else's.
+    /// Until it has ended, `origin` describes memory that is valid for reads, and that nobody writes; of a get, valid
+    /// for writes, and nobody else's.
     pub(crate) unsafe fn begin_move(
         &self,
         call: &'static str,
@@ -148,8 +151,8 @@ impl Window {
         Ok(Request::ended(&self.comm, Status::of_nothing(0)))
     }
 
-    /// [`get`](Window::get), with a request that ends when the data is there (`MPI_Rget`); flushes end it, too. What the
-    /// target refuses, the request tells.
+    /// [`get`](Window::get), with a request that ends when the data is there (`MPI_Rget`); flushes end it, too. What
+    /// the target refuses, the request tells.
     ///
     /// # Errors
     /// As [`get`](Window::get).
