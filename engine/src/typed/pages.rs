@@ -49,12 +49,6 @@ impl DevicePages {
         self.wide
     }
 
-    /// How many pages.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.indices.len() / index_bytes::<u64>(self.wide)
-    }
-
     /// The largest index whose page lies inside the memory. No byte of a page with a larger one is touched.
     #[must_use]
     pub fn last(&self) -> u64 {

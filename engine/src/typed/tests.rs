@@ -151,7 +151,7 @@ fn indices_on_a_device_are_checked_for_their_memory_alone() {
     let page = pool_page();
     let typed = Typed::device_pages(region, 0, &page, 8, (list, false)).unwrap();
     let Some(PagesOf::Device(pages)) = typed.as_pages() else { panic!("they are pages") };
-    assert_eq!((pages.count(), pages.last(), typed.packed_bytes()), (3, 7, 24));
+    assert_eq!((typed.count(), pages.last(), typed.packed_bytes()), (3, 7, 24));
     assert_eq!((typed.bounds(), typed.as_contiguous()), (Some((0, 64)), None));
     assert!(matches!(typed.convertor(), Err(EngineError::DeviceIndices)));
     let some = typed.some_pages(1..3).unwrap();
