@@ -1,10 +1,10 @@
 //! Reductions: the engine as a [`Reducer`] of device memory.
 //!
 //! A kernel reads every source where it lies and writes the target, if each side is one contiguous span or blocks on a
-//! grid, and its elements lie as C would have them. Of any other side (a triangle, a list, an odd address, pages, a block
-//! that ends within an element) each chunk is packed into device memory of the engine's own first, or unpacked from there;
-//! so are partial results where there are more sources than a kernel takes. Every source is read once and the target is
-//! written once, in either way.
+//! grid, and its elements lie as C would have them. Of any other side (a triangle, a list, an odd address, pages, a
+//! block that ends within an element) each chunk is packed into device memory of the engine's own first, or unpacked
+//! from there; so are partial results where there are more sources than a kernel takes. Every source is read once and
+//! the target is written once, in either way.
 //!
 //! [`Task`]s here are checked; `reduce::chunks` has what is done in chunks.
 

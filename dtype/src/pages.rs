@@ -285,8 +285,8 @@ impl Pages {
         bytes.starts_with(&MAGIC)
     }
 
-    /// The pages that `bytes` are the whole [`flatten`](Self::flatten) of. Safe with any bytes; time and memory are linear
-    /// in their number, and pages that come out are as sound as those that [`new`](Self::new) makes.
+    /// The pages that `bytes` are the whole [`flatten`](Self::flatten) of. Safe with any bytes; time and memory are
+    /// linear in their number, and pages that come out are as sound as those that [`new`](Self::new) makes.
     ///
     /// # Errors
     /// [`FlattenError`] with the offset and the fault.

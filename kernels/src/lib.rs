@@ -30,8 +30,9 @@
 //!
 //! The functions in [`launch`] turn shape, range and places into launches; they are pure. This crate knows no driver.
 //! The caller passes `Launch::args` to the kernel after its pointers, in the order typed, packed, plan (of `listed`,
-//! `mapped` and `fused`; both sides' of `transfer` and `pages`, and there what bad indices are reported to); of two sides with gaps the source is the typed one. Arguments
-//! are one parameter by value; only in OpenCL those of [`Family::tabled`] are in a buffer, which is the parameter.
+//! `mapped` and `fused`; both sides' of `transfer` and `pages`, and there what bad indices are reported to); of two
+//! sides with gaps the source is the typed one. Arguments are one parameter by value; only in OpenCL those of
+//! [`Family::tabled`] are in a buffer, which is the parameter.
 //!
 //! Units are bytes unless a name says words; words are of the launch's width.
 //!

@@ -241,8 +241,8 @@ impl Osc {
         }
     }
 
-    /// Offers a message; counts and keeps nothing that does not leave, unless it `may_wait` and there is not too much of
-    /// that.
+    /// Offers a message; counts and keeps nothing that does not leave, unless it `may_wait` and there is not too much
+    /// of that.
     pub(crate) fn offer(
         &self,
         bml: &mut Bml,

@@ -217,12 +217,12 @@ impl DeviceMemory {
         ended(unsafe { self.engine.unpack(Region::of(bytes), &typed, range, &[]) })
     }
 
-    /// Begins to write all that `origin` describes, from where it lies. `None`: it has to be packed first, and nothing was
-    /// done.
+    /// Begins to write all that `origin` describes, from where it lies. `None`: it has to be packed first, and nothing
+    /// was done.
     ///
     /// # Safety
-    /// Until the work is over, `origin` describes memory that is valid for reads, and that nobody writes; and somebody keeps
-    /// this memory.
+    /// Until the work is over, `origin` describes memory that is valid for reads, and that nobody writes; and somebody
+    /// keeps this memory.
     pub(crate) unsafe fn begin_store_from(
         &self,
         target: &Typed,
@@ -244,12 +244,12 @@ impl DeviceMemory {
         Ok(Some(Outstanding::new(work)))
     }
 
-    /// Begins to read all that `origin` describes, to where it lies. `None`: it has to be unpacked last, and nothing was
-    /// done.
+    /// Begins to read all that `origin` describes, to where it lies. `None`: it has to be unpacked last, and nothing
+    /// was done.
     ///
     /// # Safety
-    /// Until the work is over, `origin` describes memory that is valid for reads and writes, has no byte twice, and nobody
-    /// else touches it; and somebody keeps this memory.
+    /// Until the work is over, `origin` describes memory that is valid for reads and writes, has no byte twice, and
+    /// nobody else touches it; and somebody keeps this memory.
     pub(crate) unsafe fn begin_load_into(
         &self,
         target: &Typed,

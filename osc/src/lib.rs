@@ -30,7 +30,8 @@
 //!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
 //!   4.1 §12.7.2).
 //! - When an operation returns it has ended at the origin, but for reads that are to end
-//!   [later](ReadEnds::Later), and for what a device does meanwhile ([`Window::begin_move`]). [`Window::flush`], [`Window::unlock`] and fences end all, here and at the target.
+//!   [later](ReadEnds::Later), and for what a device does meanwhile ([`Window::begin_move`]). [`Window::flush`],
+//!   [`Window::unlock`] and fences end all, here and at the target.
 //! - Threads share a window, and none is in the way of another while it waits (`epoch.rs`).
 //! - Messages of peers are not trusted: places, lengths, elements and layouts are checked.
 //! - Every wait ends when the process that it is for is lost, with an error that names it: the target, or whoever has the

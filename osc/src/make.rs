@@ -57,9 +57,10 @@ pub struct Making<'m> {
 }
 
 impl Making<'_> {
-    /// Makes the window of `ranks`: collective. `own` is this rank's memory, and [`Header::bytes`] zeroed bytes of the host
-    /// for its lock and notice counters; a rank without tells the others so. What is put into `registered` is memory that
-    /// adapters of other ranks may change: it stays registered until all have dropped the window, if this fails, too.
+    /// Makes the window of `ranks`: collective. `own` is this rank's memory, and [`Header::bytes`] zeroed bytes of the
+    /// host for its lock and notice counters; a rank without tells the others so. What is put into `registered` is
+    /// memory that adapters of other ranks may change: it stays registered until all have dropped the window, if this
+    /// fails, too.
     ///
     /// # Safety
     /// While clones of `own` live, no reference of this process covers the memory, which is valid for reads and writes and

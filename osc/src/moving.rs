@@ -1,6 +1,6 @@
 //! Puts and gets that a device of this process does while the caller goes on: between its memory and a target's that it
-//! maps. Each ends by itself, in any order, and gives its notice when its process makes progress; a flush of the target ends
-//! all of them, and so does the end of the epoch.
+//! maps. Each ends by itself, in any order, and gives its notice when its process makes progress; a flush of the target
+//! ends all of them, and so does the end of the epoch.
 
 use crate::core::Osc;
 use crate::device::DeviceExposure;
@@ -95,8 +95,8 @@ impl PendingMove {
     /// Waits until it has ended, and makes progress.
     ///
     /// # Errors
-    /// The device's, or what it found wrong with an index; no progress is possible any more: then the device may still be
-    /// at work ([`drain`](PendingMove::drain)).
+    /// The device's, or what it found wrong with an index; no progress is possible any more: then the device may still
+    /// be at work ([`drain`](PendingMove::drain)).
     pub fn wait<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
         let ended = driver.until(true, nobody, |_| self.take())?;
         Ok(ended?)
@@ -239,8 +239,8 @@ impl Window {
     /// `None`: it takes another way, and nothing was done.
     ///
     /// # Safety
-    /// Until the operation has ended, `origin` describes memory that is valid for reads, and that nobody writes; of a get,
-    /// valid for writes, without a byte twice, and nobody else's.
+    /// Until the operation has ended, `origin` describes memory that is valid for reads, and that nobody writes; of a
+    /// get, valid for writes, without a byte twice, and nobody else's.
     ///
     /// # Errors
     /// The target is lost; the device's.
@@ -288,8 +288,8 @@ impl Window {
         Ok(Some(moving))
     }
 
-    /// Waits until no device of this process works on a target's memory for this window: others are about to take theirs
-    /// back.
+    /// Waits until no device of this process works on a target's memory for this window: others are about to take
+    /// theirs back.
     pub fn drop_moves(&self) {
         self.osc().moves().give_up(self.handle.id());
     }

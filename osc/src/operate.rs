@@ -110,8 +110,8 @@ impl Window {
                 shape.in_region(window(bytes), start)
             }
         };
-        // Who has no access to the memory itself is told an ordinary layout; a device alone reads indices that lie in its
-        // memory. Elements are changed one by one, wherever they are.
+        // Who has no access to the memory itself is told an ordinary layout; a device alone reads indices that lie in
+        // its memory. Elements are changed one by one, wherever they are.
         let moves = way != AccessKind::Change;
         let target = target.and_then(|target| match target.as_pages() {
             Some(PagesOf::Host(_))

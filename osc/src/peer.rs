@@ -11,8 +11,8 @@
 //! | layouts of a peer | `LAYOUTS`, `LAYOUT_BYTES` of `layouts.rs`, flattened | the peer is given up; senders have it forget the oldest |
 //!
 //! Credit is counted in bytes of messages. Every answer takes along how many bytes of the other's requests are done, since
-//! the first; where there are none, a message of its own does. Locks, flushes, posts and completes, of which each rank has
-//! one at a time, go without credit ([`SLACK`]).
+//! the first; where there are none, a message of its own does. Locks, flushes, posts and completes, of which each rank
+//! has one at a time, go without credit ([`SLACK`]).
 
 use crate::device_job::DeviceJob;
 use crate::layouts::{Layouts, SentLayout};

@@ -101,20 +101,21 @@ impl Place {
         Place { displacement, shape: Some(PlaceShape::Layout(layout.clone(), count)) }
     }
 
-    /// Pages, whose displacement 0 is at a displacement in units of the target. What is put into bytes that two pages share
-    /// is undefined there; elements that two pages share are not accumulated into ([`WindowError::Overlapping`]).
+    /// Pages, whose displacement 0 is at a displacement in units of the target. What is put into bytes that two pages
+    /// share is undefined there; elements that two pages share are not accumulated into ([`WindowError::Overlapping`]).
     ///
-    /// Memory that this process maps is accessed page by page. For any other rank the list becomes an ordinary layout, and
-    /// travels.
+    /// Memory that this process maps is accessed page by page. For any other rank the list becomes an ordinary layout,
+    /// and travels.
     #[must_use]
     pub fn pages(displacement: u64, pages: &Pages) -> Place {
         Place { displacement, shape: Some(PlaceShape::Pages(pages.clone())) }
     }
 
-    /// As [`pages`](Place::pages), at indices that lie in memory of a device of this process, of 64 bits each if `wide`,
-    /// else of 32: for puts and gets of memory that this device reaches. It checks them: no byte of a page outside the
-    /// window is touched. The operation's error, [`DeviceError::PageOutside`](gapless_mem::DeviceError::PageOutside), names
-    /// the position of the first such index; pages inside may have been accessed.
+    /// As [`pages`](Place::pages), at indices that lie in memory of a device of this process, of 64 bits each if
+    /// `wide`, else of 32: for puts and gets of memory that this device reaches. It checks them: no byte of a page
+    /// outside the window is touched. The operation's error,
+    /// [`DeviceError::PageOutside`](gapless_mem::DeviceError::PageOutside), names the position of the first such index;
+    /// pages inside may have been accessed.
     ///
     /// # Safety
     /// While an operation at this place is under way, `indices` describes memory that the device may read. Whoever

@@ -24,8 +24,8 @@ pub(crate) struct Pieces<'o> {
 }
 
 impl Window {
-    /// Sends an operation in as many messages as it takes. A long one waits for room meanwhile; a short one does if much
-    /// waits already.
+    /// Sends an operation in as many messages as it takes. A long one waits for room meanwhile; a short one does if
+    /// much waits already.
     pub(crate) fn send<D: Driver>(
         &self,
         driver: &D,

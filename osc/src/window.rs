@@ -563,7 +563,8 @@ impl Window {
 }
 
 impl Drop for Window {
-    /// Reads are given up, and what devices do is waited for. Locks that the rank still has are given back: nobody else could.
+    /// Reads are given up, and what devices do is waited for. Locks that the rank still has are given back: nobody else
+    /// could.
     fn drop(&mut self) {
         self.reads.give_up();
         self.drop_moves();

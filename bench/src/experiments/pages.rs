@@ -1,9 +1,9 @@
-//! `pages`: pages at indices, out of memory of one GPU into that of another: by puts, whose lists are the origin's, and by
-//! messages; with indices of the device and of the host, the same list again and lists never seen before; beside the
+//! `pages`: pages at indices, out of memory of one GPU into that of another: by puts, whose lists are the origin's, and
+//! by messages; with indices of the device and of the host, the same list again and lists never seen before; beside the
 //! driver's copy of as many bytes.
 //!
-//! Two processes of this program measure. What lies at the target's pages then is compared, page by page, for a sample of
-//! them.
+//! Two processes of this program measure. What lies at the target's pages then is compared, page by page, for a sample
+//! of them.
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! `reshard`: an array that two processes share, each on a GPU, changes from one sharding to another; beside the driver's
-//! copy of as many bytes as a process sends to the other.
+//! `reshard`: an array that two processes share, each on a GPU, changes from one sharding to another; beside the
+//! driver's copy of as many bytes as a process sends to the other.
 //!
 //! Two processes of this program measure. Every element is compared with what indices say, in a small array of the same
 //! kind first.

@@ -4,8 +4,8 @@ use gapless::{DeviceBuf, Error, Layout, Place, View, Window};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Puts `view` into pages of rank `rank`, at the indices that words `list` of `table` are, and waits until they have ended.
-/// Gives the seconds that the call took which began it.
+/// Puts `view` into pages of rank `rank`, at the indices that words `list` of `table` are, and waits until they have
+/// ended. Gives the seconds that the call took which began it.
 ///
 /// # Errors
 /// As of [`Window::put`] and [`Window::flush`].

@@ -162,11 +162,11 @@ impl OnStream<'_> {
 
     /// The completion of everything that is on the stream now.
     ///
-    /// Once that is over, the completion tells [`DeviceError::PageOutside`] if a call was given pages with a bad index in
-    /// memory of a device. It covers the calls since the last completion, but not those that were let go of meanwhile: a
-    /// call after which more than 16 plans, buffers and reports are kept lets go of all of them, its own too. The errors
-    /// of calls that no completion covers are lost; no byte outside is touched all the same. Ask after each call with
-    /// such indices, or use the engine's own calls.
+    /// Once that is over, the completion tells [`DeviceError::PageOutside`] if a call was given pages with a bad index
+    /// in memory of a device. It covers the calls since the last completion, but not those that were let go of
+    /// meanwhile: a call after which more than 16 plans, buffers and reports are kept lets go of all of them, its own
+    /// too. The errors of calls that no completion covers are lost; no byte outside is touched all the same. Ask after
+    /// each call with such indices, or use the engine's own calls.
     ///
     /// # Errors
     /// The driver refuses.

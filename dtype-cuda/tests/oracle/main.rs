@@ -4,8 +4,8 @@
 //! One suite (`suite`, `refusals`) runs over the host's engine, over the GPU engine on whatever OpenCL
 //! device there is (in CI that is PoCL, on the host's processor; without it the tests are skipped aloud,
 //! and fail where the variable `CI` is set) and over every CUDA device (skipped aloud where there is
-//! none). What only GPU engines have is tested in `kernels`, `pages`, `plans`, `batch`, `reductions` and `huge`; `cuda` adds the
-//! memories that only CUDA has, `worker` the worker of XTQ.
+//! none). What only GPU engines have is tested in `kernels`, `pages`, `plans`, `batch`, `reductions` and `huge`; `cuda`
+//! adds the memories that only CUDA has, `worker` the worker of XTQ.
 //!
 //! `GAPLESS_SEED` repeats a run; `GAPLESS_ORACLE_PERCENT=400` tries four times as much (per cent).
 //!

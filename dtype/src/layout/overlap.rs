@@ -3,8 +3,8 @@
 //!
 //! The program decides that for most layouts. They name no byte twice if entries of lists lie apart, and the strides of
 //! loops, in the order of their lengths, are each at least as long as all that the shorter ones span. That takes time
-//! linear in the lists (n log n if they are not sorted, and their entries lie far apart). What they leave open (parts with gaps that lie between each
-//! other) is compared run by run, if there are few. The answer is remembered.
+//! linear in the lists (n log n if they are not sorted, and their entries lie far apart). What they leave open (parts
+//! with gaps that lie between each other) is compared run by run, if there are few. The answer is remembered.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -296,7 +296,8 @@ mod tests {
         assert!(!halves.overlaps(1) && halves.overlaps(2));
     }
 
-    /// Entries in an order of no kind; one that overlaps another is found wherever it is and however far they lie apart.
+    /// Entries in an order of no kind; one that overlaps another is found wherever it is and however far they lie
+    /// apart.
     #[test]
     fn unsorted_lists_overlap_where_one_byte_is_named_twice() {
         // Words of 1, 8 and 16 bytes; blocks of one word and of more than 64; near, and too far for marks.

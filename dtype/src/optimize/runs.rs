@@ -83,7 +83,8 @@ impl RunList {
     }
 }
 
-/// What runs at `disps` are that begin at packed bytes `starts`, which has one more entry. No two neighbours are adjacent.
+/// What runs at `disps` are that begin at packed bytes `starts`, which has one more entry. No two neighbours are
+/// adjacent.
 pub(super) fn of_lists(disps: Vec<i64>, starts: Vec<u64>) -> Class {
     let lens = || starts.windows(2).map(|ends| ends[1] - ends[0]);
     let len = lens().next().unwrap_or(0);

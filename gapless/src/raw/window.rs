@@ -1,7 +1,8 @@
 //! Windows over memory that the caller vouches for, of elements that each operation names (MPI 4.1 chapter 12).
 //!
 //! `make.rs` makes and frees them, `sync.rs` has the epochs, `operate.rs` the operations, `requested.rs` those with
-//! requests, `notices.rs` those with notices. All that they do is in `gapless-osc`. The safe [`Window`](crate::Window) is one of these, with a type and with memory that it owns.
+//! requests, `notices.rs` those with notices. All that they do is in `gapless-osc`. The safe [`Window`](crate::Window)
+//! is one of these, with a type and with memory that it owns.
 
 mod make;
 mod notices;

@@ -11,10 +11,11 @@ use std::marker::PhantomData;
 /// [`DeviceBuf::indices_u32`](crate::DeviceBuf::indices_u32) and its like.
 ///
 /// They are read while the request that uses them is in flight, not before, and not after it has ended. Each is checked
-/// where it is read: no byte of a page outside the memory is touched, whatever the index is. Such a message fails, at its
-/// end, with [`DeviceError::PageOutside`](gapless_mem::DeviceError::PageOutside), which names the position; an index in
-/// memory of the host is refused before ([`EngineError::PageOutside`](gapless_engine::EngineError::PageOutside)). If
-/// indices change meanwhile, other pages of the same memory are sent or received into, and nothing else.
+/// where it is read: no byte of a page outside the memory is touched, whatever the index is. Such a message fails, at
+/// its end, with [`DeviceError::PageOutside`](gapless_mem::DeviceError::PageOutside), which names the position; an
+/// index in memory of the host is refused before
+/// ([`EngineError::PageOutside`](gapless_engine::EngineError::PageOutside)). If indices change meanwhile, other pages
+/// of the same memory are sent or received into, and nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceIndices<'a> {
     region: Region,
@@ -114,9 +115,9 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// Not even one page lies inside the region; indices that the processor reaches ([`View::pages_of_region`] takes
-    /// those), that are not aligned, or of an odd length; the pages' bytes overflow 63 bits. An index that leads outside is
-    /// the message's error, at its end: [`DeviceError::PageOutside`](gapless_mem::DeviceError::PageOutside), not
-    /// [`EngineError::PageOutside`](gapless_engine::EngineError::PageOutside).
+    /// those), that are not aligned, or of an odd length; the pages' bytes overflow 63 bits. An index that leads
+    /// outside is the message's error, at its end: [`DeviceError::PageOutside`](gapless_mem::DeviceError::PageOutside),
+    /// not [`EngineError::PageOutside`](gapless_engine::EngineError::PageOutside).
     pub unsafe fn device_pages_of_region(
         region: Region,
         origin_bytes: u64,
@@ -130,9 +131,9 @@ impl<'a> View<'a> {
 }
 
 impl<'a> ViewMut<'a> {
-    /// Pages in a slice, as for [`View::pages`]. Bytes that two pages share are undefined when the receive has ended, and
-    /// no others: pages share bytes if an index occurs twice, or if the stride is shorter than the page. A page that names
-    /// a byte twice is refused by the receive.
+    /// Pages in a slice, as for [`View::pages`]. Bytes that two pages share are undefined when the receive has ended,
+    /// and no others: pages share bytes if an index occurs twice, or if the stride is shorter than the page. A page
+    /// that names a byte twice is refused by the receive.
     ///
     /// # Errors
     /// As [`View::pages`].

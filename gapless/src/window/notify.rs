@@ -11,8 +11,8 @@ use gapless_osc::WindowError;
 use gapless_osc::{Place, WindowCall};
 
 impl<T: AnyBits, M> Window<T, M> {
-    /// [`put`](Window::put), with a notice: when the data is in the target's memory, the target's counter of this number
-    /// goes up by one. The target reads it ([`notices`](Window::notices)) or waits for it
+    /// [`put`](Window::put), with a notice: when the data is in the target's memory, the target's counter of this
+    /// number goes up by one. The target reads it ([`notices`](Window::notices)) or waits for it
     /// ([`wait_notices`](Window::wait_notices)), and needs no other call to use the data, nor an epoch of its own. The
     /// window is made with [counters](crate::WindowBuilder::notices). MPI 4.1 has no such call; it is foMPI-NA's
     /// `MPI_Put_notify`, GASPI's `gaspi_write_notify`, NVSHMEM's `nvshmem_putmem_signal` that adds 1.
@@ -40,9 +40,9 @@ impl<T: AnyBits, M> Window<T, M> {
     /// ```
     ///
     /// A notice comes once, behind its data, and is seen with all of it. Notices of one rank come in the order of its
-    /// calls, but for those of a [scope](Window::scope); those of several ranks in any order. As other operations, this ends at the target at a flush
-    /// or the end of the epoch at the latest. Operations that the target refuses give no notice, nor do later ones of this
-    /// rank there until a flush, an unlock or a fence has said so.
+    /// calls, but for those of a [scope](Window::scope); those of several ranks in any order. As other operations, this
+    /// ends at the target at a flush or the end of the epoch at the latest. Operations that the target refuses give no
+    /// notice, nor do later ones of this rank there until a flush, an unlock or a fence has said so.
     ///
     /// # Errors
     /// As [`put`](Window::put); [`WindowError::NoCounter`].
@@ -63,8 +63,8 @@ impl<T: AnyBits, M> Window<T, M> {
         put
     }
 
-    /// [`get`](Window::get), with a notice: when the target's memory has been read, its counter goes up by one. Then the
-    /// target may write it again.
+    /// [`get`](Window::get), with a notice: when the target's memory has been read, its counter goes up by one. Then
+    /// the target may write it again.
     ///
     /// # Errors
     /// As [`get`](Window::get); [`WindowError::NoCounter`].
@@ -130,12 +130,13 @@ impl<T: AnyBits, M> Window<T, M> {
         self.raw.take_notices(counter)
     }
 
-    /// Page-locks this rank's counters for the devices of this process that are open and whose kernels reach memory of the
-    /// host (CUDA), and tells where they are: numbers of 64 bits, counter 0 first. A kernel that polls one finds it at
-    /// [`CudaDevice::device_address`](crate::CudaDevice::device_address) of the region (`cudaHostGetDevicePointer`), and
-    /// reads it by loads that acquire at the scope of the system (`ld.acquire.sys`, `cuda::atomic_ref` with
+    /// Page-locks this rank's counters for the devices of this process that are open and whose kernels reach memory of
+    /// the host (CUDA), and tells where they are: numbers of 64 bits, counter 0 first. A kernel that polls one finds it
+    /// at [`CudaDevice::device_address`](crate::CudaDevice::device_address) of the region (`cudaHostGetDevicePointer`),
+    /// and reads it by loads that acquire at the scope of the system (`ld.acquire.sys`, `cuda::atomic_ref` with
     /// `cuda::thread_scope_system`). Then it sees the data in the window's memory, by loads that no cache of the
-    /// kernel's answers from before. It writes no counter. `None`: there is no such device, or the window has no counters.
+    /// kernel's answers from before. It writes no counter. `None`: there is no such device, or the window has no
+    /// counters.
     ///
     /// While a rank reaches this one by messages, some thread of this process makes progress, or the kernel waits for
     /// ever. The counters stay page-locked until the window is freed or dropped, which must find no kernel that reads
@@ -148,12 +149,12 @@ impl<T: AnyBits, M> Window<T, M> {
     }
 
     /// Waits until this rank has got so many notices by a counter, and gives how many it has got
-    /// (`gaspi_notify_waitsome`, `nvshmem_signal_wait_until`). `group`: the ranks whose notices it waits for, so that the
-    /// death of one ends this call, and that of others does not; with none, any.
+    /// (`gaspi_notify_waitsome`, `nvshmem_signal_wait_until`). `group`: the ranks whose notices it waits for, so that
+    /// the death of one ends this call, and that of others does not; with none, any.
     ///
     /// # Errors
-    /// There are fewer, and one of the group is lost; without a group, all others are. [`WindowError::NoCounter`]; no such
-    /// rank.
+    /// There are fewer, and one of the group is lost; without a group, all others are. [`WindowError::NoCounter`]; no
+    /// such rank.
     #[doc(alias = "gaspi_notify_waitsome")]
     #[doc(alias = "nvshmem_signal_wait_until")]
     pub fn wait_notices(&self, counter: u32, at_least: u64, group: &[u32]) -> Result<u64, Error> {

@@ -47,7 +47,8 @@ fn blocks(random: &mut Random, len: u64) -> Layout {
     Datatype::indexed(&lengths, &starts, &bytes).unwrap().commit().unwrap()
 }
 
-/// Whoever sees a notice sees all of its data: of puts of random layouts, out of order on the way, seen after each step.
+/// Whoever sees a notice sees all of its data: of puts of random layouts, out of order on the way, seen after each
+/// step.
 #[test]
 fn a_notice_comes_behind_its_data_and_once() {
     let seed = gapless_testkit::seed(11);

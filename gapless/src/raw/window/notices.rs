@@ -111,8 +111,8 @@ impl Window {
         Ok(self.inner.take_notices(self.shared(), counter)?)
     }
 
-    /// Page-locks this rank's counters for the open devices whose kernels reach memory of the host, and tells where they
-    /// are. [`gapless::Window::register_notices`](crate::Window::register_notices) says what holds.
+    /// Page-locks this rank's counters for the open devices whose kernels reach memory of the host, and tells where
+    /// they are. [`gapless::Window::register_notices`](crate::Window::register_notices) says what holds.
     ///
     /// # Errors
     /// A driver refuses.
@@ -132,7 +132,8 @@ impl Window {
     /// that give them; with none, any.
     ///
     /// # Errors
-    /// There are fewer, and one of the group is lost; without a group, all others are. There is no such counter, or rank.
+    /// There are fewer, and one of the group is lost; without a group, all others are. There is no such counter, or
+    /// rank.
     pub fn wait_notices(&self, counter: u32, at_least: u64, group: &[u32]) -> Result<u64, Error> {
         self.inner.wait_notices(self.shared(), (counter, at_least), group)
     }

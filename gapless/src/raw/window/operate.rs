@@ -44,7 +44,8 @@ impl At<'_> {
         At { notice, ..self }
     }
 
-    /// The rank and displacement of one contiguous span that lies there as it lies here, and of which no notice is given.
+    /// The rank and displacement of one contiguous span that lies there as it lies here, and of which no notice is
+    /// given.
     #[inline]
     fn plain(self, origin: &Typed) -> Option<(u32, u64)> {
         let is_plain = self.target.is_none() && origin.contiguous_start() == Some(origin.origin());

@@ -1,5 +1,5 @@
-//! Puts and gets in a scope of a window: many at a time, which end in any order, between memory of devices that map each
-//! other's, and by every other way.
+//! Puts and gets in a scope of a window: many at a time, which end in any order, between memory of devices that map
+//! each other's, and by every other way.
 
 use super::on_device::{PATHS, Path, copy, ranks};
 use gapless::{Datatype, Pages, Place, Primitive, Region, Space, Window, WindowMemory, World};

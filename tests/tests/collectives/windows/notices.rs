@@ -1,5 +1,5 @@
-//! Notices: ranks that wait for nothing else see the data that they stand for, on every path; and a rank that is killed ends
-//! what was asked of it, and nothing else.
+//! Notices: ranks that wait for nothing else see the data that they stand for, on every path; and a rank that is killed
+//! ends what was asked of it, and nothing else.
 
 use super::model::Shape;
 use super::{Lock, PATHS, Path, Random, window, worlds};
