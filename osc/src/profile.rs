@@ -126,8 +126,8 @@ pub struct WindowProfile {
 #[non_exhaustive]
 pub struct WindowCalls {
     /// The method; `lock`, `unlock`, `flush` and `fence` stand for all calls of such a name, `put` and `get` for those
-    /// with notices, `put` for `rput`, too, and `accumulate` for `raccumulate`; reads that are under way are not
-    /// counted.
+    /// with notices and those of a scope, `put` for `rput`, too, and `accumulate` for `raccumulate`; reads that are
+    /// under way are not counted.
     pub name: &'static str,
     /// How often.
     pub count: u64,

@@ -81,6 +81,10 @@ fn exchange<M: WindowMemory>(world: &World, space: Space, mut window: Window<u8,
         world.comm().barrier().unwrap();
     }
     window.unlock_all().unwrap();
+    let calls = window.profile().unwrap().calls;
+    let of = |name| calls.iter().find(|one| one.name == name).map(|one| (one.count, one.bytes));
+    let bytes = 3 * (PAGE * POOL) as u64;
+    assert_eq!([of("put"), of("get")], [Some((3 * PUTS as u64, bytes)), Some((3, bytes))]);
     window.free().unwrap();
 }
 
@@ -89,7 +93,7 @@ fn many_puts_end_in_any_order_and_each_gives_its_notice() {
     for path in PATHS {
         ranks(path, 3, |world, space, _| {
             let (comm, all) = (world.comm(), PAGE * POOL);
-            let builder = path.builder(comm).notices(1);
+            let builder = path.builder(comm).profiled().notices(1);
             if path == Path::Hosts && !comm.rank().is_multiple_of(2) {
                 return exchange(world, space, builder.allocate(all).unwrap());
             }
