@@ -127,6 +127,7 @@ mod tests;
 mod unauthenticated;
 #[cfg(not(loom))]
 mod waker;
+mod watched;
 #[cfg(not(loom))]
 mod wire;
 

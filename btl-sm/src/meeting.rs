@@ -24,10 +24,11 @@ use crate::suspect;
 use crate::sync::Fences;
 use crate::unauthenticated::{self, Nuisance};
 use crate::waker::Waker;
+use crate::watched::Watched;
 use crate::wire::PACKET_BYTES;
 use crate::{single_copy, system};
 use gapless_btl::{Callers, Event, LinkError, PeerId};
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -45,37 +46,6 @@ const PENDING_FILES: usize = 2;
 const QUEUE: u32 = 4096;
 /// How long to leave the listener alone when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// What an epoll event is about; the number is a peer's or a caller's.
-#[derive(Clone, Copy)]
-enum Watched {
-    Listener,
-    Incoming(u32),
-    Outgoing(u32),
-    Caller(u32),
-}
-
-impl Watched {
-    fn data(self) -> EventData {
-        let (kind, number) = match self {
-            Watched::Listener => (0, 0),
-            Watched::Incoming(peer) => (1, peer),
-            Watched::Outgoing(peer) => (2, peer),
-            Watched::Caller(serial) => (3, serial),
-        };
-        EventData::new_u64(kind << 32 | u64::from(number))
-    }
-
-    fn of(data: u64) -> Watched {
-        let number = u32::try_from(data & 0xFFFF_FFFF).unwrap_or(0);
-        match data >> 32 {
-            1 => Watched::Incoming(number),
-            2 => Watched::Outgoing(number),
-            3 => Watched::Caller(number),
-            _ => Watched::Listener,
-        }
-    }
-}
 
 /// Somebody who has greeted.
 struct PendingConnection {
@@ -496,8 +466,13 @@ impl Sm {
     /// Takes up what a pending connection brought.
     fn welcome(&mut self, id: u32, caller: PendingConnection) {
         let link = &self.links[id as usize];
-        if link.is_over() || link.incoming.is_some() {
-            self.cm.turned_away.again(caller.pid, &"it has greeted before, or is lost");
+        if link.is_over() {
+            // A peer that leaves at once may be lost before its greeting is heard. It sees the end.
+            tracing::debug!(peer = id, pid = caller.pid, "a greeting of a link that is over");
+            return;
+        }
+        if link.incoming.is_some() {
+            self.cm.turned_away.again(caller.pid, &"it has greeted before");
             return;
         }
         // Both sockets of a pair are one process's: whoever greets must be who answers.
