@@ -10,7 +10,7 @@
 //! | a grid of up to six dimensions, instances included | strided | arithmetic costs less than reading |
 //! | a short list that is a grid of two dimensions | strided | no list to upload, none to read |
 //! | runs that advance by constants | affine | likewise |
-//! | equal blocks at other places | listed | 4 bytes a block, and nothing for each 32 words |
+//! | equal blocks at other places, some adjacent | listed | 4 bytes a block, and nothing for each 32 words |
 //! | few blocks so long that their plan would cost more than their launches | spans | see [`LAUNCH_BYTES`] |
 //! | anything else | mapped | always works |
 //!

@@ -3,7 +3,8 @@
 //!
 //! Done here: empty pieces vanish; adjacent runs merge; nested loops that continue each other become one;
 //! lists with a constant stride become loops, with one length become blocks, with lengths and
-//! displacements that advance by constants become affine; sequences of one body become loops or lists;
+//! displacements that advance by constants become affine; lists of a few lengths that the shortest divides become
+//! blocks of that, adjacent ones included, where these are not too many; sequences of one body become loops or lists;
 //! sequences of few runs become lists. The cost is linear in the constructors' lists, whatever the counts.
 
 mod bulk;

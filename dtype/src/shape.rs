@@ -30,7 +30,8 @@ pub enum Shape {
         /// Outermost first; the last one advances first. Never empty.
         dims: SmallVec<[Dim; 4]>,
     },
-    /// Equal runs at listed displacements.
+    /// Equal runs at listed displacements. Neighbours may be adjacent; then there are more of them than
+    /// [`blocks`](crate::Layout::blocks), but fewer than twice as many unless a peer wrote the layout.
     EqualBlocks {
         /// To be added to every entry of `displacements`.
         displacement: i64,

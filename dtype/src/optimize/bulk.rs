@@ -63,7 +63,7 @@ impl Bulk<'_> {
         // The first has none before it: the difference 0 is no length.
         let first = self.place(self.displacements[0]);
         let (mut before, mut bits) = (first, len);
-        let mut adjacent = false;
+        let mut seams = 0;
         let mut disps = Vec::with_capacity(self.displacements.len());
         for piece in self.displacements.chunks(PIECE) {
             disps.extend(piece.iter().map(|&displacement| {
@@ -72,11 +72,11 @@ impl Bulk<'_> {
                 // Steps divide what the ways from the first to each divide.
                 let step = apart(place, before);
                 bits |= step;
-                adjacent |= step == len;
+                seams += usize::from(step == len);
                 before = place;
                 place
             }));
-            if adjacent {
+            if !runs::stay_apart(disps.len(), disps.len() - seams) {
                 return self.merged(len);
             }
         }
@@ -89,13 +89,16 @@ impl Bulk<'_> {
         if let Some(stride) = constant_step(&disps) {
             return Some(Digest::Class(Class::Strided { disp: first, count, stride, len }));
         }
-        let chain = Chain::run(len).repeated(count, false);
+        let chain = match seams {
+            0 => Chain::run(len).repeated(count, false),
+            _ => Chain::of_runs(len, disps.windows(2).map(|pair| apart(pair[1], pair[0]) == len)),
+        };
         let (hi, end) = (highest + bytes, last + bytes);
         let facts = Facts { size, lo, hi, first, end, chain, grain: grain(bits), depth: 2 };
         Some(Digest::Derived(Op::Blocks { len, disps: Arc::new(disps) }, facts))
     }
 
-    /// Blocks of `len` bytes, of which some continue the one before. Their bytes altogether fit 63 bits.
+    /// Blocks of `len` bytes, of which many continue the one before. Their bytes altogether fit 63 bits.
     fn merged(&self, len: u64) -> Option<Digest> {
         let count = self.displacements.len();
         let ends = self.displacements.iter();
@@ -179,6 +182,9 @@ impl Bulk<'_> {
             tail: size - starts[count - 1],
             inner: Some((ends.0 * self.len, ends.1 * self.len)),
         };
+        if let Some(op) = runs::of_equal_blocks(&disps, &starts, chain.min()) {
+            return Some(Digest::Class(Class::Listed(op)));
+        }
         let facts = Facts { size, lo, hi, first, end, chain, grain: grain(bits), depth: 2 };
         let op = Op::List { disps: disps.into(), starts: starts.into() };
         Some(Digest::Derived(op, facts))

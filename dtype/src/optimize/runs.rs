@@ -101,7 +101,38 @@ pub(super) fn of_lists(disps: Vec<i64>, starts: Vec<u64>) -> Class {
         let op = Op::Affine { count: disps.len() as u64, step, len, len_step };
         return Class::Affine { disp: disps[0], op };
     }
-    Class::Listed(Op::List { disps: disps.into(), starts: starts.into() })
+    let shortest = lens().fold(u64::MAX, u64::min);
+    let blocks = of_equal_blocks(&disps, &starts, shortest);
+    let list = || Op::List { disps: disps.into(), starts: starts.into() };
+    Class::Listed(blocks.unwrap_or_else(list))
+}
+
+/// Whether so many equal blocks, some of which continue the one before, are kept as they are rather than as these
+/// merged runs: if they are fewer than twice as many. A block takes 8 bytes here and for a peer, and 4 in a device's
+/// plan; a run of a length of its own takes 16, and a plan whose length is that of the data.
+pub(super) const fn stay_apart(blocks: usize, runs: usize) -> bool {
+    blocks < 2 * runs
+}
+
+/// The same as equal blocks, if these [stay apart](stay_apart). There are then runs of a single block, so it has the
+/// length of the `shortest`. Two runs are affine.
+pub(super) fn of_equal_blocks(disps: &[i64], starts: &[u64], shortest: u64) -> Option<Op> {
+    let (runs, size) = (disps.len(), starts[disps.len()]);
+    let blocks = usize::try_from(size / shortest).ok()?;
+    let divides = |ends: &[u64]| (ends[1] - ends[0]).is_multiple_of(shortest);
+    if runs < 3 || !stay_apart(blocks, runs) || !starts.windows(2).all(divides) {
+        return None;
+    }
+    let mut all = Vec::with_capacity(blocks);
+    for (&disp, ends) in disps.iter().zip(starts.windows(2)) {
+        let (mut place, mut left) = (disp, ends[1] - ends[0]);
+        while left > 0 {
+            all.push(place);
+            place = place.wrapping_add_unsigned(shortest);
+            left -= shortest;
+        }
+    }
+    Some(Op::Blocks { len: shortest, disps: Arc::new(all) })
 }
 
 /// What runs of `len` bytes are.

@@ -221,9 +221,63 @@ fn blocks_of_long_lists_merge_with_those_they_continue() {
     assert!(shown(&pairs(|i| 5 * i + i % 2)).starts_with("%0 = blocks 40 of 16"));
     let growing: Vec<i64> = (0..9).flat_map(|i| (0..=i).map(move |j| 100 * i + j)).collect();
     assert!(shown(&growing).starts_with("%0 = affine 9: 8 step 8"));
-    // Some.
-    let mut some: Vec<i64> = (0..n).map(|i| 2 * i).collect();
-    (some[35], some[39]) = (69, 77);
-    let text = shown(&some);
-    assert!(text.starts_with("%0 = list 38: 8 at 0"), "{text}");
+    // Most, in runs of no one length.
+    let runs = (0..n).flat_map(|i| (0..2 + i % 3).map(move |j| 9 * i + j));
+    let text = shown(&runs.collect::<Vec<_>>());
+    assert!(text.starts_with("%0 = list 40: 16 at 0, 24 at 72"), "{text}");
+}
+
+/// Few of a list's blocks continue the one before. Whichever constructor says so, the list is of equal blocks.
+#[test]
+fn lists_whose_blocks_are_partly_adjacent_are_of_equal_blocks() {
+    let byte = || Datatype::from(Primitive::Byte);
+    for (len, n) in [(8u64, 4000), (24, 4000), (4096, 4000), (8, 33), (4096, 7), (1, 40)] {
+        let step = len.cast_signed();
+        // Every second run from the fourth on is of two blocks, in no order.
+        let runs: Vec<(i64, u64)> =
+            (0..n).map(|i| (i * 7919 % n * 3 * step, 1 + u64::from(i > 3 && i % 2 == 0))).collect();
+        let blocks =
+            |&(at, blocks): &(i64, u64)| (0..blocks.cast_signed()).map(move |i| at + i * step);
+        let places: Vec<i64> = runs.iter().flat_map(blocks).collect();
+        let (at, lens): (Vec<i64>, Vec<u64>) = runs.iter().map(|run| (run.0, run.1 * len)).unzip();
+        let equal = Datatype::hindexed_block(len, &places, &byte()).unwrap();
+        let layout = Layout::build(&equal).unwrap();
+        let Shape::EqualBlocks { displacement: 0, len: each, displacements } = layout.shape()
+        else {
+            panic!("{n} runs of {len}: {layout:?}");
+        };
+        assert!(*each == len && displacements[..] == places[..], "{n} runs of {len}");
+        assert_eq!((layout.blocks(), layout.block_lengths().max), (n.cast_unsigned(), 2 * len));
+        assert_eq!(layout.flattened_bytes(), layout.flatten().len() as u64);
+        assert!(Layout::unflatten(&layout.flatten()).unwrap() == layout);
+        let block = Datatype::contiguous(len, &byte()).unwrap();
+        let ones = vec![1; places.len()];
+        for same in [
+            Datatype::hindexed(&lens, &at, &byte()),
+            Datatype::hindexed(&ones, &places, &block),
+            Datatype::structure(&ones, &places, &vec![block; places.len()]),
+            Datatype::structure(&lens, &at, &vec![byte(); at.len()]),
+        ] {
+            assert_eq!(Layout::build(&same.unwrap()).unwrap().committed(), layout.committed());
+        }
+        if len * n.cast_unsigned() < 1 << 18 {
+            crate::testkit::verify(&equal, 2, 9).unwrap();
+        }
+    }
+}
+
+#[test]
+fn blocks_stay_merged_where_they_would_be_twice_as_many_or_have_no_one_length() {
+    let at: Vec<i64> = (0..50).map(|i| i * i * 100).collect();
+    let listed = |len: fn(u64) -> u64| {
+        let lens: Vec<u64> = (0..50).map(len).collect();
+        listing(&Datatype::hindexed(&lens, &at, &Primitive::Byte.into()).unwrap())
+    };
+    // 99 blocks in 50 runs, 100, and runs whose lengths the shortest does not divide.
+    assert!(listed(|i| 8 * (1 + i % 3)).starts_with("%0 = blocks 99 of 8"));
+    assert!(listed(|i| 8 * (1 + i % 3 + u64::from(i == 0))).starts_with("%0 = list 50"));
+    assert!(listed(|i| 8 + i % 2).starts_with("%0 = list 50"));
+    // Two runs are affine.
+    let two = Datatype::indexed(&[1, 2], &[0, 7], &double()).unwrap();
+    assert!(matches!(Layout::build(&two).unwrap().shape(), Shape::Affine { count: 2, .. }));
 }

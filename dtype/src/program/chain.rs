@@ -51,6 +51,28 @@ impl Chain {
         }
     }
 
+    /// Runs of `len` bytes; of each seam between two, whether it closes. All bytes together fit `u64`.
+    pub(crate) fn of_runs(len: u64, mut seams: impl Iterator<Item = bool>) -> Chain {
+        let mut head = len;
+        loop {
+            match seams.next() {
+                None => return Chain::run(head),
+                Some(true) => head += len,
+                Some(false) => break,
+            }
+        }
+        let (mut blocks, mut run) = (2, len);
+        let (mut least, mut most) = (u64::MAX, 0);
+        // Whether a seam closes cannot be foreseen: selections, not branches.
+        for closes in seams {
+            let ended = if closes { (u64::MAX, 0) } else { (run, run) };
+            (least, most) = (least.min(ended.0), most.max(ended.1));
+            blocks += u64::from(!closes);
+            run = len + if closes { run } else { 0 };
+        }
+        Chain { blocks, head, tail: run, inner: (blocks > 2).then_some((least, most)) }
+    }
+
     /// `count` copies, each seam closing or none. `count × bytes` fits `u64`.
     pub(crate) fn repeated(self, count: u64, adjacent: bool) -> Chain {
         if count <= 1 {
@@ -134,6 +156,12 @@ mod tests {
                     (chain.then(Chain::run(run.1), adjacent), *run)
                 });
             let (chain, last) = chain;
+            let len = body[0].1;
+            if body.iter().all(|run| run.1 == len) {
+                let end = |run: &(i64, u64)| run.0 + i64::try_from(run.1).unwrap();
+                let seams = body.windows(2).map(|pair| end(&pair[0]) == pair[1].0);
+                assert_eq!(Chain::of_runs(len, seams), chain, "{body:?}");
+            }
             for stride in -6..10 {
                 for count in 1..6 {
                     let runs: Vec<_> = (0..count)

@@ -146,11 +146,16 @@ impl Facts {
         if !may_close {
             return Ok(facts);
         }
-        let closes = |pair: &[i64]| pair[1].checked_sub(pair[0]) == reach && reach.is_some();
-        let mut chain = body.chain;
-        for pair in disps.windows(2) {
-            chain = chain.then(body.chain, closes(pair));
-        }
+        let chain = match body.chain {
+            // Bounds fit, so that no difference is this by wrapping.
+            Chain { blocks: 1, head, .. } => {
+                Chain::of_runs(head, disps.windows(2).map(|pair| apart(pair[1], pair[0]) == head))
+            }
+            part => disps.windows(2).fold(part, |chain, pair| {
+                let closes = pair[1].checked_sub(pair[0]) == reach && reach.is_some();
+                chain.then(part, closes)
+            }),
+        };
         Ok(Facts { chain, ..facts })
     }
 
