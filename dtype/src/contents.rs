@@ -263,8 +263,8 @@ impl<'a> Contents<'a> {
     ///
     /// # Errors
     ///
-    /// None for contents that come from a datatype, except that a `dup` asks the attributes' copy
-    /// callbacks again; for contents put together by hand, whatever the constructor returns.
+    /// None for contents that come from a datatype; for contents put together by hand, whatever the
+    /// constructor returns.
     pub fn rebuild(&self) -> Result<Datatype, TypeError> {
         match *self {
             Contents::Primitive(primitive) => Ok(primitive.into()),

@@ -14,13 +14,13 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use crate::attributes::Attributes;
 use crate::bounds::{Bounds, Span};
 use crate::build::Recipe;
 use crate::contents::{Combiner, Contents, Envelope};
 use crate::error::{Argument, Quantity, TypeError};
 use crate::layout::Layout;
 use crate::limits::MAX_DEPTH;
+use crate::memory_kind::MemoryKind;
 use crate::primitive::Primitive;
 use crate::signature::Signature;
 
@@ -58,7 +58,7 @@ struct Node {
     lowered_depth: usize,
     signature: OnceLock<Signature>,
     layout: OnceLock<Layout>,
-    attributes: Attributes,
+    memory: Option<MemoryKind>,
 }
 
 impl Datatype {
@@ -69,16 +69,16 @@ impl Datatype {
         bounds: Bounds,
         blame: Argument,
     ) -> Result<Datatype, TypeError> {
-        Self::with_attributes(recipe, size, bounds, blame, Attributes::default())
+        Self::in_kind(recipe, size, bounds, blame, None)
     }
 
-    /// Makes a node that has attributes from the start.
-    pub(crate) fn with_attributes(
+    /// Makes a node whose buffers lie in a kind of memory, if one is said.
+    pub(crate) fn in_kind(
         recipe: Recipe,
         size: u64,
         bounds: Bounds,
         blame: Argument,
-        attributes: Attributes,
+        memory: Option<MemoryKind>,
     ) -> Result<Datatype, TypeError> {
         let contents = recipe.contents();
         let constructor = contents.combiner();
@@ -106,7 +106,7 @@ impl Datatype {
             lowered_depth,
             signature: OnceLock::new(),
             layout: OnceLock::new(),
-            attributes,
+            memory,
         })))
     }
 
@@ -177,7 +177,7 @@ impl Datatype {
     }
 
     /// Whether both describe the same construction: equal constructors with equal arguments, all
-    /// the way down. Attributes do not count.
+    /// the way down. Kinds of memory do not count.
     pub fn same_structure(&self, other: &Datatype) -> bool {
         // Shared nodes are compared once, or a small type with much sharing would take forever.
         let mut seen = HashSet::new();
@@ -209,8 +209,9 @@ impl Datatype {
         self.0.bounds
     }
 
-    pub(crate) fn attributes(&self) -> &Attributes {
-        &self.0.attributes
+    /// What the type itself says of it, and not those that it is made of.
+    pub(crate) fn own_memory_kind(&self) -> Option<MemoryKind> {
+        self.0.memory
     }
 }
 

@@ -7,7 +7,6 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::attributes::AttributeError;
 use crate::contents::Combiner;
 
 /// Why a datatype could not be made.
@@ -71,9 +70,6 @@ pub enum TypeError {
         /// The constructor of the type.
         constructor: Combiner,
     },
-    /// An attribute's copy callback refused the duplicate (MPI 4.1 §7.7.4).
-    #[error("dup: {0}")]
-    Attribute(#[from] AttributeError),
 }
 
 /// An argument of a constructor: its name, and its place if it is an entry of a list.

@@ -11,11 +11,11 @@ mod overlap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use crate::attributes::MemoryKind;
 use crate::contents::Combiner;
 use crate::datatype::Datatype;
 use crate::error::{Argument, Quantity, TypeError};
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
+use crate::memory_kind::MemoryKind;
 use crate::program::{self, Program, ProgramError};
 use crate::shape::{Period, RunTable, Shape};
 use crate::signature::Signature;

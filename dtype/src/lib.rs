@@ -51,7 +51,7 @@
 //!
 //! # Where things are
 //!
-//! - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `attributes`: what a type is.
+//! - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `memory_kind`: what a type is.
 //! - `equivalence`, `buffer`, `fit`: the datatypes of Rust types, what may be sent or received, and whether a layout
 //!   fits the elements of a slice. `#[derive(Datatype)]` for structs is in `gapless-derive`.
 //! - `layout`, `program`, `optimize`, `shape`: what commit makes of it.
@@ -67,7 +67,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod attributes;
 mod bounds;
 mod buffer;
 mod build;
@@ -89,6 +88,7 @@ mod fortran;
 mod items;
 mod layout;
 pub mod limits;
+mod memory_kind;
 mod optimize;
 #[allow(unsafe_code, reason = "packs and unpacks slices of elements that have gaps")]
 mod pack;
@@ -106,7 +106,6 @@ pub mod naive;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
-pub use attributes::{AttributeError, CopyRule, Key, MemoryKind};
 #[doc(hidden)]
 pub use buffer::Spread;
 pub use buffer::{Buffer, BufferMut};
@@ -122,6 +121,7 @@ pub use flatten::{FlattenError, FlattenFault};
 pub use footprint::Footprint;
 pub use fortran::TypeClass;
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
+pub use memory_kind::MemoryKind;
 pub use pack::{pack, unpack};
 pub use pages::{PageIndices, Pages, PagesError};
 pub use primitive::{PairPart, Primitive, Scalar};

@@ -5,16 +5,13 @@ use crate::datatype::Datatype;
 use crate::error::{Argument, TypeError};
 
 impl Datatype {
-    /// A new type like this one, with the attributes that their keys' copy rules let through.
+    /// A new type like this one.
     ///
     /// # Errors
     ///
-    /// If a copy callback refuses (then what was copied before is deleted again), or the tree gets
-    /// too deep.
+    /// If the tree gets too deep.
     pub fn dup(&self) -> Result<Datatype, TypeError> {
-        let attributes = self.attributes().copied_from(self)?;
         let recipe = Recipe::Dup { old: self.clone() };
-        let blame = Argument::whole("old");
-        Datatype::with_attributes(recipe, self.size(), self.bounds(), blame, attributes)
+        Datatype::assemble(recipe, self.size(), self.bounds(), Argument::whole("old"))
     }
 }

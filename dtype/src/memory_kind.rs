@@ -1,25 +1,19 @@
-//! The kind of memory that buffers of a datatype lie in: an attribute that `commit` freezes into the layout, so that a
-//! pointer without a type may be a device's (Aji 2012, MPI-ACC, §II.C).
+//! The kind of memory that buffers of a datatype lie in: a datatype says it, and `commit` freezes it into the layout, so
+//! that a pointer without a type may be a device's (Aji 2012, MPI-ACC, §II.C).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
-use super::{CopyRule, Key};
+use crate::build::Recipe;
 use crate::datatype::Datatype;
-use crate::error::TypeError;
+use crate::error::{Argument, TypeError};
 
 /// A kind of memory, in words that mean something to whoever reads the buffers: nothing to this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKind(pub [u64; 4]);
 
-/// Whether any datatype of this process has the attribute: types need not be searched as long as none has.
+/// Whether any datatype of this process says one: types need not be searched as long as none has.
 static USED: AtomicBool = AtomicBool::new(false);
-
-fn key() -> &'static Key {
-    static KEY: OnceLock<Key> = OnceLock::new();
-    KEY.get_or_init(|| Key::new(CopyRule::Dup))
-}
 
 impl Datatype {
     /// A duplicate whose buffers lie in memory of this kind: an accelerator variant of it. Types that are made of the
@@ -27,12 +21,11 @@ impl Datatype {
     /// as they are.
     ///
     /// # Errors
-    /// [`TypeError::Attribute`] where a copy callback refuses.
+    /// The tree gets too deep.
     pub fn in_memory(&self, kind: MemoryKind) -> Result<Datatype, TypeError> {
-        let variant = self.dup()?;
-        variant.set_attribute(key(), Arc::new(kind))?;
         USED.store(true, Ordering::Release);
-        Ok(variant)
+        let (recipe, blame) = (Recipe::Dup { old: self.clone() }, Argument::whole("old"));
+        Datatype::in_kind(recipe, self.size(), self.bounds(), blame, Some(kind))
     }
 
     /// The kind of memory of the type, or of the types that it is made of; `None` if none of them says.
@@ -48,9 +41,7 @@ impl Datatype {
             if !seen.insert(datatype) {
                 continue;
             }
-            let kind = datatype.attribute(key());
-            let Some(kind) = kind.and_then(|kind| kind.downcast_ref::<MemoryKind>().copied())
-            else {
+            let Some(kind) = datatype.own_memory_kind() else {
                 left.extend(datatype.contents().types());
                 continue;
             };
