@@ -1,7 +1,8 @@
 //! Signatures against the sequence written out.
 
 use super::*;
-use crate::build::tests::random::{self, Rng};
+use crate::build::tests::{seed, small};
+use crate::testkit::Rng;
 
 /// The sequence of basic types, by unfolding the graph.
 fn expanded(signature: &Signature, out: &mut Vec<Primitive>) {
@@ -13,23 +14,6 @@ fn expanded(signature: &Signature, out: &mut Vec<Primitive>) {
     }
 }
 
-/// The sequence of basic types of a datatype, by its construction.
-fn listed(t: &Datatype, out: &mut Vec<Primitive>) {
-    match t.contents() {
-        Contents::Primitive(p) => out.extend(p.parts().map(|(part, _)| part)),
-        Contents::Struct { blocklengths, types, .. } => {
-            for (&n, member) in blocklengths.iter().zip(types) {
-                (0..n).for_each(|_| listed(member, out));
-            }
-        }
-        contents => {
-            let old = &contents.types()[0];
-            let copies = t.size().checked_div(old.size()).unwrap_or(0);
-            (0..copies).for_each(|_| listed(old, out));
-        }
-    }
-}
-
 fn digest_of(basics: &[Primitive]) -> SignatureDigest {
     let whole = basics.iter().map(|&p| Measure::of(p));
     whole.fold(Measure::EMPTY, Measure::then).into()
@@ -37,13 +21,12 @@ fn digest_of(basics: &[Primitive]) -> SignatureDigest {
 
 #[test]
 fn random_signatures_are_their_sequences() {
-    let seed = random::seed();
+    let seed = seed();
     let mut rng = Rng::new(seed);
     let mut prefixes = 0;
     for nth in 0..3000 {
-        let t = random::datatype(&mut rng, 3);
-        let (mut wanted, mut made) = (Vec::new(), Vec::new());
-        listed(&t, &mut wanted);
+        let (t, map) = small(&mut rng);
+        let (wanted, mut made) = (map.signature().collect::<Vec<_>>(), Vec::new());
         expanded(t.signature(), &mut made);
         assert_eq!(made, wanted, "seed {seed}, type {nth}: {t:?}");
         let signature = Signature::of(&t);
@@ -93,13 +76,12 @@ fn uniform(basics: &[Primitive]) -> Option<Primitive> {
 
 #[test]
 fn one_type_is_found_however_it_is_nested() {
-    let seed = random::seed();
+    let seed = seed();
     let mut rng = Rng::new(seed);
     let (mut found, mut pairs) = (0, 0);
     for nth in 0..3000 {
-        let t = random::datatype(&mut rng, 3);
-        let mut basics = Vec::new();
-        listed(&t, &mut basics);
+        let (t, map) = small(&mut rng);
+        let basics: Vec<Primitive> = map.signature().collect();
         let answer = t.signature().uniform();
         assert_eq!(answer, uniform(&basics), "seed {seed}, type {nth}: {t:?}");
         found += u32::from(answer.is_some());
@@ -124,13 +106,12 @@ fn one_type_is_found_however_it_is_nested() {
 
 #[test]
 fn a_changed_element_is_a_mismatch() {
-    let seed = random::seed();
+    let seed = seed();
     let mut rng = Rng::new(seed);
     let mut changed = 0;
     while changed < 500 {
-        let t = random::datatype(&mut rng, 2);
-        let mut basics = Vec::new();
-        listed(&t, &mut basics);
+        let (t, map) = small(&mut rng);
+        let mut basics: Vec<Primitive> = map.signature().collect();
         let typed = basics.iter().all(|p| !p.is_untyped());
         if basics.is_empty() || !typed {
             continue;

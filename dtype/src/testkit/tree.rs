@@ -17,40 +17,7 @@ pub fn children(datatype: &Datatype) -> Vec<Datatype> {
 /// # Panics
 /// If `types` is not as long as [`children`] of `datatype`.
 pub fn with_children(datatype: &Datatype, types: &[Datatype]) -> Result<Datatype, TypeError> {
-    assert_eq!(types.len(), children(datatype).len(), "one type for each child");
-    match datatype.contents() {
-        Contents::Primitive(primitive) => Ok(primitive.into()),
-        Contents::Dup { .. } => types[0].dup(),
-        Contents::Contiguous { count, .. } => Datatype::contiguous(count, &types[0]),
-        Contents::Vector { count, blocklength, stride, .. } => {
-            Datatype::vector(count, blocklength, stride, &types[0])
-        }
-        Contents::Hvector { count, blocklength, stride_bytes, .. } => {
-            Datatype::hvector(count, blocklength, stride_bytes, &types[0])
-        }
-        Contents::Indexed { blocklengths, displacements, .. } => {
-            Datatype::indexed(blocklengths, displacements, &types[0])
-        }
-        Contents::Hindexed { blocklengths, displacements_bytes, .. } => {
-            Datatype::hindexed(blocklengths, displacements_bytes, &types[0])
-        }
-        Contents::IndexedBlock { blocklength, displacements, .. } => {
-            Datatype::indexed_block(blocklength, displacements, &types[0])
-        }
-        Contents::HindexedBlock { blocklength, displacements_bytes, .. } => {
-            Datatype::hindexed_block(blocklength, displacements_bytes, &types[0])
-        }
-        Contents::Struct { blocklengths, displacements_bytes, .. } => {
-            Datatype::structure(blocklengths, displacements_bytes, types)
-        }
-        Contents::Subarray { sizes, subsizes, starts, order, .. } => {
-            Datatype::subarray(sizes, subsizes, starts, order, &types[0])
-        }
-        Contents::Darray { size, rank, gsizes, distribs, dargs, psizes, order, .. } => {
-            Datatype::darray(size, rank, gsizes, distribs, dargs, psizes, order, &types[0])
-        }
-        Contents::Resized { lb, extent, .. } => Datatype::resized(lb, extent, &types[0]),
-    }
+    datatype.contents().with_types(types).rebuild()
 }
 
 /// Builds the whole tree anew from its contents, down to the predefined types.
@@ -120,17 +87,6 @@ pub fn constructor(datatype: &Datatype) -> &'static str {
     match datatype.contents() {
         Contents::Primitive(Primitive::Byte | Primitive::Packed) => "byte",
         Contents::Primitive(_) => "primitive",
-        Contents::Dup { .. } => "dup",
-        Contents::Contiguous { .. } => "contiguous",
-        Contents::Vector { .. } => "vector",
-        Contents::Hvector { .. } => "hvector",
-        Contents::Indexed { .. } => "indexed",
-        Contents::Hindexed { .. } => "hindexed",
-        Contents::IndexedBlock { .. } => "indexed_block",
-        Contents::HindexedBlock { .. } => "hindexed_block",
-        Contents::Struct { .. } => "structure",
-        Contents::Subarray { .. } => "subarray",
-        Contents::Darray { .. } => "darray",
-        Contents::Resized { .. } => "resized",
+        contents => contents.combiner().name(),
     }
 }
