@@ -1,98 +1,12 @@
-//! Puts and gets of which the target has a notice; MPI 4.1 has no such thing.
+//! The counters of notices; MPI 4.1 has no such thing.
 
 use super::Window;
-use super::operate::Target;
 use crate::error::Error;
 use crate::page_locked::devices_for;
-use crate::raw::request::Request;
-use gapless_engine::Typed;
 use gapless_mem::{DeviceError, Region};
-use gapless_osc::{Header, ReadEnds, WindowCall};
+use gapless_osc::Header;
 
 impl Window {
-    /// [`put`](Window::put), with a notice: when the data is in the target's memory, its counter goes up by one.
-    /// [`gapless::Window::put_notify`](crate::Window::put_notify) says what holds.
-    ///
-    /// # Errors
-    /// As [`put`](Window::put); there is no such counter.
-    ///
-    /// # Safety
-    /// As [`put`](Window::put).
-    pub unsafe fn put_notify(
-        &self,
-        origin: &Typed,
-        rank: u32,
-        displacement: i64,
-        target: Target<'_>,
-        counter: u32,
-    ) -> Result<(), Error> {
-        let at = self.at(origin, (rank, displacement), target).notified(Some(counter));
-        // SAFETY: the caller's promise.
-        let put = || unsafe { self.put_at("put_notify", origin, at) };
-        self.timed(WindowCall::Put, origin.packed_bytes(), put)
-    }
-
-    /// [`get`](Window::get), with a notice: when the target's memory has been read, its counter goes up by one.
-    ///
-    /// # Errors
-    /// As [`get`](Window::get); there is no such counter.
-    ///
-    /// # Safety
-    /// As [`get`](Window::get).
-    pub unsafe fn get_notify(
-        &self,
-        into: &Typed,
-        rank: u32,
-        displacement: i64,
-        target: Target<'_>,
-        counter: u32,
-    ) -> Result<(), Error> {
-        let at = self.at(into, (rank, displacement), target).notified(Some(counter));
-        // SAFETY: the caller's promise.
-        let get = || unsafe { self.get_at("get_notify", into, at, ReadEnds::Later) };
-        self.timed(WindowCall::Get, into.packed_bytes(), get).map(drop)
-    }
-
-    /// [`rput`](Window::rput), with a notice, which comes when the request ends well.
-    ///
-    /// # Errors
-    /// As [`put_notify`](Window::put_notify).
-    ///
-    /// # Safety
-    /// As [`rput`](Window::rput).
-    pub unsafe fn rput_notify(
-        &self,
-        origin: &Typed,
-        rank: u32,
-        displacement: i64,
-        target: Target<'_>,
-        counter: u32,
-    ) -> Result<Request, Error> {
-        let at = self.at(origin, (rank, displacement), target).notified(Some(counter));
-        // SAFETY: the caller's promise.
-        unsafe { self.rput_at("rput_notify", origin, at) }
-    }
-
-    /// [`rget`](Window::rget), with a notice.
-    ///
-    /// # Errors
-    /// As [`get_notify`](Window::get_notify).
-    ///
-    /// # Safety
-    /// As [`rget`](Window::rget).
-    pub unsafe fn rget_notify(
-        &self,
-        into: &Typed,
-        rank: u32,
-        displacement: i64,
-        target: Target<'_>,
-        counter: u32,
-    ) -> Result<Request, Error> {
-        let at = self.at(into, (rank, displacement), target).notified(Some(counter));
-        // SAFETY: the caller's promise.
-        unsafe { self.rget_at("rget_notify", into, at) }
-    }
-
     /// How many notices this rank has got by a counter and not taken.
     /// [`gapless::Window::notices`](crate::Window::notices) says more.
     ///

@@ -82,20 +82,8 @@ impl Window {
         displacement: i64,
         target: Target<'_>,
     ) -> Result<Request, Error> {
+        let (call, began) = ("rput", self.began());
         let at = self.at(origin, (rank, displacement), target);
-        // SAFETY: the caller's promise.
-        unsafe { self.rput_at("rput", origin, at) }
-    }
-
-    /// # Safety
-    /// As [`rput`](Window::rput).
-    pub(super) unsafe fn rput_at(
-        &self,
-        call: &'static str,
-        origin: &Typed,
-        at: At<'_>,
-    ) -> Result<Request, Error> {
-        let began = self.began();
         // SAFETY: the caller's promise.
         let moving = unsafe { self.begin_move(call, AccessKind::Write, origin, at) }?;
         if let Some(moving) = moving {
@@ -166,19 +154,7 @@ impl Window {
         displacement: i64,
         target: Target<'_>,
     ) -> Result<Request, Error> {
-        let at = self.at(into, (rank, displacement), target);
-        // SAFETY: the caller's promise.
-        unsafe { self.rget_at("rget", into, at) }
-    }
-
-    /// # Safety
-    /// As [`rget`](Window::rget).
-    pub(super) unsafe fn rget_at(
-        &self,
-        call: &'static str,
-        into: &Typed,
-        at: At<'_>,
-    ) -> Result<Request, Error> {
+        let (call, at) = ("rget", self.at(into, (rank, displacement), target));
         // SAFETY: the caller's promise.
         if let Some(moving) = unsafe { self.begin_move(call, AccessKind::Read, into, at) }? {
             return self.request_of(moving, into.packed_bytes());
