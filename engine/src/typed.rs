@@ -294,22 +294,6 @@ impl Typed {
         }
     }
 
-    /// The pages at some positions of the list; `None` if this has fewer, or no pages.
-    #[must_use]
-    pub fn some_pages(&self, positions: Range<u64>) -> Option<Typed> {
-        let (region, origin) = (self.region, self.origin);
-        match self.as_pages()? {
-            PagesOf::Host(pages) => Typed::pages(region, origin, &pages.part(positions)?).ok(),
-            PagesOf::Device(pages) => {
-                let width = index_bytes(pages.wide);
-                let len = positions.end.checked_sub(positions.start)?.checked_mul(width)?;
-                let indices = pages.indices.sub(positions.start.checked_mul(width)?, len).ok()?;
-                let indices = (indices, pages.wide);
-                Typed::device_pages(region, origin, &pages.page, pages.stride, indices).ok()
-            }
-        }
-    }
-
     /// The same instances in another region, with displacement 0 at `origin`, checked as when this was made.
     ///
     /// # Errors

@@ -133,11 +133,6 @@ fn a_page_outside_is_named() {
     // One page without gaps is a span.
     let one = Typed::pages(region, 8, &pages(&[2])).unwrap();
     assert_eq!(one.contiguous_start(), Some(24));
-    let some = typed.some_pages(1..3).unwrap();
-    assert_eq!((some.packed_bytes(), some.bounds()), (16, Some((0, 32))));
-    assert!(
-        typed.some_pages(2..4).is_none() && Typed::contiguous(region).some_pages(0..1).is_none()
-    );
     // Other memory is checked as this was.
     assert!(typed.moved(region.sub(0, 63).unwrap(), 0).is_err());
     let ordinary = typed.without_pages().unwrap().into_owned();
@@ -154,11 +149,6 @@ fn indices_on_a_device_are_checked_for_their_memory_alone() {
     assert_eq!((typed.count(), pages.last(), typed.packed_bytes()), (3, 7, 24));
     assert_eq!((typed.bounds(), typed.as_contiguous()), (Some((0, 64)), None));
     assert!(matches!(typed.convertor(), Err(EngineError::DeviceIndices)));
-    let some = typed.some_pages(1..3).unwrap();
-    let Some(PagesOf::Device(pages)) = some.as_pages() else { panic!("they are pages") };
-    assert_eq!(pages.indices(), list.sub(4, 8).unwrap());
-    let some = |start, end| typed.some_pages(start..end);
-    assert!(some(2, 4).is_none() && some(1, 0).is_none() && some(0, u64::MAX).is_none());
     let host = [0u32; 3];
     for (indices, wide) in [
         (Region::new(Space::Host, host.as_ptr().addr() as u64, 0, 12), false),

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_coll as coll;
-use gapless_engine::{EngineError, Typed};
+use gapless_engine::{EngineError, PagesOf, Typed};
 use std::marker::PhantomData;
 
 /// In the place of a buffer: what this rank contributes lies where its result goes, or its part of the result stays
@@ -285,9 +285,14 @@ pub(crate) fn cut(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<Vec<T
         if start.checked_add(count).is_none_or(|end| end > elements) {
             return Err(Error::Block { block, start, count, elements });
         }
-        if whole.as_pages().is_some() {
-            let pages = whole.some_pages(start..start + count);
-            return pages.ok_or(Error::Block { block, start, count, elements });
+        match whole.as_pages() {
+            None => {}
+            Some(PagesOf::Device(_)) => return Err(EngineError::DeviceIndices.into()),
+            Some(PagesOf::Host(pages)) => {
+                let some = pages.part(start..start + count);
+                let some = some.ok_or(Error::Block { block, start, count, elements })?;
+                return Ok(Typed::pages(whole.region(), whole.origin(), &some)?);
+            }
         }
         let Some(layout) = whole.own_layout() else {
             let bytes = whole.region().sub(start, count).map_err(EngineError::from)?;
