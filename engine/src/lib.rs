@@ -83,5 +83,5 @@ pub use op::{Op, ReduceOp};
 pub use packed::PackedFold;
 pub use reducer::Reducer;
 pub use threaded_host::ThreadedHostEngine;
-pub use typed::{DevicePages, PagesOf, Typed};
+pub use typed::{DevicePages, PagesOf, Typed, index_bytes};
 pub use user_op::{UserOp, Vectors};

@@ -9,8 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 mod pages;
 
-use pages::index_bytes;
-pub use pages::{DevicePages, PagesOf};
+pub use pages::{DevicePages, PagesOf, index_bytes};
 
 /// `count` instances of a layout in a region. Made once, checked once: every byte that the
 /// instances touch lies inside the region.

@@ -14,9 +14,9 @@ use crate::exposure::WindowPart;
 use crate::header::Header;
 use crate::hosted::Hosted;
 use crate::landing::Landing;
-use crate::moving::Moves;
 use crate::peer::{PIECE, Peer};
 use crate::questions::{Asked, LostProcess, Questions};
+use crate::transfers::Transfers;
 use crate::wire::{HEADER, Head, MORE, WindowMessage};
 use gapless_bml::{
     AmTag, Bml, BmlError, Handler, LinkError, PeerState, Rank, RankEvent, ReserveError, Token,
@@ -38,7 +38,7 @@ struct Inner {
     busy: AtomicBool,
     departed: Departed,
     /// What devices of this process do.
-    moves: Moves,
+    transfers: Transfers,
 }
 
 impl std::fmt::Debug for Osc {
@@ -111,8 +111,8 @@ impl Osc {
     /// Somebody has the tag.
     pub fn register(bml: &mut Bml) -> Result<Osc, BmlError> {
         let departed = Departed::new(bml.size());
-        let (core, moves) = Default::default();
-        let inner = Inner { core, busy: AtomicBool::new(false), departed, moves };
+        let (core, transfers) = Default::default();
+        let inner = Inner { core, busy: AtomicBool::new(false), departed, transfers };
         let osc = Osc(Arc::new(inner));
         bml.register(AM_TAG.0..=AM_TAG.0, Box::new(Ear(osc.clone())))?;
         Ok(osc)
@@ -127,12 +127,12 @@ impl Osc {
     #[must_use]
     #[inline]
     pub fn is_busy(&self) -> bool {
-        self.0.busy.load(Ordering::Relaxed) || self.0.moves.are_under_way()
+        self.0.busy.load(Ordering::Relaxed) || self.0.transfers.are_under_way()
     }
 
     /// What devices of this process do.
-    pub(crate) fn moves(&self) -> &Moves {
-        &self.0.moves
+    pub(crate) fn transfers(&self) -> &Transfers {
+        &self.0.transfers
     }
 
     /// Which processes are lost.
@@ -166,13 +166,13 @@ impl Osc {
     }
 
     fn advance_all(&self, bml: &mut Bml) -> usize {
-        let moved = self.0.moves.advance();
+        let ended = self.0.transfers.advance();
         if !self.0.busy.load(Ordering::Relaxed) {
-            return moved;
+            return ended;
         }
         let mut core = self.core();
         core.orphans.retain_mut(|job| job.step().is_none());
-        let mut done = moved + core.grant_locks(self, bml);
+        let mut done = ended + core.grant_locks(self, bml);
         let processes: Vec<u32> = core.peers.keys().copied().collect();
         for process in processes {
             done += core.flush_outbox(bml, process);

@@ -38,7 +38,7 @@ impl Window {
     #[inline]
     pub fn flush<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
         self.epochs.may_flush(rank, "flush")?;
-        let ended = self.end_tasks(driver, rank).and(self.end_moves(driver, rank));
+        let ended = self.end_tasks(driver, rank).and(self.end_transfers(driver, rank));
         let flushed = if self.is_remote(rank) {
             let flushed = self.ask_flush(driver, rank).and_then(|asked| match asked {
                 Some(asked) => self.flushed(driver, rank, asked),
@@ -73,7 +73,7 @@ impl Window {
     /// No epoch of a lock is open for the target; it is lost, or has refused to be read.
     pub fn flush_local<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
         self.epochs.may_flush(rank, "flush_local")?;
-        self.end_reads(driver, rank).and(self.end_moves(driver, rank))
+        self.end_reads(driver, rank).and(self.end_transfers(driver, rank))
     }
 
     /// The same for all targets (`MPI_Win_flush_local_all`).
@@ -88,7 +88,7 @@ impl Window {
     fn end_all_reads<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
         let mut result = Ok(());
         for rank in self.all_ranks() {
-            result = result.and(self.end_reads(driver, rank)).and(self.end_moves(driver, rank));
+            result = result.and(self.end_reads(driver, rank)).and(self.end_transfers(driver, rank));
         }
         result
     }
@@ -113,7 +113,7 @@ impl Window {
             }
         }
         for rank in self.all_ranks() {
-            result = result.and(self.end_tasks(driver, rank)).and(self.end_moves(driver, rank));
+            result = result.and(self.end_tasks(driver, rank)).and(self.end_transfers(driver, rank));
         }
         for (rank, one) in asked {
             result = result.and(self.flushed(driver, rank, one));

@@ -142,7 +142,7 @@ impl Window {
         fence(Ordering::SeqCst);
         let (mut result, mut asked, mut quiet) = (Ok(()), Vec::new(), Vec::new());
         for &rank in &*group {
-            result = result.and(self.end_tasks(driver, rank)).and(self.end_moves(driver, rank));
+            result = result.and(self.end_tasks(driver, rank)).and(self.end_transfers(driver, rank));
             let sent = &self.sent[rank as usize];
             if sent.unconfirmed().is_none() {
                 quiet.push(rank);

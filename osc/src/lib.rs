@@ -30,7 +30,7 @@
 //!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
 //!   4.1 §12.7.2).
 //! - When an operation returns it has ended at the origin, but for reads that are to end
-//!   [later](ReadEnds::Later), and for what a device does meanwhile ([`Window::begin_move`]). [`Window::flush`],
+//!   [later](ReadEnds::Later), and for what a device does meanwhile ([`Window::begin_transfer`]). [`Window::flush`],
 //!   [`Window::unlock`] and fences end all, here and at the target.
 //! - Threads share a window, and none is in the way of another while it waits (`epoch.rs`).
 //! - Messages of peers are not trusted: places, lengths, elements and layouts are checked.
@@ -69,8 +69,6 @@ mod layouts;
 mod make;
 mod memory;
 #[allow(unsafe_code, reason = "passes promises of callers on to memory of devices")]
-mod moving;
-#[allow(unsafe_code, reason = "passes promises of callers on to memory of devices")]
 mod near_device;
 mod notices;
 #[allow(unsafe_code, reason = "has adapters register the memory of windows")]
@@ -108,6 +106,8 @@ mod tasks;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "vouches for memory of tests")]
 mod tests;
+#[allow(unsafe_code, reason = "passes promises of callers on to memory of devices")]
+mod transfers;
 mod unconfirmed;
 mod users;
 mod window;
@@ -120,7 +120,6 @@ pub use error::{Fault, WindowError};
 pub use exposure::{Exposure, WindowPart};
 pub use header::{Header, Lock};
 pub use make::Making;
-pub use moving::PendingMove;
 pub use packed::{contiguous_span, contiguous_span_mut, room, unpack};
 pub use parts::contiguous_parts;
 pub use place::{Access, AccessKind, Place};
@@ -129,4 +128,5 @@ pub use put_tasks::worker_word;
 pub use reading::Reading;
 pub use reads::{PendingRead, ReadEnds};
 pub use tasks::{Accumulations, KernelHandle, TASKS_TAG, Tasks};
+pub use transfers::PendingTransfer;
 pub use window::{CallError, Driver, Flavor, Member, Window};

@@ -1,6 +1,6 @@
 //! Operations on memory of a device that this process has mapped, or that is its own: the origin's device does them in one
 //! step. The mutexes of elements and the lock are words in memory of the host, which the ranks share (`header.rs`). All
-//! work on the device is over before a mutex is given back, and when a call returns, but for what `moving.rs` begins.
+//! work on the device is over before a mutex is given back, and when a call returns, but for what `transfers.rs` begins.
 
 use crate::arithmetic::{Arithmetic, read};
 use crate::device::DeviceExposure;

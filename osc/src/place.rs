@@ -2,7 +2,7 @@
 
 use crate::error::WindowError;
 use gapless_dtype::{Layout, Pages};
-use gapless_engine::{EngineError, Typed};
+use gapless_engine::{EngineError, Typed, index_bytes};
 use gapless_mem::Region;
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ impl PlaceShape {
             PlaceShape::Layout(layout, count) => (layout, *count),
             PlaceShape::Pages(pages) => (pages.page(), pages.len()),
             PlaceShape::DevicePages { page, indices, wide, .. } => {
-                (page, indices.len() / if *wide { 8 } else { 4 })
+                (page, indices.len() / index_bytes::<u64>(*wide))
             }
         }
     }

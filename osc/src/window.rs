@@ -460,7 +460,7 @@ impl Window {
         rank: u32,
         held: LockedTarget,
     ) -> Result<(), D::Error> {
-        let ended = self.end_tasks(driver, rank).and(self.end_moves(driver, rank));
+        let ended = self.end_tasks(driver, rank).and(self.end_transfers(driver, rank));
         let kind = held.kind;
         let unlocked = if !held.checked {
             // Nothing is to be given back.
@@ -543,7 +543,7 @@ impl Window {
         let mut result = Ok(());
         let mut asked = Vec::new();
         for rank in self.all_ranks() {
-            result = result.and(self.end_tasks(driver, rank)).and(self.end_moves(driver, rank));
+            result = result.and(self.end_tasks(driver, rank)).and(self.end_transfers(driver, rank));
             let one = match self.is_remote(rank) && checked {
                 true => self.ask_unlock(driver, rank, Lock::Shared).map(|token| {
                     asked.push((rank, token));
@@ -567,7 +567,7 @@ impl Drop for Window {
     /// could.
     fn drop(&mut self) {
         self.reads.give_up();
-        self.drop_moves();
+        self.drop_transfers();
         for (rank, kind) in self.epochs.held() {
             match self.header(rank) {
                 Some(header) => header.unlock(self.rank, kind),

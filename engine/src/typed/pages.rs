@@ -67,7 +67,8 @@ impl PagesOf<'_> {
     }
 }
 
-/// Bytes of an index.
-pub(super) fn index_bytes<T: From<u8>>(wide: bool) -> T {
+/// Bytes of an index in memory of a device.
+#[must_use]
+pub fn index_bytes<T: From<u8>>(wide: bool) -> T {
     T::from(if wide { 8 } else { 4 })
 }

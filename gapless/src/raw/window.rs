@@ -12,6 +12,7 @@ mod sync;
 
 pub(crate) use make::Made;
 pub(crate) use operate::At;
+pub(crate) use requested::Begun;
 
 use crate::communicator::Communicator;
 use crate::error::Error;

@@ -42,7 +42,7 @@ pub(super) fn give_up(state: &mut WorldState) -> Vec<Waker> {
     if state.stage != WorldStage::Left {
         state.stage = WorldStage::Left;
         state.pml.take_back();
-        state.windows.drain_moves();
+        state.windows.drain_transfers();
         state.collectives.give_up(&mut state.spent);
         for tasks in [&state.xtq, &state.carried, &state.window_tasks] {
             tasks.end_reach(state.pml.bml_mut());

@@ -2,12 +2,12 @@
 
 use super::Window;
 use crate::error::Error;
-use crate::raw::At;
+use crate::raw::{At, Begun};
 use crate::shared::Shared;
 use crate::view::{RecvBuffer, SendBuffer};
 use gapless_dtype::AnyBits;
 use gapless_engine::Typed;
-use gapless_osc::{AccessKind, Driver, PendingMove, Place, WindowCall, check_elements};
+use gapless_osc::{AccessKind, Driver, PendingTransfer, Place, WindowCall, check_elements};
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// Puts and gets on a window, in flight until the scope ends at the latest: see [`Window::scope`].
 pub struct WindowScope<'scope, 'env: 'scope, T, M> {
     window: &'env Window<T, M>,
-    moves: RefCell<Vec<PendingMove>>,
+    begun: RefCell<Vec<PendingTransfer>>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -25,17 +25,8 @@ pub struct WindowScope<'scope, 'env: 'scope, T, M> {
 #[must_use = "wait for it, or let the scope's end do so"]
 pub struct WindowOperation<'scope> {
     /// `None`: it has ended.
-    pending: Option<PendingMove>,
+    pending: Option<PendingTransfer>,
     shared: &'scope Shared,
-}
-
-/// What a scope has begun. Dropping it waits for the devices.
-struct Begun(Vec<PendingMove>);
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        self.0.iter().for_each(PendingMove::drain);
-    }
 }
 
 impl<T: AnyBits, M> Window<T, M> {
@@ -99,11 +90,11 @@ impl<T: AnyBits, M> Window<T, M> {
         body: impl for<'scope> FnOnce(&'scope WindowScope<'scope, 'env, T, M>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let (scope, env) = (PhantomData, PhantomData);
-        let in_scope = WindowScope { window: self, moves: RefCell::default(), scope, env };
+        let in_scope = WindowScope { window: self, begun: RefCell::default(), scope, env };
         let result = catch_unwind(AssertUnwindSafe(|| body(&in_scope)));
         // Whatever happens from here on, and that includes panics of others' code, devices are done with the memory
         // first.
-        let begun = Begun(in_scope.moves.take());
+        let begun = Begun(in_scope.begun.take());
         let left = begun.0.iter().filter(|one| !one.is_done_with());
         let ended = left.map(|one| one.wait(self.shared())).fold(Ok(()), Result::and);
         drop(begun);
@@ -172,19 +163,19 @@ impl<'scope, T: AnyBits, M> WindowScope<'scope, '_, T, M> {
         let place = At::from((rank, at)).notified(notice);
         {
             // Before it begins: it must be noted at once then.
-            let mut moves = self.moves.borrow_mut();
-            if moves.len() == moves.capacity() {
-                moves.retain(|one| !one.is_done_with());
+            let mut begun = self.begun.borrow_mut();
+            if begun.len() == begun.capacity() {
+                begun.retain(|one| !one.is_done_with());
             }
-            moves.reserve(1);
+            begun.reserve(1);
         }
         // SAFETY: the memory is borrowed for `'scope`, as both callers see to, exclusively for a get. `'scope` ends
         // after the scope has waited for all that is noted here, whatever `body` does. Indices in memory of a device
         // that the place names are their maker's promise.
-        let begun = unsafe { self.window.raw.begin_move(call, way, typed, place) }?;
+        let begun = unsafe { self.window.raw.begin_transfer(call, way, typed, place) }?;
         let shared = self.window.shared();
         let Some(pending) = begun else { return Ok(WindowOperation { pending: None, shared }) };
-        self.moves.borrow_mut().push(pending.clone());
+        self.begun.borrow_mut().push(pending.clone());
         // Whoever sleeps is to look at it, too. If that cannot be said, nobody makes progress any more.
         let _ = shared.with(|state| {
             shared.rouse(state);

@@ -207,7 +207,7 @@ impl Window {
         let refused = self.inner.may_free().err();
         if refused.is_some() {
             // The others take their memory back when they have met.
-            self.inner.drop_moves();
+            self.inner.drop_transfers();
         }
         let mut all = [0];
         self.comm.allreduce(&[self.refusal(refused.is_some())], &mut all, ReduceOp::Min)?;

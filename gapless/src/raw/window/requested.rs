@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::raw::request::{Request, Work};
 use gapless_engine::{ReduceOp, Typed};
 use gapless_osc::{
-    AccessKind, PendingMove, PendingRead, ReadEnds, WindowCall, WindowError, check_apart, operand,
+    AccessKind, PendingRead, PendingTransfer, ReadEnds, WindowCall, WindowError, check_apart,
+    operand,
 };
 use gapless_pml::{Pml, Status};
 use std::sync::{Arc, OnceLock};
@@ -35,30 +36,30 @@ impl Work for RequestedRead {
     }
 }
 
-/// A move by a device of which a request tells.
+/// A transfer by a device of which a request tells.
 #[derive(Debug)]
-struct RequestedMove {
-    moving: PendingMove,
+struct RequestedTransfer {
+    transfer: PendingTransfer,
     /// That were read.
     bytes: u64,
 }
 
-/// A move that nobody has a request of yet. Dropping it waits for the device.
-struct Unrequested(Option<PendingMove>);
+/// Transfers that nobody waits for yet. Dropping it waits for the devices.
+pub(crate) struct Begun(pub(crate) Vec<PendingTransfer>);
 
-impl Drop for Unrequested {
+impl Drop for Begun {
     fn drop(&mut self) {
-        self.0.iter().for_each(PendingMove::drain);
+        self.0.iter().for_each(PendingTransfer::drain);
     }
 }
 
-impl Work for RequestedMove {
+impl Work for RequestedTransfer {
     fn advance(&self, _: &mut Pml) -> bool {
-        self.moving.test().is_some()
+        self.transfer.test().is_some()
     }
 
     fn finish(&self) -> Result<Status, Error> {
-        self.moving.take().transpose()?;
+        self.transfer.take().transpose()?;
         Ok(Status::of_nothing(self.bytes))
     }
 }
@@ -85,10 +86,10 @@ impl Window {
         let (call, began) = ("rput", self.began());
         let at = self.at(origin, (rank, displacement), target);
         // SAFETY: the caller's promise.
-        let moving = unsafe { self.begin_move(call, AccessKind::Write, origin, at) }?;
-        if let Some(moving) = moving {
+        let transfer = unsafe { self.begin_transfer(call, AccessKind::Write, origin, at) }?;
+        if let Some(transfer) = transfer {
             self.note(WindowCall::Put, origin.packed_bytes(), began);
-            return self.request_of(moving, 0);
+            return self.request_of(transfer, 0);
         }
         // SAFETY: the caller's promise.
         let put = || unsafe { self.put_at(call, origin, at) };
@@ -101,13 +102,13 @@ impl Window {
     /// # Safety
     /// Until it has ended, `origin` describes memory that is valid for reads, and that nobody writes; of a get, valid
     /// for writes, and nobody else's.
-    pub(crate) unsafe fn begin_move(
+    pub(crate) unsafe fn begin_transfer(
         &self,
         call: &'static str,
         way: AccessKind,
         origin: &Typed,
         at: At<'_>,
-    ) -> Result<Option<PendingMove>, Error> {
+    ) -> Result<Option<PendingTransfer>, Error> {
         if self.inner.member(at.rank)?.device.is_none() {
             return Ok(None);
         }
@@ -116,7 +117,7 @@ impl Window {
         }
         let access = self.access(call, at, origin, way)?;
         // SAFETY: the caller's promise; a get has no byte twice.
-        unsafe { self.inner.begin_move(self.shared(), way, &access, origin) }
+        unsafe { self.inner.begin_transfer(self.shared(), way, &access, origin) }
     }
 
     /// [`accumulate`](Window::accumulate), with a request that has ended when this returns (`MPI_Raccumulate`).
@@ -156,8 +157,8 @@ impl Window {
     ) -> Result<Request, Error> {
         let (call, at) = ("rget", self.at(into, (rank, displacement), target));
         // SAFETY: the caller's promise.
-        if let Some(moving) = unsafe { self.begin_move(call, AccessKind::Read, into, at) }? {
-            return self.request_of(moving, into.packed_bytes());
+        if let Some(transfer) = unsafe { self.begin_transfer(call, AccessKind::Read, into, at) }? {
+            return self.request_of(transfer, into.packed_bytes());
         }
         // SAFETY: the caller's promise.
         let read = unsafe { self.get_at(call, into, at, ReadEnds::Requested) }?;
@@ -187,12 +188,13 @@ impl Window {
         self.requested(read, result.packed_bytes())
     }
 
-    /// The request of a move. If there cannot be one, the device is done with the memory first.
-    fn request_of(&self, moving: PendingMove, bytes: u64) -> Result<Request, Error> {
-        let mut unrequested = Unrequested(Some(moving.clone()));
-        let request = Request::of_work(&self.comm, Arc::new(RequestedMove { moving, bytes }))?;
+    /// The request of a transfer. If there cannot be one, the device is done with the memory first.
+    fn request_of(&self, transfer: PendingTransfer, bytes: u64) -> Result<Request, Error> {
+        let mut begun = Begun(vec![transfer.clone()]);
+        let request =
+            Request::of_work(&self.comm, Arc::new(RequestedTransfer { transfer, bytes }))?;
         // The request tells from now on.
-        unrequested.0 = None;
+        begun.0.clear();
         Ok(request)
     }
 

@@ -22,10 +22,10 @@ const LOOKS: usize = 8;
 
 /// A put or get that a device does. Whoever drops it does not learn how it ends.
 #[derive(Clone)]
-pub struct PendingMove(Arc<Moving>);
+pub struct PendingTransfer(Arc<Transfer>);
 
 /// The operation.
-struct Moving {
+struct Transfer {
     window: u32,
     rank: u32,
     /// Until it is known to be over. Dropping it waits for it.
@@ -42,16 +42,16 @@ struct Moving {
 
 /// Those of all windows of a process.
 #[derive(Default)]
-pub(crate) struct Moves {
-    list: Mutex<MoveList>,
+pub(crate) struct Transfers {
+    list: Mutex<TransferList>,
     /// How many are not known to be over.
     under_way: AtomicUsize,
 }
 
 #[derive(Default)]
-struct MoveList {
+struct TransferList {
     /// Those under way, and the first failure at each rank of a window that nobody was told of.
-    all: Vec<PendingMove>,
+    all: Vec<PendingTransfer>,
     /// Where it is looked next.
     next: usize,
 }
@@ -60,7 +60,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl PendingMove {
+impl PendingTransfer {
     /// How it ended, if it has: with a notice at the target, if it has one and all went well.
     #[must_use]
     pub fn test(&self) -> Option<Result<(), WindowError>> {
@@ -84,7 +84,7 @@ impl PendingMove {
         Some(self.0.ended.get()?.clone().map_err(WindowError::from))
     }
 
-    /// As [`test`](PendingMove::test); a failure that this gives is not told again by a flush.
+    /// As [`test`](PendingTransfer::test); a failure that this gives is not told again by a flush.
     #[must_use]
     pub fn take(&self) -> Option<Result<(), WindowError>> {
         let ended = self.test()?;
@@ -96,7 +96,7 @@ impl PendingMove {
     ///
     /// # Errors
     /// The device's, or what it found wrong with an index; no progress is possible any more: then the device may still
-    /// be at work ([`drain`](PendingMove::drain)).
+    /// be at work ([`drain`](PendingTransfer::drain)).
     pub fn wait<D: Driver>(&self, driver: &D) -> Result<(), D::Error> {
         let ended = driver.until(true, nobody, |_| self.take())?;
         Ok(ended?)
@@ -127,14 +127,14 @@ impl PendingMove {
     }
 }
 
-impl Moves {
+impl Transfers {
     /// Whether some are under way.
     #[inline]
     pub(crate) fn are_under_way(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
-    fn add(&self, one: PendingMove) {
+    fn add(&self, one: PendingTransfer) {
         let mut list = locked(&self.list);
         list.all.push(one);
         self.under_way.fetch_add(1, Ordering::Relaxed);
@@ -145,15 +145,16 @@ impl Moves {
         if !self.are_under_way() {
             return 0;
         }
-        let some: Vec<PendingMove> = {
+        let some: Vec<PendingTransfer> = {
             let mut list = locked(&self.list);
             let start = if list.next < list.all.len() { list.next } else { 0 };
             let end = list.all.len().min(start + LOOKS);
             list.next = end;
             list.all[start..end].to_vec()
         };
-        let has_ended =
-            |one: &&PendingMove| one.test().is_some() && !one.0.seen.swap(true, Ordering::Relaxed);
+        let has_ended = |one: &&PendingTransfer| {
+            one.test().is_some() && !one.0.seen.swap(true, Ordering::Relaxed)
+        };
         let ended = some.iter().filter(has_ended).count();
         if ended > 0 {
             self.sweep();
@@ -182,16 +183,16 @@ impl Moves {
     }
 
     /// Those of a window, at one rank or at all.
-    fn of(&self, window: u32, rank: Option<u32>) -> Vec<PendingMove> {
+    fn of(&self, window: u32, rank: Option<u32>) -> Vec<PendingTransfer> {
         let list = locked(&self.list);
-        let is_of = |one: &&PendingMove| {
+        let is_of = |one: &&PendingTransfer| {
             one.0.window == window && rank.is_none_or(|rank| one.0.rank == rank)
         };
         list.all.iter().filter(is_of).cloned().collect()
     }
 
     /// The one that began first, if there are too many.
-    fn oldest_of_too_many(&self) -> Option<PendingMove> {
+    fn oldest_of_too_many(&self) -> Option<PendingTransfer> {
         let list = locked(&self.list);
         if list.all.len() < MOST {
             None
@@ -216,26 +217,26 @@ impl Moves {
     /// Waits for all devices: no progress is made any more, and memory goes back to its owners. Never unwinds.
     pub(crate) fn drain(&self) {
         let all = locked(&self.list).all.clone();
-        all.iter().for_each(PendingMove::drain);
+        all.iter().for_each(PendingTransfer::drain);
     }
 }
 
 impl Osc {
     /// Waits until no device of this process works on memory of operations any more: nobody makes progress from now on.
     /// Never unwinds.
-    pub fn drain_moves(&self) {
-        self.moves().drain();
+    pub fn drain_transfers(&self) {
+        self.transfers().drain();
     }
 }
 
-impl fmt::Debug for PendingMove {
+impl fmt::Debug for PendingTransfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PendingMove(rank {}, ended {})", self.0.rank, self.is_over())
+        write!(f, "PendingTransfer(rank {}, ended {})", self.0.rank, self.is_over())
     }
 }
 
 impl Window {
-    /// Begins to move all that `origin` describes to or from a target's memory of a device that this process maps.
+    /// Begins to transfer all that `origin` describes to or from a target's memory of a device that this process maps.
     /// `None`: it takes another way, and nothing was done.
     ///
     /// # Safety
@@ -244,26 +245,26 @@ impl Window {
     ///
     /// # Errors
     /// The target is lost; the device's.
-    pub unsafe fn begin_move<D: Driver>(
+    pub unsafe fn begin_transfer<D: Driver>(
         &self,
         driver: &D,
         way: AccessKind,
         access: &Access,
         origin: &Typed,
-    ) -> Result<Option<PendingMove>, D::Error> {
+    ) -> Result<Option<PendingTransfer>, D::Error> {
         let Some(near) = self.typed_device(access).filter(|_| access.packed_bytes() > 0) else {
             return Ok(None);
         };
         self.check_alive(access.rank)?;
-        let moves = self.osc().moves();
-        if moves.advance() > 0 {
+        let transfers = self.osc().transfers();
+        if transfers.advance() > 0 {
             // Others may wait for what has ended.
             driver.progress();
         }
-        if let Some(oldest) = moves.oldest_of_too_many() {
+        if let Some(oldest) = transfers.oldest_of_too_many() {
             // How it ended is for others to learn.
             let _ = driver.until(true, nobody, |_| oldest.test())?;
-            moves.sweep();
+            transfers.sweep();
         }
         let begun = match way {
             // SAFETY: the caller's promise.
@@ -273,7 +274,7 @@ impl Window {
             AccessKind::Change => return Ok(None),
         };
         let Some(work) = begun.map_err(WindowError::from)? else { return Ok(None) };
-        let moving = PendingMove(Arc::new(Moving {
+        let transfer = PendingTransfer(Arc::new(Transfer {
             window: self.handle.id(),
             rank: access.rank,
             work: Mutex::new(Some(work)),
@@ -284,23 +285,23 @@ impl Window {
             notice: access.notice,
         }));
         // Nothing after the start may fail: whoever asked is to know of it.
-        moves.add(moving.clone());
-        Ok(Some(moving))
+        transfers.add(transfer.clone());
+        Ok(Some(transfer))
     }
 
     /// Waits until no device of this process works on a target's memory for this window: others are about to take
     /// theirs back.
-    pub fn drop_moves(&self) {
-        self.osc().moves().give_up(self.handle.id());
+    pub fn drop_transfers(&self) {
+        self.osc().transfers().give_up(self.handle.id());
     }
 
-    /// Waits until all moves of a target have ended. Their devices are done with the memory, also if this fails.
+    /// Waits until all transfers of a target have ended. Their devices are done with the memory, also if this fails.
     ///
     /// # Errors
     /// The first failure that nobody was told of.
-    pub(crate) fn end_moves<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
-        let moves = self.osc().moves();
-        let of_rank = moves.of(self.handle.id(), Some(rank));
+    pub(crate) fn end_transfers<D: Driver>(&self, driver: &D, rank: u32) -> Result<(), D::Error> {
+        let transfers = self.osc().transfers();
+        let of_rank = transfers.of(self.handle.id(), Some(rank));
         let mut result = Ok(());
         for one in &of_rank {
             if let Err(error) = driver.until(true, nobody, |_| one.test()) {
@@ -313,7 +314,7 @@ impl Window {
             }
         }
         if !of_rank.is_empty() {
-            moves.sweep();
+            transfers.sweep();
         }
         result
     }
