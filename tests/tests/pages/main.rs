@@ -1,7 +1,9 @@
 //! Messages whose ends are pages: one layout at indices that are data, on either side or both, over every kind of link,
-//! by every protocol, in memory of the host and of devices; each byte is compared with what the indices say.
+//! by every protocol, in memory of the host and of devices; each byte is compared with what the indices say. And puts
+//! and gets of them (`windows.rs`).
 
 mod case;
+mod windows;
 
 use case::{cases, compare, copy};
 use gapless::btl::Btl;
@@ -116,16 +118,24 @@ fn pages_over_tcp() {
     }
 }
 
-/// A world of two ranks with a fake device each.
-fn with_fakes(name: &str, config: &Config, body: impl Fn(&World, &FakeDevice) + Sync) {
-    let devices: Vec<_> = (0..2).map(|_| Arc::new(FakeDevice::with_delay(0, 2))).collect();
-    let builder = |rank: u32| {
-        let device = &devices[rank as usize];
-        let engine = FakeEngine { attaches: false, ..FakeEngine::new(device, 3) };
-        let builder = sm(rank, name, config).open_devices(false);
-        builder.engine(Arc::new(engine)).device(Arc::clone(device) as _)
+/// A world of two ranks with an engine of a fake device each.
+fn with_engines(name: &str, config: &Config, body: impl Fn(&World, &FakeEngine) + Sync) {
+    let engine = |_| {
+        let device = Arc::new(FakeDevice::with_delay(0, 2));
+        Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, 3) })
     };
-    job_of(2, builder, |world| body(world, &devices[world.rank() as usize]));
+    let engines = [0, 1].map(engine);
+    let builder = |rank: u32| {
+        let engine = &engines[rank as usize];
+        let builder = sm(rank, name, config).open_devices(false);
+        builder.engine(Arc::clone(engine) as _).device(Arc::clone(&engine.device) as _)
+    };
+    job_of(2, builder, |world| body(world, &engines[world.rank() as usize]));
+}
+
+/// The same, for whoever asks the device alone.
+fn with_fakes(name: &str, config: &Config, body: impl Fn(&World, &FakeDevice) + Sync) {
+    with_engines(name, config, |world, engine| body(world, &engine.device));
 }
 
 #[test]
