@@ -172,14 +172,19 @@ fn indices_in_memory_of_devices() {
                     (0..u64::from(count)).flat_map(|at| into(at).to_ne_bytes()).collect();
                 let (from, mut to) = (upload(&pool), upload(&pool));
                 let (outs, intos) = (upload(&outs), upload(&intos));
-                comm.scope(|s| {
+                let exchanged = comm.scope(|s| {
                     let indices = intos.indices_u64(0..count.into())?;
-                    let _ = s.irecv(to.pages_at_mut(0, &page, 600, indices)?, peer, 0)?;
+                    let into = s.irecv(to.pages_at_mut(0, &page, 600, indices)?, peer, 0)?;
                     let indices = outs.indices_u32(0..count.into())?;
                     let _ = s.isend(from.pages_at(0, &page, 600, indices)?, peer, 0)?;
-                    Ok(())
-                })
-                .unwrap_or_else(|error| panic!("{force:?}, {count} pages: {error}"));
+                    s.wait(into)
+                });
+                let status =
+                    exchanged.unwrap_or_else(|error| panic!("{force:?}, {count} pages: {error}"));
+                // One end's device reads both lists.
+                let one = [Protocol::Mapped, Protocol::MappedPut];
+                let must = force.filter(|force| count == 300 && one.contains(force));
+                assert!(must.is_none_or(|must| status.protocol == must), "{}", status.protocol);
                 let mut right = pool.clone();
                 for (at, from) in (0..).zip(out(peer)) {
                     let (from, to) =
