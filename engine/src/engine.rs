@@ -5,6 +5,10 @@ use gapless_mem::{Completion, Device, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// From this length on, in bytes, what lies in memory of the host is moved by a device that reaches it: engines are
+/// [asked](Engine::reaches). Registering shorter memory with a device is of no use.
+pub const REACHED_BYTES_MIN: u64 = 64 << 10;
+
 /// Packs, unpacks and moves data by layout. Object-safe; callable from any thread.
 ///
 /// Ranges are of the packed stream, in bytes; they may start and end inside an element. Every call
@@ -70,8 +74,8 @@ pub unsafe trait Engine: Send + Sync {
     }
 
     /// The engine's device, if that reaches all of `host`, memory of the host, by itself, because it is page-locked for
-    /// it. An answer costs questions to a driver, so message layers ask for long buffers alone. The memory stays
-    /// page-locked while work on it is in flight.
+    /// it. An answer costs questions to a driver, so message layers ask for [long](REACHED_BYTES_MIN) buffers alone.
+    /// The memory stays page-locked while work on it is in flight.
     fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
         let _ = host;
         None

@@ -75,7 +75,7 @@ mod typed;
 mod user_op;
 
 pub use between::first_willing;
-pub use engine::Engine;
+pub use engine::{Engine, REACHED_BYTES_MIN};
 pub use error::{EngineError, Operand};
 pub use host::HostEngine;
 pub use method::Method;

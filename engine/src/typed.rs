@@ -293,6 +293,13 @@ impl Typed {
         }
     }
 
+    /// Whether these are pages whose indices lie in memory of a device, which alone reads them.
+    #[must_use]
+    #[inline]
+    pub fn has_device_indices(&self) -> bool {
+        matches!(self.layout, KeptLayout::DevicePages(_))
+    }
+
     /// The same instances in another region, with displacement 0 at `origin`, checked as when this was made.
     ///
     /// # Errors
@@ -340,6 +347,15 @@ impl Typed {
                 None => Convertor::new(self.layout(), self.count).ok()?.bounds(),
             },
         }
+    }
+
+    /// The lowest byte that the instances touch, from displacement 0, and the part of the region from there to the
+    /// highest; as for [`bounds`](Typed::bounds).
+    #[must_use]
+    pub fn touched(&self) -> Option<(i64, Region)> {
+        let (low, high) = self.bounds()?;
+        let start = self.origin.checked_add_signed(low)?;
+        Some((low, self.region.sub(start, low.abs_diff(high)).ok()?))
     }
 
     /// Bytes from the first to the last that the instances touch; as for [`bounds`](Typed::bounds).

@@ -6,8 +6,8 @@
 
 use crate::error::Error;
 use crate::shared::WorldState;
+use gapless_engine::REACHED_BYTES_MIN;
 use gapless_mem::{Device, DeviceError, Region};
-use gapless_pml::REACHED_BYTES_MIN;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Memory of a device as a window's: the processor cannot touch it, so engines copy it in and out.
+//! Memory of a device as a window's: the processor cannot touch it, so engines copy it in and out. And moves between
+//! that, or an origin there, and memory of either kind, in one step.
 //!
 //! Whoever has mapped it (`near_device.rs`) or owns it works on it by these calls. Work is waited for, or is a
 //! [`DeviceWork`] that somebody asks again: `device_job.rs` makes of it changes of elements, which are read, combined by the
@@ -7,8 +8,9 @@
 use crate::arithmetic::Arithmetic;
 use crate::error::Fault;
 use crate::header::Header;
+use crate::place::AccessKind;
 use gapless_dtype::Datatype;
-use gapless_engine::{Engine, EngineError, ReduceOp, Reducer, Typed};
+use gapless_engine::{Engine, EngineError, REACHED_BYTES_MIN, ReduceOp, Reducer, Typed};
 use gapless_mem::{Completion, Lease, OutOfRange, Outstanding, Region};
 use std::fmt;
 use std::ops::Range;
@@ -87,6 +89,67 @@ pub(crate) fn fault(error: &EngineError) -> Fault {
     }
 }
 
+/// What `target` describes from a window's first byte on, in the window's memory itself.
+fn in_memory(memory: Region, target: &Typed) -> Result<Typed, EngineError> {
+    let window = target.region();
+    let region = memory.sub(window.offset(), window.len())?;
+    match target.own_layout() {
+        None => Ok(Typed::contiguous(region)),
+        Some(_) => target.moved(region, target.origin()),
+    }
+}
+
+/// Begins to write all that `origin` describes to a window's `memory`, or to read it from there, in one step from
+/// layout to layout. `None`: it has to pass packed, and nothing was done.
+///
+/// One step is enough between two places in memory of one device, between that and page-locked memory of the host that
+/// the device reaches by itself, and between it and one span of any memory of the host which is the origin's.
+///
+/// # Safety
+/// Until the work is over, `origin` describes memory that is valid for reads, and that nobody writes; of a read, valid
+/// for writes, without a byte twice, and nobody else's. `memory` is a window's, which no reference of this process
+/// covers, and somebody keeps it.
+pub(crate) unsafe fn begin_between(
+    engine: &dyn Engine,
+    (memory, target): (Region, &Typed),
+    origin: &Typed,
+    way: AccessKind,
+) -> Result<Option<Outstanding>, EngineError> {
+    let (theirs, all) = (in_memory(memory, target)?, 0..origin.packed_bytes());
+    let is_host = |typed: &Typed| typed.space().cpu_accessible();
+    let lists = origin.has_device_indices() || theirs.has_device_indices();
+    // Not by whoever would have a processor do it: others may access the memory of a window at the same time.
+    let reaches = |device: &Typed, host: &Typed| {
+        let asks = lists || all.end >= REACHED_BYTES_MIN;
+        let touched = host.touched().filter(|_| asks);
+        let by = touched.and_then(|(_, touched)| engine.reaches(touched));
+        by.is_some_and(|by| by.space() == device.space())
+    };
+    let span = origin.as_contiguous().filter(|_| is_host(origin));
+    let direct = match (is_host(origin), is_host(&theirs)) {
+        (true, true) => false,
+        (true, false) => span.is_some() || reaches(&theirs, origin),
+        (false, true) => reaches(origin, &theirs),
+        (false, false) => origin.space() == theirs.space(),
+    };
+    if !direct {
+        return Ok(None);
+    }
+    let work = match (way, span) {
+        // SAFETY: the caller's promise. Where the two overlap, bytes are arbitrary: MPI forbids it, and no reference
+        // covers them.
+        (AccessKind::Write, Some(span)) => unsafe { engine.unpack(span, &theirs, all, &[]) }?,
+        // SAFETY: as above.
+        (AccessKind::Write, None) => unsafe { engine.transfer(origin, &theirs, all, &[]) }?,
+        // SAFETY: as above.
+        (AccessKind::Read, Some(span)) => unsafe { engine.pack(&theirs, all, span, &[]) }?,
+        // SAFETY: as above.
+        (AccessKind::Read, None) => unsafe { engine.transfer(&theirs, origin, all, &[]) }?,
+        (AccessKind::Change, _) => return Ok(None),
+    };
+    Ok(Some(Outstanding::new(work)))
+}
+
 impl DeviceMemory {
     /// The memory of `lease`, which `engine` and `reducer` work on.
     ///
@@ -121,14 +184,14 @@ impl DeviceMemory {
         &self.lease
     }
 
+    /// The engine that works on it.
+    pub(crate) fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
     /// What `target` describes from the window's first byte on, in the memory itself.
     fn typed(&self, target: &Typed) -> Result<Typed, EngineError> {
-        let window = target.region();
-        let region = self.lease.region().sub(window.offset(), window.len())?;
-        match target.own_layout() {
-            None => Ok(Typed::contiguous(region)),
-            Some(_) => target.moved(region, target.origin()),
-        }
+        in_memory(self.lease.region(), target)
     }
 
     /// The same as elements, of which engines see only bytes where they lie in one contiguous span.
@@ -215,59 +278,6 @@ impl DeviceMemory {
         let typed = self.typed(target)?;
         // SAFETY: as in `load`; `bytes` are borrowed.
         ended(unsafe { self.engine.unpack(Region::of(bytes), &typed, range, &[]) })
-    }
-
-    /// Begins to write all that `origin` describes, from where it lies. `None`: it has to be packed first, and nothing
-    /// was done.
-    ///
-    /// # Safety
-    /// Until the work is over, `origin` describes memory that is valid for reads, and that nobody writes; and somebody
-    /// keeps this memory.
-    pub(crate) unsafe fn begin_store_from(
-        &self,
-        target: &Typed,
-        origin: &Typed,
-    ) -> Result<Option<Outstanding>, EngineError> {
-        let (typed, all) = (self.typed(target)?, 0..origin.packed_bytes());
-        let work = match (origin.as_contiguous(), origin.space()) {
-            (Some(contiguous), space) if space.cpu_accessible() => {
-                // SAFETY: the caller's promise, and as in `load`.
-                unsafe { self.engine.unpack(contiguous, &typed, all, &[]) }?
-            }
-            (_, space) if space == typed.space() => {
-                // SAFETY: as above. Where the two overlap, bytes are arbitrary: MPI forbids it, and no reference covers
-                // them.
-                unsafe { self.engine.transfer(origin, &typed, all, &[]) }?
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(Outstanding::new(work)))
-    }
-
-    /// Begins to read all that `origin` describes, to where it lies. `None`: it has to be unpacked last, and nothing
-    /// was done.
-    ///
-    /// # Safety
-    /// Until the work is over, `origin` describes memory that is valid for reads and writes, has no byte twice, and
-    /// nobody else touches it; and somebody keeps this memory.
-    pub(crate) unsafe fn begin_load_into(
-        &self,
-        target: &Typed,
-        origin: &Typed,
-    ) -> Result<Option<Outstanding>, EngineError> {
-        let (typed, all) = (self.typed(target)?, 0..origin.packed_bytes());
-        let work = match (origin.as_contiguous(), origin.space()) {
-            (Some(contiguous), space) if space.cpu_accessible() => {
-                // SAFETY: the caller's promise, and as in `load`.
-                unsafe { self.engine.pack(&typed, all, contiguous, &[]) }?
-            }
-            (_, space) if space == typed.space() => {
-                // SAFETY: as in `begin_store_from`.
-                unsafe { self.engine.transfer(&typed, origin, all, &[]) }?
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(Outstanding::new(work)))
     }
 
     /// Changes the elements of `range` by those of `origin`, in one step if that lies in memory of the same device. The

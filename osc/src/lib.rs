@@ -6,7 +6,7 @@
 //!
 //! | | who does the work | progress of the target |
 //! |---|---|---|
-//! | memory that the origin maps | the origin, by loads, stores and atomic instructions; the lock is a word beside the memory | none needed |
+//! | memory that the origin maps | the origin, by loads, stores and atomic instructions; puts and gets of a device's memory by that device, if the target's is page-locked for it (`near_device.rs`); the lock is a word beside the memory | none needed |
 //! | memory of a device that the origin maps | the origin, by its device's engine (`device.rs`); the lock is a word in memory of the host | none needed, unless a message's accumulation of the same elements is under way |
 //! | messages | the target's progress engine ([`Osc`]), as they arrive; on memory of a device step by step (`device_job.rs`) | whenever it is in a call, or its progress thread runs |
 //! | changes in a [window of numbers](Flavor::Numbers) | the target's adapter, if all have one (`adapter.rs`) | none needed |
@@ -23,9 +23,9 @@
 //! | work on bytes | `perform.rs`, on devices `device_job.rs`; `exposure.rs`, `device.rs`, `memory.rs`, `arithmetic.rs`, `header.rs`: the lock; `wire.rs` draws the messages |
 //!
 //! # What holds
-//! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]): whatever programs do at
-//!   the same time, no access is a data race. A number that lies at a multiple of its length is read and written as a
-//!   whole.
+//! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]), or those of devices:
+//!   whatever programs do at the same time, no access is a data race. A number that lies at a multiple of its length is
+//!   read and written as a whole, but by devices.
 //! - Accumulations are atomic for each element of a basic type: whoever changes elements has the mutexes of the stripes of
 //!   the window that they lie in (`header.rs`). Those of one origin to one target happen in the order of their calls (MPI
 //!   4.1 §12.7.2).

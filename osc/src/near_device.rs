@@ -1,15 +1,17 @@
-//! Operations on memory of a device that this process has mapped, or that is its own: the origin's device does them in one
-//! step. The mutexes of elements and the lock are words in memory of the host, which the ranks share (`header.rs`). All
-//! work on the device is over before a mutex is given back, and when a call returns, but for what `transfers.rs` begins.
+//! Operations on memory of a device that this process has mapped, or that is its own: the origin's device does them in
+//! one step. So it does puts and gets between its memory and page-locked memory of the host that is mapped. The mutexes
+//! of elements and the lock are words in memory of the host, which the ranks share (`header.rs`). All work on the
+//! device is over before a mutex is given back, and when a call returns, but for what `transfers.rs` begins.
 
 use crate::arithmetic::{Arithmetic, read};
-use crate::device::DeviceExposure;
+use crate::device::{DeviceExposure, begin_between};
 use crate::device_job::DeviceJob;
 use crate::error::WindowError;
+use crate::exposure::WindowPart;
 use crate::header::{Header, Stripes};
 use crate::memory::{PART, part, stripes};
 use crate::perform::{Does, Plan};
-use crate::place::{Access, Place};
+use crate::place::{Access, AccessKind, Place};
 use crate::window::{Driver, Window};
 use gapless_engine::{EngineError, ReduceOp, Typed};
 use gapless_mem::Outstanding;
@@ -22,19 +24,6 @@ const _: () = assert!(LONG > PART);
 /// How much of a range is changed at once.
 fn long(range: &Range<u64>, width: u64) -> Range<u64> {
     range.start..range.end.min(range.start + LONG / width * width)
-}
-
-/// Does all of an access at once; whether that can be done.
-fn whole(
-    access: &Access,
-    begin: impl FnOnce() -> Result<Option<Outstanding>, EngineError>,
-) -> Result<bool, EngineError> {
-    if access.packed_bytes() == 0 {
-        return Ok(true);
-    }
-    let Some(work) = begin()? else { return Ok(false) };
-    work.wait()?;
-    Ok(true)
 }
 
 impl Window {
@@ -81,40 +70,73 @@ impl Window {
 
     /// A rank's memory of a device, where whole layouts go there at once: not if accumulations are tasks, for which the
     /// packed ways wait.
-    pub(crate) fn typed_device(&self, access: &Access) -> Option<&DeviceExposure> {
+    fn typed_device(&self, access: &Access) -> Option<&DeviceExposure> {
         self.near_device(access).filter(|_| self.tasks.is_none())
     }
 
-    /// All that `origin` describes, to memory of a device that is mapped; as [`put_runs`](Window::put_runs).
+    /// Whether a device of this process may move whole layouts between `origin` and the memory of a rank: one of them
+    /// at least is a device's, and this process has the other mapped.
     ///
-    /// # Safety
-    /// As there.
-    pub(crate) unsafe fn put_typed<D: Driver>(
-        &self,
-        driver: &D,
-        access: &Access,
-        origin: &Typed,
-    ) -> Result<bool, WindowError> {
-        let Some(near) = self.typed_device(access) else { return Ok(false) };
-        // SAFETY: the caller's promise: this waits for the work.
-        let store = || unsafe { near.memory.begin_store_from(&access.target, origin) };
-        self.on_device(driver, access, || whole(access, store))
+    /// # Errors
+    /// [`WindowError::NoSuchRank`].
+    pub fn may_move(&self, rank: u32, origin: &Typed) -> Result<bool, WindowError> {
+        self.epochs.check_rank(rank)?;
+        Ok(self.moved_part(rank, origin).is_some())
     }
 
-    /// The other way round; as [`get_runs`](Window::get_runs).
+    /// The memory of a rank, if a device of this process may move whole layouts between that and `origin`.
+    pub(crate) fn moved_part(&self, rank: u32, origin: &Typed) -> Option<WindowPart> {
+        let member = self.members.get(rank as usize).filter(|_| self.tasks.is_none())?;
+        let of_host = || member.mapped.as_ref().filter(|_| !origin.space().cpu_accessible());
+        let of_device = member.device.clone().map(WindowPart::from);
+        of_device.or_else(|| of_host().cloned().map(WindowPart::from))
+    }
+
+    /// Begins to move all that `origin` describes to or from a target's memory, which it gives beside the work. `None`:
+    /// it takes another way, and nothing was done.
     ///
     /// # Safety
-    /// As there.
-    pub(crate) unsafe fn get_typed<D: Driver>(
+    /// As for [`begin_transfer`](Window::begin_transfer), until the work is over; the memory that is given is kept as long.
+    pub(crate) unsafe fn begin_typed(
         &self,
-        driver: &D,
+        way: AccessKind,
         access: &Access,
         origin: &Typed,
+    ) -> Result<Option<(WindowPart, Outstanding)>, WindowError> {
+        let part = self.moved_part(access.rank, origin).filter(|_| access.packed_bytes() > 0);
+        let Some(part) = part else { return Ok(None) };
+        self.check_alive(access.rank)?;
+        let (target, memory) = (&access.target, part.lease().region());
+        let engine = match &part {
+            WindowPart::Host(_) => self.engine(),
+            WindowPart::Device(near) => near.memory.engine(),
+        };
+        // SAFETY: the caller's promise. The memory is a window's that this process knows.
+        let work = unsafe { begin_between(engine, (memory, target), origin, way) }?;
+        if work.is_none() && target.has_device_indices() && matches!(part, WindowPart::Host(_)) {
+            // All other ways go by a processor, which cannot read them.
+            return Err(EngineError::DeviceIndices.into());
+        }
+        Ok(work.map(|work| (part, work)))
+    }
+
+    /// The same, and waits for it, and makes progress; whether it was done.
+    ///
+    /// # Safety
+    /// As [`begin_typed`](Window::begin_typed), during the call.
+    pub(crate) unsafe fn move_typed<D: Driver>(
+        &self,
+        driver: &D,
+        way: AccessKind,
+        (access, origin): (&Access, &Typed),
     ) -> Result<bool, WindowError> {
-        let Some(near) = self.typed_device(access) else { return Ok(false) };
-        // SAFETY: the caller's promise: this waits for the work.
-        let load = || unsafe { near.memory.begin_load_into(&access.target, origin) };
-        self.on_device(driver, access, || whole(access, load))
+        // SAFETY: the caller's promise: this waits for the work, and keeps the memory.
+        let begun = unsafe { self.begin_typed(way, access, origin) }?;
+        let Some((_part, work)) = begun else { return Ok(false) };
+        let ended = work.wait();
+        driver.progress();
+        ended.map_err(EngineError::from)?;
+        Ok(true)
     }
 
     /// An accumulation of all that `origin` describes, if that lies on the device that works on the target; as

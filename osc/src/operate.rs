@@ -119,7 +119,12 @@ impl Window {
             {
                 Ok(target)
             }
-            Some(PagesOf::Device(_)) if moves && member.device.is_some() => Ok(target),
+            Some(PagesOf::Device(_))
+                if moves
+                    && (member.device.is_some() || self.moved_part(rank, origin).is_some()) =>
+            {
+                Ok(target)
+            }
             _ => target.without_pages().map(Cow::into_owned),
         });
         match target {

@@ -154,10 +154,10 @@ pub(crate) unsafe fn give_all<R, E: CallError>(
 }
 
 impl Window {
-    fn chunk(&self) -> u64 {
+    fn chunk(&self, origin: &Typed) -> u64 {
         match &self.own {
-            WindowPart::Host(_) => CHUNK,
-            WindowPart::Device(_) => DEVICE_CHUNK,
+            WindowPart::Host(_) if origin.space().cpu_accessible() => CHUNK,
+            _ => DEVICE_CHUNK,
         }
     }
 
@@ -175,7 +175,7 @@ impl Window {
         if let Some(bytes) = unsafe { contiguous_span(typed) } {
             return take(0..all, bytes);
         }
-        let chunk = self.chunk();
+        let chunk = self.chunk(typed);
         let mut packed = Room::new(all.min(chunk))?;
         let packed = packed.bytes();
         let mut start = 0;
@@ -205,7 +205,7 @@ impl Window {
         if let Some(bytes) = unsafe { contiguous_span_mut(typed) } {
             return give(0..all, bytes);
         }
-        let chunk = self.chunk();
+        let chunk = self.chunk(typed);
         let mut packed = Room::new(all.min(chunk))?;
         let packed = packed.bytes();
         let mut start = 0;

@@ -1,10 +1,10 @@
-//! Puts and gets that a device of this process does while the caller goes on: between its memory and a target's that it
-//! maps. Each ends by itself, in any order, and gives its notice when its process makes progress; a flush of the target
-//! ends all of them, and so does the end of the epoch.
+//! Puts and gets that a device of this process does while the caller goes on: to or from memory of a target that it
+//! maps, or that is page-locked for it. Each ends by itself, in any order, and gives its notice when its process makes
+//! progress; a flush of the target ends all of them, and so does the end of the epoch.
 
 use crate::core::Osc;
-use crate::device::DeviceExposure;
 use crate::error::WindowError;
+use crate::exposure::WindowPart;
 use crate::notices::raise;
 use crate::place::{Access, AccessKind};
 use crate::window::{Driver, Window, nobody};
@@ -36,7 +36,7 @@ struct Transfer {
     /// That it has ended was seen by whoever makes progress.
     seen: AtomicBool,
     /// Keeps the target's memory mapped.
-    target: DeviceExposure,
+    target: WindowPart,
     notice: Option<u32>,
 }
 
@@ -74,7 +74,7 @@ impl PendingTransfer {
                     Some(Ok(true)) | None => Ok(()),
                 };
                 if let (Some(counter), Ok(())) = (self.0.notice, &ended) {
-                    raise(self.0.target.header.notice(counter));
+                    raise(self.0.target.header().notice(counter));
                 }
                 // Nobody else sets it: the lock is this thread's.
                 let _ = self.0.ended.set(ended);
@@ -236,8 +236,8 @@ impl fmt::Debug for PendingTransfer {
 }
 
 impl Window {
-    /// Begins to transfer all that `origin` describes to or from a target's memory of a device that this process maps.
-    /// `None`: it takes another way, and nothing was done.
+    /// Begins to transfer all that `origin` describes to or from a target's memory that this process maps, if that or
+    /// the origin's is a device's. `None`: it takes another way, and nothing was done.
     ///
     /// # Safety
     /// Until the operation has ended, `origin` describes memory that is valid for reads, and that nobody writes; of a
@@ -252,10 +252,9 @@ impl Window {
         access: &Access,
         origin: &Typed,
     ) -> Result<Option<PendingTransfer>, D::Error> {
-        let Some(near) = self.typed_device(access).filter(|_| access.packed_bytes() > 0) else {
+        if !self.may_move(access.rank, origin)? {
             return Ok(None);
-        };
-        self.check_alive(access.rank)?;
+        }
         let transfers = self.osc().transfers();
         if transfers.advance() > 0 {
             // Others may wait for what has ended.
@@ -266,14 +265,9 @@ impl Window {
             let _ = driver.until(true, nobody, |_| oldest.test())?;
             transfers.sweep();
         }
-        let begun = match way {
-            // SAFETY: the caller's promise.
-            AccessKind::Write => unsafe { near.memory.begin_store_from(&access.target, origin) },
-            // SAFETY: the caller's promise.
-            AccessKind::Read => unsafe { near.memory.begin_load_into(&access.target, origin) },
-            AccessKind::Change => return Ok(None),
-        };
-        let Some(work) = begun.map_err(WindowError::from)? else { return Ok(None) };
+        // SAFETY: the caller's promise.
+        let begun = unsafe { self.begin_typed(way, access, origin) }?;
+        let Some((target, work)) = begun else { return Ok(None) };
         let transfer = PendingTransfer(Arc::new(Transfer {
             window: self.handle.id(),
             rank: access.rank,
@@ -281,7 +275,7 @@ impl Window {
             ended: OnceLock::new(),
             told: AtomicBool::new(false),
             seen: AtomicBool::new(false),
-            target: near.clone(),
+            target,
             notice: access.notice,
         }));
         // Nothing after the start may fail: whoever asked is to know of it.

@@ -22,7 +22,7 @@ pub(crate) use transfer::{HeldMemory, Transfer};
 use crate::arrival::Body;
 use crate::error::PmlError;
 use gapless_bml::{Fragment, RailSlot};
-use gapless_engine::{Engine, EngineError, Typed, first_willing};
+use gapless_engine::{Engine, EngineError, REACHED_BYTES_MIN, Typed, first_willing};
 use gapless_mem::{Completion, Device, DeviceError, Outstanding, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,10 +63,6 @@ pub(crate) fn no_engine(engines: &Engines, space: Space) -> PmlError {
 pub(crate) fn host_engine(engines: &Engines) -> Option<usize> {
     engines.iter().position(|engine| engine.serves(Space::Host))
 }
-
-/// From this length on, in bytes, a message's buffer in memory of the host is moved by a device that reaches it: engines
-/// are [asked](Engine::reaches). Registering shorter memory with a device is of no use.
-pub const REACHED_BYTES_MIN: u64 = 64 << 10;
 
 /// Copies `range` of `typed` into `slot`, from `offset` on, if the CPU reaches both and there are no gaps; `None`, with
 /// nothing done, otherwise.
@@ -169,7 +165,8 @@ impl Buffer {
     /// # Safety
     /// While this buffer or a clone of it lives, `typed` describes memory that is valid for reads and, for a receive,
     /// writes; meanwhile nothing else writes to it (but work that a send waits for before it reads) and, for a receive,
-    /// nothing else touches it. Its region is memory that stays allocated, unless it is [`Region::bottom`].
+    /// nothing else touches it. Its region is memory that stays allocated, unless it is [`Region::bottom`]; so is that of
+    /// indices of its pages.
     ///
     /// A request keeps its buffer until it has ended. Clones are made for the time of a call, and for [`Transfer`]s of
     /// the request, all of which are over before it ends. So who promises the memory until a request has ended may make
@@ -191,18 +188,9 @@ impl Buffer {
         self.typed.packed_bytes()
     }
 
-    /// The bytes it touches: where they begin relative to displacement 0 and in its region, and how many they span.
-    fn bounds(&self) -> Option<(i64, u64, u64)> {
-        let (low, high) = self.typed.bounds()?;
-        let start = i128::from(self.typed.origin()) + i128::from(low);
-        let span = u64::try_from(i128::from(high) - i128::from(low)).ok()?;
-        Some((low, u64::try_from(start).ok()?, span))
-    }
-
     /// The bytes it touches, relative to displacement 0, and where they are.
     pub(crate) fn touched(&self) -> Option<(i64, Region)> {
-        let (low, start, span) = self.bounds()?;
-        Some((low, self.typed.region().sub(start, span).ok()?))
+        self.typed.touched()
     }
 
     /// The engine's number, and its device, that reach this buffer of the host where it lies, if it is long and

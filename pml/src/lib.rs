@@ -95,7 +95,6 @@ mod wire;
 
 pub use agree::{CommRequest, Survivors, SurvivorsRequest};
 pub use asks::{Answer, WaiterId};
-pub use buffer::REACHED_BYTES_MIN;
 pub use choose::{Candidate, Excluded, Situation, Staging};
 pub use comm::{COMMS_MAX, Comm, Comparison, Group};
 pub use counters::{Counters, ProtocolCounts};

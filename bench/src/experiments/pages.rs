@@ -2,8 +2,12 @@
 //! by messages; with indices of the device and of the host, the same list again and lists never seen before; beside the
 //! driver's copy of as many bytes.
 //!
+//! With `--host`, between one GPU and page-locked memory of the host instead (`host.rs`).
+//!
 //! Two processes of this program measure. What lies at the target's pages then is compared, page by page, for a sample
 //! of them.
+
+mod host;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -41,6 +45,9 @@ pub struct Options {
     /// Messages by TCP alone, and nothing else
     #[arg(long)]
     tcp: bool,
+    /// Between the first GPU and page-locked memory of the host, and nothing else
+    #[arg(long, conflicts_with = "tcp")]
+    host: bool,
 }
 
 /// Lists that calls take in turn.
@@ -97,7 +104,7 @@ impl Experiment for Pages {
         }
         let rows = Processes::new(Self::NAME, 2).found(Self::NAME, ())?;
         let notes = "time: all pages are at the target; ÷: speed relative to the driver's copy of as many contiguous bytes \
-                     between the same GPUs.\nWhere a way does not say `the same list`, the lists of both ends are other ones \
+                     between the same memories.\nWhere a way does not say `the same list`, the lists of both ends are other ones \
                      than those of the call before.\n";
         Ok(Findings::new(rows, notes.to_owned()))
     }
@@ -119,7 +126,10 @@ impl Experiment for Pages {
                 };
                 let work = Work { page, count, shuffled, seed: common.seed };
                 let other = options.gpus.get(1 - me).copied().unwrap_or(0);
-                rows.extend(measure(&world, common, &work, (device, other), options.tcp)?);
+                rows.extend(match options.host {
+                    true => host::measure(&world, common, &work, device)?,
+                    false => measure(&world, common, &work, (device, other), options.tcp)?,
+                });
                 if world.rank() == 0 {
                     // Whatever hangs later, this much is known.
                     rank.leave(&rows)?;

@@ -58,6 +58,16 @@ pub fn up(to: &mut [u8], from: &DeviceBuf) -> Result<(), DeviceError> {
     unsafe { device.copy(Region::of_mut(to), from, &[]) }?.wait()
 }
 
+/// A buffer, from byte `at` on, into memory of the host.
+///
+/// # Errors
+/// The driver's; the part lies outside.
+pub fn up_at(to: &mut [u8], from: &DeviceBuf, at: u64) -> Result<(), DeviceError> {
+    let (device, from) = (from.device(), from.region().sub(at, to.len() as u64)?);
+    // SAFETY: as in `between`.
+    unsafe { device.copy(Region::of_mut(to), from, &[]) }?.wait()
+}
+
 /// Rows of a buffer into another one, where they lie alike.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-//! Puts into pages of a window whose indices lie in memory of the origin's device.
+//! Puts into pages of a window, and gets out of them, whose indices lie in memory of the origin's device.
 
-use gapless::{DeviceBuf, Error, Layout, Place, View, Window};
+use gapless::{DeviceBuf, Error, Layout, Place, View, ViewMut, Window};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -9,26 +9,53 @@ use std::time::Instant;
 ///
 /// # Errors
 /// As of [`Window::put`] and [`Window::flush`].
-pub fn put(
-    window: &Window<u8, DeviceBuf>,
+pub fn put<M>(
+    window: &Window<u8, M>,
     view: &View<'_>,
     rank: u32,
+    page: (&Layout, u64),
+    list: (&DeviceBuf, Range<u64>),
+) -> Result<f64, Error> {
+    // SAFETY: the table is borrowed until the put has ended, which the scope waits for.
+    let place = unsafe { place(page, list) }?;
+    begun(window, view, rank, place)
+}
+
+/// The same the other way round.
+///
+/// # Errors
+/// As of [`Window::get`] and [`Window::flush`].
+pub fn get<M>(
+    window: &Window<u8, M>,
+    view: ViewMut<'_>,
+    rank: u32,
+    page: (&Layout, u64),
+    list: (&DeviceBuf, Range<u64>),
+) -> Result<(), Error> {
+    // SAFETY: the table is borrowed until the get has ended, which the flush waits for.
+    let place = unsafe { place(page, list) }?;
+    window.get(view, rank, place)?;
+    window.flush(rank)
+}
+
+/// # Safety
+/// The table outlives all operations at this place.
+unsafe fn place(
     (page, stride): (&Layout, u64),
     (table, list): (&DeviceBuf, Range<u64>),
-) -> Result<f64, Error> {
+) -> Result<Place, Error> {
     let indices = table.region().sub(4 * list.start, 4 * (list.end - list.start));
     let indices = indices.map_err(gapless_mem::DeviceError::from)?;
-    // SAFETY: `table` is borrowed until the put has ended, which the scope waits for.
-    let place = unsafe { Place::device_pages(0, page, stride, (indices, false)) };
-    begun(window, view, rank, place)
+    // SAFETY: the caller's promise.
+    Ok(unsafe { Place::device_pages(0, page, stride, (indices, false)) })
 }
 
 /// The same at any place.
 ///
 /// # Errors
 /// As there.
-pub fn begun(
-    window: &Window<u8, DeviceBuf>,
+pub fn begun<M>(
+    window: &Window<u8, M>,
     view: &View<'_>,
     rank: u32,
     place: Place,

@@ -14,7 +14,7 @@ use super::pool::Pools;
 use crate::{CallBuffers, Combine, Lender, Tasks};
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed, first_willing};
-use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
+use gapless_mem::{Completion, Device, DeviceError, Outstanding, Region, Space};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl AllEngines {
     }
 
     /// Lets go of what is kept of a device's memory.
-    pub fn forget(&self, device: &Arc<dyn gapless_mem::Device>) {
+    pub fn forget(&self, device: &Arc<dyn Device>) {
         self.pools.forget(device);
     }
 
@@ -214,6 +214,10 @@ unsafe impl Engine for AllEngines {
         self.engine(space).is_ok()
     }
 
+    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+        self.engines.iter().find_map(|engine| engine.reaches(host))
+    }
+
     unsafe fn pack(
         &self,
         src: &Typed,
@@ -261,13 +265,15 @@ unsafe impl Engine for AllEngines {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        let (from, to) = (src.space(), dst.space());
-        if from == to || (from.cpu_accessible() && to.cpu_accessible()) {
+        let tries = self.either(src.space(), dst.space()).map(|engine| {
             // SAFETY: the caller's promise.
-            return unsafe { self.engine(from)?.transfer(src, dst, range, after) };
+            unsafe { engine?.transfer(src, dst, range.clone(), after) }
+        });
+        match first_willing(tries) {
+            Some(ended) if !is_refused(&ended) => ended,
+            // SAFETY: as above; whoever refused has touched nothing.
+            _ => unsafe { self.through_host((src, &range), (dst, &range), after) },
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.through_host((src, &range), (dst, &range), after) }
     }
 
     unsafe fn copy_all(

@@ -28,7 +28,8 @@ impl DeviceIndices<'_> {
     ///
     /// # Safety
     /// For all of `'a`, `region` describes memory that is valid for reads by whatever engine serves its space. Work of
-    /// its device may write it meanwhile.
+    /// its device may write it meanwhile. It is [invalidated](crate::World::invalidate) before it is freed, as for
+    /// [`View::of_region`]: devices of peers read it, too.
     #[must_use]
     pub unsafe fn of_region(region: Region, wide: bool) -> Self {
         DeviceIndices { region, wide, memory: PhantomData }

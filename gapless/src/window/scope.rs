@@ -33,9 +33,11 @@ impl<T: AnyBits, M> Window<T, M> {
     /// Begins puts and gets of borrowed memory, and waits for all of them when `body` is over. They need an epoch, as
     /// all operations, and end in any order.
     ///
-    /// If this process maps the target's memory of a device, a call returns once the device has its work. What is put
-    /// or got lies on that device, or is one contiguous span of host memory. All other operations have ended at the
-    /// origin when the call returns. A process has at most 16,384 under way; a call beyond that waits for the oldest.
+    /// If a device of this process moves the data, a call returns once the device has its work. It does so between two
+    /// places in its memory, or in memory of a peer's that it maps; between that and page-locked memory of the host,
+    /// from 64 KiB on; and between it, at the target, and one contiguous span of any memory of the host. All other
+    /// operations have ended at the origin when the call returns. A process has at most 16,384 under way; a call beyond
+    /// that waits for the oldest.
     ///
     /// A notice is given when the operation has ended and this process has made progress since, by any call.
     ///

@@ -6,7 +6,7 @@ use gapless_bml::{
     Token, ZeroCopyMessage, ZeroCopyResult,
 };
 use gapless_dtype::Run;
-use gapless_engine::EngineError;
+use gapless_engine::{EngineError, PagesOf};
 use gapless_mem::{Lease, Region};
 use std::ops::Range;
 
@@ -19,8 +19,8 @@ impl Buffer {
     /// A key with which `peer` can map what this buffer touches; of a device's memory only if users `share` it, who
     /// must invalidate it before they free it.
     pub(crate) fn key(&self, bml: &mut Bml, peer: u32, share: bool) -> Option<RemoteKey> {
-        let (_, start, span) = self.bounds()?;
-        self.key_of(bml, peer, (start, span), share)
+        let (_, touched) = self.touched()?;
+        self.key_of(bml, peer, touched, share)
     }
 
     /// Likewise, of the first `len` bytes of a buffer without gaps.
@@ -32,24 +32,23 @@ impl Buffer {
         share: bool,
     ) -> Option<RemoteKey> {
         let start = self.typed.contiguous_start().filter(|_| len <= self.bytes())?;
-        self.key_of(bml, peer, (start, len), share)
+        self.key_of(bml, peer, self.typed.region().sub(start, len).ok()?, share)
     }
 
-    /// Likewise, of `len` bytes from `start` on of its region.
-    fn key_of(
-        &self,
-        bml: &mut Bml,
-        peer: u32,
-        (start, len): (u64, u64),
-        share: bool,
-    ) -> Option<RemoteKey> {
-        let whole = self.typed.region();
-        if (!whole.space().cpu_accessible() && !share) || whole == Region::bottom() {
+    /// Likewise, of the indices of its pages, if these lie in memory of a device.
+    pub(crate) fn indices_key(&self, bml: &mut Bml, peer: u32, share: bool) -> Option<RemoteKey> {
+        let Some(PagesOf::Device(pages)) = self.typed.as_pages() else { return None };
+        self.key_of(bml, peer, pages.indices(), share)
+    }
+
+    /// Likewise, of a part of its region, or of its indices.
+    fn key_of(&self, bml: &mut Bml, peer: u32, part: Region, share: bool) -> Option<RemoteKey> {
+        let anywhere = self.typed.region() == Region::bottom();
+        if (!part.space().cpu_accessible() && !share) || anywhere {
             return None;
         }
-        let part = whole.sub(start, len).ok()?;
         let (id, mapped) = bml.mapped(Rank(peer))?;
-        // SAFETY: it is a part of the region of this buffer, which is promised to stay while the buffer lives. The
+        // SAFETY: it is a part of the region of this buffer, or its indices: both are promised to stay while it lives. The
         // buffer is borrowed over the call, and nothing keeps a clone of the lease after it (rule 2 of `Mapped`).
         let lease = unsafe { Lease::kept_by_caller(part) };
         mapped.key(id, &lease)

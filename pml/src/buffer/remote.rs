@@ -23,14 +23,19 @@ pub(crate) struct RemoteShape<'a> {
 #[derive(Debug)]
 pub(crate) struct Remote {
     typed: Typed,
-    /// Keeps the memory, which is valid for reads and writes, and which no reference of this process covers.
-    _mapping: Mapping,
+    /// Keeps the memory, which is valid for reads and writes, and which no reference of this process covers; and the
+    /// indices of its pages, if a key stands for them.
+    _mappings: (Mapping, Option<Mapping>),
 }
 
 impl Remote {
-    /// Finds the buffer in the mapping. An error says what the other end got wrong.
-    pub(crate) fn new(shape: RemoteShape<'_>, mapping: Mapping) -> Result<Remote, String> {
-        let RemoteShape { low, span, count, layout } = shape;
+    /// Finds the buffer in the mapping, and its pages by the indices that are mapped. An error says what the other end
+    /// got wrong.
+    pub(crate) fn new(
+        shape: RemoteShape<'_>,
+        (mapping, indices): (Mapping, Option<Mapping>),
+    ) -> Result<Remote, String> {
+        let RemoteShape { low, span, layout, .. } = shape;
         let mapped = mapping.region();
         if mapped.len() < span {
             return Err(format!("a key for {} bytes of a buffer that spans {span}", mapped.len()));
@@ -39,19 +44,19 @@ impl Remote {
             None => Typed::contiguous(mapped.sub(0, span).map_err(|error| error.to_string())?),
             Some(layout) => {
                 // It touches `span` bytes from displacement `low` on, and the mapping starts with these.
-                packed_size(layout, count, low, span)?;
-                Self::place(mapped, low, span, layout, count)?
+                packed_size(layout, shape.count, low, span)?;
+                let indices = indices.as_ref().map(Mapping::region);
+                Self::place(mapped, (low, span), layout, (shape.count, indices))?
             }
         };
-        Ok(Remote { typed, _mapping: mapping })
+        Ok(Remote { typed, _mappings: (mapping, indices) })
     }
 
     fn place(
         mapped: Region,
-        low: i64,
-        span: u64,
+        (low, span): (i64, u64),
         layout: &WireLayout,
-        count: u64,
+        instances: (u64, Option<Region>),
     ) -> Result<Typed, String> {
         // If displacement 0 is before the mapping, the region below starts before it: only bytes from `low` on are
         // touched.
@@ -63,7 +68,7 @@ impl Remote {
             }
             Err(_) => (mapped, low.unsigned_abs()),
         };
-        layout.in_region(region, origin, count).map_err(|error| error.to_string())
+        layout.in_region(region, origin, instances).map_err(|error| error.to_string())
     }
 
     /// What engines work on.
@@ -134,16 +139,25 @@ impl Mover<'_> {
     }
 }
 
-/// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on.
+/// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on; of pages
+/// whose indices are not known here, none of any others.
 pub(crate) fn packed_size(
     layout: &WireLayout,
     count: u64,
     low: i64,
     span: u64,
 ) -> Result<u64, String> {
+    let other = |pages: u64| Err(format!("{pages} pages, of which {count} were told"));
+    if let WireLayout::Keyed(pages) = layout {
+        return match pages.packed_size(low, span) {
+            _ if pages.count() != count => other(pages.count()),
+            Some(packed) => Ok(packed),
+            None => Err("pages that do not fit what was told of their memory".to_owned()),
+        };
+    }
     let convertor = layout.convertor(count).map_err(|error| error.to_string())?;
     if convertor.count() != count {
-        return Err(format!("{} pages, of which {count} were told", convertor.count()));
+        return other(convertor.count());
     }
     let told = (low, low.saturating_add(i64::try_from(span).unwrap_or(i64::MAX)));
     if convertor.bounds() != Some(told) {

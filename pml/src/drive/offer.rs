@@ -62,7 +62,7 @@ impl Keys {
         }
         let scattered = typed.as_contiguous().is_none();
         if scattered && (keys.mapped.is_some() || keys.registered.is_some()) {
-            keys.layout = published.publish_of(typed);
+            keys.layout = published.publish_of(typed, buffer.indices_key(bml, peer, share));
             if keys.layout.is_none() {
                 // Nobody could read there without it.
                 keys.mapped = None;
@@ -359,7 +359,8 @@ impl Core {
         if space.cpu_accessible() && !costs.registers() {
             return true;
         }
-        if !(costs.devices && is_dense(buffer)) {
+        // Only devices read indices in their memory.
+        if !(costs.devices && is_dense(buffer)) || buffer.has_device_indices() {
             return false;
         }
         let s = self.expectation(bml, peer, buffer);

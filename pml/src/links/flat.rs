@@ -1,8 +1,11 @@
 //! Layouts as peers tell them to each other.
 
-use gapless_dtype::{Convertor, ConvertorError, FlattenError, Layout, Pages};
+mod keyed;
+
+use gapless_dtype::{Convertor, FlattenError, Layout, Pages};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Region;
+pub(crate) use keyed::KeyedPages;
 use std::sync::OnceLock;
 
 /// How the instances of a buffer lie.
@@ -12,6 +15,8 @@ pub(crate) enum WireLayout {
     Layout(Layout),
     /// At indices, which are of one message.
     Pages(Pages),
+    /// The same; the indices lie in memory of the peer's device, and a key stands for them.
+    Keyed(KeyedPages),
 }
 
 /// A layout, or pages, that are flattened when a peer first needs them.
@@ -25,6 +30,9 @@ pub(crate) struct FlatLayout {
 impl WireLayout {
     /// What flattened bytes are of. Trusts nothing.
     pub(crate) fn unflatten(flat: &[u8]) -> Result<WireLayout, FlattenError> {
+        if KeyedPages::are_flattened(flat) {
+            return KeyedPages::unflatten(flat).map(WireLayout::Keyed);
+        }
         match Pages::are_flattened(flat) {
             true => Pages::unflatten(flat).map(WireLayout::Pages),
             false => Layout::unflatten(flat).map(WireLayout::Layout),
@@ -32,23 +40,29 @@ impl WireLayout {
     }
 
     /// A cursor over `count` instances.
-    pub(crate) fn convertor(&self, count: u64) -> Result<Convertor, ConvertorError> {
+    ///
+    /// # Errors
+    /// More bytes than can be counted; indices that a device alone reads.
+    pub(crate) fn convertor(&self, count: u64) -> Result<Convertor, EngineError> {
         match self {
-            WireLayout::Layout(layout) => Convertor::new(layout, count),
+            WireLayout::Layout(layout) => Ok(Convertor::new(layout, count)?),
             WireLayout::Pages(pages) => Ok(Convertor::of_pages(pages)),
+            WireLayout::Keyed(_) => Err(EngineError::DeviceIndices),
         }
     }
 
-    /// The instances in a region.
+    /// The instances in a region; `indices` are what their key stands for, if they have one.
     pub(crate) fn in_region(
         &self,
         region: Region,
         origin: u64,
-        count: u64,
+        (count, indices): (u64, Option<Region>),
     ) -> Result<Typed, EngineError> {
-        match self {
-            WireLayout::Layout(layout) => Typed::new(region, origin, layout, count),
-            WireLayout::Pages(pages) => Typed::pages(region, origin, pages),
+        match (self, indices) {
+            (WireLayout::Layout(layout), _) => Typed::new(region, origin, layout, count),
+            (WireLayout::Pages(pages), _) => Typed::pages(region, origin, pages),
+            (WireLayout::Keyed(pages), Some(indices)) => pages.in_region(region, origin, indices),
+            (WireLayout::Keyed(_), None) => Err(EngineError::DeviceIndices),
         }
     }
 }
@@ -58,6 +72,7 @@ impl FlatLayout {
         let len = match &layout {
             WireLayout::Layout(layout) => layout.flattened_bytes(),
             WireLayout::Pages(pages) => pages.flattened_bytes(),
+            WireLayout::Keyed(pages) => pages.flattened_bytes(),
         };
         FlatLayout { layout, len, bytes: OnceLock::new() }
     }
@@ -72,6 +87,7 @@ impl FlatLayout {
         self.bytes.get_or_init(|| match &self.layout {
             WireLayout::Layout(layout) => layout.flatten(),
             WireLayout::Pages(pages) => pages.flatten(),
+            WireLayout::Keyed(pages) => pages.flatten(),
         })
     }
 

@@ -16,11 +16,11 @@
 
 use crate::digests::identity;
 use crate::hash::FastMap;
-use crate::links::{FlatLayout, WireLayout};
+use crate::links::{FlatLayout, KeyedPages, WireLayout};
 use crate::rndv::pieces::Pieces;
 use crate::tuning::Bounds;
 use crate::wire::LAYOUT_BYTES;
-use gapless_bml::Fragment;
+use gapless_bml::{Fragment, RemoteKey};
 use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError};
 use gapless_engine::{PagesOf, Typed};
 use std::sync::Arc;
@@ -65,20 +65,24 @@ impl Published {
     }
 
     /// The identifier and the bytes of how instances lie; `None` if no peer can be told: as for a layout, or because
-    /// their indices lie in memory of a device. Those of pages are not kept: the next message has others.
-    pub(crate) fn publish_of(&mut self, typed: &Typed) -> Option<(u64, Arc<FlatLayout>)> {
-        match typed.as_pages() {
-            None => self.publish(typed.layout()),
-            Some(PagesOf::Device(_)) => None,
-            Some(PagesOf::Host(pages)) => {
-                let flat = FlatLayout::new(WireLayout::Pages(pages.clone()));
-                if flat.len() > self.bytes_max {
-                    return None;
-                }
-                self.next_id += 1;
-                Some((PAGES | (self.next_id - 1), Arc::new(flat)))
-            }
+    /// their indices lie in memory of a device, and there is no key `indices` for them. Those of pages are not kept: the
+    /// next message has others.
+    pub(crate) fn publish_of(
+        &mut self,
+        typed: &Typed,
+        indices: Option<RemoteKey>,
+    ) -> Option<(u64, Arc<FlatLayout>)> {
+        let pages = match typed.as_pages() {
+            None => return self.publish(typed.layout()),
+            Some(PagesOf::Device(pages)) => WireLayout::Keyed(KeyedPages::new(pages, indices?)),
+            Some(PagesOf::Host(pages)) => WireLayout::Pages(pages.clone()),
+        };
+        let flat = FlatLayout::new(pages);
+        if flat.len() > self.bytes_max {
+            return None;
         }
+        self.next_id += 1;
+        Some((PAGES | (self.next_id - 1), Arc::new(flat)))
     }
 
     /// The identifier of a layout and its bytes; `None` if it is longer than the whole cache, so that it would be
@@ -284,7 +288,7 @@ mod tests {
         };
         let (some, page) = (pages(&list(1), 100), list(1));
         let names = [&some, &some].map(|typed| {
-            let (name, flat) = published.publish_of(typed).unwrap();
+            let (name, flat) = published.publish_of(typed, None).unwrap();
             assert_eq!(flat.bytes().len() as u64, flat.len());
             name
         });
@@ -297,8 +301,8 @@ mod tests {
         assert_eq!(uses.count(7, 2), 2, "it was not forgotten");
         // Too long are a list, and a page.
         let named = published.next_id;
-        assert!(published.publish_of(&pages(&page, 1000)).is_none());
-        assert!(published.publish_of(&pages(&list(2000), 1)).is_none());
+        assert!(published.publish_of(&pages(&page, 1000), None).is_none());
+        assert!(published.publish_of(&pages(&list(2000), 1), None).is_none());
         assert_eq!(published.next_id, named);
     }
 

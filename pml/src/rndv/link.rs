@@ -2,7 +2,7 @@
 //! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
 
 use crate::buffer::{Buffer, Listed, OneSidedRead, Packed, RegionList, StagingMemory};
-use crate::links::{AM_TAG, fragment_max, reserve};
+use crate::links::{AM_TAG, WireLayout, fragment_max, reserve};
 use crate::rndv::staging::{StagingBlock, StagingPool, device_of};
 use gapless_bml::{
     Bml, Extent, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey,
@@ -92,9 +92,28 @@ impl<'a> RndvLink<'a> {
         mapped.map_for(peer, key, user)
     }
 
+    /// The same, and the indices of the pages that lie there, if a key stands for them.
+    pub(crate) fn map_buffer(
+        &mut self,
+        key: &RemoteKey,
+        layout: Option<&WireLayout>,
+        user: Space,
+    ) -> Result<(Mapping, Option<Mapping>), MapError> {
+        let indices = match layout {
+            Some(WireLayout::Keyed(pages)) => Some(self.map(pages.key(), user)?),
+            _ => None,
+        };
+        Ok((self.map(key, user)?, indices))
+    }
+
     /// A key for what a buffer touches, as [`Buffer::key`] gives it.
     pub(crate) fn key(&mut self, buffer: &Buffer, share: bool) -> Option<RemoteKey> {
         buffer.key(self.bml, self.peer, share)
+    }
+
+    /// A key for the indices of its pages, as [`Buffer::indices_key`] gives it.
+    pub(crate) fn indices_key(&mut self, buffer: &Buffer, share: bool) -> Option<RemoteKey> {
+        buffer.indices_key(self.bml, self.peer, share)
     }
 
     /// A key for the first `len` bytes of a buffer without gaps, as [`Buffer::start_key`] gives it.

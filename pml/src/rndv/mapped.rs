@@ -8,7 +8,9 @@
 //! ```
 //!
 //! The key stands for the bytes that the sender's buffer touches. Its layout is checked to touch
-//! just these before anything is read ([`Remote`]).
+//! just these before anything is read ([`Remote`]). Of pages whose indices lie in memory of the sender's device, the
+//! layout has a key for the indices, and the kernel that reads them checks each. If one is bad, at either end, another
+//! protocol is chosen, by which that end finds it itself: its error is that end's.
 
 use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, unexpected};
@@ -55,8 +57,6 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
     let once = |why: String| (why, false);
     let rts = cx.rts;
     let key = rts.mapped.as_ref().ok_or_else(|| once("no key".to_owned()))?;
-    let mapping = cx.link.map(key, cx.moving_engine().1);
-    let mapping = mapping.map_err(|error| (error.to_string(), lasts(&error)))?;
     let layout = match rts.blocks == 1 {
         true => None,
         false => {
@@ -64,8 +64,10 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
             Some(known.ok_or_else(|| once("an unknown layout".to_owned()))?)
         }
     };
+    let mapped = cx.link.map_buffer(key, layout, cx.moving_engine().1);
+    let mapped = mapped.map_err(|error| (error.to_string(), lasts(&error)))?;
     let shape = RemoteShape { low: rts.low, span: rts.span, count: rts.count, layout };
-    Remote::new(shape, mapping).map_err(once)
+    Remote::new(shape, mapped).map_err(once)
 }
 
 /// What moves `bytes` bytes between this end's buffer and the other's. If neither has gaps, a copy engine does it where

@@ -112,9 +112,11 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
         *resting -= 1;
         s.grants = false;
     }
-    if s.grants && cx.buffer.typed().as_contiguous().is_none() {
+    let typed = cx.buffer.typed();
+    // Indices in memory of a device have a key, which is requested when it is needed.
+    if s.grants && typed.as_contiguous().is_none() && !typed.has_device_indices() {
         // The sender has it, or fetches it; too long a one it could not keep.
-        let published = cx.published.publish_of(cx.buffer.typed());
+        let published = cx.published.publish_of(typed, None);
         let most = cx.config.bounds.layout_cache_bytes;
         s.grants = published.is_some_and(|(_, flat)| flat.len() <= most);
     }
@@ -141,7 +143,8 @@ fn open_recv(cx: &mut Cx<'_>, _: Protocol, _: &Situation) -> Opened {
     };
     let typed = cx.buffer.typed();
     let gaps = typed.as_contiguous().is_none();
-    let layout = if gaps { cx.published.publish_of(typed) } else { None };
+    let indices = cx.link.indices_key(cx.buffer, share);
+    let layout = if gaps { cx.published.publish_of(typed, indices) } else { None };
     if gaps && layout.is_none() {
         return Opened::Refused(not_granted(cx, Why::NoKey));
     }
@@ -303,8 +306,9 @@ impl Putting {
     /// Moves the data into the receiver's memory.
     fn put(&mut self, cx: &mut Cx<'_>, layout: Option<WireLayout>) -> RndvStep {
         let Grant { end, count, low, span, .. } = self.grant;
-        let mapping = match cx.link.map(&self.grant.key, cx.moving_engine().1) {
-            Ok(mapping) => mapping,
+        let user = cx.moving_engine().1;
+        let mapped = match cx.link.map_buffer(&self.grant.key, layout.as_ref(), user) {
+            Ok(mapped) => mapped,
             Err(error) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be mapped");
                 let why = if lasts(&error) { Why::Unmappable } else { Why::Exhausted };
@@ -312,7 +316,7 @@ impl Putting {
             }
         };
         let shape = RemoteShape { low, span, count, layout: layout.as_ref() };
-        let remote = match Remote::new(shape, mapping) {
+        let remote = match Remote::new(shape, mapped) {
             Ok(remote) => remote,
             Err(what) => return RndvStep::Broken(what),
         };

@@ -8,10 +8,10 @@ use crate::page_locked::PageLocked;
 use crate::shared_buf::SharedBuf;
 use crate::window::{Registration, WindowBuilder, WindowFlavor};
 use gapless_dtype::SignatureDigest;
-use gapless_engine::{Engine, ReduceOp, Reducer};
+use gapless_engine::{Engine, REACHED_BYTES_MIN, ReduceOp, Reducer};
 use gapless_mem::{Lease, Region};
 use gapless_osc::{Flavor, Header, Making, WindowError, contiguous_parts};
-use gapless_pml::{PmlError, REACHED_BYTES_MIN};
+use gapless_pml::PmlError;
 use std::sync::Arc;
 
 impl<'c> From<&'c Communicator> for WindowBuilder<'c> {

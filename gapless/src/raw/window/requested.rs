@@ -66,9 +66,9 @@ impl Work for RequestedTransfer {
 
 impl Window {
     /// [`put`](Window::put), with a request (`MPI_Rput`, MPI 4.1 §12.3.5). It has ended when this returns, unless a
-    /// device of this process moves the data to memory of a device that it maps: then `origin` may be changed again
-    /// when the request has ended, or a flush. Requests end in any order. What the device finds wrong, the request
-    /// tells, and a flush.
+    /// device of this process moves the data ([scopes](crate::Window::scope) say when): then `origin` may be changed
+    /// again when the request has ended, or a flush. Requests end in any order. What the device finds wrong, the
+    /// request tells, and a flush.
     ///
     /// # Errors
     /// As [`put`](Window::put).
@@ -109,7 +109,7 @@ impl Window {
         origin: &Typed,
         at: At<'_>,
     ) -> Result<Option<PendingTransfer>, Error> {
-        if self.inner.member(at.rank)?.device.is_none() {
+        if !self.inner.may_move(at.rank, origin)? {
             return Ok(None);
         }
         if way == AccessKind::Read {
