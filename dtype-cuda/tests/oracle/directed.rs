@@ -103,7 +103,8 @@ pub(crate) fn directed(family: Family, width: Width, rng: &mut Rng) -> Option<(D
             again(list, width, rng)
         }
         Family::Mapped => {
-            let longest = *rng.pick(&[2_i64, 5, 100]);
+            // Of shorter blocks on average, those of one word would be listed.
+            let longest = *rng.pick(&[4_i64, 9, 100]);
             let lens: Vec<i64> = (0..9_000 / (longest + 1) + rng.between(0, 99))
                 .map(|_| rng.between(1, longest))
                 .collect();
