@@ -16,8 +16,6 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use thiserror::Error;
-
 use crate::datatype::Datatype;
 
 /// An attribute's value: anything, shared.
@@ -122,15 +120,24 @@ impl fmt::Debug for Key {
 }
 
 /// Why an attribute could not be copied or deleted.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttributeError {
     /// A callback refused, for this reason.
-    #[error("the attribute's callback refused: {0}")]
     Refused(String),
     /// The datatype has no attribute with this key.
-    #[error("the datatype has no attribute with this key")]
     NotSet,
 }
+
+impl fmt::Display for AttributeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(what) => write!(f, "the attribute's callback refused: {what}"),
+            Self::NotSet => f.write_str("the datatype has no attribute with this key"),
+        }
+    }
+}
+
+impl std::error::Error for AttributeError {}
 
 impl Datatype {
     /// Sets an attribute (`MPI_Type_set_attr`); a value set before goes to the delete callback
