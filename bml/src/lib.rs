@@ -1,4 +1,6 @@
-//! The BTL management layer: owns all transports of a process and is the only one that polls them.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! - **Peers**: the layers above name processes by [`Rank`]; [`Bml::connect`] finds every transport that both ends
 //!   have, and `select.rs` orders them.
@@ -26,27 +28,6 @@
 //!
 //! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
 //! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.
-//!
-//! ```
-//! use gapless_bml::{Bml, RankEvent, Handler, Rank};
-//! use gapless_btl::{AmTag, Token};
-//! struct Print(Vec<Vec<u8>>);
-//! impl Handler for Print {
-//!     fn handle(&mut self, _: &mut Bml, event: RankEvent) {
-//!         if let RankEvent::Arrived { fragment, .. } = event {
-//!             self.0.push(fragment.to_vec().unwrap());
-//!         }
-//!     }
-//! }
-//! let mut bml = Bml::new(Rank(0), 1);
-//! let mut slot = bml.reserve(Rank(0), 5)?;
-//! slot.write(0, b"hello")?;
-//! bml.send(slot, AmTag(1), Token::NONE);
-//! let mut rest = Print(Vec::new());
-//! bml.poll(&mut rest);
-//! assert_eq!(rest.0, [b"hello"]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 #![deny(unsafe_code)]
 
 mod bml;

@@ -1,4 +1,6 @@
-//! How the processes of a job start and find each other, below everything that has messages.
+#![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
+//!
+//! # What is here
 //!
 //! - `launch`: the local launcher, `gapless run` (feature `launch`);
 //! - [`wireup`]: what launchers tell their processes, by PMI-1 and PMIx: a number, a size, a store of keys and values;

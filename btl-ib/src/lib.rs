@@ -1,4 +1,6 @@
-//! The verbs transport: processes of a job over InfiniBand and RoCE, with real adapters or the kernel's Soft-RoCE.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! Without the feature `ib` there is nothing in it but its configuration: [`devices`] and [`Ib::new`] say so. With it,
 //! `libibverbs` is opened when first needed, so a program starts where rdma-core is not installed.

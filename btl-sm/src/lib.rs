@@ -1,4 +1,6 @@
-//! The shared-memory transport: processes of one host, one user and one job.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! - [`Sm`] is the transport, [`SmConfig`] what can be chosen about it.
 //! - Each pair of processes shares two segments (sealed memfds), one per direction, written by its sender: a ring of
@@ -10,31 +12,6 @@
 //! - [`Rdma`](gapless_btl::Rdma) is `process_vm_readv`/`writev`, probed when a link comes up;
 //!   [`Mapped`](gapless_btl::Mapped) memory is further sealed memfds, and memory of attached devices.
 //! - A process that waits blocks on an epoll descriptor (`arm` has the handshake).
-//!
-//! ```
-//! use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
-//! use gapless_btl_sm::{Sm, SmConfig};
-//!
-//! let mut alice = Sm::new(SmConfig::new("a job", "alice"))?;
-//! let mut bob = Sm::new(SmConfig::new("a job", "bob"))?;
-//! let to_bob = alice.connect(&bob.address())?;
-//! bob.connect(&alice.address())?;
-//! let mut events = Queue::with_capacity(16);
-//! let mut slot = loop {
-//!     match alice.reserve(to_bob, 5) {
-//!         Err(ReserveError::Full) => alice.poll(None, &mut events) + bob.poll(None, &mut events),
-//!         slot => break slot?,
-//!     };
-//! };
-//! slot.write(0, b"hello")?;
-//! alice.send(slot, AmTag(7), Token::NONE);
-//! while bob.poll(None, &mut events) == 0 {}
-//! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else {
-//!     panic!("the message comes first");
-//! };
-//! assert_eq!(fragment.to_vec()?, b"hello");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 //!
 //! # What is where
 //!

@@ -1,4 +1,6 @@
-//! The TCP transport: processes of any two hosts, of one job.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! - [`Tcp`] is the transport, [`TcpConfig`] what can be chosen about it. Each process listens at its addresses
 //!   ([`ListenAddress`], IPv4 and IPv6), and its [`address`](gapless_btl::Btl::address) lists them (`address`).
@@ -17,32 +19,6 @@
 //!   [attached](gapless_btl::Btl::attach).
 //! - A peer's death is the end of its connection. A host that no longer answers is noticed within
 //!   [`TcpConfig::notice`] (`silence`).
-//!
-//! ```
-//! use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
-//! use gapless_btl_tcp::{ListenAddress, Tcp, TcpConfig, random_secret};
-//!
-//! let (secret, here) = (random_secret()?, ListenAddress::alone([127, 0, 0, 1].into()));
-//! let mut alice = Tcp::new(TcpConfig::new("a job", 0, secret.clone(), [here]))?;
-//! let mut bob = Tcp::new(TcpConfig::new("a job", 1, secret, [here]))?;
-//! let to_bob = alice.connect(&bob.address())?;
-//! bob.connect(&alice.address())?;
-//! let mut events = Queue::with_capacity(16);
-//! let mut slot = loop {
-//!     match alice.reserve(to_bob, 5) {
-//!         Err(ReserveError::Full) => alice.poll(None, &mut events) + bob.poll(None, &mut events),
-//!         slot => break slot?,
-//!     };
-//! };
-//! slot.write(0, b"hello")?;
-//! alice.send(slot, AmTag(7), Token::NONE);
-//! while bob.poll(None, &mut events) == 0 {}
-//! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else {
-//!     panic!("the message comes first");
-//! };
-//! assert_eq!(fragment.to_vec()?, b"hello");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 //!
 //! # What the secret protects from
 //!

@@ -1,4 +1,6 @@
-//! What tests of transports need, and tests of what lies above them.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! - [`conformance!`]: the suite that every transport passes;
 //! - [`fault`]: a wrapper that misbehaves as far as the contract allows, from a seed;

@@ -1,20 +1,4 @@
-//! The byte transfer layer: the contract between Gapless and a transport.
-//!
-//! ```
-//! use gapless_btl::{AmTag, Btl, Event, Queue, Token, loopback::{Hub, Loopback}};
-//! let hub = Hub::new();
-//! let (mut a, mut b) = (Loopback::new(&hub), Loopback::new(&hub));
-//! let to_b = a.connect(&b.address())?;
-//! b.connect(&a.address())?;
-//! let mut slot = a.reserve(to_b, 2)?;
-//! slot.write(0, b"hi")?;
-//! a.send(slot, AmTag(7), Token::NONE);
-//! let mut events = Queue::with_capacity(8);
-//! b.poll(None, &mut events);
-//! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else { panic!() };
-//! assert_eq!(fragment.to_vec()?, b"hi");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Write a transport
 //!

@@ -1,15 +1,6 @@
-//! The `gapless` command: one file per verb. [`pingpong`] and [`collectives`] are libraries, too: other programs measure
-//! with their loops. [`main_with`] is the whole command over a transport of one's own.
+#![doc = include_str!("../README.md")]
 //!
-//! ```no_run
-//! use gapless::World;
-//! use gapless::btl::loopback::{Hub, Loopback};
-//!
-//! fn main() -> std::process::ExitCode {
-//!     // A transport of your own stands here, and `only` names it.
-//!     gapless_cli::main_with(|| Ok(World::builder().transport(Box::new(Loopback::new(&Hub::new()))).only(["loopback"])))
-//! }
-//! ```
+//! # Errors
 //!
 //! Every verb reports a problem in one line on standard error. Exit codes: 0 all is well, 1 it ran
 //! and something was wrong, 2 it was called wrongly, and for `run` whatever the job's first failure

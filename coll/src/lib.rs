@@ -1,5 +1,6 @@
-//! Collectives as data: what each rank does in a collective, built by pure functions, chosen from what all ranks know,
-//! and proved before it runs. And the virtual topologies that neighbourhood collectives run on.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! - [`topologies`]: grids and graphs of MPI 4.1 chapter 8.
 //! - [`schedule`]: a [`Schedule`] is one rank's list of steps (send, receive, copy, reduce, put a task) with
@@ -22,19 +23,6 @@
 //! which derives dependencies from the bytes that steps touch. Lengths are in packed bytes: both ends of a message may
 //! use different datatypes of one signature. Nothing but [`execute`] touches memory; nothing looks at a clock or a
 //! file.
-//!
-//! ```
-//! use gapless_coll::{Algorithm, Call, Locality, Method, Tree, build};
-//! let call = Call::Bcast { root: 0, len: 4096 };
-//! let binomial = Algorithm::new(Method::Tree(Tree::Binomial));
-//! let schedule = build(2, &Locality::flat(4), &call, &binomial)?;
-//! assert_eq!(schedule.to_string(), "\
-//! rank 2 of 4, no scratch
-//!   0  receive  recv[0][0..4096]  <- 0 #0
-//!   1  send     recv[0][0..4096]  -> 3 #0  after 0
-//! ");
-//! # Ok::<(), gapless_coll::BuildError>(())
-//! ```
 #![deny(unsafe_code)]
 
 mod algorithm;

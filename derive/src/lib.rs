@@ -1,6 +1,6 @@
 // The guide's examples need `gapless-dtype`, which would be compiled once more for it, as what runs in the compiler: they
 // run in `gapless-tests`.
-#![cfg_attr(not(doctest), doc = include_str!("guide.md"))]
+#![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -1,45 +1,12 @@
-//! The GPU datatype engine: packs, unpacks and moves any committed layout in device memory.
+#![cfg_attr(feature = "opencl", doc = include_str!("../README.md"))]
+//!
+//! # What is here
 //!
 //! A [`GpuEngine`] is a [`gapless_engine::Engine`] for one device. Like the host's engine it takes a
 //! [`Typed`](gapless_engine::Typed) buffer and a byte range of its packed stream; it moves the bytes with kernels of
 //! the device. It is a [`gapless_engine::Reducer`], too. Kernels reach packed data in the device's memory, in that of a
 //! peer or of another process, and in pinned host memory. Packed data anywhere else in host memory goes through a chunk
 //! on the device.
-//!
-//! ```
-//! # #[cfg(feature = "opencl")] {
-//! use gapless_dtype::{Datatype, Primitive};
-//! use gapless_dtype_cuda::GpuEngine;
-//! use gapless_engine::{Engine, Typed};
-//! use gapless_mem::{Device, Region};
-//! use gapless_mem_opencl::OpenClDevice;
-//! use std::sync::Arc;
-//!
-//! // With CUDA: `GpuEngine::cuda(Arc::new(CudaDriver::load()?.device(0)?))`.
-//! let device = match OpenClDevice::open(0) {
-//!     Ok(device) => Arc::new(device),
-//!     Err(why) => return println!("{why}"),
-//! };
-//! let engine = GpuEngine::opencl(Arc::clone(&device)).unwrap();
-//!
-//! // A matrix of 4 × 4 integers on the device, and the layout of its second column.
-//! let matrix: Vec<u8> = (0..16u32).flat_map(u32::to_ne_bytes).collect();
-//! let there = device.allocate(64).unwrap();
-//! // SAFETY: both live until the copy has ended.
-//! unsafe { device.copy(there, Region::of(&matrix), &[]) }.unwrap().wait().unwrap();
-//! let column = Datatype::vector(4, 1, 4, &Primitive::Int.into()).unwrap().commit().unwrap();
-//!
-//! // Packed on the device, straight into host memory.
-//! let source = Typed::new(there, 4, &column, 1).unwrap();
-//! let mut packed = [0u8; 16];
-//! // SAFETY: `there` and `packed` live, and nothing else touches them, until the work has ended.
-//! let done = unsafe { engine.pack(&source, 0..16, Region::of_mut(&mut packed), &[]) }.unwrap();
-//! done.wait().unwrap();
-//! let column: Vec<u32> = packed.chunks(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect();
-//! assert_eq!(column, [1, 5, 9, 13]);
-//! # unsafe { device.free(there) }.unwrap();
-//! # }
-//! ```
 //!
 //! `examples/gpu_pack.rs` is a whole program, on CUDA and OpenCL: a stream of its own, a budget, every byte
 //! compared (`cargo run --release -p gapless-dtype-cuda --example gpu_pack`).

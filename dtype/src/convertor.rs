@@ -8,14 +8,13 @@
 
 mod collect;
 
-use thiserror::Error;
-
 use crate::copy::{Copier, Gather, Method, STREAM_MIN, Scatter, keep, past_trial, sample};
 use crate::layout::Layout;
 use crate::pages::Pages;
 use crate::program::{Axis, Flow, Op, OpId, Sink};
 use crate::run::{Run, in_memory};
 use collect::Collector;
+use std::fmt;
 
 /// Two programs' lists are compared if there are this many bytes to move for each entry: then that costs nothing beside
 /// the copy, and long runs are moved in the order and manner of one layout.
@@ -75,10 +74,9 @@ enum Top {
 }
 
 /// Why a convertor could not be made, positioned, or used on a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvertorError {
     /// The instances' packed size or their bounds do not fit 63 bits.
-    #[error("{count} instances of {size} bytes, {extent} bytes apart, overflow 63 bits")]
     Overflow {
         /// Instances asked for.
         count: u64,
@@ -88,7 +86,6 @@ pub enum ConvertorError {
         extent: i64,
     },
     /// The position lies behind the last packed byte.
-    #[error("cannot position at packed byte {position} of {size}")]
     Position {
         /// The position asked for.
         position: u64,
@@ -96,10 +93,6 @@ pub enum ConvertorError {
         size: u64,
     },
     /// The instances reach out of the slice.
-    #[error(
-        "the instances touch bytes {lo}..{hi} from the origin, \
-         which is at {origin} in a slice of {len} bytes"
-    )]
     OutOfBounds {
         /// Lowest byte touched, relative to the origin.
         lo: i64,
@@ -111,6 +104,27 @@ pub enum ConvertorError {
         len: usize,
     },
 }
+
+impl fmt::Display for ConvertorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overflow { count, size, extent } => write!(
+                f,
+                "{count} instances of {size} bytes, {extent} bytes apart, overflow 63 bits"
+            ),
+            Self::Position { position, size } => {
+                write!(f, "cannot position at packed byte {position} of {size}")
+            }
+            Self::OutOfBounds { lo, hi, origin, len } => write!(
+                f,
+                "the instances touch bytes {lo}..{hi} from the origin, \
+                 which is at {origin} in a slice of {len} bytes"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ConvertorError {}
 
 impl Convertor {
     /// A cursor at the first packed byte of `count` instances, `extent` bytes apart.

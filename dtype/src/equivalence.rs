@@ -12,9 +12,6 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{OnceLock, PoisonError, RwLock};
 
-use half::{bf16, f16};
-use num_complex::Complex;
-
 use crate::datatype::Datatype;
 use crate::fit::ElementType;
 use crate::layout::Layout;
@@ -238,9 +235,14 @@ numbers! {
     i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
     u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
     isize => Aint,
-    f16 => Float16, bf16 => BFloat16, f32 => Float, f64 => Double,
-    Complex<f32> => FloatComplex, Complex<f64> => DoubleComplex,
+    f32 => Float, f64 => Double,
 }
+
+#[cfg(feature = "half")]
+numbers! { half::f16 => Float16, half::bf16 => BFloat16 }
+
+#[cfg(feature = "num-complex")]
+numbers! { num_complex::Complex<f32> => FloatComplex, num_complex::Complex<f64> => DoubleComplex }
 
 #[cfg(target_pointer_width = "64")]
 numbers! { usize => Uint64 }

@@ -5,15 +5,12 @@
 
 use std::fmt;
 
-use thiserror::Error;
-
 use crate::contents::Combiner;
 
 /// Why a datatype could not be made.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypeError {
     /// Two lists that go together differ in length.
-    #[error("{constructor}: {argument} has {len} entries, but {other} has {expected}")]
     Length {
         /// The constructor that was called.
         constructor: Combiner,
@@ -27,7 +24,6 @@ pub enum TypeError {
         expected: usize,
     },
     /// An argument's value is illegal.
-    #[error("{constructor}: {argument} {problem}")]
     Argument {
         /// The constructor that was called.
         constructor: Combiner,
@@ -37,7 +33,6 @@ pub enum TypeError {
         problem: Problem,
     },
     /// A number that follows from the arguments does not fit in 64 bits.
-    #[error("{constructor}: {quantity} overflows 64 bits because of {argument}")]
     Overflow {
         /// The constructor that was called.
         constructor: Combiner,
@@ -47,7 +42,6 @@ pub enum TypeError {
         argument: Argument,
     },
     /// The tree would be deeper than [`MAX_DEPTH`](crate::limits::MAX_DEPTH).
-    #[error("{constructor}: the type would nest {depth} constructors deep, more than {limit}")]
     TooDeep {
         /// The constructor that was called.
         constructor: Combiner,
@@ -58,19 +52,46 @@ pub enum TypeError {
     },
     /// Committing the type takes more ops than
     /// [`MAX_PROGRAM_OPS`](crate::limits::MAX_PROGRAM_OPS).
-    #[error("the type's committed layout needs more than {limit} operations")]
     TooManyOps {
         /// The most that are allowed.
         limit: usize,
     },
     /// The types that it is made of lie in different kinds of memory
     /// ([`Datatype::in_memory`](crate::Datatype::in_memory)).
-    #[error("{constructor}: the types that it is made of lie in different kinds of memory")]
     MemoryKinds {
         /// The constructor of the type.
         constructor: Combiner,
     },
 }
+
+impl fmt::Display for TypeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length { constructor, argument, len, other, expected } => {
+                write!(f, "{constructor}: {argument} has {len} entries, but {other} has {expected}")
+            }
+            Self::Argument { constructor, argument, problem } => {
+                write!(f, "{constructor}: {argument} {problem}")
+            }
+            Self::Overflow { constructor, quantity, argument } => {
+                write!(f, "{constructor}: {quantity} overflows 64 bits because of {argument}")
+            }
+            Self::TooDeep { constructor, depth, limit } => write!(
+                f,
+                "{constructor}: the type would nest {depth} constructors deep, more than {limit}"
+            ),
+            Self::TooManyOps { limit } => {
+                write!(f, "the type's committed layout needs more than {limit} operations")
+            }
+            Self::MemoryKinds { constructor } => write!(
+                f,
+                "{constructor}: the types that it is made of lie in different kinds of memory"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TypeError {}
 
 /// An argument of a constructor: its name, and its place if it is an entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,16 +124,13 @@ impl fmt::Display for Argument {
 }
 
 /// What is wrong with an argument's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Problem {
     /// There is no default; of a builder.
-    #[error("is not given")]
     Missing,
     /// The list must not be empty.
-    #[error("is empty")]
     Empty,
     /// The value is too small.
-    #[error("is {value}, less than {least}")]
     Below {
         /// The value given.
         value: u64,
@@ -120,7 +138,6 @@ pub enum Problem {
         least: u64,
     },
     /// The value is too large.
-    #[error("is {value}, more than {most}")]
     Above {
         /// The value given.
         value: u64,
@@ -128,7 +145,6 @@ pub enum Problem {
         most: u64,
     },
     /// Only one value is legal.
-    #[error("is {value}, but must be {required}")]
     Not {
         /// The value given.
         value: u64,
@@ -136,7 +152,6 @@ pub enum Problem {
         required: u64,
     },
     /// The list's product is not what it must be.
-    #[error("multiplies to {product}, but must to {required}")]
     Product {
         /// The product, capped at `u128::MAX`.
         product: u128,
@@ -144,6 +159,23 @@ pub enum Problem {
         required: u64,
     },
 }
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("is not given"),
+            Self::Empty => f.write_str("is empty"),
+            Self::Below { value, least } => write!(f, "is {value}, less than {least}"),
+            Self::Above { value, most } => write!(f, "is {value}, more than {most}"),
+            Self::Not { value, required } => write!(f, "is {value}, but must be {required}"),
+            Self::Product { product, required } => {
+                write!(f, "multiplies to {product}, but must to {required}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Problem {}
 
 /// A number that every datatype has and that must fit in 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,8 +5,6 @@
 //! character is one of UTF-16 there, U+FFFD if it takes two. A `long double` is binary128 there: x87's has 64 bits of
 //! significand, so what is packed comes back, and what others packed is rounded to the nearest, ties to even.
 
-use thiserror::Error;
-
 use crate::convertor::ConvertorError;
 use crate::items::{ItemRun, Items};
 use crate::layout::Layout;
@@ -16,10 +14,9 @@ use crate::signature::Signature;
 use Primitive as P;
 
 /// Why instances could not be packed or unpacked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExternalError {
     /// The external bytes are more than there is room for, or than there are.
-    #[error("the instances take {needed} bytes as external32, and there are {found}")]
     Room {
         /// Bytes that the instances take.
         needed: u64,
@@ -27,8 +24,26 @@ pub enum ExternalError {
         found: u64,
     },
     /// The instances overflow 63 bits.
-    #[error(transparent)]
-    Instances(#[from] ConvertorError),
+    Instances(ConvertorError),
+}
+
+impl fmt::Display for ExternalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Room { needed, found } => {
+                write!(f, "the instances take {needed} bytes as external32, and there are {found}")
+            }
+            Self::Instances(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for ExternalError {}
+
+impl From<ConvertorError> for ExternalError {
+    fn from(error: ConvertorError) -> Self {
+        Self::Instances(error)
+    }
 }
 
 impl Primitive {
@@ -206,6 +221,7 @@ fn little(from: &[u8], to: &mut [u8]) {
     }
 }
 
+use std::fmt;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 use {reversed as long_double_in, reversed as long_double_out};
 

@@ -1,14 +1,13 @@
 //! Whether a layout fits the elements of a slice: it describes none of their gaps, has no other basic types, and places
 //! numbers where numbers may lie.
 
-use thiserror::Error;
-
 use crate::convertor::{Convertor, ConvertorError};
 use crate::equivalence::Equivalence;
 use crate::layout::Layout;
 use crate::primitive::{Primitive, Sort, kind};
 use crate::run::Run;
 use crate::signature::SignatureKind;
+use std::fmt;
 
 /// The type of a slice's elements, as layouts see it.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +19,9 @@ pub struct ElementType {
 }
 
 /// Why a layout does not fit elements.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FitError {
     /// A layout of other basic types than the elements have.
-    #[error("the layout has {basic}, and the elements of the buffer are {element}")]
     Type {
         /// A basic type of the layout.
         basic: Primitive,
@@ -31,7 +29,6 @@ pub enum FitError {
         element: &'static str,
     },
     /// A layout that places numbers where the slice cannot have elements.
-    #[error("the layout places {element} at bytes that are no multiples of {alignment}")]
     Misaligned {
         /// The type of the elements.
         element: &'static str,
@@ -39,9 +36,6 @@ pub enum FitError {
         alignment: u64,
     },
     /// Pages of which not all begin where elements do.
-    #[error(
-        "pages are {stride} bytes apart, which is no multiple of the {step} that {element} needs"
-    )]
     Stride {
         /// Bytes from an index to the next.
         stride: u64,
@@ -51,7 +45,6 @@ pub enum FitError {
         element: &'static str,
     },
     /// A layout that describes bytes between the fields of the elements.
-    #[error("the layout describes byte {byte} of {element}, which lies in none of its fields")]
     Gap {
         /// From the first byte of an element.
         byte: u64,
@@ -59,8 +52,39 @@ pub enum FitError {
         element: &'static str,
     },
     /// The instances overflow 63 bits.
-    #[error(transparent)]
-    Instances(#[from] ConvertorError),
+    Instances(ConvertorError),
+}
+
+impl fmt::Display for FitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type { basic, element } => {
+                write!(f, "the layout has {basic}, and the elements of the buffer are {element}")
+            }
+            Self::Misaligned { element, alignment } => write!(
+                f,
+                "the layout places {element} at bytes that are no multiples of {alignment}"
+            ),
+            Self::Stride { stride, step, element } => write!(
+                f,
+                "pages are {stride} bytes apart, which is no multiple of the {step} that {element} \
+                 needs"
+            ),
+            Self::Gap { byte, element } => write!(
+                f,
+                "the layout describes byte {byte} of {element}, which lies in none of its fields"
+            ),
+            Self::Instances(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for FitError {}
+
+impl From<ConvertorError> for FitError {
+    fn from(error: ConvertorError) -> Self {
+        Self::Instances(error)
+    }
 }
 
 impl ElementType {

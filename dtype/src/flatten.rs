@@ -21,12 +21,12 @@
 mod reader;
 
 use reader::Reader;
-use thiserror::Error;
 
 use crate::layout::{Layout, LayoutBounds};
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
 use crate::program::{Op, OpId, Program, ProgramError, ProgramPart};
 use crate::signature::SignatureDecodeError;
+use std::fmt;
 
 const MAGIC: [u8; 4] = *b"GLAY";
 const VERSION: u16 = 1;
@@ -47,8 +47,7 @@ const EACH: u8 = 5;
 const SEQ: u8 = 6;
 
 /// Why bytes are not a layout, and where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("byte {offset} of the flattened layout: {reason}")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlattenError {
     /// Where the trouble is.
     pub offset: usize,
@@ -56,17 +55,23 @@ pub struct FlattenError {
     pub reason: FlattenFault,
 }
 
+impl fmt::Display for FlattenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offset, reason } = self;
+        write!(f, "byte {offset} of the flattened layout: {reason}")
+    }
+}
+
+impl std::error::Error for FlattenError {}
+
 /// What is wrong with a flattened layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlattenFault {
     /// The bytes end in the middle.
-    #[error("the bytes end here")]
     Truncated,
     /// Not a flattened layout at all.
-    #[error("this is no layout")]
     Magic,
     /// Written by a version that this one cannot read.
-    #[error("version {found} is not {expected}")]
     Version {
         /// The version of the bytes.
         found: u16,
@@ -74,7 +79,6 @@ pub enum FlattenFault {
         expected: u16,
     },
     /// The length that the bytes state is not theirs.
-    #[error("{stated} bytes are stated, but {given} are there")]
     Length {
         /// The length written in the header.
         stated: u64,
@@ -82,34 +86,25 @@ pub enum FlattenFault {
         given: usize,
     },
     /// An op of no known kind.
-    #[error("there is no op of kind {0}")]
     Tag(u8),
     /// A list claims more entries than bytes are left for.
-    #[error("{entries} entries do not fit the bytes left")]
     Entries {
         /// Entries claimed.
         entries: u64,
     },
     /// More ops than [`MAX_PROGRAM_OPS`].
-    #[error("more than {MAX_PROGRAM_OPS} ops")]
     TooManyOps,
     /// Deeper than [`MAX_PROGRAM_DEPTH`].
-    #[error("ops nest deeper than {MAX_PROGRAM_DEPTH}")]
     TooDeep,
     /// A size, displacement or bound does not fit 63 bits.
-    #[error("a size or bound overflows")]
     Overflow,
     /// An op that no layout has.
-    #[error("{0}")]
     Malformed(&'static str),
     /// The stated bounds are not those of the data, or are no bounds.
-    #[error("the stated bounds are not the layout's")]
     Bounds,
     /// The signature is broken.
-    #[error("{0}")]
     Signature(SignatureDecodeError),
     /// The signature has another size than the data.
-    #[error("the signature is of {signature} bytes, the data of {data}")]
     SignatureSize {
         /// Bytes that the signature counts.
         signature: u64,
@@ -117,9 +112,35 @@ pub enum FlattenFault {
         data: u64,
     },
     /// Something follows the layout.
-    #[error("more bytes follow the layout")]
     Trailing,
 }
+
+impl fmt::Display for FlattenFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("the bytes end here"),
+            Self::Magic => f.write_str("this is no layout"),
+            Self::Version { found, expected } => write!(f, "version {found} is not {expected}"),
+            Self::Length { stated, given } => {
+                write!(f, "{stated} bytes are stated, but {given} are there")
+            }
+            Self::Tag(what) => write!(f, "there is no op of kind {what}"),
+            Self::Entries { entries } => write!(f, "{entries} entries do not fit the bytes left"),
+            Self::TooManyOps => write!(f, "more than {MAX_PROGRAM_OPS} ops"),
+            Self::TooDeep => write!(f, "ops nest deeper than {MAX_PROGRAM_DEPTH}"),
+            Self::Overflow => f.write_str("a size or bound overflows"),
+            Self::Malformed(what) => write!(f, "{what}"),
+            Self::Bounds => f.write_str("the stated bounds are not the layout's"),
+            Self::Signature(error) => write!(f, "{error}"),
+            Self::SignatureSize { signature, data } => {
+                write!(f, "the signature is of {signature} bytes, the data of {data}")
+            }
+            Self::Trailing => f.write_str("more bytes follow the layout"),
+        }
+    }
+}
+
+impl std::error::Error for FlattenFault {}
 
 impl Layout {
     /// How long [`flatten`](Self::flatten) is, without making it.

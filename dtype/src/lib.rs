@@ -1,4 +1,6 @@
-//! Non-contiguous data layouts: MPI derived datatypes, committed layouts and the convertor.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! Data that a program sends is seldom contiguous: a column of a matrix, a face of a cube, every
 //! particle that left the box. A [`Datatype`] describes where such data lies; this crate turns the
@@ -23,31 +25,6 @@
 //! order is the packed order, and this crate never changes it: commit merges neighbouring runs and recognises regular
 //! ones, but sorts nothing. Displacements are relative to the buffer's origin and may be negative. Everything is in
 //! bytes unless a name says otherwise; counts and displacements have 64 bits everywhere.
-//!
-//! ```
-//! use gapless_dtype::{Convertor, Datatype, Primitive};
-//!
-//! // The second column of a row-major 3 × 4 matrix of floats.
-//! let matrix: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_ne_bytes()).collect();
-//! let float = Datatype::from(Primitive::of::<f32>());
-//! let column = Datatype::vector(3, 1, 4, &float)?.commit()?;
-//!
-//! let mut convertor = Convertor::new(&column, 1)?;
-//! let mut packed = [0; 12];
-//! convertor.pack(&matrix, 4, &mut packed)?; // displacement 0 is at byte 4
-//! let floats = packed.chunks(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap()));
-//! assert!(floats.eq([1.0, 5.0, 9.0]));
-//!
-//! // Any part of the packed stream can be unpacked, in any order.
-//! let mut copy = vec![0; matrix.len()];
-//! convertor.seek(8)?;
-//! convertor.unpack(&packed[8..], &mut copy, 4)?;
-//! convertor.seek(0)?;
-//! convertor.unpack(&packed[..8], &mut copy, 4)?;
-//! assert_eq!(copy[4..8], matrix[4..8]);
-//! assert_eq!(copy[36..40], matrix[36..40]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 //!
 //! # Where things are
 //!

@@ -19,6 +19,7 @@ pub mod bytes;
 mod expand;
 
 use crate::{Datatype, Primitive};
+use std::fmt;
 
 /// Most steps that building one typemap may take: entries placed plus loop iterations.
 pub const STEPS_MAX: u64 = 1 << 24;
@@ -27,10 +28,9 @@ pub const STEPS_MAX: u64 = 1 << 24;
 pub const BYTES_MAX: u64 = 1 << 24;
 
 /// Why the oracle does not answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NaiveError {
     /// Writing the type out would take more than the stated number of steps or bytes.
-    #[error("the type is too large to write out: more than {limit} {what}")]
     TooLarge {
         /// The bound that was hit.
         limit: u64,
@@ -38,10 +38,8 @@ pub enum NaiveError {
         what: &'static str,
     },
     /// A displacement or bound leaves the 64-bit range.
-    #[error("a displacement or bound leaves the 64-bit range")]
     Overflow,
     /// A buffer does not hold a byte that the typemap names.
-    #[error("the buffer of {len} bytes has no byte at displacement {displacement} from {origin}")]
     OutOfBuffer {
         /// The byte's displacement.
         displacement: i64,
@@ -51,7 +49,6 @@ pub enum NaiveError {
         len: usize,
     },
     /// The packed bytes handed to [`Typemap::unpack`] are not as many as the typemap has.
-    #[error("expected {expected} packed bytes, got {got}")]
     PackedLength {
         /// Bytes the instances have.
         expected: usize,
@@ -59,6 +56,26 @@ pub enum NaiveError {
         got: usize,
     },
 }
+
+impl fmt::Display for NaiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { limit, what } => {
+                write!(f, "the type is too large to write out: more than {limit} {what}")
+            }
+            Self::Overflow => f.write_str("a displacement or bound leaves the 64-bit range"),
+            Self::OutOfBuffer { displacement, origin, len } => write!(
+                f,
+                "the buffer of {len} bytes has no byte at displacement {displacement} from {origin}"
+            ),
+            Self::PackedLength { expected, got } => {
+                write!(f, "expected {expected} packed bytes, got {got}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NaiveError {}
 
 /// One pair of a typemap: a basic type and where its first byte lies.
 ///

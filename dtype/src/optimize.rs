@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use crate::program::{Op, OpId, Program, ProgramError, ProgramPart};
 use bulk::{Bulk, Digest};
 use runs::RunList;
+pub(crate) use runs::signed_difference;
 use summary::summary;
 
 /// A piece that may be empty.

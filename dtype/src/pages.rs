@@ -7,8 +7,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use thiserror::Error;
-
 use crate::error::TypeError;
 use crate::flatten::{FlattenError, FlattenFault};
 use crate::layout::Layout;
@@ -65,11 +63,10 @@ struct PagesParts {
 }
 
 /// Why pages could not be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PagesError {
     /// The packed bytes of all pages do not fit 63 bits.
-    #[error("{count} pages of {size} packed bytes overflow 63 bits")]
     Size {
         /// Pages.
         count: u64,
@@ -77,7 +74,6 @@ pub enum PagesError {
         size: u64,
     },
     /// A page would lie where 63 bits do not reach.
-    #[error("index {index} at position {position}, with {stride} bytes a page, overflows 63 bits")]
     Place {
         /// Where in the list the index is.
         position: u64,
@@ -87,6 +83,23 @@ pub enum PagesError {
         stride: u64,
     },
 }
+
+impl fmt::Display for PagesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Size { count, size } => {
+                write!(f, "{count} pages of {size} packed bytes overflow 63 bits")
+            }
+            Self::Place { position, index, stride } => write!(
+                f,
+                "index {index} at position {position}, with {stride} bytes a page, overflows 63 \
+                 bits"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PagesError {}
 
 impl PageIndices {
     /// How many.

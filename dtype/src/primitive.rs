@@ -10,9 +10,6 @@
 use std::ffi::{c_int, c_long, c_longlong, c_short};
 use std::fmt;
 
-use half::{bf16, f16};
-use num_complex::Complex;
-
 mod pair;
 mod sort;
 
@@ -423,9 +420,14 @@ scalars! {
     i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
     u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
     isize => Aint, bool => Bool,
-    f16 => Float16, bf16 => BFloat16, f32 => Float, f64 => Double,
-    Complex<f32> => FloatComplex, Complex<f64> => DoubleComplex,
+    f32 => Float, f64 => Double,
 }
+
+#[cfg(feature = "half")]
+scalars! { half::f16 => Float16, half::bf16 => BFloat16 }
+
+#[cfg(feature = "num-complex")]
+scalars! { num_complex::Complex<f32> => FloatComplex, num_complex::Complex<f64> => DoubleComplex }
 
 #[cfg(test)]
 mod tests {

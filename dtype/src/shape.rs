@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::optimize::signed_difference;
 use crate::program::{Op, Program, ProgramPart};
 
 /// The regular form of one instance of a layout, if it has one.
@@ -137,7 +138,7 @@ impl Shape {
             // Longer lists that are affine were made so when they were normalised.
             Op::List { disps, starts } if disps.len() == 2 => {
                 let (len0, len1) = (starts[1], starts[2] - starts[1]);
-                match (disps[1].checked_sub(disps[0]), len1.checked_signed_diff(len0)) {
+                match (disps[1].checked_sub(disps[0]), signed_difference(len0, len1)) {
                     (Some(displacement_step), Some(len_step)) if len_step != 0 => Shape::Affine {
                         count: 2,
                         displacement0: displacement.wrapping_add(disps[0]),

@@ -15,13 +15,12 @@ mod fold;
 
 use crate::ReduceOp;
 use elements::{
-    Band, Bfloat16, Binary16, Bor, Bxor, Land, LocPair, Lor, Lxor, Max, MaxLoc, Min, MinLoc, Prod,
-    Sum,
+    Band, Bfloat16, Binary16, Bor, Bxor, Complex, Land, LocPair, Lor, Lxor, Max, MaxLoc, Min,
+    MinLoc, Prod, Sum,
 };
 use fold::fold;
 pub(crate) use fold::{Fold, Level, SOURCES_MAX};
 use gapless_dtype::Primitive;
-use num_complex::Complex;
 use std::ffi::{c_int, c_long, c_short};
 
 /// Integers: values that compare as `$ordered`, all else as the unsigned type of their width.

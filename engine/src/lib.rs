@@ -1,4 +1,6 @@
-//! Engines move and combine bytes by layout.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! An [`Engine`] packs, unpacks and moves data described by a committed layout, in any memory; a [`Reducer`] combines
 //! elements of any number of buffers by an [`Op`]: one of MPI's, or a user's. [`HostEngine`] implements both for memory
@@ -14,21 +16,6 @@
 //! engine with threads, which `thread_pool` has. `method` has the checks that all reducers share, `between` work on
 //! memories of two engines.
 //! This crate knows no vendor and no peer. Lengths and offsets are in bytes.
-//!
-//! ```
-//! use gapless_dtype::{Datatype, Primitive};
-//! use gapless_engine::{Engine, HostEngine, Typed};
-//! use gapless_mem::Region;
-//! // The first column of a 3 x 4 matrix of 32-bit integers, row by row.
-//! let matrix: Vec<u8> = (0..48).collect();
-//! let column = Datatype::vector(3, 1, 4, &Primitive::Int.into())?.commit()?;
-//! let source = Typed::new(Region::of(&matrix), 0, &column, 1)?;
-//! let mut packed = [0u8; 12];
-//! // SAFETY: both regions describe live buffers of this function that do not overlap.
-//! unsafe { HostEngine.pack(&source, 0..12, Region::of_mut(&mut packed), &[]) }?;
-//! assert_eq!(packed, [0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 //!
 //! A column is added to a contiguous buffer, in place:
 //!

@@ -271,8 +271,25 @@ impl From<BmlError> for Error {
 
 impl From<PmlError> for Error {
     fn from(error: PmlError) -> Error {
+        let error = match error {
+            PmlError::NoEngine { space } => match not_built(space) {
+                Some(reason) => PmlError::Refused { space, reason },
+                None => PmlError::NoEngine { space },
+            },
+            other => other,
+        };
         Error::Message(error.into())
     }
+}
+
+/// The feature without which this program was built, if memory of this space needs one.
+pub(crate) fn not_built(space: Space) -> Option<String> {
+    let feature = match space {
+        Space::Cuda { .. } | Space::Managed if !cfg!(feature = "cuda") => "cuda",
+        Space::OpenCl { .. } if !cfg!(feature = "opencl") => "opencl",
+        _ => return None,
+    };
+    Some(format!("this program was built without the feature `{feature}`"))
 }
 
 #[cfg(test)]
@@ -285,5 +302,19 @@ mod tests {
         assert_eq!(format!("{error:?}"), "tag -5 is negative");
         let shown = Err::<(), _>(Error::Finalized);
         assert_eq!(format!("{shown:?}"), "Err(the world has been finalized)");
+    }
+
+    #[test]
+    fn a_feature_that_is_missing_is_named() {
+        let opencl = Space::OpenCl { context: 1, device: 2, queue: None };
+        for (space, feature, built) in [
+            (Space::Cuda { device: 0 }, "`cuda`", cfg!(feature = "cuda")),
+            (Space::Managed, "`cuda`", cfg!(feature = "cuda")),
+            (opencl, "`opencl`", cfg!(feature = "opencl")),
+            (Space::Host, "feature", true),
+        ] {
+            let said = Error::from(PmlError::NoEngine { space }).to_string();
+            assert_eq!(said.contains(feature), !built, "{said}");
+        }
     }
 }

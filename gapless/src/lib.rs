@@ -1,28 +1,4 @@
-//! Gapless: non-contiguous messages between processes, wherever the data lies.
-//!
-//! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it to send. Processes meet in a
-//! [`World`] and exchange messages through [`Communicator`]s:
-//!
-//! ```
-//! use gapless::{Datatype, Primitive, View, ViewMut, World};
-//! # fn main() -> Result<(), gapless::Error> {
-//! let world = World::init()?;
-//! let comm = world.comm();
-//!
-//! // The first column of a row-major 4 × 4 matrix becomes the last one of another.
-//! let matrix: Vec<f64> = (0..16).map(f64::from).collect();
-//! let mut other = vec![0.0f64; 16];
-//! let column = Datatype::vector(4, 1, 4, &Primitive::Double.into())?.commit()?;
-//! let (right, left) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
-//! comm.scope(|s| {
-//!     let _ = s.irecv(ViewMut::typed(&mut other, 3, &column, 1)?, left, 0)?;
-//!     let _ = s.isend(View::typed(&matrix, 0, &column, 1)?, right, 0)?;
-//!     Ok(())
-//! })?;
-//! assert_eq!([other[3], other[7], other[11], other[15]], [0.0, 4.0, 8.0, 12.0]);
-//! world.finalize()
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # What is sent
 //!
@@ -142,8 +118,8 @@
 //!
 //! # Memory of devices
 //!
-//! A [`View::of_region`] may lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`, both on by
-//! default). Drivers and devices are opened when a message first needs them. A process without any starts normally;
+//! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it to send. A [`View::of_region`] may
+//! lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`). Drivers and devices are opened when a message first needs them. A process without any starts normally;
 //! messages in memory that no engine serves are refused ([`PmlError::NoEngine`]). `Builder::gpu` gives a world an
 //! engine that you have made.
 //!
@@ -245,6 +221,12 @@ pub mod xtq;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from-mpi.md")]
 struct FromMpi;
+
+/// What the crates below show of this one: their examples run.
+#[cfg(doctest)]
+#[doc = include_str!("../../boot/README.md")]
+#[doc = include_str!("../../osc/README.md")]
+struct Below;
 
 /// The page about one-sided windows: its examples run.
 #[cfg(doctest)]

@@ -1,4 +1,6 @@
-//! What processes do with GPUs, above the engine of their memory (`gapless-dtype-cuda`).
+#![cfg_attr(any(feature = "cuda", feature = "opencl"), doc = include_str!("../README.md"))]
+//!
+//! # What is here
 //!
 //! - [`Accelerators`], [`OnDemand`]: devices and their engines, opened when a message first needs them; [`space_at`]: in
 //!   whose memory an address lies;

@@ -1,5 +1,6 @@
-//! Kernels that take the gaps out of data, and put them back: their sources, their built images, the layouts of their
-//! arguments, and the arithmetic of a launch.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! One source, `strips.cl-cu` and `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel
 //! moves a range of the packed stream between a *typed* side, where the bytes lie as a datatype says, and a *packed*
@@ -35,18 +36,6 @@
 //! [`Family::tabled`] are in a buffer, which is the parameter.
 //!
 //! Units are bytes unless a name says words; words are of the launch's width.
-//!
-//! ```
-//! use gapless_kernels::launch::{Grid, GridDim, KernelAddress, Move, strided};
-//! use gapless_kernels::{Direction, Family};
-//! // Pack the first column of a row-major matrix of 1000 × 1000 doubles.
-//! let place = KernelAddress { address: 0, offset: 0 };
-//! let what = Move { direction: Direction::Pack, range: 0..8000, typed: place, packed: place, budget: None };
-//! let column = Grid { displacement: 0, len: 8, dims: [GridDim { count: 1000, stride: 8000 }].into_iter().collect() };
-//! let launches = strided(&what, &column)?;
-//! assert_eq!((launches.len(), launches[0].kernel.family), (1, Family::Strided1));
-//! # Ok::<(), gapless_kernels::launch::Unfit>(())
-//! ```
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -1,4 +1,6 @@
-//! The layouts real applications send, as datatypes ready to be sent.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! Benchmarks of non-contiguous messages are only as good as the layouts they move. This crate
 //! holds the ones the literature uses, with the parameters it uses: the twelve micro-applications
@@ -19,16 +21,6 @@
 //! Units: bytes unless a name says otherwise. Arrays are column-major (first dimension fastest)
 //! and indices start at 0. No buffer of any case exceeds [`MAX_BUFFER_BYTES`]; larger parameters
 //! are refused with a [`LayoutError`]. Building a case allocates index lists, never buffers.
-//!
-//! ```
-//! # fn main() -> Result<(), gapless_layouts::LayoutError> {
-//! let case = &gapless_layouts::cases("v", Some(1024))?[0];
-//! assert_eq!(case.name, "V n=1024");
-//! assert_eq!(case.payload_bytes, 8 << 20);
-//! assert_eq!(case.send.datatype.commit()?.blocks(), 1024);
-//! # Ok(())
-//! # }
-//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,6 @@
-//! Memory of CUDA devices: [`CudaDevice`] is a [`gapless_mem::Device`] over the CUDA driver.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! The driver library is opened at run time by [`CudaDriver::load`]. A machine without one starts
 //! normally: the error says so in one line, and nothing else of this crate can be reached.
@@ -11,24 +13,6 @@
 //! - [`Module`], [`Function`], [`Grid`], [`Argument`]: launch kernels; [`compile()`]: from their source, by NVRTC;
 //! - [`PinnedBuffer`]: page-locked host memory from a pool;
 //! - [`Mps`]: whether processes share the device or take turns.
-//!
-//! ```no_run
-//! use gapless_mem::{Device, Region};
-//! use gapless_mem_cuda::CudaDriver;
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let device = CudaDriver::load()?.device(0)?; // an error of one line where there is none
-//! let (out, mut back) = ([7u8; 64], [0u8; 64]);
-//! let there = device.allocate(64)?;
-//! // SAFETY: `out` and `there` live until the copies have ended, and nothing else touches them.
-//! let copied = unsafe { device.copy(there, Region::of(&out), &[]) }?;
-//! // SAFETY: as above, and for `back`; this copy comes after that one.
-//! unsafe { device.copy(Region::of_mut(&mut back), there, &[copied]) }?.wait()?;
-//! assert_eq!(back, out);
-//! // SAFETY: all work on it has ended.
-//! unsafe { device.free(there) }?;
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! What the calls cost: `cargo run --release -p gapless-mem-cuda --example costs`.
 //!

@@ -1,4 +1,6 @@
-//! The memory types that all crates share: where bytes lie and what can be done with them there.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
 //! - [`Region`]: a contiguous span of bytes in a space; it does not own them;
@@ -19,18 +21,6 @@
 //! `atomics.rs` alone. `pci.rs` says where a device is; `testkit.rs` has devices for tests.
 //!
 //! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
-//!
-//! ```
-//! use gapless_mem::{Device, HostDevice, Region};
-//! let device = HostDevice::new();
-//! let mut target = vec![0u8; 4];
-//! let source = [1u8, 2, 3, 4];
-//! // SAFETY: both regions describe live buffers of this function that do not overlap.
-//! let done = unsafe { device.copy(Region::of_mut(&mut target), Region::of(&source), &[]) }?;
-//! assert!(done.poll()?);
-//! assert_eq!(target, source);
-//! # Ok::<(), gapless_mem::DeviceError>(())
-//! ```
 #![deny(unsafe_code)]
 
 mod abort;

@@ -1,4 +1,6 @@
-//! One-sided windows (MPI 4.1 chapter 12): memory that other processes read, write and accumulate into.
+#![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
+//!
+//! # What is here
 //!
 //! A [`Window`] is one rank's end of a window. Operations ([`Window::put`], [`Window::get`], [`Window::accumulate`] and
 //! their like) need an epoch, which synchronisation opens and closes ([`Window::lock`], [`Window::flush`],

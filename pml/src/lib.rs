@@ -1,4 +1,6 @@
-//! Point-to-point messaging of non-contiguous data: communicators, matching, protocols, progress.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! A [`Pml`] is one process's end of all its messages. [`Pml::isend`] and [`Pml::irecv`] start operations on a
 //! [`Typed`](gapless_engine::Typed) buffer and return a [`RequestId`]. Calls of [`Pml::progress`], and calls that
@@ -38,34 +40,6 @@
 //!
 //! The safe API is in the crate `gapless`. Lengths and offsets are in bytes; rates in MB/s, times in
 //! nanoseconds.
-//!
-//! ```
-//! use gapless_bml::Bml;
-//! use gapless_dtype::{Datatype, Primitive};
-//! use gapless_engine::{HostEngine, Typed};
-//! use gapless_mem::Region;
-//! use gapless_pml::{Config, Pml, Source, TagSel};
-//! use std::sync::Arc;
-//!
-//! let bml = Bml::new(gapless_bml::Rank(0), 1);
-//! let mut pml = Pml::new(bml, vec![Arc::new(HostEngine)], Config::default());
-//! // A column of a 4 x 4 matrix of bytes, sent to this process itself as a row.
-//! let matrix: Vec<u8> = (0..16).collect();
-//! let column = Datatype::vector(4, 1, 4, &Primitive::UnsignedChar.into())?.commit()?;
-//! let row = Datatype::contiguous(4, &Primitive::UnsignedChar.into())?.commit()?;
-//! let mut received = [0u8; 4];
-//! let from = Typed::new(Region::of(&matrix), 2, &column, 1)?;
-//! let to = Typed::new(Region::of_mut(&mut received), 0, &row, 1)?;
-//! let world = pml.world();
-//! // SAFETY: both buffers live, and nothing else touches them, until the waits below.
-//! let recv = unsafe { pml.irecv(&world, &to, Source::Any, TagSel::Is(7)) }?;
-//! // SAFETY: as above.
-//! let send = unsafe { pml.isend(&world, &from, 0, 7) }?;
-//! assert_eq!(pml.wait(recv)?.bytes, 4);
-//! pml.wait(send)?;
-//! assert_eq!(received, [2, 6, 10, 14]);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "starts messages with buffers of its own")]

@@ -1,4 +1,6 @@
-//! One schema, one table and one plot for everything Gapless measures.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! A program that measures fills [`Row`]s from [`Samples`]. It puts them in a [`Report`] with the [`Machine`] it ran
 //! on and the [`commit`] it was built from. Then it prints [`Report::table`], no wider than the terminal, and writes
@@ -14,21 +16,6 @@
 //! speed: above 1 Gapless is faster, for latencies too.
 //!
 //! This crate knows nothing of datatypes, transports or peers, and needs none of the other crates.
-//!
-//! ```
-//! use gapless_report::{Machine, Report, Row, Samples};
-//!
-//! let ours = Samples::from_seconds([2.0e-6, 2.1e-6, 1.9e-6]).summary()?;
-//! let memcpy = Samples::from_seconds([1.0e-6, 1.1e-6, 0.9e-6]).summary()?;
-//! let row = Row::new("V n=64", "pack", "host", "cpu", 32_768, ours)
-//!     .against("memcpy", memcpy)
-//!     .blocks(64)
-//!     .verified(true);
-//! let report = Report::new("pack", Machine::describe(), "cargo bench", vec![row]);
-//! report.validate()?;
-//! println!("{}", report.table().within(gapless_report::terminal_columns()));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,6 @@
-//! Synchronisation that several crates of Gapless need; it depends on none of them.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! - [`Gate`] is a mutex that costs the thread that made it two plain stores until another thread wants it: the lock
 //!   of a world.
@@ -8,15 +10,6 @@
 //! - [`Asleep`] counts the threads that sleep, for those that publish something without a lock.
 //! - [`mailboxes`] are shared memory in which the ranks of a host publish short entries for each other.
 //! - [`Followers`] decides which of several waiting threads polls; the others sleep, each on its [`Parker`].
-//!
-//! ```
-//! use gapless_sync::Gate;
-//! let gate = Gate::new(vec![1]);
-//! let mut pass = gate.enter();
-//! pass.push(2);
-//! pass.done(); // a pass that is dropped without this poisons the gate, as a panic does
-//! assert_eq!(gate.enter().len(), 2);
-//! ```
 //!
 //! The first two are for Linux. loom explores the gate, the mailboxes, the followers and the count of sleepers (`cargo
 //! xtask test` runs it, and the comments at the end of `gate.rs` and `followers.rs` have the command).

@@ -1,8 +1,6 @@
-//! What tests of all crates share: random numbers ([`Random`]) and where their seeds come from ([`seed`]), tests that are
-//! skipped aloud ([`skip`]), an allocator that counts ([`Counting`]).
+#![doc = include_str!("../README.md")]
 //!
-//! It lies below every other crate and uses none. Libraries have it as a dev-dependency; `btl-testkit` and features
-//! `testkit` as a dependency.
+//! It lies below every other crate and uses none. Libraries have it as a dev-dependency; `btl-testkit` as a dependency.
 
 mod counting;
 mod random;

@@ -9,7 +9,7 @@ pub mod launcher;
 
 /// What `#[derive(Datatype)]` takes and refuses: its examples, which need `gapless-dtype`, run here.
 #[cfg(doctest)]
-#[doc = include_str!("../../derive/src/guide.md")]
+#[doc = include_str!("../../derive/README.md")]
 struct Derive;
 
 /// The tutorial: its code runs.

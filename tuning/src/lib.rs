@@ -1,4 +1,6 @@
-//! The tuning file: the cost model's numbers, as `gapless tune` measured them on this machine.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! A world reads it when it starts, unless the program gives the numbers
 //! (`Builder::tuning`, `Builder::config`):
@@ -14,14 +16,6 @@
 //!
 //! [`coll`] is the table by which collectives choose their algorithms: a file of its own, because all ranks of a world
 //! must have the same, while these numbers may differ from host to host.
-//!
-//! ```
-//! let text = "version = 1\n[host]\nfragment_bytes = 65536\n";
-//! let tuning = gapless_tuning::parse(text, "example".as_ref())?;
-//! assert_eq!(tuning.fragment_bytes, 65536);
-//! assert_eq!(gapless_tuning::parse(&gapless_tuning::write(&tuning), "again".as_ref())?, tuning);
-//! # Ok::<(), gapless_tuning::TuningError>(())
-//! ```
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +23,7 @@ pub mod coll;
 mod error;
 mod keys;
 mod text;
+mod tree;
 
 pub use error::TuningError;
 pub use keys::{KEYS, Key, Unit, Value};

@@ -2,12 +2,11 @@
 //! number beside it.
 
 use super::keys::{KEYS, Key, Value};
+use super::tree::{self, Item, Table};
 use super::{TuningError, VERSION};
 use gapless_pml::Tuning;
 use std::fmt::Write;
-use std::ops::Range;
 use std::path::Path;
-use toml_edit::{Document, Item, Table};
 
 /// Names shown in errors are cut to this many characters.
 const SHOWN_MAX: usize = 60;
@@ -20,15 +19,9 @@ pub(super) struct Source<'f> {
 
 impl Source<'_> {
     /// The line of a position, from 1.
-    pub(super) fn line(&self, span: Option<Range<usize>>) -> usize {
-        let start = span.map_or(0, |span| span.start).min(self.text.len());
-        1 + self.text.as_bytes()[..start].iter().filter(|&&byte| byte == b'\n').count()
-    }
-
-    /// The line of an entry.
-    pub(super) fn line_of(&self, table: &Table, name: &str) -> usize {
-        let key = table.key(name).and_then(toml_edit::Key::span);
-        self.line(key.or_else(|| table.get(name).and_then(Item::span)).or_else(|| table.span()))
+    pub(super) fn line(&self, at: usize) -> usize {
+        let before = &self.text.as_bytes()[..at.min(self.text.len())];
+        1 + before.iter().filter(|&&byte| byte == b'\n').count()
     }
 
     fn unknown(&self, line: usize, key: &str) -> TuningError {
@@ -45,9 +38,9 @@ impl Source<'_> {
         found: &Item,
         wanted: &str,
     ) -> TuningError {
-        let found = match found {
-            Item::Value(toml_edit::Value::String(text)) => format!("{:?}", shown(text.value())),
-            other => format!("of type {}", other.type_name()),
+        let found = match found.as_str() {
+            Some(text) => format!("{:?}", shown(text)),
+            None => format!("of type {}", found.type_name()),
         };
         TuningError::WrongType {
             path: self.path.to_owned(),
@@ -59,15 +52,15 @@ impl Source<'_> {
     }
 
     /// The text as TOML, of our version.
-    pub(super) fn document(&self) -> Result<Document<&'_ str>, TuningError> {
-        let document = Document::parse(self.text).map_err(|error| TuningError::Syntax {
+    pub(super) fn document(&self) -> Result<Table, TuningError> {
+        let root = tree::parse(self.text).map_err(|fault| TuningError::Syntax {
             path: self.path.to_owned(),
-            line: self.line(error.span()),
-            what: shown(&error.message().replace('\n', ", ")),
+            line: self.line(fault.at),
+            what: shown(&fault.what),
         })?;
         // In another version anything may be different, so it is checked first.
-        self.version(document.as_table())?;
-        Ok(document)
+        self.version(&root)?;
+        Ok(root)
     }
 
     fn version(&self, table: &Table) -> Result<(), TuningError> {
@@ -77,12 +70,11 @@ impl Source<'_> {
             Some(VERSION) => Ok(()),
             Some(found) => Err(TuningError::Version {
                 path: self.path.to_owned(),
-                line: self.line_of(table, "version"),
+                line: self.line(item.at),
                 found: found.to_string(),
             }),
             None => {
-                let line = self.line_of(table, "version");
-                Err(self.wrong(line, "version".to_owned(), item, "a whole number"))
+                Err(self.wrong(self.line(item.at), "version".to_owned(), item, "a whole number"))
             }
         }
     }
@@ -160,19 +152,18 @@ pub(super) fn shown(text: &str) -> String {
 /// What is wrong, and where.
 pub fn parse(text: &str, path: &Path) -> Result<Tuning, TuningError> {
     let source = Source { path, text };
-    let document = source.document()?;
-    let root = document.as_table();
+    let root = source.document()?;
     let mut tuning = Tuning::default();
     for (table_name, item) in root.iter().filter(|(name, _)| *name != "version") {
-        let line = source.line_of(root, table_name);
+        let line = source.line(item.at);
         if KEYS.iter().all(|key| key.table != table_name) {
             return Err(source.unknown(line, table_name));
         }
         let Some(table) = item.as_table() else {
             return Err(source.wrong(line, shown(table_name), item, "a table"));
         };
-        for (name, item) in table {
-            let line = source.line_of(table, name);
+        for (name, item) in table.iter() {
+            let line = source.line(item.at);
             let Some(key) = Key::find(table_name, name) else {
                 return Err(source.unknown(line, &format!("{table_name}.{name}")));
             };

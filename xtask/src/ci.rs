@@ -10,7 +10,7 @@ mod purity;
 use std::process::Command;
 
 use crate::metadata::Checkout;
-use crate::{Failure, ages, counts, deps, fuzz, kernels, shell, test, unsafe_code};
+use crate::{Failure, ages, counts, deps, fuzz, kernels, package, shell, test, unsafe_code};
 
 /// A check's heading, and the check.
 type Check = (&'static str, fn(&Checkout) -> Result<(), Failure>);
@@ -22,6 +22,8 @@ const CHECKS: &[Check] = &[
     ("links of documents", links::run),
     ("dependency rules", deps::run),
     ("lock files", lock_files),
+    ("packages", package::check),
+    ("what users build", package::light),
     ("pure modules", purity::run),
     ("table of unsafe code", unsafe_table),
     ("format", format),

@@ -16,6 +16,8 @@
 //! - `verbs` runs the tests of btl-ib over Soft-RoCE, in an emulated machine;
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
 //! - `judges` has programs that others wrote for MPI judge the MPI library, and their own tests;
+//! - `package` looks whether the crates for others could be published, and packs them; `release` prepares a release,
+//!   `publish` hands its crates to the registry;
 //! - `mpi` makes the MPI library, its header, compilers and launcher; `wheel` makes a Python wheel of it;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
@@ -42,7 +44,9 @@ mod metadata;
 mod mpi;
 mod mutants;
 mod odd;
+mod package;
 mod peers;
+mod release;
 mod shell;
 mod skips;
 mod soak;
@@ -171,6 +175,25 @@ enum Chore {
         #[arg(long)]
         dev: bool,
     },
+    /// Check, pack and compile the crates for others, as if they were published
+    Package,
+    /// Prepare a release: compare interfaces with the last one, write version and changelog
+    Release {
+        /// Its version, as 0.2.0
+        version: String,
+    },
+    /// Publish all crates for others, one after the other; without --go, only show it
+    Publish {
+        /// Do it
+        #[arg(long)]
+        go: bool,
+        /// Minutes between two crates: registries take new ones at about this pace
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// The crate to begin with, after a failure
+        #[arg(long, value_name = "CRATE")]
+        from: Option<String>,
+    },
     /// Run every check of CI, then all tests
     Ci {
         /// Only the checks, not the tests
@@ -276,6 +299,11 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         Chore::Mpi { dev } => mpi::run(checkout, mpi::Build::of(dev)),
         Chore::Wheel { dev } => wheel::run(checkout, mpi::Build::of(dev)),
         Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
+        Chore::Package => package::run(checkout),
+        Chore::Release { version } => release::run(checkout, &version),
+        Chore::Publish { go, minutes, from } => {
+            release::publish(checkout, go, minutes, from.as_deref())
+        }
         Chore::Ci { checks } => ci::run(checkout, checks),
     }
 }

@@ -19,10 +19,13 @@ pub(crate) struct Checkout {
 }
 
 /// A package, as far as the chores care.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Package {
     /// Its name.
     pub(crate) name: String,
+    /// Its version.
+    #[serde(default)]
+    pub(crate) version: String,
     /// Every dependency its manifest names, for any target and feature.
     pub(crate) dependencies: Vec<Dependency>,
     /// Its manifest.
@@ -31,13 +34,39 @@ pub(crate) struct Package {
     /// Its libraries, programs, tests, ….
     #[serde(default)]
     pub(crate) targets: Vec<Target>,
+    /// Where it may be published, if not everywhere; an empty list is nowhere.
+    #[serde(default)]
+    pub(crate) publish: Option<Vec<String>>,
+    /// What a registry shows of it.
+    #[serde(default, flatten)]
+    pub(crate) shown: Shown,
+}
+
+/// What a registry shows of a package.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Shown {
+    pub(crate) description: Option<String>,
+    pub(crate) license: Option<String>,
+    pub(crate) repository: Option<String>,
+    pub(crate) readme: Option<PathBuf>,
+    pub(crate) rust_version: Option<String>,
+    #[serde(default)]
+    pub(crate) keywords: Vec<String>,
+    #[serde(default)]
+    pub(crate) categories: Vec<String>,
+    /// The tables of other programs.
+    #[serde(default)]
+    pub(crate) metadata: serde_json::Value,
 }
 
 /// A dependency as the manifest states it.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Dependency {
     /// The package's real name, also where the manifest renames it.
     pub(crate) name: String,
+    /// Which versions will do; `*` if the manifest says a path alone.
+    #[serde(default)]
+    pub(crate) req: String,
     /// `null` for normal ones, `dev` or `build`.
     pub(crate) kind: Option<String>,
     /// Whether only a feature turns it on.
@@ -65,6 +94,11 @@ impl Package {
     /// Whether its manifest names a crate, for any target and purpose.
     pub(crate) fn uses(&self, name: &str) -> bool {
         self.dependencies.iter().any(|dependency| dependency.name == name)
+    }
+
+    /// Whether others can have it from a registry.
+    pub(crate) fn is_public(&self) -> bool {
+        self.publish.as_ref().is_none_or(|registries| !registries.is_empty())
     }
 
     /// Whether it has code that is only there under `--cfg loom`.

@@ -260,7 +260,11 @@ impl Inner {
 /// As much of a text as a message carries.
 #[doc(hidden)]
 pub fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
+    let mut end = text.len().min(TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
 }
 
 impl Xtq {

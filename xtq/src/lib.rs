@@ -1,4 +1,6 @@
-//! Extended Task Queuing: messages that launch tasks on the processors and accelerators of other processes.
+#![doc = include_str!("../README.md")]
+//!
+//! # What is here
 //!
 //! After LeBeane et al., *Extended Task Queuing: Active Messages for Heterogeneous Systems*, SC 2016. A process
 //! registers functions, kernels and queues under indices that all processes agree on. Another one [puts](Xtq::put) a
@@ -17,38 +19,6 @@
 //! The crate `gapless-xtq-sim` has one more back end: a model of the machine that the paper was evaluated on.
 //!
 //! Nothing here knows matching, datatypes or vendors. Lengths are in bytes.
-//!
-//! ```
-//! use gapless_bml::{Bml, Handler, Rank, RankEvent};
-//! use gapless_xtq::{Config, Function, Put, QueueOptions, TargetBuffer, Xtq};
-//! # struct Rest;
-//! # impl Handler for Rest {
-//! #     fn handle(&mut self, _: &mut Bml, _: RankEvent) {}
-//! # }
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut bml = Bml::new(Rank(0), 1);
-//! let xtq = Xtq::attach(&mut bml, Config::default())?;
-//! // The target: a function that adds the payload to a buffer, by index 42.
-//! let sum = TargetBuffer::new(vec![10, 20]);
-//! let add = Function::new(2, |task| {
-//!     let (payload, buffer) = task.parts();
-//!     buffer.iter_mut().zip(payload).for_each(|(sum, more)| *sum += more);
-//!     Ok(())
-//! });
-//! xtq.register_function(42, add.buffer(&sum))?;
-//! xtq.register_queue(42, QueueOptions::default())?;
-//! xtq.post(vec![0; 64]);
-//! // The initiator, here the same process.
-//! let done = xtq.signal(1);
-//! xtq.put(Put::function(Rank(0), 42, 42, [0, 0]).payload(vec![1, 2]).signal(&done))?;
-//! while done.poll().is_none() {
-//!     bml.poll(&mut Rest);
-//!     xtq.advance(&mut bml, gapless_bml::now_ns());
-//! }
-//! assert_eq!((done.poll(), sum.with(|sum| sum.to_vec())), (Some(Ok(())), vec![11, 22]));
-//! # Ok(())
-//! # }
-//! ```
 #![deny(unsafe_code)]
 
 #[cfg(not(loom))]

@@ -43,8 +43,8 @@ fn values_are_within_their_bounds() {
     keeps_its_bounds::<usize>();
     keeps_its_bounds::<bool>();
     keeps_its_bounds::<char>();
-    keeps_its_bounds::<Complex<f32>>();
-    keeps_its_bounds::<[bf16; 5]>();
+    keeps_its_bounds::<num_complex::Complex<f32>>();
+    keeps_its_bounds::<[half::bf16; 5]>();
     keeps_its_bounds::<[[char; 3]; 2]>();
     keeps_its_bounds::<[f64; 0]>();
     keeps_its_bounds::<PhantomData<f64>>();

@@ -93,7 +93,7 @@ pub(super) fn of_lists(disps: Vec<i64>, starts: Vec<u64>) -> Class {
     }
     let len_step = starts[2].wrapping_sub(starts[1]).wrapping_sub(len).cast_signed();
     let affine =
-        || lens().zip(lens().skip(1)).all(|(a, b)| b.checked_signed_diff(a) == Some(len_step));
+        || lens().zip(lens().skip(1)).all(|(a, b)| signed_difference(a, b) == Some(len_step));
     if disps.len() > 2
         && let Some(step) = constant_step(&disps)
         && affine()
@@ -156,8 +156,14 @@ pub(crate) fn constant_step(list: &[i64]) -> Option<i64> {
 
 /// As [`constant_step`], of lengths.
 pub(crate) fn constant_len_step(lens: &[u64]) -> Option<i64> {
-    let step = lens.get(1)?.checked_signed_diff(lens[0])?;
-    lens.windows(2).all(|pair| pair[1].checked_signed_diff(pair[0]) == Some(step)).then_some(step)
+    let step = signed_difference(lens[0], *lens.get(1)?)?;
+    let same = |pair: &[u64]| signed_difference(pair[0], pair[1]) == Some(step);
+    lens.windows(2).all(same).then_some(step)
+}
+
+/// From one number to another, if 64 bits hold it.
+pub(crate) fn signed_difference(from: u64, to: u64) -> Option<i64> {
+    i64::try_from(i128::from(to) - i128::from(from)).ok()
 }
 
 /// Writes what is walked into a list.

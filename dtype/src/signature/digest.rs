@@ -6,7 +6,6 @@
 //! ```
 
 use std::fmt;
-use thiserror::Error;
 
 use super::measure::{MODULUS, Measure};
 use super::wire::SignatureDecodeError;
@@ -119,10 +118,9 @@ impl From<Measure> for SignatureDigest {
 }
 
 /// Why a message may not be received with a signature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignatureError {
     /// More bytes were sent than the receive has room for: truncation.
-    #[error("{sent_bytes} bytes were sent, but the receive takes {posted_bytes}")]
     TooLong {
         /// Bytes of the message.
         sent_bytes: u64,
@@ -130,10 +128,6 @@ pub enum SignatureError {
         posted_bytes: u64,
     },
     /// The message fits, but its basic types are not a prefix of the receive's.
-    #[error(
-        "{sent} was sent, and the receive takes {}{posted}",
-        if sent.to_string() == posted.to_string() { "another sequence of " } else { "" }
-    )]
     Mismatch {
         /// Digest of what was sent.
         sent: SignatureDigest,
@@ -141,6 +135,23 @@ pub enum SignatureError {
         posted: SignatureDigest,
     },
 }
+
+impl fmt::Display for SignatureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong { sent_bytes, posted_bytes } => {
+                write!(f, "{sent_bytes} bytes were sent, but the receive takes {posted_bytes}")
+            }
+            Self::Mismatch { sent, posted } => write!(
+                f,
+                "{sent} was sent, and the receive takes {}{posted}",
+                if sent.to_string() == posted.to_string() { "another sequence of " } else { "" }
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SignatureError {}
 
 #[cfg(test)]
 mod tests {

@@ -16,9 +16,8 @@
 //! totals are checked, and memory is bounded by the bytes given.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
-
-use thiserror::Error;
 
 use super::{Node, NodeKind, Signature};
 use crate::limits::{MAX_SIGNATURE_DEPTH, MAX_SIGNATURE_NODES, MAX_SIGNATURE_PARTS};
@@ -30,22 +29,17 @@ const REPEAT: u8 = 2;
 const SEQUENCE: u8 = 3;
 
 /// Why bytes are not a signature or a digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignatureDecodeError {
     /// The bytes end too early.
-    #[error("the signature's bytes end in the middle")]
     Truncated,
     /// A number does not end within ten bytes or does not fit in 64 bits.
-    #[error("the signature holds a number of more than 64 bits")]
     Number,
     /// A node of no known kind.
-    #[error("the signature has a node of unknown kind {0}")]
     Tag(u8),
     /// A basic type of no known code, or one that is not basic.
-    #[error("the signature names an unknown basic type {0}")]
     Basic(u8),
     /// A node refers to itself or a later one.
-    #[error("node {node} of the signature refers to node {place}, which is not before it")]
     Place {
         /// The node's place.
         node: usize,
@@ -53,10 +47,8 @@ pub enum SignatureDecodeError {
         place: u64,
     },
     /// A repeat or sequence of fewer than two, or an empty part, or no node at all.
-    #[error("the signature has a repeat, a sequence or a list of nodes that is too short")]
     Short,
     /// More nodes or parts than the limits in [`limits`](crate::limits) allow.
-    #[error("the signature has {found} {what}, more than {limit}")]
     TooLarge {
         /// Nodes or parts.
         what: &'static str,
@@ -66,15 +58,40 @@ pub enum SignatureDecodeError {
         limit: usize,
     },
     /// Nested deeper than [`MAX_SIGNATURE_DEPTH`].
-    #[error("the signature nests more than {MAX_SIGNATURE_DEPTH} levels")]
     TooDeep,
     /// The total of bytes does not fit in 64 bits.
-    #[error("the signature's bytes overflow 64 bits")]
     Overflow,
     /// No signature has such a digest.
-    #[error("no signature has such a digest")]
     Digest,
 }
+
+impl fmt::Display for SignatureDecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("the signature's bytes end in the middle"),
+            Self::Number => f.write_str("the signature holds a number of more than 64 bits"),
+            Self::Tag(what) => write!(f, "the signature has a node of unknown kind {what}"),
+            Self::Basic(what) => write!(f, "the signature names an unknown basic type {what}"),
+            Self::Place { node, place } => write!(
+                f,
+                "node {node} of the signature refers to node {place}, which is not before it"
+            ),
+            Self::Short => f.write_str(
+                "the signature has a repeat, a sequence or a list of nodes that is too short",
+            ),
+            Self::TooLarge { what, found, limit } => {
+                write!(f, "the signature has {found} {what}, more than {limit}")
+            }
+            Self::TooDeep => {
+                write!(f, "the signature nests more than {MAX_SIGNATURE_DEPTH} levels")
+            }
+            Self::Overflow => f.write_str("the signature's bytes overflow 64 bits"),
+            Self::Digest => f.write_str("no signature has such a digest"),
+        }
+    }
+}
+
+impl std::error::Error for SignatureDecodeError {}
 
 impl Signature {
     /// Appends the signature's encoding to `out`.

@@ -14,6 +14,7 @@ mod shapes;
 mod transfers;
 mod unpack;
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::rng::Rng;
@@ -22,8 +23,7 @@ use crate::naive::{NaiveError, Typemap, bytes::merge};
 use crate::{Convertor, Datatype, Layout, Run};
 
 /// A difference between the production code and the oracle.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}\n  type: {datatype}\n  instances: {count}\n  seed: {seed}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// What was compared, and how the two differ.
     pub what: String,
@@ -34,6 +34,15 @@ pub struct Mismatch {
     /// The seed of cuts, orders and buffer contents.
     pub seed: u64,
 }
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, datatype, count, seed } = self;
+        write!(f, "{what}\n  type: {datatype}\n  instances: {count}\n  seed: {seed}")
+    }
+}
+
+impl std::error::Error for Mismatch {}
 
 /// What one check says: nothing, or how the two differ.
 type Verdict = Result<(), String>;

@@ -3,7 +3,6 @@
 //! Elements are read where they lie, at any address, so every bit pattern must be a value and there is no padding.
 
 use half::f16;
-use num_complex::Complex;
 
 /// A type that can be read from any bytes of its size.
 ///
@@ -191,6 +190,14 @@ impl Number for Bfloat16 {
     fn times(self, right: Self) -> Self {
         Bfloat16::narrow(self.widen() * right.widen())
     }
+}
+
+/// A complex number, as C and Fortran have it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Complex<T> {
+    re: T,
+    im: T,
 }
 
 // SAFETY: two values without padding between them: `repr(C)`, and both are of one type.

@@ -147,8 +147,9 @@ impl VectorMemory {
                 lines.iter_mut().for_each(|line| {
                     line.write(CacheLine([0; LINE]));
                 });
-                // SAFETY: all of them were just written.
-                unsafe { lines.assume_init_mut() }
+                let (first, count) = (lines.as_mut_ptr().cast::<CacheLine>(), lines.len());
+                // SAFETY: these lines, which are borrowed from here on; all of them were just written.
+                unsafe { std::slice::from_raw_parts_mut(first, count) }
             }
             None => {
                 let refused = self.heap.try_reserve_exact(lines);

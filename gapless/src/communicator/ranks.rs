@@ -13,6 +13,7 @@ use gapless_bml::{Bml, Rank, Ranks};
 /// }
 /// ```
 #[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(unreachable_pub, reason = "`StreamComm` names it"))]
 pub struct Members(pub(crate) Communicator);
 
 impl Communicator {

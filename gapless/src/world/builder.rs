@@ -188,7 +188,7 @@ impl Builder {
     /// the job's secret. All processes of a job must say the same; otherwise the start fails at all of them if there are
     /// several hosts ([`Incompatible`](BootError::Incompatible)). With encryption, verbs are not used. Shared memory and
     /// transports that were [given](Builder::transport) are not encrypted. By default nothing is. Takes precedence over
-    /// the variable `GAPLESS_ENCRYPT`. Needs the feature `encryption`, which is on by default.
+    /// the variable `GAPLESS_ENCRYPT`. Needs the feature `encryption`.
     #[must_use]
     pub fn encrypt(mut self, yes: bool) -> Builder {
         self.network.encrypt = Some(yes);

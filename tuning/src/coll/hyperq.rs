@@ -2,10 +2,10 @@
 
 use super::super::TuningError;
 use super::super::text::{Source, alike, shown};
+use super::super::tree::{Item, Table};
 use gapless_coll::hyperq::{Entry, Gpu, HyperQStep, Mode, Settings};
 use std::fmt::Write;
 use std::path::Path;
-use toml_edit::{Item, Table, Value};
 
 /// The table's name.
 const NAME: &str = "hyperq";
@@ -23,16 +23,15 @@ const KEYS: [&[&str]; 3] = [
 /// What is wrong, and where.
 pub fn parse_hyperq(text: &str, path: &Path) -> Result<Settings, TuningError> {
     let source = Source { path, text };
-    let document = source.document()?;
-    let root = document.as_table();
+    let root = source.document()?;
     let mut settings = Settings::default();
     let Some(item) = root.get(NAME) else { return Ok(settings) };
     let Some(table) = item.as_table() else {
-        let line = source.line_of(root, NAME);
+        let line = source.line(item.at);
         return Err(source.wrong(line, NAME.to_owned(), item, "a table"));
     };
-    for (key, item) in table {
-        let line = source.line_of(table, key);
+    for (key, item) in table.iter() {
+        let line = source.line(item.at);
         let path = format!("{NAME}.{}", shown(key));
         match key {
             "mode" => {
@@ -42,13 +41,10 @@ pub fn parse_hyperq(text: &str, path: &Path) -> Result<Settings, TuningError> {
                 settings.mode = known.ok_or_else(|| source.wrong(line, path, item, &wanted))?;
             }
             "bytes_min" => {
-                let Some(value) = item.as_value() else {
-                    return Err(source.wrong(line, path, item, "a whole number"));
-                };
-                settings.bytes_min = source.whole(line, path, value, 0..=1 << 48, "bytes")?;
+                settings.bytes_min = source.whole(line, path, item, 0..=1 << 48, "bytes")?;
             }
             "gpu" => {
-                let Some(gpus) = item.as_array_of_tables() else {
+                let Some(gpus) = item.as_tables() else {
                     return Err(source.wrong(line, path, item, "tables [[hyperq.gpu]]"));
                 };
                 for gpu in gpus {
@@ -71,8 +67,8 @@ impl Source<'_> {
 
     fn gpu(&self, table: &Table) -> Result<Gpu, TuningError> {
         let mut gpu = Gpu { model: String::new(), mps: false, entries: Vec::new() };
-        for (key, item) in table {
-            let line = self.line_of(table, key);
+        for (key, item) in table.iter() {
+            let line = self.line(item.at);
             let path = format!("hyperq.gpu.{}", shown(key));
             let wrong = |wanted: &str| self.wrong(line, path.clone(), item, wanted);
             match key {
@@ -92,11 +88,10 @@ impl Source<'_> {
         Ok(gpu)
     }
 
-    fn entry(&self, step: HyperQStep, path: &str, value: &Value) -> Result<Entry, TuningError> {
-        let line = self.line(value.span());
-        let item = || Item::Value(value.clone());
+    fn entry(&self, step: HyperQStep, path: &str, value: &Item) -> Result<Entry, TuningError> {
+        let line = self.line(value.at);
         let wanted = "an entry like { processes = 4, bytes = 65536, staged = 1 }";
-        let wrong = || self.wrong(line, path.to_owned(), &item(), wanted);
+        let wrong = || self.wrong(line, path.to_owned(), value, wanted);
         let table = value.as_inline_table().ok_or_else(wrong)?;
         let mut numbers = [None; 3];
         for (key, value) in table.iter() {

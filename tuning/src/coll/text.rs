@@ -1,13 +1,13 @@
 //! The text of the table: read with positions, so that errors can name them, and written.
 
 use super::super::text::{Source, alike, shown};
+use super::super::tree::Item;
 use super::super::{TuningError, VERSION};
 use super::Rule;
 use gapless_coll::{Algorithm, NameError, Operation};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use toml_edit::{Item, Value};
 
 /// What a rule may have.
 const KEYS: [&str; 3] = ["ranks_max", "bytes_max", "algorithm"];
@@ -24,11 +24,10 @@ const BYTES: RangeInclusive<u64> = 0..=1 << 48;
 /// What is wrong, and where.
 pub fn parse(text: &str, path: &Path) -> Result<Vec<Rule>, TuningError> {
     let source = Source { path, text };
-    let document = source.document()?;
-    let root = document.as_table();
+    let root = source.document()?;
     let mut rules = Vec::new();
     for (name, item) in root.iter().filter(|(name, _)| !["version", "hyperq"].contains(name)) {
-        let line = source.line_of(root, name);
+        let line = source.line(item.at);
         let operation: Operation = name.parse().map_err(|error| source.name(line, error))?;
         let Some(list) = item.as_array() else {
             return Err(source.wrong(line, name.to_owned(), item, "a list of rules"));
@@ -45,16 +44,15 @@ impl Source<'_> {
         TuningError::Name { path: self.path.to_owned(), line, error }
     }
 
-    fn rule(&self, operation: Operation, value: &Value) -> Result<Rule, TuningError> {
-        let line = self.line(value.span());
-        let item = |value: &Value| Item::Value(value.clone());
+    fn rule(&self, operation: Operation, value: &Item) -> Result<Rule, TuningError> {
+        let line = self.line(value.at);
         let Some(table) = value.as_inline_table() else {
             let wanted = "a rule like { algorithm = \"…\" }";
-            return Err(self.wrong(line, operation.to_string(), &item(value), wanted));
+            return Err(self.wrong(line, operation.to_string(), value, wanted));
         };
         let (mut ranks_max, mut bytes_max, mut algorithm) = (usize::MAX, u64::MAX, None);
         for (key, value) in table.iter() {
-            let line = self.line(value.span());
+            let line = self.line(value.at);
             let path = format!("{operation}.{}", shown(key));
             match key {
                 "ranks_max" => {
@@ -63,7 +61,7 @@ impl Source<'_> {
                 }
                 "bytes_max" => bytes_max = self.whole(line, path, value, BYTES, "bytes")?,
                 "algorithm" => {
-                    let wrong = || self.wrong(line, path, &item(value), "a text");
+                    let wrong = || self.wrong(line, path, value, "a text");
                     let text = value.as_str().ok_or_else(wrong)?;
                     let name: Algorithm = text.parse().map_err(|error| self.name(line, error))?;
                     algorithm = Some((name, line));
@@ -93,12 +91,12 @@ impl Source<'_> {
         &self,
         line: usize,
         key: String,
-        value: &Value,
+        value: &Item,
         range: RangeInclusive<u64>,
         unit: &'static str,
     ) -> Result<u64, TuningError> {
         let Some(found) = value.as_integer() else {
-            return Err(self.wrong(line, key, &Item::Value(value.clone()), "a whole number"));
+            return Err(self.wrong(line, key, value, "a whole number"));
         };
         let inside = u64::try_from(found).ok().filter(|found| range.contains(found));
         #[expect(clippy::cast_precision_loss, reason = "bounds are powers of two, or small")]

@@ -39,7 +39,7 @@ const RESERVED_ONES: &[Reserved] =
 const BANS: &[Banned] = &[Banned { package: "floor", names: &["sky"], why: "floors lie below" }];
 
 fn on(name: &str) -> Dependency {
-    Dependency { name: name.into(), kind: None, optional: false, target: None }
+    Dependency { name: name.into(), ..Dependency::default() }
 }
 
 fn kind(kind: &str, name: &str) -> Dependency {
@@ -49,9 +49,9 @@ fn kind(kind: &str, name: &str) -> Dependency {
 fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
     Package {
         name: name.into(),
-        manifest_path: "".into(),
         dependencies,
         targets: vec![Target { kind: vec!["lib".into()] }],
+        ..Package::default()
     }
 }
 

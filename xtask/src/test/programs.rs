@@ -66,9 +66,8 @@ mod tests {
     fn programs_are_found_in_what_cargo_says() {
         let package = Package {
             name: "gapless-x".to_owned(),
-            dependencies: Vec::new(),
             manifest_path: "/w/x/Cargo.toml".into(),
-            targets: Vec::new(),
+            ..Package::default()
         };
         let checkout = Checkout { packages: vec![package], ..Checkout::here() };
         let of = |kind: &str, test: bool, executable: &str| {

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long a command may print nothing. Compilers are never killed.
-pub(super) const MOST: Duration = Duration::from_mins(8);
+pub(super) const MOST: Duration = Duration::from_secs(8 * 60);
 
 /// Watches a process until the channel is closed. Each message stands for a line of output.
 pub(super) fn watch(process: u32, most: Duration, lines: &Receiver<()>) {

@@ -100,7 +100,8 @@ impl Arena {
     fn take(&mut self, position: u64, len: usize) -> Option<usize> {
         let len = len.next_multiple_of(UNIT_BYTES);
         // A put of this position took a place, and its source panicked.
-        if self.ends.pop_back_if(|(of, _)| *of == position).is_some() {
+        if self.ends.back().is_some_and(|(of, _)| *of == position) {
+            self.ends.pop_back();
             self.head = self.ends.back().map_or(self.tail, |(_, end)| *end);
         }
         if self.ends.is_empty() {
@@ -124,8 +125,9 @@ impl Arena {
 
     /// The put of this position is over.
     fn give_back(&mut self, position: u64) {
-        if let Some((_, end)) = self.ends.pop_front_if(|(of, _)| *of == position) {
-            self.tail = end;
+        if let Some((_, end)) = self.ends.front().filter(|(of, _)| *of == position) {
+            self.tail = *end;
+            self.ends.pop_front();
         }
     }
 }

@@ -113,14 +113,12 @@ impl Queue {
             tasks.listed = false;
             return Err(false);
         }
-        match tasks.waiting.pop_front_if(|task| task.is_quick()) {
-            None => Err(true),
-            Some(task) => {
-                tasks.running += 1;
-                tasks.listed = false;
-                Ok((task, tasks.list(self.options.width)))
-            }
-        }
+        let quick = tasks.waiting.front().is_some_and(|task| task.is_quick());
+        let next = if quick { tasks.waiting.pop_front() } else { None };
+        let Some(task) = next else { return Err(true) };
+        tasks.running += 1;
+        tasks.listed = false;
+        Ok((task, tasks.list(self.options.width)))
     }
 
     /// A quick task would have to wait: it is the next one again. Gives whether the queue is to be put into the list.

@@ -320,15 +320,13 @@ impl SegmentMemory {
     ) -> Result<(), EngineError> {
         match buffers.piece(piece) {
             Lies::Plain(region) if region == from => Ok(()),
-            Lies::Plain(_) if let Some(whole) = buffers.long() => {
+            Lies::Plain(region) => match buffers.long() {
                 // The engine asks whether the target is in the caches, and stores around them if not.
-                tools.unpack(from, &[(whole.clone(), piece.range.clone())], work)
-            }
-            Lies::Plain(region) => {
+                Some(whole) => tools.unpack(from, &[(whole.clone(), piece.range.clone())], work),
                 // SAFETY: the caller of `SharedSegment::begin` grants the user's memory for writing, and nothing else
                 // touches it. The source is valid for reads (`Source`).
-                Ok(unsafe { gapless_mem::copy(&region, &from) }?)
-            }
+                None => Ok(unsafe { gapless_mem::copy(&region, &from) }?),
+            },
             Lies::Pieces(pieces) => tools.unpack(from, &pieces, work),
         }
     }

@@ -314,7 +314,9 @@ impl Far {
         match step {
             FarStep::Bodies(to) => {
                 self.bodies = to;
-                while self.long.pop_front_if(|(position, _)| *position < to).is_some() {}
+                while self.long.front().is_some_and(|(position, _)| *position < to) {
+                    self.long.pop_front();
+                }
             }
             FarStep::Heads(to) => self.heads = to,
             FarStep::Look { first, count, bodies, heads } => {

@@ -378,8 +378,9 @@ impl Initiator {
     pub(super) fn drop_rings(&mut self, target: Option<Rank>, error: &XtqError) {
         let mut rings = self.rings.lock();
         let is_concerned = |rank: u32| target.is_none_or(|target| target.0 == rank);
+        let ranks: Vec<u32> = rings.of.keys().copied().filter(|rank| is_concerned(*rank)).collect();
         let gone: Vec<InitiatorRing> =
-            rings.of.extract_if(.., |rank, _| is_concerned(*rank)).map(|(_, ring)| ring).collect();
+            ranks.iter().filter_map(|rank| rings.of.remove(rank)).collect();
         let troubled = rings.troubled.extract_if(.., |(put, _)| is_concerned(put.target.0));
         let troubled: Vec<Outgoing> = troubled.map(|(put, _)| put).collect();
         drop(rings);
