@@ -120,9 +120,18 @@ fn pages_over_tcp() {
 
 /// A world of two ranks with an engine of a fake device each.
 fn with_engines(name: &str, config: &Config, body: impl Fn(&World, &FakeEngine) + Sync) {
+    with_slow_engines((name, 3), config, body);
+}
+
+/// The same, of engines whose work takes so many polls.
+fn with_slow_engines(
+    (name, polls): (&str, u32),
+    config: &Config,
+    body: impl Fn(&World, &FakeEngine) + Sync,
+) {
     let engine = |_| {
         let device = Arc::new(FakeDevice::with_delay(0, 2));
-        Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, 3) })
+        Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, polls) })
     };
     let engines = [0, 1].map(engine);
     let builder = |rank: u32| {
