@@ -249,6 +249,34 @@ fn an_index_beyond_the_memory_that_a_device_finds_fails_the_message() {
     }
 }
 
+/// A peer that moves data by a bad list is not rested of for that: the next buffer goes the same way.
+#[test]
+fn bad_lists_of_a_receiver_put_other_buffers_off_nothing() {
+    let page = Datatype::contiguous(600, &Primitive::Byte.into()).unwrap().commit().unwrap();
+    with_fakes("bad lists", &forced(Some(Protocol::MappedPut)), |world, device| {
+        let comm = world.comm();
+        let mut pool = world.alloc_device(FAKE, 600 * 300).unwrap();
+        let bytes = Datatype::from(Primitive::Byte).commit().unwrap();
+        for round in 0..12 {
+            if comm.rank() == 0 {
+                // It may hear of what the receiver finds.
+                let _ = comm.send(pool.view(0, &bytes, 600 * 300).unwrap(), 1, 0);
+                continue;
+            }
+            let last = if round < 10 { 300u32 } else { 299 };
+            let list: Vec<u8> = (0..299).chain([last]).flat_map(u32::to_ne_bytes).collect();
+            let table = world.alloc_device(FAKE, list.len() as u64).unwrap();
+            copy(device, table.region(), Region::of(&list));
+            let indices = table.indices_u32(0..300).unwrap();
+            let ended = comm.recv(pool.pages_at_mut(0, &page, 600, indices).unwrap(), 0, 0);
+            match ended {
+                Ok(status) => assert_eq!((status.protocol, last), (Protocol::MappedPut, 299)),
+                Err(error) => assert_eq!(last, 300, "{round}: {error}"),
+            }
+        }
+    });
+}
+
 /// What the peers say of pages, for messages of all lengths.
 fn pair(name: &str, body: impl Fn(&Communicator) + Sync) {
     for force in [None, Some(Protocol::Eager), Some(Protocol::Pipeline), Some(Protocol::Mapped)] {
