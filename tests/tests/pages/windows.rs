@@ -2,14 +2,16 @@
 //! the device moves them from layout to layout in one piece of work.
 
 use crate::case::{compare, copy};
-use crate::{FAKE, with_engines, with_slow_engines};
+use crate::{FAKE, sm, with_engines, with_slow_engines};
 use gapless::{
-    Assertions, Config, Datatype, DeviceBuf, Error, Layout, Lock, Pages, Place, Primitive, Region,
-    SharedBuf, View, ViewMut, Window, WindowError, WindowMemory, World, raw,
+    Assertions, Config, Datatype, Device, DeviceBuf, Error, Layout, Lock, Pages, Place, Primitive,
+    Region, SharedBuf, View, ViewMut, Window, WindowError, WindowMemory, World, raw,
 };
 use gapless_engine::EngineError;
 use gapless_engine::testkit::FakeEngine;
-use gapless_tests::byte_at;
+use gapless_mem::fake::FakeDevice;
+use gapless_tests::{byte_at, job_of};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const PAGE: u64 = 600;
@@ -25,7 +27,7 @@ fn bytes(seed: u64) -> Vec<u8> {
 }
 
 fn upload(world: &World, engine: &FakeEngine, bytes: &[u8]) -> DeviceBuf {
-    let memory = world.alloc_device(FAKE, bytes.len() as u64).unwrap();
+    let memory = world.alloc_device(engine.device.space(), bytes.len() as u64).unwrap();
     copy(&engine.device, memory.region(), Region::of(bytes));
     memory
 }
@@ -292,6 +294,40 @@ fn a_flush_tells_of_a_bad_index_once() {
                 told.unwrap();
             }
             window.unlock_all().unwrap();
+        }
+        window.free().unwrap();
+    });
+}
+
+/// The memory of the host is page-locked for both, and each moves what lies in its own.
+#[test]
+fn each_of_two_devices_moves_its_own_memory() {
+    let engine = |number| {
+        let device = Arc::new(FakeDevice::new(number));
+        Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, 1) })
+    };
+    let engines = [0, 1].map(engine);
+    let builder = |rank| {
+        let builder = sm(rank, "two devices", &Config::default()).open_devices(false);
+        engines.iter().fold(builder, |builder, engine| {
+            builder.engine(Arc::clone(engine) as _).device(Arc::clone(&engine.device) as _)
+        })
+    };
+    job_of(1, builder, |world| {
+        let (here, mut there) = (bytes(1), bytes(2));
+        let mut window = world.comm().window_allocate::<u8>(here.len()).unwrap();
+        for engine in &engines {
+            window.write(&there, 0).unwrap();
+            window.lock_all().unwrap();
+            let origin = Origin::Device(upload(world, engine, &here));
+            let lists = Lists::new(world, engine, 300, true);
+            window.put(lists.view(&origin), 0, lists.place()).unwrap();
+            window.unlock_all().unwrap();
+            moved(&here, &lists.ours, &mut there, &lists.theirs);
+            let mut found = vec![0; there.len()];
+            window.read(&mut found, 0).unwrap();
+            compare(&found, &there, "each moves its own");
+            there = bytes(3);
         }
         window.free().unwrap();
     });
