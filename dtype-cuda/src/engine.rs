@@ -275,10 +275,12 @@ unsafe impl Engine for GpuEngine {
         (Engine::serves(self, space) && !others).then_some(device)
     }
 
-    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
-        let of_host = matches!(host.space(), Space::Host | Space::Pinned);
-        let found = of_host && matches!(self.shared.accelerator.packed(host), Ok(Some(_)));
-        found.then(|| self.shared.accelerator.device())
+    fn reaches(&self, host: Region, from: Option<Space>) -> Option<(&dyn Engine, Arc<dyn Device>)> {
+        let device = self.shared.accelerator.device();
+        let asked = matches!(host.space(), Space::Host | Space::Pinned)
+            && from.is_none_or(|from| from == device.space());
+        let found = asked && matches!(self.shared.accelerator.packed(host), Ok(Some(_)));
+        found.then_some((self as &dyn Engine, device))
     }
 
     fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {

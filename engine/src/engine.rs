@@ -73,11 +73,13 @@ pub unsafe trait Engine: Send + Sync {
         None
     }
 
-    /// The engine's device, if that reaches all of `host`, memory of the host, by itself, because it is page-locked for
-    /// it. An answer costs questions to a driver, so message layers ask for [long](REACHED_BYTES_MIN) buffers alone.
-    /// The memory stays page-locked while work on it is in flight.
-    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
-        let _ = host;
+    /// The device of this engine that has memory of space `from`, or any of its devices if that is `None`, if the
+    /// device reaches all of `host`, memory of the host, by itself, because it is page-locked for it. And the engine
+    /// whose work between memory of the device and `host` accesses `host` by the device alone, or is refused. An answer
+    /// costs questions to a driver, so message layers ask for [long](REACHED_BYTES_MIN) buffers alone. The memory stays
+    /// page-locked while work on it is in flight.
+    fn reaches(&self, host: Region, from: Option<Space>) -> Option<(&dyn Engine, Arc<dyn Device>)> {
+        let _ = (host, from);
         None
     }
 
@@ -91,9 +93,9 @@ pub unsafe trait Engine: Send + Sync {
     ///
     /// # Safety
     /// Until the completion, `src` describes memory valid for reads that nothing else writes, and `dst`
-    /// memory valid for writes that nothing else touches and that does not overlap `src`. Memory that is shared
-    /// with another process, and that no reference covers, may be touched meanwhile: by that process, and by other
-    /// work on it here. Then bytes are arbitrary, nothing worse.
+    /// memory valid for writes that nothing else touches and that does not overlap `src`. Memory that no reference
+    /// covers may be touched meanwhile: by another process that shares it, by devices, and by other work on it here; by
+    /// atomic accesses of this process, too, if a device alone does the work. Then bytes are arbitrary, nothing worse.
     ///
     /// # Errors
     /// Ranges and lengths that do not fit, spaces it does not serve, the device's failure.

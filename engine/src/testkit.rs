@@ -97,9 +97,9 @@ pub unsafe trait Wrapper: Send + Sync {
         None
     }
 
-    /// As [`Engine::reaches`].
-    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
-        let _ = host;
+    /// As [`Engine::reaches`], of this engine's own work.
+    fn reaches(&self, host: Region, from: Option<Space>) -> Option<Arc<dyn Device>> {
+        let _ = (host, from);
         None
     }
 
@@ -149,8 +149,8 @@ unsafe impl<W: Wrapper> Engine for W {
         Wrapper::device(self, space)
     }
 
-    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
-        Wrapper::reaches(self, host)
+    fn reaches(&self, host: Region, from: Option<Space>) -> Option<(&dyn Engine, Arc<dyn Device>)> {
+        Some((self, Wrapper::reaches(self, host, from)?))
     }
 
     fn reducer(&self, space: Space) -> Option<Arc<dyn Reducer>> {

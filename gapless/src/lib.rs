@@ -141,8 +141,8 @@
 //! A kernel packs a short message into the shared memory of the transport, and another unpacks it from there. Longer
 //! messages between devices that reach each other move by one kernel from layout to layout, or through staging
 //! memory; others move through page-locked memory of the host. The cost model chooses (`gapless explain`). Peers keep
-//! the device memory that messages used mapped: before you free such memory, call [`World::invalidate`], or allocate it
-//! with [`World::alloc_device`]; see [`DeviceBuf`].
+//! the device memory that messages used, lists of indices included, mapped: before you free such memory, call
+//! [`World::invalidate`], or allocate it with [`World::alloc_device`]; see [`DeviceBuf`].
 //!
 //! A send can come after work on your streams ([`Scope::isend_after`]), and a stream can wait for a receive
 //! ([`Scope::when_done`]). Otherwise, end your work on the buffer before you pass it.

@@ -316,14 +316,18 @@ unsafe impl Engine for OnDemand {
         Some(self.0.engine(space)?.device())
     }
 
-    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+    fn reaches(&self, host: Region, from: Option<Space>) -> Option<(&dyn Engine, Arc<dyn Device>)> {
         #[cfg(feature = "cuda")]
         if self.0.opens {
             let start = host.address().checked_add(host.offset())?;
-            let device = gapless_mem_cuda::page_locked_for(start)?;
-            return self.0.engine(Space::Cuda { device })?.reaches(host);
+            // It may be page-locked for others, too.
+            let first = gapless_mem_cuda::page_locked_for(start)?;
+            let space = from.unwrap_or(Space::Cuda { device: first });
+            let engine = self.0.engine(space)?;
+            let (_, device) = engine.reaches(host, Some(space))?;
+            return Some((self, device));
         }
-        let _ = host;
+        let _ = (host, from);
         None
     }
 

@@ -34,7 +34,7 @@ pub struct Atomics {
 macro_rules! updated {
     ($atomic:ty, $int:ty, $at:expr, $change:expr) => {{
         // SAFETY: `new`'s caller guarantees memory that is valid for reads and writes while the lease lives, which the
-        // caller of this holds, and that is touched by atomics only; `place` has found the element inside and aligned.
+        // caller of this holds, and that is touched by atomics or devices only; `place` has found the element inside and aligned.
         let place = unsafe { <$atomic>::from_ptr($at.cast::<$int>()) };
         let mut old = place.load(Ordering::Acquire);
         loop {
@@ -62,8 +62,8 @@ impl Atomics {
     ///
     /// # Safety
     /// While a clone of the lease lives, its region describes initialised memory that is valid for reads and writes, and
-    /// that this process touches through atomic accesses only, by this value, its clones, or others like it; except
-    /// for a time in which nobody accesses it through any of them.
+    /// that this process touches through atomic accesses only, by this value, its clones, or others like it, or by
+    /// devices; except for a time in which nobody accesses it through any of them.
     ///
     /// # Errors
     /// The CPU must not touch the space.

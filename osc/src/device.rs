@@ -100,7 +100,7 @@ fn in_memory(memory: Region, target: &Typed) -> Result<Typed, EngineError> {
 }
 
 /// Begins to write all that `origin` describes to a window's `memory`, or to read it from there, in one step from
-/// layout to layout. `None`: it has to pass packed, and nothing was done.
+/// layout to layout. `None`: it has to pass packed, as no device does it, and nothing was done.
 ///
 /// One step is enough between two places in memory of one device, between that and page-locked memory of the host that
 /// the device reaches by itself, and between it and one span of any memory of the host which is the origin's.
@@ -118,36 +118,38 @@ pub(crate) unsafe fn begin_between(
     let (theirs, all) = (in_memory(memory, target)?, 0..origin.packed_bytes());
     let is_host = |typed: &Typed| typed.space().cpu_accessible();
     let lists = origin.has_device_indices() || theirs.has_device_indices();
-    // Not by whoever would have a processor do it: others may access the memory of a window at the same time.
-    let reaches = |device: &Typed, host: &Typed| {
+    // The engine that has the device itself do it, and no processor: others may access the memory of a window by atomic
+    // accesses at the same time.
+    let own = |device: &Typed, host: &Typed| {
         let asks = lists || all.end >= REACHED_BYTES_MIN;
-        let touched = host.touched().filter(|_| asks);
-        let by = touched.and_then(|(_, touched)| engine.reaches(touched));
-        by.is_some_and(|by| by.space() == device.space())
+        let (_, touched) = host.touched().filter(|_| asks)?;
+        engine.reaches(touched, Some(device.space())).map(|(own, _)| own)
     };
     let span = origin.as_contiguous().filter(|_| is_host(origin));
-    let direct = match (is_host(origin), is_host(&theirs)) {
-        (true, true) => false,
-        (true, false) => span.is_some() || reaches(&theirs, origin),
-        (false, true) => reaches(origin, &theirs),
-        (false, false) => origin.space() == theirs.space(),
+    let by = match (is_host(origin), is_host(&theirs)) {
+        (true, true) => None,
+        (true, false) if span.is_some() => Some(engine),
+        (true, false) => own(&theirs, origin),
+        (false, true) => own(origin, &theirs),
+        (false, false) => (origin.space() == theirs.space()).then_some(engine),
     };
-    if !direct {
-        return Ok(None);
-    }
-    let work = match (way, span) {
+    let Some(by) = by else { return Ok(None) };
+    let begun = match (way, span) {
         // SAFETY: the caller's promise. Where the two overlap, bytes are arbitrary: MPI forbids it, and no reference
-        // covers them.
-        (AccessKind::Write, Some(span)) => unsafe { engine.unpack(span, &theirs, all, &[]) }?,
+        // covers them. If the window's memory is the host's, its device alone accesses it.
+        (AccessKind::Write, Some(span)) => unsafe { by.unpack(span, &theirs, all, &[]) },
         // SAFETY: as above.
-        (AccessKind::Write, None) => unsafe { engine.transfer(origin, &theirs, all, &[]) }?,
+        (AccessKind::Write, None) => unsafe { by.transfer(origin, &theirs, all, &[]) },
         // SAFETY: as above.
-        (AccessKind::Read, Some(span)) => unsafe { engine.pack(&theirs, all, span, &[]) }?,
+        (AccessKind::Read, Some(span)) => unsafe { by.pack(&theirs, all, span, &[]) },
         // SAFETY: as above.
-        (AccessKind::Read, None) => unsafe { engine.transfer(&theirs, origin, all, &[]) }?,
+        (AccessKind::Read, None) => unsafe { by.transfer(&theirs, origin, all, &[]) },
         (AccessKind::Change, _) => return Ok(None),
     };
-    Ok(Some(Outstanding::new(work)))
+    match begun {
+        Err(error) if error.is_of_memory() => Ok(None),
+        begun => Ok(Some(Outstanding::new(begun?))),
+    }
 }
 
 impl DeviceMemory {

@@ -136,8 +136,9 @@ impl Making<'_> {
     /// Memory of a window, as this process reaches it.
     ///
     /// # Safety
-    /// While clones of the leases live, they are memory that no reference of this process covers, valid for reads and writes:
-    /// of a window, this process's own or a peer's that is mapped, which reaches it by atomic accesses or by devices' work only.
+    /// While clones of the leases live, they are memory that no reference of this process covers, valid for reads and
+    /// writes: of a window, this process's own or a peer's that is mapped, which reaches it by atomic accesses or by
+    /// devices only.
     unsafe fn part<E: CallError>(
         &self,
         (memory, lock): (Lease, Lease),

@@ -111,7 +111,8 @@ impl Window {
             WindowPart::Host(_) => self.engine(),
             WindowPart::Device(near) => near.memory.engine(),
         };
-        // SAFETY: the caller's promise. The memory is a window's that this process knows.
+        // SAFETY: the caller's promise. The memory is a window's that this process knows; the lease in `part` keeps it,
+        // which the caller has until the work is over.
         let work = unsafe { begin_between(engine, (memory, target), origin, way) }?;
         if work.is_none() && target.has_device_indices() && matches!(part, WindowPart::Host(_)) {
             // All other ways go by a processor, which cannot read them.

@@ -59,11 +59,12 @@ impl Window {
         true
     }
 
-    /// [`unlock`](Window::unlock), if the rank is mapped and lives; as [`lock_now`](Window::lock_now).
+    /// [`unlock`](Window::unlock), if the rank is mapped and lives, and no device has work; as
+    /// [`lock_now`](Window::lock_now).
     #[must_use]
     #[inline]
     pub fn unlock_now<D: Driver>(&self, driver: &D, rank: u32) -> bool {
-        let Some(exposure) = self.living(rank) else { return false };
+        let Some(exposure) = self.quick_end(rank) else { return false };
         let mut epochs = self.epochs.open();
         let Some(held) = epochs.lock_of(rank, "unlock").ok().filter(|held| held.checked) else {
             return false;
@@ -76,11 +77,12 @@ impl Window {
         true
     }
 
-    /// [`flush`](Window::flush), if the rank is mapped and lives; as [`lock_now`](Window::lock_now).
+    /// [`flush`](Window::flush), if the rank is mapped and lives, and no device has work; as
+    /// [`lock_now`](Window::lock_now).
     #[must_use]
     #[inline]
     pub fn flush_now<D: Driver>(&self, driver: &D, rank: u32) -> bool {
-        if self.living(rank).is_none() || self.epochs.may_flush(rank, "flush").is_err() {
+        if self.quick_end(rank).is_none() || self.epochs.may_flush(rank, "flush").is_err() {
             return false;
         }
         self.in_order(driver);
@@ -95,11 +97,14 @@ impl Window {
         Some((member, exposure))
     }
 
-    /// The memory of a rank that is mapped, and not known to be lost; if accumulations are no tasks.
+    /// The memory of a rank whose operations all end as they begin: it is mapped, and not known to be lost,
+    /// accumulations are no tasks, and no device of this process has a put or a get of which a flush may have to tell.
     #[inline]
-    fn living(&self, rank: u32) -> Option<&Exposure> {
+    fn quick_end(&self, rank: u32) -> Option<&Exposure> {
         let (member, exposure) = self.reached(rank)?;
-        (!self.osc().departed().is_lost(member.process)).then_some(exposure)
+        let osc = self.osc();
+        let waits = osc.departed().is_lost(member.process) || osc.transfers().are_kept();
+        (!waits).then_some(exposure)
     }
 
     /// [`put`](Window::put) of bytes to a displacement, as they lie here.

@@ -46,6 +46,8 @@ pub(crate) struct Transfers {
     list: Mutex<TransferList>,
     /// How many are not known to be over.
     under_way: AtomicUsize,
+    /// How many the list has.
+    kept: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -134,10 +136,17 @@ impl Transfers {
         self.under_way.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a flush may have to wait for some, or to tell how one ended. If not, what they all did is seen.
+    #[inline]
+    pub(crate) fn are_kept(&self) -> bool {
+        self.kept.load(Ordering::Acquire) > 0
+    }
+
     fn add(&self, one: PendingTransfer) {
         let mut list = locked(&self.list);
         list.all.push(one);
         self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.kept.store(list.all.len(), Ordering::Release);
     }
 
     /// Looks at some of them. Gives how many have ended.
@@ -180,6 +189,7 @@ impl Transfers {
             first
         });
         self.under_way.store(under_way, Ordering::Relaxed);
+        self.kept.store(list.all.len(), Ordering::Release);
     }
 
     /// Those of a window, at one rank or at all.

@@ -165,8 +165,8 @@ impl Buffer {
     /// # Safety
     /// While this buffer or a clone of it lives, `typed` describes memory that is valid for reads and, for a receive,
     /// writes; meanwhile nothing else writes to it (but work that a send waits for before it reads) and, for a receive,
-    /// nothing else touches it. Its region is memory that stays allocated, unless it is [`Region::bottom`]; so is that of
-    /// indices of its pages.
+    /// nothing else touches it. Its region is memory that stays allocated, unless it is [`Region::bottom`]; so is the
+    /// memory of its pages' indices.
     ///
     /// A request keeps its buffer until it has ended. Clones are made for the time of a call, and for [`Transfer`]s of
     /// the request, all of which are over before it ends. So who promises the memory until a request has ended may make
@@ -201,7 +201,7 @@ impl Buffer {
         }
         let (_, touched) = self.touched()?;
         let mut engines = engines.iter().enumerate();
-        engines.find_map(|(number, engine)| Some((number, engine.reaches(touched)?)))
+        engines.find_map(|(number, engine)| Some((number, engine.reaches(touched, None)?.1)))
     }
 
     /// Gathers `range` into `slot`, from `offset` on.

@@ -103,9 +103,9 @@ impl Experiment for Pages {
             return Err(Failure::NoGpu { why });
         }
         let rows = Processes::new(Self::NAME, 2).found(Self::NAME, ())?;
-        let notes = "time: all pages are at the target; ÷: speed relative to the driver's copy of as many contiguous bytes \
-                     between the same memories.\nWhere a way does not say `the same list`, the lists of both ends are other ones \
-                     than those of the call before.\n";
+        let notes = "time: all pages are at the target; ÷: speed relative to the driver's copy of as many contiguous \
+                     bytes between the same memories.\nWhere a way does not say `the same list`, the lists of both \
+                     ends are other ones than those of the call before.\n";
         Ok(Findings::new(rows, notes.to_owned()))
     }
 

@@ -214,8 +214,9 @@ unsafe impl Engine for AllEngines {
         self.engine(space).is_ok()
     }
 
-    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
-        self.engines.iter().find_map(|engine| engine.reaches(host))
+    /// One engine's answer, as this one passes memory of the host by the processor where devices refuse.
+    fn reaches(&self, host: Region, from: Option<Space>) -> Option<(&dyn Engine, Arc<dyn Device>)> {
+        self.engines.iter().find_map(|engine| engine.reaches(host, from))
     }
 
     unsafe fn pack(

@@ -188,10 +188,11 @@ unsafe impl Wrapper for FakeEngine {
         (self.attaches && self.serves(space)).then(|| Arc::clone(&self.device) as _)
     }
 
-    fn reaches(&self, host: Region) -> Option<Arc<dyn Device>> {
+    fn reaches(&self, host: Region, from: Option<Space>) -> Option<Arc<dyn Device>> {
         let known = || self.device.has_registered(host);
-        let reaches = self.reaches_host.load(Ordering::Relaxed) || known();
-        (host.space().cpu_accessible() && reaches).then(|| Arc::clone(&self.device) as _)
+        let asked = host.space().cpu_accessible() && from.is_none_or(|from| self.serves(from));
+        let reaches = asked && (self.reaches_host.load(Ordering::Relaxed) || known());
+        reaches.then(|| Arc::clone(&self.device) as _)
     }
 
     unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {

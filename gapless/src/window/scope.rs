@@ -33,11 +33,14 @@ impl<T: AnyBits, M> Window<T, M> {
     /// Begins puts and gets of borrowed memory, and waits for all of them when `body` is over. They need an epoch, as
     /// all operations, and end in any order.
     ///
-    /// If a device of this process moves the data, a call returns once the device has its work. It does so between two
-    /// places in its memory, or in memory of a peer's that it maps; between that and page-locked memory of the host,
-    /// from 64 KiB on; and between it, at the target, and one contiguous span of any memory of the host. All other
-    /// operations have ended at the origin when the call returns. A process has at most 16,384 under way; a call beyond
-    /// that waits for the oldest.
+    /// If a device of this process moves the data, a call returns once the device has its work. It does so between
+    ///
+    /// - two places in its memory, of which one may be a peer's that this process maps;
+    /// - one of these and page-locked memory of the host, from 64 KiB on;
+    /// - the target's memory, if that is one of these, and one contiguous span of any memory of the host.
+    ///
+    /// All other operations have ended at the origin when the call returns. A process has at most 16,384 under way; a
+    /// call beyond that waits for the oldest.
     ///
     /// A notice is given when the operation has ended and this process has made progress since, by any call.
     ///

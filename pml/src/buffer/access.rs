@@ -48,8 +48,8 @@ impl Buffer {
             return None;
         }
         let (id, mapped) = bml.mapped(Rank(peer))?;
-        // SAFETY: it is a part of the region of this buffer, or its indices: both are promised to stay while it lives. The
-        // buffer is borrowed over the call, and nothing keeps a clone of the lease after it (rule 2 of `Mapped`).
+        // SAFETY: it is a part of the region of this buffer, or its indices: both are promised to stay while it lives.
+        // The buffer is borrowed over the call, and nothing keeps a clone of the lease after it (rule 2 of `Mapped`).
         let lease = unsafe { Lease::kept_by_caller(part) };
         mapped.key(id, &lease)
     }

@@ -37,11 +37,10 @@ impl Remote {
     ) -> Result<Remote, String> {
         let RemoteShape { low, span, layout, .. } = shape;
         let mapped = mapping.region();
-        if mapped.len() < span {
-            return Err(format!("a key for {} bytes of a buffer that spans {span}", mapped.len()));
-        }
+        let short = |_| format!("a key for {} bytes of a buffer that spans {span}", mapped.len());
+        let mapped = mapped.sub(0, span).map_err(short)?;
         let typed = match layout {
-            None => Typed::contiguous(mapped.sub(0, span).map_err(|error| error.to_string())?),
+            None => Typed::contiguous(mapped),
             Some(layout) => {
                 // It touches `span` bytes from displacement `low` on, and the mapping starts with these.
                 packed_size(layout, shape.count, low, span)?;

@@ -355,12 +355,15 @@ impl Core {
     /// if single copy is forced, or would be chosen between two buffers like this one.
     pub(crate) fn registers(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let space = buffer.space();
+        // Only devices read indices in their memory.
+        if buffer.has_device_indices() {
+            return false;
+        }
         let Some(costs) = single_copy_costs(bml, peer, space) else { return false };
         if space.cpu_accessible() && !costs.registers() {
             return true;
         }
-        // Only devices read indices in their memory.
-        if !(costs.devices && is_dense(buffer)) || buffer.has_device_indices() {
+        if !(costs.devices && is_dense(buffer)) {
             return false;
         }
         let s = self.expectation(bml, peer, buffer);

@@ -65,8 +65,8 @@ impl Published {
     }
 
     /// The identifier and the bytes of how instances lie; `None` if no peer can be told: as for a layout, or because
-    /// their indices lie in memory of a device, and there is no key `indices` for them. Those of pages are not kept: the
-    /// next message has others.
+    /// their indices lie in memory of a device, and there is no key `indices` for them. Those of pages are not kept:
+    /// the next message has others.
     pub(crate) fn publish_of(
         &mut self,
         typed: &Typed,

@@ -3,6 +3,7 @@
 
 use crate::buffer::{Buffer, Listed, OneSidedRead, Packed, RegionList, StagingMemory};
 use crate::links::{AM_TAG, WireLayout, fragment_max, reserve};
+use crate::rndv::staged::lasts;
 use crate::rndv::staging::{StagingBlock, StagingPool, device_of};
 use gapless_bml::{
     Bml, Extent, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey,
@@ -92,18 +93,25 @@ impl<'a> RndvLink<'a> {
         mapped.map_for(peer, key, user)
     }
 
-    /// The same, and the indices of the pages that lie there, if a key stands for them.
+    /// The same, and the indices of the pages that lie there, if a key stands for them. An error says whether other
+    /// buffers could not be mapped either, which indices say nothing of.
     pub(crate) fn map_buffer(
         &mut self,
         key: &RemoteKey,
         layout: Option<&WireLayout>,
         user: Space,
-    ) -> Result<(Mapping, Option<Mapping>), MapError> {
+    ) -> Result<(Mapping, Option<Mapping>), (MapError, bool)> {
         let indices = match layout {
-            Some(WireLayout::Keyed(pages)) => Some(self.map(pages.key(), user)?),
+            Some(WireLayout::Keyed(pages)) => {
+                Some(self.map(pages.key(), user).map_err(|error| (error, false))?)
+            }
             _ => None,
         };
-        Ok((self.map(key, user)?, indices))
+        let buffer = self.map(key, user).map_err(|error| {
+            let lasts = lasts(&error);
+            (error, lasts)
+        })?;
+        Ok((buffer, indices))
     }
 
     /// A key for what a buffer touches, as [`Buffer::key`] gives it.

@@ -7,12 +7,12 @@
 //!   | complete                     |
 //! ```
 //!
-//! The key stands for the bytes that the sender's buffer touches. Its layout is checked to touch
-//! just these before anything is read ([`Remote`]). Of pages whose indices lie in memory of the sender's device, the
-//! layout has a key for the indices, and the kernel that reads them checks each. If one is bad, at either end, another
-//! protocol is chosen, by which that end finds it itself: its error is that end's.
+//! The key stands for the bytes that the sender's buffer touches. Its layout is checked to touch just these before
+//! anything is read ([`Remote`]). Of pages whose indices lie in memory of the sender's device, the layout has a key for
+//! the indices. Then the check is that the page begins where the bytes do, and that one page fits into them; the kernel
+//! that reads the indices checks each against the bytes. If one is bad, at either end, another protocol is chosen, by
+//! which that end finds it itself: its error is that end's.
 
-use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, unexpected};
 use crate::buffer::{HeldMemory, Mover, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
@@ -65,7 +65,7 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
         }
     };
     let mapped = cx.link.map_buffer(key, layout, cx.moving_engine().1);
-    let mapped = mapped.map_err(|error| (error.to_string(), lasts(&error)))?;
+    let mapped = mapped.map_err(|(error, lasts)| (error.to_string(), lasts))?;
     let shape = RemoteShape { low: rts.low, span: rts.span, count: rts.count, layout };
     Remote::new(shape, mapped).map_err(once)
 }

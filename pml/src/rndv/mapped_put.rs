@@ -19,11 +19,11 @@
 //!
 //! The sender refuses (REFUSE) what it cannot do, and failed work once no engine works any more. The offer stays
 //! valid, and the receiver chooses another protocol. The key stands for the bytes that the receiver's buffer touches;
-//! its layout is checked to touch exactly these before anything is written. If the sender is lost, the receive ends
+//! its layout is checked to touch exactly these before anything is written. For pages whose indices a key stands for,
+//! see `mapped.rs`. If the sender is lost, the receive ends
 //! when the transport says that the peer has released the memory, or that its process is gone
 //! ([`Mapped::revoke_access`](gapless_bml::Mapped::revoke_access)): a lost peer may live, and write, for long.
 
-use super::staged::lasts;
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, mapped, undue, unexpected};
 use crate::buffer::{HeldMemory, Remote, RemoteShape, Transfer};
 use crate::cost::{Excluded, Model, Situation};
@@ -113,13 +113,17 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
         s.grants = false;
     }
     let typed = cx.buffer.typed();
-    // Indices in memory of a device have a key, which is requested when it is needed.
-    if s.grants && typed.as_contiguous().is_none() && !typed.has_device_indices() {
+    if !s.grants || typed.as_contiguous().is_some() {
+        return;
+    }
+    s.grants = if typed.has_device_indices() {
+        cx.link.indices_key(cx.buffer, share).is_some()
+    } else {
         // The sender has it, or fetches it; too long a one it could not keep.
         let published = cx.published.publish_of(typed, None);
         let most = cx.config.bounds.layout_cache_bytes;
-        s.grants = published.is_some_and(|(_, flat)| flat.len() <= most);
-    }
+        published.is_some_and(|(_, flat)| flat.len() <= most)
+    };
 }
 
 /// Whether peers' devices map memory of this one.
@@ -180,6 +184,8 @@ fn not_granted(cx: &mut Cx<'_>, why: Why) -> String {
     let at = usize::from(!host);
     let Granting { refused, exhausted, resting, .. } = &mut cx.facts.granting;
     match why {
+        // An index may be bad, or the list out of reach: that says nothing of other buffers.
+        Why::Exhausted if cx.buffer.typed().has_device_indices() => {}
         Why::Exhausted => {
             exhausted[at] = exhausted[at].saturating_add(1);
             if exhausted[at] >= EXHAUSTED_MAX {
@@ -309,9 +315,9 @@ impl Putting {
         let user = cx.moving_engine().1;
         let mapped = match cx.link.map_buffer(&self.grant.key, layout.as_ref(), user) {
             Ok(mapped) => mapped,
-            Err(error) => {
+            Err((error, lasts)) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be mapped");
-                let why = if lasts(&error) { Why::Unmappable } else { Why::Exhausted };
+                let why = if lasts { Why::Unmappable } else { Why::Exhausted };
                 return self.stop_putting(cx, why);
             }
         };
@@ -326,6 +332,7 @@ impl Putting {
             return RndvStep::Broken(what);
         }
         cx.facts.offering.puts_into_host = remote.typed().space().cpu_accessible();
+        let lists = cx.buffer.typed().has_device_indices() || remote.typed().has_device_indices();
         let mover = mapped::mover(cx, Protocol::MappedPut, &remote, end);
         let moved = cx.buffer.copy_to_remote(&mover, remote, end);
         match moved.map(Transfer::now) {
@@ -336,7 +343,8 @@ impl Putting {
             }
             Err(error) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be written");
-                let never = matches!(error, EngineError::WrongSpace { .. });
+                // Indices that the engine does not reach say nothing of other buffers.
+                let never = !lists && matches!(error, EngineError::WrongSpace { .. });
                 self.stop_putting(cx, if never { Why::Unmappable } else { Why::Exhausted })
             }
         }

@@ -120,9 +120,18 @@ fn pages_over_tcp() {
 
 /// A world of two ranks with an engine of a fake device each.
 fn with_engines(name: &str, config: &Config, body: impl Fn(&World, &FakeEngine) + Sync) {
+    with_slow_engines((name, 3), config, body);
+}
+
+/// The same, of engines whose work takes so many polls.
+fn with_slow_engines(
+    (name, polls): (&str, u32),
+    config: &Config,
+    body: impl Fn(&World, &FakeEngine) + Sync,
+) {
     let engine = |_| {
         let device = Arc::new(FakeDevice::with_delay(0, 2));
-        Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, 3) })
+        Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, polls) })
     };
     let engines = [0, 1].map(engine);
     let builder = |rank: u32| {
@@ -238,6 +247,34 @@ fn an_index_beyond_the_memory_that_a_device_finds_fails_the_message() {
             }
         });
     }
+}
+
+/// A peer that moves data by a bad list is not rested of for that: the next buffer goes the same way.
+#[test]
+fn bad_lists_of_a_receiver_put_other_buffers_off_nothing() {
+    let page = Datatype::contiguous(600, &Primitive::Byte.into()).unwrap().commit().unwrap();
+    with_fakes("bad lists", &forced(Some(Protocol::MappedPut)), |world, device| {
+        let comm = world.comm();
+        let mut pool = world.alloc_device(FAKE, 600 * 300).unwrap();
+        let bytes = Datatype::from(Primitive::Byte).commit().unwrap();
+        for round in 0..12 {
+            if comm.rank() == 0 {
+                // It may hear of what the receiver finds.
+                let _ = comm.send(pool.view(0, &bytes, 600 * 300).unwrap(), 1, 0);
+                continue;
+            }
+            let last = if round < 10 { 300u32 } else { 299 };
+            let list: Vec<u8> = (0..299).chain([last]).flat_map(u32::to_ne_bytes).collect();
+            let table = world.alloc_device(FAKE, list.len() as u64).unwrap();
+            copy(device, table.region(), Region::of(&list));
+            let indices = table.indices_u32(0..300).unwrap();
+            let ended = comm.recv(pool.pages_at_mut(0, &page, 600, indices).unwrap(), 0, 0);
+            match ended {
+                Ok(status) => assert_eq!((status.protocol, last), (Protocol::MappedPut, 299)),
+                Err(error) => assert_eq!(last, 300, "{round}: {error}"),
+            }
+        }
+    });
 }
 
 /// What the peers say of pages, for messages of all lengths.

@@ -2,14 +2,17 @@
 //! the device moves them from layout to layout in one piece of work.
 
 use crate::case::{compare, copy};
-use crate::{FAKE, with_engines};
+use crate::{FAKE, sm, with_engines, with_slow_engines};
 use gapless::{
-    Config, Datatype, DeviceBuf, Error, Layout, Pages, Place, Primitive, Region, SharedBuf, View,
-    ViewMut, Window, WindowError, WindowMemory, World,
+    Assertions, Config, Datatype, Device, DeviceBuf, Error, Layout, Lock, Pages, Place, Primitive,
+    Region, SharedBuf, View, ViewMut, Window, WindowError, WindowMemory, World, raw,
 };
 use gapless_engine::EngineError;
 use gapless_engine::testkit::FakeEngine;
-use gapless_tests::byte_at;
+use gapless_mem::fake::FakeDevice;
+use gapless_tests::{byte_at, job_of};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const PAGE: u64 = 600;
 /// Pages of a pool.
@@ -24,7 +27,7 @@ fn bytes(seed: u64) -> Vec<u8> {
 }
 
 fn upload(world: &World, engine: &FakeEngine, bytes: &[u8]) -> DeviceBuf {
-    let memory = world.alloc_device(FAKE, bytes.len() as u64).unwrap();
+    let memory = world.alloc_device(engine.device.space(), bytes.len() as u64).unwrap();
     copy(&engine.device, memory.region(), Region::of(bytes));
     memory
 }
@@ -220,6 +223,112 @@ fn wild_indices_of_devices_are_errors_of_puts_into_memory_of_the_host() {
         let why = ended.unwrap_err().to_string();
         assert!(why.contains("position 1") && why.contains('9'), "{why}");
         window.unlock_all().unwrap();
+        window.free().unwrap();
+    });
+}
+
+/// Put again and again, and the call that ends it returns once the device is done. This process maps the target's
+/// memory, where all other operations end as they begin.
+#[test]
+fn flushes_and_unlocks_wait_for_devices() {
+    with_slow_engines(("slow windows", 500), &Config::default(), |world, engine| {
+        let (comm, here, none) = (world.comm(), bytes(1), Assertions::empty());
+        let window = raw::Window::allocate(comm.window(), PAGE * POOL, 1).unwrap();
+        if world.rank() == 0 {
+            let pool = upload(world, engine, &here);
+            let (page, start) = (page(), pool.region().address() + pool.region().offset());
+            let origin = raw::Typed::at(FAKE, start, &page, POOL).unwrap();
+            let is_slow = || engine.under_way.load(Ordering::Relaxed) > 0;
+            for end in ["flush", "flush_local", "flush_all", "unlock", "unlock_all"] {
+                match end {
+                    "unlock_all" => window.lock_all(none),
+                    _ => window.lock(1, Lock::Exclusive, none),
+                }
+                .unwrap();
+                // SAFETY: the pool lives until the request has ended, and nobody writes it.
+                let mut put = unsafe { window.rput(&origin, 1, 0, (&page, POOL)) }.unwrap();
+                assert!(is_slow(), "{end}");
+                match end {
+                    "flush" => window.flush(1),
+                    "flush_local" => window.flush_local(1),
+                    "flush_all" => window.flush_all(),
+                    "unlock" => window.unlock(1),
+                    _ => window.unlock_all(),
+                }
+                .unwrap();
+                assert!(!is_slow(), "{end}");
+                put.wait().unwrap();
+                if end.starts_with("flush") {
+                    window.unlock(1).unwrap();
+                }
+            }
+        }
+        window.free().unwrap();
+    });
+}
+
+#[test]
+fn a_flush_tells_of_a_bad_index_once() {
+    with_slow_engines(("slow and wild", 500), &Config::default(), |world, engine| {
+        let mut window = world.comm().window_allocate::<u8>(6000).unwrap();
+        if world.rank() == 0 {
+            window.lock_all().unwrap();
+            let pool = upload(world, engine, &[7; 6000]);
+            let words = [3u32, 10, 9];
+            let words: Vec<u8> = words.iter().flat_map(|it| it.to_ne_bytes()).collect();
+            let table = upload(world, engine, &words);
+            let three = Pages::new(&page(), PAGE, &[0u32, 1, 2][..]).unwrap();
+            for has_ended in [true, false] {
+                let told = window.scope(|s| {
+                    // SAFETY: the list lives longer than the put.
+                    let place =
+                        unsafe { Place::device_pages(0, &page(), PAGE, (table.region(), false)) };
+                    let _ = s.put(pool.pages(0, &three)?, 1, place, None)?;
+                    while has_ended && engine.under_way.load(Ordering::Relaxed) > 0 {
+                        window.sync();
+                    }
+                    let why = window.flush(1).unwrap_err().to_string();
+                    assert!(why.contains("position 1"), "{why}");
+                    window.flush(1)
+                });
+                told.unwrap();
+            }
+            window.unlock_all().unwrap();
+        }
+        window.free().unwrap();
+    });
+}
+
+/// The memory of the host is page-locked for both, and each moves what lies in its own.
+#[test]
+fn each_of_two_devices_moves_its_own_memory() {
+    let engine = |number| {
+        let device = Arc::new(FakeDevice::new(number));
+        Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, 1) })
+    };
+    let engines = [0, 1].map(engine);
+    let builder = |rank| {
+        let builder = sm(rank, "two devices", &Config::default()).open_devices(false);
+        engines.iter().fold(builder, |builder, engine| {
+            builder.engine(Arc::clone(engine) as _).device(Arc::clone(&engine.device) as _)
+        })
+    };
+    job_of(1, builder, |world| {
+        let (here, mut there) = (bytes(1), bytes(2));
+        let mut window = world.comm().window_allocate::<u8>(here.len()).unwrap();
+        for engine in &engines {
+            window.write(&there, 0).unwrap();
+            window.lock_all().unwrap();
+            let origin = Origin::Device(upload(world, engine, &here));
+            let lists = Lists::new(world, engine, 300, true);
+            window.put(lists.view(&origin), 0, lists.place()).unwrap();
+            window.unlock_all().unwrap();
+            moved(&here, &lists.ours, &mut there, &lists.theirs);
+            let mut found = vec![0; there.len()];
+            window.read(&mut found, 0).unwrap();
+            compare(&found, &there, "each moves its own");
+            there = bytes(3);
+        }
         window.free().unwrap();
     });
 }
