@@ -116,9 +116,7 @@ impl Sample {
 
     /// The calls that make it.
     pub(crate) fn describe(&self) -> String {
-        let text = describe(&self.datatype);
-        let short =
-            if text.len() > 2_000 { &text[..text.floor_char_boundary(2_000)] } else { &text };
+        let short: String = describe(&self.datatype).chars().take(2_000).collect();
         format!("{} × {short}", self.count)
     }
 
