@@ -45,8 +45,8 @@ mod tests;
 
 pub use config::Config;
 pub use grant::{FarRing, Granted};
-pub use initiator::DirectPut;
 pub use initiator::{DOUBLINGS, PAUSE_NS};
+pub use initiator::{DirectPut, PutAnswer};
 pub use queue::QueueOptions;
 #[doc(hidden)]
 pub use run::failing;
@@ -231,7 +231,6 @@ impl Inner {
         let payload = std::mem::take(&mut task.payload);
         let (private, counts) = (task.private, task.counts);
         let acknowledged = task.command.flags.contains(crate::packet::Flags::ACKNOWLEDGE);
-        let text = result.as_ref().err().map(|error| cut(&error.0)).unwrap_or_default();
         let signal = task.registered_signal().cloned();
         self.with(|state| {
             if counts {
@@ -239,8 +238,7 @@ impl Inner {
             }
             state.target.take_back(payload, private);
             if acknowledged && !state.left {
-                let head = TargetState::end(&task, result.is_err());
-                state.initiator.say(task.from, head, text.into_bytes());
+                state.initiator.send(task.from, TargetState::end(&mut task, &result));
             }
         });
         if let Some(error) = result.as_ref().err().filter(|_| !acknowledged && signal.is_none()) {

@@ -73,6 +73,7 @@ pub struct Task<'t> {
     pub(crate) index: u8,
     pub(crate) arguments: [u64; 4],
     pub(crate) payload: &'t mut Received,
+    pub(crate) answer: &'t mut Vec<u8>,
     pub(crate) buffer: Option<&'t mut [u8]>,
 }
 
@@ -119,6 +120,12 @@ impl Task<'_> {
         let mut taken = std::mem::take(self.payload);
         taken.memory.truncate(taken.len);
         taken.memory
+    }
+
+    /// Leaves an answer for whoever put this task, if the put [asks](Put::asks) for one and the task does not fail. The
+    /// last one counts.
+    pub fn answer(&mut self, answer: Vec<u8>) {
+        *self.answer = answer;
     }
 
     /// Puts another task, without waiting for anything: so one task leads to the next, at this process or any other.

@@ -10,7 +10,9 @@
 //!       24 | bytes …
 //! VERDICT  | kind | version | verdict | 0:1 | serial:4 | put:8     | number:8   |
 //! ENDED    | kind | version | failed:1 | 0:1 | serial:4 | put:8    | 0:8        |
-//!       24 | why, as text …
+//!       24 | why, as text; or the answer, or its last piece …
+//! ANSWER   | kind | version | 0:1     | 0:1 | serial:4 | put:8     | 0:8        |
+//!       24 | a piece of the answer …
 //! RING     | kind | version | what    | 0:1 | serial:4 | kernels:8 | 0:8        |
 //!       24 | OFFER, REACH: the key of the ring's memory …
 //! ```
@@ -18,7 +20,8 @@
 //! `serial` numbers all messages to a peer, so they are handled in order and once each, whatever the transport does.
 //! `put` names a put at its initiator, `transfer` a receive buffer at the target; neither is used again. The *body* of a
 //! put is the arguments (of a kernel), then the payload. If it does not fit, the PUT has none of it: the target
-//! answers with the verdict *granted*, whose number is the transfer, and the body follows in DATA.
+//! answers with the verdict *granted*, whose number is the transfer, and the body follows in DATA. An *answer* is what a
+//! task leaves for whoever put it: its pieces come in order, the last one with ENDED.
 //!
 //! RING is about rings of a worker, into which an initiator writes packets itself ([`Ring`]). `kernels` has a bit for each
 //! kernel that the worker runs.
@@ -30,7 +33,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file and of the packet.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 /// Length of what every message begins with.
 pub(crate) const HEAD_BYTES: usize = 24;
 /// Where the body of a PUT begins.
@@ -44,6 +47,7 @@ const DATA: u8 = 2;
 const VERDICT: u8 = 3;
 const ENDED: u8 = 4;
 const RING: u8 = 5;
+const ANSWER: u8 = 6;
 
 const ACCEPTED: u8 = 0;
 const GRANTED: u8 = u8::MAX;
@@ -141,10 +145,14 @@ pub(crate) enum Head {
         put: u64,
         verdict: Verdict,
     },
-    /// A task has ended; if it failed, why follows.
+    /// A task has ended; if it failed, why follows, else the last of its answer.
     Ended {
         put: u64,
         failed: bool,
+    },
+    /// A piece of a task's answer follows, and more will.
+    Answer {
+        put: u64,
     },
     /// About a ring; its key may follow.
     Ring {
@@ -169,6 +177,7 @@ impl Head {
                 }
             },
             Head::Ended { put, failed } => (ENDED, failed.into(), put, 0),
+            Head::Answer { put } => (ANSWER, 0, put, 0),
             Head::Ring { what, kernels } => (RING, what as u8, kernels, 0),
         };
         let (serial, name, value) = (U32::new(serial), U64::new(name), U64::new(value));
@@ -203,6 +212,7 @@ impl Head {
                 Head::Verdict { put: name, verdict: Verdict::Refused(refusal) }
             }
             (ENDED, 0 | 1) if value == 0 => Head::Ended { put: name, failed: code == 1 },
+            (ANSWER, 0) if value == 0 => Head::Answer { put: name },
             (RING, code) if value == 0 => {
                 let what = Ring::ALL.get(usize::from(code)).copied();
                 let fits = |what: &Ring| name == 0 || what.names_kernels();
@@ -230,6 +240,7 @@ mod tests {
             Head::Verdict { put: 3, verdict: Verdict::Granted { transfer: 8 } },
             Head::Verdict { put: 3, verdict: refused },
             Head::Ended { put: 4, failed: true },
+            Head::Answer { put: 5 },
             Head::Ring { what: Ring::Offer, kernels: u64::MAX },
             Head::Ring { what: Ring::Reach, kernels: 1 },
             Head::Ring { what: Ring::Over, kernels: 0 },
@@ -248,7 +259,7 @@ mod tests {
             bytes[at] = value;
             Head::read(&bytes).unwrap_err()
         };
-        for (at, value) in [(0, 0), (0, 6), (2, 2), (16, 1)] {
+        for (at, value) in [(0, 0), (0, 6), (0, 7), (2, 2), (16, 1)] {
             wrong(at, value);
         }
         let mut far = heads[5].write(0);

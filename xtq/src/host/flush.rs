@@ -95,10 +95,13 @@ impl XtqState {
 
     fn flush_to(&mut self, bml: &mut Bml, to: Rank, outbox: &mut Outbox) -> usize {
         let mut sent = 0;
-        while let Some(item) = outbox.items.front().filter(|_| sent < MESSAGES_MAX) {
+        while let Some(item) = outbox.items.front_mut().filter(|_| sent < MESSAGES_MAX) {
             let result = match item {
                 QueuedMessage::Put(id, number) => self.send_put(bml, to, *id, *number),
                 QueuedMessage::Data(id) => self.send_data(bml, to, *id),
+                QueuedMessage::Answer(put, answer, at) => {
+                    self.send_answer(bml, to, *put, (answer, at))
+                }
                 QueuedMessage::Say(head, text) => {
                     let link = self.links.entry(to.0).or_default();
                     send(bml, (self.tag, link), to, *head, &[], PayloadBytes::One(text))
@@ -140,12 +143,32 @@ impl XtqState {
         sent
     }
 
+    /// Sends the next piece of an answer; the last one says that the task has ended.
+    fn send_answer(
+        &mut self,
+        bml: &mut Bml,
+        to: Rank,
+        put: u64,
+        (answer, at): (&[u8], &mut usize),
+    ) -> Sent {
+        let end = answer.len().min(at.saturating_add(room(bml, to)));
+        let is_last = end == answer.len();
+        let head = if is_last { Head::Ended { put, failed: false } } else { Head::Answer { put } };
+        let link = self.links.entry(to.0).or_default();
+        let piece = PayloadBytes::One(&answer[*at..end]);
+        let sent = send(bml, (self.tag, link), to, head, &[], piece);
+        if is_last || !matches!(sent, Sent::Done) {
+            return sent;
+        }
+        *at = end;
+        Sent::More
+    }
+
     fn send_data(&mut self, bml: &mut Bml, to: Rank, id: u64) -> Sent {
         let Some(put) = self.initiator.puts.get_mut(&id) else { return Sent::Done };
         let PutStage::Streaming { transfer, offset } = put.stage else { return Sent::Done };
-        let longest = bml.limits(to).map_or(HEAD_BYTES + 1, |limits| limits.max_fragment_bytes);
         let (len, at) = (put.body_bytes(), usize::try_from(offset).unwrap_or(usize::MAX));
-        let end = len.min(at.saturating_add(longest.saturating_sub(HEAD_BYTES).max(1)));
+        let end = len.min(at.saturating_add(room(bml, to)));
         let (first, rest) = window(put.arguments.bytes(), put.payload.part(), at, end);
         let link = self.links.entry(to.0).or_default();
         let sent = send(bml, (self.tag, link), to, Head::Data { transfer, offset }, &[first], rest);
@@ -160,6 +183,12 @@ impl XtqState {
         put.stage = PutStage::Streaming { transfer, offset: end as u64 };
         Sent::More
     }
+}
+
+/// Bytes of a piece.
+fn room(bml: &Bml, to: Rank) -> usize {
+    let longest = bml.limits(to).map_or(0, |limits| limits.max_fragment_bytes);
+    longest.saturating_sub(HEAD_BYTES).max(1)
 }
 
 /// Why a peer has no link, and who is to blame for that.

@@ -11,6 +11,7 @@
 //! if nothing is in the way, and `far.rs` if the target is on another host. A put may be held back: `held.rs`. It may
 //! have to end in time: `limit.rs`. How much there is room for: `room.rs`.
 
+mod answers;
 mod direct_put;
 #[allow(unsafe_code, reason = "carries a ring by operations on memory of its own")]
 pub(super) mod far;
@@ -31,6 +32,8 @@ use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Order, Put, PutHandle, Retry};
 use crate::signal::{Signal, SignalEnd};
 use crate::wire::{Head, Verdict};
+use answers::AnswerAsked;
+pub use answers::PutAnswer;
 pub use direct_put::DirectPut;
 use gapless_bml::Rank;
 use held::{Pauses, Resumed};
@@ -76,6 +79,8 @@ pub(super) enum QueuedMessage {
     Put(u64, Option<u64>),
     /// The next piece of its body.
     Data(u64),
+    /// The answer of a task, from this byte on.
+    Answer(u64, Vec<u8>, usize),
     /// Anything else, with text.
     Say(Head, Vec<u8>),
 }
@@ -140,6 +145,7 @@ pub(super) struct Outgoing {
     /// Why it was refused last.
     refusal: Option<Refusal>,
     limit: limit::Limit,
+    ask: Option<AnswerAsked>,
 }
 
 impl Outgoing {
@@ -168,6 +174,7 @@ impl Outgoing {
             handle,
             refusal: None,
             limit: limit::Limit::new(put.limit),
+            ask: put.ask.map(AnswerAsked::new),
         }
     }
 
@@ -213,6 +220,8 @@ pub(super) struct Initiator {
     room: room::Room,
     pub(super) closed: bool,
     pub(super) effects: Effects,
+    /// How puts have ended that asked.
+    answers: Vec<PutAnswer>,
 }
 
 impl Initiator {
@@ -240,11 +249,19 @@ impl Initiator {
 
     /// Whether there is something to send, now or after a pause.
     pub(super) fn is_busy(&self) -> bool {
-        self.are_rings_busy() || !self.outbox.is_empty() || !self.pauses.is_empty()
+        self.are_rings_busy()
+            || self.has_answers()
+            || !self.outbox.is_empty()
+            || !self.pauses.is_empty()
     }
 
     pub(super) fn say(&mut self, to: Rank, head: Head, text: Vec<u8>) {
-        self.outbox.entry(to.0).or_default().push(QueuedMessage::Say(head, text));
+        self.send(to, QueuedMessage::Say(head, text));
+    }
+
+    /// Queues a message.
+    pub(super) fn send(&mut self, to: Rank, message: QueuedMessage) {
+        self.outbox.entry(to.0).or_default().push(message);
     }
 
     /// Verdicts that wait for room to this peer.
@@ -303,6 +320,7 @@ impl Initiator {
         let Some(mut put) = self.remove(id) else { return };
         // Whoever learns of the end may have the payload to itself.
         put.drop_body();
+        self.answers.extend(put.ask.map(|ask| ask.end(put.target, &result)));
         put.handle.end(result.clone());
         self.effects.extend(put.signal.map(|signal| (signal, result)));
     }
@@ -412,12 +430,7 @@ impl Initiator {
         id: u64,
         result: Result<(), String>,
     ) -> Result<(), String> {
-        let known = self.puts.get(&id).is_some_and(|put| {
-            put.target == from && put.stage == PutStage::Running && put.acknowledged
-        });
-        if !known {
-            return Err(format!("the end of put {id}, which does not run there"));
-        }
+        self.running(from, id)?;
         let failed = |reason| XtqError::Failed { target: from, reason };
         self.end(id, result.map_err(failed));
         Ok(())

@@ -95,9 +95,18 @@ impl XtqState {
                 self.initiator.verdict(from, put, verdict)?;
                 None
             }
-            Head::Ended { put, failed } => {
+            Head::Ended { put, failed: true } => {
                 let reason = String::from_utf8_lossy(&read_text(fragment)?).into_owned();
-                self.initiator.ended(from, put, if failed { Err(reason) } else { Ok(()) })?;
+                self.initiator.ended(from, put, Err(reason))?;
+                None
+            }
+            Head::Ended { put, failed: false } => {
+                self.initiator.piece(from, put, read_rest(fragment)?)?;
+                self.initiator.ended(from, put, Ok(()))?;
+                None
+            }
+            Head::Answer { put } => {
+                self.initiator.piece(from, put, read_rest(fragment)?)?;
                 None
             }
             Head::Ring { what: what @ (Ring::Ready | Ring::Declined | Ring::Wanted), .. } => {
@@ -140,7 +149,12 @@ fn read_text(fragment: &Fragment) -> Result<Vec<u8>, String> {
     if len > TEXT_MAX {
         return Err(format!("a text of {len} bytes"));
     }
-    let mut text = vec![0; len];
-    fragment.read(HEAD_BYTES, &mut text).map_err(|error| error.to_string())?;
-    Ok(text)
+    read_rest(fragment)
+}
+
+/// What is behind the head.
+fn read_rest(fragment: &Fragment) -> Result<Vec<u8>, String> {
+    let mut rest = vec![0; fragment.len() - HEAD_BYTES];
+    fragment.read(HEAD_BYTES, &mut rest).map_err(|error| error.to_string())?;
+    Ok(rest)
 }

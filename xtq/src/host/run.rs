@@ -36,6 +36,8 @@ pub(super) struct Ready {
     /// A kernel's, rewritten.
     pub(super) arguments: Vec<u8>,
     pub(super) payload: Received,
+    /// What it leaves for its initiator.
+    pub(super) answer: Vec<u8>,
     pub(super) from: Rank,
     /// Its name there.
     pub(super) put: u64,
@@ -111,6 +113,7 @@ impl Ready {
             index: self.command.index,
             arguments,
             payload: &mut self.payload,
+            answer: &mut self.answer,
             buffer: None,
         })
     }

@@ -4,13 +4,13 @@
 //! A body that comes in pieces has its receive buffer from the first word on; everything is looked up again when it is
 //! whole. If the queue is full then, the buffer is free again.
 
-use super::initiator::Effects;
+use super::initiator::{Effects, QueuedMessage};
 use super::queue::Queue;
 use super::rings::Rings;
 use super::run::{Code, Ready};
 use super::{Inner, Xtq};
 use crate::buffer::{Posted, Received};
-use crate::error::{Refusal, XtqError};
+use crate::error::{Refusal, TaskError, XtqError};
 use crate::launcher::Kernel;
 use crate::packet::{Command, ENTRIES, PACKET_BYTES, Packet, TaskWork};
 use crate::rewrite::{self, Places};
@@ -334,6 +334,7 @@ impl TargetState {
             code: found.code,
             arguments,
             payload,
+            answer: Vec::new(),
             from,
             put,
             private,
@@ -403,8 +404,15 @@ impl TargetState {
     }
 
     /// What is to be said of an end.
-    pub(super) fn end(task: &Ready, failed: bool) -> Head {
-        Head::Ended { put: task.put, failed }
+    pub(super) fn end(task: &mut Ready, result: &Result<(), TaskError>) -> QueuedMessage {
+        let put = task.put;
+        match result {
+            Ok(()) => QueuedMessage::Answer(put, std::mem::take(&mut task.answer), 0),
+            Err(error) => {
+                let text = super::cut(&error.0).into_bytes();
+                QueuedMessage::Say(Head::Ended { put, failed: true }, text)
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whole jobs in one thread, over the loopback, besides the threads that run tasks. Time is virtual.
 
+mod answers;
 mod contract;
 mod direct_put;
 mod ends;

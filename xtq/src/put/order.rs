@@ -13,6 +13,15 @@ use std::fmt;
 use std::mem::{replace, take};
 use std::time::Duration;
 
+/// The answer that a put asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Whose it is, for who asks.
+    pub name: u64,
+    /// How long it may be.
+    pub bytes_max: usize,
+}
+
 /// What is asked for. It is written where it stays, however a put is built and handed on; a ring that keeps a put takes
 /// the box, and gives back that of an earlier one. So a thread mostly has one for its next put.
 #[derive(Clone)]
@@ -33,6 +42,8 @@ pub struct Order {
     pub after: Option<Signal>,
     /// How long it may take.
     pub limit: Option<Duration>,
+    /// The answer that it asks for.
+    pub ask: Option<Ask>,
 }
 
 /// Of a body its lengths, and nothing that an earlier put has left in the box.
@@ -48,6 +59,7 @@ impl fmt::Debug for Order {
             .field("signal", &self.signal())
             .field("after", &self.after)
             .field("limit", &self.limit)
+            .field("ask", &self.ask)
             .finish()
     }
 }
@@ -128,7 +140,7 @@ impl Order {
     #[inline]
     pub(super) fn lay_aside(mut self: Box<Order>) {
         self.clear_body();
-        (self.has_signal, self.after) = (false, None);
+        (self.has_signal, self.after, self.ask) = (false, None, None);
         // A thread that ends has no next put.
         let _ = SPARE.try_with(|spare| spare.set(Some(self)));
     }
@@ -160,6 +172,7 @@ impl Order {
             has_signal: false,
             after: None,
             limit: None,
+            ask: None,
         })
     }
 
