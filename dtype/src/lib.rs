@@ -99,7 +99,7 @@ pub use footprint::Footprint;
 pub use fortran::TypeClass;
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use memory_kind::MemoryKind;
-pub use pack::{pack, unpack};
+pub use pack::{pack, unpack, unpack_checked};
 pub use pages::{PageIndices, Pages, PagesError};
 pub use primitive::{PairPart, Primitive, Scalar};
 pub use run::Run;

@@ -1,7 +1,7 @@
 //! Packing and unpacking slices of elements: the typed form of the convertor's methods.
 
 use crate::convertor::Convertor;
-use crate::equivalence::{AnyBits, Equivalence};
+use crate::equivalence::{AnyBits, CheckedBits, Equivalence};
 use crate::fit::{ElementType, FitError};
 use crate::layout::Layout;
 
@@ -67,6 +67,43 @@ pub fn unpack<T: AnyBits>(
     let taken = unsafe { convertor.unpack_raw(packed.as_ptr(), to, packed.len() as u64) };
     // No more than `packed` has.
     Ok(usize::try_from(taken).unwrap_or(packed.len()))
+}
+
+/// Values out of their packed bytes, once their bits were looked at: of so many values, no more and no less. `None` if
+/// there are more or fewer bytes, or those of one are no value.
+///
+/// ```
+/// use gapless_dtype::{Equivalence, pack, unpack_checked};
+/// let packed = pack(&[true, false], 0, bool::layout(), 2)?;
+/// assert_eq!(unpack_checked::<bool>(&packed, 2), Some(vec![true, false]));
+/// assert_eq!(unpack_checked::<bool>(&[2], 1), None);
+/// # Ok::<(), gapless_dtype::FitError>(())
+/// ```
+#[must_use]
+pub fn unpack_checked<T: CheckedBits>(packed: &[u8], count: usize) -> Option<Vec<T>> {
+    let layout = T::layout();
+    let mut convertor = Convertor::new(layout, count as u64).ok()?;
+    if convertor.packed_size() != packed.len() as u64 {
+        return None;
+    }
+    let mut scratch = vec![0u8; count.checked_mul(size_of::<T>())?];
+    // SAFETY: what a layout describes of its type's values lies in them; the scratch memory is as long as so many
+    // values, and this call's own. No more bytes are read than are packed.
+    unsafe { convertor.unpack_raw(packed.as_ptr(), scratch.as_mut_ptr(), packed.len() as u64) };
+    let are_valid = match size_of::<T>() {
+        0 => count == 0 || T::is_valid(&[]),
+        size => scratch.chunks_exact(size).all(T::is_valid),
+    };
+    if !are_valid {
+        return None;
+    }
+    let mut values = Vec::<T>::with_capacity(count);
+    let to = values.as_mut_ptr().cast::<u8>();
+    // SAFETY: there is room for `count` values, which is as long as the scratch memory, and is apart from it.
+    unsafe { std::ptr::copy_nonoverlapping(scratch.as_ptr(), to, scratch.len()) };
+    // SAFETY: the bytes of so many values are there, and `is_valid` has said of each that it is one.
+    unsafe { values.set_len(count) };
+    Some(values)
 }
 
 /// The instances, and the byte of the slice that displacement 0 is.
@@ -144,6 +181,25 @@ mod tests {
                 assert_eq!((bytes[0], &bytes[1..4]), (number(i).kind, &[0xAA; 3][..]), "{i}");
             }
         }
+    }
+
+    #[test]
+    fn checked_values_are_whole_and_valid() {
+        use std::marker::PhantomData;
+        let letters = ['a', '\u{10FFFF}', 'ß'];
+        let packed = pack(&letters, 0, char::layout(), 3).unwrap();
+        assert_eq!(unpack_checked::<char>(&packed, 3).as_deref(), Some(&letters[..]));
+        for count in [0, 2, 4, usize::MAX] {
+            assert_eq!(unpack_checked::<char>(&packed, count), None);
+        }
+        assert_eq!(unpack_checked::<char>(&[0xFF; 4], 1), None);
+        assert_eq!(unpack_checked::<f64>(&[], 0), Some(Vec::new()));
+        assert_eq!(unpack_checked::<PhantomData<u8>>(&[], 3), Some(vec![PhantomData; 3]));
+        assert_eq!(
+            unpack_checked::<[bool; 2]>(&[1, 0, 0, 1], 2),
+            Some(vec![[true, false], [false, true]])
+        );
+        assert_eq!(unpack_checked::<[bool; 2]>(&[1, 0, 0, 3], 2), None);
     }
 
     #[test]
