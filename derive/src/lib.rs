@@ -5,6 +5,7 @@
 
 mod attributes;
 mod expand;
+mod task;
 
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
@@ -15,4 +16,19 @@ use syn::{DeriveInput, parse_macro_input};
 pub fn derive_datatype(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand::expand(&input).unwrap_or_else(|error| error.into_compile_error()).into()
+}
+
+/// Makes a task of a function, which others call by `Tasks::call` of `gapless`; its guide `docs/xtq.md` opens with one.
+///
+/// `#[task(quick)]`: it takes some microseconds and waits for nothing, so it may run where the process makes progress,
+/// without a thread; calls of `gapless` panic there. `#[task(crate = path)]`: where `gapless` is, if not at `::gapless`.
+///
+/// Parameters: values of types that have `CheckedBits`; last, if need be, a slice of them. If the first one is a
+/// reference to anything else, it is the state that the task is registered with. Result: nothing, a value, a `Vec` of
+/// values, or a `Result` of these, whose error is told as text.
+#[proc_macro_attribute]
+pub fn task(options: TokenStream, item: TokenStream) -> TokenStream {
+    task::expand(options.into(), item.into())
+        .unwrap_or_else(|error| error.into_compile_error())
+        .into()
 }

@@ -1,6 +1,7 @@
 //! Why a call of the library failed: one type, so that `?` works inside a scope.
 
 use crate::collective::CollectiveError;
+use crate::xtq::CallError;
 use gapless_bml::BmlError;
 use gapless_boot::BootError;
 use gapless_boot::wireup::WireupError;
@@ -185,6 +186,9 @@ pub enum Error {
     /// A task was not put, refused, or failed.
     #[error(transparent)]
     Task(#[from] XtqError),
+    /// A [call](crate::xtq::Tasks::call) of a function at another process has no result.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// The operating system refused.
     #[error("{operation} failed: {reason}")]
     System {

@@ -272,7 +272,7 @@ pub use world::{Builder, Link, World};
 pub use gapless_bml::Nearness;
 pub use gapless_btl as btl;
 pub use gapless_coll as coll;
-pub use gapless_derive::Datatype;
+pub use gapless_derive::{Datatype, task};
 pub use gapless_dtype::{
     AnyBits, Buffer, BufferMut, CheckedBits, Darray, Datatype, Distribution, Equivalence, FitError,
     Layout, Order, PageIndices, Pages, PagesError, Primitive, Scalar, Subarray, pack, unpack,

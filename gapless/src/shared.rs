@@ -8,6 +8,7 @@
 //! - `waiting`, `asleep`, `wakeups`: how threads wait, sleep and are woken; `attend`: a progress thread;
 //! - `short`, `shared_memory`: short messages under one lock, blocking collectives that look at shared memory;
 //! - `seldom`, `prefetch`: calls that do not wait, memory fetched meanwhile;
+//! - `tasks`: the ends of XTQ;
 //! - `devices`: those that are opened on demand, and given up; `settings`, `stuck`: what new collectives go by; calls
 //!   that hang.
 
@@ -24,6 +25,7 @@ mod seldom;
 mod settings;
 mod shared_memory;
 pub(crate) mod stuck;
+mod tasks;
 mod waiting;
 mod wakeups;
 
@@ -36,6 +38,7 @@ use crate::owned::Parked;
 use crate::raw::Work;
 use crate::scope::Scopes;
 use crate::window::KeptRegistrations;
+use crate::xtq::typed::Calls;
 use gapless_bml::{Patience, Spin, now_ns};
 use gapless_boot::places::Places;
 use gapless_coll::runtime::{AllEngines, Component, InFlight};
@@ -93,6 +96,8 @@ pub(crate) struct WorldState {
     pub(crate) xtq: Xtq,
     /// Tasks of collectives.
     pub(crate) carried: Xtq,
+    /// Calls of users' functions at other processes, and here.
+    pub(crate) calls: Arc<Calls>,
     pub(crate) parked: Parked,
     /// Collectives in flight.
     pub(crate) collectives: InFlight,
@@ -173,11 +178,6 @@ pub(crate) struct Shared {
 }
 
 impl WorldState {
-    /// Those that may have a worker. They are asked without the world's lock: an answer may take the worker's time.
-    pub(crate) fn tasks(&self) -> [Xtq; 3] {
-        [&self.xtq, &self.carried, &self.window_tasks].map(Xtq::clone)
-    }
-
     /// Starts something new, unless the world was finalized.
     #[inline]
     pub(crate) fn open(&mut self) -> Result<&mut Pml, Error> {
@@ -194,8 +194,7 @@ impl WorldState {
     pub(crate) fn close(&mut self) {
         if self.stage == WorldStage::Open {
             self.stage = WorldStage::Closed;
-            self.xtq.close();
-            self.window_tasks.close();
+            self.close_tasks();
         }
     }
 
@@ -233,12 +232,10 @@ impl WorldState {
             && !self.collectives.is_busy()
             && !self.carrier.has_news()
             && self.collectives.is_quiet()
-            && self.xtq.is_quiet()
-            && self.carried.is_quiet()
+            && self.are_tasks_quiet()
             && !self.parked.has_abandoned()
             && self.dropped_device_memory.is_empty()
             && !self.windows.is_busy()
-            && self.window_tasks.is_quiet()
             && self.works.is_empty()
     }
 
@@ -250,9 +247,7 @@ impl WorldState {
             || self.collectives.is_busy()
             || self.carrier.has_news()
             || self.windows.is_busy()
-            || !self.xtq.is_quiet()
-            || !self.carried.is_quiet()
-            || !self.window_tasks.is_quiet()
+            || !self.are_tasks_quiet()
     }
 
     /// Prepares for sleep: whoever this process waits for in memory is to wake it. `false`: there is more to do.
@@ -268,24 +263,6 @@ impl WorldState {
             && self.blocking == 0
             && self.have_tasks_settled()
             && !self.windows.is_busy()
-    }
-
-    /// Once all collectives have ended in a world that is being left, nobody needs refused tasks of collectives.
-    pub(crate) fn end_tasks(&self) {
-        if self.stage != WorldStage::Open && self.collectives.is_idle() {
-            self.carried.close();
-        }
-    }
-
-    /// Whether tasks of this process want the processor of a caller that spins on one of `cores` processors.
-    #[inline]
-    fn want_processor(&self, cores: usize) -> bool {
-        self.xtq.live() + self.carried.live() + self.window_tasks.live() >= cores
-    }
-
-    /// Whether no task runs here, nor is one on its way from here.
-    pub(crate) fn have_tasks_settled(&self) -> bool {
-        self.xtq.has_settled() && self.carried.has_settled() && self.window_tasks.has_settled()
     }
 
     /// Whether the world has been left: the message layer is to be asked for nothing but results.
@@ -345,6 +322,7 @@ impl WorldState {
         if !self.window_tasks.is_quiet() {
             handled += self.window_tasks.advance(self.pml.bml_mut(), now_ns());
         }
+        handled += self.calls.advance(&mut self.pml);
         if !self.works.is_empty() {
             handled += self.advance_works();
         }
@@ -362,7 +340,7 @@ impl WorldState {
 impl Shared {
     pub(crate) fn new(
         (pml, windows, window_tasks): (Pml, Osc, gapless_osc::Tasks),
-        (xtq, wakeups): (Xtq, Wakeups),
+        (xtq, calls, wakeups): (Xtq, Arc<Calls>, Wakeups),
         (local_ranks, places, stuck): (usize, Places, Stuck),
         accelerators: Arc<Accelerators>,
         (tools, carrier): (Arc<AllEngines>, Arc<Carrier>),
@@ -373,6 +351,7 @@ impl Shared {
             pml,
             xtq,
             carried: carrier.end(),
+            calls,
             parked: Parked::default(),
             collectives: InFlight::new(Arc::clone(&tools) as _),
             tools: Arc::clone(&tools),

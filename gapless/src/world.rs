@@ -16,6 +16,7 @@ use crate::owned::Refused;
 use crate::registered_buf::RegisteredBuf;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
+use crate::xtq::typed::Calls;
 use gapless_boot::directory::Connection;
 use gapless_dtype::Equivalence;
 use gapless_engine::ThreadedHostEngine;
@@ -76,6 +77,7 @@ pub struct World {
     /// The engine of host memory, if it has threads.
     copying: Option<Arc<ThreadedHostEngine>>,
     pub(crate) xtq: gapless_xtq::Xtq,
+    pub(crate) calls: Arc<Calls>,
 }
 
 impl World {

@@ -1,9 +1,39 @@
-//! Extended Task Queuing: tasks at other processes, without a receive there.
+//! Tasks at other processes, without a receive there. A function of `#[gapless::task]` is called with arguments, and
+//! its result is a future:
 //!
-//! After LeBeane et al., *Extended Task Queuing: Active Messages for Heterogeneous Systems*, SC 2016. A process
-//! registers functions and kernels, and queues for them, under indices that all processes agree on. Any other puts a
-//! task by index, with arguments and a payload. `docs/xtq.md` has the contract: who owns which memory, what is refused,
-//! what is seen when.
+//! ```
+//! use gapless::xtq::Rank;
+//! use gapless::{Datatype, World};
+//!
+//! #[derive(Datatype)]
+//! #[repr(C)]
+//! struct Rectangle {
+//!     w: f64,
+//!     h: f64,
+//! }
+//!
+//! #[gapless::task]
+//! fn area(shape: Rectangle, scale: f64) -> f64 {
+//!     shape.w * shape.h * scale
+//! }
+//!
+//! # fn main() -> Result<(), gapless::Error> {
+//! let world = World::init()?;
+//! let tasks = world.xtq();
+//! tasks.register_task::<area>()?;
+//! world.comm().barrier()?; // nobody calls before all have registered
+//! let next = Rank((world.rank() + 1) % world.size());
+//! let answer = tasks.call(next, area(Rectangle { w: 3.0, h: 2.0 }, 2.0))?; // begins; never waits
+//! assert_eq!(answer.wait()?, 12.0); // or `.await`
+//! # world.comm().barrier()?;
+//! world.finalize()
+//! # }
+//! ```
+//!
+//! A call is made of a put, as in LeBeane et al., *Extended Task Queuing: Active Messages for Heterogeneous Systems*,
+//! SC 2016. A process registers functions and kernels, and queues for them, under indices that all processes agree on.
+//! Any other puts a task by index, with arguments and a payload. `docs/xtq.md` has the contract: who owns which memory,
+//! what is refused, what is seen when.
 //!
 //! ```
 //! use gapless::World;
@@ -38,6 +68,7 @@
 #[allow(unsafe_code, reason = "packs from memory that the put owns")]
 mod layouts;
 mod rings;
+pub mod typed;
 
 use crate::World;
 use crate::communicator::Communicator;
@@ -74,6 +105,7 @@ pub use gapless_xtq::{
     XtqError,
 };
 pub use layouts::{by_layout, by_pages};
+pub use typed::{Answered, Call, CallError, TaskFunction};
 
 /// How often a thread that waits looks for answers of workers, between two looks at everything: a few microseconds.
 const LOOKS: u32 = 64;
@@ -89,13 +121,15 @@ const PUTS_PER_POLL: u64 = 256;
 pub struct Tasks {
     shared: Arc<Shared>,
     xtq: gapless_xtq::Xtq,
+    calls: Arc<typed::Calls>,
 }
 
 impl World {
     /// This process's end for tasks: what others may put here, and putting tasks at others.
     #[must_use]
     pub fn xtq(&self) -> Tasks {
-        Tasks { shared: Arc::clone(self.shared()), xtq: self.xtq.clone() }
+        let (shared, calls) = (Arc::clone(self.shared()), Arc::clone(&self.calls));
+        Tasks { shared, xtq: self.xtq.clone(), calls }
     }
 }
 

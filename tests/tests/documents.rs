@@ -215,7 +215,7 @@ fn the_pages_show_what_is_compiled_here() {
         (include_str!("../../docs/collectives.md"), 4),
         (include_str!("../../docs/streams.md"), 2),
         (include_str!("../../README.md"), 2),
-        (include_str!("../../docs/xtq.md"), 3),
+        (include_str!("../../docs/xtq.md"), 4),
         (include_str!("../../docs/worker.md"), 4),
     ] {
         let shown: Vec<&str> = page.split("```rust\n").skip(1).collect();

@@ -50,6 +50,7 @@ pub(super) fn give_up(state: &mut WorldState) -> Vec<Waker> {
         state.spent.push(state.xtq.abandon());
         state.spent.push(state.carried.abandon());
         state.spent.push(state.window_tasks.abandon());
+        state.spent.push(state.calls.abandon());
         state.spent.push(Box::new(std::mem::take(&mut state.works)));
     }
     state.pml.take_all_wakers()

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::shared::stuck::Stuck;
 use crate::shared::{Shared, Wakeups};
 use crate::view::detect_memory_of;
+use crate::xtq::typed::Calls;
 use gapless_bml::{AmTag, Bml, Judge, Nearness, Rank};
 use gapless_boot::BootError;
 use gapless_boot::descriptors;
@@ -38,6 +39,8 @@ use std::time::Duration;
 
 /// The tag of messages about tasks of collectives.
 const COLLECTIVE_TASKS: AmTag = AmTag(33);
+/// The tag of messages about calls.
+const CALLS: AmTag = AmTag(34);
 
 /// OpenCL contexts of which what messages need is kept, if nothing else is said.
 const OPENCL_CONTEXTS: usize = 8;
@@ -428,6 +431,8 @@ impl Builder {
         let (puts_max, put_bytes_max) =
             self.put_room.unwrap_or((plain.puts_max, plain.put_bytes_max));
         let usual = gapless_xtq::Config { threads, puts_max, put_bytes_max, ..usual };
+        let calls = Xtq::attach_at(&mut bml, CALLS, usual.clone())?;
+        let calls = Arc::new(Calls::new(calls));
         let xtq = Xtq::attach(&mut bml, usual)?;
         let window_tasks = gapless_osc::Tasks::attach(&mut bml, &windows, task_config(&wakeups))?;
         let mut pml = Pml::new(bml, self.engines, config);
@@ -441,7 +446,8 @@ impl Builder {
         let ours = xtq.clone();
         let (world, myself) = (pml.world(), pml.self_comm());
         let (layers, places) = ((pml, windows, window_tasks), (sharing, places, stuck));
-        let shared = Shared::new(layers, (xtq, wakeups), places, accelerators, tools);
+        let tasks = (xtq, Arc::clone(&calls), wakeups);
+        let shared = Shared::new(layers, tasks, places, accelerators, tools);
         let shared = Arc::new(shared);
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
@@ -452,7 +458,7 @@ impl Builder {
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
         let wireup = Some(connection);
-        Ok(World { shared, comm, myself, wireup, thread, xtq: ours, copying })
+        Ok(World { shared, comm, myself, wireup, thread, xtq: ours, calls, copying })
     }
 
     /// The engine of host memory with threads, if it is to have any, in one of so many processes that share this one's

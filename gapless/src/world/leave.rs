@@ -91,7 +91,8 @@ impl World {
     /// would wait for it.
     pub(super) fn is_within(&self) -> bool {
         let holds = || gapless_xtq::Xtq::may_wait().is_err();
-        let runs = || self.xtq.runs_here() || self.shared.runs_here() != Within::Nothing;
+        let tasks = || self.xtq.runs_here() || self.calls.xtq().runs_here();
+        let runs = || tasks() || self.shared.runs_here() != Within::Nothing;
         self.wireup.is_some() && (runs() || holds())
     }
 

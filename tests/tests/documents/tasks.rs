@@ -8,6 +8,29 @@ use gapless::{CudaDevice, Datatype, Primitive, World};
 use gapless_xtq::packet::Packet;
 use std::sync::Arc;
 
+#[derive(Datatype)]
+#[repr(C)]
+struct Rectangle {
+    w: f64,
+    h: f64,
+}
+
+#[gapless::task]
+fn area(shape: Rectangle, scale: f64) -> f64 {
+    shape.w * shape.h * scale
+}
+
+#[rustfmt::skip] // as on the page
+fn calls(world: &World) -> Result<f64, gapless::Error> {
+    let tasks = world.xtq();
+    tasks.register_task::<area>()?;
+    world.comm().barrier()?; // nobody calls before all have registered
+    let next = Rank((world.rank() + 1) % world.size());
+    let answer = tasks.call(next, area(Rectangle { w: 3.0, h: 2.0 }, 2.0))?; // begins; never waits
+    let value: f64 = answer.wait()?; // or `.await`
+    Ok(value)
+}
+
 fn functions(world: &World) -> Outcome {
     let tasks = world.xtq();
     // Everybody lets the others add to a sum here.
@@ -58,6 +81,7 @@ fn pieces(world: &World) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
 #[test]
 fn the_examples_of_tasks_run() {
     let world = World::init().unwrap();
+    assert_eq!(calls(&world), Ok(12.0));
     functions(&world).unwrap();
     let column = [1.0f32, 5.0, 9.0].map(f32::to_ne_bytes).concat();
     assert_eq!(pieces(&world).unwrap(), [&[1, 2, 3, 4], &column[..]].concat());

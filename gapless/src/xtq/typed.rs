@@ -1,0 +1,438 @@
+//! Typed tasks: what [`task`](macro@crate::task) makes of a function, and calling it at other processes.
+//!
+//! Users need [`Tasks::register_task`], [`Tasks::call`], [`Answered`] and [`CallError`]; the rest is what the attribute
+//! writes. An end of XTQ of their own carries calls (`calls.rs`), with one function for all of them.
+//!
+//! | part of a call | what it is |
+//! |---|---|
+//! | first argument | hash of the task's name: its path in the program |
+//! | second argument | hash of its signature: the basic types of each parameter and of the result |
+//! | payload | the arguments, packed one behind the other |
+//! | answer | one byte that says what became of it, and the packed result |
+
+mod calls;
+
+pub(crate) use calls::Calls;
+
+use crate::error::Error;
+use crate::raw;
+use crate::several::{InFlight, Pending, sealed, several_owned};
+use crate::xtq::{Rank, Tasks};
+use gapless_dtype::{CheckedBits, Equivalence, pack, unpack_checked};
+use gapless_xtq::XtqError;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use thiserror::Error;
+
+/// Bytes of arguments, at most.
+pub const ARGUMENTS_MAX: usize = 1 << 20;
+/// Bytes of a result, at most.
+pub const RESULT_MAX: usize = 1 << 20;
+
+/// Why a call has no result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The target has not registered the task.
+    #[error("task {task}: rank {rank} has not registered it")]
+    NotRegistered {
+        /// Which.
+        task: &'static str,
+        /// The target.
+        rank: u32,
+    },
+    /// The target's task of this name has other parameters, or another result.
+    #[error("task {task}: rank {rank} has one with other parameters, or another result")]
+    OtherSignature {
+        /// Which.
+        task: &'static str,
+        /// The target.
+        rank: u32,
+    },
+    /// The function gave an error, or panicked.
+    #[error("task {task} at rank {rank} failed: {reason}")]
+    Failed {
+        /// Which.
+        task: &'static str,
+        /// The target.
+        rank: u32,
+        /// The error as text, or what it panicked with; cut to 200 bytes.
+        reason: String,
+    },
+    /// The bits of an argument, or of the result, are no value of its type.
+    #[error("task {task} at rank {rank}: bits that are no value of its {what}")]
+    NoValue {
+        /// Which.
+        task: &'static str,
+        /// The target.
+        rank: u32,
+        /// The arguments, or the result.
+        what: &'static str,
+    },
+    /// More bytes than a call takes. Nothing was sent.
+    #[error("task {task}: {bytes} bytes of arguments, and a call takes at most {ARGUMENTS_MAX}")]
+    TooLong {
+        /// Which.
+        task: &'static str,
+        /// Of the packed arguments.
+        bytes: usize,
+    },
+    /// A task waits for another one's answer, with a thread that may have to run it.
+    #[error("task {task}: its answer was waited for inside a task")]
+    InTask {
+        /// Which.
+        task: &'static str,
+    },
+}
+
+/// A function that others may call: [`task`](macro@crate::task) writes this.
+pub trait TaskFunction: 'static {
+    /// Its path, by which others find it.
+    const NAME: &'static str;
+    /// Whether it may run where progress is made, as [quick](gapless_xtq::Function::quick) functions do.
+    const QUICK: bool;
+    /// What its first parameter refers to, if that is a reference; else `()`.
+    type State: ?Sized + Send + Sync + 'static;
+    /// How its result goes back.
+    type Answer: Answer;
+
+    #[doc(hidden)]
+    fn sign(signature: &mut Signature);
+
+    #[doc(hidden)]
+    fn run(
+        state: &Self::State,
+        arguments: &mut Arguments<'_>,
+    ) -> Result<<Self::Answer as Answer>::Value, TaskFault>;
+}
+
+/// How a result goes back: [`Nothing`], [`One`] or [`Many`].
+pub trait Answer: 'static {
+    /// What the caller gets.
+    type Value;
+
+    #[doc(hidden)]
+    fn sign(signature: &mut Signature);
+    #[doc(hidden)]
+    fn pack(value: &Self::Value, into: &mut Vec<u8>);
+    #[doc(hidden)]
+    fn unpack(packed: &[u8]) -> Option<Self::Value>;
+}
+
+/// No result but that the function has ended.
+#[derive(Debug)]
+pub enum Nothing {}
+
+/// One value.
+#[derive(Debug)]
+pub struct One<T>(PhantomData<T>);
+
+/// Any number of values.
+#[derive(Debug)]
+pub struct Many<T>(PhantomData<T>);
+
+impl Answer for Nothing {
+    type Value = ();
+
+    fn sign(_: &mut Signature) {}
+
+    fn pack((): &(), _: &mut Vec<u8>) {}
+
+    fn unpack(packed: &[u8]) -> Option<()> {
+        packed.is_empty().then_some(())
+    }
+}
+
+impl<T: CheckedBits> Answer for One<T> {
+    type Value = T;
+
+    fn sign(signature: &mut Signature) {
+        signature.value::<T>();
+    }
+
+    fn pack(value: &T, into: &mut Vec<u8>) {
+        pack_into(std::slice::from_ref(value), into);
+    }
+
+    fn unpack(packed: &[u8]) -> Option<T> {
+        unpack_checked(packed, 1)?.pop()
+    }
+}
+
+impl<T: CheckedBits> Answer for Many<T> {
+    type Value = Vec<T>;
+
+    fn sign(signature: &mut Signature) {
+        signature.slice::<T>();
+    }
+
+    fn pack(values: &Vec<T>, into: &mut Vec<u8>) {
+        pack_into(values, into);
+    }
+
+    fn unpack(packed: &[u8]) -> Option<Vec<T>> {
+        unpack_all(packed)
+    }
+}
+
+fn pack_into<T: Equivalence>(values: &[T], into: &mut Vec<u8>) {
+    let packed = pack(values, 0, T::layout(), values.len() as u64);
+    into.append(&mut packed.expect("a type's own layout fits its values"));
+}
+
+/// Bytes of one packed value.
+fn packed_bytes<T: Equivalence>() -> usize {
+    usize::try_from(T::layout().size()).unwrap_or(usize::MAX)
+}
+
+/// All values in these bytes.
+fn unpack_all<T: CheckedBits>(packed: &[u8]) -> Option<Vec<T>> {
+    const { assert!(size_of::<T>() > 0, "nobody can count values without bytes") };
+    unpack_checked(packed, packed.len().checked_div(packed_bytes::<T>()).unwrap_or(0))
+}
+
+/// A hash of what a task takes and gives, which both ends make of their own types.
+#[derive(Debug)]
+pub struct Signature(u64);
+
+/// FNV-1a.
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
+}
+
+const HASH_START: u64 = 0xCBF2_9CE4_8422_2325;
+
+impl Signature {
+    fn of<T: TaskFunction>() -> u64 {
+        let mut signature = Signature(HASH_START);
+        T::sign(&mut signature);
+        signature.0 = hash(signature.0, b">");
+        T::Answer::sign(&mut signature);
+        signature.0
+    }
+
+    fn add<T: Equivalence>(&mut self, kind: u8) {
+        let digest = T::layout().signature().digest(1).to_bytes();
+        self.0 = hash(hash(self.0, &[kind]), &digest);
+    }
+
+    #[doc(hidden)]
+    pub fn value<T: Equivalence>(&mut self) {
+        self.add::<T>(b'1');
+    }
+
+    #[doc(hidden)]
+    pub fn slice<T: Equivalence>(&mut self) {
+        self.add::<T>(b'*');
+    }
+}
+
+/// The arguments of a call, as they come.
+#[derive(Debug)]
+pub struct Arguments<'p>(&'p [u8]);
+
+impl Arguments<'_> {
+    #[doc(hidden)]
+    pub fn value<T: CheckedBits>(&mut self) -> Result<T, TaskFault> {
+        let (one, rest) =
+            self.0.split_at_checked(packed_bytes::<T>()).ok_or(TaskFault(Fault::NoValue))?;
+        self.0 = rest;
+        unpack_checked(one, 1).and_then(|mut one| one.pop()).ok_or(TaskFault(Fault::NoValue))
+    }
+
+    #[doc(hidden)]
+    pub fn slice<T: CheckedBits>(&mut self) -> Result<Vec<T>, TaskFault> {
+        unpack_all(std::mem::take(&mut self.0)).ok_or(TaskFault(Fault::NoValue))
+    }
+
+    #[doc(hidden)]
+    pub fn end(&self) -> Result<(), TaskFault> {
+        if self.0.is_empty() { Ok(()) } else { Err(TaskFault(Fault::NoValue)) }
+    }
+}
+
+/// Why a function has no result.
+#[derive(Debug)]
+pub struct TaskFault(Fault);
+
+#[derive(Debug)]
+enum Fault {
+    /// Of an argument.
+    NoValue,
+    Failed(String),
+}
+
+impl TaskFault {
+    #[doc(hidden)]
+    #[allow(clippy::needless_pass_by_value, reason = "it is mapped over results")]
+    pub fn failed(error: impl fmt::Display) -> TaskFault {
+        TaskFault(Fault::Failed(error.to_string()))
+    }
+}
+
+/// A task and its arguments, packed: calling the function of this name makes it, [`Tasks::call`] sends it.
+#[must_use = "`Tasks::call` calls it"]
+pub struct Call<T> {
+    arguments: Vec<u8>,
+    task: PhantomData<fn() -> T>,
+}
+
+impl<T> Call<T> {
+    #[doc(hidden)]
+    pub fn begin() -> Call<T> {
+        Call { arguments: Vec::new(), task: PhantomData }
+    }
+
+    #[doc(hidden)]
+    pub fn value<A: Equivalence>(&mut self, argument: &A) {
+        pack_into(std::slice::from_ref(argument), &mut self.arguments);
+    }
+
+    #[doc(hidden)]
+    pub fn slice<A: Equivalence>(&mut self, arguments: &[A]) {
+        pack_into(arguments, &mut self.arguments);
+    }
+}
+
+impl<T: TaskFunction> fmt::Debug for Call<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call of {} with {} bytes", T::NAME, self.arguments.len())
+    }
+}
+
+/// The result of a call, when it comes: a [`Future`], and a handle to wait with. Dropping it changes nothing at the
+/// target, and nobody learns the result.
+#[must_use = "wait for it"]
+pub struct Answered<T: TaskFunction> {
+    request: raw::Request,
+    calls: Arc<Calls>,
+    name: u64,
+    rank: u32,
+    task: PhantomData<fn() -> T>,
+}
+
+type Value<T> = <<T as TaskFunction>::Answer as Answer>::Value;
+
+impl Tasks {
+    /// Lets others [call](Tasks::call) this function here; nobody may before: a barrier, or any message, tells. It runs
+    /// on threads of this process ([`task_threads`](crate::Builder::task_threads)), several calls at a time, in any
+    /// order.
+    ///
+    /// # Errors
+    /// The world was left.
+    pub fn register_task<T: TaskFunction<State = ()>>(&self) -> Result<(), Error> {
+        self.register_task_with::<T>(Arc::new(()))
+    }
+
+    /// As [`register_task`](Tasks::register_task), of a function whose first parameter is a reference to its state. A
+    /// second call replaces the state.
+    ///
+    /// # Errors
+    /// The world was left.
+    pub fn register_task_with<T: TaskFunction>(&self, state: Arc<T::State>) -> Result<(), Error> {
+        Ok(self.calls.register::<T>(state)?)
+    }
+
+    /// Calls a function at a process, which may be this one. Never waits: the answer does. A target that is full of
+    /// calls takes this one later.
+    ///
+    /// # Errors
+    /// Nothing was sent: [`CallError::TooLong`]; no such rank; as many calls as this process
+    /// [keeps](crate::Builder::put_room) have not ended ([`Full`](XtqError::Full)); the world was left.
+    pub fn call<T: TaskFunction>(&self, target: Rank, call: Call<T>) -> Result<Answered<T>, Error> {
+        let Call { arguments, .. } = call;
+        let (task, bytes) = (T::NAME, arguments.len());
+        if bytes > ARGUMENTS_MAX {
+            return Err(CallError::TooLong { task, bytes }.into());
+        }
+        let words = [hash(HASH_START, task.as_bytes()), Signature::of::<T>()];
+        let (name, request) = self.calls.begin(&self.shared, target, words, arguments)?;
+        let (calls, rank) = (Arc::clone(&self.calls), target.0);
+        Ok(Answered { request, calls, name, rank, task: PhantomData })
+    }
+}
+
+impl<T: TaskFunction> Answered<T> {
+    /// Waits for the result, and makes progress meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Call`]; [`Error::Task`]: the target was lost, or this process leaves; the world was left.
+    pub fn wait(mut self) -> Result<Value<T>, Error> {
+        if self.calls.xtq().runs_here() {
+            return Err(CallError::InTask { task: T::NAME }.into());
+        }
+        gapless_xtq::Xtq::may_wait()?;
+        let ended = self.request.wait();
+        self.take(ended.map(drop))
+    }
+
+    /// The result if it is there, else the handle again; makes progress.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn test(mut self) -> Result<Result<Value<T>, Error>, Answered<T>> {
+        match self.request.test() {
+            None => Err(self),
+            Some(ended) => Ok(self.take(ended.map(drop))),
+        }
+    }
+
+    /// The call has ended, or nothing moves any more.
+    fn take(&mut self, ended: Result<(), Error>) -> Result<Value<T>, Error> {
+        let result = self.calls.take(self.name);
+        ended?;
+        let (task, rank) = (T::NAME, self.rank);
+        let refused = |error| match error {
+            XtqError::Failed { reason, .. } => CallError::Failed { task, rank, reason }.into(),
+            // Nothing at all is registered there.
+            XtqError::Refused { .. } => CallError::NotRegistered { task, rank }.into(),
+            other => Error::Task(other),
+        };
+        let answer = result.ok_or(Error::Finalized)?.map_err(refused)?;
+        calls::verdict(&answer, task, rank)
+            .and_then(|packed| {
+                let no_value = CallError::NoValue { task, rank, what: "result" };
+                T::Answer::unpack(packed).ok_or(no_value)
+            })
+            .map_err(Error::from)
+    }
+}
+
+several_owned!(Answered<T: TaskFunction>, Result<Value<T>, Error>);
+
+impl<T: TaskFunction> InFlight for Answered<T> {}
+
+impl<T: TaskFunction> sealed::InFlight for Answered<T> {
+    fn pending(&self) -> Pending<'_> {
+        self.request.pending()
+    }
+}
+
+/// Gives what [`Answered::wait`] gives. A task may not block on it.
+impl<T: TaskFunction> Future for Answered<T> {
+    type Output = Result<Value<T>, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answered = self.get_mut();
+        answered.request.poll(context.waker()).map(|ended| answered.take(ended.map(drop)))
+    }
+}
+
+impl<T: TaskFunction> Drop for Answered<T> {
+    fn drop(&mut self) {
+        let _ = self.calls.take(self.name);
+    }
+}
+
+impl<T: TaskFunction> fmt::Debug for Answered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Answered of {} at rank {}", T::NAME, self.rank)
+    }
+}
+
+#[cfg(test)]
+mod tests;
