@@ -232,6 +232,11 @@ pub(crate) fn expand(tokens: TokenStream, item: TokenStream) -> Result<TokenStre
                 let _ = #signature;
             }
 
+            fn signature() -> u64 {
+                static SIGNATURE: ::std::sync::OnceLock<u64> = ::std::sync::OnceLock::new();
+                *SIGNATURE.get_or_init(#path::xtq::typed::Signature::of::<Self>)
+            }
+
             #[allow(clippy::unit_arg)]
             fn run(
                 #state: &Self::State,

@@ -103,6 +103,10 @@ pub trait TaskFunction: 'static {
     #[doc(hidden)]
     fn sign(signature: &mut Signature);
 
+    /// A hash of that, made once.
+    #[doc(hidden)]
+    fn signature() -> u64;
+
     #[doc(hidden)]
     fn run(
         state: &Self::State,
@@ -207,7 +211,9 @@ fn hash(start: u64, bytes: &[u8]) -> u64 {
 const HASH_START: u64 = 0xCBF2_9CE4_8422_2325;
 
 impl Signature {
-    fn of<T: TaskFunction>() -> u64 {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of<T: TaskFunction>() -> u64 {
         let mut signature = Signature(HASH_START);
         T::sign(&mut signature);
         signature.0 = hash(signature.0, b">");
@@ -349,7 +355,7 @@ impl Tasks {
         if bytes > ARGUMENTS_MAX {
             return Err(CallError::TooLong { task, bytes }.into());
         }
-        let words = [hash(HASH_START, task.as_bytes()), Signature::of::<T>()];
+        let words = [hash(HASH_START, task.as_bytes()), T::signature()];
         let (name, request) = self.calls.begin(&self.shared, target, words, arguments)?;
         let (calls, rank) = (Arc::clone(&self.calls), target.0);
         Ok(Answered { request, calls, name, rank, task: PhantomData })

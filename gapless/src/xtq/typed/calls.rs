@@ -4,8 +4,8 @@
 //! answer has come: so it is waited for as any other.
 
 use super::{
-    ARGUMENTS_MAX, Answer, Arguments, CallError, Fault, HASH_START, RESULT_MAX, Signature,
-    TaskFault, TaskFunction, hash,
+    ARGUMENTS_MAX, Answer, Arguments, CallError, Fault, HASH_START, RESULT_MAX, TaskFault,
+    TaskFunction, hash,
 };
 use crate::error::Error;
 use crate::raw::{Request, RequestKind};
@@ -148,7 +148,7 @@ impl Calls {
             *is_open = true;
         }
         let run: Arc<Run> = Arc::new(move |packed| answer::<T>(&state, packed));
-        let registered = Registered { signature: Signature::of::<T>(), quick: T::QUICK, run };
+        let registered = Registered { signature: T::signature(), quick: T::QUICK, run };
         let mut functions = unpoisoned(&self.functions);
         if self.xtq.has_left() {
             return Err(XtqError::Closed);

@@ -125,13 +125,13 @@ fn what_fails_is_named() {
         assert_eq!(call_error(tasks.call(me, arguments(bytes)).unwrap().wait()), due);
     }
     let name = hash(HASH_START, area::NAME.as_bytes());
-    let words = [name, Signature::of::<area>() ^ 1];
+    let words = [name, area::signature() ^ 1];
     let (_, mut request) = tasks.calls.begin(&tasks.shared, me, words, shape).unwrap();
     request.wait().unwrap();
     let answer = tasks.calls.take(tasks.calls.last_name()).unwrap().unwrap();
     let other = CallError::OtherSignature { task, rank };
     assert_eq!(calls::verdict(&answer, task, rank), Err(other));
-    let signatures = [Signature::of::<area>(), Signature::of::<add>(), Signature::of::<letters>()];
+    let signatures = [area::signature(), add::signature(), letters::signature()];
     assert!(signatures[0] != signatures[1] && signatures[1] != signatures[2]);
 
     tasks.register_task_with::<add>(Arc::default()).unwrap();
