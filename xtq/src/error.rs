@@ -206,14 +206,6 @@ pub enum XtqError {
         /// What it said, cut to 200 bytes.
         reason: String,
     },
-    /// The task's answer is longer than its put has [asked](crate::Put::asks) for.
-    #[error("the answer of the task at {target} is longer than {max} bytes")]
-    AnswerTooLong {
-        /// Where it ran.
-        target: Rank,
-        /// What was asked for.
-        max: usize,
-    },
     /// The put has not ended in [time](crate::Put::within).
     #[error(
         "the put at {target} has not ended within {limit:?}: {waited}; its task {}",

@@ -45,8 +45,8 @@ mod tests;
 
 pub use config::Config;
 pub use grant::{FarRing, Granted};
+pub use initiator::{ANSWER_MAX, DirectPut, PutAnswer};
 pub use initiator::{DOUBLINGS, PAUSE_NS};
-pub use initiator::{DirectPut, PutAnswer};
 pub use queue::QueueOptions;
 #[doc(hidden)]
 pub use run::failing;

@@ -62,7 +62,10 @@ pub use {
     buffer::{Payload, TargetBuffer},
     error::{Refusal, TaskError, Waited, XtqError},
     gather::{Gather, GatherInto},
-    host::{Config, DirectPut, FarRing, Granted, PutAnswer, QueueOptions, RefusedTask, Tried, Xtq},
+    host::{
+        ANSWER_MAX, Config, DirectPut, FarRing, Granted, PutAnswer, QueueOptions, RefusedTask,
+        Tried, Xtq,
+    },
     launcher::{GroupLimits, Kernel, KernelTask, Launcher},
     put::{Put, PutHandle, Retry},
     signal::Signal,

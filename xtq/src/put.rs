@@ -7,7 +7,6 @@ use crate::error::XtqError;
 use crate::packet::{Command, Flags, Launch, TaskWork};
 use crate::signal::Signal;
 use gapless_bml::Rank;
-pub(crate) use order::Ask;
 pub use order::Order;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -138,14 +137,6 @@ impl Put {
     #[inline]
     pub fn signal(mut self, signal: &Signal) -> Put {
         self.order.set_signal(signal);
-        self.acknowledged()
-    }
-
-    /// Asks for the task's [answer](crate::Task::answer), of at most so many bytes:
-    /// [`take_answers`](crate::Xtq::take_answers) gives how this put has ended, by this name. Implies
-    /// [`acknowledged`](Put::acknowledged). Only tasks of functions answer, of the back end *host*.
-    pub fn asks(mut self, name: u64, bytes_max: usize) -> Put {
-        self.order.ask = Some(Ask { name, bytes_max });
         self.acknowledged()
     }
 

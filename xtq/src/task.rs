@@ -122,8 +122,8 @@ impl Task<'_> {
         taken.memory
     }
 
-    /// Leaves an answer for whoever put this task, if the put [asks](Put::asks) for one and the task does not fail. The
-    /// last one counts.
+    /// Leaves an answer for whoever put this task, if it [asks](Xtq::ask) for one and the task does not fail. The last
+    /// one counts; more than [`ANSWER_MAX`](crate::ANSWER_MAX) bytes are a failure.
     pub fn answer(&mut self, answer: Vec<u8>) {
         *self.answer = answer;
     }

@@ -30,8 +30,6 @@ use thiserror::Error;
 
 /// Bytes of arguments, at most.
 pub const ARGUMENTS_MAX: usize = 1 << 20;
-/// Bytes of a result, at most.
-pub const RESULT_MAX: usize = 1 << 20;
 
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

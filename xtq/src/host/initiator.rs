@@ -32,8 +32,7 @@ use crate::packet::{ENTRIES, Flags, Packet};
 use crate::put::{Order, Put, PutHandle, Retry};
 use crate::signal::{Signal, SignalEnd};
 use crate::wire::{Head, Verdict};
-use answers::AnswerAsked;
-pub use answers::PutAnswer;
+pub use answers::{ANSWER_MAX, PutAnswer};
 pub use direct_put::DirectPut;
 use gapless_bml::Rank;
 use held::{Pauses, Resumed};
@@ -145,7 +144,8 @@ pub(super) struct Outgoing {
     /// Why it was refused last.
     refusal: Option<Refusal>,
     limit: limit::Limit,
-    ask: Option<AnswerAsked>,
+    /// The name by which it asks for an answer, and what has come of that.
+    ask: Option<(u64, Vec<u8>)>,
 }
 
 impl Outgoing {
@@ -174,7 +174,7 @@ impl Outgoing {
             handle,
             refusal: None,
             limit: limit::Limit::new(put.limit),
-            ask: put.ask.map(AnswerAsked::new),
+            ask: put.ask.map(|name| (name, Vec::new())),
         }
     }
 
@@ -320,7 +320,8 @@ impl Initiator {
         let Some(mut put) = self.remove(id) else { return };
         // Whoever learns of the end may have the payload to itself.
         put.drop_body();
-        self.answers.extend(put.ask.map(|ask| ask.end(put.target, &result)));
+        let answer = |(name, answer)| (name, result.clone().map(|()| answer));
+        self.answers.extend(put.ask.map(answer));
         put.handle.end(result.clone());
         self.effects.extend(put.signal.map(|signal| (signal, result)));
     }

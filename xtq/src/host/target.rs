@@ -4,7 +4,7 @@
 //! A body that comes in pieces has its receive buffer from the first word on; everything is looked up again when it is
 //! whole. If the queue is full then, the buffer is free again.
 
-use super::initiator::{Effects, QueuedMessage};
+use super::initiator::{ANSWER_MAX, Effects, QueuedMessage};
 use super::queue::Queue;
 use super::rings::Rings;
 use super::run::{Code, Ready};
@@ -405,14 +405,15 @@ impl TargetState {
 
     /// What is to be said of an end.
     pub(super) fn end(task: &mut Ready, result: &Result<(), TaskError>) -> QueuedMessage {
-        let put = task.put;
-        match result {
-            Ok(()) => QueuedMessage::Answer(put, std::mem::take(&mut task.answer), 0),
-            Err(error) => {
-                let text = super::cut(&error.0).into_bytes();
-                QueuedMessage::Say(Head::Ended { put, failed: true }, text)
-            }
-        }
+        let answer = std::mem::take(&mut task.answer);
+        let (put, bytes) = (task.put, answer.len());
+        let long = || format!("its answer has {bytes} bytes, and may have {ANSWER_MAX}");
+        let reason = match result {
+            Ok(()) if bytes > ANSWER_MAX => long(),
+            Ok(()) => return QueuedMessage::Answer(put, answer, 0),
+            Err(TaskError(reason)) => super::cut(reason),
+        };
+        QueuedMessage::Say(Head::Ended { put, failed: true }, reason.into_bytes())
     }
 }
 

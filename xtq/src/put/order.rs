@@ -13,15 +13,6 @@ use std::fmt;
 use std::mem::{replace, take};
 use std::time::Duration;
 
-/// The answer that a put asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Whose it is, for who asks.
-    pub name: u64,
-    /// How long it may be.
-    pub bytes_max: usize,
-}
-
 /// What is asked for. It is written where it stays, however a put is built and handed on; a ring that keeps a put takes
 /// the box, and gives back that of an earlier one. So a thread mostly has one for its next put.
 #[derive(Clone)]
@@ -42,8 +33,8 @@ pub struct Order {
     pub after: Option<Signal>,
     /// How long it may take.
     pub limit: Option<Duration>,
-    /// The answer that it asks for.
-    pub ask: Option<Ask>,
+    /// The name by which it asks for an answer, if it does.
+    pub ask: Option<u64>,
 }
 
 /// Of a body its lengths, and nothing that an earlier put has left in the box.

@@ -4,8 +4,7 @@
 //! answer has come: so it is waited for as any other.
 
 use super::{
-    ARGUMENTS_MAX, Answer, Arguments, CallError, Fault, HASH_START, RESULT_MAX, TaskFault,
-    TaskFunction, hash,
+    ARGUMENTS_MAX, Answer, Arguments, CallError, Fault, HASH_START, TaskFault, TaskFunction, hash,
 };
 use crate::error::Error;
 use crate::raw::{Request, RequestKind};
@@ -110,13 +109,7 @@ fn answer<T: TaskFunction>(state: &T::State, packed: &[u8]) -> Result<Vec<u8>, T
         Err(TaskFault(Fault::NoValue)) => answer = vec![NO_VALUE],
         Err(TaskFault(Fault::Failed(reason))) => return Err(TaskError(reason)),
     }
-    match answer.len() - 1 {
-        bytes if bytes > RESULT_MAX => {
-            let reason = format!("its result has {bytes} bytes, and may have {RESULT_MAX}");
-            Err(TaskError(reason))
-        }
-        _ => Ok(answer),
-    }
+    Ok(answer)
 }
 
 impl Calls {
@@ -171,10 +164,10 @@ impl Calls {
     ) -> Result<(u64, Request), Error> {
         let name = self.next.fetch_add(1, Ordering::Relaxed);
         let put = Put::function(target, INDEX, INDEX, words).payload(arguments);
-        let put = put.retry(Retry::InAnyOrder).asks(name, RESULT_MAX + 1);
+        let put = put.retry(Retry::InAnyOrder);
         let id = shared.with(|state| {
             state.open()?;
-            if let Tried::Full { puts, bytes, .. } = self.xtq.try_put(put)? {
+            if let Tried::Full { puts, bytes, .. } = self.xtq.ask(put, name)? {
                 return Err(XtqError::Full { target, puts, bytes }.into());
             }
             let request = state.pml.begin_general();
@@ -219,7 +212,10 @@ impl Calls {
     /// The world is given up: no call runs or ends any more. Gives what users have left here, to be dropped without a
     /// lock.
     pub(crate) fn abandon(&self) -> Box<dyn Any + Send> {
-        Box::new((self.xtq.abandon(), std::mem::take(&mut *unpoisoned(&self.functions))))
+        let left = self.xtq.abandon();
+        // Requests end with the world.
+        drop(self.xtq.take_answers());
+        Box::new((left, std::mem::take(&mut *unpoisoned(&self.functions))))
     }
 }
 

@@ -2,42 +2,15 @@
 
 use super::{Initiator, Outgoing, PutStage};
 use crate::error::XtqError;
-use crate::host::Xtq;
-use crate::put::Ask;
+use crate::host::{Tried, Xtq};
+use crate::put::Put;
 use gapless_bml::Rank;
 
-/// How a put has ended that [asked](crate::Put::asks) for an answer, and the name by which it did.
+/// Bytes of an answer, at most.
+pub const ANSWER_MAX: usize = (1 << 20) + 64;
+
+/// How a put has ended that [asked](Xtq::ask) for an answer, and the name by which it did.
 pub type PutAnswer = (u64, Result<Vec<u8>, XtqError>);
-
-/// What a put has asked for, and has of it.
-#[derive(Debug)]
-pub(super) struct AnswerAsked {
-    ask: Ask,
-    /// `None`: it is longer than was asked for.
-    answer: Option<Vec<u8>>,
-}
-
-impl AnswerAsked {
-    pub(super) fn new(ask: Ask) -> AnswerAsked {
-        AnswerAsked { ask, answer: Some(Vec::new()) }
-    }
-
-    fn add(&mut self, mut piece: Vec<u8>) {
-        let Some(answer) = &mut self.answer else { return };
-        match answer.len().saturating_add(piece.len()) > self.ask.bytes_max {
-            true => self.answer = None,
-            false if answer.is_empty() => *answer = piece,
-            false => answer.append(&mut piece),
-        }
-    }
-
-    /// The put at this target has ended.
-    pub(super) fn end(self, target: Rank, result: &Result<(), XtqError>) -> PutAnswer {
-        let Ask { name, bytes_max: max } = self.ask;
-        let answer = self.answer.ok_or(XtqError::AnswerTooLong { target, max });
-        (name, result.clone().and(answer))
-    }
-}
 
 impl Initiator {
     /// The put, whose task runs at this rank and is to say when it has ended. An error says that it does not.
@@ -54,11 +27,15 @@ impl Initiator {
         &mut self,
         from: Rank,
         id: u64,
-        piece: Vec<u8>,
+        mut piece: Vec<u8>,
     ) -> Result<(), String> {
-        let put = self.running(from, id)?;
-        if let Some(asked) = &mut put.ask {
-            asked.add(piece);
+        let Some((_, answer)) = &mut self.running(from, id)?.ask else { return Ok(()) };
+        if answer.len() + piece.len() > ANSWER_MAX {
+            return Err(format!("an answer of more than {ANSWER_MAX} bytes"));
+        }
+        match answer.is_empty() {
+            true => *answer = piece,
+            false => answer.append(&mut piece),
         }
         Ok(())
     }
@@ -70,8 +47,20 @@ impl Initiator {
 }
 
 impl Xtq {
-    /// How puts that [ask](crate::Put::asks) for an answer have ended since the last call. Until this was called, this
-    /// end is not [quiet](Xtq::is_quiet).
+    /// As [`try_put`](Xtq::try_put), and asks for the task's [answer](crate::Task::answer):
+    /// [`take_answers`](Xtq::take_answers) gives how the put has ended, by this name. Implies
+    /// [`acknowledged`](Put::acknowledged). Only tasks of functions leave answers; those of kernels end with an empty one.
+    ///
+    /// # Errors
+    /// As [`put`](Xtq::put).
+    pub fn ask(&self, put: Put, name: u64) -> Result<Tried, XtqError> {
+        let mut put = put.acknowledged();
+        put.order.ask = Some(name);
+        self.try_put(put)
+    }
+
+    /// How puts that [ask](Xtq::ask) for an answer have ended since the last call. Until this was called, this end is
+    /// not [quiet](Xtq::is_quiet).
     #[must_use]
     pub fn take_answers(&self) -> Vec<PutAnswer> {
         self.inner.with(|state| std::mem::take(&mut state.initiator.answers))

@@ -157,7 +157,8 @@ impl Order {
     /// Whether it may go directly into a ring, as far as its order says.
     #[inline]
     pub(in crate::host) fn is_plain(&self) -> bool {
-        self.retry != Retry::InOrder && self.after.is_none() && self.limit.is_none()
+        let waits = self.after.is_some() || self.limit.is_some() || self.ask.is_some();
+        self.retry != Retry::InOrder && !waits
     }
 
     /// Its kernel, among those of a worker.

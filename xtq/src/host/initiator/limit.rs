@@ -99,10 +99,10 @@ impl Initiator {
             self.room.give_back_body(put);
             (put.payload, put.arguments) = (Payload::none(), Bytes::none());
         }
-        let failed = Err(error.clone());
-        self.answers.extend(put.ask.take().map(|ask| ask.end(put.target, &failed)));
+        let asked = put.ask.take();
+        self.answers.extend(asked.map(|(name, _)| (name, Err(error.clone()))));
         let (handle, signal) = (std::mem::take(&mut put.handle), put.signal.take());
-        handle.end(failed);
+        handle.end(Err(error.clone()));
         self.effects.extend(signal.map(|signal| (signal, Err(error))));
     }
 

@@ -137,6 +137,7 @@ impl InitiatorRing {
     pub(super) fn takes(&self, put: &Outgoing) -> bool {
         matches!(self.way, PutPath::Held(_) | PutPath::Live(_))
             && put.sequence.is_none()
+            && put.ask.is_none()
             && self.kernels & bit(&put.packet) != 0
             && RingShape::default().holds(put.arguments.bytes().len(), put.payload.len())
     }

@@ -1,7 +1,8 @@
-//! Answers of tasks: they come before the end of their put, of any length, and no longer than was asked for.
+//! Answers of tasks: they come before the end of their put, of any length up to [`ANSWER_MAX`].
 
 use super::*;
 use crate::wire::Head;
+use crate::{ANSWER_MAX, Tried};
 
 /// A function that answers with as many bytes as its third argument says, or fails if the fourth is not 0.
 fn answering(job: &Job, at: usize, quick: bool) {
@@ -17,8 +18,15 @@ fn answering(job: &Job, at: usize, quick: bool) {
     job.xtq(at).register_queue(0, QueueOptions { capacity: 64, width: 2 }).unwrap();
 }
 
-fn ask(name: u64, arguments: [u64; 2]) -> Put {
-    Put::function(Rank(1), 0, 0, arguments).asks(name, 6000)
+fn task(arguments: [u64; 2]) -> Put {
+    Put::function(Rank(1), 0, 0, arguments)
+}
+
+fn ask(job: &Job, put: Put, name: u64) -> PutHandle {
+    match job.xtq(0).ask(put, name).unwrap() {
+        Tried::Put(handle) => handle,
+        full => panic!("{full:?}"),
+    }
 }
 
 /// What the answers say, by name.
@@ -38,24 +46,25 @@ fn answers_of_any_length_come_with_the_end() {
     for (seed, quick) in [(None, false), (None, true), (Some(5), false)] {
         let mut job = Job::new(2, seed);
         answering(&job, 1, quick);
-        let lengths = [0, 8, 999, 1000, 1001, 2000, 5999, 6000, 6001, 9000];
+        let max = ANSWER_MAX as u64;
+        let lengths = [0, 8, 999, 1000, 1001, 2000, 5999, max, max + 1];
         for (name, bytes) in (0..).zip(lengths) {
-            job.xtq(0).put(ask(name, [bytes, 0])).unwrap();
+            ask(&job, task([bytes, 0]), name);
         }
-        let failed = job.xtq(0).put(ask(10, [8, 1])).unwrap();
+        let failed = ask(&job, task([8, 1]), 9);
         // Nobody has asked for the last one, and nobody is told.
-        let plain = Put::function(target, 0, 0, [5000, 0]).acknowledged();
-        let plain = job.xtq(0).put(plain).unwrap();
+        let plain = job.xtq(0).put(task([5000, 0]).acknowledged()).unwrap();
         assert_eq!(job.outcome(&plain), Ok(()));
         let answers = collect(&mut job, lengths.len() + 1);
+        let failure = |reason: String| Err(XtqError::Failed { target, reason });
         let due = |name: u64| match lengths.get(usize::try_from(name).unwrap()) {
-            Some(bytes) if *bytes <= 6000 => {
-                Ok((0..*bytes).map(|i| (i % 251).to_le_bytes()[0]).collect())
+            Some(&bytes) if bytes <= max => {
+                Ok((0..bytes).map(|i| (i % 251).to_le_bytes()[0]).collect())
             }
-            Some(_) => Err(XtqError::AnswerTooLong { target, max: 6000 }),
-            None => Err(XtqError::Failed { target, reason: "as it was told".to_owned() }),
+            Some(bytes) => failure(format!("its answer has {bytes} bytes, and may have {max}")),
+            None => failure("as it was told".to_owned()),
         };
-        let due: Vec<(u64, Result<Vec<u8>, _>)> = (0..=10).map(|name| (name, due(name))).collect();
+        let due: Vec<(u64, Result<Vec<u8>, _>)> = (0..=9).map(|name| (name, due(name))).collect();
         assert!(answers == due, "{seed:?}");
         assert!(matches!(failed.outcome(), Some(Err(XtqError::Failed { .. }))));
         job.settle();
@@ -67,7 +76,7 @@ fn answers_of_any_length_come_with_the_end() {
 fn a_put_that_asks_ends_once_whatever_becomes_of_it() {
     let (mut job, target) = (Job::new(3, None), Rank(1));
     // Refused, timed out, given up with its target, closed.
-    job.xtq(0).put(ask(0, [0; 2])).unwrap();
+    ask(&job, task([0; 2]), 0);
     let refusal = Refusal::NotRegistered;
     assert_eq!(collect(&mut job, 1), [(0, Err(XtqError::Refused { target, refusal }))]);
     let (go, gate) = mpsc::channel::<()>();
@@ -76,15 +85,15 @@ fn a_put_that_asks_ends_once_whatever_becomes_of_it() {
         Function::new(0, move |_| gate.lock().unwrap().recv().map_err(|e| e.to_string().into()));
     job.xtq(1).register_function(0, waits).unwrap();
     job.xtq(1).register_queue(0, QueueOptions::default()).unwrap();
-    let late = job.xtq(0).put(ask(1, [0; 2]).within(Duration::from_millis(1))).unwrap();
-    job.xtq(0).put(ask(2, [0; 2])).unwrap();
+    let late = ask(&job, task([0; 2]).within(Duration::from_millis(1)), 1);
+    ask(&job, task([0; 2]), 2);
     let timed_out = collect(&mut job, 1);
     assert!(matches!(timed_out[..], [(1, Err(XtqError::TimedOut { may_run: true, .. }))]));
     assert!(late.outcome().is_some());
     let bml = &mut job.ends[0].bml;
     bml.give_up(target, gapless_bml::LinkError::Corrupt { what: String::new() });
     assert!(matches!(collect(&mut job, 1)[..], [(2, Err(XtqError::Lost { .. }))]));
-    job.xtq(0).put(to(Rank(2), ask(3, [0; 2]))).unwrap();
+    ask(&job, to(Rank(2), task([0; 2])), 3);
     drop(job.xtq(0).abandon());
     assert_eq!(job.xtq(0).take_answers(), [(3, Err(XtqError::Closed))]);
     (0..2).for_each(|_| go.send(()).unwrap());
