@@ -17,6 +17,8 @@ enum Sent {
     Done,
     /// There is more of it; others may go in between.
     More,
+    /// There is more of it, which goes next.
+    Piece,
     /// There is no room now.
     Full,
     /// There is no link any more.
@@ -110,6 +112,7 @@ impl XtqState {
             match result {
                 Sent::Full => break,
                 Sent::Done => outbox.pop(),
+                Sent::Piece => {}
                 Sent::More => outbox.items.rotate_left(1),
                 Sent::Gone => {
                     self.initiator.lose(to, &why_gone(bml, to));
@@ -143,7 +146,8 @@ impl XtqState {
         sent
     }
 
-    /// Sends the next piece of an answer; the last one says that the task has ended.
+    /// Sends the next piece of an answer; the last one says that the task has ended. No other message goes in between: so
+    /// memory of one is free before the next begins.
     fn send_answer(
         &mut self,
         bml: &mut Bml,
@@ -161,7 +165,7 @@ impl XtqState {
             return sent;
         }
         *at = end;
-        Sent::More
+        Sent::Piece
     }
 
     fn send_data(&mut self, bml: &mut Bml, to: Rank, id: u64) -> Sent {

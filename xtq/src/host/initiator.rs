@@ -56,18 +56,22 @@ pub(super) const VERDICTS_MAX: usize = OPEN_MAX + ENTRIES * WINDOW_MAX;
 pub(super) struct Outbox {
     pub(super) items: VecDeque<QueuedMessage>,
     verdicts: usize,
+    /// Bytes of answers.
+    answer_bytes: usize,
 }
 
 impl Outbox {
     fn push(&mut self, item: QueuedMessage) {
         self.verdicts += usize::from(item.is_verdict());
+        self.answer_bytes += item.answer_bytes();
         self.items.push_back(item);
     }
 
     /// The first item was sent.
     pub(super) fn pop(&mut self) {
-        let item = self.items.pop_front();
-        self.verdicts -= usize::from(item.is_some_and(|item| item.is_verdict()));
+        let Some(item) = self.items.pop_front() else { return };
+        self.verdicts -= usize::from(item.is_verdict());
+        self.answer_bytes -= item.answer_bytes();
     }
 }
 
@@ -93,6 +97,10 @@ impl QueuedMessage {
 
     fn is_verdict(&self) -> bool {
         matches!(self, QueuedMessage::Say(Head::Verdict { .. }, _))
+    }
+
+    fn answer_bytes(&self) -> usize {
+        if let QueuedMessage::Answer(_, answer, _) = self { answer.len() } else { 0 }
     }
 }
 
@@ -267,6 +275,11 @@ impl Initiator {
     /// Verdicts that wait for room to this peer.
     pub(super) fn verdicts(&self, to: Rank) -> usize {
         self.outbox.get(&to.0).map_or(0, |outbox| outbox.verdicts)
+    }
+
+    /// Bytes of answers that wait for room to this peer.
+    pub(super) fn answer_bytes(&self, to: Rank) -> usize {
+        self.outbox.get(&to.0).map_or(0, |outbox| outbox.answer_bytes)
     }
 
     /// Sends a put as soon as that is its turn.

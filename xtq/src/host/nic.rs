@@ -7,6 +7,10 @@ use super::{Blamed, Xtq, XtqState, lost_error};
 use crate::wire::{HEAD_BYTES, Head, Ring, TEXT_MAX};
 use gapless_bml::{Bml, Fragment, Handler, LinkError, Rank, RankEvent};
 
+/// Bytes of answers to one peer that wait for room, above which its puts are refused for now: what is in queues then may
+/// add to them.
+pub(super) const ANSWERS_MAX: usize = 16 << 20;
+
 pub(super) struct Nic {
     xtq: Xtq,
 }
@@ -86,7 +90,8 @@ impl XtqState {
     ) -> Result<(), String> {
         let answer = match head {
             Head::Put { put, number } => {
-                Some((put, self.target.put(xtq, (from, put, number), fragment)?))
+                let is_behind = self.initiator.answer_bytes(from) > ANSWERS_MAX;
+                Some((put, self.target.put(xtq, (from, put, number), is_behind, fragment)?))
             }
             Head::Data { transfer, offset } => {
                 self.target.data(xtq, (from, transfer, offset), fragment)?

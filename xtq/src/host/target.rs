@@ -183,11 +183,13 @@ impl TargetState {
         Ok(ResolvedTask { entries, code, queue })
     }
 
-    /// A put has come. Gives what is to be said to it. An error says how its initiator breaks the rules.
+    /// A put has come; `is_behind`: too much waits to be sent to its initiator. Gives what is to be said to it. An error
+    /// says how its initiator breaks the rules.
     pub(super) fn put(
         &mut self,
         xtq: &Xtq,
         (from, put, number): (Rank, u64, Option<u64>),
+        is_behind: bool,
         fragment: &Fragment,
     ) -> Result<Verdict, String> {
         let mut bytes = [0; PACKET_BYTES];
@@ -206,8 +208,11 @@ impl TargetState {
             return Ok(self.refuse(xtq.me(), &asked, Refusal::OutOfTurn));
         }
         let found = match self.find(&xtq.inner, &command) {
-            Ok(found) => found,
-            Err(refusal) => return Ok(self.refuse(xtq.me(), &asked, refusal)),
+            Ok(found) if !is_behind => found,
+            found => {
+                let refusal = found.err().unwrap_or(Refusal::QueueFull);
+                return Ok(self.refuse(xtq.me(), &asked, refusal));
+            }
         };
         let private = found.code.is_of_worker();
         if private && number.is_none() && xtq.inner.config.rings {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wire::Head;
-use crate::{ANSWER_MAX, Tried};
+use crate::{ANSWER_MAX, PutAnswer, Tried};
 
 /// A function that answers with as many bytes as its third argument says, or fails if the fourth is not 0.
 fn answering(job: &Job, at: usize, quick: bool) {
@@ -97,6 +97,32 @@ fn a_put_that_asks_ends_once_whatever_becomes_of_it() {
     drop(job.xtq(0).abandon());
     assert_eq!(job.xtq(0).take_answers(), [(3, Err(XtqError::Closed))]);
     (0..2).for_each(|_| go.send(()).unwrap());
+}
+
+/// Whoever asks and does not take what comes, is refused: so what waits for it has a bound.
+#[test]
+fn answers_wait_in_bounded_memory() {
+    const COUNT: usize = 30;
+    let mut job = Job::new(2, None);
+    answering(&job, 1, true);
+    for name in 0..COUNT as u64 {
+        ask(&job, task([ANSWER_MAX as u64, 0]).retry(Retry::InAnyOrder), name);
+    }
+    for _ in 0..20 * COUNT {
+        job.now_ns += 20_000;
+        let End { bml, xtq } = &mut job.ends[0];
+        xtq.advance(bml, job.now_ns);
+        job.step_one(1);
+    }
+    let waits = job.xtq(1).inner.with(|state| state.initiator.answer_bytes(Rank(0)));
+    let max = crate::host::nic::ANSWERS_MAX;
+    assert!((max + 1..=max + ANSWER_MAX).contains(&waits), "{waits}");
+    let answers = collect(&mut job, COUNT);
+    let is_whole =
+        |(_, answer): &PutAnswer| answer.as_ref().is_ok_and(|all| all.len() == ANSWER_MAX);
+    assert!(answers.len() == COUNT && answers.iter().all(is_whole));
+    job.settle();
+    assert_eq!(job.xtq(1).inner.with(|state| state.initiator.answer_bytes(Rank(0))), 0);
 }
 
 /// Pieces of an answer that no task of the peer's owes are corrupt.
