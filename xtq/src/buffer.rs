@@ -399,12 +399,16 @@ impl Received {
 pub struct Posted {
     by_length: BTreeMap<(usize, u64), Vec<u8>>,
     next: u64,
+    /// If they are made when they are needed: bytes of those that may be made now.
+    pub room: Option<usize>,
 }
 
 impl Posted {
     /// A buffer without bytes is of no use to anybody.
     pub fn post(&mut self, buffer: Vec<u8>) {
-        if !buffer.is_empty() {
+        if let Some(room) = &mut self.room {
+            *room += buffer.len();
+        } else if !buffer.is_empty() {
             self.next += 1;
             self.by_length.insert((buffer.len(), self.next), buffer);
         }
@@ -414,6 +418,10 @@ impl Posted {
     pub fn claim(&mut self, len: usize) -> Result<Received, Refusal> {
         if len == 0 {
             return Ok(Received::default());
+        }
+        if let Some(room) = &mut self.room {
+            *room = room.checked_sub(len).ok_or(Refusal::NoReceiveBuffer)?;
+            return Ok(Received { memory: vec![0; len], len });
         }
         let found = self.by_length.range((len, 0)..).next().map(|(&key, _)| key);
         match found.and_then(|key| self.by_length.remove(&key)) {
@@ -452,5 +460,15 @@ mod tests {
         let refused = posted.claim(9).unwrap_err();
         assert_eq!(refused, Refusal::ReceiveBufferTooSmall { largest: 8 });
         assert_eq!(posted.take_all(), [vec![4; 8]]);
+    }
+
+    #[test]
+    fn buffers_are_made_while_there_is_room() {
+        let mut posted = Posted { room: Some(20), ..Posted::default() };
+        let first = posted.claim(15).unwrap();
+        assert_eq!(posted.claim(6).unwrap_err(), Refusal::NoReceiveBuffer);
+        assert_eq!(posted.claim(5).unwrap().bytes(), [0; 5]);
+        posted.post(first.memory);
+        assert_eq!((posted.claim(16).is_err(), posted.claim(15).is_ok()), (true, true));
     }
 }

@@ -15,6 +15,12 @@ impl Xtq {
         self.inner.live.load(Ordering::Relaxed)
     }
 
+    /// From now on receive buffers are made when payloads come, of so many bytes together, and none need be posted: for
+    /// functions that do not [take](crate::Task::take_payload) theirs.
+    pub fn make_buffers(&self, bytes: usize) {
+        self.inner.with(|state| state.target.posted.room = Some(bytes));
+    }
+
     /// Whether this thread may wait for tasks.
     ///
     /// # Errors

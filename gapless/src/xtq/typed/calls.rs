@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const INDEX: u8 = 0;
 /// Calls that wait.
 const CAPACITY: u32 = 1024;
-/// Receive buffers for arguments: how many of which length. A call that finds none comes again later.
-const BUFFERS: [(usize, usize); 3] = [(128, 512), (16, 16 << 10), (2, ARGUMENTS_MAX)];
+/// Bytes of their arguments. A call that finds no room comes again later.
+const ROOM: usize = 64 << 20;
 
 /// Bytes of arguments, up to which a quick function runs where progress is made.
 const QUICK_MAX: u32 = 4096;
@@ -135,9 +135,7 @@ impl Calls {
             self.xtq.register_function(INDEX, function)?;
             let options = QueueOptions { capacity: CAPACITY, width: u32::MAX };
             self.xtq.register_queue(INDEX, options)?;
-            for (count, bytes) in BUFFERS {
-                (0..count).for_each(|_| self.xtq.post(vec![0; bytes]));
-            }
+            self.xtq.make_buffers(ROOM);
             *is_open = true;
         }
         let run: Arc<Run> = Arc::new(move |packed| answer::<T>(&state, packed));
