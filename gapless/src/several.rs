@@ -36,10 +36,15 @@ pub trait Handle: InFlight + Sized {
 }
 
 pub(crate) mod sealed {
-    use super::Pending;
+    use super::{Error, Pending};
 
     pub trait InFlight {
         fn pending(&self) -> Pending<'_>;
+
+        /// Whether the calling thread may block until it has ended.
+        fn may_block(&self) -> Result<(), Error> {
+            Ok(())
+        }
     }
 }
 
@@ -79,9 +84,13 @@ fn requests<Q: InFlight>(several: &[Q]) -> Vec<Option<RequestId>> {
 fn first_ended<Q: InFlight>(several: &[Q]) -> Option<usize> {
     let shared = several.first()?.pending().shared;
     let ids = requests(several);
-    let over = |state: &mut WorldState| ids.iter().position(|id| is_over(&state.pml, *id));
-    // After a panic elsewhere, or the world's end, every request counts as ended; waiting says why.
-    Some(shared.wait_until(over).unwrap_or(0))
+    let over = |pml: &Pml| ids.iter().position(|id| is_over(pml, *id));
+    let ended = match several.iter().try_for_each(Q::may_block) {
+        Ok(()) => shared.wait_until(|state: &mut WorldState| over(&state.pml)),
+        Err(error) => shared.look(over).and_then(|ended| ended.ok_or(error)),
+    };
+    // After a panic elsewhere, or the world's end, every request counts as ended; waiting says why, and why not.
+    Some(ended.unwrap_or(0))
 }
 
 pub(crate) fn wait_any<Q: Handle>(several: &mut Vec<Q>) -> Option<(usize, Q::Ended)> {
@@ -90,9 +99,10 @@ pub(crate) fn wait_any<Q: Handle>(several: &mut Vec<Q>) -> Option<(usize, Q::End
 }
 
 pub(crate) fn wait_some<Q: Handle>(several: &mut Vec<Q>) -> Vec<(usize, Q::Ended)> {
-    match first_ended(several) {
-        Some(_) => test_some(several),
-        None => Vec::new(),
+    let Some(index) = first_ended(several) else { return Vec::new() };
+    match test_some(several) {
+        none if none.is_empty() => vec![(index, several.remove(index).wait())],
+        ended => ended,
     }
 }
 
@@ -138,8 +148,11 @@ pub(crate) fn wait_any_in<Q: InFlight + ?Sized>(
     if ids.iter().all(Option::is_none) {
         return Ok(None);
     }
-    let over = |state: &mut WorldState| ids.iter().position(|id| is_over(&state.pml, *id));
-    shared.wait_until(over).map(Some)
+    let over = |pml: &Pml| ids.iter().position(|id| is_over(pml, *id));
+    match several.iter().try_for_each(|one| one.may_block()) {
+        Ok(()) => shared.wait_until(|state: &mut WorldState| over(&state.pml)).map(Some),
+        Err(error) => shared.look(over)?.ok_or(error).map(Some),
+    }
 }
 
 /// Those of them that have ended, with nothing taken; makes progress.

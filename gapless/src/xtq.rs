@@ -105,7 +105,7 @@ pub use gapless_xtq::{
     XtqError,
 };
 pub use layouts::{by_layout, by_pages};
-pub use typed::{Answered, Call, CallError, TaskFunction};
+pub use typed::{Answered, Call, CallError, CallFault, TaskFunction};
 
 /// How often a thread that waits looks for answers of workers, between two looks at everything: a few microseconds.
 const LOOKS: u32 = 64;
@@ -424,7 +424,7 @@ impl Tasks {
     /// also if that failed: whether no task runs here any more.
     #[must_use]
     pub fn has_settled(&self) -> bool {
-        self.xtq.has_settled()
+        self.xtq.has_settled() && self.calls.xtq().has_settled()
     }
 
     /// Makes progress once, without waiting.

@@ -2,7 +2,7 @@
 //! process that is killed.
 #![forbid(unsafe_code)]
 
-use gapless::xtq::{Answered, CallError, Rank, TaskFunction, Tasks};
+use gapless::xtq::{Answered, CallError, CallFault, Rank, TaskFunction, Tasks};
 use gapless::{Datatype, Error, World};
 use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -167,11 +167,17 @@ fn failures(tasks: &Tasks, me: u32) {
     let rank = target.0;
     let failed = tasks.call(target, sorted(false, &[])).unwrap().wait().unwrap_err();
     let reason = format!("rank {rank} sorts nothing");
-    assert_eq!(failed, CallError::Failed { task: sorted::NAME, rank, reason }.into());
+    assert_eq!(
+        failed,
+        CallError { task: sorted::NAME, rank, why: CallFault::Failed(reason) }.into()
+    );
     let failed = tasks.call(target, unknown()).unwrap().wait().unwrap_err();
-    assert_eq!(failed, CallError::NotRegistered { task: unknown::NAME, rank }.into());
+    assert_eq!(
+        failed,
+        CallError { task: unknown::NAME, rank, why: CallFault::NotRegistered }.into()
+    );
     assert_eq!(
         failed.to_string(),
-        format!("task calls::unknown: rank {rank} has not registered it")
+        format!("task calls::unknown at rank {rank}: it is not registered there")
     );
 }

@@ -449,6 +449,11 @@ impl Request {
         polled
     }
 
+    /// It is of no use any more. Gives what it has not waited for, which is the caller's now.
+    pub(crate) fn forget(&mut self) -> Option<RequestId> {
+        self.active.take()
+    }
+
     /// A message in flight is left to the world, which keeps its memory until it has ended.
     pub(crate) fn abandon(&mut self, memory: impl Any + Send) {
         if let Some(id) = self.active.take() {

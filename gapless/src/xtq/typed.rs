@@ -1,6 +1,6 @@
 //! Typed tasks: what [`task`](macro@crate::task) makes of a function, and calling it at other processes.
 //!
-//! Users need [`Tasks::register_task`], [`Tasks::call`], [`Answered`] and [`CallError`]; the rest is what the attribute
+//! Users need [`Tasks::register_task`], [`Tasks::call`], [`Answered`], [`CallError`] and [`CallFault`]; the rest is what the attribute
 //! writes. An end of XTQ of their own carries calls (`calls.rs`), with one function for all of them.
 //!
 //! | part of a call | what it is |
@@ -19,7 +19,7 @@ use crate::raw;
 use crate::several::{InFlight, Pending, sealed, several_owned};
 use crate::xtq::{Rank, Tasks};
 use gapless_dtype::{CheckedBits, Equivalence, pack, unpack_checked};
-use gapless_xtq::XtqError;
+use gapless_xtq::{Refusal, XtqError};
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -31,60 +31,51 @@ use thiserror::Error;
 /// Bytes of arguments, at most.
 pub const ARGUMENTS_MAX: usize = 1 << 20;
 
+/// A call without a result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("task {task} at rank {rank}: {why}")]
+pub struct CallError {
+    /// The task's name.
+    pub task: &'static str,
+    /// The target.
+    pub rank: u32,
+    /// What is wrong.
+    pub why: CallFault,
+}
+
 /// Why a call has no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum CallError {
+pub enum CallFault {
     /// The target has not registered the task.
-    #[error("task {task}: rank {rank} has not registered it")]
-    NotRegistered {
-        /// Which.
-        task: &'static str,
-        /// The target.
-        rank: u32,
-    },
+    #[error("it is not registered there")]
+    NotRegistered,
     /// The target's task of this name has other parameters, or another result.
-    #[error("task {task}: rank {rank} has one with other parameters, or another result")]
-    OtherSignature {
-        /// Which.
-        task: &'static str,
-        /// The target.
-        rank: u32,
-    },
-    /// The function gave an error, or panicked.
-    #[error("task {task} at rank {rank} failed: {reason}")]
-    Failed {
-        /// Which.
-        task: &'static str,
-        /// The target.
-        rank: u32,
-        /// The error as text, or what it panicked with; cut to 200 bytes.
-        reason: String,
-    },
-    /// The bits of an argument, or of the result, are no value of its type.
-    #[error("task {task} at rank {rank}: bits that are no value of its {what}")]
-    NoValue {
-        /// Which.
-        task: &'static str,
-        /// The target.
-        rank: u32,
-        /// The arguments, or the result.
-        what: &'static str,
-    },
-    /// More bytes than a call takes. Nothing was sent.
-    #[error("task {task}: {bytes} bytes of arguments, and a call takes at most {ARGUMENTS_MAX}")]
-    TooLong {
-        /// Which.
-        task: &'static str,
-        /// Of the packed arguments.
-        bytes: usize,
-    },
+    #[error("it has other parameters there, or another result")]
+    OtherSignature,
+    /// This process has registered another function of this name; functions inside of functions may have the same.
+    #[error("another function of this name is registered")]
+    NameTaken,
+    /// The function gave an error, or panicked: that as text, cut to 200 bytes.
+    #[error("it failed: {0}")]
+    Failed(String),
+    /// The bits of an argument are no value of its type.
+    #[error("bits that are no value of its arguments")]
+    Argument,
+    /// The bits of the result are no value of its type.
+    #[error("bits that are no value of its result")]
+    Result,
+    /// So many bytes of arguments are more than a call takes. Nothing was sent.
+    #[error("{0} bytes of arguments, and a call takes at most {ARGUMENTS_MAX}")]
+    TooLong(usize),
     /// A task waits for another one's answer, with a thread that may have to run it.
-    #[error("task {task}: its answer was waited for inside a task")]
-    InTask {
-        /// Which.
-        task: &'static str,
-    },
+    #[error("its answer was waited for inside a task")]
+    InTask,
+}
+
+/// Of this task at this rank.
+fn call_error<T: TaskFunction>(rank: u32, why: CallFault) -> Error {
+    Error::Call(CallError { task: T::NAME, rank, why })
 }
 
 /// A function that others may call: [`task`](macro@crate::task) writes this.
@@ -327,7 +318,7 @@ impl Tasks {
     /// order.
     ///
     /// # Errors
-    /// The world was left.
+    /// [`CallFault::NameTaken`]; the world was left.
     pub fn register_task<T: TaskFunction<State = ()>>(&self) -> Result<(), Error> {
         self.register_task_with::<T>(Arc::new(()))
     }
@@ -336,40 +327,38 @@ impl Tasks {
     /// second call replaces the state.
     ///
     /// # Errors
-    /// The world was left.
+    /// As there.
     pub fn register_task_with<T: TaskFunction>(&self, state: Arc<T::State>) -> Result<(), Error> {
-        Ok(self.calls.register::<T>(state)?)
+        self.calls.register::<T>(state)
     }
 
     /// Calls a function at a process, which may be this one. Never waits: the answer does. A target that is full of
     /// calls takes this one later.
     ///
     /// # Errors
-    /// Nothing was sent: [`CallError::TooLong`]; no such rank; as many calls as this process
+    /// Nothing was sent: [`CallFault::TooLong`]; no such rank; as many calls as this process
     /// [keeps](crate::Builder::put_room) have not ended ([`Full`](XtqError::Full)); the world was left.
     pub fn call<T: TaskFunction>(&self, target: Rank, call: Call<T>) -> Result<Answered<T>, Error> {
         let Call { arguments, .. } = call;
-        let (task, bytes) = (T::NAME, arguments.len());
+        let (calls, rank, bytes) = (Arc::clone(&self.calls), target.0, arguments.len());
         if bytes > ARGUMENTS_MAX {
-            return Err(CallError::TooLong { task, bytes }.into());
+            return Err(call_error::<T>(rank, CallFault::TooLong(bytes)));
         }
-        let words = [hash(HASH_START, task.as_bytes()), T::signature()];
+        let words = [hash(HASH_START, T::NAME.as_bytes()), T::signature()];
         let (name, request) = self.calls.begin(&self.shared, target, words, arguments)?;
-        let (calls, rank) = (Arc::clone(&self.calls), target.0);
         Ok(Answered { request, calls, name, rank, task: PhantomData })
     }
 }
 
 impl<T: TaskFunction> Answered<T> {
-    /// Waits for the result, and makes progress meanwhile.
+    /// Waits for the result, and makes progress meanwhile. A task must not wait: it gets the result if that is there.
     ///
     /// # Errors
     /// [`Error::Call`]; [`Error::Task`]: the target was lost, or this process leaves; the world was left.
     pub fn wait(mut self) -> Result<Value<T>, Error> {
-        if self.calls.xtq().runs_here() {
-            return Err(CallError::InTask { task: T::NAME }.into());
+        if let Err(error) = sealed::InFlight::may_block(&self) {
+            return self.test().unwrap_or(Err(error));
         }
-        gapless_xtq::Xtq::may_wait()?;
         let ended = self.request.wait();
         self.take(ended.map(drop))
     }
@@ -389,20 +378,19 @@ impl<T: TaskFunction> Answered<T> {
     fn take(&mut self, ended: Result<(), Error>) -> Result<Value<T>, Error> {
         let result = self.calls.take(self.name);
         ended?;
-        let (task, rank) = (T::NAME, self.rank);
+        let failed = |why| call_error::<T>(self.rank, why);
         let refused = |error| match error {
-            XtqError::Failed { reason, .. } => CallError::Failed { task, rank, reason }.into(),
+            XtqError::Failed { reason, .. } => failed(CallFault::Failed(reason)),
             // Nothing at all is registered there.
-            XtqError::Refused { .. } => CallError::NotRegistered { task, rank }.into(),
+            XtqError::Refused { refusal: Refusal::NotRegistered | Refusal::NoQueue, .. } => {
+                failed(CallFault::NotRegistered)
+            }
             other => Error::Task(other),
         };
         let answer = result.ok_or(Error::Finalized)?.map_err(refused)?;
-        calls::verdict(&answer, task, rank)
-            .and_then(|packed| {
-                let no_value = CallError::NoValue { task, rank, what: "result" };
-                T::Answer::unpack(packed).ok_or(no_value)
-            })
-            .map_err(Error::from)
+        let value = calls::verdict(&answer)
+            .and_then(|packed| T::Answer::unpack(packed).ok_or(CallFault::Result));
+        value.map_err(failed)
     }
 }
 
@@ -413,6 +401,13 @@ impl<T: TaskFunction> InFlight for Answered<T> {}
 impl<T: TaskFunction> sealed::InFlight for Answered<T> {
     fn pending(&self) -> Pending<'_> {
         self.request.pending()
+    }
+
+    fn may_block(&self) -> Result<(), Error> {
+        match self.calls.xtq().runs_here() {
+            true => Err(call_error::<T>(self.rank, CallFault::InTask)),
+            false => Ok(gapless_xtq::Xtq::may_wait()?),
+        }
     }
 }
 
@@ -428,7 +423,10 @@ impl<T: TaskFunction> Future for Answered<T> {
 
 impl<T: TaskFunction> Drop for Answered<T> {
     fn drop(&mut self) {
-        let _ = self.calls.take(self.name);
+        // Also under the world's lock, in a quick function.
+        if let Some(id) = self.request.forget() {
+            self.calls.forget(self.name, id);
+        }
     }
 }
 

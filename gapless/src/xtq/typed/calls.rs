@@ -4,7 +4,8 @@
 //! answer has come: so it is waited for as any other.
 
 use super::{
-    ARGUMENTS_MAX, Answer, Arguments, CallError, Fault, HASH_START, TaskFault, TaskFunction, hash,
+    ARGUMENTS_MAX, Answer, Arguments, CallFault, Fault, HASH_START, TaskFault, TaskFunction,
+    call_error, hash,
 };
 use crate::error::Error;
 use crate::raw::{Request, RequestKind};
@@ -12,7 +13,7 @@ use crate::shared::Shared;
 use gapless_bml::{Rank, now_ns};
 use gapless_pml::{Pml, RequestId};
 use gapless_xtq::{Function, Put, QueueOptions, Retry, Task, TaskError, Tried, Xtq, XtqError};
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +41,7 @@ type Run = dyn Fn(&[u8]) -> Result<Vec<u8>, TaskError> + Send + Sync;
 /// A function that may be called here.
 #[derive(Clone)]
 struct Registered {
+    function: TypeId,
     signature: u64,
     quick: bool,
     run: Arc<Run>,
@@ -62,6 +64,8 @@ pub(crate) struct Calls {
     /// By the name that each has here.
     open: Mutex<HashMap<u64, OpenCall>>,
     next: AtomicU64,
+    /// Requests that nobody waits for any more.
+    dropped: Mutex<Vec<RequestId>>,
 }
 
 fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,17 +74,13 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The packed result in an answer.
-pub(super) fn verdict<'a>(
-    answer: &'a [u8],
-    task: &'static str,
-    rank: u32,
-) -> Result<&'a [u8], CallError> {
+pub(super) fn verdict(answer: &[u8]) -> Result<&[u8], CallFault> {
     match answer.split_first() {
         Some((&ANSWERED, packed)) => Ok(packed),
-        Some((&NOT_REGISTERED, [])) => Err(CallError::NotRegistered { task, rank }),
-        Some((&OTHER_SIGNATURE, [])) => Err(CallError::OtherSignature { task, rank }),
-        Some((&NO_VALUE, [])) => Err(CallError::NoValue { task, rank, what: "arguments" }),
-        _ => Err(CallError::NoValue { task, rank, what: "result" }),
+        Some((&NOT_REGISTERED, [])) => Err(CallFault::NotRegistered),
+        Some((&OTHER_SIGNATURE, [])) => Err(CallFault::OtherSignature),
+        Some((&NO_VALUE, [])) => Err(CallFault::Argument),
+        _ => Err(CallFault::Result),
     }
 }
 
@@ -114,15 +114,20 @@ fn answer<T: TaskFunction>(state: &T::State, packed: &[u8]) -> Result<Vec<u8>, T
 
 impl Calls {
     pub(crate) fn new(xtq: Xtq) -> Calls {
-        let (functions, is_open, open, next) = Default::default();
-        Calls { xtq, functions, is_open, open, next }
+        let (functions, is_open, open, next, dropped) = Default::default();
+        Calls { xtq, functions, is_open, open, next, dropped }
     }
 
     pub(crate) fn xtq(&self) -> &Xtq {
         &self.xtq
     }
 
-    pub(super) fn register<T: TaskFunction>(&self, state: Arc<T::State>) -> Result<(), XtqError> {
+    pub(super) fn register<T: TaskFunction>(&self, state: Arc<T::State>) -> Result<(), Error> {
+        let name = hash(HASH_START, T::NAME.as_bytes());
+        let here: Arc<Run> = Arc::new(move |packed| answer::<T>(&state, packed));
+        let (function, signature, quick) = (TypeId::of::<T>(), T::signature(), T::QUICK);
+        let mut registered = Some(Registered { function, signature, quick, run: here });
+        // These are left first: `registered` may have the last hold on a state, whose drop may register others.
         let mut is_open = unpoisoned(&self.is_open);
         if !*is_open {
             let [functions, quick] = [&self.functions; 2].map(Arc::clone);
@@ -138,17 +143,16 @@ impl Calls {
             self.xtq.make_buffers(ROOM);
             *is_open = true;
         }
-        let run: Arc<Run> = Arc::new(move |packed| answer::<T>(&state, packed));
-        let registered = Registered { signature: T::signature(), quick: T::QUICK, run };
         let mut functions = unpoisoned(&self.functions);
         if self.xtq.has_left() {
-            return Err(XtqError::Closed);
+            return Err(XtqError::Closed.into());
         }
-        let name = hash(HASH_START, T::NAME.as_bytes());
-        let before = functions.insert(name, registered);
-        // It may be the last hold on a state, whose drop may register others.
+        if functions.get(&name).is_some_and(|before| before.function != function) {
+            return Err(call_error::<T>(self.xtq.me().0, CallFault::NameTaken));
+        }
+        registered = registered.and_then(|registered| functions.insert(name, registered));
         drop((functions, is_open));
-        drop(before);
+        drop(registered);
         Ok(())
     }
 
@@ -182,10 +186,22 @@ impl Calls {
         unpoisoned(&self.open).remove(&name)?.result
     }
 
+    /// Nobody waits for this call any more: its request goes with the next progress.
+    pub(super) fn forget(&self, name: u64, request: RequestId) {
+        drop(self.take(name));
+        unpoisoned(&self.dropped).push(request);
+    }
+
     /// The name that was given last.
     #[cfg(test)]
     pub(super) fn last_name(&self) -> u64 {
         self.next.load(Ordering::Relaxed) - 1
+    }
+
+    /// How many results are there that nobody has taken.
+    #[cfg(test)]
+    pub(super) fn results(&self) -> usize {
+        unpoisoned(&self.open).values().filter(|call| call.result.is_some()).count()
     }
 
     /// Makes progress; gives how much there was.
@@ -203,6 +219,12 @@ impl Calls {
                 call.result = Some(result);
                 let _ = pml.end_general(call.request);
             }
+        }
+        drop(open);
+        for request in std::mem::take(&mut *unpoisoned(&self.dropped)) {
+            // It may have ended.
+            let _ = pml.end_general(request);
+            let _ = pml.release(request);
         }
         sent + ended
     }

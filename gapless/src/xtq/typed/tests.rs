@@ -43,26 +43,48 @@ fn breaks(how: u8) -> u8 {
     how
 }
 
-/// Whether it runs on the thread that made its state.
+type Here = (Tasks, ThreadId, Mutex<Vec<Answered<area>>>);
+
+/// Drops calls, which the caller has made. Whether it runs on the thread that made its state.
 #[task(crate = crate, quick)]
-fn here(state: &(Tasks, ThreadId), call: bool) -> Result<bool, Error> {
+fn here(state: &Here, call: bool) -> Result<bool, Error> {
+    state.2.lock().unwrap().clear();
     if call {
         drop(state.0.call(Rank(0), breaks(1))?);
     }
     Ok(state.1 == current().id())
 }
 
-/// Waits for a word, and then for another call.
+/// Waits for a word, and then for another such call.
 #[task(crate = crate)]
-fn nests(state: &(Tasks, Mutex<Receiver<()>>)) -> Result<u8, Error> {
+fn nests(state: &(Tasks, Mutex<Receiver<()>>), inner: bool) -> Result<(), Error> {
     state.1.lock().unwrap().recv().unwrap();
-    let answered = state.0.call(Rank(0), breaks(7))?;
-    answered.wait()
+    if inner { Ok(()) } else { state.0.call(Rank(0), nests(true))?.wait() }
 }
 
-fn call_error<T: fmt::Debug>(result: Result<T, Error>) -> CallError {
+/// Gets what has ended of several, and does not wait for what has not.
+#[task(crate = crate)]
+fn waits(tasks: &Tasks) -> Result<(), Error> {
+    let me = Rank(0);
+    let mut ended = vec![tasks.call(me, breaks(1))?, tasks.call(me, breaks(2))?];
+    while tasks.calls.results() < 2 {
+        tasks.progress()?;
+    }
+    assert_eq!(Answered::test_any(&mut ended), Some((0, Ok(1))));
+    assert_eq!(Answered::wait_some(&mut ended), [(0, Ok(2))]);
+    let mut hanging = vec![tasks.call(me, nests(true))?];
+    assert!(Answered::test_some(&mut hanging).is_empty());
+    let (index, error) = Answered::wait_any(&mut hanging).unwrap();
+    assert_eq!((index, fault(error)), (0, CallFault::InTask));
+    hanging.push(tasks.call(me, nests(true))?);
+    let some = Answered::wait_some(&mut hanging);
+    assert!(matches!(&some[..], [(0, Err(Error::Call(_)))]) && hanging.is_empty(), "{some:?}");
+    Ok(())
+}
+
+fn fault<T: fmt::Debug>(result: Result<T, Error>) -> CallFault {
     match result {
-        Err(Error::Call(error)) => error,
+        Err(Error::Call(error)) => error.why,
         other => panic!("{other:?}"),
     }
 }
@@ -93,8 +115,9 @@ fn arguments_and_results_of_all_kinds_come_through() {
     // A future, which a runtime of any kind drives.
     let made = |count| world.block_on(tasks.call(me, letters('a', count)).unwrap());
     assert_eq!((made(0), made(3)), (Ok(vec![]), Ok(vec!['a', 'b', 'c'])));
-    let (task, reason) = (letters::NAME, "no 55296 letters".to_owned());
-    assert_eq!(call_error(made(0xD800)), CallError::Failed { task, rank: 0, reason });
+    let Err(Error::Call(error)) = made(0xD800) else { panic!("it has a result") };
+    let due = format!("task {PATH}::letters at rank 0: it failed: no 55296 letters");
+    assert_eq!((error.rank, error.to_string()), (0, due));
     assert_eq!((area::NAME, area::here(shape, 1.0)), (&*format!("{PATH}::area"), 6.0));
     world.finalize().unwrap();
 }
@@ -103,16 +126,20 @@ fn arguments_and_results_of_all_kinds_come_through() {
 fn what_fails_is_named() {
     let world = World::init().unwrap();
     let (tasks, me) = (world.xtq(), Rank(0));
-    let (task, rank) = (breaks::NAME, 0);
-    let not = CallError::NotRegistered { task, rank };
-    assert_eq!(call_error(tasks.call(me, breaks(1)).unwrap().wait()), not, "no function at all");
+    let not = CallFault::NotRegistered;
+    assert_eq!(fault(tasks.call(me, breaks(1)).unwrap().wait()), not, "no function at all");
     tasks.register_task::<area>().unwrap();
-    assert_eq!(call_error(tasks.call(me, breaks(1)).unwrap().wait()), not);
+    assert_eq!(fault(tasks.call(me, breaks(1)).unwrap().wait()), not);
     tasks.register_task::<breaks>().unwrap();
     assert_eq!(tasks.call(me, breaks(1)).unwrap().wait(), Ok(1));
     let reason = "it panicked: as it was told: 3".to_owned();
-    let failed = CallError::Failed { task, rank, reason };
-    assert_eq!(call_error(tasks.call(me, breaks(3)).unwrap().wait()), failed);
+    assert_eq!(fault(tasks.call(me, breaks(3)).unwrap().wait()), CallFault::Failed(reason));
+    {
+        #[task(crate = crate)]
+        fn breaks() {}
+        assert_eq!(fault(tasks.register_task::<breaks>()), CallFault::NameTaken);
+        tasks.register_task::<super::tests::breaks>().unwrap();
+    }
 
     // As another build would call it: bits that are no value, arguments too short and too long, another signature.
     let arguments = |bytes: &[u8]| Call::<area> { arguments: bytes.to_vec(), task: PhantomData };
@@ -120,25 +147,21 @@ fn what_fails_is_named() {
     assert_eq!(tasks.call(me, arguments(&shape)).unwrap().wait(), Ok(1.0));
     let wrong = [&[&[2], &shape[1..]].concat()[..], &shape[..20], &[&shape[..], &[0]].concat()];
     for bytes in wrong {
-        let what = "arguments";
-        let due = CallError::NoValue { task: area::NAME, rank, what };
-        assert_eq!(call_error(tasks.call(me, arguments(bytes)).unwrap().wait()), due);
+        assert_eq!(fault(tasks.call(me, arguments(bytes)).unwrap().wait()), CallFault::Argument);
     }
     let name = hash(HASH_START, area::NAME.as_bytes());
     let words = [name, area::signature() ^ 1];
     let (_, mut request) = tasks.calls.begin(&tasks.shared, me, words, shape).unwrap();
     request.wait().unwrap();
     let answer = tasks.calls.take(tasks.calls.last_name()).unwrap().unwrap();
-    let other = CallError::OtherSignature { task, rank };
-    assert_eq!(calls::verdict(&answer, task, rank), Err(other));
+    assert_eq!(calls::verdict(&answer), Err(CallFault::OtherSignature));
     let signatures = [area::signature(), add::signature(), letters::signature()];
     assert!(signatures[0] != signatures[1] && signatures[1] != signatures[2]);
 
     tasks.register_task_with::<add>(Arc::default()).unwrap();
     let numbers = vec![0; ARGUMENTS_MAX / 4];
-    let too_long = call_error(tasks.call(me, add(1, &numbers)));
-    let bytes = ARGUMENTS_MAX + 8;
-    assert_eq!(too_long, CallError::TooLong { task: add::NAME, bytes });
+    let too_long = fault(tasks.call(me, add(1, &numbers)));
+    assert_eq!(too_long, CallFault::TooLong(ARGUMENTS_MAX + 8));
     let longest = tasks.call(me, add(1, &numbers[2..])).unwrap();
     assert_eq!(longest.wait(), Ok(()));
     assert!(tasks.call(Rank(1), breaks(1)).is_err(), "no such rank");
@@ -150,41 +173,61 @@ fn quick_ones_need_no_thread() {
     let world = World::init().unwrap();
     let tasks = world.xtq();
     tasks.register_task::<area>().unwrap();
-    tasks.register_task_with::<here>(Arc::new((tasks.clone(), current().id()))).unwrap();
+    let state: Arc<Here> = Arc::new((tasks.clone(), current().id(), Mutex::default()));
+    tasks.register_task_with::<here>(Arc::clone(&state)).unwrap();
     let shape = Rectangle { filled: true, w: 1.0, h: 1.0 };
     for _ in 0..10 {
+        state.2.lock().unwrap().push(tasks.call(Rank(0), area(shape, 1.0)).unwrap());
+        while tasks.calls.results() == 0 {
+            tasks.progress().unwrap();
+        }
         assert_eq!(tasks.call(Rank(0), here(false)).unwrap().wait(), Ok(true));
         assert_eq!(tasks.call(Rank(0), area(shape, 1.0)).unwrap().wait(), Ok(1.0));
     }
-    let failed = call_error(tasks.call(Rank(0), here(true)).unwrap().wait());
+    let failed = fault(tasks.call(Rank(0), here(true)).unwrap().wait());
     assert!(failed.to_string().contains("it would wait for itself"), "{failed}");
     world.finalize().unwrap();
 }
 
+struct Registers(Tasks);
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        assert_eq!(self.0.register_task::<area>(), Err(XtqError::Closed.into()));
+    }
+}
+
+#[task(crate = crate)]
+fn registers(_state: &Registers) {}
+
 /// A task calls, and may not wait. Whoever drops a call, or leaves, hangs on nothing.
 #[test]
 fn calls_may_nest_and_be_left() {
-    let world = World::init().unwrap();
+    let world = World::builder().task_threads(2).init().unwrap();
     let (tasks, me) = (world.xtq(), Rank(0));
     let (go, gate) = channel();
     tasks.register_task::<breaks>().unwrap();
     tasks.register_task_with::<nests>(Arc::new((tasks.clone(), Mutex::new(gate)))).unwrap();
-    let nested = tasks.call(me, nests()).unwrap();
+    let nested = tasks.call(me, nests(false)).unwrap();
     let nested = nested.test().unwrap_err();
+    assert!(!tasks.has_settled());
     go.send(()).unwrap();
-    let in_task = CallError::InTask { task: breaks::NAME };
-    let CallError::Failed { reason, .. } = call_error(nested.wait()) else { panic!() };
-    assert_eq!(reason, in_task.to_string());
+    let CallFault::Failed(reason) = fault(nested.wait()) else { panic!() };
+    assert!(reason.ends_with(&CallFault::InTask.to_string()), "{reason}");
+    go.send(()).unwrap();
+    tasks.register_task_with::<waits>(Arc::new(tasks.clone())).unwrap();
+    assert_eq!(tasks.call(me, waits()).unwrap().wait(), Ok(()));
 
     drop(tasks.call(me, breaks(1)).unwrap());
-    let held = tasks.call(me, nests()).unwrap();
-    let dropped = tasks.call(me, nests()).unwrap();
+    let held = tasks.call(me, nests(false)).unwrap();
+    let dropped = tasks.call(me, nests(false)).unwrap();
     drop(dropped);
-    (0..2).for_each(|_| go.send(()).unwrap());
+    (0..6).for_each(|_| go.send(()).unwrap());
     // It waits for what runs, which cannot call any more, or has called before.
     world.finalize().unwrap();
     let left = held.wait();
     assert!(matches!(left, Err(Error::Call(_))), "{left:?}");
     assert!(matches!(tasks.call(me, breaks(1)), Err(Error::Finalized)));
-    assert!(tasks.register_task::<area>().is_err());
+    let state = Arc::new(Registers(tasks.clone()));
+    assert!(tasks.register_task_with::<registers>(state).is_err());
 }
