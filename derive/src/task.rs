@@ -78,43 +78,33 @@ fn parameter(input: ParseStream<'_>) -> Result<(Option<Token![mut]>, Ident, Type
     Ok((mutable, name, input.parse()?))
 }
 
-/// What a parameter is, of which `others` come before and behind it.
+/// What a parameter is, which may be the first or the last one.
 fn kind(ty: &Type, is_first: bool, is_last: bool) -> Result<Kind> {
-    let Type::Reference(reference) = ty else {
-        return value(ty).map(|()| Kind::Value(ty.clone()));
-    };
-    let problem = match &*reference.elem {
-        _ if reference.mutability.is_some() => {
-            "a task changes what lies in its own process: use `&` and a lock, or an atomic"
+    let Type::Reference(reference) = bare(ty) else { return Ok(Kind::Value(ty.clone())) };
+    match (reference.mutability, &*reference.elem) {
+        (None, Type::Slice(slice)) if is_last => Ok(Kind::Slice((*slice.elem).clone())),
+        (None, state) if is_first && !matches!(state, Type::Slice(_)) => {
+            Ok(Kind::State(state.clone()))
         }
-        Type::Slice(slice) if is_last => return Ok(Kind::Slice((*slice.elem).clone())),
-        Type::Slice(_) => "a slice is the last parameter of a task",
-        Type::Path(path) if path.path.is_ident("str") => "a task takes text as bytes, `&[u8]`",
-        state if is_first => return Ok(Kind::State(state.clone())),
         _ => {
-            "only the first parameter of a task is a reference (to the state), or the last one (a slice)"
+            let problem = "references are the first parameter of a task (its state) or the last (a slice), and not `&mut`";
+            Err(Error::new(ty.span(), problem))
         }
-    };
-    Err(Error::new(ty.span(), problem))
+    }
 }
 
-/// Whether values of the type may go to another process, as far as its form tells.
-fn value(ty: &Type) -> Result<()> {
-    let problem = match ty {
-        Type::Reference(_) | Type::Ptr(_) | Type::FnPtr(_) | Type::TraitObject(_) => {
-            "an address means nothing to another process"
-        }
-        Type::ImplTrait(_) => "a task has no generics: name the type",
-        Type::Slice(_) => "a slice is taken by reference, and given as a `Vec`",
-        Type::Tuple(_) => "a tuple has no fixed layout: use a `#[repr(C)]` struct",
-        _ => return Ok(()),
-    };
-    Err(Error::new(ty.span(), problem))
+/// A type without parentheses, or what a macro puts around it.
+fn bare(ty: &Type) -> &Type {
+    match ty {
+        Type::Group(group) => bare(&group.elem),
+        Type::Paren(paren) => bare(&paren.elem),
+        ty => ty,
+    }
 }
 
 /// The type of a path's last segment with this name, if it is one.
 fn inside<'t>(ty: &'t Type, name: &str) -> Option<&'t Type> {
-    let Type::Path(path) = ty else { return None };
+    let Type::Path(path) = bare(ty) else { return None };
     let last = path.path.segments.last().filter(|last| last.ident == name)?;
     let PathArguments::AngleBracketed(list) = &last.arguments else { return None };
     match list.args.first()? {
@@ -124,13 +114,13 @@ fn inside<'t>(ty: &'t Type, name: &str) -> Option<&'t Type> {
 }
 
 /// How a result goes back.
-fn answer(ty: Option<&Type>, path: &Path) -> Result<TokenStream> {
-    match ty {
-        None => Ok(quote!(#path::xtq::typed::Nothing)),
+fn answer(ty: Option<&Type>, path: &Path) -> TokenStream {
+    match ty.map(bare) {
+        None => quote!(#path::xtq::typed::Nothing),
         Some(Type::Tuple(tuple)) if tuple.elems.is_empty() => answer(None, path),
         Some(ty) => match inside(ty, "Vec") {
-            Some(element) => value(element).map(|()| quote!(#path::xtq::typed::Many<#element>)),
-            None => value(ty).map(|()| quote!(#path::xtq::typed::One<#ty>)),
+            Some(element) => quote!(#path::xtq::typed::Many<#element>),
+            None => quote!(#path::xtq::typed::One<#ty>),
         },
     }
 }
@@ -161,7 +151,7 @@ pub(crate) fn expand(tokens: TokenStream, item: TokenStream) -> Result<TokenStre
         ReturnType::Type(_, ty) => Some(&**ty),
     };
     let fallible = returned.and_then(|ty| inside(ty, "Result"));
-    let answer = answer(fallible.or(returned), &path)?;
+    let answer = answer(fallible.or(returned), &path);
 
     let [call, signature, state, arguments] = ["call", "signature", "state", "arguments"]
         .map(|name| Ident::new(name, Span::mixed_site()));
@@ -194,12 +184,15 @@ pub(crate) fn expand(tokens: TokenStream, item: TokenStream) -> Result<TokenStre
     };
     let is = |attribute: &&Attribute, name: &str| attribute.path().is_ident(name);
     let conditions: Vec<_> = attributes.iter().filter(|one| is(one, "cfg")).collect();
-    let docs: Vec<_> = attributes.iter().filter(|one| is(one, "doc")).collect();
-    let others = attributes.iter().filter(|one| !is(one, "cfg") && !is(one, "doc"));
+    let of_call = |one: &&Attribute| is(one, "doc") || is(one, "deprecated");
+    let docs: Vec<_> = attributes.iter().filter(of_call).collect();
+    let lints = attributes.iter().filter(|one| is(one, "allow"));
+    let others = attributes.iter().filter(|one| !is(one, "cfg") && !of_call(one));
     let about = format!("The task [`{name}`](fn@{name}), to be registered.");
     Ok(quote! {
         #(#conditions)*
         #(#docs)*
+        #(#lints)*
         #[allow(dead_code, clippy::needless_pass_by_value)]
         #visibility fn #name(#(#outer),*) -> #path::xtq::Call<#name> {
             let mut #call = #path::xtq::Call::begin();
@@ -227,14 +220,13 @@ pub(crate) fn expand(tokens: TokenStream, item: TokenStream) -> Result<TokenStre
             type State = #state_type;
             type Answer = #answer;
 
-            fn sign(#signature: &mut #path::xtq::typed::Signature) {
-                #(#signed)*
-                let _ = #signature;
-            }
-
             fn signature() -> u64 {
                 static SIGNATURE: ::std::sync::OnceLock<u64> = ::std::sync::OnceLock::new();
-                *SIGNATURE.get_or_init(#path::xtq::typed::Signature::of::<Self>)
+                *SIGNATURE.get_or_init(|| {
+                    let mut #signature = #path::xtq::typed::Signature::default();
+                    #(#signed)*
+                    #signature.result::<Self::Answer>()
+                })
             }
 
             #[allow(clippy::unit_arg)]
@@ -284,7 +276,7 @@ mod tests {
             ("-> io::Result<()>", "Nothing"),
             ("-> Result<[f64; 3], String>", "One < [f64 ; 3] >"),
             ("-> Pair<u8>", "One < Pair < u8 > >"),
-            ("-> Vec<Rectangle>", "Many < Rectangle >"),
+            ("-> (Vec<Rectangle>)", "Many < Rectangle >"),
         ] {
             let all = made(&format!("fn f() {output} {{}}")).unwrap();
             let answer = format!("type Answer = :: gapless :: xtq :: typed :: {answer} ;");
@@ -308,7 +300,6 @@ mod tests {
         for (function, problem) in [
             ("fn f<T>(a: T) {}", "no generics"),
             ("fn f(a: u8) where u8: Copy {}", "no generics"),
-            ("fn f(a: impl Copy) {}", "no generics: name the type"),
             ("async fn f() {}", "not `async`"),
             ("unsafe fn f() {}", "without `const`, `unsafe` and `extern`"),
             ("struct F;", "belongs on a function"),
@@ -317,16 +308,9 @@ mod tests {
             ("fn f(mut self, a: u8) {}", "no method"),
             ("fn f((a, b): u8) {}", "a name and a type"),
             ("fn f();", "has a body"),
-            ("fn f(a: &mut u8) {}", "use `&` and a lock"),
-            ("fn f(a: &[u8], b: u8) {}", "the last parameter"),
-            ("fn f(a: &str) {}", "as bytes"),
-            ("fn f(a: u8, b: &u8) {}", "only the first parameter"),
-            ("fn f(a: *const u8) {}", "means nothing to another process"),
-            ("fn f(a: (u8, u8)) {}", "`#[repr(C)]` struct"),
-            ("fn f() -> &'static u8 { &1 }", "means nothing to another process"),
-            ("fn f() -> (u8, u8) { (1, 2) }", "`#[repr(C)]` struct"),
-            ("fn f() -> Vec<fn()> { vec![] }", "means nothing to another process"),
-            ("fn f() -> Result<[u8], E> { vec![] }", "given as a `Vec`"),
+            ("fn f(a: &mut u8) {}", "and not `&mut`"),
+            ("fn f(a: &[u8], b: u8) {}", "or the last"),
+            ("fn f(a: u8, b: &u8) {}", "the first parameter"),
         ] {
             let told = made(function).expect_err(function).to_string();
             assert!(told.contains(problem), "{function}: {told}");

@@ -29,7 +29,7 @@ use std::task::{Context, Poll};
 use thiserror::Error;
 
 /// Bytes of arguments, at most.
-pub const ARGUMENTS_MAX: usize = 1 << 20;
+pub const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// A call without a result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -66,7 +66,7 @@ pub enum CallFault {
     #[error("bits that are no value of its result")]
     Result,
     /// So many bytes of arguments are more than a call takes. Nothing was sent.
-    #[error("{0} bytes of arguments, and a call takes at most {ARGUMENTS_MAX}")]
+    #[error("{0} bytes of arguments, and a call takes at most {CALL_BYTES_MAX}")]
     TooLong(usize),
     /// A task waits for another one's answer, with a thread that may have to run it.
     #[error("its answer was waited for inside a task")]
@@ -89,10 +89,7 @@ pub trait TaskFunction: 'static {
     /// How its result goes back.
     type Answer: Answer;
 
-    #[doc(hidden)]
-    fn sign(signature: &mut Signature);
-
-    /// A hash of that, made once.
+    /// A hash of its parameters and its result, made once.
     #[doc(hidden)]
     fn signature() -> u64;
 
@@ -199,15 +196,19 @@ fn hash(start: u64, bytes: &[u8]) -> u64 {
 
 const HASH_START: u64 = 0xCBF2_9CE4_8422_2325;
 
+impl Default for Signature {
+    fn default() -> Signature {
+        Signature(HASH_START)
+    }
+}
+
 impl Signature {
+    /// The hash, with the result last.
     #[doc(hidden)]
-    #[must_use]
-    pub fn of<T: TaskFunction>() -> u64 {
-        let mut signature = Signature(HASH_START);
-        T::sign(&mut signature);
-        signature.0 = hash(signature.0, b">");
-        T::Answer::sign(&mut signature);
-        signature.0
+    pub fn result<A: Answer>(&mut self) -> u64 {
+        self.0 = hash(self.0, b">");
+        A::sign(self);
+        self.0
     }
 
     fn add<T: Equivalence>(&mut self, kind: u8) {
@@ -341,7 +342,7 @@ impl Tasks {
     pub fn call<T: TaskFunction>(&self, target: Rank, call: Call<T>) -> Result<Answered<T>, Error> {
         let Call { arguments, .. } = call;
         let (calls, rank, bytes) = (Arc::clone(&self.calls), target.0, arguments.len());
-        if bytes > ARGUMENTS_MAX {
+        if bytes > CALL_BYTES_MAX {
             return Err(call_error::<T>(rank, CallFault::TooLong(bytes)));
         }
         let words = [hash(HASH_START, T::NAME.as_bytes()), T::signature()];

@@ -4,7 +4,7 @@
 //! answer has come: so it is waited for as any other.
 
 use super::{
-    ARGUMENTS_MAX, Answer, Arguments, CallFault, Fault, HASH_START, TaskFault, TaskFunction,
+    Answer, Arguments, CALL_BYTES_MAX, CallFault, Fault, HASH_START, TaskFault, TaskFunction,
     call_error, hash,
 };
 use crate::error::Error;
@@ -131,7 +131,7 @@ impl Calls {
         let mut is_open = unpoisoned(&self.is_open);
         if !*is_open {
             let [functions, quick] = [&self.functions; 2].map(Arc::clone);
-            let longest = u32::try_from(ARGUMENTS_MAX).unwrap_or(u32::MAX);
+            let longest = u32::try_from(CALL_BYTES_MAX).unwrap_or(u32::MAX);
             let function = Function::new(longest, move |task| run(find(&functions, task), task));
             let function = function.quick(QUICK_MAX, move |task| {
                 let found = find(&quick, task).filter(|registered| registered.quick)?;

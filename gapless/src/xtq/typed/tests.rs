@@ -159,9 +159,9 @@ fn what_fails_is_named() {
     assert!(signatures[0] != signatures[1] && signatures[1] != signatures[2]);
 
     tasks.register_task_with::<add>(Arc::default()).unwrap();
-    let numbers = vec![0; ARGUMENTS_MAX / 4];
+    let numbers = vec![0; CALL_BYTES_MAX / 4];
     let too_long = fault(tasks.call(me, add(1, &numbers)));
-    assert_eq!(too_long, CallFault::TooLong(ARGUMENTS_MAX + 8));
+    assert_eq!(too_long, CallFault::TooLong(CALL_BYTES_MAX + 8));
     let longest = tasks.call(me, add(1, &numbers[2..])).unwrap();
     assert_eq!(longest.wait(), Ok(()));
     assert!(tasks.call(Rank(1), breaks(1)).is_err(), "no such rank");
