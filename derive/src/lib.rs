@@ -21,14 +21,15 @@ pub fn derive_datatype(input: TokenStream) -> TokenStream {
 /// Makes a task of a function, which others call by `Tasks::call` of `gapless`; its guide `docs/xtq.md` opens with one.
 ///
 /// `#[task(quick)]`: it takes some microseconds and waits for nothing, so it may run where the process makes progress,
-/// without a thread; calls of `gapless` panic there. `#[task(crate = path)]`: where `gapless` is, if not at `::gapless`.
+/// without a thread; calls of `gapless` panic there. `#[task(crate = path)]`: where `gapless` is, if not at
+/// `::gapless`.
 ///
 /// Parameters: values of types that have `CheckedBits`; last, if need be, a slice of them. If the first one is a
 /// reference to anything else, it is the state that the task is registered with. Result: nothing, a value, a `Vec` of
 /// values, or a `Result` of these, whose error is told as text. All types are as visible as the function.
 ///
-/// The function's name becomes that of a type, too, and the function makes a call of its arguments: `name::here` runs the
-/// body at once, also in a body that calls itself.
+/// The function's name becomes that of a type, too, and the function makes a call of its arguments. `name::here` runs
+/// the body at once, also in a body that calls itself.
 #[proc_macro_attribute]
 pub fn task(options: TokenStream, item: TokenStream) -> TokenStream {
     task::expand(options.into(), item.into())

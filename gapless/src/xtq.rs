@@ -35,33 +35,6 @@
 //! Any other puts a task by index, with arguments and a payload. `docs/xtq.md` has the contract: who owns which memory,
 //! what is refused, what is seen when.
 //!
-//! ```
-//! use gapless::World;
-//! use gapless::xtq::{Function, Put, QueueOptions, Rank, TargetBuffer};
-//! # fn main() -> Result<(), gapless::Error> {
-//! let world = World::init()?;
-//! let tasks = world.xtq();
-//! // Everybody lets the others add to a sum here.
-//! let sum = TargetBuffer::new(vec![0; 4]);
-//! let add = Function::new(4, |task| {
-//!     let (payload, sum) = task.parts();
-//!     sum.iter_mut().zip(payload).for_each(|(sum, more)| *sum += more);
-//!     Ok(())
-//! });
-//! tasks.register_function(42, add.buffer(&sum))?;
-//! tasks.register_queue(42, QueueOptions::default())?;
-//! tasks.post(vec![0; 4]);
-//! world.comm().barrier()?; // nobody puts before all have registered
-//! let done = tasks.signal(1);
-//! let next = Rank((world.rank() + 1) % world.size());
-//! tasks.put(Put::function(next, 42, 42, [0, 0]).payload(vec![1, 2, 3, 4]).signal(&done))?;
-//! tasks.wait(&done)?;
-//! world.comm().barrier()?;
-//! assert_eq!(sum.with(|sum| sum.to_vec()), [1, 2, 3, 4]);
-//! world.finalize()
-//! # }
-//! ```
-//!
 //! Like messages, tasks make progress while some thread of both processes is in a call, or has a
 //! [progress thread](crate::Builder::progress_thread); what has reached a queue runs on threads of its own.
 

@@ -73,11 +73,6 @@ fn tasks_go_around_a_chain() {
     in_four_ranks("chain");
 }
 
-#[test]
-fn functions_are_called_at_all_ranks() {
-    in_four_ranks("calls");
-}
-
 #[cfg(feature = "opencl")]
 #[test]
 fn a_kernel_is_launched_at_the_next_rank() {

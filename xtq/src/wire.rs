@@ -20,8 +20,8 @@
 //! `serial` numbers all messages to a peer, so they are handled in order and once each, whatever the transport does.
 //! `put` names a put at its initiator, `transfer` a receive buffer at the target; neither is used again. The *body* of a
 //! put is the arguments (of a kernel), then the payload. If it does not fit, the PUT has none of it: the target
-//! answers with the verdict *granted*, whose number is the transfer, and the body follows in DATA. An *answer* is what a
-//! task leaves for whoever put it: its pieces come in order, the last one with ENDED.
+//! answers with the verdict *granted*, whose number is the transfer, and the body follows in DATA. An *answer* is what
+//! a task leaves for whoever put it: its pieces come in order, the last one with ENDED.
 //!
 //! RING is about rings of a worker, into which an initiator writes packets itself ([`Ring`]). `kernels` has a bit for each
 //! kernel that the worker runs.

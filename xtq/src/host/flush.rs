@@ -146,8 +146,8 @@ impl XtqState {
         sent
     }
 
-    /// Sends the next piece of an answer; the last one says that the task has ended. No other message goes in between: so
-    /// memory of one is free before the next begins.
+    /// Sends the next piece of an answer; the last one says that the task has ended. No other message goes in between,
+    /// so that its memory is soon free.
     fn send_answer(
         &mut self,
         bml: &mut Bml,

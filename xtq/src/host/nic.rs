@@ -7,8 +7,8 @@ use super::{Blamed, Xtq, XtqState, lost_error};
 use crate::wire::{HEAD_BYTES, Head, Ring, TEXT_MAX};
 use gapless_bml::{Bml, Fragment, Handler, LinkError, Rank, RankEvent};
 
-/// Bytes of answers to one peer that wait for room, above which its puts are refused for now: what is in queues then may
-/// add to them.
+/// Bytes of answers to one peer that wait for room, above which its puts are refused for now. Tasks that are in queues
+/// then may add to them.
 pub(super) const ANSWERS_MAX: usize = 16 << 20;
 
 pub(super) struct Nic {

@@ -183,8 +183,8 @@ impl TargetState {
         Ok(ResolvedTask { entries, code, queue })
     }
 
-    /// A put has come; `is_behind`: too much waits to be sent to its initiator. Gives what is to be said to it. An error
-    /// says how its initiator breaks the rules.
+    /// A put has come; `is_behind`: too much waits to be sent to its initiator. Gives what is to be said to it. An
+    /// error says how its initiator breaks the rules.
     pub(super) fn put(
         &mut self,
         xtq: &Xtq,

@@ -49,7 +49,8 @@ impl Initiator {
 impl Xtq {
     /// As [`try_put`](Xtq::try_put), and asks for the task's [answer](crate::Task::answer):
     /// [`take_answers`](Xtq::take_answers) gives how the put has ended, by this name. Implies
-    /// [`acknowledged`](Put::acknowledged). Only tasks of functions leave answers; those of kernels end with an empty one.
+    /// [`acknowledged`](Put::acknowledged). Only tasks of functions leave answers; those of kernels end with an empty
+    /// one.
     ///
     /// # Errors
     /// As [`put`](Xtq::put).
