@@ -11,8 +11,8 @@ use gapless_pml::{Pml, RequestId};
 
 /// What may be in flight: a [`Request`](crate::Request), [`OwnedRequest`](crate::OwnedRequest),
 /// [`Persistent`](crate::Persistent), [`CollectiveRequest`](crate::CollectiveRequest),
-/// [`OwnedCollective`](crate::OwnedCollective), [`PersistentCollective`](crate::PersistentCollective) or
-/// [`raw::Request`](crate::raw::Request). Sealed.
+/// [`OwnedCollective`](crate::OwnedCollective), [`PersistentCollective`](crate::PersistentCollective),
+/// [`Answered`](crate::xtq::Answered) or [`raw::Request`](crate::raw::Request). Sealed.
 pub trait InFlight: sealed::InFlight {}
 
 /// An [`InFlight`] that is gone when it has ended: all but persistent ones. Sealed.
@@ -197,7 +197,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OtherWorld`]: one of them is of another world. [`Error::Finalized`]; [`Error::Poisoned`].
+    /// [`Error::OtherWorld`]: one of them is of another world. [`Error::Call`]: a task waits for a call, and none of them
+    /// has ended. [`Error::Finalized`]; [`Error::Poisoned`].
     pub fn wait_any(&self, several: &[&dyn InFlight]) -> Result<Option<usize>, Error> {
         wait_any_in(&self.shared, several)
     }
