@@ -197,8 +197,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OtherWorld`]: one of them is of another world. [`Error::Call`]: a task waits for a call, and none of them
-    /// has ended. [`Error::Finalized`]; [`Error::Poisoned`].
+    /// [`Error::OtherWorld`]: one of them is of another world. [`Error::Call`]: a task waits for a call, and none of
+    /// them has ended. [`Error::Finalized`]; [`Error::Poisoned`].
     pub fn wait_any(&self, several: &[&dyn InFlight]) -> Result<Option<usize>, Error> {
         wait_any_in(&self.shared, several)
     }

@@ -1,7 +1,8 @@
 //! Typed tasks: what [`task`](macro@crate::task) makes of a function, and calling it at other processes.
 //!
-//! Users need [`Tasks::register_task`], [`Tasks::call`], [`Answered`], [`CallError`] and [`CallFault`]; the rest is what
-//! the attribute writes. An end of XTQ of their own carries calls (`calls.rs`), with one function for all of them.
+//! Users need [`Tasks::register_task`], [`Tasks::call`], [`Answered`], [`CallError`] and [`CallFault`]; the rest is
+//! what the attribute writes. An end of XTQ of their own carries calls (`calls.rs`), with one function for all of
+//! them.
 //!
 //! | part of a call | what it is |
 //! |---|---|
