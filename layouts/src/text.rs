@@ -20,6 +20,7 @@
 mod arguments;
 mod build;
 mod error;
+mod nesting;
 
 use crate::{Case, Family, MAX_BUFFER_BYTES, Side};
 use build::Types;
@@ -49,6 +50,10 @@ use toml_edit::{Document, Item, TableLike, Value};
 /// What is wrong, and in which line.
 pub fn parse(text: &str, path: &Path) -> Result<Vec<Case>, TextError> {
     let source = Source { path, text };
+    if let Some(error) = nesting::first_error(text) {
+        let place = error.unexpected().or(error.context()).map(|span| span.start()..span.end());
+        return Err(source.wrong(place, TextFault::Syntax(error.description().to_owned())));
+    }
     let document = Document::parse(text).map_err(|error| {
         let what = shown(&error.message().replace('\n', ", "));
         source.wrong(error.span(), TextFault::Syntax(what))

@@ -3,13 +3,14 @@
 //! Which tokens there are, and in which order they may come, `toml_parser` decides. Which tables they add to, and that
 //! nothing is said twice, is decided here.
 
+use std::cell::RefCell;
 use std::slice;
 use toml_parser::decoder::ScalarKind;
-use toml_parser::parser::{Event, EventKind, RecursionGuard, ValidateWhitespace, parse_document};
-use toml_parser::{ParseError, Source};
+use toml_parser::parser::{Event, EventKind, EventReceiver, ValidateWhitespace, parse_document};
+use toml_parser::{ErrorSink, ParseError, Source, Span};
 
-/// How deep values and keys may nest.
-const DEPTH_MAX: u32 = 64;
+/// How deep values may nest, and of how many parts a key may be.
+const DEPTH_MAX: u32 = 16;
 
 /// Why a text is no TOML, and where, in bytes.
 pub(crate) struct Fault {
@@ -179,12 +180,16 @@ impl Table {
 pub(crate) fn parse(text: &str) -> Result<Table, Fault> {
     let source = Source::new(text);
     let tokens = source.lex().into_vec();
-    let (mut events, mut wrong) = (Vec::<Event>::new(), None::<ParseError>);
-    let mut guard = RecursionGuard::new(&mut events, DEPTH_MAX);
-    parse_document(&tokens, &mut ValidateWhitespace::new(&mut guard, source), &mut wrong);
-    if let Some(error) = wrong {
+    let first = RefCell::new(None);
+    let mut nesting = Nesting { depth: 0, first: &first };
+    let mut checked = ValidateWhitespace::new(&mut nesting, source);
+    parse_document(&tokens, &mut checked, &mut FirstError(&first));
+    if let Some(error) = first.into_inner() {
         return Err(said(&error));
     }
+    // Nothing is wrong with the text, so it nests as deep as was seen.
+    let mut events = Vec::<Event>::new();
+    parse_document(&tokens, &mut events, &mut ());
     let mut reader = Reader { source, events: events.iter() };
     let mut root = Table::default();
     let mut table = &mut root;
@@ -202,6 +207,50 @@ pub(crate) fn parse(text: &str) -> Result<Table, Fault> {
         }
     }
     Ok(root)
+}
+
+/// The first error of a text.
+struct FirstError<'e>(&'e RefCell<Option<ParseError>>);
+
+impl ErrorSink for FirstError<'_> {
+    fn report_error(&mut self, error: ParseError) {
+        self.0.borrow_mut().get_or_insert(error);
+    }
+}
+
+/// Bounds how deep the parser calls itself. `toml_parser`'s own guard does not: behind an error, the parser closes what
+/// was never opened. So nothing is entered any more behind the first one.
+struct Nesting<'e> {
+    depth: u32,
+    first: &'e RefCell<Option<ParseError>>,
+}
+
+impl Nesting<'_> {
+    fn enter(&mut self, span: Span, error: &mut dyn ErrorSink) -> bool {
+        self.depth = self.depth.saturating_add(1);
+        if self.depth > DEPTH_MAX {
+            error.report_error(ParseError::new("values nest too deep").with_unexpected(span));
+        }
+        self.first.borrow().is_none()
+    }
+}
+
+impl EventReceiver for Nesting<'_> {
+    fn inline_table_open(&mut self, span: Span, error: &mut dyn ErrorSink) -> bool {
+        self.enter(span, error)
+    }
+
+    fn inline_table_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.depth = self.depth.saturating_sub(1);
+    }
+
+    fn array_open(&mut self, span: Span, error: &mut dyn ErrorSink) -> bool {
+        self.enter(span, error)
+    }
+
+    fn array_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
+        self.depth = self.depth.saturating_sub(1);
+    }
 }
 
 fn said(error: &ParseError) -> Fault {
@@ -359,6 +408,24 @@ mod tests {
             ("a = { b = 1, b = 2 }", 13),
         ] {
             assert_eq!(refused(text), at, "{text}");
+        }
+    }
+
+    /// A thread of tests has 2 MiB of stack.
+    #[test]
+    fn what_nests_deep_is_refused_also_behind_an_error() {
+        let deep = DEPTH_MAX as usize;
+        assert!(parse(&format!("a = {}{}", "[".repeat(deep), "]".repeat(deep))).is_ok());
+        let close = |n: usize| ["]", "}"].map(|end| end.repeat(n)).concat();
+        for n in [deep + 1, 3000] {
+            for (before, open) in
+                [("", "["), ("", "{a="), ("{{}", "["), ("[{}", "{a="), ("{]", "[")]
+            {
+                refused(&format!("a = {}{}", open.repeat(n), close(n)));
+                let lost = before.repeat(n);
+                refused(&format!("a = {{{lost}a={}", open.repeat(n)));
+                refused(&format!("a = {{{}a={}", "{}".repeat(n), open.repeat(n)));
+            }
         }
     }
 

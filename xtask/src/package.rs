@@ -67,6 +67,9 @@ pub(crate) fn light(checkout: &Checkout) -> Result<(), Failure> {
     let mut command = shell::cargo();
     command.args(["check", "--package", "gapless"]).envs(shell::linting());
     shell::run(command.current_dir(&checkout.root))?;
+    let mut command = shell::cargo();
+    command.args(["doc", "--package", "gapless", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    shell::run(command.current_dir(&checkout.root))?;
     match heavy {
         0 => Ok(()),
         number => Err(Failure::Found { what: "crates that are not light", number }),

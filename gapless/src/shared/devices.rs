@@ -1,7 +1,7 @@
 //! Devices of a world: those that were opened or given up are told to the transports before the next call.
 
 use super::WorldState;
-use crate::error::Error;
+use crate::error::{Error, not_built};
 use crate::world::attach;
 use gapless_mem::{Device, Space};
 use gapless_pml::Pml;
@@ -44,7 +44,8 @@ impl WorldState {
             return Ok(known);
         }
         let nowhere = |reason| Error::NoDevice { space, reason };
-        self.accelerators.open(space).map_err(nowhere)?;
+        let opened = self.accelerators.open(space);
+        opened.map_err(|why| nowhere(not_built(space).unwrap_or(why)))?;
         // This attaches a device that was just opened.
         let found = find(self.open()?);
         found.ok_or_else(|| nowhere("another kind of memory is its device's own".to_owned()))

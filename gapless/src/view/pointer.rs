@@ -90,7 +90,8 @@ pub fn space_of(layout: &Layout) -> Space {
 
 /// In which space an address lies: the host's, unless the driver knows it as a device's or as managed memory, or a
 /// device that was [handed over](crate::Builder::device) does. While nobody in this process has opened the driver, the
-/// linker is asked whether anything was loaded, and nobody else. No address is an OpenCL buffer's.
+/// linker is asked whether anything was loaded, and nobody else. No address is an OpenCL buffer's. Without the feature
+/// `cuda` nobody asks the driver, so memory of a GPU is taken for the host's.
 #[must_use]
 #[inline]
 pub fn detect_space(pointer: *const c_void) -> Space {
@@ -230,7 +231,8 @@ impl<'a> View<'a> {
     /// the layout says.
     ///
     /// # Safety
-    /// As [`View::of_region`], for memory from displacement 0, or from the lowest byte that the instances touch before,
+    /// What [`detect_space`] finds is true: without the feature `cuda` it knows no memory of GPUs. And as
+    /// [`View::of_region`], for memory from displacement 0, or from the lowest byte that the instances touch before,
     /// to the last that they touch.
     ///
     /// # Errors

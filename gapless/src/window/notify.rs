@@ -132,7 +132,7 @@ impl<T: AnyBits, M> Window<T, M> {
 
     /// Page-locks this rank's counters for the devices of this process that are open and whose kernels reach memory of
     /// the host (CUDA), and tells where they are: numbers of 64 bits, counter 0 first. A kernel that polls one finds it
-    /// at [`CudaDevice::device_address`](crate::CudaDevice::device_address) of the region (`cudaHostGetDevicePointer`),
+    /// at `CudaDevice::device_address` (feature `cuda`) of the region (`cudaHostGetDevicePointer`),
     /// and reads it by loads that acquire at the scope of the system (`ld.acquire.sys`, `cuda::atomic_ref` with
     /// `cuda::thread_scope_system`). Then it sees the data in the window's memory, by loads that no cache of the
     /// kernel's answers from before. It writes no counter. `None`: there is no such device, or the window has no

@@ -7,7 +7,7 @@ use gapless_xtq::FarRing;
 
 impl Tasks {
     /// Asks for a ring at a target, into which an accelerator of this process is to put: a kernel of yours
-    /// ([`GpuLane`](super::GpuLane)), or the worker ([`put_on_into`](Tasks::put_on_into)). Send the answer to the target,
+    /// (`GpuLane`, feature `cuda`), or the worker ([`put_on_into`](Tasks::put_on_into)). Send the answer to the target,
     /// which [grants](Tasks::grant_ring) one. `status` is memory of the kernel's GPU, zeroed, into which the target's worker
     /// writes what became of puts ([`RingParts::STATUS_BYTES`](super::device::RingParts::STATUS_BYTES)); without it, that
     /// lies in memory of the host.

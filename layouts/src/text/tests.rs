@@ -15,6 +15,18 @@ fn double() -> Datatype {
     Primitive::Double.into()
 }
 
+/// A thread of tests has 2 MiB of stack.
+#[test]
+fn what_nests_deep_is_refused_also_behind_an_error() {
+    for open in ["[", "{a=", "{a=["] {
+        let lost = format!("[layout]\nx = {{{}a={}", "{}".repeat(3000), open.repeat(3000));
+        for text in [lost, format!("[layout]\nx = {}", open.repeat(81))] {
+            let fault = read(&text).unwrap_err().fault;
+            assert!(matches!(*fault, TextFault::Syntax(_)), "{fault:?}");
+        }
+    }
+}
+
 #[test]
 fn every_constructor_is_called() {
     use Datatype as D;
