@@ -8,13 +8,14 @@
 //!
 //! # What is where
 //!
-//! - verbs: `run`, `info`, `doctor`, `explain`, `layout`, `tune`, `bench`, `pingpong`, `report`;
+//! - verbs: `run`, `info`, `doctor`, `explain`, `layout`, `tune`, `bench`, `pingpong`, `report`, `completions`, `man`;
 //! - what they share: `selection` (layouts and sizes), `memory` and `spaces` (where messages lie), `job` (a rank's way into
 //!   a job that measures), `sampling`, `load` (how busy the machine is), `lines` and `tree` (text), `failure` (exit codes).
 #![deny(unsafe_code)]
 
 mod bench;
 pub mod collectives;
+mod completions;
 mod doctor;
 mod explain;
 mod failure;
@@ -23,6 +24,7 @@ mod job;
 mod layout;
 mod lines;
 mod load;
+mod man;
 mod memory;
 pub mod pingpong;
 mod report;
@@ -81,6 +83,10 @@ enum Verb {
     Report(report::Report),
     /// A layout's datatype, its committed program, shape and bounds
     Layout(layout::Layout),
+    /// A script by which a shell completes the words of this command
+    Completions(completions::Completions),
+    /// Manual pages of this command and of each of its verbs
+    Man(man::Man),
 }
 
 /// Makes the choices about a world, for each that is started.
@@ -125,6 +131,8 @@ pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitC
         Verb::Explain(verb) => verb.run(worlds),
         Verb::Tune(verb) => verb.run(worlds),
         Verb::Layout(verb) => verb.run(),
+        Verb::Completions(verb) => verb.run(),
+        Verb::Man(verb) => verb.run(),
     };
     match result {
         Ok(code) => code,
@@ -143,7 +151,7 @@ pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitC
     }
 }
 
-/// Says what is wrong with the arguments, in one line if it is a value; or shows the help that was asked for.
+/// Says in one line what is wrong with the arguments, or shows the help that was asked for.
 fn misread(error: &clap::Error) -> ExitCode {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -169,14 +177,23 @@ fn misread(error: &clap::Error) -> ExitCode {
             // Nobody reads it, then.
             let _ = lines::tell(&error.render().to_string());
         }
-        _ => {
+        (ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
             let _ = error.print();
-            if let Some(hint) = run::hint(std::env::args_os()) {
-                complain(&hint);
-            }
+        }
+        _ => {
+            let hint = run::hint(std::env::args_os());
+            complain(&one_line(&error.render().to_string(), hint));
         }
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// The parser's complaint and tips, without its usage, and what may have been meant.
+fn one_line(complaint: &str, hint: Option<String>) -> String {
+    let said = complaint.trim_start_matches("error: ").split("\n\n");
+    let said = said.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    let general = |part: &String| part.starts_with("Usage:") || part.starts_with("For more");
+    said.filter(|part| !general(part)).chain(hint).collect::<Vec<_>>().join("; ")
 }
 
 fn log(verbose: u8) {

@@ -301,11 +301,26 @@ fn wrong_calls_are_refused_in_one_line() {
     refuses(&["pingpong", "--iterations", "0"], "--iterations 0: 0 is not in 1..=10000000");
     refuses(&["pingpong", "--memory", "x"], "--memory x: it is one of alloc, heap, locked, both");
     refuses(&["explain", "--size", "12parsecs"], "--size 12parsecs: a size is a whole number");
-    for arguments in [&["frobnicate"][..], &["pingpong", "--frobnicate"]] {
-        let output = call(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(text(&output.stderr).starts_with("error: "));
-    }
+    refuses(&["frobnicate"], "unrecognized subcommand 'frobnicate'\n");
+    refuses(&["explian"], "'explian'; tip: a similar subcommand exists: 'explain'\n");
+    refuses(&["pingpong", "--frobnicate"], "unexpected argument '--frobnicate' found");
+    refuses(&["report"], "arguments were not provided: <FILE.json>...\n");
+    refuses(&["run", "-n", "1", "-env", "A", "B"], "; A=B was read as one variable");
+    refuses(
+        &["completions", "tcsh"],
+        "<SHELL> tcsh: it is one of bash, elvish, fish, powershell, zsh",
+    );
+    refuses(&["man", "/dev/null/x"], "man /dev/null/x: this folder cannot be made: ");
+}
+
+#[test]
+fn manual_pages_go_to_a_folder_or_to_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let man1 = folder.path().join("share/man1");
+    let said = shows(&["man", man1.to_str().unwrap()]);
+    let pages = std::fs::read_dir(&man1).unwrap().count();
+    assert!(said.starts_with(&format!("{pages} pages written to ")), "{said}");
+    assert_eq!(shows(&["man"]).matches(".TH gapless").count(), pages);
 }
 
 /// A job on one processor is warned of beside its figures; a call that is refused gets one line.
