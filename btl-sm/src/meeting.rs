@@ -22,7 +22,7 @@ use crate::sm::Sm;
 use crate::socket::{self, Accepted, Received, Socket};
 use crate::suspect;
 use crate::sync::Fences;
-use crate::unauthenticated::{self, Nuisance};
+use crate::unauthenticated::{self, RepeatedWarning};
 use crate::waker::Waker;
 use crate::watched::Watched;
 use crate::wire::PACKET_BYTES;
@@ -69,8 +69,8 @@ pub(crate) struct ConnectionManager {
     pending: HashMap<(Nonce, i32), PendingConnection>,
     /// The numbers of those among them who are new.
     pub(crate) called: Callers,
-    turned_away: Nuisance,
-    waiting: Nuisance,
+    turned_away: RepeatedWarning,
+    waiting: RepeatedWarning,
     /// When the sockets were last looked at.
     pub(crate) looked: Instant,
     /// Links that are not up yet and must be tried again.
@@ -98,8 +98,8 @@ impl ConnectionManager {
             next_caller: 0,
             pending: HashMap::new(),
             called: Callers::default(),
-            turned_away: Nuisance::new("a caller was turned away"),
-            waiting: Nuisance::new("callers have to wait"),
+            turned_away: RepeatedWarning::new("a caller was turned away"),
+            waiting: RepeatedWarning::new("callers have to wait"),
             looked: Instant::now(),
             meeting: 0,
         };

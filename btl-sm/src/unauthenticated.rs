@@ -27,14 +27,14 @@ pub(crate) fn pending_max() -> usize {
 /// Something that unauthenticated processes can make happen as often as they like: it is said at the first time, the
 /// second, the fourth and so on.
 #[derive(Debug)]
-pub(crate) struct Nuisance {
+pub(crate) struct RepeatedWarning {
     what: &'static str,
     count: u64,
 }
 
-impl Nuisance {
-    pub(crate) fn new(what: &'static str) -> Nuisance {
-        Nuisance { what, count: 0 }
+impl RepeatedWarning {
+    pub(crate) fn new(what: &'static str) -> RepeatedWarning {
+        RepeatedWarning { what, count: 0 }
     }
 
     /// It has happened again; whether it was said.
@@ -53,9 +53,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_nuisances_are_twenty_lines() {
-        let mut nuisance = Nuisance::new("a caller was turned away");
-        let said = (0..1_000_000).filter(|_| nuisance.again(7, &"nobody")).count();
+    fn a_million_warnings_are_twenty_lines() {
+        let mut warning = RepeatedWarning::new("a caller was turned away");
+        let said = (0..1_000_000).filter(|_| warning.again(7, &"nobody")).count();
         assert_eq!(said, 20);
     }
 }

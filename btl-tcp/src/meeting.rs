@@ -444,7 +444,7 @@ impl Tcp {
         let link = &self.links[peer as usize];
         if link.address.rank != rank {
             let ranks = format_args!("it says that it is rank {rank}, not {}", link.address.rank);
-            self.unauthenticated.nuisance.again(socket.at, &ranks);
+            self.unauthenticated.warning.again(socket.at, &ranks);
             return None;
         }
         // A second connection of a peer that has a link is of no use.
@@ -464,6 +464,6 @@ impl Tcp {
 
     /// Hangs up on an unauthenticated process.
     fn turn_away(&mut self, socket: &Socket, why: &dyn std::fmt::Display) {
-        self.unauthenticated.nuisance.again(socket.at, why);
+        self.unauthenticated.warning.again(socket.at, why);
     }
 }

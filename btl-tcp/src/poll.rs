@@ -288,7 +288,7 @@ impl Tcp {
         for at in self.unauthenticated.dawdlers(now, self.patience) {
             if let Some(dawdler) = self.unauthenticated.take(at) {
                 self.unauthenticated
-                    .nuisance
+                    .warning
                     .again(dawdler.socket.at, &"it did not prove itself in time");
             }
         }

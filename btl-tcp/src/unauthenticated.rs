@@ -66,7 +66,7 @@ pub(crate) struct UnauthenticatedList {
     /// The ranks of pending connections that are new.
     called: Callers,
     /// What unauthenticated processes do again and again is told now and then.
-    pub(crate) nuisance: Nuisance,
+    pub(crate) warning: RepeatedWarning,
 }
 
 impl UnauthenticatedList {
@@ -83,7 +83,7 @@ impl UnauthenticatedList {
             places,
             count: 0,
             called: Callers::default(),
-            nuisance: Nuisance::default(),
+            warning: RepeatedWarning::default(),
         }
     }
 
@@ -191,11 +191,11 @@ impl UnauthenticatedList {
 /// Something that unauthenticated processes can make happen as often as they like: it is said at the first time, the
 /// second, the fourth and so on.
 #[derive(Debug, Default)]
-pub(crate) struct Nuisance {
+pub(crate) struct RepeatedWarning {
     count: u64,
 }
 
-impl Nuisance {
+impl RepeatedWarning {
     /// It has happened again; whether it was said.
     pub(crate) fn again(&mut self, at: SocketAddr, why: &dyn Display) -> bool {
         self.count += 1;
@@ -250,9 +250,9 @@ mod tests {
     }
 
     #[test]
-    fn a_million_nuisances_are_twenty_lines() {
-        let mut nuisance = Nuisance::default();
+    fn a_million_warnings_are_twenty_lines() {
+        let mut warning = RepeatedWarning::default();
         let at = "10.0.0.1:7".parse().unwrap();
-        assert_eq!((0..1_000_000).filter(|_| nuisance.again(at, &"nobody")).count(), 20);
+        assert_eq!((0..1_000_000).filter(|_| warning.again(at, &"nobody")).count(), 20);
     }
 }

@@ -37,8 +37,9 @@ mod tests {
     fn every_shell_is_told_each_verb() {
         for shell in Shell::value_variants() {
             let script = script(*shell);
+            let words: Vec<&str> = script.split(|one: char| !one.is_alphanumeric()).collect();
             for verb in Arguments::command().get_subcommands() {
-                assert!(script.contains(verb.get_name()), "{shell}: {}", verb.get_name());
+                assert!(words.contains(&verb.get_name()), "{shell}: {}", verb.get_name());
             }
         }
     }

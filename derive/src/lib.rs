@@ -1,5 +1,5 @@
-// The guide's examples need `gapless-dtype`, which would be compiled once more for it, as what runs in the compiler: they
-// run in `gapless-tests`.
+// The README's examples need `gapless-dtype`, which would be compiled once more for the compiler's sake: they run in
+// `gapless-tests`.
 #![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 

@@ -87,7 +87,8 @@ fn kind(ty: &Type, is_first: bool, is_last: bool) -> Result<Kind> {
             Ok(Kind::State(state.clone()))
         }
         _ => {
-            let problem = "references are the first parameter of a task (its state) or the last (a slice), and not `&mut`";
+            let problem = "references are the first parameter of a task (its state) or the last (a slice), and \
+                           not `&mut`";
             Err(Error::new(ty.span(), problem))
         }
     }
@@ -179,7 +180,7 @@ pub(crate) fn expand(tokens: TokenStream, item: TokenStream) -> Result<TokenStre
         taken.push(quote_spanned!(ty.span()=> let #name = #arguments.#method::<#ty>()?;));
     }
     let run = match fallible {
-        Some(_) => quote!(#name::here(#(#handed),*).map_err(#path::xtq::typed::TaskFault::failed)),
+        Some(_) => quote!(#name::here(#(#handed),*).map_err(#path::xtq::typed::failed)),
         None => quote!(::core::result::Result::Ok(#name::here(#(#handed),*))),
     };
     let is = |attribute: &&Attribute, name: &str| attribute.path().is_ident(name);
@@ -223,7 +224,7 @@ pub(crate) fn expand(tokens: TokenStream, item: TokenStream) -> Result<TokenStre
             fn signature() -> u64 {
                 static SIGNATURE: ::std::sync::OnceLock<u64> = ::std::sync::OnceLock::new();
                 *SIGNATURE.get_or_init(|| {
-                    let mut #signature = #path::xtq::typed::Signature::default();
+                    let mut #signature = #path::xtq::typed::TaskSignature::default();
                     #(#signed)*
                     #signature.result::<Self::Answer>()
                 })
@@ -235,7 +236,7 @@ pub(crate) fn expand(tokens: TokenStream, item: TokenStream) -> Result<TokenStre
                 #arguments: &mut #path::xtq::typed::Arguments<'_>,
             ) -> ::core::result::Result<
                 <Self::Answer as #path::xtq::typed::Answer>::Value,
-                #path::xtq::typed::TaskFault,
+                #path::xtq::CallFault,
             > {
                 #(#taken)*
                 #arguments.end()?;

@@ -12,6 +12,7 @@ use crate::primitive::Primitive;
 use crate::run::in_memory;
 use crate::signature::Signature;
 use Primitive as P;
+use std::fmt;
 
 /// Why instances could not be packed or unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +222,6 @@ fn little(from: &[u8], to: &mut [u8]) {
     }
 }
 
-use std::fmt;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 use {reversed as long_double_in, reversed as long_double_out};
 

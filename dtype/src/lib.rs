@@ -100,7 +100,7 @@ pub use fortran::TypeClass;
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use memory_kind::MemoryKind;
 pub use pack::{pack, unpack, unpack_checked};
-pub use pages::{PageIndices, Pages, PagesError};
+pub use pages::{PageIndices, Pages, PagesError, PagesHead};
 pub use primitive::{PairPart, Primitive, Scalar};
 pub use run::Run;
 pub use shape::{Dim, Displacements, Period, RunTable, Shape};

@@ -1,5 +1,5 @@
-//! The kind of memory that buffers of a datatype lie in: a datatype says it, and `commit` freezes it into the layout, so
-//! that a pointer without a type may be a device's (Aji 2012, MPI-ACC, §II.C).
+//! The kind of memory that buffers of a datatype lie in. A datatype says it, and `commit` freezes it into the layout,
+//! so that a pointer without a type may be a device's (Aji 2012, MPI-ACC, §II.C).
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -69,8 +69,8 @@ pub fn unpack<T: AnyBits>(
     Ok(usize::try_from(taken).unwrap_or(packed.len()))
 }
 
-/// Values out of their packed bytes, once their bits were looked at: of so many values, no more and no less. `None` if
-/// there are more or fewer bytes, or those of one are no value.
+/// Unpacks exactly `count` values, and checks the bits of each. `None` if there are more or fewer bytes than these take,
+/// or if those of one are no value.
 ///
 /// ```
 /// use gapless_dtype::{Equivalence, pack, unpack_checked};

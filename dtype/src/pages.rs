@@ -12,15 +12,15 @@ use crate::flatten::{FlattenError, FlattenFault};
 use crate::layout::Layout;
 use crate::run::in_memory;
 
+mod head;
 mod memory;
 
-/// What flattened pages begin with, and their version.
+pub use head::PagesHead;
+
+/// What flattened pages begin with.
 const MAGIC: [u8; 4] = *b"GPAG";
-const VERSION: u16 = 1;
 /// Indices that are looked at together: the cache still has them.
 const AT_ONCE: usize = 1024;
-/// Bytes before the page's layout.
-const HEAD: usize = 32;
 
 /// The indices of pages, in host memory. Cheap to clone. A `Vec` is taken over, a slice is copied.
 #[derive(Clone, PartialEq, Eq)]
@@ -155,13 +155,13 @@ impl PageIndices {
 
 impl From<&[u32]> for PageIndices {
     fn from(list: &[u32]) -> PageIndices {
-        PageIndices::U32(Arc::new(memory::listed(list.iter().copied())))
+        PageIndices::U32(Arc::new(memory::collect(list.iter().copied())))
     }
 }
 
 impl From<&[u64]> for PageIndices {
     fn from(list: &[u64]) -> PageIndices {
-        PageIndices::U64(Arc::new(memory::listed(list.iter().copied())))
+        PageIndices::U64(Arc::new(memory::collect(list.iter().copied())))
     }
 }
 
@@ -261,17 +261,8 @@ impl Pages {
     /// ```
     #[must_use]
     pub fn flatten(&self) -> Vec<u8> {
-        let page = self.0.page.flatten();
-        let width = self.0.indices.index_bytes();
-        let mut out = Vec::with_capacity(in_memory(self.flattened_bytes()));
-        out.extend(MAGIC);
-        out.extend(VERSION.to_le_bytes());
-        // 4 or 8.
-        out.extend(width.to_le_bytes());
-        for number in [self.0.stride, self.len(), page.len() as u64] {
-            out.extend(number.to_le_bytes());
-        }
-        out.extend(page);
+        let mut out = self.head().flatten(MAGIC);
+        out.reserve_exact(in_memory(self.flattened_bytes()) - out.len());
         match &self.0.indices {
             PageIndices::U32(list) => out.extend(list.iter().flat_map(|it| it.to_le_bytes())),
             PageIndices::U64(list) => out.extend(list.iter().flat_map(|it| it.to_le_bytes())),
@@ -283,7 +274,12 @@ impl Pages {
     #[must_use]
     pub fn flattened_bytes(&self) -> u64 {
         let list = self.len().saturating_mul(self.0.indices.index_bytes().into());
-        list.saturating_add(self.0.page.flattened_bytes()).saturating_add(HEAD as u64)
+        list.saturating_add(self.head().flattened_bytes())
+    }
+
+    fn head(&self) -> PagesHead {
+        let (page, stride) = (self.0.page.clone(), self.0.stride);
+        PagesHead { page, stride, count: self.len(), index_bytes: self.0.indices.index_bytes() }
     }
 
     /// Whether bytes are of pages, and not of a layout, if they are of either.
@@ -298,43 +294,19 @@ impl Pages {
     /// # Errors
     /// [`FlattenError`] with the offset and the fault.
     pub fn unflatten(bytes: &[u8]) -> Result<Pages, FlattenError> {
-        let fault = |offset, reason| FlattenError { offset, reason };
-        let truncated = fault(bytes.len().min(HEAD), FlattenFault::Truncated);
-        let (head, rest) = bytes.split_at_checked(HEAD).ok_or(truncated)?;
-        if !Pages::are_flattened(head) {
-            return Err(fault(0, FlattenFault::Magic));
+        let (head, list) = PagesHead::unflatten(MAGIC, bytes)?;
+        let fault = |reason| FlattenError { offset: bytes.len() - list.len(), reason };
+        if head.count.checked_mul(head.index_bytes.into()) != Some(list.len() as u64) {
+            return Err(fault(FlattenFault::Entries { entries: head.count }));
         }
-        let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let long = |at: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&head[at..at + 8]);
-            u64::from_le_bytes(number)
+        let indices = if head.index_bytes == 4 {
+            let list = list.as_chunks().0.iter().map(|it| u32::from_le_bytes(*it));
+            PageIndices::from(memory::collect(list))
+        } else {
+            let list = list.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it));
+            PageIndices::from(memory::collect(list))
         };
-        let (found, expected) = (short(4), VERSION);
-        if found != expected {
-            return Err(fault(4, FlattenFault::Version { found, expected }));
-        }
-        let (width, stride, count) = (usize::from(short(6)), long(8), long(16));
-        let page_bytes = usize::try_from(long(24)).unwrap_or(usize::MAX);
-        let (page, list) = rest.split_at_checked(page_bytes).ok_or(truncated)?;
-        let page =
-            Layout::unflatten(page).map_err(|error| fault(HEAD + error.offset, error.reason))?;
-        let list_at = HEAD + page_bytes;
-        if count.checked_mul(width as u64) != Some(list.len() as u64) {
-            return Err(fault(list_at, FlattenFault::Entries { entries: count }));
-        }
-        let indices = match width {
-            4 => {
-                let list = list.as_chunks().0.iter().map(|it| u32::from_le_bytes(*it));
-                PageIndices::from(memory::listed(list))
-            }
-            8 => {
-                let list = list.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it));
-                PageIndices::from(memory::listed(list))
-            }
-            _ => return Err(fault(6, FlattenFault::Malformed("indices of neither 4 nor 8 bytes"))),
-        };
-        Pages::new(&page, stride, indices).map_err(|_| fault(list_at, FlattenFault::Overflow))
+        Pages::new(&head.page, head.stride, indices).map_err(|_| fault(FlattenFault::Overflow))
     }
 
     /// The pages at some positions of the list; `None` if it is shorter.

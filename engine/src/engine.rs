@@ -73,11 +73,10 @@ pub unsafe trait Engine: Send + Sync {
         None
     }
 
-    /// The device of this engine that has memory of space `from`, or any of its devices if that is `None`, if the
-    /// device reaches all of `host`, memory of the host, by itself, because it is page-locked for it. And the engine
-    /// whose work between memory of the device and `host` accesses `host` by the device alone, or is refused. An answer
-    /// costs questions to a driver, so message layers ask for [long](REACHED_BYTES_MIN) buffers alone. The memory stays
-    /// page-locked while work on it is in flight.
+    /// The device of this engine that reaches all of `host` by itself: memory of the host that is page-locked for it.
+    /// Only the device with memory of space `from` counts, if that is given. Beside it, an engine that has the device
+    /// alone access `host` when it works between the two, or refuses. Asking costs calls of a driver, so message layers
+    /// ask for [long](REACHED_BYTES_MIN) buffers only. The memory stays page-locked while work on it is in flight.
     fn reaches(&self, host: Region, from: Option<Space>) -> Option<(&dyn Engine, Arc<dyn Device>)> {
         let _ = (host, from);
         None

@@ -118,8 +118,9 @@
 //!
 //! # Memory of devices
 //!
-//! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it to send. A [`View::of_region`] may
-//! lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`). Drivers and devices are opened when a message first needs them. A process without any starts normally;
+//! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it to send. A [`View::of_region`]
+//! may lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`). Drivers and devices are opened when a
+//! message first needs them. A process without any starts normally;
 //! messages in memory that no engine serves are refused ([`PmlError::NoEngine`]). `Builder::gpu` gives a world an
 //! engine that you have made.
 //!

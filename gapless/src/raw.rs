@@ -69,7 +69,7 @@ pub(crate) use partitioned::Channels;
 pub use request::Request;
 pub(crate) use request::{RequestKind, Work};
 pub use window::Window;
-pub(crate) use window::{At, Begun, Made};
+pub(crate) use window::{At, DrainOnDrop, Made};
 
 use crate::{Collective, Root, View, ViewMut};
 #[cfg(doc)]

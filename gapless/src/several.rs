@@ -12,7 +12,7 @@ use gapless_pml::{Pml, RequestId};
 /// What may be in flight: a [`Request`](crate::Request), [`OwnedRequest`](crate::OwnedRequest),
 /// [`Persistent`](crate::Persistent), [`CollectiveRequest`](crate::CollectiveRequest),
 /// [`OwnedCollective`](crate::OwnedCollective), [`PersistentCollective`](crate::PersistentCollective),
-/// [`Answered`](crate::xtq::Answered) or [`raw::Request`](crate::raw::Request). Sealed.
+/// [`CallRequest`](crate::xtq::CallRequest) or [`raw::Request`](crate::raw::Request). Sealed.
 pub trait InFlight: sealed::InFlight {}
 
 /// An [`InFlight`] that is gone when it has ended: all but persistent ones. Sealed.
@@ -80,15 +80,24 @@ fn requests<Q: InFlight>(several: &[Q]) -> Vec<Option<RequestId>> {
     several.iter().map(|one| one.pending().request).collect()
 }
 
+/// Waits until one of these has ended; which. A thread that may not block only looks.
+fn first_over(
+    shared: &Shared,
+    ids: &[Option<RequestId>],
+    may_block: Result<(), Error>,
+) -> Result<usize, Error> {
+    let over = |pml: &Pml| ids.iter().position(|id| is_over(pml, *id));
+    match may_block {
+        Ok(()) => shared.wait_until(|state: &mut WorldState| over(&state.pml)),
+        Err(error) => shared.look(over)?.ok_or(error),
+    }
+}
+
 /// Waits until one of them has ended; which. `None` if there are none.
 fn first_ended<Q: InFlight>(several: &[Q]) -> Option<usize> {
     let shared = several.first()?.pending().shared;
-    let ids = requests(several);
-    let over = |pml: &Pml| ids.iter().position(|id| is_over(pml, *id));
-    let ended = match several.iter().try_for_each(Q::may_block) {
-        Ok(()) => shared.wait_until(|state: &mut WorldState| over(&state.pml)),
-        Err(error) => shared.look(over).and_then(|ended| ended.ok_or(error)),
-    };
+    let may_block = several.iter().try_for_each(Q::may_block);
+    let ended = first_over(shared, &requests(several), may_block);
     // After a panic elsewhere, or the world's end, every request counts as ended; waiting says why, and why not.
     Some(ended.unwrap_or(0))
 }
@@ -148,11 +157,7 @@ pub(crate) fn wait_any_in<Q: InFlight + ?Sized>(
     if ids.iter().all(Option::is_none) {
         return Ok(None);
     }
-    let over = |pml: &Pml| ids.iter().position(|id| is_over(pml, *id));
-    match several.iter().try_for_each(|one| one.may_block()) {
-        Ok(()) => shared.wait_until(|state: &mut WorldState| over(&state.pml)).map(Some),
-        Err(error) => shared.look(over)?.ok_or(error).map(Some),
-    }
+    first_over(shared, &ids, several.iter().try_for_each(|one| one.may_block())).map(Some)
 }
 
 /// Those of them that have ended, with nothing taken; makes progress.

@@ -2,9 +2,7 @@
 //!
 //! `make.rs` makes them of memory (`memory.rs`), `sync.rs` has the epochs, `operate.rs` the operations, `notify.rs`
 //! those of which the target has a notice, `request.rs` those that own their buffers, `scope.rs` those that borrow
-//! them,
-//! `local.rs` a rank's own memory,
-//! `attributes.rs` what a window says of itself, `worker.rs` a worker that does accumulations, `dropped.rs` memory that
+//! them, `local.rs` a rank's own memory, `attributes.rs` what a window says of itself, `worker.rs` a worker that does accumulations, `dropped.rs` memory that
 //! adapters may change when a window is gone. All that they do is in `raw/window.rs`, and below that in `gapless-osc`:
 //! this is its safe face, which adds the type of the elements, and memory that it owns or borrows.
 

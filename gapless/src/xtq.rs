@@ -41,6 +41,7 @@
 #[allow(unsafe_code, reason = "packs from memory that the put owns")]
 mod layouts;
 mod rings;
+#[doc(hidden)]
 pub mod typed;
 
 use crate::World;
@@ -78,7 +79,8 @@ pub use gapless_xtq::{
     XtqError,
 };
 pub use layouts::{by_layout, by_pages};
-pub use typed::{Answered, Call, CallError, CallFault, TaskFunction};
+#[doc(inline)]
+pub use typed::{Call, CallError, CallFault, CallRequest, TaskFunction};
 
 /// How often a thread that waits looks for answers of workers, between two looks at everything: a few microseconds.
 const LOOKS: u32 = 64;

@@ -31,6 +31,9 @@ use std::ops::Range;
 use std::path::Path;
 use toml_edit::{Document, Item, TableLike, Value};
 
+/// How deep values may nest; `toml_edit`'s own bound.
+const DEPTH_MAX: u32 = 80;
+
 /// The messages that a text describes; `path` is what errors call it.
 ///
 /// ```
@@ -50,7 +53,8 @@ use toml_edit::{Document, Item, TableLike, Value};
 /// What is wrong, and in which line.
 pub fn parse(text: &str, path: &Path) -> Result<Vec<Case>, TextError> {
     let source = Source { path, text };
-    if let Some(error) = nesting::first_error(text) {
+    let tokens = toml_parser::Source::new(text);
+    if let Some(error) = nesting::first_error(tokens, &tokens.lex().into_vec(), DEPTH_MAX) {
         let place = error.unexpected().or(error.context()).map(|span| span.start()..span.end());
         return Err(source.wrong(place, TextFault::Syntax(error.description().to_owned())));
     }

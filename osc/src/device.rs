@@ -1,9 +1,9 @@
-//! Memory of a device as a window's: the processor cannot touch it, so engines copy it in and out. And moves between
-//! that, or an origin there, and memory of either kind, in one step.
+//! Device memory as a window's. The processor cannot touch it, so engines copy it in and out. An engine also transfers
+//! data between a window and an origin in one step, if either lies in memory of a device.
 //!
-//! Whoever has mapped it (`near_device.rs`) or owns it works on it by these calls. Work is waited for, or is a
-//! [`DeviceWork`] that somebody asks again: `device_job.rs` makes of it changes of elements, which are read, combined by the
-//! processor and written back. Units: bytes.
+//! Whoever has mapped the memory (`near_device.rs`), or owns it, works on it by these calls. They wait for their work,
+//! or return a [`DeviceWork`] to be asked again. `device_job.rs` changes elements that way: they are read, combined by
+//! the processor and written back. Units: bytes.
 
 use crate::arithmetic::Arithmetic;
 use crate::error::Fault;
@@ -100,16 +100,16 @@ fn in_memory(memory: Region, target: &Typed) -> Result<Typed, EngineError> {
 }
 
 /// Begins to write all that `origin` describes to a window's `memory`, or to read it from there, in one step from
-/// layout to layout. `None`: it has to pass packed, as no device does it, and nothing was done.
+/// layout to layout. `None`: no device can do that, nothing was done, and the data has to be packed.
 ///
-/// One step is enough between two places in memory of one device, between that and page-locked memory of the host that
-/// the device reaches by itself, and between it and one span of any memory of the host which is the origin's.
+/// One step is possible within memory of one device; between that and host memory that is page-locked for the device;
+/// and between a device's window and an origin that is one span of any host memory.
 ///
 /// # Safety
 /// Until the work is over, `origin` describes memory that is valid for reads, and that nobody writes; of a read, valid
 /// for writes, without a byte twice, and nobody else's. `memory` is a window's, which no reference of this process
 /// covers, and somebody keeps it.
-pub(crate) unsafe fn begin_between(
+pub(crate) unsafe fn start_transfer(
     engine: &dyn Engine,
     (memory, target): (Region, &Typed),
     origin: &Typed,

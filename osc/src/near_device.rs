@@ -4,7 +4,7 @@
 //! device is over before a mutex is given back, and when a call returns, but for what `transfers.rs` begins.
 
 use crate::arithmetic::{Arithmetic, read};
-use crate::device::{DeviceExposure, begin_between};
+use crate::device::{self, DeviceExposure};
 use crate::device_job::DeviceJob;
 use crate::error::WindowError;
 use crate::exposure::WindowPart;
@@ -74,36 +74,37 @@ impl Window {
         self.near_device(access).filter(|_| self.tasks.is_none())
     }
 
-    /// Whether a device of this process may move whole layouts between `origin` and the memory of a rank: one of them
-    /// at least is a device's, and this process has the other mapped.
+    /// Whether a device of this process can transfer whole layouts between `origin` and the memory of a rank: at least
+    /// one of them is a device's, and this process has the other mapped.
     ///
     /// # Errors
     /// [`WindowError::NoSuchRank`].
-    pub fn may_move(&self, rank: u32, origin: &Typed) -> Result<bool, WindowError> {
+    pub fn can_transfer(&self, rank: u32, origin: &Typed) -> Result<bool, WindowError> {
         self.epochs.check_rank(rank)?;
-        Ok(self.moved_part(rank, origin).is_some())
+        Ok(self.transfer_target(rank, origin).is_some())
     }
 
-    /// The memory of a rank, if a device of this process may move whole layouts between that and `origin`.
-    pub(crate) fn moved_part(&self, rank: u32, origin: &Typed) -> Option<WindowPart> {
+    /// The memory of a rank, if a device of this process can transfer whole layouts between it and `origin`.
+    pub(crate) fn transfer_target(&self, rank: u32, origin: &Typed) -> Option<WindowPart> {
         let member = self.members.get(rank as usize).filter(|_| self.tasks.is_none())?;
         let of_host = || member.mapped.as_ref().filter(|_| !origin.space().cpu_accessible());
         let of_device = member.device.clone().map(WindowPart::from);
         of_device.or_else(|| of_host().cloned().map(WindowPart::from))
     }
 
-    /// Begins to move all that `origin` describes to or from a target's memory, which it gives beside the work. `None`:
-    /// it takes another way, and nothing was done.
+    /// Begins to transfer all that `origin` describes to or from a target's memory. Gives that memory, and the work.
+    /// `None`: it takes another way, and nothing was done.
     ///
     /// # Safety
-    /// As for [`begin_transfer`](Window::begin_transfer), until the work is over; the memory that is given is kept as long.
-    pub(crate) unsafe fn begin_typed(
+    /// As for [`begin_transfer`](Window::begin_transfer), until the work is over. The caller keeps the memory that this
+    /// gives until then.
+    pub(crate) unsafe fn start_transfer(
         &self,
         way: AccessKind,
         access: &Access,
         origin: &Typed,
     ) -> Result<Option<(WindowPart, Outstanding)>, WindowError> {
-        let part = self.moved_part(access.rank, origin).filter(|_| access.packed_bytes() > 0);
+        let part = self.transfer_target(access.rank, origin).filter(|_| access.packed_bytes() > 0);
         let Some(part) = part else { return Ok(None) };
         self.check_alive(access.rank)?;
         let (target, memory) = (&access.target, part.lease().region());
@@ -113,7 +114,7 @@ impl Window {
         };
         // SAFETY: the caller's promise. The memory is a window's that this process knows; the lease in `part` keeps it,
         // which the caller has until the work is over.
-        let work = unsafe { begin_between(engine, (memory, target), origin, way) }?;
+        let work = unsafe { device::start_transfer(engine, (memory, target), origin, way) }?;
         if work.is_none() && target.has_device_indices() && matches!(part, WindowPart::Host(_)) {
             // All other ways go by a processor, which cannot read them.
             return Err(EngineError::DeviceIndices.into());
@@ -124,15 +125,15 @@ impl Window {
     /// The same, and waits for it, and makes progress; whether it was done.
     ///
     /// # Safety
-    /// As [`begin_typed`](Window::begin_typed), during the call.
-    pub(crate) unsafe fn move_typed<D: Driver>(
+    /// As [`start_transfer`](Window::start_transfer), during the call.
+    pub(crate) unsafe fn transfer_now<D: Driver>(
         &self,
         driver: &D,
         way: AccessKind,
         (access, origin): (&Access, &Typed),
     ) -> Result<bool, WindowError> {
         // SAFETY: the caller's promise: this waits for the work, and keeps the memory.
-        let begun = unsafe { self.begin_typed(way, access, origin) }?;
+        let begun = unsafe { self.start_transfer(way, access, origin) }?;
         let Some((_part, work)) = begun else { return Ok(false) };
         let ended = work.wait();
         driver.progress();

@@ -19,7 +19,7 @@ use crate::send::Pieces;
 use crate::window::{Driver, Flavor, Window, nobody};
 use crate::wire::{FETCH, Head, OPERANDS, WindowMessage};
 use gapless_dtype::Primitive;
-use gapless_engine::{EngineError, PagesOf, ReduceOp, Typed};
+use gapless_engine::{EngineError, ReduceOp, Typed};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -112,23 +112,18 @@ impl Window {
         };
         // Who has no access to the memory itself is told an ordinary layout; a device alone reads indices that lie in
         // its memory. Elements are changed one by one, wherever they are.
-        let moves = way != AccessKind::Change;
+        let transfers = way != AccessKind::Change;
+        let reached = |target: &Typed| match target.has_device_indices() {
+            _ if member.device.is_some() => true,
+            true => self.transfer_target(rank, origin).is_some(),
+            false => member.mapped.is_some(),
+        };
         let target = target.and_then(|target| match target.as_pages() {
-            Some(PagesOf::Host(_))
-                if moves && (member.mapped.is_some() || member.device.is_some()) =>
-            {
-                Ok(target)
-            }
-            Some(PagesOf::Device(_))
-                if moves
-                    && (member.device.is_some() || self.moved_part(rank, origin).is_some()) =>
-            {
-                Ok(target)
-            }
+            Some(_) if transfers && reached(&target) => Ok(target),
             _ => target.without_pages().map(Cow::into_owned),
         });
         match target {
-            Ok(target) if !moves && at.shape.is_some() && target.overlaps() => {
+            Ok(target) if !transfers && at.shape.is_some() && target.overlaps() => {
                 Err(WindowError::Overlapping { count: target.count() })
             }
             Ok(target) => Ok(Access { rank, target, notice: None }),

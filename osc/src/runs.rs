@@ -133,7 +133,7 @@ impl Window {
         let Some(DirectRuns { exposure, runs, start, stride }) = self.direct_runs(access, origin)
         else {
             // SAFETY: the caller's promise.
-            return unsafe { self.move_typed(driver, AccessKind::Write, (access, origin)) };
+            return unsafe { self.transfer_now(driver, AccessKind::Write, (access, origin)) };
         };
         // SAFETY: the runs are those of `origin`, which lie inside its region: the caller's promise.
         let stored = unsafe { exposure.memory.store_runs(&runs, start, stride) };
@@ -160,7 +160,7 @@ impl Window {
         let Some(DirectRuns { exposure, runs, start, stride }) = self.direct_runs(access, origin)
         else {
             // SAFETY: the caller's promise.
-            return unsafe { self.move_typed(driver, AccessKind::Read, (access, origin)) };
+            return unsafe { self.transfer_now(driver, AccessKind::Read, (access, origin)) };
         };
         // SAFETY: as in `put_runs`, to be written.
         let loaded = unsafe { exposure.memory.load_runs(&runs, start, stride) };

@@ -64,7 +64,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn unlock_now<D: Driver>(&self, driver: &D, rank: u32) -> bool {
-        let Some(exposure) = self.quick_end(rank) else { return false };
+        let Some(exposure) = self.ends_at_once(rank) else { return false };
         let mut epochs = self.epochs.open();
         let Some(held) = epochs.lock_of(rank, "unlock").ok().filter(|held| held.checked) else {
             return false;
@@ -82,7 +82,7 @@ impl Window {
     #[must_use]
     #[inline]
     pub fn flush_now<D: Driver>(&self, driver: &D, rank: u32) -> bool {
-        if self.quick_end(rank).is_none() || self.epochs.may_flush(rank, "flush").is_err() {
+        if self.ends_at_once(rank).is_none() || self.epochs.may_flush(rank, "flush").is_err() {
             return false;
         }
         self.in_order(driver);
@@ -97,10 +97,10 @@ impl Window {
         Some((member, exposure))
     }
 
-    /// The memory of a rank whose operations all end as they begin: it is mapped, and not known to be lost,
-    /// accumulations are no tasks, and no device of this process has a put or a get of which a flush may have to tell.
+    /// The memory of a rank, if its operations end when their calls return: it is mapped and not known to be lost,
+    /// accumulations are no tasks, and no flush has to wait for a transfer or tell of one.
     #[inline]
-    fn quick_end(&self, rank: u32) -> Option<&Exposure> {
+    fn ends_at_once(&self, rank: u32) -> Option<&Exposure> {
         let (member, exposure) = self.reached(rank)?;
         let osc = self.osc();
         let waits = osc.departed().is_lost(member.process) || osc.transfers().are_kept();

@@ -262,9 +262,6 @@ impl Window {
         access: &Access,
         origin: &Typed,
     ) -> Result<Option<PendingTransfer>, D::Error> {
-        if !self.may_move(access.rank, origin)? {
-            return Ok(None);
-        }
         let transfers = self.osc().transfers();
         if transfers.advance() > 0 {
             // Others may wait for what has ended.
@@ -276,7 +273,7 @@ impl Window {
             transfers.sweep();
         }
         // SAFETY: the caller's promise.
-        let begun = unsafe { self.begin_typed(way, access, origin) }?;
+        let begun = unsafe { self.start_transfer(way, access, origin) }?;
         let Some((target, work)) = begun else { return Ok(None) };
         let transfer = PendingTransfer(Arc::new(Transfer {
             window: self.handle.id(),

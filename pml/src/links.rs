@@ -13,7 +13,7 @@ use crate::error::PmlError;
 use crate::links::reorder::Reorder;
 use crate::status::RequestId;
 use crate::wire::{self, NoteKind};
-pub(crate) use flat::{FlatLayout, KeyedPages, WireLayout};
+pub(crate) use flat::{FlatLayout, RemoteIndexPages, WireLayout};
 use gapless_bml::{AmTag, Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Space;
 use smallvec::SmallVec;

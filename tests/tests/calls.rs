@@ -2,7 +2,7 @@
 //! process that is killed.
 #![forbid(unsafe_code)]
 
-use gapless::xtq::{Answered, Rank, Tasks};
+use gapless::xtq::{CallRequest, Rank, Tasks};
 use gapless::{Error, World};
 use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -83,7 +83,7 @@ fn rank(mut member: Member) {
     let call =
         |i: usize| tasks.call([0, 1, 2].map(Rank)[i % 3], reversed(&long[i / 3 % 5])).unwrap();
     let calls: Vec<_> = (0..90).map(call).collect();
-    let results = Answered::wait_all(calls);
+    let results = CallRequest::wait_all(calls);
     for (i, result) in results.into_iter().enumerate() {
         assert!(result.unwrap().iter().rev().eq(&long[i / 3 % 5]), "{i}");
     }
@@ -105,12 +105,12 @@ fn rank(mut member: Member) {
     let hanging: Vec<_> = (0..5).map(|_| tasks.call(Rank(VICTIM), hangs()).unwrap()).collect();
     let done = tasks.call(next, reversed(&[1, 2]));
     say("called");
-    for lost in Answered::wait_all(hanging) {
+    for lost in CallRequest::wait_all(hanging) {
         assert_eq!(lost.unwrap_err().lost_rank(), Some(VICTIM));
     }
     // The other two go on; its call may have come before the victim's end.
     assert!(done.unwrap().wait() == Ok(vec![2, 1]) || next == Rank(VICTIM));
-    let lost = tasks.call(Rank(VICTIM), hangs()).and_then(Answered::wait).unwrap_err();
+    let lost = tasks.call(Rank(VICTIM), hangs()).and_then(CallRequest::wait).unwrap_err();
     assert_eq!(lost.lost_rank(), Some(VICTIM));
     let other = Rank(1 - me);
     assert_eq!(tasks.call(other, reversed(&[3, 4])).unwrap().wait(), Ok(vec![4, 3]));

@@ -22,6 +22,7 @@
 pub mod coll;
 mod error;
 mod keys;
+mod nesting;
 mod text;
 mod tree;
 

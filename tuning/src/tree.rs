@@ -3,11 +3,11 @@
 //! Which tokens there are, and in which order they may come, `toml_parser` decides. Which tables they add to, and that
 //! nothing is said twice, is decided here.
 
-use std::cell::RefCell;
+use super::nesting;
 use std::slice;
 use toml_parser::decoder::ScalarKind;
-use toml_parser::parser::{Event, EventKind, EventReceiver, ValidateWhitespace, parse_document};
-use toml_parser::{ErrorSink, ParseError, Source, Span};
+use toml_parser::parser::{Event, EventKind, parse_document};
+use toml_parser::{ParseError, Source};
 
 /// How deep values may nest, and of how many parts a key may be.
 const DEPTH_MAX: u32 = 16;
@@ -180,11 +180,7 @@ impl Table {
 pub(crate) fn parse(text: &str) -> Result<Table, Fault> {
     let source = Source::new(text);
     let tokens = source.lex().into_vec();
-    let first = RefCell::new(None);
-    let mut nesting = Nesting { depth: 0, first: &first };
-    let mut checked = ValidateWhitespace::new(&mut nesting, source);
-    parse_document(&tokens, &mut checked, &mut FirstError(&first));
-    if let Some(error) = first.into_inner() {
+    if let Some(error) = nesting::first_error(source, &tokens, DEPTH_MAX) {
         return Err(said(&error));
     }
     // Nothing is wrong with the text, so it nests as deep as was seen.
@@ -195,62 +191,14 @@ pub(crate) fn parse(text: &str) -> Result<Table, Fault> {
     let mut table = &mut root;
     while let Some(event) = reader.next() {
         match event.kind() {
-            EventKind::StdTableOpen => {
+            kind @ (EventKind::StdTableOpen | EventKind::ArrayTableOpen) => {
                 let (path, _) = reader.path(None)?;
-                table = root.header(&path, false)?;
-            }
-            EventKind::ArrayTableOpen => {
-                let (path, _) = reader.path(None)?;
-                table = root.header(&path, true)?;
+                table = root.header(&path, kind == EventKind::ArrayTableOpen)?;
             }
             _ => reader.entry(event, table)?,
         }
     }
     Ok(root)
-}
-
-/// The first error of a text.
-struct FirstError<'e>(&'e RefCell<Option<ParseError>>);
-
-impl ErrorSink for FirstError<'_> {
-    fn report_error(&mut self, error: ParseError) {
-        self.0.borrow_mut().get_or_insert(error);
-    }
-}
-
-/// Bounds how deep the parser calls itself. `toml_parser`'s own guard does not: behind an error, the parser closes what
-/// was never opened. So nothing is entered any more behind the first one.
-struct Nesting<'e> {
-    depth: u32,
-    first: &'e RefCell<Option<ParseError>>,
-}
-
-impl Nesting<'_> {
-    fn enter(&mut self, span: Span, error: &mut dyn ErrorSink) -> bool {
-        self.depth = self.depth.saturating_add(1);
-        if self.depth > DEPTH_MAX {
-            error.report_error(ParseError::new("values nest too deep").with_unexpected(span));
-        }
-        self.first.borrow().is_none()
-    }
-}
-
-impl EventReceiver for Nesting<'_> {
-    fn inline_table_open(&mut self, span: Span, error: &mut dyn ErrorSink) -> bool {
-        self.enter(span, error)
-    }
-
-    fn inline_table_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
-        self.depth = self.depth.saturating_sub(1);
-    }
-
-    fn array_open(&mut self, span: Span, error: &mut dyn ErrorSink) -> bool {
-        self.enter(span, error)
-    }
-
-    fn array_close(&mut self, _: Span, _: &mut dyn ErrorSink) {
-        self.depth = self.depth.saturating_sub(1);
-    }
 }
 
 fn said(error: &ParseError) -> Fault {

@@ -91,7 +91,7 @@ pub(crate) fn named(name: &str, bytes: u64, rank: u32) -> Result<Laid, Box<dyn E
             Laid { step: LINE, many: 56, period, ..laid(&face, 1, span)? }
         }
         "pages" => {
-            let list = PageList::new(bytes, rank)?;
+            let list = PageTurns::new(bytes, rank)?;
             let width = PAGE / 8;
             let at: Vec<i64> =
                 list.now().iter().map(|page| i64::from(*page) * width.cast_signed()).collect();
@@ -115,15 +115,15 @@ pub(crate) fn named(name: &str, bytes: u64, rank: u32) -> Result<Laid, Box<dyn E
 const PAGE: u64 = 8 << 10;
 
 /// Half of the pages of a pool, in any order, other ones on each rank. Each turn's list begins with another one.
-pub(crate) struct PageList {
+pub(crate) struct PageTurns {
     page: Layout,
     /// Twice over.
     indices: Vec<u32>,
     turns: usize,
 }
 
-impl PageList {
-    pub(crate) fn new(bytes: u64, rank: u32) -> Result<PageList, Box<dyn Error>> {
+impl PageTurns {
+    pub(crate) fn new(bytes: u64, rank: u32) -> Result<PageTurns, Box<dyn Error>> {
         let pages = u32::try_from(bytes / PAGE)?;
         if pages == 0 {
             return Err("pages have 8 KiB".into());
@@ -137,7 +137,7 @@ impl PageList {
         }
         indices.copy_within(..half, half);
         let page = Datatype::contiguous(PAGE / 8, &Primitive::Double.into())?.commit()?;
-        Ok(PageList { page, indices, turns: 0 })
+        Ok(PageTurns { page, indices, turns: 0 })
     }
 
     /// The list of this turn.
@@ -235,10 +235,11 @@ mod tests {
         assert_eq!(named("X", 1 << 17, 0).unwrap().lines, (1 << 17) / LINE);
         assert!(named("list9", 100, 0).is_err() && named("nothing", 100, 0).is_err());
     }
+
     #[test]
     fn each_turn_of_a_list_of_pages_has_the_same_pages() {
-        let mut list = PageList::new(100 * PAGE, 1).unwrap();
-        let sorted = |list: &PageList| {
+        let mut list = PageTurns::new(100 * PAGE, 1).unwrap();
+        let sorted = |list: &PageTurns| {
             let mut pages = list.now().to_vec();
             pages.sort_unstable();
             pages
@@ -250,6 +251,6 @@ mod tests {
             assert!(list.now() != first && sorted(&list) == pages);
         }
         assert_eq!(named("pages", 100 * PAGE, 1).unwrap().payload, 100 * PAGE);
-        assert!(PageList::new(100, 0).is_err());
+        assert!(PageTurns::new(100, 0).is_err());
     }
 }

@@ -27,7 +27,7 @@ use gapless_cli::collectives::Mixture;
 use gapless_dtype::{Convertor, Datatype, Primitive};
 
 use crate::arena::{Arena, ArenaMemory};
-use crate::layouts::{Laid, PageList, Random};
+use crate::layouts::{Laid, PageTurns, Random};
 
 /// Bytes that the places of each side touch before the first one's turn comes again, unless told.
 const ROTATION: u64 = 64 << 20;
@@ -143,12 +143,7 @@ impl Bench {
             }
             ["commit", blocks, seconds] => commit(false, blocks.parse()?, within(seconds)?),
             ["create", blocks, seconds] => commit(true, blocks.parse()?, within(seconds)?),
-            [
-                verb @ ("message" | "message-alloc" | "anew" | "anew-alloc"),
-                name,
-                bytes,
-                seconds,
-            ] => {
+            [verb @ ("message" | "message-alloc" | "anew"), name, bytes, seconds] => {
                 let how = (verb.ends_with("-alloc"), verb.starts_with("anew"));
                 self.message(how, name, bytes.parse()?, within(seconds)?)
             }
@@ -258,7 +253,7 @@ impl Bench {
         let (layout, count) = (subject.laid.layout.clone(), subject.laid.count);
         let mut lists = match anew {
             true if name != "pages" => return Err("only lists of pages are made anew".into()),
-            true => Some(PageList::new(bytes, rank)?),
+            true => Some(PageTurns::new(bytes, rank)?),
             false => None,
         };
         let times = batch(subject.laid.payload).min(u32::try_from(TRIPS_MAX)?);
@@ -271,7 +266,7 @@ impl Bench {
                 let (out, back) = (subject.user.turn() as u64, subject.user.turn() as u64);
                 let (first, second) = if rank == 0 { (out, back) } else { (back, out) };
                 for receives in [rank == 1, rank == 0] {
-                    let pages = lists.as_mut().map(PageList::turn).transpose()?;
+                    let pages = lists.as_mut().map(PageTurns::turn).transpose()?;
                     let user = &mut subject.user;
                     match (receives, &pages) {
                         (true, None) => {

@@ -53,9 +53,7 @@ pub fn down_at(to: &mut DeviceBuf, at: u64, from: &[u8]) -> Result<(), DeviceErr
 /// # Errors
 /// The driver's.
 pub fn up(to: &mut [u8], from: &DeviceBuf) -> Result<(), DeviceError> {
-    let (device, from) = (from.device(), first(from, to.len() as u64)?);
-    // SAFETY: as in `between`.
-    unsafe { device.copy(Region::of_mut(to), from, &[]) }?.wait()
+    up_at(to, from, 0)
 }
 
 /// A buffer, from byte `at` on, into memory of the host.

@@ -230,7 +230,7 @@ fn nothing_that_is_not_sealed_is_believed() {
     let message = Header::Message { tag: AmTag(3), len: 8 }.write();
     let said = [&keys.prove(&talk, &answer)[..], &message, &[0; 8], &[0; 64]].concat();
     stream.write_all(&said).unwrap();
-    while !a.tcp.unauthenticated.is_empty() || a.tcp.unauthenticated.nuisance.count() == 0 {
+    while !a.tcp.unauthenticated.is_empty() || a.tcp.unauthenticated.warning.count() == 0 {
         a.poll();
         patience.tick("the caller to be turned away");
     }
@@ -285,7 +285,7 @@ fn ends_of_other_secrets_never_meet() {
     a.tcp.call(0);
     // At the first try: there are more, with pauses.
     let patience = Patience::new();
-    while b.tcp.unauthenticated.nuisance.count() == 0 {
+    while b.tcp.unauthenticated.warning.count() == 0 {
         assert!(!a.send());
         a.poll();
         b.poll();

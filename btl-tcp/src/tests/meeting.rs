@@ -227,6 +227,6 @@ fn processes_of_other_secrets_or_jobs_never_meet() {
         }
         let error = a.lost.unwrap();
         assert!(error.to_string().contains("hangs up before the link stands"), "{error}");
-        assert!(b.tcp.unauthenticated.nuisance.count() > 0);
+        assert!(b.tcp.unauthenticated.warning.count() > 0);
     }
 }

@@ -87,7 +87,7 @@ fn a_pending_connection_waits_until_it_is_introduced_and_its_greeting_serves_nob
     replay.write_all(&talk).unwrap();
     let (mut events, patience) = (Queue::with_capacity(4), Patience::new());
     pause(&mut tcp);
-    while tcp.unauthenticated.nuisance.count() == 0 {
+    while tcp.unauthenticated.warning.count() == 0 {
         tcp.poll(None, &mut events);
         patience.tick("the replay to be turned away");
     }

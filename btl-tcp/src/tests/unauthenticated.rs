@@ -134,7 +134,7 @@ fn beset(encrypt: bool, count: u64) {
         c.poll();
         patience.tick("the last unauthenticated socket to go");
     }
-    assert!(a.tcp.unauthenticated.nuisance.count() > count / 3, "they are counted");
+    assert!(a.tcp.unauthenticated.warning.count() > count / 3, "they are counted");
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn instances((typed, range): &TypedRange) -> Option<Typed> {
         return Some(typed.clone());
     }
     if typed.as_pages().is_some() {
-        // They are at no step.
+        // Pages have no constant step.
         return None;
     }
     let first = i128::from(range.start / size) * i128::from(layout.extent());

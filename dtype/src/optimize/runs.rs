@@ -156,7 +156,7 @@ pub(crate) fn constant_step(list: &[i64]) -> Option<i64> {
 
 /// As [`constant_step`], of lengths.
 pub(crate) fn constant_len_step(lens: &[u64]) -> Option<i64> {
-    let step = signed_difference(lens[0], *lens.get(1)?)?;
+    let step = signed_difference(*lens.first()?, *lens.get(1)?)?;
     let same = |pair: &[u64]| signed_difference(pair[0], pair[1]) == Some(step);
     lens.windows(2).all(same).then_some(step)
 }

@@ -3,11 +3,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a list that is kept.
-const LENGTH: std::ops::RangeInclusive<usize> = 64 << 10..=4 << 20;
+/// Lists of so many bytes are kept.
+const KEPT_BYTES: std::ops::RangeInclusive<usize> = 64 << 10..=4 << 20;
 
-/// Lists that are kept, of indices of one width: one for each end of two operations.
-const KEPT: usize = 4;
+/// How many lists of one width are kept: one for each end of two operations.
+const KEPT_MAX: usize = 4;
 
 /// A kind of indices.
 pub(super) trait Index: Copy + 'static {
@@ -30,9 +30,9 @@ impl Index for u64 {
 }
 
 /// A list of these indices, in memory that was kept if some is long enough.
-pub(super) fn listed<T: Index>(indices: impl ExactSizeIterator<Item = T>) -> Vec<T> {
+pub(super) fn collect<T: Index>(indices: impl ExactSizeIterator<Item = T>) -> Vec<T> {
     let len = indices.len();
-    let kept = (len * size_of::<T>() >= *LENGTH.start()).then(|| {
+    let kept = (len * size_of::<T>() >= *KEPT_BYTES.start()).then(|| {
         let mut kept = T::kept().lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|list| list.capacity() >= len)?;
         Some(kept.remove(at))
@@ -44,13 +44,13 @@ pub(super) fn listed<T: Index>(indices: impl ExactSizeIterator<Item = T>) -> Vec
 
 /// Keeps the memory of a list that nobody needs any more.
 pub(super) fn keep<T: Index>(list: &mut Vec<T>) {
-    if !LENGTH.contains(&(list.capacity() * size_of::<T>())) {
+    if !KEPT_BYTES.contains(&(list.capacity() * size_of::<T>())) {
         return;
     }
     list.clear();
     let mut kept = T::kept().lock().unwrap_or_else(PoisonError::into_inner);
     kept.push(std::mem::take(list));
-    let oldest = (kept.len() > KEPT).then(|| kept.remove(0));
+    let oldest = (kept.len() > KEPT_MAX).then(|| kept.remove(0));
     drop(kept);
     drop(oldest);
 }

@@ -12,7 +12,7 @@ mod sync;
 
 pub(crate) use make::Made;
 pub(crate) use operate::At;
-pub(crate) use requested::Begun;
+pub(crate) use requested::DrainOnDrop;
 
 use crate::communicator::Communicator;
 use crate::error::Error;

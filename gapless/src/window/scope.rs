@@ -2,7 +2,7 @@
 
 use super::Window;
 use crate::error::Error;
-use crate::raw::{At, Begun};
+use crate::raw::{At, DrainOnDrop};
 use crate::shared::Shared;
 use crate::view::{RecvBuffer, SendBuffer};
 use gapless_dtype::AnyBits;
@@ -99,7 +99,7 @@ impl<T: AnyBits, M> Window<T, M> {
         let result = catch_unwind(AssertUnwindSafe(|| body(&in_scope)));
         // Whatever happens from here on, and that includes panics of others' code, devices are done with the memory
         // first.
-        let begun = Begun(in_scope.begun.take());
+        let begun = DrainOnDrop(in_scope.begun.take());
         let left = begun.0.iter().filter(|one| !one.is_done_with());
         let ended = left.map(|one| one.wait(self.shared())).fold(Ok(()), Result::and);
         drop(begun);

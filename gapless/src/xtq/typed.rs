@@ -1,6 +1,6 @@
 //! Typed tasks: what [`task`](macro@crate::task) makes of a function, and calling it at other processes.
 //!
-//! Users need [`Tasks::register_task`], [`Tasks::call`], [`Answered`], [`CallError`] and [`CallFault`]; the rest is
+//! Users need [`Tasks::register_task`], [`Tasks::call`], [`CallRequest`], [`CallError`] and [`CallFault`]; the rest is
 //! what the attribute writes. An end of XTQ of their own carries calls (`calls.rs`), with one function for all of
 //! them.
 //!
@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::raw;
 use crate::several::{InFlight, Pending, sealed, several_owned};
 use crate::xtq::{Rank, Tasks};
+use gapless_bml::digest_bytes;
 use gapless_dtype::{CheckedBits, Equivalence, pack, unpack_checked};
 use gapless_xtq::{Refusal, XtqError};
 use std::fmt;
@@ -98,7 +99,7 @@ pub trait TaskFunction: 'static {
     fn run(
         state: &Self::State,
         arguments: &mut Arguments<'_>,
-    ) -> Result<<Self::Answer as Answer>::Value, TaskFault>;
+    ) -> Result<<Self::Answer as Answer>::Value, CallFault>;
 }
 
 /// How a result goes back: [`Nothing`], [`One`] or [`Many`].
@@ -106,11 +107,8 @@ pub trait Answer: 'static {
     /// What the caller gets.
     type Value;
 
-    #[doc(hidden)]
-    fn sign(signature: &mut Signature);
-    #[doc(hidden)]
+    fn sign(signature: &mut TaskSignature);
     fn pack(value: &Self::Value, into: &mut Vec<u8>);
-    #[doc(hidden)]
     fn unpack(packed: &[u8]) -> Option<Self::Value>;
 }
 
@@ -129,7 +127,7 @@ pub struct Many<T>(PhantomData<T>);
 impl Answer for Nothing {
     type Value = ();
 
-    fn sign(_: &mut Signature) {}
+    fn sign(_: &mut TaskSignature) {}
 
     fn pack((): &(), _: &mut Vec<u8>) {}
 
@@ -141,7 +139,7 @@ impl Answer for Nothing {
 impl<T: CheckedBits> Answer for One<T> {
     type Value = T;
 
-    fn sign(signature: &mut Signature) {
+    fn sign(signature: &mut TaskSignature) {
         signature.value::<T>();
     }
 
@@ -157,7 +155,7 @@ impl<T: CheckedBits> Answer for One<T> {
 impl<T: CheckedBits> Answer for Many<T> {
     type Value = Vec<T>;
 
-    fn sign(signature: &mut Signature) {
+    fn sign(signature: &mut TaskSignature) {
         signature.slice::<T>();
     }
 
@@ -186,43 +184,27 @@ fn unpack_all<T: CheckedBits>(packed: &[u8]) -> Option<Vec<T>> {
     unpack_checked(packed, packed.len().checked_div(packed_bytes::<T>()).unwrap_or(0))
 }
 
-/// A hash of what a task takes and gives, which both ends make of their own types.
-#[derive(Debug)]
-pub struct Signature(u64);
+/// What a task takes and gives, of which both ends make a hash of their own.
+#[derive(Debug, Default)]
+pub struct TaskSignature(Vec<u8>);
 
-/// FNV-1a.
-fn hash(start: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
-}
-
-const HASH_START: u64 = 0xCBF2_9CE4_8422_2325;
-
-impl Default for Signature {
-    fn default() -> Signature {
-        Signature(HASH_START)
-    }
-}
-
-impl Signature {
+impl TaskSignature {
     /// The hash, with the result last.
-    #[doc(hidden)]
     pub fn result<A: Answer>(&mut self) -> u64 {
-        self.0 = hash(self.0, b">");
+        self.0.push(b'>');
         A::sign(self);
-        self.0
+        digest_bytes(self.0.iter().copied())
     }
 
     fn add<T: Equivalence>(&mut self, kind: u8) {
-        let digest = T::layout().signature().digest(1).to_bytes();
-        self.0 = hash(hash(self.0, &[kind]), &digest);
+        self.0.push(kind);
+        self.0.extend_from_slice(&T::layout().signature().digest(1).to_bytes());
     }
 
-    #[doc(hidden)]
     pub fn value<T: Equivalence>(&mut self) {
         self.add::<T>(b'1');
     }
 
-    #[doc(hidden)]
     pub fn slice<T: Equivalence>(&mut self) {
         self.add::<T>(b'*');
     }
@@ -233,42 +215,26 @@ impl Signature {
 pub struct Arguments<'p>(&'p [u8]);
 
 impl Arguments<'_> {
-    #[doc(hidden)]
-    pub fn value<T: CheckedBits>(&mut self) -> Result<T, TaskFault> {
+    pub fn value<T: CheckedBits>(&mut self) -> Result<T, CallFault> {
         let (one, rest) =
-            self.0.split_at_checked(packed_bytes::<T>()).ok_or(TaskFault(Fault::NoValue))?;
+            self.0.split_at_checked(packed_bytes::<T>()).ok_or(CallFault::Argument)?;
         self.0 = rest;
-        unpack_checked(one, 1).and_then(|mut one| one.pop()).ok_or(TaskFault(Fault::NoValue))
+        unpack_checked(one, 1).and_then(|mut one| one.pop()).ok_or(CallFault::Argument)
     }
 
-    #[doc(hidden)]
-    pub fn slice<T: CheckedBits>(&mut self) -> Result<Vec<T>, TaskFault> {
-        unpack_all(std::mem::take(&mut self.0)).ok_or(TaskFault(Fault::NoValue))
+    pub fn slice<T: CheckedBits>(&mut self) -> Result<Vec<T>, CallFault> {
+        unpack_all(std::mem::take(&mut self.0)).ok_or(CallFault::Argument)
     }
 
-    #[doc(hidden)]
-    pub fn end(&self) -> Result<(), TaskFault> {
-        if self.0.is_empty() { Ok(()) } else { Err(TaskFault(Fault::NoValue)) }
+    pub fn end(&self) -> Result<(), CallFault> {
+        if self.0.is_empty() { Ok(()) } else { Err(CallFault::Argument) }
     }
 }
 
-/// Why a function has no result.
-#[derive(Debug)]
-pub struct TaskFault(Fault);
-
-#[derive(Debug)]
-enum Fault {
-    /// Of an argument.
-    NoValue,
-    Failed(String),
-}
-
-impl TaskFault {
-    #[doc(hidden)]
-    #[allow(clippy::needless_pass_by_value, reason = "it is mapped over results")]
-    pub fn failed(error: impl fmt::Display) -> TaskFault {
-        TaskFault(Fault::Failed(error.to_string()))
-    }
+/// A function gave this error.
+#[allow(clippy::needless_pass_by_value, reason = "it is mapped over results")]
+pub fn failed(error: impl fmt::Display) -> CallFault {
+    CallFault::Failed(error.to_string())
 }
 
 /// A task and its arguments, packed: calling the function of this name makes it, [`Tasks::call`] sends it.
@@ -304,7 +270,7 @@ impl<T: TaskFunction> fmt::Debug for Call<T> {
 /// The result of a call, when it comes: a [`Future`], and a handle to wait with. Dropping it changes nothing at the
 /// target, and nobody learns the result.
 #[must_use = "wait for it"]
-pub struct Answered<T: TaskFunction> {
+pub struct CallRequest<T: TaskFunction> {
     request: raw::Request,
     calls: Arc<Calls>,
     name: u64,
@@ -340,19 +306,23 @@ impl Tasks {
     /// # Errors
     /// Nothing was sent: [`CallFault::TooLong`]; no such rank; as many calls as this process
     /// [keeps](crate::Builder::put_room) have not ended ([`Full`](XtqError::Full)); the world was left.
-    pub fn call<T: TaskFunction>(&self, target: Rank, call: Call<T>) -> Result<Answered<T>, Error> {
+    pub fn call<T: TaskFunction>(
+        &self,
+        target: Rank,
+        call: Call<T>,
+    ) -> Result<CallRequest<T>, Error> {
         let Call { arguments, .. } = call;
         let (calls, rank, bytes) = (Arc::clone(&self.calls), target.0, arguments.len());
         if bytes > CALL_BYTES_MAX {
             return Err(call_error::<T>(rank, CallFault::TooLong(bytes)));
         }
-        let words = [hash(HASH_START, T::NAME.as_bytes()), T::signature()];
+        let words = [digest_bytes(T::NAME.bytes()), T::signature()];
         let (name, request) = self.calls.begin(&self.shared, target, words, arguments)?;
-        Ok(Answered { request, calls, name, rank, task: PhantomData })
+        Ok(CallRequest { request, calls, name, rank, task: PhantomData })
     }
 }
 
-impl<T: TaskFunction> Answered<T> {
+impl<T: TaskFunction> CallRequest<T> {
     /// Waits for the result, and makes progress meanwhile. A task must not wait: it gets the result if that is there.
     ///
     /// # Errors
@@ -369,7 +339,7 @@ impl<T: TaskFunction> Answered<T> {
     ///
     /// # Errors
     /// It is not there.
-    pub fn test(mut self) -> Result<Result<Value<T>, Error>, Answered<T>> {
+    pub fn test(mut self) -> Result<Result<Value<T>, Error>, CallRequest<T>> {
         match self.request.test() {
             None => Err(self),
             Some(ended) => Ok(self.take(ended.map(drop))),
@@ -396,11 +366,11 @@ impl<T: TaskFunction> Answered<T> {
     }
 }
 
-several_owned!(Answered<T: TaskFunction>, Result<Value<T>, Error>);
+several_owned!(CallRequest<T: TaskFunction>, Result<Value<T>, Error>);
 
-impl<T: TaskFunction> InFlight for Answered<T> {}
+impl<T: TaskFunction> InFlight for CallRequest<T> {}
 
-impl<T: TaskFunction> sealed::InFlight for Answered<T> {
+impl<T: TaskFunction> sealed::InFlight for CallRequest<T> {
     fn pending(&self) -> Pending<'_> {
         self.request.pending()
     }
@@ -413,17 +383,17 @@ impl<T: TaskFunction> sealed::InFlight for Answered<T> {
     }
 }
 
-/// Gives what [`Answered::wait`] gives. A task may not block on it.
-impl<T: TaskFunction> Future for Answered<T> {
+/// Gives what [`CallRequest::wait`] gives. A task may not block on it.
+impl<T: TaskFunction> Future for CallRequest<T> {
     type Output = Result<Value<T>, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answered = self.get_mut();
-        answered.request.poll(context.waker()).map(|ended| answered.take(ended.map(drop)))
+        let call = self.get_mut();
+        call.request.poll(context.waker()).map(|ended| call.take(ended.map(drop)))
     }
 }
 
-impl<T: TaskFunction> Drop for Answered<T> {
+impl<T: TaskFunction> Drop for CallRequest<T> {
     fn drop(&mut self) {
         // Also under the world's lock, in a quick function.
         if let Some(id) = self.request.forget() {
@@ -432,9 +402,9 @@ impl<T: TaskFunction> Drop for Answered<T> {
     }
 }
 
-impl<T: TaskFunction> fmt::Debug for Answered<T> {
+impl<T: TaskFunction> fmt::Debug for CallRequest<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Answered of {} at rank {}", T::NAME, self.rank)
+        write!(f, "CallRequest of {} at rank {}", T::NAME, self.rank)
     }
 }
 

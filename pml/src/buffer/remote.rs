@@ -147,7 +147,7 @@ pub(crate) fn packed_size(
     span: u64,
 ) -> Result<u64, String> {
     let other = |pages: u64| Err(format!("{pages} pages, of which {count} were told"));
-    if let WireLayout::Keyed(pages) = layout {
+    if let WireLayout::RemoteIndices(pages) = layout {
         return match pages.packed_size(low, span) {
             _ if pages.count() != count => other(pages.count()),
             Some(packed) => Ok(packed),

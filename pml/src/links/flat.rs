@@ -1,11 +1,11 @@
 //! Layouts as peers tell them to each other.
 
-mod keyed;
+mod remote_indices;
 
 use gapless_dtype::{Convertor, FlattenError, Layout, Pages};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Region;
-pub(crate) use keyed::KeyedPages;
+pub(crate) use remote_indices::RemoteIndexPages;
 use std::sync::OnceLock;
 
 /// How the instances of a buffer lie.
@@ -16,7 +16,7 @@ pub(crate) enum WireLayout {
     /// At indices, which are of one message.
     Pages(Pages),
     /// The same; the indices lie in memory of the peer's device, and a key stands for them.
-    Keyed(KeyedPages),
+    RemoteIndices(RemoteIndexPages),
 }
 
 /// A layout, or pages, that are flattened when a peer first needs them.
@@ -30,8 +30,8 @@ pub(crate) struct FlatLayout {
 impl WireLayout {
     /// What flattened bytes are of. Trusts nothing.
     pub(crate) fn unflatten(flat: &[u8]) -> Result<WireLayout, FlattenError> {
-        if KeyedPages::are_flattened(flat) {
-            return KeyedPages::unflatten(flat).map(WireLayout::Keyed);
+        if RemoteIndexPages::are_flattened(flat) {
+            return RemoteIndexPages::unflatten(flat).map(WireLayout::RemoteIndices);
         }
         match Pages::are_flattened(flat) {
             true => Pages::unflatten(flat).map(WireLayout::Pages),
@@ -47,7 +47,7 @@ impl WireLayout {
         match self {
             WireLayout::Layout(layout) => Ok(Convertor::new(layout, count)?),
             WireLayout::Pages(pages) => Ok(Convertor::of_pages(pages)),
-            WireLayout::Keyed(_) => Err(EngineError::DeviceIndices),
+            WireLayout::RemoteIndices(_) => Err(EngineError::DeviceIndices),
         }
     }
 
@@ -61,8 +61,10 @@ impl WireLayout {
         match (self, indices) {
             (WireLayout::Layout(layout), _) => Typed::new(region, origin, layout, count),
             (WireLayout::Pages(pages), _) => Typed::pages(region, origin, pages),
-            (WireLayout::Keyed(pages), Some(indices)) => pages.in_region(region, origin, indices),
-            (WireLayout::Keyed(_), None) => Err(EngineError::DeviceIndices),
+            (WireLayout::RemoteIndices(pages), Some(indices)) => {
+                pages.in_region(region, origin, indices)
+            }
+            (WireLayout::RemoteIndices(_), None) => Err(EngineError::DeviceIndices),
         }
     }
 }
@@ -72,7 +74,7 @@ impl FlatLayout {
         let len = match &layout {
             WireLayout::Layout(layout) => layout.flattened_bytes(),
             WireLayout::Pages(pages) => pages.flattened_bytes(),
-            WireLayout::Keyed(pages) => pages.flattened_bytes(),
+            WireLayout::RemoteIndices(pages) => pages.flattened_bytes(),
         };
         FlatLayout { layout, len, bytes: OnceLock::new() }
     }
@@ -87,7 +89,7 @@ impl FlatLayout {
         self.bytes.get_or_init(|| match &self.layout {
             WireLayout::Layout(layout) => layout.flatten(),
             WireLayout::Pages(pages) => pages.flatten(),
-            WireLayout::Keyed(pages) => pages.flatten(),
+            WireLayout::RemoteIndices(pages) => pages.flatten(),
         })
     }
 

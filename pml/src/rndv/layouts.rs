@@ -16,7 +16,7 @@
 
 use crate::digests::identity;
 use crate::hash::FastMap;
-use crate::links::{FlatLayout, KeyedPages, WireLayout};
+use crate::links::{FlatLayout, RemoteIndexPages, WireLayout};
 use crate::rndv::pieces::Pieces;
 use crate::tuning::Bounds;
 use crate::wire::LAYOUT_BYTES;
@@ -74,7 +74,9 @@ impl Published {
     ) -> Option<(u64, Arc<FlatLayout>)> {
         let pages = match typed.as_pages() {
             None => return self.publish(typed.layout()),
-            Some(PagesOf::Device(pages)) => WireLayout::Keyed(KeyedPages::new(pages, indices?)),
+            Some(PagesOf::Device(pages)) => {
+                WireLayout::RemoteIndices(RemoteIndexPages::new(pages, indices?))
+            }
             Some(PagesOf::Host(pages)) => WireLayout::Pages(pages.clone()),
         };
         let flat = FlatLayout::new(pages);

@@ -102,7 +102,7 @@ impl<'a> RndvLink<'a> {
         user: Space,
     ) -> Result<(Mapping, Option<Mapping>), (MapError, bool)> {
         let indices = match layout {
-            Some(WireLayout::Keyed(pages)) => {
+            Some(WireLayout::RemoteIndices(pages)) => {
                 Some(self.map(pages.key(), user).map_err(|error| (error, false))?)
             }
             _ => None,

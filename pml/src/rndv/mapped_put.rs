@@ -19,9 +19,9 @@
 //!
 //! The sender refuses (REFUSE) what it cannot do, and failed work once no engine works any more. The offer stays
 //! valid, and the receiver chooses another protocol. The key stands for the bytes that the receiver's buffer touches;
-//! its layout is checked to touch exactly these before anything is written. For pages whose indices a key stands for,
-//! see `mapped.rs`. If the sender is lost, the receive ends
-//! when the transport says that the peer has released the memory, or that its process is gone
+//! its layout is checked to touch exactly these before anything is written (pages whose indices a key stands for are
+//! checked otherwise: `mapped.rs`). If the sender is lost, the receive ends when the transport says that the peer has
+//! released the memory, or that its process is gone
 //! ([`Mapped::revoke_access`](gapless_bml::Mapped::revoke_access)): a lost peer may live, and write, for long.
 
 use super::{Cx, Heard, Opened, ProtocolKind, RndvEnd, RndvStep, mapped, undue, unexpected};

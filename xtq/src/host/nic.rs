@@ -88,7 +88,7 @@ impl XtqState {
         head: Head,
         fragment: &Fragment,
     ) -> Result<(), String> {
-        let answer = match head {
+        let verdict = match head {
             Head::Put { put, number } => {
                 let is_behind = self.initiator.answer_bytes(from) > ANSWERS_MAX;
                 Some((put, self.target.put(xtq, (from, put, number), is_behind, fragment)?))
@@ -123,7 +123,7 @@ impl XtqState {
                 None
             }
         };
-        if let Some((put, verdict)) = answer {
+        if let Some((put, verdict)) = verdict {
             self.initiator.say(from, Head::Verdict { put, verdict }, Vec::new());
             let verdicts = self.initiator.verdicts(from);
             if verdicts > VERDICTS_MAX {

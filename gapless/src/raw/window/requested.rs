@@ -45,9 +45,9 @@ struct RequestedTransfer {
 }
 
 /// Transfers that nobody waits for yet. Dropping it waits for the devices.
-pub(crate) struct Begun(pub(crate) Vec<PendingTransfer>);
+pub(crate) struct DrainOnDrop(pub(crate) Vec<PendingTransfer>);
 
-impl Drop for Begun {
+impl Drop for DrainOnDrop {
     fn drop(&mut self) {
         self.0.iter().for_each(PendingTransfer::drain);
     }
@@ -109,7 +109,7 @@ impl Window {
         origin: &Typed,
         at: At<'_>,
     ) -> Result<Option<PendingTransfer>, Error> {
-        if !self.inner.may_move(at.rank, origin)? {
+        if !self.inner.can_transfer(at.rank, origin)? {
             return Ok(None);
         }
         if way == AccessKind::Read {
@@ -190,7 +190,7 @@ impl Window {
 
     /// The request of a transfer. If there cannot be one, the device is done with the memory first.
     fn request_of(&self, transfer: PendingTransfer, bytes: u64) -> Result<Request, Error> {
-        let mut begun = Begun(vec![transfer.clone()]);
+        let mut begun = DrainOnDrop(vec![transfer.clone()]);
         let request =
             Request::of_work(&self.comm, Arc::new(RequestedTransfer { transfer, bytes }))?;
         // The request tells from now on.

@@ -3,14 +3,11 @@
 //! A call is a put that asks for an answer. Its request is a general one of the message layer, which ends when the
 //! answer has come: so it is waited for as any other.
 
-use super::{
-    Answer, Arguments, CALL_BYTES_MAX, CallFault, Fault, HASH_START, TaskFault, TaskFunction,
-    call_error, hash,
-};
+use super::{Answer, Arguments, CALL_BYTES_MAX, CallFault, TaskFunction, call_error};
 use crate::error::Error;
 use crate::raw::{Request, RequestKind};
 use crate::shared::Shared;
-use gapless_bml::{Rank, now_ns};
+use gapless_bml::{Rank, digest_bytes, now_ns};
 use gapless_pml::{Pml, RequestId};
 use gapless_xtq::{Function, Put, QueueOptions, Retry, Task, TaskError, Tried, Xtq, XtqError};
 use std::any::{Any, TypeId};
@@ -106,8 +103,8 @@ fn answer<T: TaskFunction>(state: &T::State, packed: &[u8]) -> Result<Vec<u8>, T
     let mut answer = vec![ANSWERED];
     match T::run(state, &mut Arguments(packed)) {
         Ok(value) => T::Answer::pack(&value, &mut answer),
-        Err(TaskFault(Fault::NoValue)) => answer = vec![NO_VALUE],
-        Err(TaskFault(Fault::Failed(reason))) => return Err(TaskError(reason)),
+        Err(CallFault::Failed(reason)) => return Err(TaskError(reason)),
+        Err(_) => answer = vec![NO_VALUE],
     }
     Ok(answer)
 }
@@ -123,7 +120,7 @@ impl Calls {
     }
 
     pub(super) fn register<T: TaskFunction>(&self, state: Arc<T::State>) -> Result<(), Error> {
-        let name = hash(HASH_START, T::NAME.as_bytes());
+        let name = digest_bytes(T::NAME.bytes());
         let here: Arc<Run> = Arc::new(move |packed| answer::<T>(&state, packed));
         let (function, signature, quick) = (TypeId::of::<T>(), T::signature(), T::QUICK);
         let mut registered = Some(Registered { function, signature, quick, run: here });

@@ -43,7 +43,7 @@ fn breaks(how: u8) -> u8 {
     how
 }
 
-type Here = (Tasks, ThreadId, Mutex<Vec<Answered<area>>>);
+type Here = (Tasks, ThreadId, Mutex<Vec<CallRequest<area>>>);
 
 /// Drops calls, which the caller has made. Whether it runs on the thread that made its state.
 #[task(crate = crate, quick)]
@@ -70,14 +70,14 @@ fn waits(tasks: &Tasks) -> Result<(), Error> {
     while tasks.calls.results() < 2 {
         tasks.progress()?;
     }
-    assert_eq!(Answered::test_any(&mut ended), Some((0, Ok(1))));
-    assert_eq!(Answered::wait_some(&mut ended), [(0, Ok(2))]);
+    assert_eq!(CallRequest::test_any(&mut ended), Some((0, Ok(1))));
+    assert_eq!(CallRequest::wait_some(&mut ended), [(0, Ok(2))]);
     let mut hanging = vec![tasks.call(me, nests(true))?];
-    assert!(Answered::test_some(&mut hanging).is_empty());
-    let (index, error) = Answered::wait_any(&mut hanging).unwrap();
+    assert!(CallRequest::test_some(&mut hanging).is_empty());
+    let (index, error) = CallRequest::wait_any(&mut hanging).unwrap();
     assert_eq!((index, fault(error)), (0, CallFault::InTask));
     hanging.push(tasks.call(me, nests(true))?);
-    let some = Answered::wait_some(&mut hanging);
+    let some = CallRequest::wait_some(&mut hanging);
     assert!(matches!(&some[..], [(0, Err(Error::Call(_)))]) && hanging.is_empty(), "{some:?}");
     Ok(())
 }
@@ -102,7 +102,7 @@ fn arguments_and_results_of_all_kinds_come_through() {
     let shape = Rectangle { filled: true, w: 3.0, h: 2.0 };
     let areas: Vec<_> =
         (0..300u16).map(|i| tasks.call(me, area(shape, f64::from(i))).unwrap()).collect();
-    for (i, result) in (0u16..).zip(Answered::wait_all(areas)) {
+    for (i, result) in (0u16..).zip(CallRequest::wait_all(areas)) {
         assert_eq!(result, Ok(6.0 * f64::from(i)));
     }
     let numbers: Vec<u32> = (0..100_000).collect();
@@ -149,7 +149,7 @@ fn what_fails_is_named() {
     for bytes in wrong {
         assert_eq!(fault(tasks.call(me, arguments(bytes)).unwrap().wait()), CallFault::Argument);
     }
-    let name = hash(HASH_START, area::NAME.as_bytes());
+    let name = digest_bytes(area::NAME.bytes());
     let words = [name, area::signature() ^ 1];
     let (_, mut request) = tasks.calls.begin(&tasks.shared, me, words, shape).unwrap();
     request.wait().unwrap();
