@@ -18,7 +18,7 @@ use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
 use crate::memory_kind::MemoryKind;
 use crate::program::{self, Program, ProgramError};
 use crate::shape::{Period, RunTable, Shape};
-use crate::signature::Signature;
+use crate::signature::{Signature, SignatureKind};
 use overlap::KnownOverlap;
 
 /// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
@@ -96,6 +96,19 @@ impl Datatype {
             return self.commit();
         }
         Layout::with_signature(self, by_kind)
+    }
+
+    /// As [`commit`](Self::commit), with the signature [by size](Signature::by_size): such layouts match each other, and
+    /// all others, as far as bytes go. The layout is the caller's to keep, unless its types are bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit`](Self::commit).
+    pub fn commit_by_size(&self) -> Result<Layout, TypeError> {
+        match self.signature().kind() {
+            SignatureKind::Bytes => self.commit(),
+            _ => Layout::with_signature(self, self.signature().by_size()),
+        }
     }
 }
 
@@ -260,10 +273,19 @@ impl Layout {
     #[must_use]
     #[inline]
     pub fn is_contiguous(&self) -> bool {
+        self.contiguous_bytes().is_some()
+    }
+
+    /// The bytes of an instance, if any number of instances [is contiguous](Layout::is_contiguous).
+    #[must_use]
+    #[inline]
+    pub fn contiguous_bytes(&self) -> Option<u64> {
         match self.0.shape {
-            Shape::Empty => true,
-            Shape::Contiguous { displacement: 0, len } => len.cast_signed() == self.extent(),
-            _ => false,
+            Shape::Empty => Some(0),
+            Shape::Contiguous { displacement: 0, len } => {
+                (len.cast_signed() == self.extent()).then_some(len)
+            }
+            _ => None,
         }
     }
 

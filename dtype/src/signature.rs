@@ -9,7 +9,8 @@
 //!
 //! `MPI_BYTE` and `MPI_PACKED` are untyped. A signature of them alone matches anything that fits
 //! in bytes, and so does one that mixes them with typed elements: whether a byte run stands for a
-//! typed element cannot be told from a digest. Pair types count as two elements, value and index.
+//! typed element cannot be told from a digest. [`by_size`](Signature::by_size) makes any signature
+//! such a one. Pair types count as two elements, value and index.
 //!
 //! Equality is equality of hashes modulo 2^61 − 1: a wrong program can get past it with
 //! probability around 2^-50, a hostile one at will; neither can do more than receive wrong values,
@@ -263,9 +264,33 @@ impl Signature {
     /// then. What is compared with it must have been replaced, too.
     #[must_use]
     pub fn by_kind(&self) -> Signature {
+        self.with_basics(|basic| Signature::basic(basic.by_kind()))
+    }
+
+    /// As [`by_kind`](Signature::by_kind), and messages match by their bytes alone, as if they were untyped. What
+    /// reductions ask is answered as before.
+    ///
+    /// ```
+    /// use gapless_dtype::{Datatype, Primitive};
+    ///
+    /// let of = |basic: Primitive| Datatype::from(basic).signature().by_size();
+    /// let (sent, posted) = (of(Primitive::Float), of(Primitive::Int32));
+    /// posted.accepts_prefix(2, &sent.digest(2)).unwrap();
+    /// assert!(posted.accepts_prefix(2, &sent.digest(3)).is_err());
+    /// assert_eq!(posted.uniform(), Some(Primitive::Int32));
+    /// ```
+    #[must_use]
+    pub fn by_size(&self) -> Signature {
+        self.with_basics(|basic| {
+            let basic = basic.by_kind();
+            Signature::node(Measure::of(basic).by_size(), 0, NodeKind::Basic(basic))
+        })
+    }
+
+    fn with_basics(&self, basic: impl Fn(Primitive) -> Signature) -> Signature {
         let fits = "as many bytes as before";
         self.fold(
-            |basic| Signature::basic(basic.by_kind()),
+            basic,
             |count, unit: &Signature| Signature::repeat(count, unit.clone()).expect(fits),
             |parts| {
                 let parts = parts.into_iter().map(|part| (1, part.clone()));

@@ -73,8 +73,8 @@ fn placed(
     count: u64,
 ) -> Result<(u64, Option<u64>), EngineError> {
     // Most buffers are elements without gaps.
-    if layout.is_contiguous()
-        && let Some(packed_bytes) = layout.size().checked_mul(count).filter(|bytes| *bytes > 0)
+    if let Some(bytes) = layout.contiguous_bytes()
+        && let Some(packed_bytes) = bytes.checked_mul(count).filter(|bytes| *bytes > 0)
         && origin.checked_add(packed_bytes).is_some_and(|end| end <= len)
     {
         return Ok((packed_bytes, Some(origin)));
@@ -191,6 +191,21 @@ impl Typed {
         let (packed_bytes, contiguous_start) = placed(region.len(), 0, layout, count)?;
         let layout = KeptLayout::Static(layout);
         Ok(Typed { region, origin: 0, layout, count, packed_bytes, contiguous_start })
+    }
+
+    /// The same, by the address of the first. `None`: they have gaps, or are too many.
+    #[must_use]
+    #[inline]
+    pub fn elements_at(
+        space: Space,
+        address: u64,
+        layout: &'static Layout,
+        count: u64,
+    ) -> Option<Typed> {
+        let packed_bytes = layout.contiguous_bytes()?.checked_mul(count)?;
+        let (region, layout) =
+            (Region::new(space, address, 0, packed_bytes), KeptLayout::Static(layout));
+        Some(Typed { region, origin: 0, layout, count, packed_bytes, contiguous_start: Some(0) })
     }
 
     /// The whole of a region, as bytes without gaps.

@@ -1,6 +1,6 @@
 //! Datatypes (MPI 4.1 chapter 5).
 //!
-//! Messages match by kind and size, whatever names a language has for a type: `long` and `int64_t` are one, as soon as a
+//! Messages match by their bytes, or by kind and size if the user wants that: `long` and `int64_t` are one, as soon as a
 //! datatype is committed. What a program asks of a datatype is answered with the types that it was made of.
 
 use crate::arg::{self, CountOut, HandleOut, Out, StatusOut, Text, lock};
@@ -10,9 +10,10 @@ use crate::face::{self, RawHandle, Status};
 use crate::process;
 use crate::slots::{Object, Slots};
 use gapless::raw::Typed;
-use gapless::{Datatype, Layout, Region, Space};
+use gapless::{Datatype, Layout, Space};
 use gapless_dtype::{ConvertorError, TypeError};
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 mod contents;
@@ -34,7 +35,7 @@ pub(crate) const PREDEFINED: usize = 0x110;
 pub(crate) struct TypeObject {
     /// As it was described: of the types that languages have. Messages have the layout.
     pub(crate) datatype: Datatype,
-    /// Once it is committed. Types of one kind and size are one type in it.
+    /// Once it is committed, with the signature that messages match by.
     pub(crate) layout: OnceLock<Layout>,
     /// What made it.
     call: Arc<Call>,
@@ -45,6 +46,27 @@ pub(crate) struct TypeObject {
 pub(crate) type Type = Object<TypeObject>;
 
 static TYPES: Slots<TypeObject> = Slots::new("datatypes");
+
+/// Whether messages match by kind and size.
+static BY_KIND: AtomicBool = AtomicBool::new(false);
+
+/// Reads by what messages match, before there is a datatype.
+///
+/// # Errors
+/// `GAPLESS_MPI_TYPES` is neither.
+pub(crate) fn choose_matching() -> Done {
+    let chosen = std::env::var_os("GAPLESS_MPI_TYPES");
+    let by_kind = match chosen.as_ref().map(|chosen| chosen.to_string_lossy()).as_deref() {
+        None | Some("sizes") => false,
+        Some("kinds") => true,
+        Some(other) => {
+            let why = format!("GAPLESS_MPI_TYPES is {other}, and may be sizes or kinds");
+            return Err(Fail::new(face::ERR_OTHER, why));
+        }
+    };
+    BY_KIND.store(by_kind, Ordering::Relaxed);
+    Ok(())
+}
 
 impl TypeObject {
     fn new(datatype: Datatype, call: Arc<Call>) -> TypeObject {
@@ -73,7 +95,11 @@ impl TypeObject {
 
     fn commit(&self) -> Done {
         if self.layout.get().is_none() {
-            let _ = self.layout.set(self.datatype.commit_by_kind()?);
+            let layout = match BY_KIND.load(Ordering::Relaxed) {
+                true => self.datatype.commit_by_kind(),
+                false => self.datatype.commit_by_size(),
+            };
+            let _ = self.layout.set(layout?);
         }
         Ok(())
     }
@@ -170,17 +196,13 @@ pub(crate) fn typed(buf: *const c_void, count: u64, datatype: &Type) -> Done<Typ
         return Err(Fail::new(face::ERR_BUFFER, "the buffer cannot be MPI_IN_PLACE"));
     }
     let space = space_of(buf, layout, count)?;
-    let typed = match datatype {
-        Object::Predefined(it, _) if it.layout.get().is_some_and(Layout::is_contiguous) => {
-            let bytes = layout.size().checked_mul(count).ok_or_else(too_long)?;
-            let region = Region::new(space, address, 0, bytes);
-            match it.layout.get() {
-                Some(layout) => Typed::elements(region, layout, count),
-                None => Typed::at(space, address, layout, count),
-            }
-        }
-        _ => Typed::at(space, address, layout, count),
-    };
+    if let Object::Predefined(it, _) = datatype
+        && let Some(typed) =
+            it.layout.get().and_then(|it| Typed::elements_at(space, address, it, count))
+    {
+        return Ok(typed);
+    }
+    let typed = Typed::at(space, address, layout, count);
     typed.map_err(|error| Fail::new(face::ERR_BUFFER, error.to_string()))
 }
 
@@ -228,9 +250,7 @@ pub(crate) fn type_commit(datatype: HandleOut) -> Done {
 pub(crate) fn type_dup(oldtype: Type, newtype: HandleOut) -> Done {
     let call = Call::new(face::COMBINER_DUP, false).of(&oldtype);
     let mut dup = TypeObject::new(oldtype.datatype.dup()?, Arc::new(call));
-    if oldtype.layout.get().is_some() {
-        dup.commit()?;
-    }
+    dup.layout = oldtype.layout.clone();
     dup.attributes = oldtype.attributes.copy(oldtype.handle())?;
     newtype.set(insert(dup)?);
     Ok(())

@@ -103,6 +103,7 @@ pub(crate) fn not_open(name: &'static str) -> c_int {
 pub(crate) fn join(user: User) -> Done {
     let mut sessions = lock(&SESSIONS);
     if get().and_then(|process| process.with_world(|_| ())).is_none() {
+        crate::datatype::choose_matching()?;
         Process::open(World::init()?);
     }
     match user {

@@ -103,6 +103,7 @@ programs! {
     datatype
     environment
     errors
+    matching
     op
     pack
     partitioned

@@ -89,7 +89,8 @@ impl SignatureDigest {
             let parts = primitive.parts().map(|(part, _)| Measure::of(part));
             let one = parts.fold(Measure::EMPTY, Measure::then);
             let copies = self.elements / one.elements;
-            copies > 0 && SignatureDigest::from(one.times(copies)) == *self
+            let all = SignatureDigest { kind: self.kind, ..one.times(copies).into() };
+            copies > 0 && all == *self
         })
     }
 }

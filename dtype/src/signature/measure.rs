@@ -18,22 +18,31 @@ const SPREAD: u64 = 0x0e3a_71c5_9b24_d86f;
 
 const _: () = assert!(BASE < MODULUS && SPREAD < MODULUS);
 
-/// A sequence of basic types, measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A sequence of basic types, measured. Two are equal if their sequences are, by hash.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
     pub(super) elements: u64,
     pub(super) bytes: u64,
     hash: u64,
     /// B to the power of `elements`.
     scale: u64,
-    /// Which basic types occur: bit c is that with code c.
+    /// Which basic types occur: bit c is that with code c; and [`BY_SIZE`].
     types: u128,
 }
 
-const _: () = assert!(Primitive::ALL.len() <= 128);
+const _: () = assert!(Primitive::ALL.len() < 128);
+
+/// The bit of elements that match anything of their size, whatever they are.
+const BY_SIZE: u128 = 1 << 127;
 
 /// The bits of the types that match anything of their size.
-const UNTYPED: u128 = 1 << Primitive::Byte as u8 | 1 << Primitive::Packed as u8;
+const UNTYPED: u128 = 1 << Primitive::Byte as u8 | 1 << Primitive::Packed as u8 | BY_SIZE;
+
+impl PartialEq for Measure {
+    fn eq(&self, other: &Measure) -> bool {
+        (self.elements, self.bytes, self.hash) == (other.elements, other.bytes, other.hash)
+    }
+}
 
 impl Measure {
     pub(super) const EMPTY: Measure =
@@ -49,6 +58,11 @@ impl Measure {
             scale: BASE,
             types: 1 << basic as u8,
         }
+    }
+
+    /// The same, which matches anything of its size.
+    pub(super) fn by_size(self) -> Measure {
+        Measure { types: self.types | BY_SIZE, ..self }
     }
 
     pub(super) fn hash(self) -> u64 {

@@ -112,6 +112,16 @@ pub(super) fn signature(case: &Case<'_>, rng: &mut Rng) -> Verdict {
     let sent = spelled(&longer)?.signature().digest(1);
     let verdict = signature.accepts_prefix(case.count, &sent);
     ensure!(verdict.is_err(), "one byte more than posted is accepted");
+    let by_size = case.datatype.commit_by_size().map_err(|error| format!("by size: {error}"))?;
+    let by_size = by_size.signature();
+    ensure!(
+        by_size.accepts_prefix(case.count, &sent).is_err(),
+        "by size, one byte more than posted is accepted"
+    );
+    ensure!(
+        by_size.uniform() == by_kind.signature().uniform(),
+        "by size, the type of all elements is another"
+    );
 
     // Another element in one place is refused, unless untyped ones make it a matter of size.
     if kept == 0 || untyped {
@@ -123,6 +133,8 @@ pub(super) fn signature(case: &Case<'_>, rng: &mut Rng) -> Verdict {
     let sent = spelled(&wrong)?.signature().digest(1);
     let verdict = signature.accepts_prefix(case.count, &sent);
     ensure!(verdict.is_err(), "a prefix with another type in place {place} of {kept} is accepted");
+    let verdict = by_size.accepts_prefix(case.count, &sent);
+    ensure!(verdict.is_ok(), "by size, another type of its size is refused: {verdict:?}");
     Ok(())
 }
 
