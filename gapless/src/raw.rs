@@ -7,7 +7,7 @@
 //! - [`view`] and [`view_mut`] make what the blocking calls of [`Communicator`] take;
 //! - [`collective`] describes any collective, of [`Buffer`]s, for [`Communicator::perform`] and [`Request::collective`];
 //! - [`Request`] is everything that can be waited for: messages, collectives, persistent and partitioned ones,
-//!   communicators that are being made, work of the binding itself;
+//!   communicators that are being made, work of the binding itself; [`send_now`] needs none;
 //! - a [`Window`] has elements that each operation names, and reads that end at a flush.
 //!
 //! ```
@@ -66,7 +66,7 @@ pub use crate::collective::Buffer;
 pub use gapless_coll::Operation;
 pub use gapless_engine::Typed;
 pub(crate) use partitioned::Channels;
-pub use request::Request;
+pub use request::{Request, send_now};
 pub(crate) use request::{RequestKind, Work};
 pub use window::Window;
 pub(crate) use window::{At, DrainOnDrop, Made};

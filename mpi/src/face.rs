@@ -9,9 +9,9 @@ mod abi;
 mod mpich;
 
 #[cfg(not(feature = "mpich"))]
-pub(crate) use abi::{RawHandle, Status, handle, number, type_index};
+pub(crate) use abi::{REQUEST_OVER, RawHandle, Status, handle, number, type_index};
 #[cfg(feature = "mpich")]
-pub(crate) use mpich::{RawHandle, Status, handle, number, type_index};
+pub(crate) use mpich::{REQUEST_OVER, RawHandle, Status, handle, number, type_index};
 
 include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 

@@ -73,6 +73,12 @@ pub(crate) unsafe fn send(
         }
         Form::NonBlocking(request) => {
             // SAFETY: the caller's promise.
+            if mode == SendMode::Standard && unsafe { raw::send_now(&comm.comm, &typed, dest, tag) }
+            {
+                request.give_over();
+                return Ok(());
+            }
+            // SAFETY: the caller's promise.
             let sent = unsafe { Request::send(&comm.comm, &typed, dest, tag, mode) }?;
             request.give(Subject::OfComm(comm), Work::One(sent));
         }

@@ -5,7 +5,7 @@ use crate::call::{Done, Fail, Subject};
 use crate::comm::Comm;
 use crate::face::{self, RawHandle, Status};
 use crate::p2p::{status_of, status_of_nobody};
-use crate::slots::{InUse, Object, Reserved, Slots};
+use crate::slots::{Object, Reserved, Slots};
 use gapless::{Error, PmlError, raw};
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -17,6 +17,12 @@ pub(crate) use general::{grequest_complete, grequest_start};
 pub(crate) use several::*;
 
 static REQUESTS: Slots<RequestObject> = Slots::new("requests");
+
+/// What was over when it was started: all such requests are one, as they are in MPICH.
+static OVER: RequestObject = RequestObject {
+    state: RwLock::new(State { work: Work::nobody(false), shared: false, rare: None }),
+    subject: Subject::None,
+};
 
 /// What is done when a request has ended well, before its status is given.
 pub(crate) type Then = Box<dyn FnOnce(&mut raw::Request) -> Done + Send + Sync>;
@@ -36,11 +42,10 @@ pub(crate) enum Work {
     Both(Box<[raw::Request; 2]>),
     /// A send of an exchange that receives from nobody: the status is of that.
     SendAlone(raw::Request),
-    /// A message to or from `MPI_PROC_NULL`.
+    /// A message to or from `MPI_PROC_NULL`, or what is over.
     Nobody {
         persistent: bool,
         active: bool,
-        status: Status,
     },
 }
 
@@ -83,7 +88,17 @@ impl Place {
     /// Gives the program a handle of what is in flight.
     #[inline]
     pub(crate) fn give(self, subject: Subject, work: Work) {
-        self.give_state(subject, work.into());
+        match &work {
+            Work::Nobody { persistent: false, .. } => self.give_over(),
+            Work::One(request) if request.is_over() => self.give_over(),
+            _ => self.give_state(subject, work.into()),
+        }
+    }
+
+    /// Gives the program a request that is over.
+    #[inline]
+    pub(crate) fn give_over(self) {
+        self.at.set(face::REQUEST_OVER);
     }
 
     #[inline]
@@ -109,8 +124,8 @@ impl RequestObject {
 }
 
 impl Work {
-    pub(crate) fn nobody(persistent: bool) -> Work {
-        Work::Nobody { persistent, active: !persistent, status: status_of_nobody() }
+    pub(crate) const fn nobody(persistent: bool) -> Work {
+        Work::Nobody { persistent, active: !persistent }
     }
 
     fn is_active(&self) -> bool {
@@ -155,18 +170,19 @@ impl Work {
 }
 
 /// The request of a handle; `None`: `MPI_REQUEST_NULL`.
-pub(crate) fn find(handle: RawHandle) -> Done<Option<InUse<RequestObject>>> {
-    if handle == face::REQUEST_NULL {
-        return Ok(None);
-    }
-    match REQUESTS.get(handle) {
-        Some(request) => Ok(Some(request)),
-        None => Err(arg::bad(face::ERR_REQUEST, handle, "request", "request")),
+pub(crate) fn find(handle: RawHandle) -> Done<Option<Object<RequestObject>>> {
+    match handle {
+        face::REQUEST_NULL => Ok(None),
+        face::REQUEST_OVER => Ok(Some(Object::Predefined(&OVER, handle))),
+        handle => match REQUESTS.get(handle) {
+            Some(request) => Ok(Some(Object::Made(request))),
+            None => Err(arg::bad(face::ERR_REQUEST, handle, "request", "request")),
+        },
     }
 }
 
 /// The same, where a null request is wrong.
-pub(crate) fn find_some(handle: RawHandle) -> Done<InUse<RequestObject>> {
+pub(crate) fn find_some(handle: RawHandle) -> Done<Object<RequestObject>> {
     find(handle)?.ok_or_else(|| Fail::new(face::ERR_REQUEST, "request is MPI_REQUEST_NULL"))
 }
 
@@ -238,9 +254,9 @@ impl State {
     /// Waits until it has ended, and takes how.
     pub(crate) fn wait(&mut self) -> Ended {
         let ended = match &mut self.work {
-            Work::Nobody { active, status, .. } => {
-                *active = false;
-                Ended::new(*status, None)
+            Work::Nobody { persistent, active } => {
+                *active = !*persistent;
+                Ended::new(status_of_nobody(), None)
             }
             Work::One(request) => State::outcome(request.wait()),
             Work::SendAlone(request) => {
@@ -300,24 +316,27 @@ impl State {
 
 /// A request that has ended: its handle goes, unless it is persistent. Functions of the program are called: nothing is
 /// locked.
-fn settle(object: &RequestObject, at: HandleOut, goes: bool, ended: Ended) -> (Status, Done) {
+fn settle(
+    object: Object<RequestObject>,
+    at: HandleOut,
+    goes: bool,
+    ended: Ended,
+) -> (Status, Done) {
     let Ended { mut status, mut fail, rare } = ended;
     if let Some(general) = rare.and_then(|rare| rare.general) {
         let queried = if fail.is_none() { general.query(&mut status) } else { Ok(()) };
         let freed = general.free();
         fail = fail.or(queried.and(freed).err());
     }
+    let done = fail.map_or(Ok(()), |fail| {
+        status.error = fail.code;
+        Err(object.fails(fail))
+    });
     if goes {
-        REQUESTS.free(at.get());
         at.set(face::REQUEST_NULL);
+        object.free();
     }
-    match fail {
-        None => (status, Ok(())),
-        Some(fail) => {
-            status.error = fail.code;
-            (status, Err(object.fails(fail)))
-        }
-    }
+    (status, done)
 }
 
 /// Gives the status of a request that has ended; of none, or an inactive one, an empty one.
@@ -336,7 +355,7 @@ fn give_status(ended: Option<(Status, Done)>, status: StatusOut) -> Done {
 
 pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
     let object = find(request.get())?;
-    give_status(object.and_then(|object| several::wait_for(&object, request)), status)
+    give_status(object.and_then(|object| several::wait_for(object, request)), status)
 }
 
 pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> Done {
@@ -352,7 +371,7 @@ pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> D
     };
     let goes = state.goes();
     drop(state);
-    give_status(Some(settle(&object, request, goes, ended)), status)
+    give_status(Some(settle(object, request, goes, ended)), status)
 }
 
 pub(crate) fn request_free(request: HandleOut) -> Done {

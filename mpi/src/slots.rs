@@ -17,9 +17,10 @@ use crate::call::{Done, Fail};
 use crate::face::{self, MADE, RawHandle};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const SLOT_BITS: u32 = 20;
 const CHUNK: usize = 256;
@@ -56,6 +57,8 @@ struct Slot<T> {
 pub(crate) struct Slots<T: 'static> {
     chunks: [AtomicPtr<[Slot<T>; CHUNK]>; CHUNKS],
     places: Mutex<Places>,
+    /// One above the place of a slot that was reserved for nothing, and is the next one's; 0: there is none.
+    spare: AtomicU32,
     /// What they are called.
     what: &'static str,
 }
@@ -84,7 +87,9 @@ unsafe impl<T: Send + Sync> Sync for InUse<T> {}
 impl<T> Slots<T> {
     pub(crate) const fn new(what: &'static str) -> Slots<T> {
         let places = Mutex::new(Places { free: VecDeque::new(), used: 0 });
-        Slots { chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS], places, what }
+        let (chunks, spare) =
+            ([const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS], AtomicU32::new(0));
+        Slots { chunks, places, spare, what }
     }
 
     fn slot(&'static self, place: u32) -> Option<&'static Slot<T>> {
@@ -97,6 +102,12 @@ impl<T> Slots<T> {
 
     /// A slot that nobody has.
     fn room(&'static self) -> Option<(u32, &'static Slot<T>)> {
+        // Who makes requests that are over at once gives the same one back each time.
+        if self.spare.load(Ordering::Relaxed) != 0
+            && let Some(place) = self.spare.swap(0, Ordering::Acquire).checked_sub(1)
+        {
+            return Some((place, self.slot(place)?));
+        }
         let mut places = lock(&self.places);
         let is_full = places.used as usize == CHUNKS * CHUNK;
         if places.free.len() > RESTING || is_full {
@@ -220,7 +231,12 @@ impl<T> Drop for Reserved<T> {
             return;
         }
         if !self.told {
-            return lock(&self.slots.places).free.push_front(self.place);
+            if let Some(other) =
+                self.slots.spare.swap(self.place + 1, Ordering::AcqRel).checked_sub(1)
+            {
+                lock(&self.slots.places).free.push_front(other);
+            }
+            return;
         }
         // Who looks at it meanwhile counts as a user.
         let skipped = |state: u64| Some(next(state) | state & USERS);
@@ -232,6 +248,24 @@ impl<T> Drop for Reserved<T> {
 impl<T> InUse<T> {
     pub(crate) fn handle(&self) -> RawHandle {
         self.handle
+    }
+
+    /// Frees its handle. The object goes now, unless others use it.
+    pub(crate) fn free(self) {
+        let this = ManuallyDrop::new(self);
+        let of = (face::number(this.handle) - MADE) >> SLOT_BITS;
+        // The users are the table itself, and this one.
+        let alone = |state: u64| {
+            let alone = generation(state) == of && state & (LIVE | USERS) == LIVE | 2;
+            alone.then_some(next(state))
+        };
+        match this.slot.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, alone) {
+            Ok(_) => vacate(this.slots, this.slot, place(this.handle)),
+            Err(_) => {
+                this.slots.free(this.handle);
+                drop(ManuallyDrop::into_inner(this));
+            }
+        }
     }
 }
 
@@ -270,9 +304,13 @@ fn empty<T>(slots: &'static Slots<T>, slot: &'static Slot<T>, place: u32) {
         // Somebody looked at it meanwhile, and does this when it has looked; or somebody has.
         return;
     }
+    vacate(slots, slot, place);
+}
+
+/// Drops the value of a slot that the caller has made dead and empty, and lets others have the slot.
+fn vacate<T>(slots: &'static Slots<T>, slot: &'static Slot<T>, place: u32) {
     // SAFETY: the slot is dead and empty, which one caller alone has made it, and not free yet: nobody else looks here.
-    let value = unsafe { (*slot.value.get()).take() };
-    drop(value);
+    unsafe { *slot.value.get() = None };
     lock(&slots.places).free.push_back(place);
 }
 
@@ -291,6 +329,14 @@ pub(crate) enum Object<T: 'static> {
 }
 
 impl<T> Object<T> {
+    /// Frees its handle, if a program may.
+    #[inline]
+    pub(crate) fn free(self) {
+        if let Object::Made(it) = self {
+            it.free();
+        }
+    }
+
     #[inline]
     pub(crate) fn handle(&self) -> RawHandle {
         match self {

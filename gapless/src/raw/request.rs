@@ -301,6 +301,13 @@ impl Request {
         if self.is_active() { Err(PmlError::StillActive.into()) } else { Ok(()) }
     }
 
+    /// Whether it was [over](Request::ended) when it was made, and went well.
+    #[must_use]
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        matches!(self.kind, RequestKind::Over(_))
+    }
+
     /// Whether it was started, and its result was not taken.
     #[must_use]
     pub fn is_active(&self) -> bool {
@@ -493,6 +500,24 @@ impl Request {
             Ok(state.pml.release(id)?)
         });
     }
+}
+
+/// Sends a short message in standard mode, if that can be done at once and leaves nothing to wait for: whether it did.
+/// Otherwise it does nothing, and [`Request::send`] does it, or says what is wrong.
+///
+/// # Safety
+/// During the call, the memory is valid for reads, and nothing writes it.
+#[must_use]
+#[inline]
+pub unsafe fn send_now(comm: &Communicator, typed: &Typed, dest: u32, tag: i32) -> bool {
+    let sent = comm.shared.briefly(|state| {
+        comm.shared.now_and_then(state);
+        // SAFETY: the caller's promise.
+        let left = unsafe { state.open().ok()?.send_at_once(&comm.comm, typed, dest, tag) };
+        comm.shared.rouse(state);
+        left
+    });
+    sent.is_some()
 }
 
 /// Work of this process begins: its request, which ends when the work is over.

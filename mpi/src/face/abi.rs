@@ -5,6 +5,9 @@ use std::ffi::c_int;
 /// A handle: a pointer in C, which nobody follows.
 pub(crate) type RawHandle = usize;
 
+/// The request that is over: none of the handles that the standard has given a meaning.
+pub(crate) const REQUEST_OVER: RawHandle = 0x181;
+
 /// A handle as a number. Handles of both ABIs fit into 32 bits: an MPI program can have them as Fortran's integers.
 pub(crate) fn number(handle: RawHandle) -> u32 {
     (handle as u64 & 0xffff_ffff) as u32

@@ -5,6 +5,9 @@ use std::ffi::{c_int, c_void};
 /// A handle: an `int` in C.
 pub(crate) type RawHandle = c_int;
 
+/// The request that is over: a predefined one, as in MPICH.
+pub(crate) const REQUEST_OVER: RawHandle = 0x6c00_0001;
+
 /// A handle as a number.
 pub(crate) fn number(handle: RawHandle) -> u32 {
     handle.cast_unsigned()

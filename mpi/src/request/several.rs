@@ -4,8 +4,9 @@ use super::{RequestObject, Work, empty_status, find, give_status, settle};
 use crate::arg::{self, HandleOut, Out, Room, StatusOut, StatusesOut};
 use crate::call::{Done, Fail};
 use crate::face::{self, RawHandle, Status};
+use crate::p2p::status_of_nobody;
 use crate::process;
-use crate::slots::InUse;
+use crate::slots::Object;
 use gapless::raw;
 use std::ffi::c_int;
 
@@ -13,7 +14,7 @@ use std::ffi::c_int;
 struct Entry {
     index: usize,
     at: HandleOut,
-    object: InUse<RequestObject>,
+    object: Object<RequestObject>,
 }
 
 /// The active ones of a list.
@@ -37,17 +38,21 @@ impl Entry {
         let ended = state.test()?;
         let goes = state.goes();
         drop(state);
-        Some(settle(&self.object, self.at, goes, ended))
+        Some(settle(self.object.clone(), self.at, goes, ended))
     }
 
     /// The same, waited for.
     fn wait(&self) -> (Status, Done) {
-        wait_for(&self.object, self.at).unwrap_or_else(|| (empty_status(), Ok(())))
+        wait_for(self.object.clone(), self.at).unwrap_or_else(|| (empty_status(), Ok(())))
     }
 }
 
 /// Waits for a request; `None` if it is inactive.
-pub(super) fn wait_for(object: &RequestObject, at: HandleOut) -> Option<(Status, Done)> {
+pub(super) fn wait_for(object: Object<RequestObject>, at: HandleOut) -> Option<(Status, Done)> {
+    if let Object::Predefined(..) = object {
+        at.set(face::REQUEST_NULL);
+        return Some((status_of_nobody(), Ok(())));
+    }
     let mut state = object.state();
     let mut waited = Ok(());
     if state.shared || process::is_threaded() {
@@ -136,7 +141,7 @@ pub(crate) fn waitall(requests: Vec<HandleOut>, statuses: StatusesOut) -> Done {
     // All handles first: of a list with a wrong one, nothing is taken.
     let objects: Vec<_> = requests.iter().map(|at| find(at.get())).collect::<Done<_>>()?;
     let waited = requests.into_iter().zip(objects).map(|(at, object)| {
-        let waited = object.and_then(|object| wait_for(&object, at));
+        let waited = object.and_then(|object| wait_for(object, at));
         waited.unwrap_or_else(|| (empty_status(), Ok(())))
     });
     give_statuses(waited.collect(), statuses)
@@ -225,8 +230,7 @@ fn look(handle: RawHandle) -> Done<Stands> {
         return Ok(Stands::InFlight);
     }
     let result = match &state.work {
-        Work::Nobody { status, .. } => return Ok(Stands::Over(*status)),
-        Work::SendAlone(_) => return Ok(Stands::Over(crate::p2p::status_of_nobody())),
+        Work::Nobody { .. } | Work::SendAlone(_) => return Ok(Stands::Over(status_of_nobody())),
         Work::One(request) => request.peek(),
         Work::Both(both) => both[1].peek(),
     };

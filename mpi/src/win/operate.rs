@@ -6,22 +6,26 @@ use crate::coll::Blocks;
 use crate::datatype::{Elements, Type, typed};
 use crate::face;
 use crate::op::Op;
+use crate::process;
 use crate::request::{Place, Work};
 use gapless::raw::Typed;
 use gapless::{Primitive, ReduceOp};
 use gapless_dtype::Contents;
 use std::ffi::{c_int, c_void};
 
-/// Does an operation on a target, if it is somebody: with a request, the form that has one.
+/// Does an operation on a target, if it is somebody: with a request, the form that has one, unless the plain one is over
+/// when it returns.
 macro_rules! operate {
-    ($win:ident $target:ident $request:ident: $plain:ident $asked:ident($($given:expr),*)($($op:ident)?)) => {
+    ($win:ident $target:ident $request:ident $over:expr, $plain:ident $asked:ident($($given:expr),*)($($op:ident)?)) => {
         match ($target.of(&$win)?, $request) {
             (None, None) => {}
             (None, Some(request)) => request.give(Subject::Win($win.handle()), Work::nobody(false)),
-            (Some((rank, at, there)), None) => {
+            (Some((rank, at, there)), request) if request.is_none() || $over => {
                 // SAFETY: the caller's promise, which lasts until the epoch has ended, or a flush.
                 unsafe { $win.window.$plain($($given,)* rank, at, there $(, $op)?) }?;
+                request.into_iter().for_each(Place::give_over);
             }
+            (Some(_), None) => {}
             (Some((rank, at, there)), Some(request)) => {
                 // SAFETY: the caller's promise, which lasts until the request has ended.
                 let begun = unsafe { $win.window.$asked($($given,)* rank, at, there $(, $op)?) }?;
@@ -38,13 +42,13 @@ pub(crate) unsafe fn put(
     win: Win,
 ) -> Done {
     let origin = origin.typed()?;
-    operate!(win target request: put rput(&origin)());
+    operate!(win target request !process::has_devices(), put rput(&origin)());
     Ok(())
 }
 
 pub(crate) unsafe fn get(request: Option<Place>, into: Elements, target: Target, win: Win) -> Done {
     let into = into.typed()?;
-    operate!(win target request: get rget(&into)());
+    operate!(win target request false, get rget(&into)());
     Ok(())
 }
 
@@ -56,7 +60,7 @@ pub(crate) unsafe fn accumulate(
     win: Win,
 ) -> Done {
     let (op, origin) = (op.reduce_op()?, origin.typed()?);
-    operate!(win target request: accumulate raccumulate(&origin)(op));
+    operate!(win target request true, accumulate raccumulate(&origin)(op));
     Ok(())
 }
 
@@ -74,7 +78,7 @@ pub(crate) unsafe fn get_accumulate(
         ReduceOp::NoOp => None,
         _ => Some(origin.elements()?.typed()?),
     };
-    operate!(win target request: get_accumulate rget_accumulate(origin.as_ref(), &result)(op));
+    operate!(win target request false, get_accumulate rget_accumulate(origin.as_ref(), &result)(op));
     Ok(())
 }
 
