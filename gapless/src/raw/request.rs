@@ -502,8 +502,7 @@ impl Request {
     }
 }
 
-/// Sends a short message in standard mode, if that can be done at once and leaves nothing to wait for: whether it did.
-/// Otherwise it does nothing, and [`Request::send`] does it, or says what is wrong.
+/// Sends a short message in standard mode, if nothing has to be waited for: whether it did. Otherwise it does nothing.
 ///
 /// # Safety
 /// During the call, the memory is valid for reads, and nothing writes it.
