@@ -361,6 +361,9 @@ pub(crate) fn wait(request: HandleOut, status: StatusOut) -> Done {
 pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> Done {
     flag.set(1);
     let Some(object) = find(request.get())? else { return give_status(None, status) };
+    if let Object::Predefined(..) = object {
+        return give_status(several::wait_for(object, request), status);
+    }
     let mut state = object.state();
     if !state.is_active() {
         return give_status(None, status);
@@ -376,6 +379,10 @@ pub(crate) fn test(request: HandleOut, flag: Out<c_int>, status: StatusOut) -> D
 
 pub(crate) fn request_free(request: HandleOut) -> Done {
     let object = find_some(request.get())?;
+    if let Object::Predefined(..) = object {
+        request.set(face::REQUEST_NULL);
+        return Ok(());
+    }
     let mut state = object.state();
     let over = state.is_over();
     let mut general = None;
@@ -450,19 +457,22 @@ pub(crate) fn cancel(request: HandleOut) -> Done {
 }
 
 pub(crate) fn start(request: HandleOut) -> Done {
-    let object = find_some(request.get())?;
-    begin(&object)
+    match find_some(request.get())? {
+        Object::Predefined(..) => Err(Fail::new(face::ERR_REQUEST, NOT_PERSISTENT)),
+        object => begin(&object),
+    }
 }
 
 pub(crate) fn startall(requests: Vec<HandleOut>) -> Done {
     requests.into_iter().try_for_each(start)
 }
 
+const NOT_PERSISTENT: &str = "the request is not persistent";
+
 fn begin(object: &RequestObject) -> Done {
     let mut state = object.state();
     if !state.work.is_persistent() {
-        let why = "the request is not persistent";
-        return Err(object.fails(Fail::new(face::ERR_REQUEST, why)));
+        return Err(object.fails(Fail::new(face::ERR_REQUEST, NOT_PERSISTENT)));
     }
     if state.work.is_active() {
         return Err(object.fails(Fail::new(face::ERR_REQUEST, "the request is active")));

@@ -111,6 +111,7 @@ programs! {
     requests
     ring
     sessions
+    short_sends
     tools
     threads
     topologies

@@ -5,7 +5,8 @@ use crate::call::{Done, Fail, Subject};
 use crate::comm::Comm;
 use crate::datatype::{Elements, Type};
 use crate::face::{self, RawHandle};
-use crate::request::{Place, State, Work, find_some};
+use crate::request::{Place, RequestObject, State, Work, find_some};
+use crate::slots::Object;
 use gapless::raw::{Request, Typed};
 use std::ffi::{c_int, c_void};
 
@@ -70,9 +71,19 @@ fn number(partition: c_int) -> Done<u32> {
     u32::try_from(partition).map_err(negative)
 }
 
+/// A request, unless it is one of those that are over from the start.
+fn partitioned(request: RawHandle) -> Done<Object<RequestObject>> {
+    match find_some(request)? {
+        Object::Predefined(..) => {
+            Err(Fail::new(face::ERR_REQUEST, "the request has no partitions"))
+        }
+        object => Ok(object),
+    }
+}
+
 /// Hands partitions over. Threads do so at once, and share the request.
 fn ready(request: RawHandle, partitions: impl IntoIterator<Item = c_int>) -> Done {
-    let object = find_some(request)?;
+    let object = partitioned(request)?;
     let state = object.look();
     // To nobody, there is nothing to hand over.
     let Some(request) = state.raw() else { return Ok(()) };
@@ -103,7 +114,7 @@ pub(crate) fn pready_list(partitions: &[c_int], request: RawHandle) -> Done {
 }
 
 pub(crate) fn parrived(request: RawHandle, partition: c_int, flag: Out<c_int>) -> Done {
-    let object = find_some(request)?;
+    let object = partitioned(request)?;
     let state = object.look();
     let arrived = match state.raw() {
         Some(request) => number(partition).and_then(|partition| Ok(request.parrived(partition)?)),

@@ -34,6 +34,9 @@ fn active(requests: &[HandleOut]) -> Done<Vec<Entry>> {
 impl Entry {
     /// How it ended, if it has: its handle goes then.
     fn test(&self) -> Option<(Status, Done)> {
+        if let Object::Predefined(..) = self.object {
+            return Some(self.wait());
+        }
         let mut state = self.object.state();
         let ended = state.test()?;
         let goes = state.goes();
@@ -71,8 +74,12 @@ pub(super) fn wait_for(object: Object<RequestObject>, at: HandleOut) -> Option<(
 
 /// Which of them have ended: their places in the list. Makes progress once; takes nothing.
 fn ended(entries: &[Entry]) -> Done<Vec<usize>> {
-    let states: Vec<_> = entries.iter().map(|entry| entry.object.look()).collect();
-    let parts = states.iter().enumerate().flat_map(|(at, state)| {
+    // What is over from the start is one object: nobody locks it twice.
+    let made = |entry: &Entry| matches!(entry.object, Object::Made(_));
+    let looks = entries.iter().map(|entry| made(entry).then(|| entry.object.look()));
+    let states: Vec<_> = looks.collect();
+    let known = states.iter().enumerate().filter_map(|(at, state)| Some((at, state.as_ref()?)));
+    let parts = known.flat_map(|(at, state)| {
         let active = |request: &&raw::Request| request.is_active();
         state.work.parts().iter().filter(active).map(move |request| (at, request))
     });

@@ -21,10 +21,12 @@ macro_rules! operate {
             (None, None) => {}
             (None, Some(request)) => request.give(Subject::Win($win.handle()), Work::nobody(false)),
             (Some((rank, at, there)), request) if request.is_none() || $over => {
-                // SAFETY: the caller's promise, which lasts until the epoch has ended, or a flush.
+                // SAFETY: of what is `$over`, during the call is enough; else the caller's promise lasts until the epoch has
+                // ended, or a flush.
                 unsafe { $win.window.$plain($($given,)* rank, at, there $(, $op)?) }?;
                 request.into_iter().for_each(Place::give_over);
             }
+            // The arm before has it.
             (Some(_), None) => {}
             (Some((rank, at, there)), Some(request)) => {
                 // SAFETY: the caller's promise, which lasts until the request has ended.
