@@ -1,8 +1,6 @@
 //! `gapless bench`: every test, with the fewest messages that show it.
 
-mod common;
-
-use common::{finish, gapless, skip, text};
+use crate::common::{finish, gapless, skip, text};
 use gapless_report::Report;
 use std::path::Path;
 use std::time::Duration;

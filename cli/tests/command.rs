@@ -1,8 +1,6 @@
 //! The command's other verbs: what they show, and what they refuse.
 
-mod common;
-
-use common::{finish, gapless, rows, skip, text};
+use crate::common::{finish, gapless, rows, skip, text};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -210,13 +208,13 @@ fn protocols_are_explained() {
 #[test]
 fn whether_a_worker_could_be_started_is_explained() {
     let lines = |arguments: &[&str], hidden: bool| -> Vec<String> {
-        let mut command = common::gapless();
+        let mut command = crate::common::gapless();
         command.args(arguments);
         if hidden {
             command.env("CUDA_VISIBLE_DEVICES", "");
         }
-        let output = common::finish_all(command, common::WATCHDOG);
-        common::text(&output.stdout).lines().map(str::to_owned).collect()
+        let output = crate::common::finish_all(command, crate::common::WATCHDOG);
+        crate::common::text(&output.stdout).lines().map(str::to_owned).collect()
     };
     let refused = "no worker could be started: ";
     let none = lines(&["explain", "--worker"], true);

@@ -1,8 +1,6 @@
 //! Communicators of real processes: made, used, merged, and made by several threads at once.
 
-mod common;
-
-use common::ranks;
+use crate::common::ranks;
 use gapless::{Comparison, World};
 
 /// Everybody sends its rank in the job to everybody, itself included.
@@ -23,7 +21,7 @@ fn gossip(comm: &gapless::Communicator, me: u32) {
 
 #[test]
 fn processes_split_and_meet_again() {
-    ranks(4, "processes_split_and_meet_again", |world: World| {
+    ranks(4, "communicators::processes_split_and_meet_again", |world: World| {
         let (comm, me) = (world.comm(), world.rank());
         let half = comm.split(Some(me % 2), -i32::try_from(me).unwrap()).unwrap().unwrap();
         assert_eq!((half.size(), half.rank()), (2, u32::from(me < 2)));
@@ -57,7 +55,7 @@ fn processes_split_and_meet_again() {
 
 #[test]
 fn threads_make_communicators_at_once() {
-    ranks(3, "threads_make_communicators_at_once", |world: World| {
+    ranks(3, "communicators::threads_make_communicators_at_once", |world: World| {
         let (comm, me) = (world.comm(), world.rank());
         let own: Vec<_> = (0..4).map(|_| comm.dup().unwrap()).collect();
         std::thread::scope(|threads| {

@@ -1,8 +1,6 @@
 //! Processes that others may not read: single copy is refused, and messages arrive all the same.
 
-mod common;
-
-use common::{WATCHDOG, finish, gapless, pattern, ranks_with, skip, text};
+use crate::common::{WATCHDOG, finish, gapless, pattern, ranks_with, skip, text};
 use gapless::{Config, Protocol, World};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::os::unix::process::CommandExt as _;
@@ -37,7 +35,7 @@ fn exchange(world: &World, seed: u64) -> Option<Protocol> {
 /// again. Root may read everything, so the job runs as nobody then.
 #[test]
 fn what_single_copy_is_refused_comes_by_another_protocol() {
-    const TEST: &str = "what_single_copy_is_refused_comes_by_another_protocol";
+    const TEST: &str = "hidden::what_single_copy_is_refused_comes_by_another_protocol";
     if std::env::var_os("PMI_FD").is_some() {
         return ranks_with(2, TEST, forced, |world| {
             let open = exchange(&world, 1);

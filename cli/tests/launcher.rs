@@ -1,8 +1,6 @@
 //! `gapless run`: what a job sees, and how it ends.
 
-mod common;
-
-use common::{closed_port, finish, gapless, ranks, text};
+use crate::common::{closed_port, finish, gapless, ranks, text};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -211,7 +209,7 @@ fn a_launcher_that_is_half_there_is_named() {
 #[test]
 fn a_rank_that_deserts_the_others_fails_the_job() {
     if std::env::var_os("PMI_FD").is_some() {
-        return ranks(2, "a_rank_that_deserts_the_others_fails_the_job", |world| {
+        return ranks(2, "launcher::a_rank_that_deserts_the_others_fails_the_job", |world| {
             if world.rank() == 1 {
                 std::process::exit(0);
             }
@@ -220,7 +218,7 @@ fn a_rank_that_deserts_the_others_fails_the_job() {
         });
     }
     let program = std::env::current_exe().unwrap();
-    let name = "a_rank_that_deserts_the_others_fails_the_job";
+    let name = "launcher::a_rank_that_deserts_the_others_fails_the_job";
     let mut command = gapless();
     command.args(["run", "-n", "2", "-e", &format!("GAPLESS_TEST_BODY={name}")]);
     command.arg(program).args([name, "--exact", "--nocapture"]);

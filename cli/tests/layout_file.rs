@@ -1,8 +1,6 @@
 //! Layouts of one's own, from a file.
 
-mod common;
-
-use common::{finish, gapless, rows, text};
+use crate::common::{finish, gapless, rows, text};
 use gapless_report::Report;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Processes that drop their worlds: whoever needs them is told, and nobody else is harmed.
 
-mod common;
-
-use common::{
+use crate::common::{
     BODY, WATCHDOG, again, await_flag, finish, flag, gapless, is_rank, join, meeting_folder,
     orphans, ranks, text,
 };
@@ -65,7 +63,7 @@ fn go_on_without_rank_1(world: World) {
 
 #[test]
 fn whoever_needs_a_process_that_departed_is_told_and_the_rest_finalize() {
-    let name = "whoever_needs_a_process_that_departed_is_told_and_the_rest_finalize";
+    let name = "leaving::whoever_needs_a_process_that_departed_is_told_and_the_rest_finalize";
     if is_rank(name) {
         let world = World::init().expect("the world comes to be");
         return go_on_without_rank_1(world);
@@ -84,14 +82,14 @@ fn whoever_needs_a_process_that_departed_is_told_and_the_rest_finalize() {
 /// Likewise where the launcher's fences never open, as one process does not come.
 #[test]
 fn nobody_waits_at_a_fence_for_a_process_that_departed() {
-    let name = "nobody_waits_at_a_fence_for_a_process_that_departed";
+    let name = "leaving::nobody_waits_at_a_fence_for_a_process_that_departed";
     orphans(4, name, &[], WATCHDOG, |builder| go_on_without_rank_1(join(builder)));
 }
 
 /// One that nobody needs harms nobody, whether it ends before the others leave or after.
 #[test]
 fn a_process_that_nobody_needs_may_leave() {
-    ranks(4, "a_process_that_nobody_needs_may_leave", |world| {
+    ranks(4, "leaving::a_process_that_nobody_needs_may_leave", |world| {
         let comm = world.comm().clone();
         comm.barrier().unwrap();
         let rest = comm.split((comm.rank() != 2).then_some(0), 0).unwrap();
@@ -117,36 +115,42 @@ fn send_away(comm: &Communicator, to: u32, tag: i32) -> gapless::OwnedRequest<Ve
 /// What was sent is served until it was received; what nobody receives is given up.
 #[test]
 fn what_a_process_has_sent_is_served_before_it_departs() {
-    orphans(2, "what_a_process_has_sent_is_served_before_it_departs", &[], WATCHDOG, |builder| {
-        let world = join(builder);
-        let comm = world.comm().clone();
-        comm.barrier().unwrap();
-        if world.rank() == 1 {
-            comm.send(&[1u8], 0, 0).unwrap();
-            let requests = [1, 2].map(|tag| send_away(&comm, 0, tag));
-            drop((world, comm));
-            let [wanted, unwanted] = requests.map(|request| request.wait().1);
-            wanted.unwrap();
-            let unreceived = Error::from(PmlError::Unreceived { rank: 0, tag: 2 });
-            assert_eq!(unwanted.unwrap_err(), unreceived);
-            flag(&meeting_folder(), "departed");
-            return;
-        }
-        // It is asked for when the other has begun to leave.
-        assert_eq!(comm.probe(1, 2).unwrap().bytes, 8 << 20);
-        let mut bytes = vec![0u8; 8 << 20];
-        comm.recv(&mut bytes, 1, 1).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == 5));
-        // Short ones are kept.
-        let error = comm.recv(&mut [0u8], Source::Any, 9).unwrap_err();
-        assert_eq!(error.lost_rank(), Some(1), "{error}");
-        await_flag(&meeting_folder(), "departed");
-        comm.recv(&mut [0u8], 1, 0).unwrap();
-        misses_rank_1("receive of the other", comm.recv(&mut bytes, 1, 2));
-        misses_rank_1("receive from any", comm.recv(&mut bytes, 1, 3));
-        drop(comm);
-        world.finalize().unwrap();
-    });
+    orphans(
+        2,
+        "leaving::what_a_process_has_sent_is_served_before_it_departs",
+        &[],
+        WATCHDOG,
+        |builder| {
+            let world = join(builder);
+            let comm = world.comm().clone();
+            comm.barrier().unwrap();
+            if world.rank() == 1 {
+                comm.send(&[1u8], 0, 0).unwrap();
+                let requests = [1, 2].map(|tag| send_away(&comm, 0, tag));
+                drop((world, comm));
+                let [wanted, unwanted] = requests.map(|request| request.wait().1);
+                wanted.unwrap();
+                let unreceived = Error::from(PmlError::Unreceived { rank: 0, tag: 2 });
+                assert_eq!(unwanted.unwrap_err(), unreceived);
+                flag(&meeting_folder(), "departed");
+                return;
+            }
+            // It is asked for when the other has begun to leave.
+            assert_eq!(comm.probe(1, 2).unwrap().bytes, 8 << 20);
+            let mut bytes = vec![0u8; 8 << 20];
+            comm.recv(&mut bytes, 1, 1).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 5));
+            // Short ones are kept.
+            let error = comm.recv(&mut [0u8], Source::Any, 9).unwrap_err();
+            assert_eq!(error.lost_rank(), Some(1), "{error}");
+            await_flag(&meeting_folder(), "departed");
+            comm.recv(&mut [0u8], 1, 0).unwrap();
+            misses_rank_1("receive of the other", comm.recv(&mut bytes, 1, 2));
+            misses_rank_1("receive from any", comm.recv(&mut bytes, 1, 3));
+            drop(comm);
+            world.finalize().unwrap();
+        },
+    );
 }
 
 /// Runs this program again under the launcher: its exit code, and what it wrote to standard error.
@@ -173,7 +177,7 @@ fn await_end(process: i32) {
 
 #[test]
 fn the_launcher_ends_the_job_with_the_code_of_who_left() {
-    let name = "the_launcher_ends_the_job_with_the_code_of_who_left";
+    let name = "leaving::the_launcher_ends_the_job_with_the_code_of_who_left";
     if is_rank(name) {
         let world = World::init().unwrap();
         let mut rank_1 = [getpid().as_raw_pid()];
@@ -196,7 +200,7 @@ fn the_launcher_ends_the_job_with_the_code_of_who_left() {
 
 #[test]
 fn the_launcher_names_who_left_although_it_ended_well() {
-    let name = "the_launcher_names_who_left_although_it_ended_well";
+    let name = "leaving::the_launcher_names_who_left_although_it_ended_well";
     if is_rank(name) {
         let world = World::init().unwrap();
         world.comm().barrier().unwrap();
@@ -219,7 +223,7 @@ fn the_launcher_names_who_left_although_it_ended_well() {
 /// The other may be seen to end first.
 #[test]
 fn the_launcher_names_who_panicked() {
-    let name = "the_launcher_names_who_panicked";
+    let name = "leaving::the_launcher_names_who_panicked";
     if is_rank(name) {
         let world = World::init().unwrap();
         world.comm().barrier().unwrap();

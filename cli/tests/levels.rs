@@ -1,8 +1,6 @@
 //! Which ranks of a job are near each other: on a pretended machine, in a mount namespace of its own.
 
-mod common;
-
-use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, skip, text};
+use crate::common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, skip, text};
 use gapless::coll::Level;
 use gapless::processors::Processors;
 use gapless::{Collective, InPlace, ReduceOp, World};
@@ -77,7 +75,7 @@ fn rank() {
 
 #[test]
 fn a_job_knows_who_shares_nodes_and_caches() {
-    let name = "a_job_knows_who_shares_nodes_and_caches";
+    let name = "levels::a_job_knows_who_shares_nodes_and_caches";
     if is_rank(name) {
         return rank();
     }

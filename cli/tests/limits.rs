@@ -1,9 +1,7 @@
 //! Processes that the system allows little: open files, their length, threads, system calls.
 
-mod common;
-
-use common::denied::{ACCEPT, PIDFD_OPEN, deny, finish_without};
-use common::{
+use crate::common::denied::{ACCEPT, PIDFD_OPEN, deny, finish_without};
+use crate::common::{
     BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, join, orphans, skip, text,
 };
 use gapless::{Source, World};
@@ -33,7 +31,7 @@ fn a_launcher_that_may_open_too_few_files_says_how_many_it_needs() {
 
 #[test]
 fn a_process_that_may_open_too_few_files_says_how_many_it_needs() {
-    let name = "a_process_that_may_open_too_few_files_says_how_many_it_needs";
+    let name = "limits::a_process_that_may_open_too_few_files_says_how_many_it_needs";
     if is_rank(name) {
         let limit = Rlimit { current: Some(12), maximum: Some(12) };
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -51,7 +49,7 @@ fn a_process_that_may_open_too_few_files_says_how_many_it_needs() {
 /// The soft limit is raised, as far as the hard one lets it.
 #[test]
 fn a_low_soft_limit_does_not_matter() {
-    let name = "a_low_soft_limit_does_not_matter";
+    let name = "limits::a_low_soft_limit_does_not_matter";
     if is_rank(name) {
         let limit = Rlimit { current: Some(12), maximum: Some(200) };
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -67,7 +65,7 @@ fn a_low_soft_limit_does_not_matter() {
 /// Every new thread asks for a stack that no address space has room for.
 #[test]
 fn a_job_whose_processes_get_no_threads_works_and_ends_well() {
-    let name = "a_job_whose_processes_get_no_threads_works_and_ends_well";
+    let name = "limits::a_job_whose_processes_get_no_threads_works_and_ends_well";
     if is_rank(name) {
         let refused = std::thread::Builder::new().spawn(|| {});
         assert!(refused.is_err(), "this process has no thread to spare");
@@ -92,7 +90,7 @@ fn a_job_whose_processes_get_no_threads_works_and_ends_well() {
 /// Without pidfds, which old kernels lack and filters of system calls refuse: the launcher asks its processes instead.
 #[test]
 fn a_job_starts_and_ends_without_pidfds() {
-    let name = "a_job_starts_and_ends_without_pidfds";
+    let name = "limits::a_job_starts_and_ends_without_pidfds";
     if is_rank(name) {
         let world = World::init().unwrap();
         pass_around(&world);
@@ -116,7 +114,7 @@ fn a_job_starts_and_ends_without_pidfds() {
 
 #[test]
 fn a_process_that_may_accept_nobody_says_so_when_it_joins() {
-    let name = "a_process_that_may_accept_nobody_says_so_when_it_joins";
+    let name = "limits::a_process_that_may_accept_nobody_says_so_when_it_joins";
     if is_rank(name) {
         let error = World::init().expect_err("its peers would wait for ever");
         eprintln!("{error}");
@@ -133,7 +131,7 @@ fn a_process_that_may_accept_nobody_says_so_when_it_joins() {
 /// whoever needs it are told. Nobody ends the others.
 #[test]
 fn a_process_that_accepts_nobody_any_more_is_an_error_at_both_ends() {
-    let name = "a_process_that_accepts_nobody_any_more_is_an_error_at_both_ends";
+    let name = "limits::a_process_that_accepts_nobody_any_more_is_an_error_at_both_ends";
     orphans(2, name, &[], WATCHDOG, |builder| {
         let world = join(builder);
         let guarded = world.rank() == 1;
@@ -152,7 +150,7 @@ fn a_process_that_accepts_nobody_any_more_is_an_error_at_both_ends() {
 /// The system would end a process that makes longer files, without a word.
 #[test]
 fn a_limit_on_the_length_of_files_is_named() {
-    let name = "a_limit_on_the_length_of_files_is_named";
+    let name = "limits::a_limit_on_the_length_of_files_is_named";
     if is_rank(name) {
         let limit = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
         setrlimit(Resource::Fsize, limit).unwrap();
@@ -170,7 +168,7 @@ fn a_limit_on_the_length_of_files_is_named() {
 /// What is longer than files may be is no reason to end: `alloc` gives memory that cannot be shared.
 #[test]
 fn memory_longer_than_files_may_be_is_not_shared() {
-    let name = "memory_longer_than_files_may_be_is_not_shared";
+    let name = "limits::memory_longer_than_files_may_be_is_not_shared";
     if is_rank(name) {
         let limit = Rlimit { current: Some(32 << 20), maximum: Some(32 << 20) };
         setrlimit(Resource::Fsize, limit).unwrap();
@@ -203,7 +201,7 @@ fn pass_around(world: &World) {
 /// In a mount namespace of its own, where `/proc` is an empty folder.
 #[test]
 fn a_job_does_without_proc() {
-    let name = "a_job_does_without_proc";
+    let name = "limits::a_job_does_without_proc";
     if is_rank(name) {
         assert!(!std::path::Path::new("/proc/self").exists());
         let world = World::init().unwrap();

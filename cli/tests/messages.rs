@@ -1,14 +1,12 @@
 //! Messages between processes through the safe API: requests that are waited for, dropped and forgotten, owned layouts,
 //! scopes that panic. What the message layer does with any message is tested in `pml/tests`.
 
-mod common;
-
-use common::{pattern, ranks};
+use crate::common::{pattern, ranks};
 use gapless::{Datatype, Error, Owned, Primitive, Request, Source, TagSel};
 
 #[test]
 fn a_token_goes_round_more_ranks_than_cores() {
-    ranks(5, "a_token_goes_round_more_ranks_than_cores", |world| {
+    ranks(5, "messages::a_token_goes_round_more_ranks_than_cores", |world| {
         let comm = world.comm();
         let (me, size) = (comm.rank(), comm.size());
         let mut token = [0u64];
@@ -29,7 +27,7 @@ fn a_token_goes_round_more_ranks_than_cores() {
 
 #[test]
 fn requests_are_waited_for_singly_and_together() {
-    ranks(2, "requests_are_waited_for_singly_and_together", |world| {
+    ranks(2, "messages::requests_are_waited_for_singly_and_together", |world| {
         let comm = world.comm();
         const COUNT: u8 = 40;
         if comm.rank() == 0 {
@@ -82,7 +80,7 @@ fn requests_are_waited_for_singly_and_together() {
 
 #[test]
 fn dropped_and_forgotten_requests_keep_their_buffers() {
-    ranks(2, "dropped_and_forgotten_requests_keep_their_buffers", |world| {
+    ranks(2, "messages::dropped_and_forgotten_requests_keep_their_buffers", |world| {
         let comm = world.comm();
         let peer = 1 - comm.rank();
         for len in [10usize, 1 << 20, 20 << 20] {
@@ -110,7 +108,7 @@ fn dropped_and_forgotten_requests_keep_their_buffers() {
 
 #[test]
 fn a_send_that_nobody_receives_does_not_keep_the_world() {
-    ranks(2, "a_send_that_nobody_receives_does_not_keep_the_world", |world| {
+    ranks(2, "messages::a_send_that_nobody_receives_does_not_keep_the_world", |world| {
         if world.rank() == 0 {
             std::mem::forget(world.comm().isend_owned(vec![1u8; 32 << 20], 1, 0).unwrap());
             drop(world.comm().isend_owned(vec![1u8; 32 << 20], 1, 0).unwrap());
@@ -121,7 +119,7 @@ fn a_send_that_nobody_receives_does_not_keep_the_world() {
 
 #[test]
 fn owned_layouts_travel_and_come_back() {
-    ranks(2, "owned_layouts_travel_and_come_back", |world| {
+    ranks(2, "messages::owned_layouts_travel_and_come_back", |world| {
         let comm = world.comm();
         let double = Datatype::from(Primitive::Double);
         let odd = Datatype::vector(500, 1, 2, &double).unwrap().commit().unwrap();
@@ -150,7 +148,7 @@ fn owned_layouts_travel_and_come_back() {
 
 #[test]
 fn a_panicking_scope_cancels_what_was_not_matched() {
-    ranks(2, "a_panicking_scope_cancels_what_was_not_matched", |world| {
+    ranks(2, "messages::a_panicking_scope_cancels_what_was_not_matched", |world| {
         let comm = world.comm();
         if comm.rank() == 0 {
             let mut never = [0u8; 64];

@@ -1,8 +1,6 @@
 //! `gapless run` called as people call `mpiexec`: its options, several programs, binding, the time limit.
 
-mod common;
-
-use common::{WATCHDOG, finish, finish_child, gapless, text};
+use crate::common::{WATCHDOG, finish, finish_child, gapless, text};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::os::unix::fs::PermissionsExt;
@@ -220,7 +218,7 @@ fn fewer_cores_than_ranks_are_shared_aloud() {
             assert_eq!(text(&output.stdout), format!("{first}\n").repeat(3));
             assert!(text(&output.stderr).contains("3 ranks share 1 core"), "{output:?}");
         }
-        Err(error) => common::skip("ranks that share a core", &format!("taskset: {error}")),
+        Err(error) => crate::common::skip("ranks that share a core", &format!("taskset: {error}")),
     }
 }
 

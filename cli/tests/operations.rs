@@ -1,9 +1,7 @@
 //! Point-to-point beyond send and receive, between real processes: threads, progress without a call, futures, leaving,
 //! and a scope that panics.
 
-mod common;
-
-use common::{pattern, ranks, ranks_with};
+use crate::common::{pattern, ranks, ranks_with};
 use gapless::{Error, PmlError, SendMode, Source, TagSel, World};
 use std::future::Future;
 use std::pin::pin;
@@ -54,7 +52,7 @@ fn chatter(world: &World, own_comms: bool) {
 
 #[test]
 fn threads_share_one_communicator() {
-    ranks(2, "threads_share_one_communicator", |world: World| {
+    ranks(2, "operations::threads_share_one_communicator", |world: World| {
         chatter(&world, false);
         world.finalize().unwrap();
     });
@@ -62,7 +60,7 @@ fn threads_share_one_communicator() {
 
 #[test]
 fn threads_have_communicators_of_their_own_and_one_makes_progress() {
-    let name = "threads_have_communicators_of_their_own_and_one_makes_progress";
+    let name = "operations::threads_have_communicators_of_their_own_and_one_makes_progress";
     ranks_with(
         2,
         name,
@@ -76,47 +74,51 @@ fn threads_have_communicators_of_their_own_and_one_makes_progress() {
 
 #[test]
 fn every_message_goes_to_one_of_the_threads_that_want_it() {
-    ranks(2, "every_message_goes_to_one_of_the_threads_that_want_it", |world: World| {
-        const THREADS: u32 = 4;
-        const MESSAGES: u32 = 2000;
-        let comm = world.comm();
-        if comm.rank() == 0 {
-            for number in (0..MESSAGES).chain([u32::MAX; THREADS as usize]) {
-                comm.send(&[number], 1, 0).unwrap();
-            }
-        } else {
-            let seen: Vec<AtomicU32> = (0..MESSAGES).map(|_| AtomicU32::new(0)).collect();
-            std::thread::scope(|threads| {
-                for thread in 0..THREADS {
-                    let seen = &seen;
-                    threads.spawn(move || {
-                        let mut last = None;
-                        loop {
-                            let mut number = [0u32];
-                            if thread % 2 == 0 {
-                                comm.recv(&mut number, Source::Any, TagSel::Any).unwrap();
-                            } else {
-                                comm.mprobe(0, 0).unwrap().recv(&mut number).unwrap();
-                            }
-                            if number[0] == u32::MAX {
-                                break;
-                            }
-                            assert!(last < Some(number[0]), "a later message came first");
-                            last = Some(number[0]);
-                            seen[number[0] as usize].fetch_add(1, Ordering::Relaxed);
-                        }
-                    });
+    ranks(
+        2,
+        "operations::every_message_goes_to_one_of_the_threads_that_want_it",
+        |world: World| {
+            const THREADS: u32 = 4;
+            const MESSAGES: u32 = 2000;
+            let comm = world.comm();
+            if comm.rank() == 0 {
+                for number in (0..MESSAGES).chain([u32::MAX; THREADS as usize]) {
+                    comm.send(&[number], 1, 0).unwrap();
                 }
-            });
-            assert!(seen.iter().all(|times| times.load(Ordering::Relaxed) == 1));
-        }
-        world.finalize().unwrap();
-    });
+            } else {
+                let seen: Vec<AtomicU32> = (0..MESSAGES).map(|_| AtomicU32::new(0)).collect();
+                std::thread::scope(|threads| {
+                    for thread in 0..THREADS {
+                        let seen = &seen;
+                        threads.spawn(move || {
+                            let mut last = None;
+                            loop {
+                                let mut number = [0u32];
+                                if thread % 2 == 0 {
+                                    comm.recv(&mut number, Source::Any, TagSel::Any).unwrap();
+                                } else {
+                                    comm.mprobe(0, 0).unwrap().recv(&mut number).unwrap();
+                                }
+                                if number[0] == u32::MAX {
+                                    break;
+                                }
+                                assert!(last < Some(number[0]), "a later message came first");
+                                last = Some(number[0]);
+                                seen[number[0] as usize].fetch_add(1, Ordering::Relaxed);
+                            }
+                        });
+                    }
+                });
+                assert!(seen.iter().all(|times| times.load(Ordering::Relaxed) == 1));
+            }
+            world.finalize().unwrap();
+        },
+    );
 }
 
 #[test]
 fn messages_move_while_nobody_is_in_a_call() {
-    let name = "messages_move_while_nobody_is_in_a_call";
+    let name = "operations::messages_move_while_nobody_is_in_a_call";
     ranks_with(
         2,
         name,
@@ -171,7 +173,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn futures_are_awaited_by_any_runtime() {
-    let name = "futures_are_awaited_by_any_runtime";
+    let name = "operations::futures_are_awaited_by_any_runtime";
     ranks_with(
         2,
         name,
@@ -205,7 +207,7 @@ fn futures_are_awaited_by_any_runtime() {
 
 #[test]
 fn leaving_ends_everything_and_drops_no_pair() {
-    ranks(2, "leaving_ends_everything_and_drops_no_pair", |world: World| {
+    ranks(2, "operations::leaving_ends_everything_and_drops_no_pair", |world: World| {
         let (comm, peer) = (world.comm().clone(), 1 - world.rank());
         // All of these are in flight when this process leaves; some match, some do not.
         let mut pairs = Vec::new();
@@ -244,7 +246,7 @@ fn leaving_ends_everything_and_drops_no_pair() {
 
 #[test]
 fn a_scope_that_panics_takes_its_sends_back() {
-    ranks(2, "a_scope_that_panics_takes_its_sends_back", |world: World| {
+    ranks(2, "operations::a_scope_that_panics_takes_its_sends_back", |world: World| {
         let (comm, peer) = (world.comm(), 1 - world.rank());
         if comm.rank() == 0 {
             let (large, small) = (pattern(400_000, 1), pattern(40, 1));

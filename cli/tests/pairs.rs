@@ -1,9 +1,7 @@
 //! Which protocol carries a message between two memories, for every pair: what docs/gpu.md says is what `gapless
 //! explain` says, and that is what runs where the machine has both.
 
-mod common;
-
-use common::{finish, gapless, skip, text};
+use crate::common::{finish, gapless, skip, text};
 use std::path::Path;
 use std::time::Duration;
 

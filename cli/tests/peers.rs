@@ -1,9 +1,7 @@
 //! What peers cost that are never talked to: memory, maps, descriptors; and a job whose ranks could not
 //! have a link to each of the others.
 
-mod common;
-
-use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, skip, text};
+use crate::common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, skip, text};
 use gapless::Source;
 use gapless_bml::{Bml, Rank};
 use gapless_btl::{Address, Btl};
@@ -42,7 +40,7 @@ fn endpoint(peers: &[Vec<(String, Address)>]) -> (Pml, [u64; 3]) {
 
 #[test]
 fn a_peer_that_is_never_talked_to_costs_little_memory_and_nothing_else() {
-    let name = "a_peer_that_is_never_talked_to_costs_little_memory_and_nothing_else";
+    let name = "peers::a_peer_that_is_never_talked_to_costs_little_memory_and_nothing_else";
     if is_rank(name) {
         let ends: Vec<Sm> = (1..=108)
             .map(|rank| Sm::new(SmConfig::new("peers", format!("rank {rank}"))).unwrap())
@@ -79,7 +77,7 @@ fn ranks() -> u32 {
 fn many_ranks_fit_under_few_descriptors() {
     let ranks = ranks();
     let enough = u64::from(ranks) * 1024 / 500;
-    let name = "many_ranks_fit_under_few_descriptors";
+    let name = "peers::many_ranks_fit_under_few_descriptors";
     if is_rank(name) {
         let most = enough.min(getrlimit(Resource::Nofile).current.unwrap_or(enough));
         let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
@@ -118,11 +116,11 @@ fn many_ranks_fit_under_few_descriptors() {
 /// A message that is sent before there is a link goes by the protocol that the link allows, as later ones do.
 #[test]
 fn the_first_message_goes_by_the_same_protocol_as_the_second() {
-    let name = "the_first_message_goes_by_the_same_protocol_as_the_second";
+    let name = "peers::the_first_message_goes_by_the_same_protocol_as_the_second";
     let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
     let builder = || gapless::World::builder().config(config);
     // Ranks 0 and 3 of 8 are no neighbours, and a receive from any source makes no link.
-    common::ranks_with(8, name, builder, |world| {
+    crate::common::ranks_with(8, name, builder, |world| {
         let comm = world.comm();
         let mut memory = vec![1u8; 1 << 20];
         match comm.rank() {

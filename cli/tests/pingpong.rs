@@ -1,8 +1,6 @@
 //! The main job, end to end.
 
-mod common;
-
-use common::{finish, finish_child, gapless, rows, skip, text};
+use crate::common::{finish, finish_child, gapless, rows, skip, text};
 use gapless_report::Report;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Stdio;

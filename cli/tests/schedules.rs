@@ -1,8 +1,6 @@
 //! `gapless explain --coll`: what it shows of a collective, and what it refuses.
 
-mod common;
-
-use common::{finish, gapless, text};
+use crate::common::{finish, gapless, text};
 use std::path::Path;
 use std::time::Duration;
 
@@ -204,7 +202,7 @@ fn rules_are_measured_written_and_read() {
     command.env("GAPLESS_COLL", folder.path().join("broken.toml"));
     // A broken table does not stop the tuner, which would be needed to mend it.
     std::fs::write(folder.path().join("broken.toml"), "version = 1\nbcast = 7\n").unwrap();
-    let output = finish(command, common::WATCHDOG);
+    let output = finish(command, crate::common::WATCHDOG);
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{shown}{}", text(&output.stderr));
     assert!(shown.contains("reduce_scatter_block") && shown.contains("written to"), "{shown}");

@@ -1,8 +1,6 @@
 //! Processes that hang: each says what it waits for, whom, and what that one is in.
 
-mod common;
-
-use common::{
+use crate::common::{
     BODY, WATCHDOG, again, assert_ran, await_flag, finish, finish_all, flag, gapless, is_rank,
     meeting_folder, text,
 };
@@ -74,7 +72,7 @@ fn run_until_said(name: &str, parts: &[(u32, Vec<String>)]) {
 
 #[test]
 fn two_that_wait_for_each_other_say_so() {
-    let name = "two_that_wait_for_each_other_say_so";
+    let name = "stuck::two_that_wait_for_each_other_say_so";
     if is_rank(name) {
         let world = World::init().expect("the world comes to be");
         let (comm, me) = (world.comm(), world.rank());
@@ -112,7 +110,7 @@ fn stop(process: Pid) {
 
 #[test]
 fn one_that_is_stopped_does_not_answer() {
-    let name = "one_that_is_stopped_does_not_answer";
+    let name = "stuck::one_that_is_stopped_does_not_answer";
     if is_rank(name) {
         let world = World::init().expect("the world comes to be");
         let comm = world.comm();
@@ -137,7 +135,7 @@ fn one_that_is_stopped_does_not_answer() {
 /// Waits for windows, tasks and collectives name whom they wait for: rank 0 does nothing until rank 1 has said so.
 #[test]
 fn whoever_waits_for_a_window_a_task_or_a_collective_says_for_whom() {
-    let name = "whoever_waits_for_a_window_a_task_or_a_collective_says_for_whom";
+    let name = "stuck::whoever_waits_for_a_window_a_task_or_a_collective_says_for_whom";
     let window = "in a window's operation";
     let rounds = [
         ("lock", window),
@@ -243,7 +241,7 @@ fn whoever_waits_for_a_window_a_task_or_a_collective_says_for_whom() {
 
 #[test]
 fn a_bad_number_of_seconds_is_refused() {
-    let name = "a_bad_number_of_seconds_is_refused";
+    let name = "stuck::a_bad_number_of_seconds_is_refused";
     if is_rank(name) {
         let error = World::init().unwrap_err().to_string();
         assert!(error.contains("GAPLESS_STUCK") && error.contains("soon"), "{error}");
@@ -255,7 +253,7 @@ fn a_bad_number_of_seconds_is_refused() {
 /// Of each rank there is a line before the job is ended, also where they say nothing by themselves.
 #[test]
 fn a_job_whose_time_is_over_says_what_each_rank_is_in() {
-    let name = "a_job_whose_time_is_over_says_what_each_rank_is_in";
+    let name = "stuck::a_job_whose_time_is_over_says_what_each_rank_is_in";
     if is_rank(name) {
         let world = World::init().expect("the world comes to be");
         match world.rank() {

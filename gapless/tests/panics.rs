@@ -214,7 +214,7 @@ fn work_that_cannot_be_waited_for_ends_the_process_with_one_line() {
         let _ = panics(|| break_off(&world, &in_flight));
         std::process::exit(0);
     }
-    let test = "work_that_cannot_be_waited_for_ends_the_process_with_one_line";
+    let test = "panics::work_that_cannot_be_waited_for_ends_the_process_with_one_line";
     let child = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(PART, "ends")

@@ -1,9 +1,7 @@
 //! Who hangs: a question what a peer is in is answered, and one who says nonsense is lost.
 
-mod common;
-
-use common::rogue::{Pair, VERSION};
-use common::{Buffer, Job, bytes};
+use crate::common::rogue::{Pair, VERSION};
+use crate::common::{Buffer, Job, bytes};
 use gapless_pml::{Answer, Doing, PmlError, Protocol, Source, TagSel, WaitingCall};
 use std::time::Duration;
 

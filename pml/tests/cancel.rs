@@ -1,8 +1,6 @@
 //! `MPI_Cancel` of sends: cancelled or received, never both, and nothing is left of either.
 
-mod common;
-
-use common::{Buffer, Job, bytes};
+use crate::common::{Buffer, Job, bytes};
 use gapless_btl::loopback;
 use gapless_pml::{Config, PmlError, RequestId, SendMode, Source, TagSel};
 
@@ -95,7 +93,7 @@ fn a_claimed_message_was_taken() {
 #[test]
 fn what_has_not_left_is_gone_at_once_and_the_rest_is_in_order() {
     for (len, mode) in LENGTHS.into_iter().flat_map(|len| MODES.map(|mode| (len, mode))) {
-        let link = loopback::Config { slots: 2, ..common::link() };
+        let link = loopback::Config { slots: 2, ..crate::common::link() };
         let mut job = Job::with(2, Config::default(), link);
         let sources: Vec<Buffer> =
             (0..40).map(|seed| Buffer::source(&bytes(len), 1, seed)).collect();

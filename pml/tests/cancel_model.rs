@@ -12,9 +12,7 @@
 //! (both); a cancel of an eager message that is answered "cancelled" whatever was found, or "received" (`a_send_…`);
 //! one that leaves the message in the matching tables (both of these).
 
-mod common;
-
-use common::{Buffer, bytes};
+use crate::common::{Buffer, bytes};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::HostEngine;

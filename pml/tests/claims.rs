@@ -1,9 +1,7 @@
 //! Messages that a matched probe has taken, and nobody has received yet: they keep their communicator, and are
 //! refused when their receiver leaves.
 
-mod common;
-
-use common::{Buffer, Job, bytes};
+use crate::common::{Buffer, Job, bytes};
 use gapless_pml::{Comm, MessageId, PmlError, RequestId, SendMode, Source, TagSel};
 
 const TAG: i32 = 7;

@@ -1,8 +1,6 @@
 //! Communicators: made together, kept apart, freed.
 
-mod common;
-
-use common::{Buffer, Job, bytes};
+use crate::common::{Buffer, Job, bytes};
 use gapless_pml::{Comm, CommRequest, Comparison, Group, Pml, PmlError, Source, TagSel};
 
 /// What `start` makes in each rank.

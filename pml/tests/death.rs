@@ -1,8 +1,6 @@
 //! Peers that die, at every stage of every protocol: whoever is left gets an error, or what was sent.
 
-mod common;
-
-use common::{Buffer, Job, bytes, link};
+use crate::common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl_testkit::fault::{Fault, Plan};
 use gapless_btl_testkit::trace::{Record, Recorder, Trace};

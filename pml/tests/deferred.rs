@@ -1,11 +1,9 @@
 //! Sends that wait for work of the caller's: what is read, when, in which order, and what happens if the
 //! work, the peer or the endpoint comes to an end first.
 
-mod common;
-
-use common::lab::{Lab, config, layout};
-use common::rogue::{Pair, offer};
-use common::{Buffer, Home, Job};
+use crate::common::lab::{Lab, config, layout};
+use crate::common::rogue::{Pair, offer};
+use crate::common::{Buffer, Home, Job};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
@@ -94,7 +92,7 @@ fn later_messages_overtake_nothing_and_wait_for_nothing() {
 fn data_is_read_when_the_work_has_ended_and_not_before() {
     for protocol in [Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy, Protocol::Eager] {
         for size in [100u64, 50_000] {
-            let mut job = Job::with(2, config(protocol, 2), common::link());
+            let mut job = Job::with(2, config(protocol, 2), crate::common::link());
             let shape = layout(size, false);
             let (hand, completion) = by_hand();
             let home = job.mappable(0, &shape, 1);

@@ -1,9 +1,7 @@
 //! Buffers in device memory, with an engine that ends its work late: nothing is sent before it is
 //! packed, nothing is given back before it is unpacked.
 
-mod common;
-
-use common::{Buffer, Home, Job, bytes, link, strided};
+use crate::common::{Buffer, Home, Job, bytes, link, strided};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, HostEngine};

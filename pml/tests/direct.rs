@@ -1,9 +1,7 @@
 //! Memory of devices that adapters reach by themselves (GPUDirect): read at once where the transport and both devices go
 //! along with it, and carried another way where one of them does not.
 
-mod common;
-
-use common::{Buffer, Home, Job, bytes, link, strided};
+use crate::common::{Buffer, Home, Job, bytes, link, strided};
 use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_btl_testkit::fault::{Fault, Plan};
 use gapless_dtype::Layout;

@@ -1,9 +1,7 @@
 //! Over a transport that does not keep messages in order: nothing shows, not even in the order of
 //! matching.
 
-mod common;
-
-use common::{Buffer, Job, bytes, strided};
+use crate::common::{Buffer, Job, bytes, strided};
 use gapless_bml::{Btl, Rank};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl_testkit::fault::{Fault, Plan};
@@ -12,7 +10,8 @@ use gapless_pml::{Config, PmlError, RequestId, Source, TagSel};
 
 fn job(seed: u64, rdma: bool, mapped: bool) -> Job {
     Job::build(2, Config::default(), &mut |rank, hub| {
-        let link = loopback::Config { ordered: false, slots: 12, rdma, mapped, ..common::link() };
+        let link =
+            loopback::Config { ordered: false, slots: 12, rdma, mapped, ..crate::common::link() };
         let plan = Plan {
             seed: seed ^ u64::from(rank),
             reorder_per_mille: 400,

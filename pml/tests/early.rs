@@ -1,10 +1,8 @@
 //! A message that comes before its turn, and a receive that waits right there for the one before it: neither is
 //! overtaken or lost.
 
-mod common;
-
-use common::ahead::offer_next;
-use common::{Buffer, Job, bytes, link};
+use crate::common::ahead::offer_next;
+use crate::common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl::{Btl, Event, PeerId, Queue, Sink, delegate, hand_out};
 use gapless_pml::{Config, Next, Source, TagSel};

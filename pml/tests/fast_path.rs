@@ -2,10 +2,8 @@
 //! taken, where it is not, and that both come to the same.
 #![allow(unsafe_code, reason = "promises buffers that outlive the job")]
 
-mod common;
-
-use common::ahead::offer_next;
-use common::{Buffer, Job, bytes, link};
+use crate::common::ahead::offer_next;
+use crate::common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, Event, PeerId, Queue, Sink, delegate, hand_out};
 use gapless_dtype::{Datatype, Layout, Primitive};

@@ -1,8 +1,6 @@
 //! Peers that break the protocol: they are lost, nobody panics, nothing outside is touched.
 
-mod common;
-
-use common::{Buffer, bytes};
+use crate::common::{Buffer, bytes};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, LinkError, Token};
@@ -549,7 +547,7 @@ fn random_bytes_never_panic() {
         }
         // The margins are intact.
         let memory = to.bytes();
-        assert_eq!(memory[..24], [common::CANARY; 24], "seed {seed}");
-        assert_eq!(memory[memory.len() - 24..], [common::CANARY; 24], "seed {seed}");
+        assert_eq!(memory[..24], [crate::common::CANARY; 24], "seed {seed}");
+        assert_eq!(memory[memory.len() - 24..], [crate::common::CANARY; 24], "seed {seed}");
     }
 }

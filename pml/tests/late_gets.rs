@@ -1,8 +1,6 @@
 //! A transport that reads memory late: whoever takes memory back waits until it has.
 
-mod common;
-
-use common::{Buffer, Job, bytes};
+use crate::common::{Buffer, Job, bytes};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
     AbilityId, Access, Btl, Extent, Mapped, PeerId, Rdma, RdmaError, RemoteKey, Sink, Token,
@@ -40,7 +38,7 @@ struct Late {
 
 impl Late {
     fn new(hub: &Hub, waiting: &Arc<AtomicU32>) -> Late {
-        let (inner, operations) = (Loopback::with(hub, common::link()), Vec::new());
+        let (inner, operations) = (Loopback::with(hub, crate::common::link()), Vec::new());
         let (waiting, asked) = (Arc::clone(waiting), Arc::default());
         Late { inner, operations, waiting, room: usize::MAX, asked }
     }

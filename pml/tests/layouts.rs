@@ -1,9 +1,7 @@
 //! Any pair of layouts, by every protocol, over links with short fragments, also ones that misbehave
 //! as far as transports may: every byte arrives and every gap stays.
 
-mod common;
-
-use common::{Buffer, Home, Job, bytes, link, strided};
+use crate::common::{Buffer, Home, Job, bytes, link, strided};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl_testkit::fault::{Fault, Plan};
 use gapless_dtype::testkit::{Params, Rng, random_datatype};
@@ -152,7 +150,7 @@ fn a_long_layout_is_fetched_once_and_kept() {
         for round in 0..3 {
             let home = job.mappable(0, &layout, 2);
             let from = Buffer::source_in(&layout, 2, round, home);
-            let to = Buffer::target(&common::strided(4000, 3, 5), 1);
+            let to = Buffer::target(&crate::common::strided(4000, 3, 5), 1);
             assert_eq!(exchange(&mut job, &from, &to, "a long layout"), Some(protocol));
         }
     }
@@ -166,7 +164,7 @@ fn a_layout_beyond_the_bound_takes_the_pipeline() {
     let layout = irregular(2000, 8);
     let home = job.mappable(0, &layout, 1);
     let from = Buffer::source_in(&layout, 1, 1, home);
-    let to = Buffer::target(&common::bytes(6000), 1);
+    let to = Buffer::target(&crate::common::bytes(6000), 1);
     assert_eq!(exchange(&mut job, &from, &to, "too long"), Some(Protocol::Pipeline));
 }
 
@@ -180,7 +178,7 @@ fn caches_stay_within_their_bounds() {
     for round in 0..12 {
         let layout = &layouts[round % 6];
         let from = Buffer::source(layout, 1, round as u64);
-        let to = Buffer::target(&common::bytes(1800), 1);
+        let to = Buffer::target(&crate::common::bytes(1800), 1);
         let protocol = exchange(&mut job, &from, &to, "many layouts");
         assert_eq!(protocol, Some(Protocol::SingleCopy));
     }
@@ -192,9 +190,12 @@ fn single_copy_in_many_small_batches() {
     let config = Config { force: Some(Protocol::SingleCopy), tuning, ..Config::default() };
     let mut job = Job::with(2, config, link());
     for (blocks, block) in [(1u64, 50_000u64), (5000, 1), (300, 123)] {
-        let from =
-            Buffer::source(&common::strided(blocks, block, 200_000 / blocks.cast_signed()), 1, 1);
-        let to = Buffer::target(&common::strided(blocks * block / 10, 10, 11), 1);
+        let from = Buffer::source(
+            &crate::common::strided(blocks, block, 200_000 / blocks.cast_signed()),
+            1,
+            1,
+        );
+        let to = Buffer::target(&crate::common::strided(blocks * block / 10, 10, 11), 1);
         let what = format!("{blocks} blocks of {block}");
         let protocol = exchange(&mut job, &from, &to, &what);
         assert!(protocol.is_none_or(|protocol| protocol == Protocol::SingleCopy), "{protocol:?}");

@@ -1,11 +1,9 @@
 //! Memory that a receiver grants to its sender: every pair of memories and layouts, long layouts, what is
 //! refused, engines that fail, peers that die at every stage, and peers that lie.
 
-mod common;
-
-use common::lab::{Lab, config, layout};
-use common::rogue::{Pair, offer, ready, serial_of, short, word, words};
-use common::{Buffer, CANARY, Home, bytes, lease_of, link, strided};
+use crate::common::lab::{Lab, config, layout};
+use crate::common::rogue::{Pair, offer, ready, serial_of, short, word, words};
+use crate::common::{Buffer, CANARY, Home, bytes, lease_of, link, strided};
 use gapless_bml::Rank;
 use gapless_btl::loopback::Loopback;
 use gapless_btl::{Btl, RemoteKey};
@@ -410,7 +408,7 @@ fn grant(
     let key = key.as_bytes();
     message[..4].copy_from_slice(&[
         15,
-        common::rogue::VERSION,
+        crate::common::rogue::VERSION,
         u8::try_from(key.len()).unwrap(),
         0,
     ]);
@@ -478,11 +476,11 @@ fn a_receiver_that_answers_twice_is_lost_and_the_engine_ends_first() {
         let again = match second {
             5 => short(5, 0, serial),
             6 => asks(serial, 55, 100),
-            10 => common::rogue::open(common::rogue::GET, serial, SIZE, 2, None),
+            10 => crate::common::rogue::open(crate::common::rogue::GET, serial, SIZE, 2, None),
             15 => first.clone(),
             _ => {
                 let mut cts = vec![0; 48];
-                cts[..2].copy_from_slice(&[3, common::rogue::VERSION]);
+                cts[..2].copy_from_slice(&[3, crate::common::rogue::VERSION]);
                 cts[4..8].copy_from_slice(&2u32.to_le_bytes());
                 cts[8..12].copy_from_slice(&500u32.to_le_bytes());
                 word(&mut cts, 16, serial);

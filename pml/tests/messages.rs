@@ -1,8 +1,6 @@
 //! Whole messages between endpoints: order, wildcards, truncation, mismatch, probe, cancel, self.
 
-mod common;
-
-use common::{Buffer, Job, bytes, link, strided};
+use crate::common::{Buffer, Job, bytes, link, strided};
 use gapless_btl::loopback;
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};

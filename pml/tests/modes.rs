@@ -1,8 +1,6 @@
 //! Send modes, and sends that are taken back.
 
-mod common;
-
-use common::{Buffer, Job, bytes, strided};
+use crate::common::{Buffer, Job, bytes, strided};
 use gapless_pml::{
     BUFFERED_OVERHEAD, Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel,
 };
@@ -189,7 +187,7 @@ fn a_send_that_nobody_receives_can_be_taken_back() {
 
 #[test]
 fn whoever_leaves_refuses_what_it_has_not_received() {
-    let mut job = Job::with(2, Config::default(), common::link());
+    let mut job = Job::with(2, Config::default(), crate::common::link());
     let from = Buffer::source(&bytes(50_000), 1, 1);
     let send = start(&mut job, 0, &from, 1, SendMode::Standard).unwrap();
     // They have a link, and neither has said anything yet.

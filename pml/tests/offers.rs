@@ -1,12 +1,10 @@
 //! What peers tell of their buffers in RTS and GRANT: a key that reaches less far than the layout is not used, and
 //! numbers that contradict each other lose the peer.
 
-mod common;
-
-use common::forged::{self, BY_MAPPED, REPLY, Told, word_at};
-use common::lab::{FRAGMENT, layout};
-use common::rogue::{Pair, offer, serial_of, word};
-use common::{Buffer, CANARY, Home, bytes, needs};
+use crate::common::forged::{self, BY_MAPPED, REPLY, Told, word_at};
+use crate::common::lab::{FRAGMENT, layout};
+use crate::common::rogue::{Pair, offer, serial_of, word};
+use crate::common::{Buffer, CANARY, Home, bytes, needs};
 use gapless_bml::Rank;
 use gapless_btl::RemoteKey;
 use gapless_dtype::{Datatype, Layout, Primitive};

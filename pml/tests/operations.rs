@@ -1,8 +1,6 @@
 //! Operations of several steps: matched probe, persistent requests, send and receive at once.
 
-mod common;
-
-use common::{Buffer, Job, bytes, strided};
+use crate::common::{Buffer, Job, bytes, strided};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_pml::{Persistent, PmlError, SendMode, Source, TagSel};
 use std::sync::Arc;

@@ -1,9 +1,7 @@
 //! Memory of the host that a process has page-locked for its own device.
 
-mod common;
-
-use common::lab::{Lab, config};
-use common::{Buffer, bytes, strided};
+use crate::common::lab::{Lab, config};
+use crate::common::{Buffer, bytes, strided};
 use gapless_pml::{Config, Protocol};
 use std::sync::atomic::Ordering;
 

@@ -1,10 +1,8 @@
 //! Engines that panic, and completions: whatever unwinds, and wherever, `Pml::take_back` ends all work on memory, and
 //! nothing is written to it afterwards.
 
-mod common;
-
-use common::lab::{Lab, config, layout};
-use common::{Buffer, Job, link};
+use crate::common::lab::{Lab, config, layout};
+use crate::common::{Buffer, Job, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::testkit::{FakeEngine, Work, Wrapper};

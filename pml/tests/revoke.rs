@@ -1,9 +1,7 @@
 //! Revoked communicators: what waits ends, what is matched goes on, all members learn of it, and survivors go on.
 //! Non-members that revoke are in `garbage.rs`.
 
-mod common;
-
-use common::{Buffer, Job, bytes};
+use crate::common::{Buffer, Job, bytes};
 use gapless_bml::{LinkError, PeerState, Rank};
 use gapless_pml::{
     Comm, CommRequest, Pml, PmlError, RequestId, SendMode, Source, SurvivorsRequest, TagSel,

@@ -2,10 +2,8 @@
 //! leave from there, and are read to where one launch unpacks several. Work of the devices takes its time, the
 //! transport refuses now and then, and engines fail.
 
-mod common;
-
-use common::lab::{Lab, config, layout};
-use common::{Buffer, bytes, link, strided};
+use crate::common::lab::{Lab, config, layout};
+use crate::common::{Buffer, bytes, link, strided};
 use gapless_bml::Nearness;
 use gapless_btl::loopback::{Config as LinkConfig, Hub, Loopback};
 use gapless_btl::{

@@ -1,13 +1,11 @@
 //! Staging memory that a peer still has mapped, because it is slow or because it was given up: no other message
 //! gets it, and it is not freed, before the transport says that the peer has let go of it.
 
-mod common;
-
-use common::Buffer;
-use common::forged::{self, word_at};
-use common::lab::{config, layout};
-use common::rogue::{offer, ready, reply_of};
-use common::trio::Trio;
+use crate::common::Buffer;
+use crate::common::forged::{self, word_at};
+use crate::common::lab::{config, layout};
+use crate::common::rogue::{offer, ready, reply_of};
+use crate::common::trio::Trio;
 use gapless_bml::{Mapping, Rank};
 use gapless_btl::RemoteKey;
 use gapless_mem::{Device, Region};

@@ -1,12 +1,10 @@
 //! Engines that are slow, or uneven: no request ends, well or in error, while an engine still works on its
 //! buffer, and every request ends. Peers die meanwhile, sends are cancelled, peers answer too early.
 
-mod common;
-
-use common::forged::FIN;
-use common::lab::{Lab, config, layout};
-use common::rogue::{GET, Pair, free, open, serial_of, short};
-use common::{Buffer, Job, bytes, link};
+use crate::common::forged::FIN;
+use crate::common::lab::{Lab, config, layout};
+use crate::common::rogue::{GET, Pair, free, open, serial_of, short};
+use crate::common::{Buffer, Job, bytes, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::testkit::{FakeEngine, Work, Wrapper};
@@ -178,7 +176,7 @@ fn stream(paces: [&[Pace]; 2], fragments: u64) {
     for (rank, engine) in (0..).zip(&engines) {
         job.pml(rank).add_engine(Arc::clone(engine) as _);
     }
-    let home = || common::Home::Fake(Arc::clone(&device));
+    let home = || crate::common::Home::Fake(Arc::clone(&device));
     let shape = layout(fragments * 1000 - 7, true);
     let from = Buffer::source_in(&shape, 1, fragments, home());
     let to = Buffer::target_in(&shape, 1, home());
@@ -302,7 +300,7 @@ fn a_receiver_that_says_the_end_in_mid_message_is_lost_and_the_engine_ends_first
             uneven
         });
         let engine = engine.get().unwrap();
-        let size = 3 * u64::from(common::lab::FRAGMENT);
+        let size = 3 * u64::from(crate::common::lab::FRAGMENT);
         let from = Buffer::source_in(&layout(size, true), 1, 1, pair.home());
         let send = pair.send(&from);
         pair.turn();

@@ -1,10 +1,8 @@
 //! The staged protocols, where everything goes well: every protocol, layout, length and depth, many
 //! messages at a time, and what is done where a protocol is impossible.
 
-mod common;
-
-use common::lab::{FRAGMENT, Lab, config, layout};
-use common::{Buffer, Home, bytes, link};
+use crate::common::lab::{FRAGMENT, Lab, config, layout};
+use crate::common::{Buffer, Home, bytes, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl_testkit::fault::{Fault, Plan};

@@ -1,12 +1,12 @@
 //! The staged protocols, where something goes wrong: engines that fail at either end, a peer that dies
 //! at every stage, a peer that lies. Requests end, nothing is overrun, and staging memory is back.
 
-mod common;
-
-use common::lab::{FRAGMENT, Lab, config, layout};
-use common::rogue::{GET, HOST, PUT, Pair, free, offer, open, ready, reply_of, ring, serial_of};
-use common::rogue::{short, words};
-use common::{Buffer, Job};
+use crate::common::lab::{FRAGMENT, Lab, config, layout};
+use crate::common::rogue::{
+    GET, HOST, PUT, Pair, free, offer, open, ready, reply_of, ring, serial_of,
+};
+use crate::common::rogue::{short, words};
+use crate::common::{Buffer, Job};
 use gapless_bml::Rank;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey};
@@ -390,7 +390,7 @@ fn a_staged_sender_writes_nothing_beyond_its_places() {
     let memory = to.bytes();
     let (before, rest) = memory.split_at(usize::try_from(around).unwrap());
     let (ring, after) = rest.split_at(usize::try_from(len).unwrap());
-    let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == common::CANARY);
+    let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == crate::common::CANARY);
     assert!(untouched(before) && untouched(after));
     // The last lap: 6, 7, 8.
     let packed = from.packed();

@@ -1,10 +1,8 @@
 //! The status beside an error: a receive that fails after it has taken a message says whose, with which tag and how
 //! many bytes, whatever has failed, and however its result is asked for.
 
-mod common;
-
-use common::lab::{Lab, config, layout};
-use common::{Buffer, Job, bytes, link};
+use crate::common::lab::{Lab, config, layout};
+use crate::common::{Buffer, Job, bytes, link};
 use gapless_pml::{
     Config, Persistent, PmlError, Protocol, RequestId, RequestOutcome, Source, TagSel,
 };

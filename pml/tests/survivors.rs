@@ -1,9 +1,7 @@
 //! Those who are left agree who is left. Deaths at every point are in `tests/sim/tests/survivors.rs`; here are lies, lost
 //! links, and what comes after.
 
-mod common;
-
-use common::Job;
+use crate::common::Job;
 use gapless_bml::{LinkError, PeerState, Rank};
 use gapless_engine::Typed;
 use gapless_mem::Region;

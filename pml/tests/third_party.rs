@@ -1,14 +1,14 @@
 //! A message concerns two processes. A third one that answers it, ends it, feeds it or takes it back by naming
 //! their numbers is lost, or not listened to; the two others come to their end as if nothing had been said.
 
-mod common;
-
-use common::forged::{self, CANCEL, CANCEL_EAGER, CANCELLED, REPLY, SERIAL, Told, word_at};
-use common::forged::{BY_EAGER, BY_PIPELINE, UNUSED};
-use common::lab::{FRAGMENT, config, layout};
-use common::rogue::{GET, PUT, free, offer, open, ready, reply_of, ring, serial_of, short, words};
-use common::trio::Trio;
-use common::{Buffer, Home, Job, bytes, link};
+use crate::common::forged::{self, CANCEL, CANCEL_EAGER, CANCELLED, REPLY, SERIAL, Told, word_at};
+use crate::common::forged::{BY_EAGER, BY_PIPELINE, UNUSED};
+use crate::common::lab::{FRAGMENT, config, layout};
+use crate::common::rogue::{
+    GET, PUT, free, offer, open, ready, reply_of, ring, serial_of, short, words,
+};
+use crate::common::trio::Trio;
+use crate::common::{Buffer, Home, Job, bytes, link};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, Token};
@@ -142,7 +142,7 @@ fn a_layout_that_a_put_waits_for_is_its_receivers() {
     let send = trio.send(&from, SendMode::Standard);
     let serial = serial_of(&trio.heard(OTHER, forged::RTS));
     let shape = layout(SIZE, true);
-    let (_, origin) = common::needs(&shape, 1);
+    let (_, origin) = crate::common::needs(&shape, 1);
     let to = Buffer::target_in(&shape, 1, trio.home());
     let told = Told { inline: false, ..Told::of(&shape) };
     let key = trio.key(OTHER, &to.lease(origin, told.span));
@@ -246,7 +246,7 @@ fn a_buffer_that_was_granted_is_filled_by_its_grantee_alone() {
 fn a_layout_that_a_receive_waits_for_is_its_senders() {
     let shape = layout(SIZE, true);
     let mut trio = Trio::new(shared(Protocol::Mapped));
-    let (len, origin) = common::needs(&shape, 1);
+    let (len, origin) = crate::common::needs(&shape, 1);
     let allocation = trio.rogue(OTHER).allocate(len).unwrap().unwrap();
     let from = Buffer::source_in(&shape, 1, 5, Home::Mapped(allocation.lease().clone()));
     let told = Told { inline: false, ..Told::of(&shape) };
@@ -307,7 +307,7 @@ fn a_message_that_waits_is_taken_back_by_its_sender_alone() {
 struct Club {
     job: Job,
     non_member: Bml,
-    inbox: common::rogue::Inbox,
+    inbox: crate::common::rogue::Inbox,
 }
 
 impl Club {
@@ -326,7 +326,7 @@ impl Club {
         let [zero, one, non_member] = bmls;
         let honest = |bml| Some(Pml::new(bml, vec![Arc::new(HostEngine) as _], Config::default()));
         let job = Job { ranks: vec![honest(zero), honest(one)] };
-        Club { job, non_member, inbox: common::rogue::Inbox::default() }
+        Club { job, non_member, inbox: crate::common::rogue::Inbox::default() }
     }
 
     fn says(&mut self, message: &[u8]) {

@@ -1,11 +1,9 @@
 //! Short messages out of device memory: offered, and followed by their data if nobody answers. What nobody receives yet
 //! leaves all the same, in its turn; what is received at once takes one copy.
 
-mod common;
-
-use common::lab::{Lab, layout};
-use common::rogue::{GET, Pair, VERSION, serial_of, word};
-use common::{Buffer, Home, Job, link};
+use crate::common::lab::{Lab, layout};
+use crate::common::rogue::{GET, Pair, VERSION, serial_of, word};
+use crate::common::{Buffer, Home, Job, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::HostEngine;
@@ -217,7 +215,7 @@ fn data(serial: u64, bytes: usize) -> Vec<u8> {
 fn data_of_another_length_breaks_the_protocol_and_data_for_nothing_means_nothing() {
     for (bytes, lost) in [(500, false), (499, true), (501, true), (0, true)] {
         let mut pair = Pair::new(Protocol::StagedGet);
-        let offer = common::rogue::offer(500);
+        let offer = crate::common::rogue::offer(500);
         pair.inject(&data(1 << 40, 77));
         assert!(!pair.inbox.1, "data for an offer that never was, or whose receive has begun");
         pair.inject(&offer);
@@ -239,7 +237,7 @@ fn data_for_a_receive_that_has_begun_is_dropped() {
     let mut pair = Pair::new(Protocol::StagedGet);
     let to = Buffer::target_in(&layout(500, false), 1, pair.home());
     let id = pair.recv(&to);
-    let offer = common::rogue::offer(500);
+    let offer = crate::common::rogue::offer(500);
     pair.inject(&offer);
     pair.inject(&data(serial_of(&offer), 500));
     assert!(!pair.inbox.1, "it crossed the decision");

@@ -1,9 +1,7 @@
 //! Sends to a peer that has not been met.
 #![allow(unsafe_code, reason = "promises buffers that outlive the job")]
 
-mod common;
-
-use common::{Buffer, Job, bytes, link};
+use crate::common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::Loopback;
 use gapless_btl::{Btl, PeerId, ReserveError, Slot, delegate};
 use gapless_pml::{Config, Protocol, SendMode, Source, TagSel};

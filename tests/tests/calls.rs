@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const TEST: &str = "processes_call_functions_of_each_other";
+const TEST: &str = "calls::processes_call_functions_of_each_other";
 const WATCHDOG: Duration = Duration::from_secs(60);
 const SIZE: u32 = 3;
 /// The one that is killed.

@@ -119,7 +119,8 @@ fn steps<B: PlanBuffer>(
 
 fn sm(rank: u32, name: &str) -> Builder {
     // Every job of this process has its own name.
-    let config = SmConfig::new(format!("{name} {}", std::process::id()), format!("rank {rank}"));
+    let config =
+        SmConfig::new(format!("plans, {name} {}", std::process::id()), format!("rank {rank}"));
     let sm = Box::new(Sm::new(config).unwrap());
     World::builder().tuning(Tuning::default()).only(["sm"]).transport(sm)
 }
@@ -252,7 +253,7 @@ fn copy(device: &FakeDevice, to: Region, from: Region) {
     unsafe { device.copy(to, from, &[]) }.unwrap().wait().unwrap();
 }
 
-const DEATH: &str = "a_death_before_a_step_leaves_nobody_waiting";
+const DEATH: &str = "plans::a_death_before_a_step_leaves_nobody_waiting";
 /// A loss is an error within two seconds, it is promised; a watchdog waits ten times as long.
 const WATCHDOG: Duration = Duration::from_secs(20);
 const VICTIM: u32 = 2;

@@ -18,6 +18,7 @@ type Check = (&'static str, fn(&Checkout) -> Result<(), Failure>);
 const CHECKS: &[Check] = &[
     ("file sizes", files::run),
     ("lines of documents", files::documents),
+    ("files of tests", files::tests),
     ("age of figures (only warns)", ages::warn),
     ("links of documents", links::run),
     ("dependency rules", deps::run),

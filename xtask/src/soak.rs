@@ -48,8 +48,8 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     smoke.args(release.then_some("--release")).env("GAPLESS_SMOKE_ALL", "1");
     shell::timed("all experiments", || shell::run(&mut smoke)).0?;
     long("OpenCL contexts", "gapless-tests", "opencl_contexts", CONTEXTS, CONTEXTS_MADE)?;
-    long("worlds", "gapless-sim", "seeds", WORLDS, ("GAPLESS_SIM_SEEDS", SEEDS))?;
-    long("500 ranks", "gapless-cli", "peers", MANY, ("GAPLESS_RANKS", "500"))?;
+    long("worlds", "gapless-sim", "all", WORLDS, ("GAPLESS_SIM_SEEDS", SEEDS))?;
+    long("500 ranks", "gapless-cli", "all", MANY, ("GAPLESS_RANKS", "500"))?;
     long("cuts of rails", "gapless-cli", "hosts", RAILS, ("GAPLESS_RAIL_CUTS", RAIL_CUTS))?;
     long("mischief on rails", "gapless-cli", "hosts", MISCHIEF, ("GAPLESS_RAIL_JOBS", RAIL_JOBS))?;
     let (name, ends) = (ENDS, ("GAPLESS_LAUNCHER_ENDS", "all"));
@@ -77,7 +77,7 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
 
 const CONTEXTS: &str = "contexts_come_and_go";
 const CONTEXTS_MADE: (&str, &str) = ("GAPLESS_OPENCL_CONTEXTS", "1000");
-const WORLDS: &str = "every_world_obeys_mpi";
+const WORLDS: &str = "seeds::every_world_obeys_mpi";
 const SEEDS: &str = "100000";
 const RAILS: &str = "rails::rails_that_are_cut_cost_nothing";
 /// So many cuts of rails.
@@ -90,5 +90,5 @@ const FAR: &str = "together::many::many_ranks_on_two_hosts";
 const BESET: &str =
     "together::unauthenticated::unauthenticated_callers_of_the_other_host_get_nowhere";
 const LOST: &str = "lost::a_cable_that_is_pulled_out";
-const MANY: &str = "many_ranks_fit_under_few_descriptors";
+const MANY: &str = "peers::many_ranks_fit_under_few_descriptors";
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";

@@ -17,9 +17,8 @@
 //! The rest of step 3, workspaces below `examples/`, and the fuzz targets' short run take long to compile: they are part
 //! of `cargo xtask soak` ([`rare`]).
 //!
-//! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
-//! counted: nothing here filters, so they come from a test that ran its own binary again as another
-//! process.
+//! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not counted, unless tests
+//! of the program were chosen: they come from a test that ran its own binary again as another process.
 
 mod alone;
 mod programs;
@@ -67,10 +66,14 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         let loom = [
             ("RUSTFLAGS", "--cfg loom".into()),
             ("CARGO_TARGET_DIR", checkout.target.join("loom").into()),
+            ("CARGO_PROFILE_DEV_OPT_LEVEL", "0".into()),
         ];
-        for package in checkout.packages.iter().filter(|p| p.has_models()) {
-            step(format!("{} under loom", package.name), &["-p", &package.name, "--lib"], &loom)?;
-        }
+        // What they depend on is built once, and not optimised: models spend their time in loom, which is not either.
+        let mut arguments =
+            vec!["--lib", "--config", "profile.dev.package.gapless-dtype.opt-level=0"];
+        let with_models = checkout.packages.iter().filter(|package| package.has_models());
+        arguments.extend(with_models.flat_map(|package| ["-p", &*package.name]));
+        step("models under loom".to_owned(), &arguments, &loom)?;
     }
     steps.extend(always_odd(checkout, &log)?);
     if !quick {
@@ -134,6 +137,7 @@ pub(crate) fn odd(checkout: &Checkout, names: &str, release: bool) -> Result<(),
     let mut steps = Vec::new();
     for oddity in oddities {
         let wanted = programs.iter().filter(|program| oddity.crates.contains(&&*program.package));
+        let wanted = wanted.map(|program| (program, &[][..]));
         let Some(step) = round(checkout, &log, oddity, wanted)? else { continue };
         let (minutes, tally) = (step.took.as_secs_f64() / 60.0, &step.tally);
         let (passed, failed) = (tally.passed(), tally.failed());
@@ -147,10 +151,16 @@ pub(crate) fn odd(checkout: &Checkout, names: &str, release: bool) -> Result<(),
 fn always_odd(checkout: &Checkout, log: &SkipLog) -> Result<Vec<TestStep>, Failure> {
     let programs = programs::build(checkout, false)?;
     let mut steps = Vec::new();
-    for (name, tests) in odd::ALWAYS {
-        let wanted = || programs.iter().filter(|program| tests.contains(&&*program.target));
+    for (name, chosen) in odd::ALWAYS {
+        let mut wanted = Vec::new();
+        for some in *chosen {
+            let is =
+                |it: &&programs::Program| it.package == some.package && it.target == some.target;
+            let missing = || Failure::Missing(format!("{} {}", some.package, some.target));
+            wanted.push((programs.iter().find(is).ok_or_else(missing)?, some.words));
+        }
         for oddity in odd::named(name).map_err(Failure::Argument)? {
-            steps.extend(round(checkout, log, oddity, wanted())?);
+            steps.extend(round(checkout, log, oddity, wanted.iter().copied())?);
         }
     }
     Ok(steps)
@@ -197,22 +207,24 @@ fn judged(checkout: &Checkout, log: &SkipLog) -> Result<Option<TestStep>, Failur
     Ok(verdict?.map(|verdict| TestStep { name, took, tally: tally(verdict) }))
 }
 
-/// Test programs on one odd machine; nothing where there can be no such machine.
+/// Test programs, and words that choose tests of each, on one odd machine; nothing where there can be no such machine.
 fn round<'p>(
     checkout: &Checkout,
     log: &SkipLog,
     oddity: odd::Oddity,
-    programs: impl Iterator<Item = &'p programs::Program>,
+    programs: impl Iterator<Item = (&'p programs::Program, &'p [&'p str])>,
 ) -> Result<Option<TestStep>, Failure> {
     let Some((prefix, _company)) = oddity.prepare(checkout, log)? else { return Ok(None) };
     let all = || {
         let mut sum = Tally::default();
-        for program in programs {
+        for (program, words) in programs {
             let mut command = program.command();
+            command.args(words);
             command.env(skips::VARIABLE, log.path()).envs(odd::shorter());
             let mut command = prefix.before(&command);
             println!("\n{} {} on a machine with {}", program.package, program.target, oddity.name);
-            let tally = count(command.stdin(Stdio::null()))?;
+            let counted = if words.is_empty() { Tally::default() } else { Tally::of_chosen() };
+            let tally = count_with(command.stdin(Stdio::null()), silence::MOST, counted)?;
             sum.add(&tally.of(&program.package, &program.target));
         }
         Ok::<_, Failure>(sum)
@@ -263,10 +275,15 @@ fn cargo_test(
 /// Runs a command, passes its output on line by line and counts what it says of tests. What hangs is ended
 /// ([`silence`]).
 fn count(command: &mut Command) -> Result<Tally, Failure> {
-    count_with(command, silence::MOST)
+    count_with(command, silence::MOST, Tally::default())
 }
 
-fn count_with(command: &mut Command, silence: Duration) -> Result<Tally, Failure> {
+/// The same, for as long as it is not silent for `silence`; `tests` says which sums of libtest's it takes.
+fn count_with(
+    command: &mut Command,
+    silence: Duration,
+    mut tests: Tally,
+) -> Result<Tally, Failure> {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -287,7 +304,6 @@ fn count_with(command: &mut Command, silence: Duration) -> Result<Tally, Failure
             tally
         });
         scope.spawn(move || silence::watch(process, silence, &lines));
-        let mut tests = Tally::default();
         each_line(stdout, |line| {
             let _ = heard.send(());
             println!("{line}");
@@ -375,10 +391,11 @@ mod tests {
         let script = "sleep 1000 & sleep 1000; echo 'test result: FAILED. 1 passed; 1 failed; \
                       0 ignored; 0 measured; 0 filtered out'; wait";
         let mut command = Command::new("sh");
-        let tally = count_with(command.args(["-c", script]), Duration::from_millis(200)).unwrap();
+        let soon = Duration::from_millis(200);
+        let tally = count_with(command.args(["-c", script]), soon, Tally::default()).unwrap();
         assert_eq!((tally.passed(), tally.failed()), (1, 1));
         let mut command = Command::new("sleep");
-        let tally = count_with(command.arg("1000"), Duration::from_millis(200)).unwrap();
+        let tally = count_with(command.arg("1000"), soon, Tally::default()).unwrap();
         assert_eq!(tally.failed(), 1);
     }
 

@@ -43,8 +43,20 @@ const PACKAGES: &[(&str, &str)] = &[
 /// Test programs of whole jobs, and which of their tests are not run there.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("hosts", &["together::", "shared::", "lost::", "rails::", "tasks::"]),
-    ("matrix", &["over_every_link", "of_two_rails", "over_any_transport", "over_tcp"]),
-    ("device_world", &["opencl_", "cuda_", "packed_memory", "nothing_serves"]),
+    (
+        "links",
+        &[
+            "device_order::",
+            "over_every_link",
+            "of_two_rails",
+            "over_any_transport",
+            "over_tcp",
+            "opencl_",
+            "cuda_",
+            "packed_memory",
+            "nothing_serves",
+        ],
+    ),
 ];
 /// Tests of XTQ that put tasks into rings on another host: the suite of all back ends, and what workers alone have.
 const TASKS: &[&str] = &["host::tests::suite", "host::tests::worker"];

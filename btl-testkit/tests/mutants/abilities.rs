@@ -1,7 +1,7 @@
 //! What a broken transport moves and maps without messages.
 
-use crate::broken::Broken;
-use crate::flaws::Flaw;
+use crate::mutants::broken::Broken;
+use crate::mutants::flaws::Flaw;
 use gapless_btl::{
     AbilityId, Access, Allocation, Btl, Change, Ended, Event, Extent, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RemoteKey, Token, delegate,

@@ -1,7 +1,7 @@
 //! What a broken transport does to what arrives: messages, ends of operations, deaths.
 
-use crate::broken::{BEYOND, Broken, FAREWELL};
-use crate::flaws::Flaw;
+use crate::mutants::broken::{BEYOND, Broken, FAREWELL};
+use crate::mutants::flaws::Flaw;
 use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, Reclaim, Token};
 use gapless_mem::{Device, HostDevice, Region};
 use std::collections::BTreeMap;

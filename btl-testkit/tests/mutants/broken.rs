@@ -2,9 +2,9 @@
 //! it is polled. What arrives is in `arriving.rs`, how it is told in `telling.rs`, what moves without messages in
 //! `abilities.rs`.
 
-use crate::arriving::Held;
-use crate::flaws::Flaw;
-use crate::retaining::Kept;
+use crate::mutants::arriving::Held;
+use crate::mutants::flaws::Flaw;
+use crate::mutants::retaining::Kept;
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{

@@ -1,7 +1,7 @@
 //! What a broken transport retains, and what it gives back when its link is cut.
 
-use crate::broken::Broken;
-use crate::flaws::Flaw;
+use crate::mutants::broken::Broken;
+use crate::mutants::flaws::Flaw;
 use gapless_btl::{AmTag, Event, LinkError, PeerId, Slot, Token, Unacknowledged};
 use std::collections::VecDeque;
 use std::sync::Arc;

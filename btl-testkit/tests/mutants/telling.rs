@@ -1,7 +1,7 @@
 //! How a broken transport gives what has arrived to whoever polls.
 
-use crate::broken::Broken;
-use crate::flaws::Flaw;
+use crate::mutants::broken::Broken;
+use crate::mutants::flaws::Flaw;
 use gapless_btl::{Event, PeerId, Sink, hand_out};
 
 impl Broken {

@@ -46,7 +46,7 @@ fn join_again(world: World) -> Result<World, Error> {
 
 #[test]
 fn worlds_follow_each_other_under_our_launcher() {
-    ranks(3, "again::worlds_follow_each_other_under_our_launcher", |world| {
+    ranks(3, "launchers::again::worlds_follow_each_other_under_our_launcher", |world| {
         let mut world = join_again(world).unwrap();
         around(&world);
         world = join_again(world).unwrap();
@@ -59,7 +59,7 @@ fn worlds_follow_each_other_under_our_launcher() {
 /// In step and not, alone, with all others, and with others that finalize.
 #[test]
 fn worlds_that_are_dropped_follow_each_other() {
-    ranks(3, "again::worlds_that_are_dropped_follow_each_other", |mut world| {
+    ranks(3, "launchers::again::worlds_that_are_dropped_follow_each_other", |mut world| {
         for round in 0..6 {
             around(&world);
             let rank = world.rank();
@@ -78,7 +78,7 @@ fn worlds_that_are_dropped_follow_each_other() {
 
 #[test]
 fn worlds_follow_each_other_if_the_launcher_takes_a_process_again() {
-    let name = "again::worlds_follow_each_other_if_the_launcher_takes_a_process_again";
+    let name = "launchers::again::worlds_follow_each_other_if_the_launcher_takes_a_process_again";
     super::pass_under_each(2, name, || match join_again(World::init().unwrap()) {
         Ok(world) => {
             around(&world);
@@ -113,7 +113,7 @@ fn serve(stream: UnixStream) {
 
 #[test]
 fn a_launcher_that_takes_a_process_once() {
-    let name = "again::a_launcher_that_takes_a_process_once";
+    let name = "launchers::again::a_launcher_that_takes_a_process_once";
     if is_rank(name) {
         let mut joined = join_again(World::init().unwrap());
         for words in ["(init: ", "did not leave it in good order"] {

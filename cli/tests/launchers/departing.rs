@@ -21,10 +21,10 @@ fn leave_one_by_one() {
 
 #[test]
 fn one_of_two_departs() {
-    pass_under_each(2, "departing::one_of_two_departs", leave_one_by_one);
+    pass_under_each(2, "launchers::departing::one_of_two_departs", leave_one_by_one);
 }
 
 #[test]
 fn one_of_four_departs() {
-    pass_under_each(4, "departing::one_of_four_departs", leave_one_by_one);
+    pass_under_each(4, "launchers::departing::one_of_four_departs", leave_one_by_one);
 }

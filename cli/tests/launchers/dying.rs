@@ -40,7 +40,7 @@ fn join() -> World {
 
 #[test]
 fn a_killed_process_ends_the_job() {
-    let name = "dying::a_killed_process_ends_the_job";
+    let name = "launchers::dying::a_killed_process_ends_the_job";
     let body = || {
         let world = join();
         if world.rank() == 1 {
@@ -58,7 +58,7 @@ fn a_killed_process_ends_the_job() {
 
 #[test]
 fn abort_ends_the_job_with_its_code() {
-    let name = "dying::abort_ends_the_job_with_its_code";
+    let name = "launchers::dying::abort_ends_the_job_with_its_code";
     let body = || {
         let world = join();
         if world.rank() == 2 {
@@ -85,7 +85,7 @@ fn abort_ends_the_job_with_its_code() {
 
 #[test]
 fn a_panic_ends_the_job() {
-    let name = "dying::a_panic_ends_the_job";
+    let name = "launchers::dying::a_panic_ends_the_job";
     let body = || {
         let world = join();
         assert_ne!(world.rank(), 0, "rank 0 panics on purpose");
@@ -100,7 +100,7 @@ fn a_panic_ends_the_job() {
 
 #[test]
 fn who_leaves_without_finalizing_fails_the_job() {
-    let name = "dying::who_leaves_without_finalizing_fails_the_job";
+    let name = "launchers::dying::who_leaves_without_finalizing_fails_the_job";
     let body = || {
         let world = join();
         if world.rank() == 0 {
@@ -137,7 +137,7 @@ fn survive() {
 /// death by the node's sockets, as under our own. (Hydra ends them, whatever it is told.)
 #[test]
 fn survivors_learn_of_a_death_from_the_node() {
-    let name = "dying::survivors_learn_of_a_death_from_the_node";
+    let name = "launchers::dying::survivors_learn_of_a_death_from_the_node";
     if is_rank(name) {
         return survive();
     }
@@ -171,7 +171,7 @@ fn left_alone(size: usize, name: &str, dead: usize) {
 
 #[test]
 fn survivors_do_not_wait_for_the_dead() {
-    let name = "dying::survivors_do_not_wait_for_the_dead";
+    let name = "launchers::dying::survivors_do_not_wait_for_the_dead";
     if is_rank(name) {
         return survive();
     }
@@ -199,7 +199,7 @@ fn be_a_link(world: World, from: u32) {
 /// Rank 0 dies, and each waits for the one before, which has no other reason to leave.
 #[test]
 fn a_chain_of_losses_ends_at_once_and_blames_who_died() {
-    let name = "dying::a_chain_of_losses_ends_at_once_and_blames_who_died";
+    let name = "launchers::dying::a_chain_of_losses_ends_at_once_and_blames_who_died";
     if is_rank(name) {
         let world = join();
         match world.rank() {
@@ -214,7 +214,7 @@ fn a_chain_of_losses_ends_at_once_and_blames_who_died() {
 /// Likewise, where the chain goes along links that nobody had before: every fifth rank of 16.
 #[test]
 fn a_chain_of_losses_between_strangers_ends_at_once() {
-    let name = "dying::a_chain_of_losses_between_strangers_ends_at_once";
+    let name = "launchers::dying::a_chain_of_losses_between_strangers_ends_at_once";
     if is_rank(name) {
         let world = join();
         match world.rank() {
@@ -229,7 +229,7 @@ fn a_chain_of_losses_between_strangers_ends_at_once() {
 /// When the launcher is killed, its processes end: it kills them, or they find it gone.
 #[test]
 fn a_killed_launcher_leaves_nobody_behind() {
-    let name = "dying::a_killed_launcher_leaves_nobody_behind";
+    let name = "launchers::dying::a_killed_launcher_leaves_nobody_behind";
     if is_rank(name) {
         let world = join();
         println!("\nready");

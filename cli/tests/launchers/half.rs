@@ -67,7 +67,7 @@ fn with_a_server_that_says_nothing() {
 /// Slurm without a PMI starts jobs of one. That is no error, but one of the processes says so.
 #[test]
 fn without_any_protocol() {
-    let name = "half::without_any_protocol";
+    let name = "launchers::half::without_any_protocol";
     if is_rank(name) {
         return assert_eq!(World::init().unwrap().size(), 1);
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 #[test]
 fn columns_go_round() {
-    pass_under_each(4, "meeting::columns_go_round", || {
+    pass_under_each(4, "launchers::meeting::columns_go_round", || {
         let world = World::init().unwrap();
         let comm = world.comm();
         let (me, size) = (comm.rank(), comm.size());
@@ -34,7 +34,7 @@ fn columns_go_round() {
 
 #[test]
 fn every_process_is_somebody_else_of_one_job() {
-    pass_under_each(3, "meeting::every_process_is_somebody_else_of_one_job", || {
+    pass_under_each(3, "launchers::meeting::every_process_is_somebody_else_of_one_job", || {
         let mut launcher = detect().unwrap();
         let (me, size) = (launcher.rank(), launcher.size());
         assert!(me < size && size == 3);
@@ -55,7 +55,7 @@ fn every_process_is_somebody_else_of_one_job() {
 /// Whoever has arrived at a fence still gets what others have published: the other process comes later.
 #[test]
 fn values_are_got_at_fences() {
-    pass_under_each(2, "meeting::values_are_got_at_fences", || {
+    pass_under_each(2, "launchers::meeting::values_are_got_at_fences", || {
         let mut launcher = detect().unwrap();
         assert!(launcher.answers_at_fences());
         let (me, other) = (launcher.rank(), 1 - launcher.rank());
@@ -83,7 +83,7 @@ fn values_are_got_at_fences() {
 
 #[test]
 fn values_are_carried_whatever_their_length() {
-    pass_under_each(2, "meeting::values_are_carried_whatever_their_length", || {
+    pass_under_each(2, "launchers::meeting::values_are_carried_whatever_their_length", || {
         const LENGTHS: [usize; 9] = [1, 62, 1017, 1018, 1019, 1023, 1024, 1025, 40_000];
         let text = |rank: u32, len: usize| -> String {
             // Every character that a value may hold, from different places.
@@ -116,7 +116,7 @@ fn values_are_carried_whatever_their_length() {
 fn what_a_launcher_cannot_carry_is_refused_before_it_is_asked() {
     pass_under_each(
         1,
-        "meeting::what_a_launcher_cannot_carry_is_refused_before_it_is_asked",
+        "launchers::meeting::what_a_launcher_cannot_carry_is_refused_before_it_is_asked",
         || {
             let mut launcher = detect().unwrap();
             for (key, value) in [
@@ -200,7 +200,7 @@ fn launchers_in_launchers() {
 /// The numbers that PMI-1's client goes by are the launcher's.
 #[test]
 fn the_port_tells_the_same_as_the_descriptor() {
-    let name = "meeting::the_port_tells_the_same_as_the_descriptor";
+    let name = "launchers::meeting::the_port_tells_the_same_as_the_descriptor";
     pass_under_each(2, name, || {
         if std::env::var_os("PMIX_NAMESPACE").is_some() {
             return;

@@ -117,7 +117,7 @@ pub fn report(seed: u64, whole: Failure) -> Report {
     let (outcome, story) = tell(seed, &keep);
     let failure = outcome.err().unwrap_or_else(|| whole.clone());
     let again = format!(
-        "GAPLESS_SEED={seed} GAPLESS_SIM_KEEP={keep} cargo test -p gapless-sim --test seeds -- --nocapture"
+        "GAPLESS_SEED={seed} GAPLESS_SIM_KEEP={keep} cargo test -p gapless-sim --test all seeds:: -- --nocapture"
     );
     Report { seed, keep, whole, failure, story, again }
 }

@@ -40,7 +40,7 @@
 //! Calls that wait (`wait`, `sendrecv`, …) do not return to the simulator, so ranks use the calls that do not wait;
 //! both use the same core. Real transports are tested in their crates.
 //!
-//! One seed: `GAPLESS_SEED=7 cargo test -p gapless-sim --test seeds -- --nocapture`, or
+//! One seed: `GAPLESS_SEED=7 cargo test -p gapless-sim --test all seeds:: -- --nocapture`, or
 //! `cargo run -p gapless-sim -- 7`; a range: `GAPLESS_SIM_SEEDS=0..10000`, or `-- 0..10000`. Collectives:
 //! `cargo run -p gapless-sim --release -- --collectives 0..10000`.
 #![deny(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Collectives on intercommunicators: a group of two ranks and one of three, each with something for the other.
 
-use crate::ranks;
+use crate::collectives::ranks;
 use gapless::coll::BuildError;
 use gapless::{
     Blocks, BlocksMut, Collective, CollectiveError, Communicator, Error, InPlace, ReduceOp, Root,

@@ -1,9 +1,9 @@
 //! Reductions by tasks (`xtq` in the table): all forms and operations; what the table leaves to others; a communicator
 //! that is revoked; training by each way in which gradients can be summed.
 
-use crate::reduced::reductions;
-use crate::windows::worker::{attach as attach_to_windows, play};
-use crate::{Case, Form};
+use crate::collectives::reduced::reductions;
+use crate::collectives::windows::worker::{attach as attach_to_windows, play};
+use crate::collectives::{Case, Form};
 use gapless::Device;
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};

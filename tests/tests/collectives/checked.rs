@@ -191,7 +191,7 @@ fn blocks_of_several_types_are_compared() {
 /// The first start of a persistent one compares as the checked mode does.
 #[test]
 fn persistent_ones_refuse_other_elements() {
-    crate::ranks(2, |comm| {
+    crate::collectives::ranks(2, |comm| {
         let said = match comm.rank() {
             0 => {
                 let made = comm.collective_init((), vec![1.5f64], |_, r| Collective::bcast(r, 0));

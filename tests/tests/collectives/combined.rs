@@ -1,7 +1,7 @@
 //! Reductions of device buffers are combined on the device, and give what the host's give, bit for bit, where data goes by
 //! messages. Each rank has an OpenCL device of its own.
 
-use crate::by_tasks;
+use crate::collectives::by_tasks;
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::coll::Method;
 use gapless::coll::choose::{DEFAULT_RULES, Table};

@@ -1,7 +1,7 @@
 //! Collectives on device memory: each rank has a device of its own, pretended or OpenCL's, and any of its buffers may
 //! lie there.
 
-use crate::rank_of;
+use crate::collectives::rank_of;
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::coll::{CollError, Operation};
 use gapless::tuning::coll::{Rule, Table};

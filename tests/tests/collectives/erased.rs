@@ -1,7 +1,7 @@
 //! What bindings stand on (`gapless::raw`): one request for all that can be waited for, on memory that the caller
 //! vouches for; and partitioned messages.
 
-use crate::ranks;
+use crate::collectives::ranks;
 use gapless::raw::{Buffer, Operation, Request, Typed, collective};
 use gapless::{
     Collective, Communicator, Datatype, Equivalence, Error, Layout, PmlError, ReduceOp, Root,

@@ -1,6 +1,6 @@
 //! Collectives that own their buffers: begun once, or started again and again.
 
-use crate::{rank_of, ranks};
+use crate::collectives::{rank_of, ranks};
 use gapless::coll::execute::IN_FLIGHT_MAX;
 use gapless::{
     Blocks, BlocksMut, Collective, Communicator, Datatype, Error, InPlace, Owned, PmlError,

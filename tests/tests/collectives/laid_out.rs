@@ -1,6 +1,6 @@
 //! Collectives that own their buffers, with a layout for each rank or neighbour: against the blocking form.
 
-use crate::ranks;
+use crate::collectives::ranks;
 use gapless::{
     Blocks, BlocksMut, Collective, CollectiveError, Communicator, Datatype, Error, InPlace, Layout,
     OwnedBlocks, Parts, Primitive, View,

@@ -1,7 +1,7 @@
 //! Non-blocking and persistent collectives through shared memory: in lines, waited for in any order, mixed with blocking
 //! ones, messages and other communicators.
 
-use crate::ranks;
+use crate::collectives::ranks;
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::{

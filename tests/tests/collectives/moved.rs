@@ -1,6 +1,6 @@
 //! Operations that move blocks.
 
-use crate::{Case, everywhere};
+use crate::collectives::{Case, everywhere};
 use gapless::{Blocks, BlocksMut, Collective, InPlace};
 
 /// Whose turn it is to be the root: all are.
@@ -215,13 +215,13 @@ fn alltoallv_and_alltoallw() {
 
         // Each block in memory of its own, with a layout of its own.
         let blocks: Vec<_> = (0..size)
-            .map(|to| crate::Field::of(&sent(case, me, to, count(me, to)), 1 + to % 3))
+            .map(|to| crate::collectives::Field::of(&sent(case, me, to, count(me, to)), 1 + to % 3))
             .collect();
         let mut room: Vec<_> = (0..size)
-            .map(|from| crate::Field::of(&vec![0; count(from, me)], 1 + from % 2))
+            .map(|from| crate::collectives::Field::of(&vec![0; count(from, me)], 1 + from % 2))
             .collect();
-        let views = Blocks::each(blocks.iter().map(crate::Field::view));
-        let into = BlocksMut::each(room.iter_mut().map(crate::Field::view_mut));
+        let views = Blocks::each(blocks.iter().map(crate::collectives::Field::view));
+        let into = BlocksMut::each(room.iter_mut().map(crate::collectives::Field::view_mut));
         case.call(Collective::alltoallw(views, into)).unwrap();
         for (from, block) in room.iter().enumerate() {
             block.assert_has(&sent(case, from, me, count(from, me)), "alltoallw");

@@ -1,6 +1,6 @@
 //! Topologies of communicators, and collectives among neighbours.
 
-use crate::{rank_of, ranks};
+use crate::collectives::{rank_of, ranks};
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::coll::topologies::{Contribution, TopologyError, WeightedRank};
 use gapless::{Blocks, BlocksMut, Communicator, Error, ReduceOp, Topology, View, ViewMut, World};

@@ -15,8 +15,8 @@ use gapless_tests::launcher::{Lines, Member, TestLauncher, say};
 use std::sync::Arc;
 use std::time::Duration;
 
-const TEST: &str = "one_gpu::processes_on_one_gpu_meet_there";
-const ON_CUDA: &str = "one_gpu::processes_on_a_cuda_gpu_meet_there";
+const TEST: &str = "collectives::one_gpu::processes_on_one_gpu_meet_there";
+const ON_CUDA: &str = "collectives::one_gpu::processes_on_a_cuda_gpu_meet_there";
 /// Before the mode: on a GPU.
 const CUDA: &str = "cuda ";
 /// In the place of a mode: copies of one kind alone, by a table.

@@ -1,6 +1,6 @@
 //! Operations that combine elements.
 
-use crate::{Case, everywhere, ranks};
+use crate::collectives::{Case, everywhere, ranks};
 use gapless::{
     Collective, Datatype, Equivalence, InPlace, Op, Primitive, ReduceOp, UserOp, View, ViewMut,
 };
@@ -147,7 +147,7 @@ fn reduce_scatter() {
 /// Slices of `u8` have numbers where elements are combined, and ranks may describe the same elements differently.
 #[test]
 fn elements_of_other_types() {
-    crate::ranks(3, |comm| {
+    crate::collectives::ranks(3, |comm| {
         let me = comm.rank();
         let mut bytes = [0u8; 2];
         comm.allreduce(&[1u8, 200], &mut bytes, ReduceOp::Sum).unwrap();

@@ -1,6 +1,6 @@
 //! Arguments that do not fit are errors that name them, and later collectives are not disturbed.
 
-use crate::ranks;
+use crate::collectives::ranks;
 use gapless::coll::{BuildError, Operation};
 use gapless::{
     BlocksMut, Collective, CollectiveError, Datatype, Error, InPlace, Primitive, ReduceOp, UserOp,

@@ -1,8 +1,8 @@
 //! A rank revokes communicators while others wait there, in all forms, and all go on with what they shrink them to. Ranks
 //! are threads, and then processes of which one is killed.
 
-use crate::ranks;
-use crate::work::{FORMS, Work};
+use crate::collectives::ranks;
+use crate::collectives::work::{FORMS, Work};
 use gapless::{
     Collective, Communicator, Error, OwnedCollective, ReduceOp, SendMode, Source, TagSel, World,
 };
@@ -119,7 +119,7 @@ fn whoever_waits_hears_that_a_communicator_is_revoked() {
     }
 }
 
-const TEST: &str = "revoked::survivors_of_a_killed_rank_revoke_and_go_on";
+const TEST: &str = "collectives::revoked::survivors_of_a_killed_rank_revoke_and_go_on";
 /// A watchdog, not a measurement.
 const WATCHDOG: Duration = Duration::from_secs(20);
 const VICTIM: u32 = 2;

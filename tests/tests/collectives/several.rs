@@ -1,6 +1,6 @@
 //! Many collectives at once: on one communicator and on several, waited for in any order, by any thread.
 
-use crate::{rank_of, ranks};
+use crate::collectives::{rank_of, ranks};
 use gapless::{Collective, Error, ReduceOp};
 
 #[test]

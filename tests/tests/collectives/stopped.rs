@@ -1,12 +1,12 @@
 //! A process of a collective is stopped (SIGSTOP): the others wait for it, nobody takes it for dead, and all go on
 //! together when it does.
 
-use crate::work::{FORMS, Work};
+use crate::collectives::work::{FORMS, Work};
 use gapless::World;
 use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::time::Duration;
 
-const TEST: &str = "stopped::a_stopped_rank_delays_the_others_and_breaks_nothing";
+const TEST: &str = "collectives::stopped::a_stopped_rank_delays_the_others_and_breaks_nothing";
 const WATCHDOG: Duration = Duration::from_secs(60);
 const VICTIM: u32 = 2;
 /// Longer than any transport here takes to notice a death.

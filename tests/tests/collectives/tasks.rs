@@ -107,7 +107,7 @@ fn workers_of_ranks_run_each_others_tasks() {
     job(RANKS, &Config::default(), loopback, rank);
 }
 
-const STOPPED: &str = "tasks::a_put_says_why_it_waits_for_a_stopped_process";
+const STOPPED: &str = "collectives::tasks::a_put_says_why_it_waits_for_a_stopped_process";
 const WATCHDOG: Duration = Duration::from_secs(60);
 /// Puts before the target is stopped: with the first of them the initiator gets a ring.
 const BEFORE: u64 = 500;

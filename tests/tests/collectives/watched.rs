@@ -1,7 +1,7 @@
 //! Waiting for one, some or all of several collectives, among messages too; collectives as futures, and functions that
 //! are called at their end.
 
-use crate::{rank_of, ranks};
+use crate::collectives::{rank_of, ranks};
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::{Collective, Communicator, Error, InPlace, OwnedCollective, ReduceOp, World};
 use gapless_tests::worlds_of;

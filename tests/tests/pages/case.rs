@@ -1,6 +1,6 @@
 //! Random messages whose ends are pages or an ordinary layout, and what must come of them.
 
-use crate::FAKE;
+use crate::pages::FAKE;
 use gapless::{
     Datatype, Device, DeviceBuf, Error, Layout, Pages, Primitive, Protocol, Region, View, ViewMut,
     World,

@@ -1,8 +1,8 @@
 //! Puts and gets of pages between memory of a device and windows: where the one side is page-locked memory of the host,
 //! the device moves them from layout to layout in one piece of work.
 
-use crate::case::{compare, copy};
-use crate::{FAKE, sm, with_engines, with_slow_engines};
+use crate::pages::case::{compare, copy};
+use crate::pages::{FAKE, sm, with_engines, with_slow_engines};
 use gapless::{
     Assertions, Config, Datatype, Device, DeviceBuf, Error, Layout, Lock, Pages, Place, Primitive,
     Region, SharedBuf, View, ViewMut, Window, WindowError, WindowMemory, World, raw,

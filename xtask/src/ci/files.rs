@@ -68,6 +68,39 @@ pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
     Err(Failure::Found { what: "files that are too long", number: too_long })
 }
 
+/// Checks that every file of integration tests is compiled: where `tests/all.rs` is, cargo looks for no others.
+pub(super) fn tests(checkout: &Checkout) -> Result<(), Failure> {
+    let mut number = 0;
+    for package in &checkout.packages {
+        let folder = package.manifest_path.with_file_name("tests");
+        if !folder.join("all.rs").is_file() {
+            continue;
+        }
+        for path in forgotten(&folder, &read(&package.manifest_path)?)? {
+            number += 1;
+            let shown = checkout.relative(&path).display();
+            println!("{shown}: no module of tests/all.rs, and no target of its package");
+        }
+    }
+    match number {
+        0 => Ok(()),
+        number => Err(Failure::Found { what: "files of tests that nothing compiles", number }),
+    }
+}
+
+/// The files in a folder of tests that are neither targets of the manifest nor modules of those.
+fn forgotten(folder: &Path, manifest: &str) -> Result<Vec<PathBuf>, Failure> {
+    let mut paths = rust_files(folder)?;
+    paths.retain(|path| path.parent() == Some(folder));
+    let roots = paths.iter().map(|path| read(path)).collect::<Result<String, _>>()?;
+    paths.retain(|path| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let has = |text: &str, line: String| text.lines().any(|it| it == line);
+        !has(&roots, format!("mod {name};")) && !has(manifest, format!("name = \"{name}\""))
+    });
+    Ok(paths)
+}
+
 /// Every `.rs` file below a folder, or the one file, sorted; build outputs and hidden folders left out.
 pub(crate) fn rust_files(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     files_with(root, "rs")
@@ -136,6 +169,20 @@ mod tests {
             .map(|path| path.strip_prefix(root.path()).unwrap().to_str().unwrap())
             .collect();
         assert_eq!(names, ["a/src/lib.rs", "d.rs"]);
+    }
+
+    #[test]
+    fn tests_that_nothing_compiles_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in
+            [("all.rs", "mod a;\n"), ("a.rs", ""), ("a/b.rs", ""), ("c.rs", ""), ("d.rs", "")]
+        {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let manifest = "[[test]]\nname = \"all\"\n[[test]]\nname = \"c\"\n";
+        assert_eq!(forgotten(root.path(), manifest).unwrap(), [root.path().join("d.rs")]);
     }
 
     fn checkout(root: &Path) -> Checkout {

@@ -20,6 +20,8 @@ pub(super) struct Tally {
     failed_targets: u64,
     ignored: BTreeSet<Skip>,
     culprits: Vec<String>,
+    /// Sums count although they mention tests that were filtered out.
+    chosen: bool,
 }
 
 impl Tally {
@@ -63,6 +65,11 @@ impl Tally {
             self.culprits.push(format!("{package} {target}"));
         }
         self
+    }
+
+    /// Of a program to which words were given that choose tests: its sum names those that were left out.
+    pub(super) fn of_chosen() -> Self {
+        Self { chosen: true, ..Self::default() }
     }
 
     /// The tally of some tests of one program, by the line of each: libtest's sum names those that were left out, as that
@@ -133,7 +140,7 @@ impl Tally {
         let (Some(passed), Some(failed)) = (number("passed"), number("failed")) else {
             return;
         };
-        if number("filtered out").unwrap_or(0) > 0 {
+        if !self.chosen && number("filtered out").unwrap_or(0) > 0 {
             return;
         }
         self.passed += passed;
@@ -235,6 +242,16 @@ mod tests {
         assert_eq!((t.failed(), t.culprits()), (2, &["a".into(), "gapless-x death".into()][..]));
         let t = tally(&[], &["running 3 tests"], true).of("gapless-x", "death");
         assert_eq!((t.failed(), t.culprits()), (1, &["gapless-x death".into()][..]));
+    }
+
+    #[test]
+    fn tests_that_were_chosen_are_counted_though_others_were_left_out() {
+        let line = "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1s";
+        let mut t = Tally::of_chosen();
+        t.harness_says(line);
+        t.ended(true);
+        assert_eq!((t.passed(), t.failed()), (2, 0));
+        assert_eq!(tally(&[], &[line], true).passed(), 0);
     }
 
     #[test]

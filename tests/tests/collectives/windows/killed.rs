@@ -5,7 +5,7 @@ use gapless::{Lock, ReduceOp, Window, World};
 use gapless_tests::launcher::{Lines, Member, Said, TestLauncher, say};
 use std::time::{Duration, Instant};
 
-const TEST: &str = "windows::killed::a_killed_rank_is_named";
+const TEST: &str = "collectives::windows::killed::a_killed_rank_is_named";
 /// A loss is an error within two seconds, it is promised; a watchdog waits ten times as long.
 const WATCHDOG: Duration = Duration::from_secs(20);
 const VICTIM: u32 = 2;
@@ -60,7 +60,7 @@ fn rank(mut member: Member) {
     let _ = world.finalize();
 }
 
-const EACH: &str = "windows::killed::a_rank_that_is_killed_in_an_epoch";
+const EACH: &str = "collectives::windows::killed::a_rank_that_is_killed_in_an_epoch";
 const EPOCHS: [&str; 6] = ["fence", "started", "posted", "shared", "all", "waiting"];
 
 /// The epochs of one launcher: each has windows of its own, whose victim is the same.

@@ -169,7 +169,7 @@ fn wrong_calls_are_typed_errors() {
     });
 }
 
-const TEST: &str = "windows::notices::a_rank_that_is_killed_ends_its_own_requests";
+const TEST: &str = "collectives::windows::notices::a_rank_that_is_killed_ends_its_own_requests";
 const VICTIM: u32 = 2;
 /// Two seconds are promised.
 const WATCHDOG: Duration = Duration::from_secs(20);

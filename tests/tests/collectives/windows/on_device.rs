@@ -360,8 +360,8 @@ fn a_worker_accumulates_into_memory_of_its_device() {
     });
 }
 
-const FAKE: &str = "windows::on_device::processes_on_one_device";
-const CUDA: &str = "windows::on_device::processes_on_cuda";
+const FAKE: &str = "collectives::windows::on_device::processes_on_one_device";
+const CUDA: &str = "collectives::windows::on_device::processes_on_cuda";
 const VICTIM: u32 = 1;
 const WATCHDOG: Duration = Duration::from_secs(60);
 

@@ -5,7 +5,7 @@ use gapless::{Lock, ReduceOp, Window, World};
 use gapless_tests::launcher::{Member, Said, TestLauncher, say};
 use std::time::Duration;
 
-const TEST: &str = "windows::passive::a_target_that_calls_nothing_is_reached";
+const TEST: &str = "collectives::windows::passive::a_target_that_calls_nothing_is_reached";
 const WATCHDOG: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 200;
 

@@ -23,7 +23,8 @@ use std::sync::Arc;
 const FAKE: Space = Space::Device { kind: "fake", device: 0 };
 
 fn sm(rank: u32, name: &str, config: &Config) -> Builder {
-    let named = SmConfig::new(format!("{name} {}", std::process::id()), format!("rank {rank}"));
+    let named =
+        SmConfig::new(format!("pages, {name} {}", std::process::id()), format!("rank {rank}"));
     let sm = Box::new(Sm::new(named).unwrap());
     let builder = World::builder().tuning(Tuning::default()).config(config.clone());
     builder.only(["sm"]).transport(sm)

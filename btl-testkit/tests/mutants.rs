@@ -15,7 +15,7 @@ use flaws::{FLAWS, Flaw};
 use gapless_btl::{AmTag, Btl, PeerId, Token};
 use gapless_btl_testkit::conformance::{Fixture, Suite, Test, looking_at_most, tests};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 /// Looks in vain after which what is waited for is taken never to come: these transports need a few.
@@ -82,26 +82,42 @@ fn run(flaw: Flaw, name: &'static str, test: Test<Ends>, looks: Option<u32>) -> 
 
 /// Runs of a test that a flaw may pass before it counts as not caught.
 const TRIES: u32 = 20;
+/// Broken transports that are tested at once: some tests wait for seconds.
+const AT_ONCE: usize = 4;
+
+/// Whether the test that is meant to catch a flaw does; else what it did.
+fn caught((flaw, by, says): (Flaw, &str, &str)) -> Result<(), String> {
+    let tests = tests::<Ends>();
+    let (name, test) = tests.iter().find(|(name, _)| *name == by).expect("a test of the suite");
+    let mut outcome = run(flaw, name, *test, Some(LOOKS));
+    // What shows only in a crowd depends on how the threads of the test are scheduled.
+    for _ in 1..TRIES {
+        if outcome == Outcome::Passed {
+            outcome = run(flaw, name, *test, Some(LOOKS));
+        }
+    }
+    println!("{flaw:?}: {by}: {outcome:?}");
+    match outcome {
+        Outcome::Failed(said) if said.contains(says) => Ok(()),
+        other => Err(format!("{flaw:?}, by {by} ({says}): {other:?}")),
+    }
+}
 
 #[test]
 fn every_broken_transport_is_caught() {
-    let tests = tests::<Ends>();
-    let mut missed = Vec::new();
-    for (flaw, by, says) in FLAWS {
-        let (name, test) = tests.iter().find(|(name, _)| name == by).expect("a test of the suite");
-        let mut outcome = run(*flaw, name, *test, Some(LOOKS));
-        // What shows only in a crowd depends on how the threads of the test are scheduled.
-        for _ in 1..TRIES {
-            if outcome == Outcome::Passed {
-                outcome = run(*flaw, name, *test, Some(LOOKS));
+    let next = Mutex::new(FLAWS.iter());
+    let missed = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let flaw = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(flaw) = flaw else { return };
+            if let Err(what) = caught(*flaw) {
+                missed.lock().unwrap_or_else(PoisonError::into_inner).push(what);
             }
         }
-        println!("{flaw:?}: {by}: {outcome:?}");
-        match outcome {
-            Outcome::Failed(said) if said.contains(says) => {}
-            other => missed.push(format!("{flaw:?}, by {by} ({says}): {other:?}")),
-        }
-    }
+    };
+    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    let missed = missed.into_inner().unwrap_or_else(PoisonError::into_inner);
     assert!(missed.is_empty(), "{} were not caught:\n{}", missed.len(), missed.join("\n"));
 }
 

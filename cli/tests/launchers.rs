@@ -3,15 +3,13 @@
 //! installed, as root too; what is missing is skipped aloud.
 
 mod again;
-#[path = "../common/mod.rs"]
-mod common;
 mod departing;
 mod dying;
 mod half;
 mod hostile;
 mod meeting;
 
-use common::{again, finish, is_rank, skip, text};
+use crate::common::{again, finish, is_rank, skip, text};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -101,7 +99,7 @@ fn speaks(names: &[&'static str], word: &str) -> Option<&'static str> {
 /// A test binary's arguments: one test alone, as a rank.
 fn as_ranks(command: &mut Command, name: &str) {
     let words: Vec<OsString> = again(name);
-    command.args(words).env(common::BODY, name);
+    command.args(words).env(crate::common::BODY, name);
 }
 
 /// Runs `body` in `ranks` processes under each launcher, and hands each job's output to `check`. To be
@@ -127,6 +125,6 @@ fn pass_under_each(ranks: u32, name: &str, body: impl FnOnce()) {
     under_each(ranks, name, body, |launcher, output| {
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{launcher:?}: {}\n{out}\n{err}", output.status);
-        common::assert_ran(output, ranks);
+        crate::common::assert_ran(output, ranks);
     });
 }

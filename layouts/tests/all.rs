@@ -1,0 +1,5 @@
+//! All tests in one program, which links once.
+
+mod convertor;
+mod documented;
+mod meaning;
