@@ -6,7 +6,7 @@
 //! - one process: `pack`, `transfer`, `position`, `matching`; `gpu`, `reduce_gpu`, `wu6`, `wu7`, `wu8`, `wu13` on a GPU;
 //! - messages of two processes: `oneway`, `acc2`; `acc_matrix` between memories of any kind, `acc_host` by the host's
 //!   memory, `acc3` by packet, `acc6` beside the same by hand, `acc7` out of OpenCL contexts that come and go; `p2p`,
-//!   `p2p_matrix`, `matrices`, `wu15`, `regret` between GPUs; `hosts` and `rails` between hosts;
+//!   `p2p_matrix`, `matrices`, `wu15`, `regret`, `worker` between GPUs; `hosts` and `rails` between hosts;
 //! - windows: `osc`, `osc_gpu`; pages at indices: `pages`; shardings: `reshard`;
 //! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs;
 //! - an application: `acc8` (and `acc9`), an epidemic on shared GPUs;
@@ -111,6 +111,7 @@ experiments! {
     faraji2::Faraji2,
     heads::Heads,
     acc8::Acc8 + Acc9,
+    worker::Worker,
     xtq7::Xtq7,
     xtq8::Xtq8,
     xtq9::Xtq9,

@@ -34,6 +34,11 @@ pub(crate) fn join(
             .all()
             .iter()
             .fold(builder, |builder, opened| builder.gpu(opened.engine().clone()));
+        #[cfg(feature = "cuda")]
+        let builder = match budget.workers {
+            true => builder.workers(gapless::Workers::Idle(crate::memory::IDLE)),
+            false => builder,
+        };
         Ok((builder.init()?, devices))
     };
     let result = joined();

@@ -16,6 +16,8 @@ pub use arena::Source;
 pub(crate) use boxes::{Boxes, Sent, Sided};
 pub(crate) use content::{Wrong, mix};
 pub use devices::Budget;
+#[cfg(feature = "cuda")]
+pub(crate) use devices::IDLE;
 pub(crate) use devices::{Devices, Locked, Opened};
 pub use ends::{Ends, Where};
 pub use pin::Pinned;

@@ -60,6 +60,9 @@ pub(super) struct Pingpong {
     /// Leave the GPUs' copy engines out: kernels move all
     #[arg(long)]
     kernels_only: bool,
+    /// A worker stays on each GPU, and runs short copies without a launch
+    #[arg(long)]
+    workers: bool,
     /// Round trips for each layout, instead of as many as the time allows
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iterations: Option<u32>,
@@ -114,7 +117,7 @@ impl PingpongMemory {
 
 impl Pingpong {
     fn budget(&self) -> Budget {
-        Budget { blocks: self.blocks, kernels_only: self.kernels_only }
+        Budget { blocks: self.blocks, kernels_only: self.kernels_only, workers: self.workers }
     }
 
     pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {

@@ -6,6 +6,7 @@
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Kernel;
+use gapless_kernels::copy_worker::Command;
 use gapless_kernels::launch::{KernelAddress, Launch, ReduceLaunch, Unfit};
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
@@ -107,6 +108,27 @@ pub(crate) trait Accelerator: Send + Sync {
     /// A lane beside those for uploads of plans, which then need not wait for what came before on the
     /// lane that uses them; any number of calls may use it. `None` where there is but one queue.
     fn uploads(&self) -> Option<&dyn Lane>;
+
+    /// Whether there is a copy worker, which runs short copies without a launch; it may be away.
+    fn has_copy_worker(&self) -> bool {
+        false
+    }
+
+    /// How many copies it was given.
+    fn copies_by_worker(&self) -> u64 {
+        0
+    }
+
+    /// Has it started, for copies that come, if it is away.
+    fn wake_copy_worker(&self) {}
+
+    /// Gives it a copy, which goes now, behind nothing. `None`: it is away, and nothing was done.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`] of what the command was made of, until the completion.
+    unsafe fn copy_by_worker(&self, _: &Command) -> Option<Completion> {
+        None
+    }
 }
 
 /// Rows of one width, for a copy.

@@ -2,6 +2,7 @@
 
 use gapless_kernels::Kernel;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
 
 /// What an engine can be told when it is made. The default suits a GPU that is there for the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +50,22 @@ pub struct Config {
     /// which is as fast as the link and needs no block; with a budget, from an eighth of that. `u64::MAX`
     /// leaves all to kernels.
     pub copy_bytes_min: u64,
+    /// Whether a worker runs short copies without a launch. CUDA only.
+    pub workers: Workers,
+}
+
+/// Whether a kernel stays on a device, and runs copies of up to [`WORKER_COPY_MAX`](crate::WORKER_COPY_MAX) bytes without a
+/// launch: one block of 512 threads, which takes half the registers of a multiprocessor while it stays. Kernels of others run
+/// beside it; what waits for all of the device (`cudaDeviceSynchronize`, `cudaFree`, loading a module) waits until it has
+/// left. It takes what a [budget](crate::GpuEngine::with_budget) bounds, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Workers {
+    /// Every copy is launched.
+    #[default]
+    Never,
+    /// The first short copy is launched, and starts it. It leaves when none has come for this long, and after 5 ms at the
+    /// latest, to be started again by the next one.
+    Idle(Duration),
 }
 
 impl Default for Config {
@@ -66,6 +83,7 @@ impl Default for Config {
             staged_host: false,
             gathers: true,
             copy_bytes_min: 4 << 20,
+            workers: Workers::Never,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! CUDA devices as accelerators.
 
+#[allow(unsafe_code, reason = "launches the copy worker")]
+mod copy_lives;
 mod functions;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod lane;
@@ -15,9 +17,13 @@ pub use worker::{CudaWorker, WorkerError};
 pub use worker_layout::{LayoutError, WorkerLayout};
 
 use crate::accelerator::{Accelerator, Lane, Spot};
+use crate::config::Workers;
+use crate::copy_worker::CopyWorker;
 use crate::staging::HostMemory;
+use copy_lives::{CudaLives, copy_worker};
 use functions::Functions;
 use gapless_engine::{EngineError, Typed};
+use gapless_kernels::copy_worker::Command;
 use gapless_kernels::launch::KernelAddress;
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
@@ -33,6 +39,7 @@ pub(crate) struct CudaAccelerator {
     functions: Arc<Functions>,
     lanes: Vec<Box<dyn Lane>>,
     uploads: Box<dyn Lane>,
+    copies: Option<Arc<CopyWorker<CudaLives>>>,
 }
 
 /// A driver's refusal as engines tell it.
@@ -65,6 +72,7 @@ impl CudaAccelerator {
     pub(crate) fn new(
         device: Arc<CudaDevice>,
         streams: usize,
+        workers: Workers,
     ) -> Result<CudaAccelerator, EngineError> {
         let functions = Arc::new(Functions::load(&device).map_err(failed)?);
         let lane = || {
@@ -74,7 +82,11 @@ impl CudaAccelerator {
         };
         let lanes = (0..streams.max(1)).map(|_| lane()).collect::<Result<_, EngineError>>()?;
         let uploads = lane()?;
-        Ok(CudaAccelerator { device, functions, lanes, uploads })
+        let copies = copy_worker(&device, workers).unwrap_or_else(|error| {
+            tracing::warn!(%error, "short copies are launched: there is no copy worker");
+            None
+        });
+        Ok(CudaAccelerator { device, functions, lanes, uploads, copies: copies.map(Arc::new) })
     }
 
     pub(crate) fn cuda_device(&self) -> &Arc<CudaDevice> {
@@ -201,5 +213,23 @@ impl Accelerator for CudaAccelerator {
 
     fn uploads(&self) -> Option<&dyn Lane> {
         Some(&*self.uploads)
+    }
+
+    fn has_copy_worker(&self) -> bool {
+        self.copies.is_some()
+    }
+
+    fn copies_by_worker(&self) -> u64 {
+        self.copies.as_ref().map_or(0, |worker| worker.given())
+    }
+
+    fn wake_copy_worker(&self) {
+        self.copies.iter().for_each(|worker| worker.wake());
+    }
+
+    #[allow(unsafe_code, reason = "hands the caller's promise on")]
+    unsafe fn copy_by_worker(&self, command: &Command) -> Option<Completion> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.copies.as_ref()?.give(command) }
     }
 }

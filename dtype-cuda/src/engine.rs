@@ -59,7 +59,8 @@ impl GpuEngine {
         config: Config,
     ) -> Result<GpuEngine, EngineError> {
         let config = config.bounded();
-        let accelerator = crate::cuda::CudaAccelerator::new(device, config.streams)?;
+        let accelerator =
+            crate::cuda::CudaAccelerator::new(device, config.streams, config.workers)?;
         let accelerator = Arc::new(accelerator);
         let mut engine = GpuEngine::over(Arc::clone(&accelerator) as Arc<dyn Accelerator>, config);
         engine.cuda = Some(accelerator);
@@ -163,6 +164,12 @@ impl GpuEngine {
         self.shared.cache.statistics()
     }
 
+    /// Copies that the copy worker was given ([`Config::workers`]).
+    #[must_use]
+    pub fn copies_by_worker(&self) -> u64 {
+        self.shared.accelerator.copies_by_worker()
+    }
+
     /// What a pack or an unpack would launch, for reports. Nothing is launched or prepared. Memory that
     /// only copies reach is packed through the device's memory, in parts; the report shows one launch for all.
     ///
@@ -204,7 +211,35 @@ impl GpuEngine {
         }
         let shared = &self.shared;
         let alone = after.iter().all(|work| matches!(work, Completion::Ready));
-        let short = if alone { shared.short_part(&task) } else { None };
+        let command = if alone { shared.worker_command(&task) } else { None };
+        if let Some(command) = &command {
+            // SAFETY: the command moves a range of two layouts that `Typed` found inside their regions, or of a packed region
+            // of that length; neither has a plan. The caller vouches for the rest.
+            if let Some(copied) = unsafe { shared.accelerator.copy_by_worker(command) } {
+                return Ok(copied);
+            }
+        }
+        // SAFETY: the caller's own promise.
+        let work = unsafe { self.run_by_launch(&task, alone, after) };
+        if command.is_some() {
+            // Behind the launch, which is not to wait for it.
+            shared.accelerator.wake_copy_worker();
+        }
+        work
+    }
+
+    /// Enqueues a task on a lane of our own, or with others that wait; `alone`: behind nothing.
+    ///
+    /// # Safety
+    /// As for [`run`](GpuEngine::run).
+    unsafe fn run_by_launch(
+        &self,
+        task: &Task<'_>,
+        alone: bool,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let shared = &self.shared;
+        let short = if alone { shared.short_part(task) } else { None };
         let gathers = short.is_some();
         if let Some((direction, part)) = short {
             // SAFETY: the caller's own promise.
@@ -212,7 +247,7 @@ impl GpuEngine {
                 return Ok(waiting);
             }
             // SAFETY: the caller's own promise.
-            if let Some(copied) = unsafe { shared.copy_short(&task) } {
+            if let Some(copied) = unsafe { shared.copy_short(task) } {
                 let copied = copied?;
                 shared.gathered.went(&copied);
                 return Ok(copied);
@@ -221,7 +256,7 @@ impl GpuEngine {
         let after: SmallVec<[Completion; 4]> = after.iter().map(launched).collect();
         let ((), completion) = self.on_lane(&after, |lane, track, held| {
             // SAFETY: the caller's own promise; the lane's end is what is returned.
-            unsafe { shared.run(lane, &mut track.chunk, &task, held, Some(&after)) }
+            unsafe { shared.run(lane, &mut track.chunk, task, held, Some(&after)) }
         })?;
         if gathers {
             shared.gathered.went(&completion);

@@ -72,8 +72,13 @@ mod accelerator;
 mod batch;
 #[allow(unsafe_code, reason = "launches kernels by address")]
 mod between;
+#[allow(unsafe_code, reason = "hands work over by address")]
+mod by_worker;
 mod cache;
 mod config;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "answers for the end of copies")]
+mod copy_worker;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod described;
@@ -119,8 +124,9 @@ mod triangle;
 mod writers;
 
 pub use batch::BatchItem;
+pub use by_worker::WORKER_COPY_MAX;
 pub use cache::PlanStatistics;
-pub use config::{Config, Copied, Launched};
+pub use config::{Config, Copied, Launched, Workers};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaWorker, LayoutError, OnStream, WorkerError, WorkerLayout};
 pub use described::{Described, in_one_order, run};

@@ -280,6 +280,8 @@ pub use gapless_dtype::{
 };
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub use gapless_dtype_cuda::GpuEngine;
+#[cfg(feature = "cuda")]
+pub use gapless_dtype_cuda::Workers;
 pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 #[cfg(feature = "cuda")]
 pub use gapless_gpu::{

@@ -38,6 +38,9 @@ pub struct Accelerators {
     any: AtomicBool,
     /// Whether devices are opened at all.
     opens: bool,
+    /// How engines of CUDA devices are made.
+    #[cfg(feature = "cuda")]
+    config: gapless_dtype_cuda::Config,
     /// OpenCL contexts whose engines are kept.
     #[cfg(feature = "opencl")]
     contexts: usize,
@@ -71,6 +74,13 @@ impl Accelerators {
             contexts,
             ..Accelerators::default()
         }
+    }
+
+    /// The same, whose engines of CUDA devices are made so.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn with_config(self, config: gapless_dtype_cuda::Config) -> Accelerators {
+        Accelerators { config, ..self }
     }
 
     /// Gives up all that is kept of the OpenCL context of a space: engines, queues, programs, and, once
@@ -173,10 +183,12 @@ impl Which {
     ///
     /// # Safety
     /// The handles of an OpenCL space are live.
-    unsafe fn open(self) -> Result<GpuEngine, String> {
+    unsafe fn open(self, accelerators: &Accelerators) -> Result<GpuEngine, String> {
+        #[cfg(not(feature = "cuda"))]
+        let _ = accelerators;
         match self {
             #[cfg(feature = "cuda")]
-            Which::Cuda { ordinal } => cuda(ordinal),
+            Which::Cuda { ordinal } => accelerators.cuda(ordinal),
             #[cfg(feature = "opencl")]
             Which::OpenCl { context, device, queue } => {
                 let space = Space::OpenCl { context, device, queue };
@@ -201,27 +213,28 @@ pub fn space_at(address: u64) -> Option<Space> {
     None
 }
 
-#[cfg(feature = "cuda")]
-fn cuda(ordinal: u32) -> Result<GpuEngine, String> {
-    let driver = gapless_mem_cuda::CudaDriver::load();
-    let device = driver.and_then(|driver| driver.device(ordinal));
-    let device = device.map_err(|error| error.to_string())?;
-    GpuEngine::cuda(Arc::new(device)).map_err(|error| error.to_string())
-}
-
 #[cfg(feature = "opencl")]
 fn opencl(device: OpenClDevice) -> Result<GpuEngine, String> {
     GpuEngine::opencl(Arc::new(device)).map_err(|error| error.to_string())
 }
 
 impl Accelerators {
+    #[cfg(feature = "cuda")]
+    fn cuda(&self, ordinal: u32) -> Result<GpuEngine, String> {
+        let driver = gapless_mem_cuda::CudaDriver::load();
+        let device = driver.and_then(|driver| driver.device(ordinal));
+        let device = device.map_err(|error| error.to_string())?;
+        let engine = GpuEngine::cuda_with(Arc::new(device), self.config.clone());
+        engine.map_err(|error| error.to_string())
+    }
+
     /// The engine of a view's space, made now if it does not exist.
     fn engine(&self, space: Space) -> Option<GpuEngine> {
         let which = Which::of(space)?;
         // SAFETY: asked for by the message layer alone, about views, whose makers vouch for their
         // regions: a buffer's context, device and queue live while it does, and the device takes
         // references of its own.
-        self.take(space, which, || unsafe { which.open() }).ok()
+        self.take(space, which, || unsafe { which.open(self) }).ok()
     }
 
     /// Makes the engine of a space of unknown origin: its handles are used only if another device of this process
@@ -231,7 +244,7 @@ impl Accelerators {
             .ok_or("no device is opened for such memory: Builder::device hands one over")?
         {
             #[cfg(feature = "cuda")]
-            which @ Which::Cuda { ordinal } => self.take(space, which, || cuda(ordinal)),
+            which @ Which::Cuda { ordinal } => self.take(space, which, || self.cuda(ordinal)),
             #[cfg(feature = "opencl")]
             which @ Which::OpenCl { .. } => {
                 // Before anything is kept under this name: safe code can invent any number of names.

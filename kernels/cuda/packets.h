@@ -8,13 +8,9 @@ typedef struct {
     u64 lo, hi;
 } Unit;
 
-/* Sixteen bytes that are one to all observers: PTX's b128 is a scalar type. */
 INLINE Unit load_unit(u64 at) {
     Unit v;
-    asm volatile("{ .reg .b128 t; ld.relaxed.sys.global.b128 t, [%2]; mov.b128 {%0, %1}, t; }"
-                 : "=l"(v.lo), "=l"(v.hi)
-                 : "l"(at)
-                 : "memory");
+    load_sixteen(at, v.lo, v.hi);
     return v;
 }
 INLINE void store_unit(u64 at, u64 lo, u64 hi) {

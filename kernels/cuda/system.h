@@ -21,6 +21,13 @@ INLINE void store_relaxed(u64 at, u64 v) {
 INLINE void store_release(u64 at, u64 v) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(v) : "memory");
 }
+/* Sixteen bytes that are one to all observers: PTX's b128 is a scalar type. */
+INLINE void load_sixteen(u64 at, u64 &lo, u64 &hi) {
+    asm volatile("{ .reg .b128 t; ld.relaxed.sys.global.b128 t, [%2]; mov.b128 {%0, %1}, t; }"
+                 : "=l"(lo), "=l"(hi)
+                 : "l"(at)
+                 : "memory");
+}
 INLINE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 /* Of what this thread has read alone; what it has written is not waited for. */
 INLINE void fence_acquire() {

@@ -27,6 +27,8 @@
 //! Besides, [`peers`] has collectives between GPUs: kernels that wait for each other. They are for CUDA alone, because
 //! OpenCL has no release that other devices see.
 //!
+//! [`copy_worker`] has the kernel that runs short copies of its own host without a launch, for CUDA alone.
+//!
 //! [`worker`] has the kernel that runs tasks of other processes (XTQ) without a launch. It is for CUDA alone, too.
 //!
 //! The functions in [`launch`] turn shape, range and places into launches; they are pure. This crate knows no driver.
@@ -39,6 +41,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod copy_worker;
 mod divide;
 mod kernel;
 pub mod launch;

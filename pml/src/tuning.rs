@@ -77,6 +77,10 @@ pub struct Tuning {
     pub launch_ns: f64,
     /// The same, and until its end is noticed.
     pub launch_wait_ns: f64,
+    /// The longest copy that the device's copy worker takes, which needs no launch; 0 if there is none.
+    pub worker_bytes_max: u64,
+    /// A copy by it, until its end is noticed.
+    pub worker_wait_ns: f64,
     /// The gap of a device's copy engine between two copies.
     pub copy_gap_ns: f64,
     /// How long a launch waits if processes take turns on one device, because there is no MPS.
@@ -148,6 +152,8 @@ impl Default for Tuning {
             device_host_block_ns: 2.0,
             launch_ns: 3_800.0,
             launch_wait_ns: 8_700.0,
+            worker_bytes_max: 0,
+            worker_wait_ns: 3_500.0,
             copy_gap_ns: 3_000.0,
             turn_ns: 145_000.0,
             device_mb_s: 2_050_000.0,

@@ -157,6 +157,8 @@ pub const KEYS: &[Key] = &[
     ns!("device", "host_block_ns", "one run of bytes of such a copy", device_host_block_ns),
     ns!("device", "launch_ns", "the call that launches a kernel or a copy", launch_ns),
     ns!("device", "launch_wait_ns", "the same, and until its end is noticed", launch_wait_ns),
+    whole!(Whole, Bytes, "device", "worker_bytes_max", 0.0, GIB, "longest copy by a copy worker, without a launch; 0: none", worker_bytes_max),
+    ns!("device", "worker_wait_ns", "such a copy, until its end is noticed", worker_wait_ns),
     ns!("device", "copy_gap_ns", "a copy engine's rest between two copies", copy_gap_ns),
     ns!("device", "turn_ns", "a launch's wait where processes take turns on a device", turn_ns),
     mb_s!("device", "pack_mb_s", "kernels within one device", device_mb_s),

@@ -33,7 +33,7 @@ struct Image {
     targets: &'static [&'static str],
 }
 
-const IMAGES: [Image; 8] = [
+const IMAGES: [Image; 9] = [
     Image {
         source: "pack.cu",
         made: ["pack.fatbin", "ptxas.txt"],
@@ -55,6 +55,11 @@ const IMAGES: [Image; 8] = [
         made: ["worker.fatbin", "ptxas-worker.txt"],
         // Compiled from PTX for sm_100, the image for it would spill registers; from that for sm_90 it does not.
         targets: &["80", "90", "100:90", "80"],
+    },
+    Image {
+        source: "copy_worker.cu",
+        made: ["copy_worker.fatbin", "ptxas-copy-worker.txt"],
+        targets: &["80", "90", "100", "80"],
     },
     Image {
         source: "worker_linked.cu",

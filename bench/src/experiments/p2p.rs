@@ -28,7 +28,8 @@ const EDGES: [u64; 4] = [2000, 2900, 3001, 4001];
 /// Payloads whose time is all latency.
 const LATENCIES: [u64; 2] = [8, 4096];
 /// Thread blocks of the restricted rows.
-const FEW: Budget = Budget { blocks: NonZeroU32::new(8), kernels_only: false };
+const FEW: Budget =
+    Budget { blocks: NonZeroU32::new(8), kernels_only: false, workers: false };
 /// What applications send, at its own size.
 const APPLICATIONS: [&str; 6] =
     ["halo26", "face-x", "wrf-y-vec", "milc", "nas-mg-y", "lammps-full"];
@@ -56,7 +57,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
             ..Pair::new("few-kernels", few(sites))
         },
         Pair {
-            budget: Budget { blocks: None, kernels_only: true },
+            budget: Budget { kernels_only: true, ..Budget::default() },
             suffix: "kernels only",
             ..Pair::new("kernels", busy(sites))
         },

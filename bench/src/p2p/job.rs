@@ -425,7 +425,7 @@ mod tests {
         let pairs = [
             Pair::new("link", Vec::new()),
             Pair {
-                budget: Budget { blocks: NonZeroU32::new(8), kernels_only: true },
+                budget: Budget { blocks: NonZeroU32::new(8), kernels_only: true, workers: false },
                 suffix: "8 blocks",
                 ..Pair::new("few", Vec::new())
             },

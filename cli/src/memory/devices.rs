@@ -63,7 +63,13 @@ pub struct Budget {
     pub blocks: Option<NonZeroU32>,
     /// No copy engine, which needs no blocks: kernels do all.
     pub kernels_only: bool,
+    /// A worker stays on the device for short copies.
+    pub workers: bool,
 }
+
+/// How long a worker stays when nothing comes.
+#[cfg(feature = "cuda")]
+pub(crate) const IDLE: std::time::Duration = std::time::Duration::from_micros(100);
 
 /// All devices that this process has opened.
 #[derive(Clone, Default)]
@@ -123,6 +129,10 @@ impl Opened {
         let mut config = Config { budget: budget.blocks, ..Config::default() };
         if budget.kernels_only {
             config.copy_bytes_min = u64::MAX;
+        }
+        #[cfg(feature = "cuda")]
+        if budget.workers {
+            config.workers = gapless::Workers::Idle(IDLE);
         }
         match place {
             #[cfg(feature = "cuda")]

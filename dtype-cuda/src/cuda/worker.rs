@@ -53,7 +53,7 @@ pub enum WorkerError {
 }
 
 /// A process with which a worker of this one would take turns on a device of which these are the reservations.
-fn takes_turns(own: u32, together: bool, all: &[Holding]) -> Option<u32> {
+pub(super) fn takes_turns(own: u32, together: bool, all: &[Holding]) -> Option<u32> {
     let busy = |holding: &&Holding| holding.process != own && !holding.claims.is_empty();
     all.iter().find(busy).filter(|_| !together).map(|holding| holding.process)
 }

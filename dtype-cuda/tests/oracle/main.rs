@@ -5,7 +5,7 @@
 //! device there is (in CI that is PoCL, on the host's processor; without it the tests are skipped aloud,
 //! and fail where the variable `CI` is set) and over every CUDA device (skipped aloud where there is
 //! none). What only GPU engines have is tested in `kernels`, `pages`, `plans`, `batch`, `reductions` and `huge`; `cuda`
-//! adds the memories that only CUDA has, `worker` the worker of XTQ.
+//! adds the memories that only CUDA has, `copies` the copy worker, `worker` that of XTQ.
 //!
 //! `GAPLESS_SEED` repeats a run; `GAPLESS_ORACLE_PERCENT=400` tries four times as much (per cent).
 //!
@@ -19,6 +19,8 @@
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod batch;
 mod bench;
+#[cfg(feature = "cuda")]
+mod copies;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod directed;

@@ -23,6 +23,8 @@ use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_coll::runtime::AllEngines;
 use gapless_coll::runtime::Component;
+#[cfg(feature = "cuda")]
+use gapless_dtype_cuda::Workers;
 use gapless_engine::{Engine, HostEngine, ThreadedHostEngine};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use gapless_gpu::{Accelerators, OnDemand};
@@ -67,6 +69,8 @@ pub struct Builder {
     devices: Vec<Arc<dyn Device>>,
     no_detection: bool,
     contexts: Option<usize>,
+    #[cfg(feature = "cuda")]
+    workers: Workers,
     progress_thread: bool,
     task_threads: Option<usize>,
     copy_threads: Option<usize>,
@@ -263,6 +267,29 @@ impl Builder {
         self
     }
 
+    /// Whether a copy worker stays on each CUDA device that messages open, and runs copies of up to 64 KiB without a launch:
+    /// short messages of devices take about two thirds of the time. By default none does, because what waits for all of a
+    /// device (`cudaDeviceSynchronize`, `cudaFree`, loading a module) waits until the worker has left: with `Idle(time)` no
+    /// longer than that time, or 5 ms while copies come. All ranks should say the same. `docs/gpu.md`, "Short copies
+    /// without a launch", has more.
+    ///
+    /// The cost model counts with what this says. Engines that are [given](Builder::gpu) need it in their own settings, too
+    /// (`gapless_dtype_cuda::Config::workers`).
+    ///
+    /// ```
+    /// use gapless::Workers;
+    /// use std::time::Duration;
+    /// let builder = gapless::World::builder().workers(Workers::Idle(Duration::from_micros(100)));
+    /// # builder.init()?;
+    /// # Ok::<(), gapless::Error>(())
+    /// ```
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn workers(mut self, workers: Workers) -> Builder {
+        self.workers = workers;
+        self
+    }
+
     /// Whether a thread makes progress while no other is in a call. Off by default: messages that several threads
     /// handle in turn take longer. The thread sleeps while nothing arrives (50 ms at a time at most) and while others
     /// wait and so make progress themselves. Leaving the world ends it.
@@ -349,11 +376,20 @@ impl Builder {
     /// The configuration, with the numbers of its source.
     fn settled(&mut self) -> Result<Config, Error> {
         let (config, tuning) = (self.config.take(), self.tuning.take());
-        Ok(match (config, tuning) {
+        #[cfg_attr(
+            not(feature = "cuda"),
+            expect(unused_mut, reason = "without workers it stays so")
+        )]
+        let mut config = match (config, tuning) {
             (Some(config), None) => config,
             (config, Some(tuning)) => Config { tuning, ..config.unwrap_or_default() },
             (None, None) => Config { tuning: gapless_tuning::load()?, ..Config::default() },
-        })
+        };
+        #[cfg(feature = "cuda")]
+        if self.workers != Workers::Never && config.tuning.worker_bytes_max == 0 {
+            config.tuning.worker_bytes_max = gapless_dtype_cuda::WORKER_COPY_MAX;
+        }
+        Ok(config)
     }
 
     /// Uses this launcher instead of the one that the environment names.
@@ -407,10 +443,14 @@ impl Builder {
         let digest = gapless_tuning::coll::digest(&table);
         let Met { sharing, places } =
             meet(&connection, &mut bml, &digest, (network, ways, &settings))?;
-        let accelerators = Arc::new(Accelerators::new(
-            !self.no_detection,
-            self.contexts.unwrap_or(OPENCL_CONTEXTS),
-        ));
+        let accelerators =
+            Accelerators::new(!self.no_detection, self.contexts.unwrap_or(OPENCL_CONTEXTS));
+        #[cfg(feature = "cuda")]
+        let accelerators = accelerators.with_config(gapless_dtype_cuda::Config {
+            workers: self.workers,
+            ..gapless_dtype_cuda::Config::default()
+        });
+        let accelerators = Arc::new(accelerators);
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
             self.engines.push(Arc::new(OnDemand::new(&accelerators)));

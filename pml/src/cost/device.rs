@@ -40,6 +40,14 @@ impl Model<'_> {
         if turns { times * self.t.turn_ns } else { 0.0 }
     }
 
+    /// A kernel's start, and until its end is noticed; or a copy worker's for short messages, unless processes take turns,
+    /// where there is none.
+    fn launch_wait_ns(&self) -> f64 {
+        let (s, t) = (self.s, self.t);
+        let turns = s.devices.is_some_and(|ends| ends.turns);
+        if s.bytes <= t.worker_bytes_max && !turns { t.worker_wait_ns } else { t.launch_wait_ns }
+    }
+
     /// Runs of bytes, to kernels.
     pub(super) fn blocks_ns(&self, blocks: u64) -> f64 {
         if blocks <= 1 { 0.0 } else { real(blocks) * self.t.device_block_ns }
@@ -70,7 +78,7 @@ impl Model<'_> {
         let kernels = s.sender_blocks > 1 || s.receiver_blocks > 1;
         s.latency_ns
             + wire
-            + launches * t.launch_wait_ns
+            + launches * self.launch_wait_ns()
             + self.turns_ns(if kernels { 1.0 } else { 0.0 })
             + self.end_ns(ends.sender, s.bytes, s.sender_blocks, t.store_host_mb_s)
             + self.end_ns(ends.receiver, s.bytes, s.receiver_blocks, t.load_host_mb_s)
@@ -100,7 +108,7 @@ impl Model<'_> {
         let rounds = (real(fragments) / f64::from(t.depth.max(1))).ceil();
         self.handshake_ns()
             + s.latency_ns
-            + launches * t.launch_wait_ns
+            + launches * self.launch_wait_ns()
             + self.turns_ns(2.0 * rounds)
             + sender.max(receiver).max(wire)
             + fill
@@ -130,7 +138,7 @@ impl Model<'_> {
             + self.rendezvous_ns()
             + self.map_ns()
             + import_ns / f64::from(t.import_uses.max(1))
-            + t.launch_wait_ns
+            + self.launch_wait_ns()
             + self.keeping_ns(!ends.sender_keeps)
             + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.read_sectors))
     }
@@ -157,7 +165,7 @@ impl Model<'_> {
             + s.latency_ns
             + self.map_ns()
             + import_ns / f64::from(t.import_uses.max(1))
-            + t.launch_wait_ns
+            + self.launch_wait_ns()
             + self.keeping_ns(ends.sender_keeps)
             + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.written_sectors))
     }
@@ -192,7 +200,7 @@ impl Model<'_> {
     /// A kernel from buffer to buffer.
     pub(crate) fn device_local(&self, _: &DeviceEnds) -> f64 {
         self.handshake_ns()
-            + self.t.launch_wait_ns
+            + self.launch_wait_ns()
             + self.both_blocks_ns()
             + copy_ns(self.s.bytes, self.t.device_mb_s)
     }

@@ -1,0 +1,87 @@
+//! `worker`: short messages out of and into memory of GPUs, with a worker on each that copies without a launch, and
+//! without: between two GPUs, on one under MPS, and between a GPU and a host.
+
+use gapless_cli::pingpong::{Budget, Ends, Where};
+use gapless_report::{Mark, Row};
+
+use crate::experiment::Findings;
+use crate::p2p::draw::{by_payload, table};
+use crate::p2p::item::{MessageItem, Shape, Sites, Size};
+use crate::p2p::job::{self, Options, Pair};
+
+messages! {
+    Worker "worker" "short messages of GPUs, with a worker that copies without a launch, and without":
+        job(plan, NOTES) compared, by_payload("one way, short messages"), table;
+}
+
+const NOTES: &str = "time: median of half a round trip between two processes; a worker stays for 100 µs after a copy.\n\
+                     launched: the same message in the same run without workers\n";
+
+/// Bytes, and what the time is to be at most: µs, and a part of that without workers.
+const MARKS: [(u64, f64, f64); 4] =
+    [(8, 5.5, 0.45), (1 << 10, 5.5, 0.45), (16 << 10, 8.0, 0.55), (64 << 10, 12.0, 0.85)];
+/// Of 4 KiB in blocks of 256 bytes.
+const BLOCKS: (u64, f64, f64) = (4 << 10, 6.5, 0.45);
+/// Between a GPU and a host, µs.
+const BUS: f64 = 4.0;
+const WORKERS: &str = "workers";
+
+fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
+    let flat = |bytes, ends| MessageItem::new(Shape::Contiguous, Size::Bytes(bytes), ends);
+    let all = |ends: Ends| {
+        let flat = MARKS.map(|(bytes, ..)| flat(bytes, ends)).into_iter();
+        // Rows of half a matrix of 32 blocks of 256 bytes … 16 rows of 16 doubles.
+        flat.chain([MessageItem::new(Shape::V, Size::Bytes(BLOCKS.0), ends)]).collect()
+    };
+    let bus = [8, 1 << 10].map(|bytes| flat(bytes, sites.bus()));
+    let budget = Budget { workers: true, ..Budget::default() };
+    let mut pairs = Vec::new();
+    for (suffix, budget, names) in [
+        ("", Budget::default(), ["two", "one-mps", "bus"]),
+        (WORKERS, budget, ["two-workers", "one-mps-workers", "bus-workers"]),
+    ] {
+        let [two, one, bus_name] = names.map(|name| Pair {
+            suffix,
+            budget,
+            ..Pair::new(name, Vec::new())
+        });
+        if sites.are_two() {
+            pairs.push(Pair { items: all(sites.two), ..two });
+        }
+        if matches!(sites.one.0, [Where::Cuda(_), _]) {
+            pairs.push(Pair { items: all(sites.one), mps: true, ..one });
+        }
+        pairs.push(Pair { items: bus.to_vec(), ..bus_name });
+    }
+    pairs
+}
+
+/// Each row with workers beside that without.
+fn compared(mut findings: Findings) -> Findings {
+    let with = |row: &Row| row.op.ends_with(WORKERS);
+    let plain: Vec<Row> = findings.rows.iter().filter(|row| !with(row)).cloned().collect();
+    for row in findings.rows.iter_mut().filter(|row| with(row)) {
+        let same = |other: &&Row| (&other.case, &other.space) == (&row.case, &row.space);
+        let Some(launched) = plain.iter().find(same) else { continue };
+        let part = row.seconds.median / launched.seconds.median;
+        let on_gpus = !row.space.contains("host");
+        let micros = row.seconds.median * 1e6;
+        let mark = |what: &str, bound: f64, value: f64| Mark {
+            what: what.to_owned(),
+            bound,
+            at_least: false,
+            value,
+            met: value <= bound,
+        };
+        row.reference = Some("launched".to_owned());
+        row.ratio = Some(1.0 / part);
+        row.reference_seconds = Some(launched.seconds);
+        let known = MARKS.iter().find(|(bytes, ..)| *bytes == row.payload_bytes);
+        row.marks = match (on_gpus, known) {
+            (false, _) => vec![mark("µs", BUS, micros)],
+            (true, Some((_, most, of))) => vec![mark("µs", *most, micros), mark("launched", *of, part)],
+            (true, None) => vec![mark("µs", BLOCKS.1, micros), mark("launched", BLOCKS.2, part)],
+        };
+    }
+    findings
+}
