@@ -20,6 +20,9 @@ const FIRST: &str = "README.md";
 /// The release of mdbook.
 const RELEASE: &str = "0.5.4";
 
+/// How it looks, beside its table of contents.
+const STYLE: &str = "wide.css";
+
 /// Makes the book.
 pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
     let program = tools::pinned(checkout, "mdbook", RELEASE)?;
@@ -35,9 +38,11 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
         fs::write(&to, &text).map_err(file(&to))?;
         texts.insert(path, String::from_utf8_lossy(&text).into_owned());
     }
+    let of_book = |name| read(&checkout.root.join(BOOK).join(name));
     for (name, text) in [
         (CONTENTS, contents(&texts)),
-        ("book.toml", read(&checkout.root.join(BOOK).join("book.toml"))?),
+        ("book.toml", of_book("book.toml")?),
+        (STYLE, of_book(STYLE)?),
     ] {
         let to = pages.join(name);
         fs::write(&to, text).map_err(file(&to))?;
