@@ -12,8 +12,8 @@ use gapless_mem::Space;
 pub const WORKER_COPY_MAX: u64 = 64 << 10;
 
 impl Shared {
-    /// What the copy worker is told to do a task, if there is one and it can: a short copy between forms that need no plan.
-    /// Memory that is managed is left to launches: some systems forbid the host to touch any while a kernel runs.
+    /// What the copy worker is told to do a task, if there is one and it can: a short copy between forms that need no
+    /// plan. Memory that is managed is left to launches: some systems forbid the host to touch any while a kernel runs.
     pub(crate) fn worker_command(&self, task: &Task<'_>) -> Option<Command> {
         if !self.accelerator.has_copy_worker() || task.is_paged() {
             return None;

@@ -54,17 +54,17 @@ pub struct Config {
     pub workers: Workers,
 }
 
-/// Whether a kernel stays on a device, and runs copies of up to [`WORKER_COPY_MAX`](crate::WORKER_COPY_MAX) bytes without a
-/// launch: one block of 512 threads, which takes half the registers of a multiprocessor while it stays. Kernels of others run
-/// beside it; what waits for all of the device (`cudaDeviceSynchronize`, `cudaFree`, loading a module) waits until it has
-/// left. It takes what a [budget](crate::GpuEngine::with_budget) bounds, too.
+/// Whether a kernel stays on a device, and runs copies of up to [`WORKER_COPY_MAX`](crate::WORKER_COPY_MAX) bytes
+/// without a launch: one block of 512 threads, which takes half the registers of a multiprocessor while it stays.
+/// Kernels of others run beside it; what waits for all of the device (`cudaDeviceSynchronize`, `cudaFree`, loading a
+/// module) waits until it has left. It takes what a [budget](crate::GpuEngine::with_budget) bounds, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workers {
     /// Every copy is launched.
     #[default]
     Never,
-    /// The first short copy is launched, and starts it. It leaves when none has come for this long, and after 5 ms at the
-    /// latest, to be started again by the next one.
+    /// The first short copy is launched, and starts it. It leaves when none has come for this long, and after 5 ms at
+    /// the latest, to be started again by the next one.
     Idle(Duration),
 }
 

@@ -1,12 +1,14 @@
-//! The copy worker: a kernel that stays on a device for a while, and runs short copies without a launch, in the order in
-//! which they were given to it (`gapless-kernels`, `copy_worker`). This file has its ring and its lives; what starts a life
-//! is the vendor's.
+//! The copy worker: a kernel that stays on a device for a while, and runs short copies without a launch, in the order
+//! in which they were given to it (`gapless-kernels`, `copy_worker`). This file has its ring and its lives; what starts
+//! a life is the vendor's.
 //!
-//! It stays from the first short copy on until none has come for a while. A copy that finds it away goes by a launch, and
-//! starts it for those that follow: it changes nothing but how long copies take. It waits for its own process alone.
+//! It stays from the first short copy on until none has come for a while. A copy that finds it away goes by a launch,
+//! and starts it for those that follow: it changes nothing but how long copies take. It waits for its own process
+//! alone.
 //!
-//! **Nothing is lost.** A life's last word is `AWAY`. Then it fences, and looks once more for commands. Whoever gives it a
-//! command fences, and reads the state: if that is `AWAY`, the next life is started, which begins where the last one ended.
+//! **Nothing is lost.** A life's last word is `AWAY`. Then it fences, and looks once more for commands. Whoever gives
+//! it a command fences, and reads the state: if that is `AWAY`, the next life is started, which begins where the last
+//! one ended.
 
 use crate::lanes::PATIENCE;
 use gapless_kernels::copy_worker::{AWAY, Command, ENDED, RUNNING, SLOTS, STARTING, STATE, slot};
@@ -25,8 +27,8 @@ const REFUSALS_MAX: u32 = 8;
 /// Starts lives of a copy worker.
 ///
 /// # Safety
-/// `is_over` answers `true`, or an error, only if no life that was started touches memory any more. A life does what the
-/// kernel does: it runs each command once, in order, and counts it when its stores can be seen.
+/// `is_over` answers `true`, or an error, only if no life that was started touches memory any more. A life does what
+/// the kernel does: it runs each command once, in order, and counts it when its stores can be seen.
 pub(crate) unsafe trait Lives: Send + Sync {
     /// Starts a life, which begins when the last one is over.
     ///
@@ -208,7 +210,8 @@ impl<L: Lives> Drop for CopyWorker<L> {
 
 // SAFETY: the numbers are those of the contract.
 // 1. and 2. A life counts a command when its stores can be seen, and the count is loaded with acquire. An error is told
-//    when no life runs (`is_over`), under the lock that starting takes, and with it `failed` is set: none is started later.
+//    when no life runs (`is_over`), under the lock that starting takes, and with it `failed` is set: none is started
+//    later.
 // 3. The count only grows; an error is kept, and told first.
 // 4. `as_any` gives `self`.
 // 5. It is not exported.

@@ -213,8 +213,8 @@ impl GpuEngine {
         let alone = after.iter().all(|work| matches!(work, Completion::Ready));
         let command = if alone { shared.worker_command(&task) } else { None };
         if let Some(command) = &command {
-            // SAFETY: the command moves a range of two layouts that `Typed` found inside their regions, or of a packed region
-            // of that length; neither has a plan. The caller vouches for the rest.
+            // SAFETY: the command moves a range of two layouts that `Typed` found inside their regions, or of a packed
+            // region of that length; neither has a plan. The caller vouches for the rest.
             if let Some(copied) = unsafe { shared.accelerator.copy_by_worker(command) } {
                 return Ok(copied);
             }

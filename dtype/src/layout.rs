@@ -98,8 +98,8 @@ impl Datatype {
         Layout::with_signature(self, by_kind)
     }
 
-    /// As [`commit`](Self::commit), with the signature [by size](Signature::by_size): such layouts match each other, and
-    /// all others, as far as bytes go. The layout is the caller's to keep, unless its types are bytes.
+    /// As [`commit`](Self::commit), with the signature [by size](Signature::by_size): such layouts match each other,
+    /// and all others, as far as bytes go. The layout is the caller's to keep, unless its types are bytes.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! The copy worker: a kernel that stays on a GPU, and runs short copies from layout to layout which its own host writes
-//! into a ring (`cuda/copy_worker.cu`; `copy_worker.h` says what lies where). It takes what [`Family::Transfer`] takes. It
-//! waits for its own host alone: for no other process, and no other kernel.
+//! into a ring (`cuda/copy_worker.cu`; `copy_worker.h` says what lies where). It takes what [`Family::Transfer`] takes.
+//! It waits for its own host alone: for no other process, and no other kernel.
 
 use crate::args::{
     Args, Dim, SIDE_AFFINE, SIDE_LISTED, SIDE_MAPPED, SIDE_STRIDED, Side, Strided, TransferArgs,
@@ -56,7 +56,8 @@ const POINTERS: usize = 4;
 /// Instead of a word's logarithm.
 const LEAVE: u8 = 255;
 
-/// What the worker is to do: a launch of [`Family::Transfer`](crate::Family::Transfer), and where its sides and plans are.
+/// What the worker is to do: a launch of [`Family::Transfer`](crate::Family::Transfer), and where its sides and plans
+/// are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command([u8; UNITS * UNIT_BODY]);
 
@@ -78,8 +79,8 @@ fn used(side: &Side) -> [Range<usize>; 2] {
 }
 
 impl Command {
-    /// The command that moves what this launch moves; `pointers` are the launch's, a side without a plan has any. `None`: the
-    /// launch is of another family, or there is no room for its arguments.
+    /// The command that moves what this launch moves; `pointers` are the launch's, a side without a plan has any.
+    /// `None`: the launch is of another family, or there is no room for its arguments.
     #[must_use]
     pub fn new(launch: &Launch, pointers: [u64; POINTERS]) -> Option<Command> {
         let Args::Transfer(args) = &launch.args else { return None };
@@ -121,7 +122,8 @@ impl Command {
         Command(bytes)
     }
 
-    /// The units of command `number` (from 0): each a low and a high half. Whoever stores them stores the low half last.
+    /// The units of command `number` (from 0): each a low and a high half. Whoever stores them stores the low half
+    /// last.
     pub fn units(&self, number: u64) -> impl Iterator<Item = [u64; 2]> {
         let sequence = 1 + number % SEQUENCES;
         self.0.chunks_exact(UNIT_BODY).map(move |body| {

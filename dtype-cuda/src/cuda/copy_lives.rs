@@ -1,7 +1,8 @@
 //! Lives of the copy worker on a CUDA device: one block of a kernel, on a stream of its own.
 //!
-//! Without the Multi-Process Service processes take turns on a device, and a worker that stays keeps the others away. So
-//! its block stands in the device's [ledger](Reservation), and no life begins while another process has something there.
+//! Without the Multi-Process Service processes take turns on a device, and a worker that stays keeps the others away.
+//! So its block stands in the device's [ledger](Reservation), and no life begins while another process has something
+//! there.
 
 use super::worker::{WorkerError, takes_turns};
 use crate::config::Workers;
@@ -38,8 +39,8 @@ fn nanoseconds(time: Duration) -> u64 {
 /// The copy worker of a device; `None`: there is to be none.
 ///
 /// # Errors
-/// As [`CudaWorker::new`](super::CudaWorker::new), but that another process is no reason: the worker waits until that one
-/// has left.
+/// As [`CudaWorker::new`](super::CudaWorker::new), but that another process is no reason: the worker waits until that
+/// one has left.
 pub(crate) fn copy_worker(
     device: &Arc<CudaDevice>,
     workers: Workers,
@@ -79,13 +80,13 @@ pub(crate) fn copy_worker(
 }
 
 // SAFETY: lives run on one stream, one after another, and nothing else does; it is idle when all are over. No event is
-// recorded behind them: what waits for a life would keep work of other streams waiting, as far as they share a hardware queue.
-// An error of the stream's is one after which the device does nothing any more.
+// recorded behind them: what waits for a life would keep work of other streams waiting, as far as they share a hardware
+// queue. An error of the stream's is one after which the device does nothing any more.
 unsafe impl Lives for CudaLives {
     fn start(&self) -> Result<(), DeviceError> {
         let arguments = [Argument::of(&self.start)];
-        // SAFETY: the kernel has one parameter of three words. The control block is kept until no life runs (`CopyWorker`);
-        // what commands name, until they have ended.
+        // SAFETY: the kernel has one parameter of three words. The control block is kept until no life runs
+        // (`CopyWorker`); what commands name, until they have ended.
         unsafe { self.function.launch(&self.stream, Grid::line(1, THREADS), &arguments) }?;
         Ok(())
     }

@@ -502,7 +502,7 @@ impl Request {
     }
 }
 
-/// Sends a short message in standard mode, if nothing has to be waited for: whether it did. Otherwise it does nothing.
+/// Sends a short message in standard mode, if nothing has to be waited for: whether it did. Otherwise nothing is done.
 ///
 /// # Safety
 /// During the call, the memory is valid for reads, and nothing writes it.

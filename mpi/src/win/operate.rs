@@ -13,16 +13,16 @@ use gapless::{Primitive, ReduceOp};
 use gapless_dtype::Contents;
 use std::ffi::{c_int, c_void};
 
-/// Does an operation on a target, if it is somebody: with a request, the form that has one, unless the plain one is over
-/// when it returns.
+/// Does an operation on a target, if it is somebody: with a request, the form that has one, unless the plain one is
+/// over when it returns.
 macro_rules! operate {
     ($win:ident $target:ident $request:ident $over:expr, $plain:ident $asked:ident($($given:expr),*)($($op:ident)?)) => {
         match ($target.of(&$win)?, $request) {
             (None, None) => {}
             (None, Some(request)) => request.give(Subject::Win($win.handle()), Work::nobody(false)),
             (Some((rank, at, there)), request) if request.is_none() || $over => {
-                // SAFETY: of what is `$over`, during the call is enough; else the caller's promise lasts until the epoch has
-                // ended, or a flush.
+                // SAFETY: of what is `$over`, during the call is enough; else the caller's promise lasts until the
+                // epoch has ended, or a flush.
                 unsafe { $win.window.$plain($($given,)* rank, at, there $(, $op)?) }?;
                 request.into_iter().for_each(Place::give_over);
             }

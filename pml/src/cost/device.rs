@@ -40,8 +40,8 @@ impl Model<'_> {
         if turns { times * self.t.turn_ns } else { 0.0 }
     }
 
-    /// A kernel's start, and until its end is noticed; or a copy worker's for short messages, unless processes take turns,
-    /// where there is none.
+    /// A kernel's start, and until its end is noticed; or a copy worker's for short messages, unless processes take
+    /// turns, where there is none.
     fn launch_wait_ns(&self) -> f64 {
         let (s, t) = (self.s, self.t);
         let turns = s.devices.is_some_and(|ends| ends.turns);
