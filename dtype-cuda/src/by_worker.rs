@@ -8,8 +8,9 @@ use gapless_kernels::copy_worker::Command;
 use gapless_kernels::launch::{TransferSide, transfer};
 use gapless_mem::Space;
 
-/// The longest copy that a copy worker takes, in bytes: its one block is quicker than a launch up to there.
-pub const WORKER_COPY_MAX: u64 = 64 << 10;
+/// The longest copy that a copy worker takes, in bytes: its one block is quicker than a launch up to there, also out of
+/// another device's memory.
+pub const WORKER_COPY_MAX: u64 = 32 << 10;
 
 impl Shared {
     /// What the copy worker is told to do a task, if there is one and it can: a short copy between forms that need no

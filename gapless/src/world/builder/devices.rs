@@ -44,7 +44,7 @@ impl Builder {
         self
     }
 
-    /// Whether a copy worker stays on each CUDA device that messages open, and runs copies of up to 64 KiB without a
+    /// Whether a copy worker stays on each CUDA device that messages open, and runs copies of up to 32 KiB without a
     /// launch: short messages of devices take about two thirds of the time. By default none does, because what waits
     /// for all of a device (`cudaDeviceSynchronize`, `cudaFree`, loading a module) waits until the worker has left:
     /// with `Idle(time)` no longer than that time, or 5 ms while copies come. All ranks should say the same.
