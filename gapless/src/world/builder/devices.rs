@@ -37,7 +37,8 @@ impl Builder {
 
     /// Of how many OpenCL contexts what messages need is kept: queues, buffers, programs and a reference to the
     /// context. 8 by default, at least 1 (the cache of Aji et al. 2012). If more are in use, the one that was used
-    /// least recently is given up, and made again when a message next needs it. See [`World::release_context`].
+    /// least recently is given up, and made again when a message next needs it. See
+    /// [`World::release_context`](crate::World::release_context).
     #[must_use]
     pub fn opencl_contexts(mut self, count: usize) -> Builder {
         self.contexts = Some(count);
