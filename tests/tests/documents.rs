@@ -7,11 +7,12 @@ use gapless::coll::reshard::{Placement, Reshard, Sharding};
 use gapless::{
     Collective, Communicator, CudaDriver, CudaStream, Equivalence, GpuEngine, InPlace, Layout,
     Primitive, ReduceOp, Region, Registered, Scope, Space, StreamBlock, StreamComm, Subarray, View,
-    ViewMut, World, in_space,
+    ViewMut, Workers, World, in_space,
 };
 use gapless_engine::{Engine, Typed};
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[path = "documents/tasks.rs"]
 mod tasks;
@@ -33,6 +34,11 @@ fn gpu_messages(comm: &Communicator, memory: Region, layout: &Layout) -> Outcome
     comm.send(unsafe { View::of_region(memory, 0, &layout, 1) }?, 1, 0)?; // on rank 0
     comm.recv(unsafe { ViewMut::of_region(memory, 0, &layout, 1) }?, 0, 0)?; // on rank 1, which may use host memory
     Ok(())
+}
+
+fn gpu_short_copies() -> Outcome {
+    let world = World::builder().workers(Workers::Idle(Duration::from_micros(100))).init()?;
+    Ok(world.finalize()?)
 }
 
 fn gpu_pointers(comm: &Communicator, pointer: *const c_void, doubles: &Layout) -> Outcome {
@@ -211,7 +217,7 @@ fn the_pages_show_what_is_compiled_here() {
     ];
     let here = here.map(words).join(" ");
     for (page, pieces) in [
-        (include_str!("../../docs/gpu.md"), 5),
+        (include_str!("../../docs/gpu.md"), 6),
         (include_str!("../../docs/collectives.md"), 4),
         (include_str!("../../docs/streams.md"), 2),
         (include_str!("../../README.md"), 2),
