@@ -1,6 +1,7 @@
 //! The copy worker: a kernel that stays on a GPU, and runs short copies from layout to layout which its own host writes
-//! into a ring (`cuda/copy_worker.cu`; `copy_worker.h` says what lies where). It takes what [`Family::Transfer`] takes.
-//! It waits for its own host alone: for no other process, and no other kernel.
+//! into a ring (`cuda/copy_worker.cu`; `copy_worker.h` says what lies where). It takes what kernels of
+//! [`Family::Transfer`](crate::Family::Transfer) take. It waits for its own host alone: for no other process, and no
+//! other kernel.
 
 use crate::args::{
     Args, Dim, SIDE_AFFINE, SIDE_LISTED, SIDE_MAPPED, SIDE_STRIDED, Side, Strided, TransferArgs,
