@@ -16,15 +16,13 @@ impl Shared {
     /// What the copy worker is told to do a task, if there is one and it can: a short copy between forms that need no
     /// plan. Memory that is managed is left to launches: some systems forbid the host to touch any while a kernel runs.
     pub(crate) fn worker_command(&self, task: &Task<'_>) -> Option<Command> {
-        if !self.accelerator.has_copy_worker() || task.is_paged() {
+        let suits = task.len() <= WORKER_COPY_MAX && !task.is_paged();
+        if !suits || !self.accelerator.has_copy_worker() {
             return None;
         }
         let shape = |typed: &Typed| closed(Form::of(typed.layout(), typed.count()));
         let (range, from, to) = match task {
             &Task::Packed { ref job, typed, direct: Some(packed), .. } => {
-                if job.len() > WORKER_COPY_MAX {
-                    return None;
-                }
                 let typed_side = (shape(job.typed)?, typed);
                 // The stream begins before the packed side if the range does not begin with it.
                 let mut packed = packed;
@@ -37,9 +35,6 @@ impl Shared {
             }
             Task::Packed { direct: None, .. } => return None,
             Task::Transfer { from, to, range, .. } => {
-                if range.end - range.start > WORKER_COPY_MAX {
-                    return None;
-                }
                 (range.clone(), (shape(from.0)?, from.1), (shape(to.0)?, to.1))
             }
         };

@@ -115,12 +115,17 @@ impl Task<'_> {
         }
     }
 
+    /// Bytes to move.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Task::Packed { job, .. } => job.len(),
+            Task::Transfer { range, .. } => range.end - range.start,
+        }
+    }
+
     /// Whether there is no byte to move.
     pub(crate) fn is_empty(&self) -> bool {
-        match self {
-            Task::Packed { job, .. } => job.len() == 0,
-            Task::Transfer { range, .. } => range.is_empty(),
-        }
+        self.len() == 0
     }
 }
 

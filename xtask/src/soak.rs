@@ -1,8 +1,8 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
 //! checked without the rest, the crates for others are packed ([`crate::package`]), workspaces of examples are tested,
-//! the fuzz targets run for a short time ([`test::rare`]), the kernel images are built and compared with the committed ones, the tests of btl-ib run over Soft-RoCE
-//! ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated callers call at TCP links and 2,000 bits
+//! the fuzz targets run for a short time ([`test::rare`]), the kernel images are built and compared with the committed
+//! ones, the tests of btl-ib run over Soft-RoCE ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated callers call at TCP links and 2,000 bits
 //! of encrypted ones are changed (`btl-tcp`), messages pass through 1,000 OpenCL contexts one after the other in flat
 //! memory (`tests/tests/opencl_contexts.rs`), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under
 //! the usual limit of 1,024 descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of

@@ -20,7 +20,7 @@ const NOTES: &str = "time: median of half a round trip between two processes; a 
 /// Bytes, and what the time is to be at most: µs, and a part of that without workers.
 const MARKS: [(u64, f64, f64); 4] =
     [(8, 5.5, 0.45), (1 << 10, 5.5, 0.45), (16 << 10, 8.0, 0.55), (64 << 10, 12.0, 0.85)];
-/// Of 4 KiB in blocks of 256 bytes.
+/// Of V: rows of half a matrix, 24 of 192 bytes. The mark is that of 4 KiB in blocks of 256.
 const BLOCKS: (u64, f64, f64) = (4 << 10, 6.5, 0.45);
 /// Between a GPU and a host, µs.
 const BUS: f64 = 4.0;
@@ -30,7 +30,6 @@ fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
     let flat = |bytes, ends| MessageItem::new(Shape::Contiguous, Size::Bytes(bytes), ends);
     let all = |ends: Ends| {
         let flat = MARKS.map(|(bytes, ..)| flat(bytes, ends)).into_iter();
-        // Rows of half a matrix of 32 blocks of 256 bytes … 16 rows of 16 doubles.
         flat.chain([MessageItem::new(Shape::V, Size::Bytes(BLOCKS.0), ends)]).collect()
     };
     let bus = [8, 1 << 10].map(|bytes| flat(bytes, sites.bus()));
@@ -66,21 +65,16 @@ fn compared(mut findings: Findings) -> Findings {
         let part = row.seconds.median / launched.seconds.median;
         let on_gpus = !row.space.contains("host");
         let micros = row.seconds.median * 1e6;
-        let mark = |what: &str, bound: f64, value: f64| Mark {
-            what: what.to_owned(),
-            bound,
-            at_least: false,
-            value,
-            met: value <= bound,
-        };
         row.reference = Some("launched".to_owned());
         row.ratio = Some(1.0 / part);
         row.reference_seconds = Some(launched.seconds);
         let known = MARKS.iter().find(|(bytes, ..)| *bytes == row.payload_bytes);
         row.marks = match (on_gpus, known) {
-            (false, _) => vec![mark("µs", BUS, micros)],
-            (true, Some((_, most, of))) => vec![mark("µs", *most, micros), mark("launched", *of, part)],
-            (true, None) => vec![mark("µs", BLOCKS.1, micros), mark("launched", BLOCKS.2, part)],
+            (false, _) => vec![Mark::at_most("µs", BUS, micros)],
+            (true, known) => {
+                let (_, most, of) = known.unwrap_or(&BLOCKS);
+                vec![Mark::at_most("µs", *most, micros), Mark::at_most("launched", *of, part)]
+            }
         };
     }
     findings

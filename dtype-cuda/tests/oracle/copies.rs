@@ -221,37 +221,3 @@ fn long_copies_and_workers_that_are_not_wanted_are_launched() {
         assert_eq!(engine.copies_by_worker(), 0, "{workers:?}");
     }
 }
-
-/// How long copies take: for reading, not for judging.
-#[test]
-fn what_a_copy_takes_is_told() {
-    const TEST: &str = "the time of copies";
-    let Some(device) = devices_alone(TEST).first() else { return };
-    let memory = Own(Arc::clone(device) as Arc<dyn Device>);
-    let most = index(WORKER_COPY_MAX);
-    let (from, into) =
-        (Buffer::holding(&memory, &vec![1; most]), Buffer::holding(&memory, &vec![0; most]));
-    for len in [8, 1 << 10, 16 << 10, 64 << 10] {
-        for workers in [Workers::Never, Workers::Idle(Duration::from_micros(100))] {
-            let engine = engine(device, workers);
-            let mut times = Vec::new();
-            for _ in 0..3_000 {
-                let part = Typed::contiguous(from.region().sub(0, len).unwrap());
-                let to = into.region().sub(0, len).unwrap();
-                let began = Instant::now();
-                // SAFETY: both are this thread's, which waits.
-                let work = unsafe { engine.pack(&part, 0..len, to, &[]) }.unwrap();
-                let given = began.elapsed();
-                while !work.poll().unwrap() {
-                    std::hint::spin_loop();
-                }
-                times.push((began.elapsed(), given));
-            }
-            times.sort_unstable();
-            println!(
-                "{len} B, {workers:?}: {:?} and {:?} until it was given",
-                times[1500].0, times[1500].1
-            );
-        }
-    }
-}
