@@ -27,6 +27,8 @@
 //! Besides, [`peers`] has collectives between GPUs: kernels that wait for each other. They are for CUDA alone, because
 //! OpenCL has no release that other devices see.
 //!
+//! [`partitioned`] has what kernels of users exchange parts of messages with, for CUDA alone.
+//!
 //! [`copy_worker`] has the kernel that runs short copies of its own host without a launch, for CUDA alone.
 //!
 //! [`worker`] has the kernel that runs tasks of other processes (XTQ) without a launch. It is for CUDA alone, too.
@@ -46,6 +48,7 @@ mod divide;
 mod kernel;
 pub mod launch;
 pub mod lookup;
+pub mod partitioned;
 pub mod peers;
 pub mod plan;
 pub mod reduce;

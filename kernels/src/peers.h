@@ -77,5 +77,6 @@ typedef struct {
 #define ABORTED 2u  /* the host gave up, as it has lost the rank */
 #define OTHERWISE 3u /* the rank does something else */
 #define TOLD 4u     /* the rank has failed, and said so */
+/* 5 and 6: gapless_partitioned.h */
 
 #endif

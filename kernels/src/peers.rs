@@ -312,6 +312,11 @@ pub enum Status {
     Differs(u32),
     /// This rank has failed, and said so.
     Told(u32),
+    /// A kernel of this rank named a partition that the message with that rank does not have
+    /// ([`partitioned`](crate::partitioned)).
+    NoPartition(u32),
+    /// A kernel of this rank started a receive from that rank again before all partitions had come.
+    Early(u32),
     /// No kernel writes that.
     Unknown(u64),
 }
@@ -328,6 +333,8 @@ impl Status {
             2 => Status::Aborted(rank),
             3 => Status::Differs(rank),
             4 => Status::Told(rank),
+            5 => Status::NoPartition(rank),
+            6 => Status::Early(rank),
             _ => Status::Unknown(word),
         }
     }
@@ -399,7 +406,9 @@ mod tests {
         assert_eq!(Status::of(1 << 32 | 2), Status::Aborted(1));
         assert_eq!(Status::of(3), Status::Differs(0));
         assert_eq!(Status::of(15 << 32 | 4), Status::Told(15));
-        assert_eq!(Status::of(5), Status::Unknown(5));
+        assert_eq!(Status::of(2 << 32 | 5), Status::NoPartition(2));
+        assert_eq!(Status::of(6), Status::Early(0));
+        assert_eq!(Status::of(7), Status::Unknown(7));
         assert_eq!(Status::of(1 << 32), Status::Unknown(1 << 32));
     }
 

@@ -33,7 +33,7 @@ struct Image {
     targets: &'static [&'static str],
 }
 
-const IMAGES: [Image; 9] = [
+const IMAGES: [Image; 10] = [
     Image {
         source: "pack.cu",
         made: ["pack.fatbin", "ptxas.txt"],
@@ -80,6 +80,11 @@ const IMAGES: [Image; 9] = [
     Image {
         source: "example_puts_tasks.cu",
         made: ["example_puts.ptx", "ptxas-example-puts.txt"],
+        targets: &["80"],
+    },
+    Image {
+        source: "example_partitioned.cu",
+        made: ["example_partitioned.ptx", "ptxas-example-partitioned.txt"],
         targets: &["80"],
     },
 ];

@@ -190,6 +190,22 @@ pub enum StreamError {
         /// That rank.
         rank: u32,
     },
+    /// A kernel of this rank named a partition that a message does not have, or took a send for a receive.
+    #[error(
+        "a kernel named a partition that the message with rank {rank} does not have, or took a send for a receive"
+    )]
+    NoSuchPartition {
+        /// The message's other end.
+        rank: u32,
+    },
+    /// A kernel of this rank started a receive again before all partitions of the epoch before had come.
+    #[error(
+        "a kernel started the receive from rank {rank} again before all its partitions had come"
+    )]
+    StartedEarly {
+        /// The message's sender.
+        rank: u32,
+    },
     /// A kernel left a word that makes no sense: a bug, or memory that somebody else wrote.
     #[error("a kernel left {word:#x} as its state, which makes no sense")]
     Nonsense {
@@ -236,6 +252,34 @@ pub enum StreamError {
         sent: u64,
         /// What is wanted.
         received: u64,
+    },
+    /// Two ranks have different numbers of partitioned messages for each other.
+    #[error(
+        "rank {from} has {sent} partitioned messages for rank {to}, which has {received} receives"
+    )]
+    MessagesDiffer {
+        /// Who sends.
+        from: u32,
+        /// Who receives.
+        to: u32,
+        /// How many sends there are.
+        sent: u64,
+        /// How many receives.
+        received: u64,
+    },
+    /// The two ends of a partitioned message have different numbers of partitions.
+    #[error(
+        "rank {from} sends a message of {sent} partitions to rank {to}, which wants to receive {received}"
+    )]
+    PartitionsDiffer {
+        /// Who sends it.
+        from: u32,
+        /// Who receives it.
+        to: u32,
+        /// How many are sent.
+        sent: u32,
+        /// How many are wanted.
+        received: u32,
     },
     /// A collective among neighbours needs to know who they are.
     #[error("the communicator had no topology when it was put on the stream")]

@@ -85,6 +85,8 @@ impl HostWords {
                 Some(rank) => Err(StreamError::Lost { rank }),
                 None => Err(StreamError::Failed { rank }),
             },
+            Status::NoPartition(rank) => Err(StreamError::NoSuchPartition { rank }),
+            Status::Early(rank) => Err(StreamError::StartedEarly { rank }),
             Status::Unknown(word) => Err(StreamError::Nonsense { word }),
         }
     }
@@ -110,6 +112,8 @@ mod tests {
         assert_eq!(says(3 << 32 | 1), StreamError::Late { rank: 3 });
         assert_eq!(says(2 << 32 | 4), StreamError::Failed { rank: 2 });
         assert_eq!(says(1 << 32 | 3), StreamError::Differs { rank: 1 });
+        assert_eq!(says(3 << 32 | 5), StreamError::NoSuchPartition { rank: 3 });
+        assert_eq!(says(6), StreamError::StartedEarly { rank: 0 });
         assert_eq!(says(99), StreamError::Nonsense { word: 99 });
         words.abort(5);
         words.abort(6);
