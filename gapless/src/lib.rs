@@ -259,7 +259,7 @@ pub use scope::{Request, Scope};
 pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;
 #[cfg(feature = "cuda")]
-pub use stream_comm::StreamComm;
+pub use stream_comm::{StreamComm, stream_code};
 pub use view::{
     DeviceIndices, RecvBuffer, SendBuffer, View, ViewMut, check_kinds, detect_space, in_space,
     space_of,
@@ -285,7 +285,8 @@ pub use gapless_dtype_cuda::Workers;
 pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 #[cfg(feature = "cuda")]
 pub use gapless_gpu::{
-    Registered, StreamBlock, StreamBuffer, StreamError, StreamOptions, StreamPlan, StreamWay,
+    Registered, StreamBlock, StreamBuffer, StreamError, StreamOptions, StreamPartitioned,
+    StreamPartitions, StreamPlan, StreamWay,
 };
 pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]

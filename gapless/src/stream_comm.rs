@@ -54,6 +54,12 @@ use std::sync::Arc;
 /// ```
 pub type StreamComm<'s> = gapless_gpu::StreamComm<'s, Members>;
 
+/// For kernels of users that exchange partitions
+/// ([`plan_partitioned`](gapless_gpu::StreamComm::plan_partitioned)): the header, and examples.
+pub mod stream_code {
+    pub use gapless_kernels::partitioned::{EXAMPLE_PARTITIONED, HEADER};
+}
+
 impl Communicator {
     /// A communicator of the same ranks whose collectives are queued on `stream`. Collective; may block. The stream may
     /// be the application's own ([`CudaDevice::adopt_stream`](crate::CudaDevice::adopt_stream)).

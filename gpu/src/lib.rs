@@ -38,7 +38,7 @@ pub use on_demand::{Accelerators, DeviceChanges, OnDemand, space_at};
 #[cfg(feature = "cuda")]
 pub use stream::{
     Registered, StreamBlock, StreamBuffer, StreamComm, StreamError, StreamMemory, StreamOptions,
-    StreamPlan, StreamRanks, StreamWay,
+    StreamPartitioned, StreamPartitions, StreamPlan, StreamRanks, StreamWay,
 };
 #[cfg(feature = "opencl")]
 pub use tasks::opencl::OpenClLauncher;

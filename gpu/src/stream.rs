@@ -5,6 +5,8 @@
 //! reserve thread blocks (`blocks`), map each other's windows (`exchange`), load kernels (`functions`). After that a call
 //! computes its arguments (`call`, pure) and launches one kernel. Kernels and windows are in `gapless_kernels::peers`.
 //!
+//! `layouts` plans collectives of any layouts, `partitioned` messages whose partitions kernels of users exchange.
+//!
 //! A failure is a word in page-locked memory (`words`). A thread that sleeps (`watch`) ends all waits when the process of
 //! a peer has ended.
 
@@ -14,6 +16,7 @@ mod error;
 mod exchange;
 mod functions;
 mod layouts;
+mod partitioned;
 mod terms;
 mod watch;
 mod words;
@@ -21,6 +24,7 @@ mod words;
 pub use call::{Registered, StreamBuffer};
 pub use error::StreamError;
 pub use layouts::{StreamBlock, StreamPlan, StreamWay};
+pub use partitioned::{StreamPartitioned, StreamPartitions};
 
 use call::{Everywhere, Ground, Launch};
 use exchange::Mapped;
@@ -141,6 +145,8 @@ pub struct StreamComm<'s, R: StreamRanks> {
 struct KernelResources<M> {
     mapped: Vec<Mapped>,
     plans: Vec<Planned<M>>,
+    /// Of partitioned messages.
+    partitions: Vec<M>,
     _window: M,
     _words: Arc<HostWords>,
     _blocks: Reservation,
@@ -297,9 +303,14 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
             status,
         };
         let kept = Arc::clone(&words);
-        let (mapped, plans) = (vec![mapped], Vec::new());
-        let held =
-            KernelResources { mapped, plans, _window: window, _words: kept, _blocks: reservation };
+        let held = KernelResources {
+            mapped: vec![mapped],
+            plans: Vec::new(),
+            partitions: Vec::new(),
+            _window: window,
+            _words: kept,
+            _blocks: reservation,
+        };
         let blocks = place.record.blocks;
         let further = place.device.properties().compute_units.saturating_sub(blocks).min(blocks);
         let (held, way) = (Some(held), options.way);
@@ -316,6 +327,12 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
     #[must_use]
     pub fn size(&self) -> u32 {
         self.ground.ranks
+    }
+
+    /// Thread blocks that are reserved for kernels that wait, at every rank: [`StreamOptions::blocks`], or fewer.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.ground.blocks
     }
 
     /// Makes memory known to all ranks, so that their kernels read and write it where it lies. Collective; may block.

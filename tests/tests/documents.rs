@@ -6,8 +6,8 @@
 use gapless::coll::reshard::{Placement, Reshard, Sharding};
 use gapless::{
     Collective, Communicator, CudaDriver, CudaStream, Equivalence, GpuEngine, InPlace, Layout,
-    Primitive, ReduceOp, Region, Registered, Scope, Space, StreamBlock, StreamComm, Subarray, View,
-    ViewMut, Workers, World, in_space,
+    Primitive, ReduceOp, Region, Registered, Scope, Space, StreamBlock, StreamComm,
+    StreamPartitions, Subarray, View, ViewMut, Workers, World, in_space,
 };
 use gapless_engine::{Engine, Typed};
 use std::ffi::c_void;
@@ -143,6 +143,18 @@ fn layouts_on_a_stream(on: &mut StreamComm<'_>, planes: Registered, slabs: Regis
     Ok(())
 }
 
+#[rustfmt::skip] // as on the page
+fn partitions_on_a_stream(
+    on: &mut StreamComm<'_>, field: Registered, [rows, line]: [u64; 2], [previous, next, partitions]: [u32; 3],
+) -> Result<(u64, u64), gapless::Error> {
+    // The last of `rows` rows goes to the next rank, before its first row; `line` bytes each.
+    let bytes = line / u64::from(partitions);
+    let part = |rank, row| StreamPartitions { rank, buffer: field.at(row * line), partitions, bytes };
+    let planned = unsafe { on.plan_partitioned(&[part(next, rows)], &[part(previous, 0)]) }?; // collective; registered
+    let (send, recv) = (planned.sends()[0], planned.recvs()[0]); // addresses of handles, for your kernels
+    Ok((send, recv))
+}
+
 fn revoking(comm: Communicator, ours: Vec<f64>, mut sum: Vec<f64>) -> Result<u32, gapless::Error> {
     let comm = match comm.allreduce(&ours, &mut sum, ReduceOp::Sum) {
         Ok(()) => comm,
@@ -219,7 +231,7 @@ fn the_pages_show_what_is_compiled_here() {
     for (page, pieces) in [
         (include_str!("../../docs/gpu.md"), 6),
         (include_str!("../../docs/collectives.md"), 4),
-        (include_str!("../../docs/streams.md"), 2),
+        (include_str!("../../docs/streams.md"), 3),
         (include_str!("../../README.md"), 2),
         (include_str!("../../docs/xtq.md"), 4),
         (include_str!("../../docs/worker.md"), 4),

@@ -3,7 +3,7 @@
 //! Ranks tell each other where their blocks lie (`note`), decide which end moves what (`work`, pure), make staging memory
 //! where something has to go through it, and write a table for their kernel (`gapless_kernels::peers::layouts`).
 
-mod agree;
+pub(super) mod agree;
 mod note;
 mod work;
 
@@ -190,7 +190,7 @@ impl<R: StreamRanks> StreamComm<'_, R> {
     }
 
     /// Which registration a buffer lies in, and where: what ranks can compare.
-    fn placed(
+    pub(super) fn placed(
         &self,
         argument: &'static str,
         buffer: StreamBuffer,

@@ -5,6 +5,7 @@
 
 mod layouts;
 mod ledger;
+mod partitioned;
 
 use gapless::{
     Communicator, CudaDevice, CudaDriver, CudaStream, Device, DeviceBuf, Equivalence, Error,

@@ -8,7 +8,7 @@ use crate::stream::{StreamMemory, StreamRanks, exchange};
 use gapless_engine::Typed;
 use gapless_kernels::peers::layouts::{LayoutTable, LayoutsArgs};
 use gapless_kernels::peers::{self, RANKS_MAX};
-use gapless_mem::{Outstanding, Region};
+use gapless_mem::{DeviceError, Outstanding, Region};
 
 /// A block, and whom it belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +199,7 @@ impl<R: StreamRanks> StreamComm<'_, R> {
     }
 
     /// What this rank has made, if all have.
-    fn everybody<T>(&self, made: Result<T, R::Error>) -> Result<T, R::Error> {
+    pub(in crate::stream) fn everybody<T>(&self, made: Result<T, R::Error>) -> Result<T, R::Error> {
         let failed = self.ranks.first_no(made.is_ok())?;
         let made = made?;
         match failed {
@@ -208,20 +208,15 @@ impl<R: StreamRanks> StreamComm<'_, R> {
         }
     }
 
-    fn allocate(&self, bytes: u64) -> Result<R::Memory, R::Error> {
+    pub(in crate::stream) fn allocate(&self, bytes: u64) -> Result<R::Memory, R::Error> {
         self.ranks.allocate(self.ground.space, bytes)
     }
 
     /// Memory with these bytes.
     fn upload(&self, bytes: &[u8]) -> Result<R::Memory, R::Error> {
         let memory = self.allocate((bytes.len() as u64).max(APART))?;
-        if !bytes.is_empty() {
-            let there = memory.region().sub(0, bytes.len() as u64);
-            let there = there.map_err(gapless_mem::DeviceError::from)?;
-            // SAFETY: the memory is new; both live until the copy has ended (`Outstanding`).
-            let copied = unsafe { memory.device().copy(there, Region::of(bytes), &[]) }?;
-            Outstanding::new(copied).wait()?;
-        }
+        // SAFETY: the memory is new.
+        unsafe { write(&memory, bytes) }?;
         Ok(memory)
     }
 
@@ -270,4 +265,21 @@ impl<R: StreamRanks> StreamComm<'_, R> {
         memory.extend([plans, there]);
         Ok(Planned { args, blocks: table.blocks(), _memory: memory })
     }
+}
+
+/// Writes the beginning of memory that is at least so long.
+///
+/// # Safety
+/// Nothing else uses it.
+pub(in crate::stream) unsafe fn write(
+    memory: &impl StreamMemory,
+    bytes: &[u8],
+) -> Result<(), DeviceError> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let there = memory.region().sub(0, bytes.len() as u64)?;
+    // SAFETY: the caller's promise; both live until the copy has ended (`Outstanding`).
+    let copied = unsafe { memory.device().copy(there, Region::of(bytes), &[]) }?;
+    Outstanding::new(copied).wait()
 }
