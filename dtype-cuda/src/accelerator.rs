@@ -6,8 +6,8 @@
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Kernel;
-use gapless_kernels::copy_worker::Command;
 use gapless_kernels::launch::{KernelAddress, Launch, ReduceLaunch, Unfit};
+use gapless_kernels::persistent::Command;
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::sync::Arc;

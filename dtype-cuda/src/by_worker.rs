@@ -4,8 +4,9 @@ use crate::form::Form;
 use crate::shared::{Shared, Task, closed};
 use gapless_engine::Typed;
 use gapless_kernels::Direction;
-use gapless_kernels::copy_worker::Command;
+use gapless_kernels::copy_worker;
 use gapless_kernels::launch::{TransferSide, transfer};
+use gapless_kernels::persistent::Command;
 use gapless_mem::Space;
 
 /// The longest copy that a copy worker takes, in bytes: its one block is quicker than a launch up to there, also out of
@@ -45,6 +46,6 @@ impl Shared {
         let launches = transfer(&range, (&from.0, places.0), (&to.0, places.1), None).ok()?;
         let [launch] = &launches[..] else { return None };
         let [source, target] = [from.1.base.start(), to.1.base.start()];
-        Command::new(launch, [source, target, source, target])
+        copy_worker::command(launch, [source, target, source, target])
     }
 }

@@ -1,10 +1,10 @@
 //! CUDA devices as accelerators.
 
-#[allow(unsafe_code, reason = "launches the copy worker")]
-mod copy_lives;
 mod functions;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod lane;
+#[allow(unsafe_code, reason = "launches kernels that stay")]
+mod lives;
 #[allow(unsafe_code, reason = "declares and keeps the obligations of work on the caller's stream")]
 mod stream;
 #[allow(unsafe_code, reason = "launches the worker, and registers memory for it")]
@@ -18,17 +18,17 @@ pub use worker_layout::{LayoutError, WorkerLayout};
 
 use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::config::Workers;
-use crate::copy_worker::CopyWorker;
 use crate::staging::HostMemory;
-use copy_lives::{CudaLives, copy_worker};
 use functions::Functions;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::copy_worker::Command;
 use gapless_kernels::launch::KernelAddress;
+use gapless_kernels::persistent::Command;
 use gapless_kernels::reduce::Combine;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use gapless_mem_cuda::{CudaDevice, CudaError, CudaPending};
 use lane::OwnLane;
+pub use lives::CudaPersistent;
+use lives::copy_worker;
 use std::sync::Arc;
 
 const NAME: &str = "cuda";
@@ -39,7 +39,7 @@ pub(crate) struct CudaAccelerator {
     functions: Arc<Functions>,
     lanes: Vec<Box<dyn Lane>>,
     uploads: Box<dyn Lane>,
-    copies: Option<Arc<CopyWorker<CudaLives>>>,
+    copies: Option<CudaPersistent<[u64; 3]>>,
 }
 
 /// A driver's refusal as engines tell it.
@@ -86,7 +86,7 @@ impl CudaAccelerator {
             tracing::warn!(%error, "short copies are launched: there is no copy worker");
             None
         });
-        Ok(CudaAccelerator { device, functions, lanes, uploads, copies: copies.map(Arc::new) })
+        Ok(CudaAccelerator { device, functions, lanes, uploads, copies })
     }
 
     pub(crate) fn cuda_device(&self) -> &Arc<CudaDevice> {

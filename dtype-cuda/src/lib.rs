@@ -77,9 +77,6 @@ mod by_worker;
 mod cache;
 mod config;
 #[cfg(feature = "cuda")]
-#[allow(unsafe_code, reason = "answers for the end of copies")]
-mod copy_worker;
-#[cfg(feature = "cuda")]
 mod cuda;
 mod described;
 #[allow(unsafe_code, reason = "implements Engine's unsafe methods")]
@@ -100,6 +97,9 @@ mod opencl;
 mod pages;
 #[allow(unsafe_code, reason = "copies by address")]
 mod peers;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "answers for the end of commands")]
+mod persistent;
 mod plan;
 mod plans;
 #[allow(unsafe_code, reason = "copies plans to the device")]
@@ -128,7 +128,7 @@ pub use by_worker::WORKER_COPY_MAX;
 pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched, Workers};
 #[cfg(feature = "cuda")]
-pub use cuda::{CudaWorker, LayoutError, OnStream, WorkerError, WorkerLayout};
+pub use cuda::{CudaPersistent, CudaWorker, LayoutError, OnStream, WorkerError, WorkerLayout};
 pub use described::{Described, in_one_order, run};
 pub use engine::GpuEngine;
 pub use ledger::{

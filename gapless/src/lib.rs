@@ -259,7 +259,7 @@ pub use scope::{Request, Scope};
 pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;
 #[cfg(feature = "cuda")]
-pub use stream_comm::{StreamComm, stream_code};
+pub use stream_comm::{Blocking, StreamComm, stream_code};
 pub use view::{
     DeviceIndices, RecvBuffer, SendBuffer, View, ViewMut, check_kinds, detect_space, in_space,
     space_of,

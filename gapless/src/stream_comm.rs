@@ -60,6 +60,9 @@ pub mod stream_code {
     pub use gapless_kernels::partitioned::{EXAMPLE_PARTITIONED, HEADER};
 }
 
+/// The blocking collectives of a [`StreamComm`], made by [`StreamComm::blocking`](gapless_gpu::StreamComm::blocking).
+pub type Blocking<'a, 's> = gapless_gpu::Blocking<'a, 's, Members>;
+
 impl Communicator {
     /// A communicator of the same ranks whose collectives are queued on `stream`. Collective; may block. The stream may
     /// be the application's own ([`CudaDevice::adopt_stream`](crate::CudaDevice::adopt_stream)).
@@ -94,6 +97,10 @@ impl StreamRanks for Members {
         let shared = &self.0.shared;
         let device = shared.with(|state| state.device(space))?;
         DeviceBuf::allocate(shared, device, bytes)
+    }
+
+    fn progress(&self) {
+        self.0.shared.progress_beside();
     }
 
     fn neighbors(&self) -> Result<Neighborhood, Error> {

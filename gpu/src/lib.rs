@@ -37,8 +37,8 @@ mod tasks {
 pub use on_demand::{Accelerators, DeviceChanges, OnDemand, space_at};
 #[cfg(feature = "cuda")]
 pub use stream::{
-    Registered, StreamBlock, StreamBuffer, StreamComm, StreamError, StreamMemory, StreamOptions,
-    StreamPartitioned, StreamPartitions, StreamPlan, StreamRanks, StreamWay,
+    Blocking, Registered, StreamBlock, StreamBuffer, StreamComm, StreamError, StreamMemory,
+    StreamOptions, StreamPartitioned, StreamPartitions, StreamPlan, StreamRanks, StreamWay,
 };
 #[cfg(feature = "opencl")]
 pub use tasks::opencl::OpenClLauncher;

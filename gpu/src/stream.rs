@@ -3,13 +3,15 @@
 //!
 //! [`StreamComm::new`] is collective and may take milliseconds: ranks tell each other which GPU they use (`terms`),
 //! reserve thread blocks (`blocks`), map each other's windows (`exchange`), load kernels (`functions`). After that a call
-//! computes its arguments (`call`, pure) and launches one kernel. Kernels and windows are in `gapless_kernels::peers`.
+//! computes its arguments (`call`, pure) and launches one kernel, or has a persistent kernel do it (`blocking`). Kernels
+//! and windows are in `gapless_kernels::peers`.
 //!
 //! `layouts` plans collectives of any layouts, `partitioned` messages whose partitions kernels of users exchange.
 //!
 //! A failure is a word in page-locked memory (`words`). A thread that sleeps (`watch`) ends all waits when the process of
 //! a peer has ended.
 
+mod blocking;
 mod blocks;
 mod call;
 mod error;
@@ -21,18 +23,20 @@ mod terms;
 mod watch;
 mod words;
 
+pub use blocking::Blocking;
 pub use call::{Registered, StreamBuffer};
 pub use error::StreamError;
 pub use layouts::{StreamBlock, StreamPlan, StreamWay};
 pub use partitioned::{StreamPartitioned, StreamPartitions};
 
+use blocking::Calls;
 use call::{Everywhere, Ground, Launch};
 use exchange::Mapped;
 use functions::Functions;
 use gapless_bml::Ranks;
 use gapless_coll::topologies::Neighborhood;
 use gapless_dtype::Primitive;
-use gapless_dtype_cuda::Reservation;
+use gapless_dtype_cuda::{Reservation, Workers};
 use gapless_engine::ReduceOp;
 use gapless_kernels::peers::layouts::LayoutsArgs;
 use gapless_kernels::peers::{BLOCKS_MAX, Kernel, RANKS_MAX, Window};
@@ -41,7 +45,7 @@ use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, CudaError, Function, Gr
 use layouts::Planned;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terms::{GpuRecord, RECORD_BYTES};
 use watch::Watch;
@@ -71,6 +75,10 @@ pub trait StreamRanks: Ranks<Error: From<StreamError> + From<DeviceError>> {
     /// There is no such device, or not so much memory.
     fn allocate(&self, space: Space, bytes: u64) -> Result<Self::Memory, Self::Error>;
 
+    /// Works on what else this process has to do: what it has sent and received, others' calls. It waits for nobody but
+    /// threads of this process that do the same.
+    fn progress(&self);
+
     /// The neighbours of this rank.
     ///
     /// # Errors
@@ -91,11 +99,15 @@ pub struct StreamOptions {
     /// The way of all blocks of plans, for measuring. `None`: the one that should be the fastest, for each. All ranks
     /// give the same.
     pub way: Option<StreamWay>,
+    /// Whether a kernel stays on the GPU between [blocking](StreamComm::blocking) calls, and runs the short ones without a
+    /// launch. It takes one more block of the GPU, of 512 threads, while there is room for it. Ranks may differ in this.
+    pub workers: Workers,
 }
 
 impl Default for StreamOptions {
     fn default() -> StreamOptions {
-        StreamOptions { blocks: BLOCKS_MAX, patience: Duration::from_secs(60), way: None }
+        let (blocks, patience) = (BLOCKS_MAX, Duration::from_secs(60));
+        StreamOptions { blocks, patience, way: None, workers: Workers::Never }
     }
 }
 
@@ -136,6 +148,8 @@ pub struct StreamComm<'s, R: StreamRanks> {
     further: u32,
     /// The way of all blocks of plans.
     way: Option<StreamWay>,
+    /// Whether something was launched that nobody has waited for.
+    queued: AtomicBool,
     /// What kernels use. `None` once it is dropped.
     held: Option<KernelResources<R::Memory>>,
     ranks: R,
@@ -143,6 +157,7 @@ pub struct StreamComm<'s, R: StreamRanks> {
 
 /// What kernels use as long as they run: freed in this order, the window once peers have released it.
 struct KernelResources<M> {
+    calls: Option<Calls>,
     mapped: Vec<Mapped>,
     plans: Vec<Planned<M>>,
     /// Of partitioned messages.
@@ -303,7 +318,8 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
             status,
         };
         let kept = Arc::clone(&words);
-        let held = KernelResources {
+        let mut held = KernelResources {
+            calls: None,
             mapped: vec![mapped],
             plans: Vec::new(),
             partitions: Vec::new(),
@@ -313,8 +329,11 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         };
         let blocks = place.record.blocks;
         let further = place.device.properties().compute_units.saturating_sub(blocks).min(blocks);
-        let (held, way) = (Some(held), options.way);
-        StreamComm { stream, ground, functions, words, watch, further, way, held, ranks }
+        let (workers, function) = (options.workers, functions.calls.clone());
+        // SAFETY: the kernel is dropped before windows and words are. It is the one for calls.
+        held.calls = unsafe { blocking::kernel(place.device, function, workers, ground.args()) };
+        let (held, way, queued) = (Some(held), options.way, AtomicBool::new(false));
+        StreamComm { stream, ground, functions, words, watch, further, way, queued, held, ranks }
     }
 
     /// This process's rank.
@@ -449,6 +468,17 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         unsafe { self.launch(launch) }
     }
 
+    /// Queues a barrier: what comes after it on the stream begins when all ranks' streams have got there (`MPI_Barrier`,
+    /// MPI 4.1 §6.3).
+    ///
+    /// # Errors
+    /// A failure of an earlier call.
+    pub fn barrier(&mut self) -> Result<(), StreamError> {
+        let launch = self.ground.barrier();
+        // SAFETY: it works on the window alone, and who launches graphs has promised what else there is to.
+        unsafe { self.launch(Some(launch)) }
+    }
+
     /// Queues a broadcast of `bytes` bytes out of rank `root`'s registered buffer (`MPI_Bcast`, MPI 4.1 §6.4).
     ///
     /// # Safety
@@ -486,6 +516,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         // buffers, and for graphs. The kernel is made for memory that peers' kernels use at the same time, and its
         // blocks are reserved.
         unsafe { function.launch(self.stream, grid, &[Argument::of(&args)]) }?;
+        self.queued.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -497,6 +528,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         // SAFETY: as in `launch`. Tables and staging memory live as long as windows do. Of the blocks those that wait for
         // others are reserved.
         unsafe { function.launch(self.stream, grid, &[Argument::of(args)]) }?;
+        self.queued.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -513,19 +545,25 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
         self.words.check()
     }
 
-    /// Waits until all that is on the stream has ended, polling.
+    /// Waits until all that is on the stream has ended, polling. What else this process has to do goes on.
     ///
     /// # Errors
-    /// As [`check`](StreamComm::check); the device is lost.
+    /// As [`check`](StreamComm::check); the stream is being captured ([`StreamError::Captured`]); the device is lost.
     pub fn wait(&self) -> Result<(), StreamError> {
         const POLLS: u32 = 10_000;
-        let mut polls = 0;
+        const BETWEEN: u32 = 16;
+        let mut polls = 0u32;
+        self.not_captured()?;
         while !self.stream.is_idle()? {
-            polls += 1;
+            polls = polls.saturating_add(1);
+            if polls.is_multiple_of(BETWEEN) {
+                self.ranks.progress();
+            }
             if polls > POLLS {
                 std::thread::yield_now();
             }
         }
+        self.queued.store(false, Ordering::Relaxed);
         self.check()
     }
 }

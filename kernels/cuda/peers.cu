@@ -13,7 +13,7 @@
  *   piece. Reduce-scatter is the same without the writes.
  * - move: each rank writes into peers' memory. Of few bytes, peers_words (words.h) does it through words with flags.
  *
- * Collectives with layouts are in layouts.h.
+ * Collectives with layouts are in layouts.h, a kernel that stays and runs those of few bytes in calls.h.
  *
  * A rank can be at most one launch ahead of a peer, because every kernel waits for every peer: so words with flags, and
  * meetings, alternate between two places. Launches and meetings are counted in the window, so a captured launch can be
@@ -24,6 +24,7 @@
 #include "lookup.h"
 #include "peers.h"
 #include "../cuda/system.h"
+#include "../cuda/elements.h"
 
 INLINE u64 swap_if_zero(u64 at, u64 v) {
     u64 before;
@@ -142,91 +143,6 @@ INLINE bool meet(const PeersArgs &a, u64 &turns, u32 doing) {
     return !__syncthreads_or(failed);
 }
 
-/* Elements. Each has a way to be widened, so that 16 bits are computed in 32, and rounded after every operation. */
-
-struct F16 {
-    typedef u16 Bits;
-    static __device__ __forceinline__ float wide(u16 x) {
-        float f;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
-        return f;
-    }
-    static __device__ __forceinline__ u16 narrow(float f) {
-        u16 x;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(f));
-        return x;
-    }
-    static __device__ __forceinline__ bool nan(u16 x) { return (x & 0x7fff) > 0x7c00; }
-};
-struct BF16 {
-    typedef u16 Bits;
-    static __device__ __forceinline__ float wide(u16 x) { return __uint_as_float((u32)x << 16); }
-    static __device__ __forceinline__ u16 narrow(float f) {
-        u16 x;
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(f));
-        return x;
-    }
-    static __device__ __forceinline__ bool nan(u16 x) { return (x & 0x7fff) > 0x7f80; }
-};
-template <typename H> struct Half {
-    typedef u16 Bits;
-    static __device__ __forceinline__ u16 sum(u16 a, u16 b) { return H::narrow(__fadd_rn(H::wide(a), H::wide(b))); }
-    static __device__ __forceinline__ u16 prod(u16 a, u16 b) { return H::narrow(__fmul_rn(H::wide(a), H::wide(b))); }
-    static __device__ __forceinline__ u16 max(u16 a, u16 b) {
-        if (H::nan(a) || H::nan(b)) return H::nan(a) ? a : b;
-        return H::wide(b) > H::wide(a) ? b : a;
-    }
-    static __device__ __forceinline__ u16 min(u16 a, u16 b) {
-        if (H::nan(a) || H::nan(b)) return H::nan(a) ? a : b;
-        return H::wide(b) < H::wide(a) ? b : a;
-    }
-};
-struct F32 {
-    typedef float Bits;
-    static __device__ __forceinline__ float sum(float a, float b) { return __fadd_rn(a, b); }
-    static __device__ __forceinline__ float prod(float a, float b) { return __fmul_rn(a, b); }
-    static __device__ __forceinline__ float max(float a, float b) { return b > a || b != b ? b : a; }
-    static __device__ __forceinline__ float min(float a, float b) { return b < a || b != b ? b : a; }
-};
-struct F64 {
-    typedef double Bits;
-    static __device__ __forceinline__ double sum(double a, double b) { return __dadd_rn(a, b); }
-    static __device__ __forceinline__ double prod(double a, double b) { return __dmul_rn(a, b); }
-    static __device__ __forceinline__ double max(double a, double b) { return b > a || b != b ? b : a; }
-    static __device__ __forceinline__ double min(double a, double b) { return b < a || b != b ? b : a; }
-};
-template <typename I> struct Int {
-    typedef I Bits;
-    static __device__ __forceinline__ I sum(I a, I b) { return a + b; }
-    static __device__ __forceinline__ I prod(I a, I b) { return a * b; }
-    static __device__ __forceinline__ I max(I a, I b) { return b > a ? b : a; }
-    static __device__ __forceinline__ I min(I a, I b) { return b < a ? b : a; }
-};
-
-#define OPERATION(Name, name)                                                                                          \
-    template <typename E> struct Name {                                                                                \
-        typedef typename E::Bits T;                                                                                    \
-        static __device__ __forceinline__ T of(T a, T b) { return E::name(a, b); }                                     \
-    };
-OPERATION(Sum, sum)
-OPERATION(Prod, prod)
-OPERATION(Max, max)
-OPERATION(Min, min)
-
-/* Words of W that hold several elements. */
-template <typename O, typename W> INLINE W combine(W left, W right) {
-    typedef typename O::T T;
-    const u32 N = sizeof(W) / sizeof(T);
-    union {
-        W w;
-        T t[N];
-    } l, r;
-    l.w = left;
-    r.w = right;
-    UNROLL for (u32 i = 0; i < N; i++) l.t[i] = O::of(l.t[i], r.t[i]);
-    return l.w;
-}
-
 /* An all-reduce of few bytes. */
 
 /* Waits for a word with this flag; without it, if that was in vain. Words are clear until a peer of this launch writes
@@ -248,6 +164,20 @@ NOINLINE u128 wait_flagged(const PeersArgs &a, u64 at, u32 flag, u32 whom) {
 template <typename T> union Packet {
     u64 w;
     T t[8 / sizeof(T)];
+};
+
+template <typename O> struct Packets {
+    /* A thread's, read in one go. */
+    static const u32 TOGETHER = 4;
+    static __device__ __forceinline__ u64 combined(const PeersArgs &, u64 left, u64 right) {
+        return combine<O, u64>(left, right);
+    }
+};
+template <> struct Packets<Any> {
+    static const u32 TOGETHER = 2;
+    static __device__ __forceinline__ u64 combined(const PeersArgs &a, u64 left, u64 right) {
+        return combine_any(a.which, left, right);
+    }
 };
 
 /* Sends and receives the packets [i, i + K * stride) that are `stride` apart, as many as there are below `packets`: all
@@ -299,7 +229,7 @@ INLINE bool flagged_batch(const PeersArgs &a, u32 i, u32 stride, u32 packets, u6
             if (r != a.rank) clear_flagged(here);
             Packet<T> theirs;
             theirs.w = (u64)got[k][j].c << 32 | got[k][j].a;
-            sum[k].w = r == 0 ? theirs.w : combine<O, u64>(sum[k].w, theirs.w);
+            sum[k].w = r == 0 ? theirs.w : Packets<O>::combined(a, sum[k].w, theirs.w);
         }
     }
     UNROLL for (u32 k = 0; k < K; k++) {
@@ -324,16 +254,18 @@ template <typename O> INLINE void flagged(const PeersArgs &a) {
     if (is_dead(a, dead)) return;
     u32 flag = ((u32)epoch ^ a.doing) | 0x80000000u;
     u64 words = a.words + (epoch & 1) * a.slot * a.ranks;
+    const u32 K = Packets<O>::TOGETHER;
     if (packets <= stride) {
-        if (i < packets && !flagged_batch<O, 1, 4>(a, i, stride, packets, words, flag)) return;
+        if (i < packets) (void)flagged_batch<O, 1, K>(a, i, stride, packets, words, flag);
     } else {
-        ROLLED for (; i < packets; i += 4 * stride)
-            if (!flagged_batch<O, 4, 1>(a, i, stride, packets, words, flag)) return;
+        ROLLED for (; i < packets; i += K * stride)
+            if (!flagged_batch<O, K, 1>(a, i, stride, packets, words, flag)) break;
     }
     leave(a, epoch, BLOCKS);
 }
 
 #include "../cuda/words.h"
+#include "../cuda/calls.h"
 
 /* An all-reduce of many bytes. */
 

@@ -17,7 +17,8 @@
  *    follow each other on a stream, say.
  * 4. No pointer to the memory of a message is `__restrict__`, and none is read by `__ldg`: others write it meanwhile.
  * 5. A rank starts its receives before it waits in `gapless_pready`: its peer may be waiting, too. Blocks that wait are
- *    all resident at once: a launch has no more of them than `StreamComm::blocks`.
+ *    all resident at once: all that wait at a time, those of collectives queued beside them too, are no more than
+ *    `StreamComm::blocks`.
  *
  * Every wait ends: by the peer, by the host that has lost a peer, by a failure here or there, or when the patience is
  * over. Then the call says false, so does every later one that waits, and `StreamComm::check` says why.
@@ -226,8 +227,8 @@ GAPLESS_P bool gapless_pready(const gapless_partitioned *send, unsigned partitio
     return true;
 }
 
-/* Whether a partition of the current epoch has come (MPI_Parrived). By one thread. It waits for nothing: who asks again
- * and again asks `gapless_pfailed`, too. */
+/* Whether a partition of the current epoch has come (MPI_Parrived). By one thread. It waits for nothing, and a failure
+ * does not make it false: who asks again and again asks `gapless_pfailed`, too. */
 GAPLESS_P bool gapless_parrived(const gapless_partitioned *receive, unsigned partition) {
     if (receive == 0) return true;
     if (!gapless_p_has(receive, GAPLESS_PARTITIONED_RECV, partition)) return false;
@@ -239,7 +240,7 @@ GAPLESS_P bool gapless_pwait(const gapless_partitioned *receive, unsigned partit
     if (receive == 0) return true;
     bool failed = false;
     if (gapless_p_thread() == 0) {
-        failed = !gapless_p_has(receive, GAPLESS_PARTITIONED_RECV, partition) ||
+        failed = gapless_p_dead(gapless_p_all(receive)) || !gapless_p_has(receive, GAPLESS_PARTITIONED_RECV, partition) ||
                  !gapless_p_until(receive, receive->ours + 8 + 8ull * partition, gapless_p_load(receive->ours));
     }
     return !__syncthreads_or(failed);

@@ -29,7 +29,8 @@
 //!
 //! [`partitioned`] has what kernels of users exchange parts of messages with, for CUDA alone.
 //!
-//! [`copy_worker`] has the kernel that runs short copies of its own host without a launch, for CUDA alone.
+//! [`persistent`] has kernels that stay, and run what their own host asks for without a launch: short copies
+//! ([`copy_worker`]), and short collectives ([`peers::calls`]). They are for CUDA alone.
 //!
 //! [`worker`] has the kernel that runs tasks of other processes (XTQ) without a launch. It is for CUDA alone, too.
 //!
@@ -50,6 +51,7 @@ pub mod launch;
 pub mod lookup;
 pub mod partitioned;
 pub mod peers;
+pub mod persistent;
 pub mod plan;
 pub mod reduce;
 mod source;

@@ -44,7 +44,7 @@ typedef struct {
     u32 doing;   /* a number that all ranks' launches have in common, and few others */
     u32 width;   /* bytes that divide all addresses: 1, 2, 4, 8 or 16 */
     u32 split;   /* whether each rank combines a part of the elements, or all of them */
-    u32 unused;
+    u32 which;   /* of words, the root of a broadcast, or no rank; of an all-reduce of calls.h, what is combined */
 } PeersArgs;
 
 /* A collective with layouts (layouts.h): what a launch is given besides. Only tables differ between launches. */

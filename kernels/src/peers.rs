@@ -9,8 +9,9 @@
 //! | `flagged` | an all-reduce of few bytes, through words that carry their flag; buffers can be anywhere |
 //! | `direct` | an all-reduce of many, in memory that peers have mapped, or through staging memory; a reduce-scatter |
 //! | `move` | writes into peers' memory: all-gather, all-to-all, broadcast |
-//! | `words` | an all-gather or all-to-all of few bytes, through words that carry their flag |
+//! | `words` | an all-gather, all-to-all or broadcast of few bytes, through words that carry their flag |
 //! | `layouts` | the same from layout to layout, by a table ([`layouts`]); it writes or reads in peers' memory |
+//! | `calls` | stays, and does what `flagged` and `words` do, when its host says so ([`calls`]) |
 //!
 //! A window, in bytes:
 //!
@@ -20,6 +21,7 @@
 //!
 //! Everything here is pure. `peers/model.rs` tries every interleaving of the kernels' steps, as a test.
 
+pub mod calls;
 pub mod layouts;
 #[cfg(test)]
 mod model;
@@ -44,6 +46,9 @@ pub const BLOCKS_MAX: u32 = 64;
 
 /// Bytes of a window's head.
 pub const HEAD_BYTES: u64 = HEAD as u64;
+
+/// Where a window's head has a word that means nothing.
+pub const HEAD_UNUSED: u64 = 8;
 
 /// The same: counters, and the words of meetings.
 const HEAD: usize = 128 + (16 + 2 * 8 * RANKS_MAX) * BLOCKS_MAX as usize;
@@ -90,8 +95,8 @@ structures! {
         width: u32,
         /// Whether each rank combines a part of the elements (1), or all of them (0).
         split: u32,
-        /// Nothing.
-        unused: u32,
+        /// Of words, the root of a broadcast, or no rank; of an all-reduce of [`calls`], what is combined.
+        which: u32,
     }
 }
 
@@ -362,7 +367,8 @@ mod tests {
 
     #[test]
     fn every_kernel_was_compiled_for_every_architecture_without_spilling() {
-        let names: BTreeSet<String> = Kernel::all().map(|kernel| kernel.to_string()).collect();
+        let mut names: BTreeSet<String> = Kernel::all().map(|kernel| kernel.to_string()).collect();
+        names.insert(calls::KERNEL.to_str().unwrap().to_owned());
         let mut seen = BTreeSet::new();
         for line in REGISTERS.lines().skip(1) {
             let words: Vec<&str> = line.split(' ').collect();

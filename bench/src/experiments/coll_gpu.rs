@@ -85,7 +85,8 @@ impl Experiment for CollGpu {
             }
         }
         let notes = "time: of one call, the slowest rank's. graph, queued: 50 calls back to back (5 from 8 MiB on), by the \
-                     device's clock; awaited: one call and its wait, polled, by the host's.\nbytes: of the vector, or of \
+                     device's clock; awaited: one call and its wait, polled, by the host's; blocking: the second of two such, ours by \
+                     blocking calls, with workers.\nbytes: of the vector, or of \
                      all ranks' blocks together. float, sum. NVLink SHARP is not used by anybody. ÷: speed relative to \
                      NCCL\n";
         Ok(Findings { rows, notes: notes.to_owned(), absent })
@@ -106,7 +107,7 @@ impl Experiment for CollGpu {
         let mut rows = Vec::new();
         let samples = |bytes: u64, way| match way {
             _ if common.quick => 2,
-            CallMode::Awaited if bytes < 1 << 20 => 200,
+            CallMode::Awaited | CallMode::Blocking if bytes < 1 << 20 => 200,
             _ if bytes >= LONG => 7,
             _ => 25,
         };
@@ -226,6 +227,12 @@ fn row(
     if bytes <= SHORT && way == CallMode::Awaited {
         row = row.mark(Mark::at_most("time ÷ the better of NCCL's", 0.7, better));
     }
+    if bytes <= SHORT && way == CallMode::Blocking {
+        row = row.mark(Mark::at_most("time ÷ the better of NCCL's", 0.45, better));
+        if bytes == 8 && call == NcclCall::Allreduce {
+            row = row.mark(Mark::at_most("µs", 6.0, took.median * 1e6));
+        }
+    }
     if bytes >= LONG && who == Who::OursRegistered {
         row = row.mark(Mark::at_least("speed ÷ the better of NCCL's", 0.97, 1.0 / better));
     }
@@ -264,6 +271,6 @@ mod tests {
         });
         let report = Report::new("coll-gpu", gapless_report::Machine::default(), "figures", rows.collect());
         report.validate().unwrap();
-        assert_eq!(CollGpu::draw(&report).unwrap().len(), 3);
+        assert_eq!(CollGpu::draw(&report).unwrap().len(), CallMode::ALL.len());
     }
 }

@@ -5,11 +5,11 @@
 //! one call and its wait, on the host's. Samples of contestants alternate. A sample counts as the slowest rank's.
 
 use std::cell::RefCell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gapless::{
     Communicator, CudaGraph, CudaStream, DeviceBuf, Primitive, ReduceOp, Region, Registered, Space,
-    StreamBuffer, StreamComm, World,
+    StreamBuffer, StreamComm, StreamOptions, Workers, World,
 };
 use gapless_mem::Device;
 use gapless_mem_cuda::{CudaDevice, CudaDriver, Function, Grid, Module};
@@ -27,11 +27,14 @@ pub enum CallMode {
     Queued,
     /// One, and its wait.
     Awaited,
+    /// One, and its wait, right after another: ours by a kernel that stays, if it takes it.
+    Blocking,
 }
 
 impl CallMode {
     /// All of them.
-    pub const ALL: [CallMode; 3] = [CallMode::Graph, CallMode::Queued, CallMode::Awaited];
+    pub const ALL: [CallMode; 4] =
+        [CallMode::Graph, CallMode::Queued, CallMode::Awaited, CallMode::Blocking];
 
     /// Its name in reports.
     #[must_use]
@@ -40,9 +43,13 @@ impl CallMode {
             CallMode::Graph => "graph",
             CallMode::Queued => "queued",
             CallMode::Awaited => "awaited",
+            CallMode::Blocking => "blocking",
         }
     }
 }
+
+/// How long the kernel of blocking calls stays without any.
+const IDLE: Duration = Duration::from_micros(200);
 
 /// Calls of a sample.
 fn calls(bytes: u64) -> u32 {
@@ -99,7 +106,9 @@ impl<'w> Rank<'w> {
         device.bind_thread()?;
         let space = Space::Cuda { device: stream.device() };
         let memory = [world.alloc_device(space, most)?, world.alloc_device(space, most)?];
-        let mut ours = comm.on(stream)?;
+        let workers = Workers::Idle(IDLE);
+        let mut ours =
+            comm.on_with(stream, StreamOptions { workers, ..StreamOptions::default() })?;
         let [a, b] = [memory[0].region(), memory[1].region()];
         let mut register = |region: Region| {
             // SAFETY: the buffers are dropped after `ours`, below.
@@ -132,6 +141,14 @@ impl<'w> Rank<'w> {
         }
     }
 
+    /// Our two buffers.
+    fn buffers(&self, who: Who) -> [StreamBuffer; 2] {
+        match who {
+            Who::OursRegistered => self.shared.map(Into::into),
+            _ => [self.memory[0].region().into(), self.memory[1].region().into()],
+        }
+    }
+
     /// Queues one call.
     fn call(
         &self,
@@ -142,8 +159,6 @@ impl<'w> Rank<'w> {
     ) -> Result<(), Failure> {
         let (n, count) = (u64::from(self.comm.size()), bytes / 4);
         let [send, recv] = self.places(who);
-        let plain: [StreamBuffer; 2] =
-            [self.memory[0].region().into(), self.memory[1].region().into()];
         match who {
             Who::Empty => {
                 // SAFETY: it has no parameters and touches nothing.
@@ -156,8 +171,7 @@ impl<'w> Rank<'w> {
                 unsafe { nccl.call(call, (send, recv), count, stream.handle()) }
             }
             Who::Ours | Who::OursRegistered => {
-                let registered = who == Who::OursRegistered;
-                let [from, to] = if registered { self.shared.map(Into::into) } else { plain };
+                let [from, to] = self.buffers(who);
                 let mut ours = self.ours.borrow_mut();
                 let (float, sum) = (Primitive::Float, ReduceOp::Sum);
                 let queued = match call {
@@ -253,6 +267,7 @@ impl<'w> Rank<'w> {
                 self.comm.barrier()?;
                 let took = match (way, graph) {
                     (CallMode::Awaited, _) => self.awaited(*who, call, bytes)?,
+                    (CallMode::Blocking, _) => self.blocking(*who, call, bytes)?,
                     (_, Some(graph)) => self.marked(calls, || {
                         // SAFETY: its calls' buffers are there, and nothing else uses them.
                         Ok(unsafe { graph.launch(self.stream) }?)
@@ -291,6 +306,36 @@ impl<'w> Rank<'w> {
         let took = self.queued.marked(enqueue)?;
         self.idle()?;
         Ok(took / f64::from(calls))
+    }
+
+    /// The second of two blocking calls.
+    fn blocking(&self, who: Who, call: NcclCall, bytes: u64) -> Result<f64, Failure> {
+        self.block(who, call, bytes)?;
+        let begun = Instant::now();
+        self.block(who, call, bytes)?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn block(&self, who: Who, call: NcclCall, bytes: u64) -> Result<(), Failure> {
+        let ours = matches!(who, Who::Ours | Who::OursRegistered);
+        if !ours || call == NcclCall::ReduceScatter {
+            self.call(who, call, bytes, self.stream)?;
+            return self.idle();
+        }
+        let ([from, to], n) = (self.buffers(who), u64::from(self.comm.size()));
+        let mut ours = self.ours.borrow_mut();
+        let mut ours = ours.blocking();
+        let (float, sum) = (Primitive::Float, ReduceOp::Sum);
+        let done = match call {
+            // SAFETY: both buffers outlive `ours`, and nothing else uses them; the stream is idle.
+            NcclCall::Allreduce => unsafe { ours.allreduce(from, to, bytes / 4, float, sum) },
+            // SAFETY: as above.
+            NcclCall::Allgather => unsafe { ours.allgather(from, to, bytes / n) },
+            // SAFETY: as above.
+            NcclCall::Alltoall => unsafe { ours.alltoall(from, to, bytes / n) },
+            NcclCall::ReduceScatter => Ok(()),
+        };
+        done.map_err(|error| Failure::World(error.into()))
     }
 
     fn awaited(&self, who: Who, call: NcclCall, bytes: u64) -> Result<f64, Failure> {

@@ -49,7 +49,7 @@ impl<'s> Mapped<'s> {
         let options = StreamOptions {
             blocks: (ALL / sharing.max(1)).clamp(1, MOST),
             patience: PATIENCE,
-            way: None,
+            ..StreamOptions::default()
         };
         let mut comm = world.comm().on_with(stream, options)?;
         let [send, recv] = buffers.map(DeviceBuf::region);

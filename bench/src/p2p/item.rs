@@ -2,6 +2,7 @@
 //! processes of a pair derive the same lists from the same options.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use gapless::Protocol;
 use gapless_cli::pingpong::{Budget, Effort, Ends, Setting, Source, Trial, Where};
@@ -161,6 +162,8 @@ pub struct MessageItem {
     pub pinned: bool,
     /// Hundredths of each GPU's multiprocessors that a kernel keeps busy meanwhile.
     pub occupied: u32,
+    /// Milliseconds between one round trip and the next.
+    pub apart: u32,
     /// How it is judged.
     pub kind: MarkKind,
 }
@@ -178,6 +181,7 @@ impl MessageItem {
             setting,
             pinned: false,
             occupied: 0,
+            apart: 0,
             kind: MarkKind::Free,
         }
     }
@@ -228,11 +232,17 @@ impl MessageItem {
         MessageItem { occupied, ..self }
     }
 
+    /// One every so many milliseconds.
+    #[must_use]
+    pub fn every(self, apart: u32) -> MessageItem {
+        MessageItem { apart, ..self }
+    }
+
     /// Whether it is the same message, however it is judged.
     #[must_use]
     pub fn is_like(&self, other: &MessageItem) -> bool {
-        let key =
-            |of: &MessageItem| (of.shape, of.size, of.ends, of.setting, of.occupied, of.source);
+        let how = |of: &MessageItem| (of.setting, of.occupied, of.source, of.apart);
+        let key = |of: &MessageItem| (of.shape, of.size, of.ends, how(of));
         key(self) == key(other)
     }
 
@@ -241,9 +251,14 @@ impl MessageItem {
     /// # Errors
     /// As [`Shape::case`].
     pub fn trial(&self, seconds: f64) -> Result<Trial, Failure> {
-        let MessageItem { shape, size, ends, source, setting, pinned, .. } = *self;
-        let effort = Effort::messages(seconds, pinned);
-        Ok(Trial { case: shape.case(size)?, ends, source, setting, effort })
+        let MessageItem { shape, size, ends, source, setting, pinned, apart, .. } = *self;
+        let pause = Duration::from_millis(apart.into());
+        let effort = Effort::messages(seconds, pinned).apart(pause);
+        let mut case = shape.case(size)?;
+        if apart > 0 {
+            case.name += &format!(", every {apart} ms");
+        }
+        Ok(Trial { case, ends, source, setting, effort })
     }
 
     /// What it is, before its datatypes are made.

@@ -11,6 +11,7 @@
 //!   | <------------------------ message |
 //! ```
 
+use super::pass::Effort;
 use super::setting::Setting;
 use super::show::Protocols;
 use crate::failure::Failure;
@@ -25,6 +26,7 @@ use gapless_dtype::{Datatype, Primitive};
 use gapless_layouts::{Case, Side};
 use gapless_pml::{Config, Protocol, ProtocolCounts};
 use gapless_report::{Samples, Summary};
+use std::time::{Duration, Instant};
 
 mod plain;
 
@@ -334,20 +336,23 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Rank 0: the one-way time, from half of round trips. `iterations` round trips, or as many as
-    /// `seconds` allow.
+    /// Rank 0: the one-way time, from half of round trips over buffers that rotate, or the same ones every time: as many
+    /// round trips as the effort says.
     pub(super) fn time(
         &mut self,
         prepared: &Prepared,
         resident: bool,
-        seconds: f64,
-        iterations: Option<u32>,
+        effort: Effort,
     ) -> Result<Summary, Failure> {
         let tries = 4;
-        let estimate = self.rounds(prepared, resident, tries, 1)?;
+        let Effort { rotating: seconds, iterations, pause, .. } = effort;
+        let estimate = self.rounds(prepared, resident, (tries, 1), Duration::ZERO)?;
         let one = estimate.summary().map_or(1e-6, |summary| summary.median).max(1e-9);
-        let (samples, batch) = plan(one, seconds, iterations);
-        let samples = self.rounds(prepared, resident, samples, batch)?;
+        let (samples, batch) = match pause.is_zero() {
+            true => plan(one, seconds, iterations),
+            false => (sampling::samples(seconds, one + pause.as_secs_f64()), 1),
+        };
+        let samples = self.rounds(prepared, resident, (samples, batch), pause)?;
         let summary = samples.summary().map_err(|error| Failure::NoSamples {
             what: format!("{:?}", prepared.subject),
             error,
@@ -355,13 +360,13 @@ impl<'a> Bench<'a> {
         Ok(summary.divided_by(u32::try_from(2 * batch).unwrap_or(u32::MAX)))
     }
 
-    /// Times of `batch` round trips each.
+    /// Times of `batch` round trips each, with a pause between two, in which this thread computes.
     fn rounds(
         &mut self,
         prepared: &Prepared,
         resident: bool,
-        samples: u64,
-        batch: u64,
+        (samples, batch): (u64, u64),
+        pause: Duration,
     ) -> Result<Samples, Error> {
         let count = WARM + samples * batch;
         let order = Order::Bounce { subject: prepared.subject, resident, count };
@@ -370,6 +375,10 @@ impl<'a> Bench<'a> {
             (0..WARM).try_for_each(|_| turn())?;
             let mut times = Vec::with_capacity(usize::try_from(samples).unwrap_or(0));
             for _ in 0..samples {
+                let begun = Instant::now();
+                while begun.elapsed() < pause {
+                    std::hint::spin_loop();
+                }
                 times.push(sampling::time(batch, &mut *turn)?);
             }
             Ok(times.into_iter().collect())

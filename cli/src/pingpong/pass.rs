@@ -9,12 +9,13 @@ use crate::memory::Devices;
 use gapless::World;
 use gapless_report::Summary;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// What is measured of a message, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
     /// Seconds of messages over buffers that rotate, beside a few to begin with.
-    rotating: f64,
+    pub(super) rotating: f64,
     /// Seconds with the same buffers every time.
     resident: Option<f64>,
     /// Seconds of contiguous messages of the same payload.
@@ -24,7 +25,9 @@ pub struct Effort {
     /// Whether copies to and from page-locked memory are among those.
     pinned: bool,
     /// Round trips of each kind, instead of as many as the time allows.
-    iterations: Option<u32>,
+    pub(super) iterations: Option<u32>,
+    /// Between one round trip and the next, where buffers rotate. Then each is timed by itself.
+    pub(super) pause: Duration,
 }
 
 impl Effort {
@@ -33,7 +36,8 @@ impl Effort {
     pub fn full(seconds: f64, iterations: Option<u32>) -> Effort {
         let [rotating, contiguous] = [0.5, 0.3].map(|part| part * seconds);
         let (plain, contiguous) = (0.1 * seconds, Some(contiguous));
-        Effort { rotating, resident: Some(plain), contiguous, plain, pinned: false, iterations }
+        let (resident, pause) = (Some(plain), Duration::ZERO);
+        Effort { rotating, resident, contiguous, plain, pinned: false, iterations, pause }
     }
 
     /// So many seconds of messages, more than 0, and plain copies beside them: those to and from page-locked memory, too,
@@ -42,7 +46,19 @@ impl Effort {
     pub fn messages(seconds: f64, pinned: bool) -> Effort {
         let plain = seconds / 2.0;
         let (resident, contiguous, iterations) = (None, None, None);
-        Effort { rotating: seconds, resident, contiguous, plain, pinned, iterations }
+        let pause = Duration::ZERO;
+        Effort { rotating: seconds, resident, contiguous, plain, pinned, iterations, pause }
+    }
+
+    /// Back to back, for so many seconds.
+    fn with(self, seconds: f64) -> Effort {
+        Effort { rotating: seconds, pause: Duration::ZERO, ..self }
+    }
+
+    /// The same, with so much time between one round trip and the next.
+    #[must_use]
+    pub fn apart(self, pause: Duration) -> Effort {
+        Effort { pause, ..self }
     }
 }
 
@@ -85,13 +101,12 @@ impl<'a> Pass<'a> {
         let prepared = self.bench.prepare(Subject::Case(index))?;
         let (protocols, verdict) = self.bench.verify(&prepared)?;
         let before = self.bench.counts(protocols)?;
-        let iterations = effort.iterations;
-        let rotating = self.bench.time(&prepared, false, effort.rotating, iterations)?;
+        let rotating = self.bench.time(&prepared, false, effort)?;
         let counts = [before, self.bench.counts(protocols)?];
         // To size, the buffers are the same every time anyway.
         let resident = effort.resident.filter(|_| !source.is_to_size());
         let resident = resident
-            .map(|seconds| self.bench.time(&prepared, true, seconds, iterations))
+            .map(|seconds| self.bench.time(&prepared, true, effort.with(seconds)))
             .transpose()?;
         let Reference { plain, contiguous } = self.reference(payload_bytes, effort)?;
         let blocks = prepared.send.layout.blocks_of(prepared.send.count).unwrap_or(u64::MAX);
@@ -123,7 +138,7 @@ impl<'a> Pass<'a> {
         let prepared = self.bench.prepare(Subject::Contiguous(payload_bytes))?;
         let contiguous = effort.contiguous;
         let contiguous = contiguous
-            .map(|seconds| self.bench.time(&prepared, false, seconds, effort.iterations))
+            .map(|seconds| self.bench.time(&prepared, false, effort.with(seconds)))
             .transpose()?;
         let plain = self.bench.plain(&prepared, effort.pinned, effort.plain)?;
         let reference = Reference { plain, contiguous };

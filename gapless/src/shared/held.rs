@@ -102,6 +102,15 @@ impl Shared {
         result
     }
 
+    /// Handles arrivals while this thread waits for something else. Does nothing in a function that the library calls; of
+    /// a panic whoever next calls is told.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn progress_beside(&self) {
+        if !self.state.is_mine() {
+            let _ = self.with(|state| Ok(state.progress()));
+        }
+    }
+
     /// Begins an operation with the lock held, and waits for it: the caller's memory is granted until this returns.
     /// While it waits, it prefetches `prefetch`.
     ///

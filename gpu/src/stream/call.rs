@@ -7,7 +7,7 @@ use super::error::StreamError;
 use gapless_dtype::Primitive;
 use gapless_engine::ReduceOp;
 use gapless_kernels::peers::{
-    self, Element, GridShape, Kernel, PeersArgs, PeersOperation, RANKS_MAX, Window,
+    self, Element, GridShape, HEAD_UNUSED, Kernel, PeersArgs, PeersOperation, RANKS_MAX, Window,
 };
 use gapless_mem::{Region, Space};
 
@@ -143,6 +143,7 @@ const REDUCE_SCATTER: u64 = 2;
 const ALLGATHER: u64 = 3;
 const ALLTOALL: u64 = 4;
 const BROADCAST: u64 = 5;
+const BARRIER: u64 = 6;
 
 impl Ground {
     fn find(
@@ -200,6 +201,7 @@ impl Ground {
             patience: self.patience,
             rank: self.rank,
             ranks: self.ranks,
+            which: self.ranks,
             ..PeersArgs::default()
         }
     }
@@ -221,6 +223,12 @@ impl Ground {
     fn only_ours(&self, address: u64) -> [u64; RANKS_MAX] {
         let mut all = [0; RANKS_MAX];
         all[self.rank as usize] = address;
+        all
+    }
+
+    fn only_members(&self, address: u64) -> [u64; RANKS_MAX] {
+        let mut all = [0; RANKS_MAX];
+        all.iter_mut().take(self.ranks as usize).for_each(|member| *member = address);
         all
     }
 
@@ -370,6 +378,22 @@ impl Ground {
         Ok(self.every(doing, bytes, (&send, dst), |rank| bytes * u64::from(rank)))
     }
 
+    /// What a barrier launches: words that nobody needs, out of the window's head and into it.
+    pub(super) fn barrier(&self) -> Launch {
+        const BYTES: u64 = 8;
+        let word = self.windows[self.rank as usize] + HEAD_UNUSED;
+        let all = self.only_members(word);
+        let args = PeersArgs {
+            src: all,
+            dst: all,
+            elements: BYTES,
+            width: 8,
+            doing: peers::doing(&[BARRIER]),
+            ..self.args()
+        };
+        Launch { kernel: Kernel::Words, shape: peers::flagged(BYTES, self.blocks), args }
+    }
+
     /// What a broadcast of `bytes` bytes launches.
     pub(super) fn broadcast(
         &self,
@@ -384,6 +408,15 @@ impl Ground {
         let everywhere = Self::registered(&found, "broadcast", "buffer")?;
         let [a, b] = found.name;
         let doing = peers::doing(&[BROADCAST, bytes, u64::from(root), a, b]);
+        if bytes <= peers::words_max(self.ranks) {
+            let shape = peers::flagged(bytes, self.blocks);
+            let Some(mut launch) = self.moves(doing, bytes, |_| Some((found.here, found.here)))
+            else {
+                return Ok(None);
+            };
+            launch.args.which = root;
+            return Ok(Some(Launch { kernel: Kernel::Words, shape, ..launch }));
+        }
         let place = |rank: u32| {
             let writes = self.rank == root && rank != root;
             writes.then(|| (found.here, everywhere[rank as usize]))

@@ -1,6 +1,6 @@
 //! The kernels, loaded once a device: a first launch that loads its kernel may wait for all running ones.
 
-use gapless_kernels::peers::{IMAGE, Kernel};
+use gapless_kernels::peers::{IMAGE, Kernel, calls};
 use gapless_mem_cuda::{CudaDevice, CudaError, Function, Module};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(super) struct Functions {
     /// By [`Kernel::index`].
     all: Vec<Function>,
+    /// The kernel that stays.
+    pub(super) calls: Function,
     /// Blocks of the largest that one multiprocessor holds at a time.
     pub(super) per_unit: u32,
 }
@@ -53,7 +55,8 @@ impl Functions {
             all.push(function.clone());
             by_name.insert(name, function);
         }
-        Ok(Functions { all, per_unit })
+        let calls = module.function(calls::KERNEL)?;
+        Ok(Functions { all, calls, per_unit })
     }
 
     pub(super) fn get(&self, kernel: Kernel) -> Option<&Function> {

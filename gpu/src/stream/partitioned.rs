@@ -67,6 +67,9 @@ struct PartitionEnd {
 /// Words of an end: `kind | peer | registration | offset | partitions | bytes of a partition`. No end is all 0.
 const END_WORDS: usize = 6;
 
+/// Ends that a rank may have in a plan.
+const ENDS_MAX: u64 = 1 << 20;
+
 impl PartitionEnd {
     fn encode(&self) -> [u64; END_WORDS] {
         let PartitionEnd { kind, peer, index, offset, partitions, bytes } = *self;
@@ -208,9 +211,9 @@ impl<R: StreamRanks> StreamComm<'_, R> {
     /// kernels write a partition from the start of its receive until it has come.
     ///
     /// # Errors
-    /// Partitions outside their buffer, a buffer that is not registered, a rank that there is not, numbers of messages
-    /// or partitions, or lengths, that differ between both ends, no memory, a stream that is captured. All ranks
-    /// get an error if one does. A peer is lost.
+    /// More than 1,048,576 messages of a rank, partitions outside their buffer, a buffer that is not registered, a rank
+    /// that there is not, numbers of messages or partitions, or lengths, that differ between both ends, no memory, a
+    /// stream that is captured. All ranks get an error if one does. A peer is lost.
     pub unsafe fn plan_partitioned(
         &mut self,
         sends: &[StreamPartitions],
@@ -227,6 +230,9 @@ impl<R: StreamRanks> StreamComm<'_, R> {
         {
             return Err(StreamError::Refused { rank }.into());
         }
+        if let Some((rank, _)) = (0..).zip(&counts).find(|(_, count)| **count > ENDS_MAX) {
+            return Err(StreamError::Refused { rank }.into());
+        }
         let most =
             counts.iter().max().map_or(0, |most| usize::try_from(*most).unwrap_or(usize::MAX));
         let mut words: Vec<u64> = ours.iter().flat_map(PartitionEnd::encode).collect();
@@ -238,12 +244,20 @@ impl<R: StreamRanks> StreamComm<'_, R> {
             words.as_chunks().0.iter().filter_map(|end| PartitionEnd::decode(*end)).collect()
         };
         let all: Vec<Vec<PartitionEnd>> = words.chunks(each).map(list).collect();
+        let short = |(list, count): (&Vec<PartitionEnd>, &u64)| list.len() as u64 != *count;
+        if let Some((rank, _)) = (0..).zip(all.iter().zip(&counts)).find(|(_, it)| short(*it)) {
+            return Err(StreamError::Refused { rank }.into());
+        }
         let (me, known) = (self.ground.rank, &self.ground.registered);
         matched(&all, me, known)?;
         let layout = memory(&ours);
         let memory = self.everybody(self.allocate(layout.bytes()))?;
         // SAFETY: it is freed when it is dropped, once peers have released it (`StreamMemory`).
         let mapped = unsafe { exchange::map_everywhere(&self.ranks, memory.region()) }?;
+        let holds = |at: usize| mapped.lens[at] >= self::memory(&all[at]).bytes();
+        if let Some(rank) = (0..self.ground.ranks).find(|rank| !holds(*rank as usize)) {
+            return Err(StreamError::Refused { rank }.into());
+        }
         let args = self.ground.args();
         let (dead, rank, ranks) = (args.window, args.rank, args.ranks);
         let (abort, status, patience) = (args.abort, args.status, args.patience);

@@ -39,7 +39,7 @@ fn own(address: u64, len: u64) -> StreamBuffer {
 fn all_ranks_launch_the_same() {
     let ranks = 4;
     type Call = fn(&Ground) -> Result<Option<Launch>, StreamError>;
-    let calls: [Call; 8] = [
+    let calls: [Call; 10] = [
         |it| it.allreduce((own(1 << 20, 64), own(2 << 20, 64)), 16, FLOATS),
         |it| it.allreduce((shared(0, 0), shared(1, 0)), 1 << 20, FLOATS),
         |it| it.allreduce((shared(0, 64), shared(0, 64)), 1 << 20, FLOATS),
@@ -48,6 +48,8 @@ fn all_ranks_launch_the_same() {
         |it| it.allgather((own(1 << 20, 1 << 20), shared(0, 0)), 1 << 20),
         |it| it.alltoall((own(1 << 20, 4 << 20), shared(0, 0)), 1 << 20),
         |it| it.broadcast(shared(0, 0), 1 << 20, 2),
+        |it| it.broadcast(shared(0, 0), 64, 2),
+        |it| Ok(Some(it.barrier())),
     ];
     let mut names = std::collections::BTreeSet::new();
     for call in calls {
@@ -92,9 +94,9 @@ fn moves_go_where_they_belong() {
         assert_eq!(exchanged.dst[rank], it.registered[0].at[rank] + LONG);
     }
     assert_eq!(gathered.dst[3..], [0; RANKS_MAX - 3]);
-    let spread = it.broadcast(shared(1, 0), 64, 1).unwrap().unwrap().args;
+    let spread = it.broadcast(shared(1, 0), LONG, 1).unwrap().unwrap().args;
     assert_eq!(spread.dst[..3], [it.registered[1].at[0], 0, it.registered[1].at[2]]);
-    let received = it.broadcast(shared(1, 0), 64, 0).unwrap().unwrap().args;
+    let received = it.broadcast(shared(1, 0), LONG, 0).unwrap().unwrap().args;
     assert_eq!(received.dst, [0; RANKS_MAX]);
     let scattered = (shared(0, 0), own(1 << 20, 4096));
     let scattered = it.reduce_scatter(scattered, 1024, FLOATS).unwrap().unwrap().args;
@@ -117,6 +119,15 @@ fn short_moves_go_through_words_into_ones_own_memory() {
         assert_eq!(exchanged.args.dst[rank], it.registered[0].at[1] + 16 + block);
         assert_eq!(exchanged.args.dst, gathered.args.dst);
     }
+    // A broadcast's are all in the buffer, and only the root's are whole.
+    let spread = it.broadcast(shared(1, 8), 64, 2).unwrap().unwrap();
+    assert_eq!((spread.kernel, spread.args.which), (Kernel::Words, 2));
+    assert_eq!(exchanged.args.which, 3, "no rank");
+    let buffer = it.registered[1].at[1] + 8;
+    assert_eq!(
+        (spread.args.src[..3].to_vec(), spread.args.src),
+        (vec![buffer; 3], spread.args.dst)
+    );
     // As many as a slot has room for, and no more.
     for (bytes, kernel) in [(0, Kernel::Words), (1, Kernel::Move)] {
         let bytes = peers::words_max(3) + bytes;

@@ -82,6 +82,11 @@ fn a_kernel_that_is_wrong_is_named_and_harms_nothing() {
             // And so does every later one.
             it.code.ready(&rank, it.send, 0, 1);
             assert!(it.on.wait().is_err(), "{case}");
+            // Nor does a wait find what an epoch before has brought.
+            rank.write(seen.region(), &[0; 16]);
+            it.wait(0);
+            assert!(it.on.wait().is_err(), "{case}");
+            assert_eq!(rank.read(seen.region(), 8)[4..], [0; 4], "{case}");
         } else {
             it.start();
             it.wait(0);

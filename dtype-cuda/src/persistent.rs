@@ -1,30 +1,29 @@
-//! The copy worker: a kernel that stays on a device for a while, and runs short copies without a launch, in the order
-//! in which they were given to it (`gapless-kernels`, `copy_worker`). This file has its ring and its lives; what starts
-//! a life is the vendor's.
+//! A kernel that stays on a device for a while, and runs what its host gives it, without a launch and in that order
+//! (`gapless-kernels`, `persistent`): the copy worker, and the one of a stream's communicator. This file has its ring and
+//! its lives; what starts a life is the vendor's.
 //!
-//! It stays from the first short copy on until none has come for a while. A copy that finds it away goes by a launch,
-//! and starts it for those that follow: it changes nothing but how long copies take. It waits for its own process
-//! alone.
+//! It stays until nothing has come for a while. What finds it away goes by a launch, and starts it for what follows: it
+//! changes nothing but how long things take.
 //!
 //! **Nothing is lost.** A life's last word is `AWAY`. Then it fences, and looks once more for commands. Whoever gives
-//! it a command fences, and reads the state: if that is `AWAY`, the next life is started, which begins where the last
-//! one ended.
+//! it a command fences; who asks for the command's end reads the state. If that is `AWAY`, and the life is over, the next
+//! one is started, which begins where the last one ended.
 
 use crate::lanes::PATIENCE;
-use gapless_kernels::copy_worker::{AWAY, Command, ENDED, RUNNING, SLOTS, STARTING, STATE, slot};
+use gapless_kernels::persistent::{AWAY, Command, ENDED, RUNNING, SLOTS, STARTING, STATE, slot};
 use gapless_mem::{Completion, DeviceError, Pending, WORD_BYTES, Words};
 use std::any::Any;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// Questions for the end of a copy between two whether the worker lives.
+/// Questions for the end of a command between two whether the kernel lives.
 const ASKS: u32 = 512;
 
-/// Starts that were refused in a row before the worker is not wanted any more.
+/// Starts that were refused in a row before the kernel is not wanted any more.
 const REFUSALS_MAX: u32 = 8;
 
-/// Starts lives of a copy worker.
+/// Starts lives of a kernel that stays.
 ///
 /// # Safety
 /// `is_over` answers `true`, or an error, only if no life that was started touches memory any more. A life does what
@@ -46,8 +45,8 @@ pub(crate) unsafe trait Lives: Send + Sync {
     fn is_over(&self) -> Result<bool, DeviceError>;
 }
 
-/// The host's side of a copy worker.
-pub(crate) struct CopyWorker<L: Lives> {
+/// The host's side of a kernel that stays.
+pub(crate) struct PersistentKernel<L: Lives> {
     lives: L,
     /// The control block.
     words: Words,
@@ -59,9 +58,9 @@ pub(crate) struct CopyWorker<L: Lives> {
     failed: OnceLock<DeviceError>,
 }
 
-/// A copy that was given to it: all up to this number.
+/// A command that was given to it: all up to this number.
 struct Given<L: Lives> {
-    worker: Arc<CopyWorker<L>>,
+    kernel: Arc<PersistentKernel<L>>,
     number: u64,
     asks: AtomicU32,
     failed: OnceLock<DeviceError>,
@@ -71,11 +70,11 @@ fn at(bytes: u64) -> usize {
     usize::try_from(bytes / WORD_BYTES).unwrap_or(usize::MAX)
 }
 
-impl<L: Lives> CopyWorker<L> {
+impl<L: Lives> PersistentKernel<L> {
     /// One that is away. The control block is zeroed, and is this one's alone.
-    pub(crate) fn new(words: Words, lives: L) -> CopyWorker<L> {
+    pub(crate) fn new(words: Words, lives: L) -> PersistentKernel<L> {
         let (given, starting) = (Mutex::default(), Mutex::default());
-        CopyWorker { lives, words, given, starting, failed: OnceLock::new() }
+        PersistentKernel { lives, words, given, starting, failed: OnceLock::new() }
     }
 
     fn word(&self, bytes: u64) -> &AtomicU64 {
@@ -86,7 +85,7 @@ impl<L: Lives> CopyWorker<L> {
         self.word(ENDED).load(Ordering::Acquire)
     }
 
-    /// Whether it takes copies now.
+    /// Whether it takes commands now.
     pub(crate) fn is_running(&self) -> bool {
         self.word(STATE).load(Ordering::Relaxed) == RUNNING && self.failed.get().is_none()
     }
@@ -96,7 +95,7 @@ impl<L: Lives> CopyWorker<L> {
         *lock(&self.given)
     }
 
-    /// Has it started, for copies that come, if it is away.
+    /// Has it started, for commands that come, if it is away.
     pub(crate) fn wake(&self) {
         let away = self.word(STATE).load(Ordering::Relaxed) == AWAY;
         if !away || self.failed.get().is_some() || !self.lives.may_start() {
@@ -106,7 +105,7 @@ impl<L: Lives> CopyWorker<L> {
         if *refused < REFUSALS_MAX
             && let Err(error) = self.start(&mut refused)
         {
-            tracing::debug!(%error, "a copy worker that cannot be started");
+            tracing::debug!(%error, "a kernel that stays cannot be started");
         }
     }
 
@@ -127,10 +126,10 @@ impl<L: Lives> CopyWorker<L> {
         started
     }
 
-    /// Gives it a copy. `None`: it is away, or its ring is full, and nothing was done.
+    /// Gives it a command. `None`: it is away, or its ring is full, and nothing was done.
     ///
     /// # Safety
-    /// What the command moves stays valid, and free of races, until the completion.
+    /// It is of the kind that the kernel runs. What it works on stays valid, and free of races, until the completion.
     pub(crate) unsafe fn give(self: &Arc<Self>, command: &Command) -> Option<Completion>
     where
         L: 'static,
@@ -139,13 +138,8 @@ impl<L: Lives> CopyWorker<L> {
             return None;
         }
         let given = self.put(command)?;
-        if self.word(STATE).load(Ordering::Relaxed) == AWAY {
-            // If that fails, it is tried again by who asks for the copy's end.
-            let _ = self.start(&mut lock(&self.starting));
-        }
-        let worker = Arc::clone(self);
         let (asks, failed) = (AtomicU32::new(0), OnceLock::new());
-        let given = Given { worker, number: given, asks, failed };
+        let given = Given { kernel: Arc::clone(self), number: given, asks, failed };
         Some(Completion::Pending(Arc::new(given)))
     }
 
@@ -190,7 +184,7 @@ impl<L: Lives> CopyWorker<L> {
     }
 }
 
-impl<L: Lives> Drop for CopyWorker<L> {
+impl<L: Lives> Drop for PersistentKernel<L> {
     fn drop(&mut self) {
         let begun = Instant::now();
         while matches!(self.lives.is_over(), Ok(false)) {
@@ -199,7 +193,7 @@ impl<L: Lives> Drop for CopyWorker<L> {
                 self.put(&Command::leave());
             }
             if begun.elapsed() > PATIENCE {
-                tracing::warn!("a copy worker does not leave; its control block stays");
+                tracing::warn!("a kernel that stays does not leave; its control block is kept");
                 std::mem::forget(self.words.clone());
                 return;
             }
@@ -223,15 +217,19 @@ unsafe impl<L: Lives + 'static> Pending for Given<L> {
         if self.is_known_over() {
             return Ok(true);
         }
-        if self.asks.fetch_add(1, Ordering::Relaxed) % ASKS != ASKS - 1 {
+        // One that is away may have left without it. The next life is not started before that one is over: the command may
+        // wait for others, and a life that waits behind it would keep work of other streams waiting, as far as they share
+        // a hardware queue.
+        let away = self.kernel.word(STATE).load(Ordering::Relaxed) == AWAY;
+        if !away && self.asks.fetch_add(1, Ordering::Relaxed) % ASKS != ASKS - 1 {
             return Ok(false);
         }
-        let ended = self.worker.ask(self.number);
+        let ended = self.kernel.ask(self.number);
         ended.inspect_err(|error| drop(self.failed.set(error.clone())))
     }
 
     fn is_known_over(&self) -> bool {
-        self.failed.get().is_some() || self.worker.ended() >= self.number
+        self.failed.get().is_some() || self.kernel.ended() >= self.number
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -246,8 +244,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_kernels::copy_worker::CONTROL_BYTES;
+    use gapless_kernels::copy_worker::command as copy_command;
     use gapless_kernels::launch::{KernelAddress, Launch, TransferSide, transfer};
+    use gapless_kernels::persistent::CONTROL_BYTES;
     use gapless_mem::{Lease, Region, Space};
     use std::sync::atomic::AtomicBool;
 
@@ -341,13 +340,13 @@ mod tests {
     }
 
     fn command(number: u64) -> Command {
-        Command::new(&copy(), [number, 0, 0, 0]).unwrap()
+        copy_command(&copy(), [number, 0, 0, 0]).unwrap()
     }
 
     /// The first pointers of commands.
     type Seen = Arc<Mutex<Vec<u64>>>;
 
-    fn worker(patience: u32) -> (Arc<CopyWorker<Played>>, Seen, Arc<AtomicBool>) {
+    fn worker(patience: u32) -> (Arc<PersistentKernel<Played>>, Seen, Arc<AtomicBool>) {
         let memory: Arc<Vec<AtomicU64>> =
             Arc::new((0..CONTROL_BYTES / 8).map(|_| AtomicU64::new(0)).collect());
         let start = memory.as_ptr().expose_provenance() as u64;
@@ -365,7 +364,7 @@ mod tests {
             patience,
             refuses: Arc::clone(&refuses),
         };
-        (Arc::new(CopyWorker::new(words, played)), seen, refuses)
+        (Arc::new(PersistentKernel::new(words, played)), seen, refuses)
     }
 
     #[test]
