@@ -63,8 +63,8 @@ pub enum Workers {
     /// Every copy is launched.
     #[default]
     Never,
-    /// The first short copy is launched, and starts it. It leaves when none has come for this long, and after 5 ms at
-    /// the latest, to be started again by the next one.
+    /// A short copy that comes within this time behind another is launched, too, and starts it. It leaves when none has
+    /// come for this long, and after 5 ms at the latest, to be started again in the same way.
     Idle(Duration),
 }
 

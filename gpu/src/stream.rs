@@ -183,7 +183,7 @@ struct RankGpu {
 }
 
 impl RankGpu {
-    fn of(stream: &Stream, blocks: u32) -> Result<RankGpu, StreamError> {
+    fn of(stream: &Stream, blocks: u32, workers: Workers) -> Result<RankGpu, StreamError> {
         let device = CudaDriver::load()?.device(stream.device())?;
         let uuid = device.uuid();
         let mps = device.mps();
@@ -200,6 +200,7 @@ impl RankGpu {
             reserved,
             room: 0,
             process: std::process::id(),
+            stay: u32::from(workers != Workers::Never),
             namespace: namespace(),
         };
         Ok(RankGpu { device, record, together: mps != Mps::Off })
@@ -261,7 +262,7 @@ impl<'s, R: StreamRanks> StreamComm<'s, R> {
             return Err(StreamError::TooMany { size, most }.into());
         }
         let blocks = options.blocks.clamp(1, BLOCKS_MAX);
-        let own = match RankGpu::of(stream, blocks) {
+        let own = match RankGpu::of(stream, blocks, options.workers) {
             Ok(place) => prepare(&ranks, stream, &place).map(|prepared| (place, prepared)),
             Err(error) => Err(error.into()),
         };

@@ -28,6 +28,11 @@ pub(crate) struct CudaLives<P> {
     function: Function,
     stream: Stream,
     parameter: P,
+    /// Whether commands may wait for other processes.
+    waits: bool,
+    /// How long a life stays without commands, and when one was last wanted.
+    idle: Duration,
+    wanted: Mutex<Option<Instant>>,
     /// Whether no other process was there, and when that was asked; where processes take turns.
     alone: Mutex<Option<(Instant, bool)>>,
     _reserved: Reservation,
@@ -52,7 +57,7 @@ pub(crate) fn copy_worker(
     let module = unsafe { Module::load(device, copy_worker::IMAGE) }?;
     let function = module.function(copy_worker::KERNEL)?;
     // SAFETY: the kernel stays as its contract says, and has one parameter of three words.
-    unsafe { CudaPersistent::new(device, function, workers, |start| start) }
+    unsafe { CudaPersistent::new(device, function, workers, false, |start| start) }
 }
 
 /// A kernel that stays on a device while it is used, and runs what this process gives it without a launch
@@ -62,7 +67,8 @@ pub struct CudaPersistent<P: Copy + Send + Sync + 'static>(Arc<PersistentKernel<
 
 impl<P: Copy + Send + Sync + 'static> CudaPersistent<P> {
     /// One that is away. `parameter` makes the kernel's parameter of its first three words: where its control block is;
-    /// after how many nanoseconds without a command it leaves; after how many in all. `None`: there is to be none.
+    /// after how many nanoseconds without a command it leaves; after how many in all. `waits`: its commands may wait for
+    /// other processes. `None`: there is to be none.
     ///
     /// # Safety
     /// `function` does what `gapless_kernels::persistent` says, by one block, and `P` is its only parameter. What that
@@ -75,6 +81,7 @@ impl<P: Copy + Send + Sync + 'static> CudaPersistent<P> {
         device: &Arc<CudaDevice>,
         function: Function,
         workers: Workers,
+        waits: bool,
         parameter: impl FnOnce([u64; 3]) -> P,
     ) -> Result<Option<CudaPersistent<P>>, WorkerError> {
         let [idle, life] = match workers {
@@ -102,13 +109,17 @@ impl<P: Copy + Send + Sync + 'static> CudaPersistent<P> {
             function,
             stream,
             parameter: parameter([control, nanoseconds(idle), nanoseconds(life)]),
+            waits,
+            idle,
+            wanted: Mutex::default(),
             alone: Mutex::default(),
             _reserved: reserved_here,
         };
         Ok(Some(CudaPersistent(Arc::new(PersistentKernel::new(words, lives)))))
     }
 
-    /// Has it started, for what comes, if it is away and may be: not while another process takes turns with this one.
+    /// Has it started, for what comes, if it is away and may be: not at the first call of several that come within the
+    /// time that it stays without any; nor while another process takes turns with this one.
     pub fn wake(&self) {
         self.0.wake();
     }
@@ -149,7 +160,15 @@ unsafe impl<P: Copy + Send + Sync> Lives for CudaLives<P> {
         Ok(())
     }
 
+    /// Not for what comes seldom, which would find it gone; nor while another process takes turns with this one.
     fn may_start(&self) -> bool {
+        let now = Instant::now();
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = wanted.replace(now);
+        if before.is_none_or(|before| now - before > self.idle) {
+            return false;
+        }
+        drop(wanted);
         if self.device.mps() != Mps::Off {
             return true;
         }
@@ -164,6 +183,10 @@ unsafe impl<P: Copy + Send + Sync> Lives for CudaLives<P> {
         let answer = reserved(self.device.uuid()).is_ok_and(|all| !others(all));
         *alone = Some((Instant::now(), answer));
         answer
+    }
+
+    fn waits(&self) -> bool {
+        self.waits
     }
 
     fn is_over(&self) -> Result<bool, DeviceError> {

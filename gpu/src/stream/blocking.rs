@@ -42,7 +42,7 @@ pub(super) unsafe fn kernel(
     let device = Arc::new(device);
     let parameter = |start| CallsStart { start, args };
     // SAFETY: the kernel is persistent (`cuda/calls.h`), with this parameter; the rest is the caller's promise.
-    let made = unsafe { Calls::new(&device, function, workers, parameter) };
+    let made = unsafe { Calls::new(&device, function, workers, true, parameter) };
     made.unwrap_or_else(|error| {
         tracing::warn!(%error, "short collectives are launched: there is no persistent kernel");
         None
@@ -67,9 +67,9 @@ fn call(launch: &Launch) -> Option<Call> {
 ///
 /// Ranks may mix: some call, others queue the same collective. With [`StreamOptions::workers`](super::StreamOptions)
 /// calls of up to 16 KiB (the vector of an all-reduce, else the block for a rank) are run without a launch while a
-/// persistent kernel is there: the first call starts it, and it leaves when it has had nothing to do for the time that
-/// [`Workers`] says, or at the end of a call 5 ms later. A call waits for other ranks as long as a launch would
-/// ([`StreamOptions::patience`](super::StreamOptions)), and so does whatever waits for the whole GPU meanwhile.
+/// persistent kernel is there. The second of two calls within the time that [`Workers`] says starts it; it leaves when it
+/// has had nothing to do for that time, or at the end of a call 5 ms later. A call waits for other ranks as long as a
+/// launch would ([`StreamOptions::patience`](super::StreamOptions)), and so does whatever waits for the whole GPU.
 pub struct Blocking<'a, 's, R: StreamRanks>(&'a mut StreamComm<'s, R>);
 
 impl<'s, R: StreamRanks> StreamComm<'s, R> {

@@ -10,7 +10,7 @@ pub(super) const RECORD_BYTES: usize = 48;
 ///
 /// ```text
 ///  0 the GPU's UUID:16 | 16 flags:4 | 20 blocks asked for:4 | 24 blocks that its process has there for other things:4
-///  28 blocks that the GPU holds:4 | 32 process:4 | 36 unused:4 | 40 namespace of processes:8
+///  28 blocks that the GPU holds:4 | 32 process:4 | 36 blocks that stay:4 | 40 namespace of processes:8
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GpuRecord {
@@ -25,6 +25,8 @@ pub(super) struct GpuRecord {
     pub(super) reserved: u32,
     /// Blocks that can be resident there at once.
     pub(super) room: u32,
+    /// Blocks that stay there between calls, and are to find room besides.
+    pub(super) stay: u32,
     /// The process's number, and in which namespace it is one.
     pub(super) process: u32,
     pub(super) namespace: u64,
@@ -35,8 +37,8 @@ impl GpuRecord {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..16].copy_from_slice(&self.uuid);
         let flags = u32::from(self.ready) | u32::from(self.turns) << 1;
-        let numbers = [flags, self.blocks, self.reserved, self.room, self.process];
-        for (number, place) in numbers.into_iter().zip(bytes[16..36].chunks_exact_mut(4)) {
+        let numbers = [flags, self.blocks, self.reserved, self.room, self.process, self.stay];
+        for (number, place) in numbers.into_iter().zip(bytes[16..40].chunks_exact_mut(4)) {
             place.copy_from_slice(&number.to_le_bytes());
         }
         bytes[40..].copy_from_slice(&self.namespace.to_le_bytes());
@@ -61,6 +63,7 @@ impl GpuRecord {
             reserved: number(24),
             room: number(28),
             process: number(32),
+            stay: number(36),
             namespace: u64::from_le_bytes(namespace),
         }
     }
@@ -76,7 +79,7 @@ pub(super) fn turns(mps: Mps) -> bool {
 }
 
 /// Whether the ranks with these records can have a communicator of streams; how many blocks a launch of it has at most.
-/// That is what they ask for, or less, if a GPU does not hold as many of each rank that uses it.
+/// That is what they ask for, or less, if a GPU does not hold as many of each rank that uses it, beside what stays.
 ///
 /// # Errors
 /// The first reason against it, the same at all ranks.
@@ -87,7 +90,10 @@ pub(super) fn agree(records: &[GpuRecord]) -> Result<u32, StreamError> {
     }
     let on = |gpu: [u8; 16]| records.iter().filter(move |record| record.uuid == gpu);
     let room = |gpu| on(gpu).map(|record| record.room).min().unwrap_or(0);
-    let share = |record: &GpuRecord| room(record.uuid) / number(on(record.uuid).count());
+    let stay = |gpu| on(gpu).fold(0u32, |sum, it| sum.saturating_add(it.stay));
+    let share = |record: &GpuRecord| {
+        room(record.uuid).saturating_sub(stay(record.uuid)) / number(on(record.uuid).count())
+    };
     let most = records.iter().map(share).min().unwrap_or(0);
     let blocks = records.first().map_or(0, |record| record.blocks).min(most).max(1);
     for (at, record) in records.iter().enumerate() {
@@ -125,6 +131,7 @@ mod tests {
             reserved: 0,
             room: 132,
             process: 4242,
+            stay: 0,
             namespace: 0x1_0000_0001,
         }
     }
@@ -133,7 +140,7 @@ mod tests {
     fn records_come_back_as_they_were() {
         for ready in [false, true] {
             for turns in [false, true] {
-                let record = GpuRecord { ready, turns, ..record(7) };
+                let record = GpuRecord { ready, turns, stay: 1, ..record(7) };
                 assert_eq!(GpuRecord::decode(&record.encode()), record);
             }
         }
@@ -158,6 +165,10 @@ mod tests {
         let shared = |room| GpuRecord { turns: false, ..small(1, room) };
         assert_eq!(agree(&[shared(132); 4]), Ok(33));
         assert_eq!(agree(&[shared(132), shared(132), small(2, 40)]), Ok(40));
+        // What stays has a block of its own, if that leaves one for calls.
+        let stays = |room, stay| GpuRecord { stay, ..shared(room) };
+        assert_eq!(agree(&[stays(132, 1), stays(132, 1), stays(132, 1), stays(132, 0)]), Ok(32));
+        assert_eq!(agree(&[stays(2, 1); 2]), Ok(1));
         // Others' blocks are no room.
         let busy = GpuRecord { reserved: 30, ..small(2, 60) };
         let refused = agree(&[record(1), busy]).unwrap_err();
