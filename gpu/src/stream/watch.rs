@@ -6,6 +6,7 @@
 
 use super::words::HostWords;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,13 +20,18 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches these processes, given with their ranks. `None` if there is none that can be, or no thread or descriptor
-    /// is to be had.
+    /// Watches these processes, given with their ranks; waits end at once if one has ended already. `None` if there is
+    /// none that can be watched, or no thread or descriptor is to be had.
     pub(super) fn new(processes: &[(u32, u32)], words: &Arc<HostWords>) -> Option<Watch> {
         let open = |(rank, process): &(u32, u32)| {
             let pid = Pid::from_raw(i32::try_from(*process).ok()?)?;
             match pidfd_open(pid, PidfdFlags::empty()) {
                 Ok(file) => Some((*rank, file)),
+                // It has ended since it said its number.
+                Err(Errno::SRCH) => {
+                    words.abort(*rank);
+                    None
+                }
                 Err(error) => {
                     tracing::debug!(rank, %error, "the end of this rank's process will show late");
                     None
@@ -56,7 +62,7 @@ fn first_to_end(files: &[(u32, OwnedFd)], stop: &OwnedFd) -> Option<u32> {
             all.map(|file| PollFd::new(file, PollFlags::IN)).collect();
         match poll(&mut polled, None) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::INTR) => continue,
             Err(_) => return None,
         }
         let (stopped, ended) = polled.split_last()?;
@@ -98,6 +104,10 @@ mod tests {
         }
         assert_eq!(words.aborted(), Some(7));
         child.wait().unwrap();
+        // Now it is nobody's number.
+        let words = Arc::new(HostWords::in_memory());
+        assert!(Watch::new(&[(7, child.id())], &words).is_none());
+        assert_eq!(words.aborted(), Some(7));
     }
 
     #[test]
