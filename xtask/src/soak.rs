@@ -1,16 +1,17 @@
-//! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
-//! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is
-//! checked without the rest, the crates for others are packed ([`crate::package`]), workspaces of examples are tested,
-//! the fuzz targets run for a short time ([`test::rare`]), the kernel images are built and compared with the committed
-//! ones, the tests of btl-ib run over Soft-RoCE ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated callers call at TCP links and 2,000 bits
-//! of encrypted ones are changed (`btl-tcp`), messages pass through 1,000 OpenCL contexts one after the other in flat
-//! memory (`tests/tests/opencl_contexts.rs`), the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under
-//! the usual limit of 1,024 descriptors (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of
-//! rails, and [`RAIL_JOBS`] jobs have somebody between the hosts, or lose a cable and a rank
-//! (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on two hosts, jobs that end badly under each launcher, a
-//! job beside 10,000 unauthenticated callers, and a cable that is pulled out, which must be noticed within 30 s, so
-//! that the machine may not be busy with others (`cli/tests/hosts`); after it, the workspace's tests on every odd
-//! machine (`odd.rs`), with the minutes that each took.
+//! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes, every byte
+//! compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is checked
+//! without the rest, the crates for others are packed ([`crate::package`]), workspaces of examples are tested, the fuzz
+//! targets run for a short time ([`test::rare`]), the kernel images are built and compared with the committed ones, the
+//! tests of btl-ib run over Soft-RoCE ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated
+//! callers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), messages pass through 1,000
+//! OpenCL contexts one after the other in flat memory (`tests/tests/opencl_contexts.rs`), 200 pairs of ranks are
+//! stopped or lose one of them beside kernels that stay, where there is a GPU (`tests/tests/stream_comm/deaths.rs`),
+//! the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
+//! (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`] jobs have
+//! somebody between the hosts, or lose a cable and a rank (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on
+//! two hosts, jobs that end badly under each launcher, a job beside 10,000 unauthenticated callers, and a cable that is
+//! pulled out, which must be noticed within 30 s, so that the machine may not be busy with others (`cli/tests/hosts`);
+//! after it, the workspace's tests on every odd machine (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
 use crate::{Failure, kernels, package, shell, test, verbs};
@@ -48,6 +49,7 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     smoke.args(release.then_some("--release")).env("GAPLESS_SMOKE_ALL", "1");
     shell::timed("all experiments", || shell::run(&mut smoke)).0?;
     long("OpenCL contexts", "gapless-tests", "opencl_contexts", CONTEXTS, CONTEXTS_MADE)?;
+    long("deaths beside kernels that stay", "gapless-tests", "stream_comm", DEATHS, DEATHS_JOBS)?;
     long("worlds", "gapless-sim", "all", WORLDS, ("GAPLESS_SIM_SEEDS", SEEDS))?;
     long("500 ranks", "gapless-cli", "all", MANY, ("GAPLESS_RANKS", "500"))?;
     long("cuts of rails", "gapless-cli", "hosts", RAILS, ("GAPLESS_RAIL_CUTS", RAIL_CUTS))?;
@@ -77,6 +79,9 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
 
 const CONTEXTS: &str = "contexts_come_and_go";
 const CONTEXTS_MADE: (&str, &str) = ("GAPLESS_OPENCL_CONTEXTS", "1000");
+const DEATHS: &str = "deaths::killed_or_stopped_at_any_moment_nobody_hangs_and_nothing_remains";
+/// Skipped without a GPU.
+const DEATHS_JOBS: (&str, &str) = ("GAPLESS_STREAM_DEATHS", "200");
 const WORLDS: &str = "seeds::every_world_obeys_mpi";
 const SEEDS: &str = "100000";
 const RAILS: &str = "rails::rails_that_are_cut_cost_nothing";

@@ -14,8 +14,7 @@ fn blocking_calls_are_right_whoever_launches_them() {
     // The last rank has no worker, so that it launches what others have run.
     let last = member.rank + 1 == member.size;
     let workers = if last { Workers::Never } else { Workers::Idle(Duration::from_millis(4)) };
-    let mut rank = Rank::new(&mut member);
-    rank.options.workers = workers;
+    let rank = Rank::with(&mut member, workers);
     let comm = rank.comm();
     let (n, me) = (comm.size() as usize, comm.rank() as usize);
     let (send, recv) = (rank.memory(n * MOST), rank.memory(n * MOST + GUARD));
@@ -75,8 +74,7 @@ fn every_reduction_of_a_worker_has_the_bits_of_the_host() {
     let Some(mut member) = Member::of_launcher() else {
         return launcher("blocking::every_reduction_of_a_worker_has_the_bits_of_the_host", None);
     };
-    let mut rank = Rank::new(&mut member);
-    rank.options.workers = Workers::Idle(Duration::from_millis(4));
+    let rank = Rank::with(&mut member, Workers::Idle(Duration::from_millis(4)));
     let comm = rank.comm();
     let (send, recv) = (rank.memory(1 << 17), rank.memory(1 << 17));
     let mut on = rank.on();
@@ -113,8 +111,7 @@ fn blocking_calls_mix_with_messages_graphs_and_queued_calls() {
             None,
         );
     };
-    let mut rank = Rank::new(&mut member);
-    rank.options.workers = Workers::Idle(Duration::from_micros(300));
+    let rank = Rank::with(&mut member, Workers::Idle(Duration::from_micros(300)));
     let comm = rank.comm();
     let (n, me) = (comm.size(), comm.rank());
     let memory = rank.memory(4096);
@@ -174,8 +171,7 @@ fn blocking_calls_mix_with_messages_graphs_and_queued_calls() {
 fn a_blocking_call_ends_when_a_peer_is_killed() {
     let name = "blocking::a_blocking_call_ends_when_a_peer_is_killed";
     let Some(mut member) = Member::of_launcher() else { return launcher(name, Some(1)) };
-    let mut rank = Rank::new(&mut member);
-    rank.options.workers = Workers::Idle(Duration::from_millis(4));
+    let rank = Rank::with(&mut member, Workers::Idle(Duration::from_millis(4)));
     let mut on = rank.on();
     for _ in 0..10 {
         on.blocking().barrier().unwrap();

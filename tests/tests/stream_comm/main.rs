@@ -4,6 +4,7 @@
 //! Results are compared, bit by bit, with those of blocking collectives on host memory.
 
 mod blocking;
+mod deaths;
 mod failures;
 mod layouts;
 mod ledger;
@@ -12,11 +13,11 @@ mod partitioned;
 use gapless::{
     Communicator, CudaDevice, CudaDriver, CudaStream, Device, DeviceBuf, Equivalence, Error,
     Primitive, ReduceOp, Region, Space, StreamBuffer, StreamComm, StreamError, StreamOptions,
-    World,
+    Workers, World,
 };
 use gapless_mem_cuda::Mps;
 use gapless_tests::launcher::{Member, Said, TestLauncher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Much longer than anything right takes.
@@ -48,14 +49,18 @@ fn obstacle() -> Option<String> {
     }
 }
 
+/// One job after the other: they take each other's blocks, and some want all of a GPU.
+fn alone() -> MutexGuard<'static, ()> {
+    static GATE: Mutex<()> = Mutex::new(());
+    GATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Has ranks run this test until all have ended well, but those that are killed when one says so.
 fn launcher(test: &str, victim: Option<u32>) {
     if let Some(why) = obstacle() {
         return gapless_btl_testkit::conformance::skip(test, &why);
     }
-    // One after the other: launchers take each other's blocks, and some want all of a GPU.
-    static GATE: Mutex<()> = Mutex::new(());
-    let _alone = GATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let mut launcher = TestLauncher::start(test, &vec!["rank"; ranks()], |_, _| {});
     let until = Instant::now() + WATCHDOG;
     let mut left = ranks();
@@ -83,13 +88,18 @@ struct Rank {
 
 impl Rank {
     fn new(member: &mut Member) -> Rank {
-        let world = World::builder().wireup(member.wireup()).init().unwrap();
+        Rank::with(member, Workers::Never)
+    }
+
+    /// For messages and for blocking calls.
+    fn with(member: &mut Member, workers: Workers) -> Rank {
+        let world = World::builder().workers(workers).wireup(member.wireup()).init().unwrap();
         let driver = CudaDriver::load().unwrap();
         let ordinal = world.rank() % driver.devices();
         let device = driver.device(ordinal).unwrap();
         let stream = device.stream().unwrap();
         let blocks = if driver.devices() < 2 { FEW } else { 64 };
-        let options = StreamOptions { blocks, ..StreamOptions::default() };
+        let options = StreamOptions { blocks, workers, ..StreamOptions::default() };
         Rank { world, space: Space::Cuda { device: ordinal }, device, stream, options }
     }
 
