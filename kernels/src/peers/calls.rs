@@ -102,7 +102,7 @@ mod tests {
     fn the_kernel_numbers_calls_operations_and_elements_alike() {
         let header = include_str!("../../cuda/calls.h");
         assert!(header.contains("#define CALL_ALLREDUCE 0u\n#define CALL_WORDS 1u\n"));
-        let source = include_str!("../../cuda/peers.cu");
+        let source = include_str!("../../cuda/elements.h");
         for (number, op) in PeersOperation::ALL.into_iter().enumerate() {
             assert_eq!(op as usize, number);
             assert!(source.contains(&format!("CASE({number}, {op:?}, element")), "{op:?}");
