@@ -3,7 +3,7 @@
 mod functions;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod lane;
-#[allow(unsafe_code, reason = "launches kernels that stay")]
+#[allow(unsafe_code, reason = "launches persistent kernels")]
 mod lives;
 #[allow(unsafe_code, reason = "declares and keeps the obligations of work on the caller's stream")]
 mod stream;

@@ -1,4 +1,4 @@
-//! A kernel that stays on a device for a while, and runs what its host gives it, without a launch and in that order
+//! A persistent kernel stays on a device for a while, and runs what its host gives it, without a launch and in that order
 //! (`gapless-kernels`, `persistent`): the copy worker, and the one of a stream's communicator. This file has its ring
 //! and its lives; what starts a life is the vendor's.
 //!

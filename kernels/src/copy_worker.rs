@@ -1,4 +1,4 @@
-//! The copy worker: a kernel that stays on a GPU, and runs short copies from layout to layout which its own host writes
+//! The copy worker: a persistent kernel on a GPU, which runs short copies from layout to layout which its own host writes
 //! into a ring ([`persistent`](crate::persistent); `cuda/copy_worker.cu`). It takes what kernels of
 //! [`Family::Transfer`](crate::Family::Transfer) take. It waits for its own host alone: for no other process, and no
 //! other kernel.

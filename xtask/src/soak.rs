@@ -5,7 +5,7 @@
 //! tests of btl-ib run over Soft-RoCE ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated
 //! callers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), messages pass through 1,000
 //! OpenCL contexts one after the other in flat memory (`tests/tests/opencl_contexts.rs`), 200 pairs of ranks are
-//! stopped or lose one of them beside kernels that stay, where there is a GPU (`tests/tests/stream_comm/deaths.rs`),
+//! stopped or lose one of them beside persistent kernels, where there is a GPU (`tests/tests/stream_comm/deaths.rs`),
 //! the simulator plays [`SEEDS`] worlds, a job of 500 processes runs under the usual limit of 1,024 descriptors
 //! (`cli/tests/peers.rs`), and jobs on two hosts go through [`RAIL_CUTS`] cuts of rails, and [`RAIL_JOBS`] jobs have
 //! somebody between the hosts, or lose a cable and a rank (`cli/tests/hosts/rails.rs`). Then jobs of 100 processes on
@@ -49,7 +49,7 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     smoke.args(release.then_some("--release")).env("GAPLESS_SMOKE_ALL", "1");
     shell::timed("all experiments", || shell::run(&mut smoke)).0?;
     long("OpenCL contexts", "gapless-tests", "opencl_contexts", CONTEXTS, CONTEXTS_MADE)?;
-    long("deaths beside kernels that stay", "gapless-tests", "stream_comm", DEATHS, DEATHS_JOBS)?;
+    long("deaths beside persistent kernels", "gapless-tests", "stream_comm", DEATHS, DEATHS_JOBS)?;
     long("worlds", "gapless-sim", "all", WORLDS, ("GAPLESS_SIM_SEEDS", SEEDS))?;
     long("500 ranks", "gapless-cli", "all", MANY, ("GAPLESS_RANKS", "500"))?;
     long("cuts of rails", "gapless-cli", "hosts", RAILS, ("GAPLESS_RAIL_CUTS", RAIL_CUTS))?;

@@ -27,7 +27,7 @@ pub enum CallMode {
     Queued,
     /// One, and its wait.
     Awaited,
-    /// One, and its wait, right after another: ours by a kernel that stays, if it takes it.
+    /// One, and its wait, right after another: ours by a persistent kernel, if it takes it.
     Blocking,
 }
 

@@ -1,6 +1,6 @@
-//! Lives of a kernel that stays on a CUDA device: one block, on a stream of its own.
+//! Lives of a persistent kernel on a CUDA device: one block, on a stream of its own.
 //!
-//! Without the Multi-Process Service processes take turns on a device, and a kernel that stays keeps the others away.
+//! Without the Multi-Process Service processes take turns on a device, and a persistent kernel keeps the others away.
 //! So its block stands in the device's [ledger](Reservation), and no life begins while another process has something
 //! there.
 
@@ -60,7 +60,7 @@ pub(crate) fn copy_worker(
     unsafe { CudaPersistent::new(device, function, workers, false, |start| start) }
 }
 
-/// A kernel that stays on a device while it is used, and runs what this process gives it without a launch
+/// A persistent kernel, which stays on a device while it is used, and runs what this process gives it without a launch
 /// (`gapless_kernels::persistent`). Its block is in the device's [ledger](crate::Reservation). Dropping it, and all that
 /// was [given](CudaPersistent::give), waits until it has left, but no longer than 5 s.
 pub struct CudaPersistent<P: Copy + Send + Sync + 'static>(Arc<PersistentKernel<CudaLives<P>>>);

@@ -1,4 +1,4 @@
-//! Between a kernel that stays and its host: commands, and the starts of lives.
+//! Between a persistent kernel and its host: commands, and the starts of lives.
 
 use super::primitive::{
     ASKS, AtomicU64, Command, ENDED, Mutex, MutexGuard, SLOTS, STATE, Words, fence, slot, yield_now,
@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Starts that were refused in a row before the kernel is not wanted any more.
 pub(super) const REFUSALS_MAX: u32 = 8;
 
-/// Starts lives of a kernel that stays.
+/// Starts lives of a persistent kernel.
 ///
 /// # Safety
 /// `is_over` answers `true`, or an error, only if no life that was started touches memory any more. A life does what
@@ -39,7 +39,7 @@ pub(crate) unsafe trait Lives: Send + Sync {
     fn is_over(&self) -> Result<bool, DeviceError>;
 }
 
-/// The host's side of a kernel that stays.
+/// The host's side of a persistent kernel.
 pub(crate) struct PersistentKernel<L: Lives> {
     lives: L,
     /// The control block.
@@ -102,7 +102,7 @@ impl<L: Lives> PersistentKernel<L> {
         if *refused < REFUSALS_MAX
             && let Err(error) = self.start(&mut refused)
         {
-            tracing::debug!(%error, "a kernel that stays cannot be started");
+            tracing::debug!(%error, "a persistent kernel cannot be started");
         }
     }
 
@@ -194,7 +194,7 @@ impl<L: Lives> Drop for PersistentKernel<L> {
                 self.put(&Command::leave());
             }
             if begun.elapsed() > PATIENCE {
-                tracing::warn!("a kernel that stays does not leave; its control block is kept");
+                tracing::warn!("a persistent kernel does not leave; its control block is kept");
                 std::mem::forget(self.words.clone());
                 return;
             }

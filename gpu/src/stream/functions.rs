@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(super) struct Functions {
     /// By [`Kernel::index`].
     all: Vec<Function>,
-    /// The kernel that stays.
+    /// The persistent kernel.
     pub(super) calls: Function,
     /// Blocks of the largest that one multiprocessor holds at a time.
     pub(super) per_unit: u32,

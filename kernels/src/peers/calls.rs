@@ -1,4 +1,4 @@
-//! The kernel that stays, and runs short collectives for its host ([`persistent`](crate::persistent); `cuda/calls.h`):
+//! The persistent kernel that runs short collectives for its host ([`persistent`](crate::persistent); `cuda/calls.h`):
 //! those of `flagged` and `words`. Its window, its peers and its failures are those of a launch, and ranks that launch a
 //! call and ranks that have it run here find each other.
 

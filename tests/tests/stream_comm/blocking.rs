@@ -1,4 +1,4 @@
-//! Blocking calls, by a kernel that stays and by launches.
+//! Blocking calls, by a persistent kernel and by launches.
 
 use super::{GUARD, POISON, Rank, bytes, guarded, launcher};
 use gapless::{Primitive, ReduceOp, StreamError, Workers};

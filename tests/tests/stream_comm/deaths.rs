@@ -1,4 +1,4 @@
-//! Ranks that are killed (SIGKILL), or stopped for a while (SIGSTOP), while kernels that stay carry out short device
+//! Ranks that are killed (SIGKILL), or stopped for a while (SIGSTOP), while persistent kernels carry out short device
 //! messages and blocking calls. Who is left names the dead, its GPU goes on, and nothing of the dead remains in the
 //! GPU's memory or its ledger.
 //!
@@ -94,7 +94,7 @@ struct Figures {
     stopped: u64,
     /// Rounds of those who were left.
     rounds: u64,
-    /// Calls of theirs that a kernel that stays has run.
+    /// Calls of theirs that a persistent kernel has run.
     calls: u64,
     /// The longest from a death until the other, which was not stopped, was told.
     told_ms: u128,
