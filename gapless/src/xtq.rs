@@ -205,6 +205,7 @@ impl Tasks {
     /// # Errors
     /// There is one already; the accelerator refuses; the world was left.
     pub fn attach_worker(&self, worker: Arc<dyn Worker>, life: Life) -> Result<(), Error> {
+        self.shared.prepare_rings(&self.xtq);
         Ok(self.xtq.attach_worker(worker, life)?)
     }
 

@@ -9,10 +9,8 @@ typedef struct {
     bool active;
 } Look;
 
-/* How the teams are spread over the rings. */
+/* How the teams are spread over the rings: if all get the same, `s.per` of each. */
 typedef struct {
-    /* Of each ring, if all get the same. */
-    u32 per;
     /* The ring that comes first; the one that gets most teams, if that is one. */
     u32 turn, busy;
     /* Whether all look, because several have come. */
@@ -34,17 +32,30 @@ INLINE Look look_of(const Shared &s, const Spread &p, u32 team) {
     }
     bool is_one = share < count;
     u32 ring = is_one ? within(p.turn + share, count) : p.turn;
-    return Look{ring, place, p.per, is_one && (p.wide || place < AHEAD)};
+    return Look{ring, place, s.per, is_one && (p.wide || place < AHEAD)};
 }
 /* The first of the teams that look at a ring, and how many teams that may be. */
-INLINE u32 first_of(const Spread &p, u32 count, u32 ring) {
-    if (!p.wide || p.busy == NO_RING) return within(ring + count - p.turn, count) * p.per;
+INLINE u32 first_of(const Shared &s, const Spread &p, u32 ring) {
+    u32 count = s.count;
+    if (!p.wide || p.busy == NO_RING) return within(ring + count - p.turn, count) * s.per;
     u32 behind = within(ring + count - p.busy, count);
     return behind == 0 ? 0 : TEAMS - AHEAD * (count - behind);
 }
-INLINE u32 teams_of(const Spread &p, u32 count, u32 ring) {
-    if (!p.wide || p.busy == NO_RING) return p.per;
-    return ring == p.busy ? TEAMS - AHEAD * (count - 1) : AHEAD;
+INLINE u32 teams_of(const Shared &s, const Spread &p, u32 ring) {
+    if (!p.wide || p.busy == NO_RING) return s.per;
+    return ring == p.busy ? TEAMS - AHEAD * (s.count - 1) : AHEAD;
+}
+/* Spreads the teams over so many rings: each has as many, an even number if several. Gives how many. By all threads, which
+ * meet before anybody looks. */
+INLINE u32 spread_teams(Shared &s, u32 count) {
+    u32 per = count == 0 ? TEAMS : TEAMS / count;
+    if (per > 1) per &= ~1u;
+    if (THREAD == 0) s.per = per;
+    if (THREAD < TEAMS) {
+        s.share[THREAD] = THREAD / per;
+        s.place[THREAD] = THREAD % per;
+    }
+    return per;
 }
 INLINE u32 wrapped(u32 sequence) { return sequence > SEQUENCES ? sequence - SEQUENCES : sequence; }
 INLINE u32 sequence_at(const Shared &s, Look look) { return wrapped(s.next[look.ring] + look.ahead); }

@@ -103,6 +103,12 @@ typedef struct {
     u32 rest[RINGS_MAX];
     u64 mail[2][TEAMS];
     u64 changed, changing, tasks, refusals, idle;
+    /* Rings in the host's list, as the last look at the tables has found it; those that the teams are spread over; how many
+     * of them lie nearby. */
+    u64 listed;
+    u32 known, nears;
+    /* Teams that look at each ring, if all get the same; rings whose looks others wait for, while some nearby are looked at. */
+    u32 per, over_the_bus;
     /* When something has come last, as far as who looks at the clock has seen. */
     u64 until;
     u32 why;
@@ -129,10 +135,22 @@ typedef struct {
 #include "../cuda/rounds.h"
 #include "../cuda/watch.h"
 
-/* Tells initiators what the worker does. */
-NOINLINE void say_state(const Shared &s, u64 state) {
+/* Tells initiators what the worker does: those of rings from this one on. */
+NOINLINE void say_from(const Shared &s, u32 first, u64 state) {
     u32 ring = THREAD - TELLER;
-    if (ring < s.count) store_relaxed(s.rings[ring].head + RING_STATE, state);
+    if (ring >= first && ring < s.count) store_relaxed(s.rings[ring].head + RING_STATE, state);
+}
+INLINE void say_state(const Shared &s, u64 state) { say_from(s, 0, state); }
+
+/* The teams are spread over all rings from now on. By all threads, which meet. */
+NOINLINE void count_near(Shared &s) {
+    u32 nears = __syncthreads_count(THREAD < s.count && s.near[THREAD] != 0);
+    if (THREAD == 0) {
+        s.known = s.count;
+        s.nears = nears;
+        s.over_the_bus = s.per > 1 && nears != 0 ? s.count - nears : 0;
+    }
+    BARRIER();
 }
 
 /* What a processor has stored into slots nearby, before it read a state that was not yet `LEAVING`, may still be on its way
@@ -143,10 +161,12 @@ NOINLINE void settle_near(Shared &s) {
     *(volatile u32 *)&s.settled = (u32)state;
 }
 
-/* The control block's address, this life's number among those of the image, and what the control block begins with. */
+/* The control block's address, this life's number among those of the image, what the control block begins with, and a
+ * ring's next slot. */
 typedef struct {
-    u64 control, life, first[FIRST_WORDS];
+    u64 control, life, first[FIRST_WORDS], slot[SLOT_BYTES / 8];
 } Start;
+static_assert(CONTROL_RING_LIST + FIRST_RINGS * 8 * RING_WORDS <= 8 * FIRST_WORDS, "rings that a launch may give a slot of");
 static_assert(CONTROL_OUTS < CONTROL_COUNTED && CONTROL_COUNTED + 8 * SIGNALS_MAX <= 8 * FIRST_WORDS,
               "words that are taken out of it");
 
@@ -178,8 +198,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
     if (!leads(s, start.life)) return help(s, start.life);
     /* Teams look at the next slots of rings, at most `per` of each; while nothing comes, at fewer: then a warp looks at a
      * ring, unless there are more rings than warps. */
-    u32 per = rings == 0 ? TEAMS : TEAMS / (u32)rings;
-    if (per > 1) per &= ~1u;
+    u32 per = spread_teams(s, (u32)rings);
     /* Tables as the last life left them, and the first look: on their way while all else is made ready. Each thread loads
      * something as its look, for a look in a branch would be waited for at its end. Rings that did not come with the
      * launch are looked at later. */
@@ -191,12 +210,12 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
     bool looks = team / per < rings && ahead < AHEAD && ring + RING_WORDS <= FIRST_WORDS;
     u64 slots = looks ? start.first[ring + RING_SLOTS_AT] : 0, position = looks ? start.first[ring + RING_POSITION] : 0;
     u64 early_at = looks ? slot_at(slots, (u32)position + ahead, unit) : 0;
-    Unit early = load_unit(looks ? early_at : (u64)&kept);
+    /* A ring's next slot may have come with the launch; the one behind it is then looked at in the next round. */
+    bool given = looks && team / per + 1 == start.first[CONTROL_FIRST / 8];
+    Unit early = load_unit(looks && !given ? early_at : (u64)&kept);
     if (THREAD < TEAMS) {
         s.rest[THREAD] = 0;
         s.mail[0][THREAD] = s.mail[1][THREAD] = 0;
-        s.share[THREAD] = THREAD / per;
-        s.place[THREAD] = THREAD % per;
     }
     if (THREAD == 0) begin_life(s, start.life);
     if (THREAD < SIGNALS_MAX) s.counted[THREAD] = start.first[CONTROL_COUNTED / 8 + THREAD];
@@ -224,27 +243,25 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (THREAD == 0) s.why = nanoseconds() < s.watch.deadline ? WHY_ABORTED : WHY_OLD;
         break;
     }
+    /* The tables may have come with more rings. */
+    if (s.count != rings) per = spread_teams(s, s.count);
     BARRIER();
     bool lives = s.why == 0;
     BARRIER();
-    if (lives) {
-        say_state(s, RUNNING);
-        if (THREAD == TELLER) store_relaxed(control + CONTROL_STATE, RUNNING);
-    }
-    u32 nears = __syncthreads_count(THREAD < s.count && s.near[THREAD] != 0);
+    count_near(s);
     u32 number = THREAD % 32, ended = 0, round = 0;
-    /* Those looks that others wait for, while rings nearby are looked at. */
-    u32 over_the_bus = per > 1 && nears != 0 ? s.count - nears : 0, due = 0;
-    Spread spread = {per, 0, NO_RING, false};
+    u32 due = 0;
+    Spread spread = {0, NO_RING, false};
     bool leaving = false, worked = false;
     if (THREAD == LAST) s.until = nanoseconds();
     Orders orders = {};
+    if (given) early = ahead == 0 ? Unit{start.slot[2 * unit], start.slot[2 * unit + 1]} : Unit{0, 0};
     while (lives) {
         Look mine = look_of(s, spread, team);
         Look lane = look_of(s, spread, number);
         Found has = {};
-        bool at_once = false, called = false, watched = !spread.wide && per > 1 && nears == 0 && !leaving && round != 0;
-        if (!spread.wide) due += over_the_bus;
+        bool at_once = false, called = false, watched = !spread.wide && s.per > 1 && s.nears == 0 && !leaving && round != 0;
+        if (!spread.wide) due += s.over_the_bus;
         /* Looked at half a turn later: it takes the bus's time. */
         if (THREAD == LAST && round % ROUNDS == 0) orders = load_orders(control);
         if (watched) {
@@ -260,19 +277,19 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (s.count != 0 && __any_sync(0xffffffffu, mine.active)) {
             u32 position = (u32)s.rings[mine.ring].position + mine.ahead;
             u64 at = slot_at(s.rings[mine.ring].slots, position, unit);
-            bool is_narrow = !spread.wide && per > 1, near = is_narrow && s.near[mine.ring] != 0;
+            bool is_narrow = !spread.wide && s.per > 1, near = is_narrow && s.near[mine.ring] != 0;
             Unit v = early;
             if (early_at != at) v = load_unit(at);
             u32 sequence = sequence_at(s, mine);
             if (near) {
                 /* Until there is something, or the others' looks have come back. */
                 for (u32 looks = 1; looks < LOOKS_MAX; looks++) {
-                    bool there = unit == 0 && ((u32)v.lo & 0xffff) == sequence, enough = over_the_bus == 0 && looks == LOOKS;
-                    enough = enough || (over_the_bus != 0 && *(volatile u32 *)&s.returned == due);
+                    bool there = unit == 0 && ((u32)v.lo & 0xffff) == sequence, enough = s.over_the_bus == 0 && looks == LOOKS;
+                    enough = enough || (s.over_the_bus != 0 && *(volatile u32 *)&s.returned == due);
                     if (__any_sync(0xffffffffu, there || enough)) break;
                     v = load_unit(at);
                 }
-            } else if (over_the_bus != 0 && is_narrow) {
+            } else if (s.over_the_bus != 0 && is_narrow) {
                 /* Who says that depends on what was loaded, so that has come. */
                 u32 there = __ballot_sync(0xffffffffu, ((u32)v.lo & 0xffff) == sequence);
                 if (number == (there == ~0u ? 0 : __ffs(~there) - 1)) atomicAdd(&s.returned, 1u);
@@ -298,6 +315,11 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         early_at = 0;
         if (unit == 0) s.whole[team] = at_once ? ENDED_AT_ONCE : has.whole;
         bool any = __syncthreads_or(has.whole), found = any, several = false;
+        /* Only now: the fence of a sum that was there already would wait for this. */
+        if (round == 0) {
+            say_state(s, RUNNING);
+            if (THREAD == TELLER) store_relaxed(control + CONTROL_STATE, RUNNING);
+        }
         if (any) {
             /* Of each ring those that nothing is missing before; every warp finds the same. */
             u32 seen = s.whole[number];
@@ -325,7 +347,7 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
                     if (one) then.busy = ring;
                     /* What comes next is on its way while these run. */
                     Look look = look_of(s, then, team);
-                    u32 taken = mask >> first_of(spread, s.count, look.ring) & ones(teams_of(spread, s.count, look.ring));
+                    u32 taken = mask >> first_of(s, spread, look.ring) & ones(teams_of(s, spread, look.ring));
                     u32 position = (u32)s.rings[look.ring].position + __popc(taken) + look.ahead;
                     early_at = slot_at(s.rings[look.ring].slots, position, unit);
                     early = load_unit(early_at);
@@ -367,6 +389,15 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (!__syncthreads_or(special)) continue;
         u32 why = s.why;
         reload(s, control);
+        if (s.count != s.known) {
+            /* Rings were added. */
+            u32 per = spread_teams(s, s.count);
+            say_from(s, s.known, RUNNING);
+            BARRIER();
+            count_near(s);
+            spread = Spread{0, NO_RING, false};
+            early_at = 0;
+        }
         if (why == 0) continue;
         if (why != WHY_IDLE) break;
         /* The host's side of this: write a packet, fence, read the state. One of us sees the other. */

@@ -59,8 +59,10 @@
 #define CONTROL_RINGS 208
 #define CONTROL_BUFFERS 216
 #define CONTROL_OUTS 224
+#define CONTROL_FIRST 232
 #define CONTROL_COUNTED 256
 #define CONTROL_RING_LIST 768
+#define CONTROL_FIRST_SLOT 2816
 #define CONTROL_BUFFER_LIST 3072
 #define CONTROL_REFUSED 4096
 #define CONTROL_OUT_LIST 5120
@@ -73,6 +75,9 @@
 /* A life is given the first words of its control block as they are when it is started, because reading them over the bus
  * takes long. Behind these are rings from the fifth on, and lists: a launch takes the longer the more it is given. */
 #define FIRST_WORDS 128
+/* And with them the slot of the next packet of one of the first rings, whose initiator waits for this life: CONTROL_FIRST
+ * is that ring's number, from 1, or 0; CONTROL_FIRST_SLOT is what lies in the slot. */
+#define FIRST_RINGS 4
 
 /* An element of the ring list, and of the list of rings to put into: words of 8 bytes. */
 #define RING_WORDS 8

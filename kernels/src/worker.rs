@@ -26,14 +26,19 @@ pub const REGISTERS: &str = include_str!("../images/ptxas-worker.txt");
 
 /// Up to [`BLOCKS_MAX`] blocks of [`THREADS`]. Parameter: [`PARAMETER_WORDS`] words. The first is the control block's
 /// address, the second the life's number: never 0, below 2³², and another one than that of the loaded image's life before.
-/// The others are the first words of the control block.
+/// The others are the first words of the control block, and [`SLOT_WORDS`] words of it from [`SLOT_AT`] on.
 pub const WORKER: &CStr = c"xtq_worker";
 
 /// Words of the control block that a life is given with its launch, as they are then.
 pub const FIRST_WORDS: usize = 128;
 
+/// Where the control block has the packet that goes with a launch, in words, and how long that is.
+pub const SLOT_AT: usize = 2816 / 8;
+/// As [`SLOT_AT`].
+pub const SLOT_WORDS: usize = 32;
+
 /// Words of the worker's parameter.
-pub const PARAMETER_WORDS: usize = 2 + FIRST_WORDS;
+pub const PARAMETER_WORDS: usize = 2 + FIRST_WORDS + SLOT_WORDS;
 // Every driver takes so many bytes of parameters; more would fail when it is launched.
 const _: () = assert!(8 * PARAMETER_WORDS <= 4096);
 
@@ -185,6 +190,8 @@ mod tests {
         let header = include_str!("worker.h");
         assert!(header.contains(&format!("#define WORKER_THREADS {THREADS}\n")));
         assert!(header.contains(&format!("#define FIRST_WORDS {FIRST_WORDS}\n")));
+        assert!(header.contains(&format!("#define CONTROL_FIRST_SLOT {}\n", 8 * SLOT_AT)));
+        assert!(header.contains(&format!("#define SLOT_BYTES {}\n", 8 * SLOT_WORDS)));
         assert!(HEADER.contains("#define GAPLESS_BODY_BYTES 168\n"));
         assert!(header.contains("#define INLINE_BYTES 168\n"));
         let layouts = include_str!("../cuda/layout_tasks.h");

@@ -142,6 +142,15 @@ impl CudaDevice {
     }
 }
 
+impl CudaDevice {
+    /// Whether exactly this range of host memory is registered: then registering it once more, and undoing that, only
+    /// counts. Otherwise both may wait for all work of the device.
+    #[must_use]
+    pub fn has_registered(&self, region: Region) -> bool {
+        self.host_range(region).is_ok_and(|range| lock(&RANGES).contains_key(&range))
+    }
+}
+
 /// Whether a range of ours covers these bytes.
 fn is_registered(start: u64, len: u64) -> bool {
     let ranges = lock(&RANGES);

@@ -88,19 +88,30 @@ pub unsafe trait Worker: Send + Sync {
     /// There is none.
     fn control(&self, len: u64) -> Result<(Lease, u64), DeviceError>;
 
-    /// Where the worker finds memory of the host or of an accelerator. May wait for all work of the accelerator, so no
-    /// worker runs meanwhile.
+    /// Where the worker finds memory of the host or of an accelerator. Where this
+    /// [may wait](Worker::waits_to_reach) for all work of the accelerator, no worker runs meanwhile.
     ///
     /// # Errors
     /// It cannot reach the memory.
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError>;
 
-    /// The worker does not need this memory any more: once for each [`reach`](Worker::reach). If it is the host's, no
-    /// worker runs meanwhile, as there.
+    /// The worker does not need this memory any more: once for each [`reach`](Worker::reach). Where this
+    /// [may wait](Worker::waits_to_forget), no worker runs meanwhile.
     ///
     /// # Errors
     /// The driver's failure.
     fn forget(&self, memory: &Lease) -> Result<(), DeviceError>;
+
+    /// Whether [`reach`](Worker::reach) of this memory may wait for all work of the accelerator, as registering memory of
+    /// the host does. Memory that is reached already, or page-locked, need not.
+    fn waits_to_reach(&self, memory: &Lease) -> bool {
+        memory.region().as_ptr().is_some()
+    }
+
+    /// The same of [`forget`](Worker::forget).
+    fn waits_to_forget(&self, memory: &Lease) -> bool {
+        memory.region().as_ptr().is_some()
+    }
 
     /// Makes these the functions of users that it can run, from its next life on; those that it had before go. Memory of
     /// theirs (globals of the code) begins anew. None runs meanwhile.

@@ -11,7 +11,7 @@
 //! | `register.rs` | the API's registrations |
 //! | `grant.rs` | rings that accelerators of other processes put into |
 //! | `heap.rs` | memory for rings |
-//! | `serve.rs`, `serve/{own,far,offers}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
+//! | `serve.rs`, `serve/{own,far,offers,stock}.rs`, `rings.rs` | the worker of this process's accelerator, and the rings that initiators have of it |
 //!
 //! One lock guards the state of both sides. No code of users runs, or is dropped, while it is held, but sources of
 //! payloads ([`Gather`](crate::Gather), which says what they must not do). Signals are counted and the world's wake-up
@@ -59,6 +59,7 @@ use crate::signal::{Signal, Wakeup, Weak};
 use crate::tables::Tables;
 use crate::wire::{Head, TEXT_MAX};
 use gapless_bml::{AmTag, Bml, BmlError, Fragment, LinkError, Rank, Registered};
+use gapless_mem::Lease;
 use initiator::{Initiator, SharedRings};
 use ordered_link::OrderedLink;
 use queue::Pool;
@@ -141,6 +142,8 @@ pub(crate) struct Inner {
     worker: Mutex<Option<serve::Served>>,
     /// Whether there is one.
     has_worker: AtomicBool,
+    /// Memory for rings of the next one.
+    prepared: Mutex<Vec<Lease>>,
     /// One registration at a time, if there is a worker: it and the tables are to say the same. Taken first.
     registering: Mutex<()>,
     pool: Pool,
@@ -307,6 +310,7 @@ impl Xtq {
             state: Mutex::new(state),
             worker: Mutex::default(),
             has_worker: AtomicBool::new(false),
+            prepared: Mutex::default(),
             registering: Mutex::default(),
             pool: Pool::default(),
             owing: AtomicBool::new(false),

@@ -6,8 +6,8 @@
 
 use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
 use gapless_kernels::worker::{
-    BLOCKS_MAX, IMAGE, LINKED_IMAGE, PARAMETER_WORDS, REGISTERS_MAX, THREADS, WORKER,
-    call_by_number,
+    BLOCKS_MAX, FIRST_WORDS, IMAGE, LINKED_IMAGE, PARAMETER_WORDS, REGISTERS_MAX, SLOT_AT, THREADS,
+    WORKER, call_by_number,
 };
 use gapless_mem::{
     Completion, Device, DeviceError, Lease, Region, Space, Words, Worker, WorkerCode,
@@ -330,6 +330,19 @@ unsafe impl Worker for CudaWorker {
         undone
     }
 
+    fn waits_to_reach(&self, memory: &Lease) -> bool {
+        let region = memory.region();
+        is_host(region)
+            && !lock(&self.kept).contains_key(&(region.start(), region.len()))
+            && !self.device.has_registered(region)
+    }
+
+    fn waits_to_forget(&self, memory: &Lease) -> bool {
+        let region = memory.region();
+        let users = lock(&self.kept).get(&(region.start(), region.len())).map(|(_, users)| *users);
+        is_host(region) && users == Some(1)
+    }
+
     fn link(&self, functions: &[WorkerFunction]) -> Result<(), DeviceError> {
         // Held, so that none starts meanwhile.
         let last = lock(&self.last);
@@ -355,7 +368,9 @@ unsafe impl Worker for CudaWorker {
         // is over, says the caller, who has seen that by `is_over`: so its stores are seen here.
         let mut start = [0u64; PARAMETER_WORDS];
         let words = self.control.get().map(Words::all).unwrap_or_default();
-        for (to, word) in start[2..].iter_mut().zip(words) {
+        let (first, slot) = start[2..].split_at_mut(FIRST_WORDS);
+        let behind = words.get(SLOT_AT..).unwrap_or_default();
+        for (to, word) in first.iter_mut().zip(words).chain(slot.iter_mut().zip(behind)) {
             *to = word.load(Ordering::Acquire);
         }
         start[..2].copy_from_slice(&[control, self.next_life()]);

@@ -1,7 +1,18 @@
 //! The ends of XTQ that a world has: of its users' puts and calls, of collectives, of windows.
 
-use super::{WorldStage, WorldState};
+use super::{Shared, WorldStage, WorldState};
 use gapless_xtq::Xtq;
+
+impl Shared {
+    /// Before a worker is attached to this end: memory for its rings.
+    pub(crate) fn prepare_rings(&self, xtq: &Xtq) {
+        // What is wrong with the world attaching it says.
+        let _ = self.with(|state| {
+            xtq.prepare_rings(state.open()?.bml_mut());
+            Ok(())
+        });
+    }
+}
 
 impl WorldState {
     /// Those that may have a worker. They are asked without the world's lock: an answer may take the worker's time.

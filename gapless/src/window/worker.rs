@@ -24,6 +24,7 @@ impl World {
         let buffers: Result<Vec<_>, _> =
             (0..BUFFERS).map(|at| memory.sub(at * BYTES, BYTES)).collect();
         let buffers = buffers.map_err(DeviceError::from)?;
+        self.shared().prepare_rings(self.shared().window_tasks.xtq());
         // SAFETY: the memory is new, and its leases alone are left of it.
         Ok(unsafe { self.shared().window_tasks.attach_worker(worker, life, buffers) }?)
     }

@@ -44,8 +44,10 @@ pub(crate) const CONTROL_LIFE: usize = 200;
 pub(crate) const CONTROL_RINGS: usize = 208;
 pub(crate) const CONTROL_BUFFERS: usize = 216;
 pub(crate) const CONTROL_OUTS: usize = 224;
+pub(crate) const CONTROL_FIRST: usize = 232;
 pub(crate) const CONTROL_COUNTED: usize = 256;
 pub(crate) const CONTROL_RING_LIST: usize = 768;
+pub(crate) const CONTROL_FIRST_SLOT: usize = 2816;
 pub(crate) const CONTROL_BUFFER_LIST: usize = 3072;
 pub(crate) const CONTROL_REFUSED: usize = 4096;
 pub(crate) const CONTROL_OUT_LIST: usize = 5120;
@@ -54,6 +56,9 @@ pub(crate) const CONTROL_KERNELS: usize = 8192;
 pub(crate) const CONTROL_QUEUES: usize = 12288;
 pub(crate) const CONTROL_BYTES: usize = 16384;
 pub(crate) const REFUSED_MAX: usize = 64;
+
+/// Rings of which a packet may go with a start.
+pub(crate) const FIRST_RINGS: usize = 4;
 
 pub(crate) const RING_WORDS: usize = 8;
 pub(crate) const RING_HEAD_AT: usize = 0;
@@ -68,9 +73,10 @@ pub(crate) const ROW_WORDS: usize = 8;
 
 // Nothing of the control block lies in what comes behind it.
 const _: () = {
-    assert!(CONTROL_OUTS + 8 <= CONTROL_COUNTED);
+    assert!(CONTROL_OUTS + 8 <= CONTROL_FIRST && CONTROL_FIRST + 8 <= CONTROL_COUNTED);
     assert!(CONTROL_COUNTED + 8 * SIGNALS_MAX <= CONTROL_RING_LIST);
-    assert!(CONTROL_RING_LIST + 8 * RING_WORDS * RINGS_MAX <= CONTROL_BUFFER_LIST);
+    assert!(CONTROL_RING_LIST + 8 * RING_WORDS * RINGS_MAX <= CONTROL_FIRST_SLOT);
+    assert!(CONTROL_FIRST_SLOT + SLOT_BYTES <= CONTROL_BUFFER_LIST);
     assert!(CONTROL_BUFFER_LIST + 16 * BUFFERS_MAX <= CONTROL_REFUSED);
     assert!(CONTROL_REFUSED + 8 * REFUSED_MAX <= CONTROL_OUT_LIST);
     assert!(CONTROL_OUT_LIST + 8 * RING_WORDS * OUTS_MAX <= CONTROL_LAYOUT_LIST);
@@ -200,6 +206,7 @@ mod tests {
         same!(CONTROL_STATE CONTROL_WHY CONTROL_CHANGED CONTROL_ORDERS CONTROL_SEEN CONTROL_TASKS CONTROL_REFUSALS);
         same!(CONTROL_IDLE CONTROL_LIFE CONTROL_RINGS CONTROL_BUFFERS CONTROL_OUTS CONTROL_COUNTED CONTROL_REFUSED);
         same!(CONTROL_BUFFER_LIST CONTROL_RING_LIST CONTROL_OUT_LIST CONTROL_KERNELS CONTROL_QUEUES CONTROL_BYTES);
+        same!(CONTROL_FIRST CONTROL_FIRST_SLOT FIRST_RINGS);
         same!(REFUSED_MAX RING_WORDS RING_HEAD_AT RING_SLOTS_AT RING_STATUS_AT RING_ARENA_AT RING_ARENA_BYTES);
         same!(RING_POSITION RING_NEAR ROW_WORDS ORDER_ABORT ORDER_LEAVE WHY_IDLE WHY_TOLD WHY_ABORTED WHY_OLD);
         same!(STATUS_ENDED STATUS_FAILED STATUS_MALFORMED FAILED_OUTSIDE FAILED_UNKNOWN FAILED_STOPPED FAILED_FULL);

@@ -54,8 +54,8 @@ const ITEMS_MAX: u32 = 512;
 
 #[derive(Default)]
 struct MockState {
-    /// Memory that it was given, by address.
-    memory: BTreeMap<u64, Words>,
+    /// Memory that it was given, by address, and how often it was asked for.
+    memory: BTreeMap<u64, (Words, u32)>,
     thread: Option<JoinHandle<()>>,
     /// Functions of users.
     linked: Vec<WorkerFunction>,
@@ -105,6 +105,12 @@ impl MockWorker {
     fn state(&self) -> MutexGuard<'_, MockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// What waits for all work of an accelerator would wait for a life as long as that lasts.
+    fn is_away(&self, what: &'static str) -> Result<(), DeviceError> {
+        let over = self.over.load(Ordering::Acquire);
+        if over { Ok(()) } else { Err(DeviceError::Unsupported { what }) }
+    }
 }
 
 impl std::fmt::Debug for MockWorker {
@@ -145,21 +151,41 @@ unsafe impl Worker for MockWorker {
             // The mock worker touches none of it.
             return Ok(start);
         }
+        let mut state = self.state();
+        if let Some((_, users)) = state.memory.get_mut(&start) {
+            *users += 1;
+            return Ok(start);
+        }
+        self.is_away("registering memory")?;
         // SAFETY: memory that is handed to a worker is touched as words by the process meanwhile.
         let words = unsafe { Words::new(memory.clone()) }?;
-        self.state().memory.insert(start, words);
+        state.memory.insert(start, (words, 1));
         Ok(start)
     }
 
     fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
-        self.state().memory.remove(&memory.region().start());
+        let (mut state, start) = (self.state(), memory.region().start());
+        let Some((_, users)) = state.memory.get_mut(&start) else { return Ok(()) };
+        if *users == 1 {
+            self.is_away("giving memory back")?;
+            state.memory.remove(&start);
+        } else {
+            *users -= 1;
+        }
         Ok(())
     }
 
+    fn waits_to_reach(&self, memory: &Lease) -> bool {
+        let region = memory.region();
+        region.as_ptr().is_some() && !self.state().memory.contains_key(&region.start())
+    }
+
+    fn waits_to_forget(&self, memory: &Lease) -> bool {
+        self.state().memory.get(&memory.region().start()).is_some_and(|(_, users)| *users == 1)
+    }
+
     fn link(&self, functions: &[WorkerFunction]) -> Result<(), DeviceError> {
-        if !self.over.load(Ordering::Acquire) {
-            return Err(DeviceError::Unsupported { what: "linking while a worker runs" });
-        }
+        self.is_away("linking")?;
         let twice = |one: &WorkerFunction| {
             functions.iter().any(|other| other.name == one.name && !other.code.is(&one.code))
         };
@@ -176,7 +202,7 @@ unsafe impl Worker for MockWorker {
 
     unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
         let mut state = self.state();
-        let memory = state.memory.clone();
+        let memory = state.memory.iter().map(|(at, (words, _))| (*at, words.clone())).collect();
         let linked = state.linked.clone();
         if let Some(last) = state.thread.take() {
             let _ = last.join();
@@ -186,9 +212,7 @@ unsafe impl Worker for MockWorker {
         dies.store(false, Ordering::Release);
         over.store(false, Ordering::Release);
         let play = move || {
-            if let Some(mut life) = LifeOf::new((memory, linked), control, run) {
-                life.live(&dies);
-            }
+            LifeOf::new((memory, linked), control, run).live(&dies);
             over.store(true, Ordering::Release);
         };
         let thread = std::thread::Builder::new().name("mock worker".to_owned()).spawn(play);
@@ -225,6 +249,8 @@ struct LifeOf {
     buffers: Vec<u64>,
     rings: Vec<PlayedRing>,
     changed: u64,
+    /// It has said that it runs.
+    runs: bool,
 }
 
 impl LifeOf {
@@ -232,27 +258,23 @@ impl LifeOf {
         (memory, linked): (BTreeMap<u64, Words>, Vec<WorkerFunction>),
         control: u64,
         run: Arc<Run>,
-    ) -> Option<LifeOf> {
+    ) -> LifeOf {
         let (tables, rows, buffers, rings) = (Tables::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut life =
-            LifeOf { memory, linked, control, run, tables, rows, buffers, rings, changed: 0 };
-        let count = life.own(CONTROL_RINGS)?.load(Ordering::Acquire).min(RINGS_MAX as u64);
-        for ring in 0..usize::try_from(count).ok()? {
-            let word = |at: usize| {
-                let place = CONTROL_RING_LIST + 8 * (RING_WORDS * ring + at);
-                life.own(place).map(|word| word.load(Ordering::Acquire))
-            };
-            let ring = PlayedRing {
-                head: word(RING_HEAD_AT)?,
-                slots: word(RING_SLOTS_AT)?,
-                status: word(RING_STATUS_AT)?,
-                arena: word(RING_ARENA_AT)?,
-                arena_bytes: word(RING_ARENA_BYTES)?,
-                position: word(RING_POSITION)?,
-            };
-            life.rings.push(ring);
+        let (changed, runs) = (0, false);
+        LifeOf { memory, linked, control, run, tables, rows, buffers, rings, changed, runs }
+    }
+
+    /// A ring of the list.
+    fn listed(&self, ring: usize) -> PlayedRing {
+        let word = |at: usize| self.load(CONTROL_RING_LIST + 8 * (RING_WORDS * ring + at));
+        PlayedRing {
+            head: word(RING_HEAD_AT),
+            slots: word(RING_SLOTS_AT),
+            status: word(RING_STATUS_AT),
+            arena: word(RING_ARENA_AT),
+            arena_bytes: word(RING_ARENA_BYTES),
+            position: word(RING_POSITION),
         }
-        Some(life)
     }
 
     /// The word at this address, if it lies in memory that was given.
@@ -293,6 +315,8 @@ impl LifeOf {
         let queues: Vec<_> = (0..ENTRIES).map(|index| self.row(CONTROL_QUEUES, index)).collect();
         let count = usize::try_from(self.load(CONTROL_BUFFERS)).unwrap_or(0).min(BUFFERS_MAX);
         let buffers = (0..count).map(|at| self.load(CONTROL_BUFFER_LIST + 16 * at + 8)).collect();
+        let count = usize::try_from(self.load(CONTROL_RINGS)).unwrap_or(0).min(RINGS_MAX);
+        let new: Vec<PlayedRing> = (self.rings.len()..count).map(|at| self.listed(at)).collect();
         fence(Ordering::Acquire);
         let odd = |row: &[u64; ROW_WORDS]| !row[0].is_multiple_of(2);
         if !changed.is_multiple_of(2)
@@ -316,6 +340,11 @@ impl LifeOf {
             let _ = self.tables.set_kernel(index, Some(entry));
             let _ = self.tables.set_queue(index, Some(queue));
         }
+        let known = self.rings.len();
+        self.rings.extend(new);
+        if self.runs {
+            self.states()[known..].iter().for_each(|new| new.store(RUNNING, Ordering::Release));
+        }
         self.store(CONTROL_SEEN, self.changed);
         true
     }
@@ -327,6 +356,7 @@ impl LifeOf {
         let begun = Instant::now();
         let longest = u128::from(self.load(CONTROL_LIFE));
         let idle = self.load(CONTROL_IDLE);
+        self.runs = true;
         for state in self.states() {
             state.store(RUNNING, Ordering::Release);
         }

@@ -90,6 +90,8 @@ mod models {
         ring: AtomicU64,
         wanted: AtomicU64,
         packet: AtomicU64,
+        /// Rings in the list, where one is added.
+        rings: AtomicU64,
         started: AtomicU64,
     }
 
@@ -130,6 +132,30 @@ mod models {
             // It was found; or somebody wants a worker, and the target starts one.
             assert!(!left || !seen && turn(&words));
             assert!(!turn(&words), "it is started once");
+        });
+    }
+
+    /// A ring is added while the worker leaves: it may find it before, and says so, or not.
+    #[test]
+    fn no_packet_is_left_behind_in_a_ring_that_is_added() {
+        loom::model(|| {
+            let words = Arc::new(Words::default());
+            words.state.store(RUNNING, Ordering::Relaxed);
+            let theirs = Arc::clone(&words);
+            let worker = thread::spawn(move || {
+                let has = theirs.rings.load(Ordering::Acquire) != 0;
+                if has {
+                    theirs.ring.store(RUNNING, Ordering::Release);
+                }
+                let look = || has && theirs.packet.load(Ordering::Relaxed) != 0;
+                leave(&theirs.state, has.then_some(&theirs.ring).into_iter(), look)
+            });
+            words.rings.store(1, Ordering::Release);
+            words.packet.store(1, Ordering::Release);
+            let seen = announce(&words.ring, &words.wanted);
+            let left = worker.join().unwrap();
+            // It was found; or somebody wants a worker, and the next life has the ring.
+            assert!(!left || !seen && turn(&words));
         });
     }
 

@@ -3,46 +3,35 @@
 //! The control block is written by the target and read by the worker while it runs: table rows by their sequence locks,
 //! everything behind a counter of changes, odd while something is written, which the worker answers. So when a
 //! registration has returned, the worker has it; what it has replaced is kept until then, or until no worker runs.
-//! Rings, and receive buffers that must be made reachable, are added between two lives: accelerators may wait for all
-//! their work then, and a worker would never end.
+//! The same count covers the list of rings. Memory that must be made reachable is named between two lives: accelerators
+//! may wait for all their work then, and a worker would never end. For rings there is a stock of memory that the worker
+//! reaches already.
 
 mod code;
 mod end;
 mod grants;
+mod rings;
 mod said;
 
 pub use said::WorkerCount;
 
 use super::layout::{
     BUFFERS_MAX, CONTROL_BUFFER_LIST, CONTROL_BUFFERS, CONTROL_BYTES, CONTROL_CHANGED,
-    CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_OUT_LIST, CONTROL_OUTS,
-    CONTROL_QUEUES, CONTROL_RING_LIST, CONTROL_RINGS, CONTROL_SEEN, CONTROL_STATE, GONE,
-    LAYOUTS_MAX, ORDER_ABORT, ORDER_LEAVE, OUTS_MAX, RING_ARENA_AT, RING_ARENA_BYTES, RING_HEAD_AT,
-    RING_HEAD_BYTES, RING_NEAR, RING_POSITION, RING_SLOTS_AT, RING_STATE, RING_STATUS_AT,
-    RING_WANTED, RING_WORDS, RINGS_MAX, ROW_WORDS, RUNNING, RingShape, STARTING,
+    CONTROL_IDLE, CONTROL_KERNELS, CONTROL_LIFE, CONTROL_ORDERS, CONTROL_QUEUES, CONTROL_SEEN,
+    CONTROL_STATE, GONE, LAYOUTS_MAX, ORDER_ABORT, ORDER_LEAVE, RING_STATE, ROW_WORDS, RUNNING,
+    STARTING,
 };
 use super::state;
-use super::terms::{DeviceKernel, Life, RingPlaces, TargetError};
+use super::terms::{DeviceKernel, Life, TargetError};
 use crate::packet::ENTRIES;
 use crate::tables::NoSuchIndex;
 use code::Code;
 use gapless_mem::{DeviceError, Lease, Words, Worker};
 pub use grants::RingParts;
+use rings::Ring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
-
-/// A ring, as the target knows it.
-#[derive(Debug)]
-struct Ring {
-    /// What the worker was given, if it reaches it through this.
-    memory: Lease,
-    reached: bool,
-    /// Whether its slots lie in an accelerator's memory.
-    near: bool,
-    /// Its head, if that lies in host memory: elsewhere nobody can want a worker by it.
-    head: Option<Words>,
-}
 
 /// The target's end of a worker. Initiators have [`Lane`](super::Lane)s.
 ///
@@ -56,7 +45,9 @@ pub struct WorkerTarget {
     outs: Vec<Lease>,
     /// What rings lie in whose parts lie apart, as far as the worker was given it.
     parts: Vec<Lease>,
-    /// Some of them are accelerators'.
+    /// Memory for rings that the worker reaches already.
+    stocked: Vec<Lease>,
+    /// Some rings are accelerators'.
     has_granted: bool,
     /// What table rows name, layouts, and receive buffers.
     kept: Vec<Option<Lease>>,
@@ -97,6 +88,7 @@ impl WorkerTarget {
             rings: Vec::new(),
             outs: Vec::new(),
             parts: Vec::new(),
+            stocked: Vec::new(),
             has_granted: false,
             kept: vec![None; ENTRIES],
             layouts: vec![None; LAYOUTS_MAX],
@@ -115,7 +107,7 @@ impl WorkerTarget {
         Ok(target)
     }
 
-    fn word(&self, byte: usize) -> &AtomicU64 {
+    pub(in crate::device) fn word(&self, byte: usize) -> &AtomicU64 {
         // Control blocks are as long as `new` asked for.
         &self.words.all()[byte / 8]
     }
@@ -133,8 +125,8 @@ impl WorkerTarget {
     }
 
     /// Lets others put tasks of this kernel, in the place of what was there; `None`: refuses them. A put that arrives
-    /// meanwhile gets the old one or the new one, as a whole. The buffer of what it replaces is given back, if that
-    /// lies in host memory while the worker is away for a moment.
+    /// meanwhile gets the old one or the new one, as a whole. The buffer of what it replaces is given back. Memory of the
+    /// host that has to be registered for that, or is not registered any more, sends the worker away for a moment.
     ///
     /// # Errors
     /// There is no such index or signal; arguments of a length that no packet has; the worker does not answer: then it
@@ -165,9 +157,9 @@ impl WorkerTarget {
         Ok(())
     }
 
-    /// Where the worker finds it. Accelerators may wait for all their work when they are given memory of the host's.
+    /// Where the worker finds it. The worker leaves if the accelerator may wait for all its work now.
     fn reach(&mut self, memory: &Lease) -> Result<u64, TargetError> {
-        if is_host(memory) {
+        if self.worker.waits_to_reach(memory) {
             self.send_away()?;
         }
         Ok(self.worker.reach(memory)?)
@@ -181,9 +173,12 @@ impl WorkerTarget {
 
     /// No worker uses what is spare: all changes were answered, or none runs.
     fn settle(&mut self) {
-        // Who is busy gives it back later.
-        if !self.spare.iter().any(is_host) || self.send_away().is_ok() {
-            self.forget_spare();
+        while let Some(memory) = self.spare.pop() {
+            if self.worker.waits_to_forget(&memory) && self.send_away().is_err() {
+                // Who is busy gives it back later.
+                return self.spare.push(memory);
+            }
+            self.forget(&memory);
         }
     }
 
@@ -195,16 +190,11 @@ impl WorkerTarget {
 
     /// The worker leaves for a change; [`advance`](WorkerTarget::advance) starts the next one.
     fn send_away(&mut self) -> Result<(), TargetError> {
-        self.wait_away().map_err(|error| match error {
+        self.sent_away |= self.state() != GONE;
+        self.order(ORDER_LEAVE).map_err(|error| match error {
             TargetError::Busy(time) => TargetError::Stays(time),
             error => error,
-        })
-    }
-
-    /// The same, for whoever has changed something already.
-    fn wait_away(&mut self) -> Result<(), TargetError> {
-        self.sent_away |= self.state() != GONE;
-        self.order(ORDER_LEAVE)?;
+        })?;
         self.forget_spare();
         Ok(())
     }
@@ -237,6 +227,14 @@ impl WorkerTarget {
     /// Writes something that the worker may read meanwhile; it is told, and waited for if there is one. The count of
     /// changes is a sequence lock over all of them.
     fn change(&self, write: impl FnOnce(&WorkerTarget)) -> Result<(), TargetError> {
+        let changes = self.publish(write);
+        self.wait(|target| {
+            target.word(CONTROL_SEEN).load(Ordering::Acquire) == changes || target.state() == GONE
+        })
+    }
+
+    /// The same, and nobody waits. The number of changes then.
+    fn publish(&self, write: impl FnOnce(&WorkerTarget)) -> u64 {
         let before = self.word(CONTROL_CHANGED).load(Ordering::Relaxed);
         self.word(CONTROL_CHANGED).store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -245,9 +243,7 @@ impl WorkerTarget {
         self.word(CONTROL_CHANGED).store(changes, Ordering::Release);
         // As of packets: a worker that we do not see begin will see this.
         fence(Ordering::SeqCst);
-        self.wait(|target| {
-            target.word(CONTROL_SEEN).load(Ordering::Acquire) == changes || target.state() == GONE
-        })
+        changes
     }
 
     fn wait(&self, ready: impl Fn(&WorkerTarget) -> bool) -> Result<(), TargetError> {
@@ -305,120 +301,17 @@ impl WorkerTarget {
         })
     }
 
-    /// Takes all receive buffers back: puts with payloads are refused from now on. If one lies in host memory, the
+    /// Takes all receive buffers back: puts with payloads are refused from now on. If one was registered for this, the
     /// worker leaves for a moment.
     ///
     /// # Errors
     /// The worker does not answer; then it may still use them, and they are kept.
     pub fn take_posted(&mut self) -> Result<Vec<Lease>, TargetError> {
         self.change(|target| target.word(CONTROL_BUFFERS).store(0, Ordering::Relaxed))?;
-        if self.posted.iter().any(is_host) {
-            // Payloads are refused by now.
-            self.wait_away()?;
-        }
         let posted = std::mem::take(&mut self.posted);
-        posted.iter().for_each(|buffer| self.forget(buffer));
+        self.spare.extend(posted.iter().cloned());
+        self.settle();
         Ok(posted)
-    }
-
-    /// Adds the ring of an initiator: zeroed memory that both have. The worker leaves for a moment, if there is one.
-    /// Gives its number.
-    ///
-    /// # Errors
-    /// There are too many; memory that is too short, not at a multiple of 16, or that the worker cannot reach; the
-    /// worker does not leave.
-    ///
-    /// # Safety
-    /// As long as this lives, the memory belongs to the ring: to this, and to the [`Lane`](super::Lane) of its
-    /// initiator.
-    pub unsafe fn add_ring(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
-        fits(&memory, shape, self.rings.len(), RINGS_MAX, "rings")?;
-        self.send_away()?;
-        let places = RingPlaces::at(self.worker.reach(&memory)?, shape);
-        // SAFETY: the lease keeps the memory, which the caller vouches is the ring's, so it is touched as words alone.
-        let head = unsafe { Words::new(memory.clone()) }.ok();
-        let ring = Ring { near: !is_host(&memory), memory, reached: true, head };
-        self.add_places(ring, places)
-    }
-
-    /// The same, of a ring whose parts lie apart; `memory` has its slots. `head` is its head, if that lies in host
-    /// memory; else nobody can want a worker by it.
-    ///
-    /// # Errors
-    /// As there; and a head that is too short, or that the CPU must not touch.
-    ///
-    /// # Safety
-    /// As there; and the worker finds the parts at these addresses, in zeroed memory that `memory` keeps.
-    pub unsafe fn add_ring_at(
-        &mut self,
-        memory: Lease,
-        head: Option<Lease>,
-        places: RingPlaces,
-    ) -> Result<u8, TargetError> {
-        room(self.rings.len(), RINGS_MAX, "rings")?;
-        let head = match head {
-            Some(head) if head.region().len() < RING_HEAD_BYTES as u64 => {
-                return Err(DeviceError::Unsupported { what: "a ring's head this short" }.into());
-            }
-            // SAFETY: the lease keeps it; the caller vouches that it is the ring's, so it is touched as words alone.
-            Some(head) => Some(unsafe { Words::new(head) }?),
-            None => None,
-        };
-        self.send_away()?;
-        let ring = Ring { near: !is_host(&memory), memory, reached: false, head };
-        self.add_places(ring, places)
-    }
-
-    fn add_places(&mut self, ring: Ring, places: RingPlaces) -> Result<u8, TargetError> {
-        let at = self.rings.len();
-        if let Err(error) = places.check() {
-            if ring.reached {
-                self.forget(&ring.memory);
-            }
-            return Err(error.into());
-        }
-        self.write_ring(CONTROL_RING_LIST, at, places, ring.near);
-        self.rings.push(ring);
-        self.word(CONTROL_RINGS).store(at as u64 + 1, Ordering::Release);
-        // Below 32.
-        Ok(u8::try_from(at).unwrap_or(u8::MAX))
-    }
-
-    /// Adds a ring of another target, into which tasks here can put ([`super::DeviceFunction::Forward`]); this worker
-    /// alone puts into it. Gives its number.
-    ///
-    /// # Errors
-    /// As [`add_ring`](WorkerTarget::add_ring).
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn add_out(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
-        let at = self.outs.len();
-        fits(&memory, shape, at, OUTS_MAX, "rings to put into")?;
-        self.send_away()?;
-        let places = RingPlaces::at(self.worker.reach(&memory)?, shape);
-        if let Err(error) = places.check() {
-            self.forget(&memory);
-            return Err(error.into());
-        }
-        self.write_ring(CONTROL_OUT_LIST, at, places, false);
-        self.outs.push(memory);
-        self.word(CONTROL_OUTS).store(at as u64 + 1, Ordering::Release);
-        Ok(u8::try_from(at).unwrap_or(u8::MAX))
-    }
-
-    fn write_ring(&self, list: usize, index: usize, places: RingPlaces, near: bool) {
-        let mut words = [0; RING_WORDS];
-        words[RING_HEAD_AT] = places.head;
-        words[RING_SLOTS_AT] = places.slots;
-        words[RING_STATUS_AT] = places.status;
-        words[RING_ARENA_AT] = places.arena.0;
-        words[RING_ARENA_BYTES] = places.arena.1.into();
-        words[RING_POSITION] = 0;
-        words[RING_NEAR] = near.into();
-        for (at, word) in (list + 8 * RING_WORDS * index..).step_by(8).zip(words) {
-            self.word(at).store(word, Ordering::Release);
-        }
     }
 
     #[cfg(test)]
@@ -465,11 +358,7 @@ impl WorkerTarget {
         self.forget_spare();
         (self.sent_away, self.wished) = (false, false);
         self.word(CONTROL_ORDERS).store(0, Ordering::Relaxed);
-        for ring in &self.rings {
-            if let Some(head) = &ring.head {
-                head.all()[RING_WANTED / 8].store(0, Ordering::Relaxed);
-            }
-        }
+        self.take_first();
         self.say(STARTING);
         fence(Ordering::SeqCst);
         self.starts += 1;
@@ -494,10 +383,6 @@ impl WorkerTarget {
     /// As [`start`](WorkerTarget::start); the worker has ended, and has not said so: once, then the next call starts
     /// another.
     pub fn advance(&mut self) -> Result<bool, TargetError> {
-        let wanted = |ring: &Ring| {
-            let head = ring.head.as_ref().map(Words::all);
-            head.is_some_and(|words| words[RING_WANTED / 8].load(Ordering::Acquire) != 0)
-        };
         self.look()?;
         let away = self.state() == GONE;
         // A worker that runs finds what the wish was for.
@@ -505,7 +390,8 @@ impl WorkerTarget {
         // Asked while there is time: an accelerator takes some to answer, and a full one may take long to end what is
         // gone.
         self.over = away && (self.over || self.starts == 0 || self.worker.is_over()?);
-        if !self.over || !(self.sent_away || self.wished || self.rings.iter().any(wanted)) {
+        if !self.over || !(self.sent_away || self.wished || self.rings.iter().any(Ring::is_wanted))
+        {
             return Ok(false);
         }
         let before = self.starts;
@@ -561,27 +447,4 @@ impl WorkerTarget {
         }
         Ok(())
     }
-}
-
-fn is_host(memory: &Lease) -> bool {
-    memory.region().as_ptr().is_some()
-}
-
-fn room(number: usize, max: usize, what: &'static str) -> Result<(), TargetError> {
-    if number < max { Ok(()) } else { Err(TargetError::TooMany { what, max }) }
-}
-
-/// Whether there is room for a ring of this shape in this memory.
-fn fits(
-    memory: &Lease,
-    shape: RingShape,
-    number: usize,
-    max: usize,
-    what: &'static str,
-) -> Result<(), TargetError> {
-    room(number, max, what)?;
-    if memory.region().len() < shape.bytes() {
-        return Err(DeviceError::Unsupported { what: "a ring in memory of this length" }.into());
-    }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The host's side of a worker, and rings, with a thread that plays the kernel.
 
 mod code;
+mod rings;
 
 use super::mock_worker::{MockTask, MockWorker, memory};
 use super::*;
@@ -561,40 +562,4 @@ fn a_worker_that_died_is_noticed_once_and_started_anew() {
     assert!(!target.is_running() && !lane.is_served());
     assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     assert_eq!(target.starts(), 2);
-}
-
-#[test]
-fn rings_and_bodies_that_do_not_fit_are_refused() {
-    let (mock, log) = noting();
-    let mut target = target(mock, always());
-    let whole = memory(SHAPE.bytes() + 64).unwrap();
-    let places = RingPlaces::at(whole.region().start(), SHAPE);
-    let odd = RingShape { arena_bytes: 4088 };
-    let refused = |added: Result<u8, TargetError>| {
-        assert!(matches!(added, Err(TargetError::Device(_))), "{added:?}");
-    };
-    let apart = RingPlaces { slots: places.slots + 8, ..places };
-    let moved = whole.sub(8, SHAPE.bytes()).unwrap();
-    let short = whole.sub(0, 128).unwrap();
-    // SAFETY: nothing puts into it, here and below.
-    refused(unsafe { target.add_ring(moved.clone(), SHAPE) });
-    // SAFETY: likewise.
-    refused(unsafe { target.add_ring(whole.clone(), odd) });
-    // SAFETY: likewise.
-    refused(unsafe { target.add_out(moved, SHAPE) });
-    // SAFETY: likewise.
-    refused(unsafe { target.add_ring_at(whole.clone(), None, apart) });
-    // SAFETY: likewise.
-    refused(unsafe { target.add_ring_at(whole.clone(), Some(short), places) });
-    let (mut lane, _) = lane(&mut target);
-    target.start().unwrap();
-    let packet = Packet::new(&command(8)).unwrap();
-    for (arguments, payload) in [(24, 7), (24, 9), (16, 8), (16, 16), (0, 0), (24, 4096)] {
-        let put = lane.put(&packet, [&vec![0; arguments], &vec![0; payload]]);
-        assert_eq!(put, Err(RingError::Lengths { arguments, payload }));
-    }
-    // It is not wedged.
-    put(&mut lane, 1, &[]).unwrap();
-    assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
-    assert_eq!(log.lock().unwrap().len(), 1);
 }

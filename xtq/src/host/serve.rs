@@ -7,6 +7,7 @@
 mod far;
 mod offers;
 mod own;
+mod stock;
 
 use super::heap::heap;
 use super::rings::Wishes;
@@ -53,7 +54,9 @@ pub(super) struct Served {
     /// Kernels whose tasks are counted without a signal, by index, and the place of each: for good, as whoever has such a
     /// count may look at it for ever.
     counts: BTreeMap<u8, u8>,
-    /// It is to leave, so that rings can be added.
+    /// Memory for rings, which it reaches.
+    stock: Vec<Lease>,
+    /// It is to leave, so that there is memory for more.
     changes: bool,
     looked_ns: u64,
     /// Ranks that have asked for rings, and whose links are not known yet.
@@ -88,6 +91,7 @@ impl Served {
             initiators,
             signals,
             counts,
+            stock: Vec::new(),
             changes,
             looked_ns,
             links: far::Waiting::default(),
@@ -392,11 +396,12 @@ impl Xtq {
     /// # Errors
     /// There is one already; the accelerator refuses; this process has left.
     pub fn attach_worker(&self, worker: Arc<dyn Worker>, life: Life) -> Result<(), XtqError> {
-        let mut held = self.inner.served();
+        let (mut held, prepared) = (self.inner.served(), self.take_prepared());
         if held.is_some() {
             return Err(XtqError::Worker { has: true });
         }
         let mut served = Served::new(worker, life)?;
+        served.stock(prepared);
         let (left, queues) = self.inner.with(|state| {
             let queues = (0u8..).zip(&state.target.queues).filter_map(|(index, queue)| {
                 queue.as_ref().map(|(_, queue)| (index, queue.options.width))
@@ -521,7 +526,8 @@ impl Xtq {
 }
 
 impl Served {
-    /// Makes rings for those who have asked, when the worker has left for that; starts it, if it is wanted.
+    /// Makes rings for those who have asked, if there is memory that the worker reaches; else when it has left for that.
+    /// Starts it, if it is wanted.
     fn look(
         &mut self,
         bml: &mut Bml,
@@ -535,12 +541,16 @@ impl Served {
             self.target.want();
         }
         let any = !asked.is_empty();
-        // It is not waited for: a task may need what this process does next.
-        self.changes = any && !self.target.is_away()?;
-        if self.changes {
-            return Ok(());
-        }
+        self.changes = false;
         for &(rank, link) in &asked {
+            if self.stock.is_empty() {
+                // It is not waited for: a task may need what this process does next.
+                self.changes = !self.target.is_away()?;
+                if self.changes {
+                    return Ok(());
+                }
+                self.fill_stock(bml);
+            }
             let (what, key) = match link {
                 far::RingReach::Reaches => (Ring::Reach, self.offer_far(bml, inner, rank)),
                 _ => (Ring::Offer, self.offer(bml, rank)),

@@ -15,6 +15,7 @@ impl Drop for WorkerTarget {
             std::mem::forget(std::mem::take(&mut self.kept));
             std::mem::forget(std::mem::take(&mut self.layouts));
             std::mem::forget(std::mem::take(&mut self.parts));
+            std::mem::forget(std::mem::take(&mut self.stocked));
             std::mem::forget(std::mem::take(&mut self.posted));
             std::mem::forget(std::mem::take(&mut self.spare));
             std::mem::forget(self.words.clone());
@@ -25,6 +26,7 @@ impl Drop for WorkerTarget {
         let rings = self.rings.iter().filter(|ring| ring.reached).map(|ring| &ring.memory);
         let named = self.kept.iter().chain(&self.layouts).flatten();
         let named = named.chain(&self.posted).chain(&self.spare).chain(&self.parts);
+        let named = named.chain(&self.stocked);
         rings.chain(&self.outs).chain(named).for_each(|memory| self.forget(memory));
     }
 }

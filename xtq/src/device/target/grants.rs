@@ -3,7 +3,8 @@
 
 use super::super::layout::{RING_HEAD_BYTES, RINGS_MAX, RingShape, SLOTS};
 use super::super::terms::RingPlaces;
-use super::{Ring, TargetError, WorkerTarget, is_host, room};
+use super::rings::{Ring, is_host, room};
+use super::{TargetError, WorkerTarget};
 use gapless_mem::{DeviceError, Lease, Words};
 
 /// The memory of such a ring. `whole` is the host's, and as long as a ring; the others take parts out of it.

@@ -1,7 +1,6 @@
 //! The target's side of rings for ranks on other hosts, who write and read them by one-sided operations: memory of this
 //! process's, registered with the transport for as long as this process is in its job, and given to the worker.
 
-use super::super::heap::heap;
 use super::{Inner, Served};
 use crate::device::RingShape;
 use crate::host::Xtq;
@@ -54,13 +53,14 @@ impl Served {
     ) -> Option<RemoteKey> {
         let shape = RingShape::default();
         let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no ring");
-        let memory = heap(shape.bytes()).inspect_err(|error| said(error)).ok()?;
         let (rail, _, rdma) = bml.rdma_and_rail(to)?;
+        let memory = self.stock.last()?.clone();
         // SAFETY: the memory is new, zeroed, and kept until it is deregistered, or for good. This process touches it as
         // words alone; its key goes to one initiator, which writes what a ring's initiator writes.
         let key = unsafe { rdma.register(memory.region(), Access::Write) };
         let key = key.inspect_err(|error| said(error)).ok()?;
         let reached = Registered::new(rail, key, memory.clone());
+        self.stock.pop();
         // SAFETY: the ring's memory, which this process does not touch otherwise.
         let added = unsafe { self.target.add_ring(memory, shape) };
         if let Err(error) = added {

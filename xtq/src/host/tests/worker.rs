@@ -49,6 +49,26 @@ fn target_stands_still(way: TaskRunner) {
     assert_eq!(scene.job.outcome(&put), Ok(()));
 }
 
+/// The first ring takes memory that the worker is to reach; with it comes that for others.
+#[test]
+fn rings_of_others_do_not_send_the_worker_away() {
+    let mut scene = Scene::new(TaskRunner::Rings, 4, None);
+    scene.post(64);
+    scene.warm();
+    scene.job.until(|job| job.xtq(3).has_resident_worker().then_some(()));
+    let starts = |scene: &Scene| scene.there().inner.served().as_ref().unwrap().target.starts();
+    let before = starts(&scene);
+    for rank in [1, 2] {
+        let number = rank as u64;
+        let put = scene.job.xtq(rank).put(scene.task(number, b"ring").acknowledged()).unwrap();
+        assert_eq!(scene.job.outcome(&put), Ok(()));
+        scene.job.until(|job| job.xtq(rank).has_ring(Rank(3)).then_some(()));
+        let put = scene.job.xtq(rank).put(scene.task(number, b"by it").acknowledged()).unwrap();
+        assert_eq!(scene.job.outcome(&put), Ok(()));
+    }
+    assert_eq!(starts(&scene), before);
+}
+
 /// Giving back what another worker of the process has may wait for all that runs on the accelerator.
 #[test]
 fn a_worker_is_told_to_leave_before_what_is_left_of_its_end_is_dropped() {
