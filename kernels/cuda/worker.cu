@@ -262,8 +262,8 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         Found has = {};
         bool at_once = false, called = false, watched = !spread.wide && s.per > 1 && s.nears == 0 && !leaving && round != 0;
         if (!spread.wide) due += s.over_the_bus;
-        /* Looked at half a turn later: it takes the bus's time. */
-        if (THREAD == LAST && round % ROUNDS == 0) orders = load_orders(control);
+        /* Looked at some rounds later: it takes the bus's time. Not in the first round, whose fence would wait for it. */
+        if (THREAD == LAST && round % ROUNDS == 1) orders = load_orders(control);
         if (watched) {
             /* Who has looked and found something goes on with it; nobody else looks in this round. */
             bool looks = __any_sync(0xffffffffu, mine.active);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `layout.rs` | what lies where in the memory that is shared, as `kernels/src/worker.h` draws it |
 //! | `ring.rs` | [`Lane`]: the initiator's end of a ring |
-//! | `target.rs`, `target/{code,grants,said}.rs`, `terms.rs` | [`WorkerTarget`]: tables, receive buffers, rings, functions of users; starting and stopping the worker |
+//! | `target.rs`, `target/{code,grants,rings,said}.rs`, `terms.rs` | [`WorkerTarget`]: tables, receive buffers, rings, functions of users; starting and stopping the worker |
 //! | `state.rs` | who starts it again, and when |
 //! | `mock_worker.rs` | a thread that does what the kernel does, for tests (feature `testkit`) |
 //!

@@ -9,6 +9,7 @@ mod layouts;
 mod litmus;
 mod order;
 mod packets;
+mod rings;
 mod users;
 
 use crate::cuda::devices_alone;
