@@ -3,6 +3,7 @@
 //! - [`floor`], [`subject`], [`aims`], [`quoted`]: what is measured and what it is held against; pure.
 //! - [`lab`]: the device, its memory and streams: the only file here that asks anything of a driver.
 //! - [`collectives`], [`layouts`]: what one rank of a collective between GPUs does; `queued`: what they share;
+//! - [`survivor`]: what one rank of `deaths` does;
 //! - [`copied`]: copies by the driver alone, for comparison; [`paged`]: puts into pages;
 //! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report; [`places`]: memory
 //!   that rotates.
@@ -28,6 +29,8 @@ mod queued;
 pub mod quoted;
 pub mod session;
 pub mod subject;
+#[allow(unsafe_code, reason = "queues collectives on memory that it owns")]
+pub mod survivor;
 pub mod timing;
 
 use std::fs;
@@ -36,6 +39,9 @@ use gapless_mem::Device;
 use gapless_mem_cuda::{CudaDriver, Mps};
 use gapless_report::{Gpu, Row, Time};
 
+use crate::error::Failure;
+use crate::p2p::mps::Service;
+use crate::processes::Variable;
 use crate::table::{
     CASE, Column, OP, OVER_CONTIGUOUS, OVER_FLOOR, OVER_MEMCPY, PAYLOAD, PROTOCOL, QUOTED, RATE,
     SPREAD, TIME, called, or_none, table,
@@ -95,6 +101,69 @@ pub fn describe() -> Vec<Gpu> {
         })
     };
     (0..driver.devices()).filter_map(open).collect()
+}
+
+/// Options of experiments whose processes are spread over GPUs, or share them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GpusOfRanks {
+    /// GPUs of the processes, in turn; by default all that there are
+    #[arg(long, value_name = "ORDINALS", value_delimiter = ',', num_args = 1..)]
+    gpus: Vec<u32>,
+    /// Start a Multi-Process Service of our own where processes share GPUs and none runs; without one they take turns
+    #[arg(long)]
+    start_mps: bool,
+}
+
+impl GpusOfRanks {
+    /// What the processes' environment has besides, and what must live as long as they do.
+    pub(crate) fn check(&self, ranks: u32) -> Result<(Vec<Variable>, Option<Service>), Failure> {
+        let no_gpu = |why: String| Failure::NoGpu { why };
+        let devices = CudaDriver::load().map_err(|why| no_gpu(why.to_string()))?.devices();
+        if devices == 0 || self.gpus.iter().any(|gpu| *gpu >= devices) {
+            return Err(no_gpu(format!("{devices} devices; these are asked for: {:?}", self.gpus)));
+        }
+        let mut used: Vec<u32> = (0..ranks).map(|rank| self.of(rank, devices)).collect();
+        used.sort_unstable();
+        used.dedup();
+        let shared = used.len() < ranks as usize;
+        let service = match shared.then(|| Service::find(self.start_mps)).transpose() {
+            Err(why) if self.start_mps => return Err(no_gpu(why)),
+            found => found.ok().flatten(),
+        };
+        Ok((service.as_ref().map(Service::environment).unwrap_or_default(), service))
+    }
+
+    /// A rank's GPU, where there are so many.
+    pub(crate) fn of(&self, rank: u32, devices: u32) -> u32 {
+        match &self.gpus[..] {
+            [] => rank % devices.max(1),
+            some => some[rank as usize % some.len()],
+        }
+    }
+
+    /// Where all are.
+    pub(crate) fn space(&self, ranks: u32, devices: u32) -> String {
+        let all: Vec<String> = (0..ranks).map(|rank| self.of(rank, devices).to_string()).collect();
+        format!("cuda {}", all.join(", "))
+    }
+}
+
+/// Where ranks are: each on a device of its own, or in turn on those that there are.
+#[must_use]
+pub(crate) fn space(ranks: u32) -> String {
+    let devices = CudaDriver::load().map_or(ranks, |driver| driver.devices()).max(1);
+    (0..ranks).map(|rank| format!("cuda:{}", rank % devices)).collect::<Vec<_>>().join(",")
+}
+
+/// What cases say of that.
+#[must_use]
+pub(crate) fn sharing(ranks: u32) -> String {
+    let devices = CudaDriver::load().map_or(ranks, |driver| driver.devices());
+    match devices {
+        1 => format!("{ranks} ranks on one GPU"),
+        few if few < ranks => format!("{ranks} ranks on {few} GPUs"),
+        _ => format!("{ranks} ranks"),
+    }
 }
 
 /// The OpenCL devices of this machine, the host's processor among them.

@@ -123,11 +123,12 @@ impl Processes<'_> {
         Ok((found, ended))
     }
 
-    /// Has them measure, and leave what they find in a file.
-    ///
-    /// # Errors
-    /// They cannot be started or end badly.
-    pub fn run(&self, what: &str, part: impl Serialize, file: &Path) -> Result<(), Failure> {
+    /// What each of them runs.
+    pub(crate) fn command_line(
+        &self,
+        part: impl Serialize,
+        file: &Path,
+    ) -> Result<(OsString, Vec<OsString>), Failure> {
         let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
         let (experiment, file) = (self.experiment.to_owned(), file.to_owned());
         let rank = RankOf { experiment, file, part: serde_json::to_value(part)? };
@@ -140,6 +141,15 @@ impl Processes<'_> {
                 (Namespaces::PROGRAM.into(), hosts.arguments().into_iter().chain(own).collect())
             }
         };
+        Ok((program, arguments))
+    }
+
+    /// Has them measure, and leave what they find in a file.
+    ///
+    /// # Errors
+    /// They cannot be started or end badly.
+    pub fn run(&self, what: &str, part: impl Serialize, file: &Path) -> Result<(), Failure> {
+        let (program, arguments) = self.command_line(part, file)?;
         let (ranks, environment) = (self.ranks, self.environment.clone());
         let outcome = launch::run(&Job { ranks, program, arguments, environment, prefix: false })?;
         match (outcome.failed, outcome.signalled) {
@@ -150,7 +160,8 @@ impl Processes<'_> {
     }
 }
 
-fn left<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
+/// What was left in a file.
+pub(crate) fn left<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     let text = std::fs::read_to_string(file).map_err(Failure::io("read", file))?;
     Ok(serde_json::from_str(&text)?)
 }

@@ -415,6 +415,21 @@ fn an_epidemic_is_simulated_by_each_scheme() {
     );
 }
 
+/// With a GPU it is a run of its own; here the others go on in memory of the host.
+#[test]
+fn survivors_of_a_killed_rank_go_on() {
+    let (report, stdout) = experiment("deaths", &["--host", "--ranks", "3", "--bytes", "4096"]);
+    let steps: Vec<&str> = report.rows.iter().map(|row| row.op.as_str()).collect();
+    assert_eq!(
+        (&steps[..], report.absent.len()),
+        (&["error", "revoke", "shrink", "next result"][..], 0)
+    );
+    for (row, next) in report.rows.iter().zip(&report.rows[1..]) {
+        assert!(row.seconds.median <= next.seconds.median, "{} after {}", row.op, next.op);
+    }
+    assert!(stdout.contains("2 kills, --seed 1"), "{stdout}");
+}
+
 /// Simulated figures are the same everywhere: the committed ones are what this code gives. The long ones, and that none is
 /// left out, in the soak.
 #[test]

@@ -6,13 +6,15 @@
 
 use gapless::World;
 use gapless_kernels::peers::{flagged_max, words_max};
-use gapless_mem_cuda::{CudaDriver, Mps};
+use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Bytes, Mark, PlotError, Report, Row, Summary, curves};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings, gathered, summary};
 use crate::gpu::collectives::{Rank, CallMode, Who};
+use crate::gpu::space;
 use crate::nccl::{NO_SHARP, NcclCall};
+use crate::p2p::mps::Service;
 use crate::processes::{Processes, RankOf};
 
 /// The experiment.
@@ -21,7 +23,7 @@ pub struct CollGpu;
 /// Options of the experiment.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Processes, each with a GPU, or in turn on those that there are, if the Multi-Process Service runs
+    /// Processes, each with a GPU, or in turn on those that there are under the Multi-Process Service
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u32).range(2..=16))]
     ranks: u32,
@@ -32,9 +34,12 @@ pub struct Options {
     /// NCCL's library
     #[arg(long, value_name = "PATH", default_value = "libnccl.so.2")]
     nccl: String,
-    /// Measure without NCCL
+    /// Measure without NCCL, as where processes share a GPU
     #[arg(long)]
     alone: bool,
+    /// Start a Multi-Process Service of our own where processes must share GPUs and none runs
+    #[arg(long)]
+    start_mps: bool,
     /// Only this operation
     #[arg(long, value_name = "OPERATION", value_parser = OPERATIONS.map(|(name, _)| name))]
     only: Option<String>,
@@ -66,13 +71,9 @@ impl Experiment for CollGpu {
     const ABOUT: &'static str = "collectives between GPUs, queued on a stream, beside NCCL's";
 
     fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
-        let driver = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?;
-        let devices = driver.devices();
-        if devices < options.ranks && driver.device(0)?.mps() == Mps::Off {
-            let why = format!("{devices} devices for {} processes, and no MPS", options.ranks);
-            return Err(Failure::NoGpu { why });
-        }
-        let processes = Processes::new(Self::NAME, options.ranks).with(NO_SHARP);
+        let service = Service::for_ranks(options.ranks, options.start_mps)?;
+        let environment = service.as_ref().map(Service::environment).unwrap_or_default();
+        let processes = Processes { environment, ..Processes::new(Self::NAME, options.ranks) }.with(NO_SHARP);
         let (mut rows, mut absent) = (Vec::new(), Vec::new());
         let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
         for (name, _) in OPERATIONS.into_iter().filter(|(name, _)| wanted(name)) {
@@ -101,7 +102,9 @@ impl Experiment for CollGpu {
         let sizes: &[u64] = if common.quick { &[8, 2 << 20] } else { &options.sizes };
         let blocks: &[u64] = if common.quick { &[SHORT, 1 << 20] } else { &BLOCKS };
         let most = sizes.iter().chain(blocks).copied().max().unwrap_or(8).max(1 << 20);
-        let nccl = (!options.alone).then_some(options.nccl.as_str());
+        // It does not run several ranks on a GPU.
+        let alone = options.alone || driver.devices() < options.ranks;
+        let nccl = (!alone).then_some(options.nccl.as_str());
         let only: String = rank.part()?;
         let ours = Rank::new(&world, &stream, most, nccl)?;
         let mut rows = Vec::new();
@@ -180,12 +183,6 @@ fn protocol(call: NcclCall, who: Who, bytes: u64, ranks: u32) -> &'static str {
         }
         _ => "direct",
     }
-}
-
-/// Where ranks are: each on a device of its own, or in turn on those that there are.
-fn space(ranks: u32) -> String {
-    let devices = CudaDriver::load().map_or(ranks, |driver| driver.devices()).max(1);
-    (0..ranks).map(|rank| format!("cuda:{}", rank % devices)).collect::<Vec<_>>().join(",")
 }
 
 /// A row, with the marks that it has; `theirs`: NCCL's times, without and with windows.

@@ -61,21 +61,24 @@ const ELEMENT: u64 = 8;
 pub struct Exchange {
     layouts: [Vec<Layout>; 2],
     displacements: [Vec<u64>; 2],
-    /// Bytes of each buffer.
+    /// Bytes of each buffer: as many at all ranks.
     pub bytes: u64,
+    /// Whether all blocks have one length.
+    even: bool,
+    /// Which transpose it is.
+    of: (u64, Cut),
 }
 
 impl Exchange {
-    /// A transpose of n³ elements among so many ranks.
+    /// A rank's part of a transpose of n³ elements. The first ranks have a plane more if it does not come out even.
     ///
     /// # Errors
-    /// n is no multiple of the ranks.
-    pub fn transpose(n: u64, cut: Cut, ranks: u32) -> Result<Exchange, Failure> {
+    /// Fewer planes than ranks.
+    pub fn transpose(n: u64, cut: Cut, ranks: u32, rank: u32) -> Result<Exchange, Failure> {
         let parts = u64::from(ranks);
-        if !n.is_multiple_of(parts) {
+        if n < parts {
             return Err(Failure::Job(format!("{n} planes for {parts} ranks")));
         }
-        let m = n / parts;
         let of = Datatype::contiguous(2, &f32::datatype())?;
         let part = |sizes: [u64; 3], subsizes: [u64; 3]| -> Result<Layout, Failure> {
             Ok(Subarray::of(&of)
@@ -85,27 +88,50 @@ impl Exchange {
                 .build()?
                 .commit()?)
         };
-        let (send, recv, apart) = match cut {
-            Cut::Planes => {
-                (part([m, n, n], [m, m, n])?, part([n, m, n], [m, m, n])?, [m * n, m * m * n])
-            }
-            Cut::Rows => (part([m, n, n], [m, n, m])?, part([n, n, m], [m, n, m])?, [m, m * n * m]),
-            Cut::Pencils => (part([n, m, n], [n, m, m])?, part([n, n, m], [n, m, m])?, [m, m * m]),
-            Cut::Turned => {
-                let stride = |count: u64| (count * ELEMENT).cast_signed();
-                let row = Datatype::hvector(m, 1, stride(n * n), &of)?;
-                let plane = Datatype::hvector(n, 1, stride(n), &row)?;
-                (
-                    part([m, n, n], [m, n, m])?,
-                    Datatype::hvector(m, 1, stride(1), &plane)?.commit()?,
-                    [m, m],
-                )
-            }
+        let share = |rank: u64| {
+            (n / parts + u64::from(rank < n % parts), rank * (n / parts) + rank.min(n % parts))
         };
-        let displacements =
-            apart.map(|apart| (0..parts).map(|rank| rank * apart * ELEMENT).collect());
-        let layouts = [vec![send; ranks as usize], vec![recv; ranks as usize]];
-        Ok(Exchange { layouts, displacements, bytes: m * n * n * ELEMENT })
+        let (ours, _) = share(rank.into());
+        let (mut layouts, mut displacements) = ([vec![], vec![]], [vec![], vec![]]);
+        for (theirs, at) in (0..parts).map(share) {
+            let m = ours;
+            let (send, recv, apart) = match cut {
+                Cut::Planes => (
+                    part([m, n, n], [m, theirs, n])?,
+                    part([n, m, n], [theirs, m, n])?,
+                    [at * n, at * m * n],
+                ),
+                Cut::Rows => (
+                    part([m, n, n], [m, n, theirs])?,
+                    part([n, n, m], [theirs, n, m])?,
+                    [at, at * n * m],
+                ),
+                Cut::Pencils => (
+                    part([n, m, n], [n, m, theirs])?,
+                    part([n, n, m], [n, theirs, m])?,
+                    [at, at * m],
+                ),
+                Cut::Turned => {
+                    let stride = |count: u64| (count * ELEMENT).cast_signed();
+                    let row = Datatype::hvector(m, 1, stride(n * n), &of)?;
+                    let plane = Datatype::hvector(n, 1, stride(n), &row)?;
+                    let turned = Datatype::hvector(theirs, 1, stride(1), &plane)?;
+                    (part([m, n, n], [m, n, theirs])?, turned.commit()?, [at, at])
+                }
+            };
+            layouts[0].push(send);
+            layouts[1].push(recv);
+            displacements[0].push(apart[0] * ELEMENT);
+            displacements[1].push(apart[1] * ELEMENT);
+        }
+        let even = n.is_multiple_of(parts);
+        Ok(Exchange {
+            layouts,
+            displacements,
+            bytes: n.div_ceil(parts) * n * n * ELEMENT,
+            even,
+            of: (n, cut),
+        })
     }
 
     fn blocks(&self, side: usize) -> Vec<StreamBlock<'_>> {
@@ -166,14 +192,16 @@ impl<'w> Rank<'w> {
         self.comm.size()
     }
 
-    /// Seconds in which two GPUs' copy engines bring so many bytes to each other, both at once. Rank 0 measures; collective.
+    /// Seconds in which two GPUs' copy engines bring so many bytes to each other, both at once; of one GPU, in which it makes
+    /// both copies. Rank 0 measures; collective.
     ///
     /// # Errors
     /// They do not reach each other.
     pub fn link(&self, bytes: u64, samples: usize) -> Result<Vec<f64>, Failure> {
         let mut seconds = vec![0.0; samples];
         if self.comm.rank() == 0 {
-            let other = CudaDriver::load()?.device(1)?;
+            let driver = CudaDriver::load()?;
+            let other = driver.device(1.min(driver.devices().saturating_sub(1)))?;
             let ends: [&CudaDevice; 2] = [&self.device, &other];
             let memory = [ends[0], ends[1], ends[0], ends[1]].map(|device| device.allocate(bytes));
             let [a, b, c, d] = memory;
@@ -262,20 +290,18 @@ impl<'w> Rank<'w> {
         self.comm.barrier()?;
         self.copy(Region::of_mut(as_bytes_mut(&mut found)), recv)?;
         let mut right = vec![0.0f32; ours.len()];
-        for peer in 0..n as usize {
-            let theirs = if peer == me as usize {
-                ours.clone()
-            } else {
-                self.content(peer as u32, exchange.bytes)
-            };
-            let place = |side: usize, rank: usize| {
-                usize::try_from(exchange.displacements[side][rank] / 4).unwrap_or(0)
+        let (side, cut) = exchange.of;
+        for peer in 0..n {
+            let theirs = if peer == me { ours.clone() } else { self.content(peer, exchange.bytes) };
+            let block = |exchange: &Exchange, side: usize, rank: u32| {
+                let place = exchange.displacements[side][rank as usize] / 4;
+                (usize::try_from(place).unwrap_or(0), exchange.layouts[side][rank as usize].clone())
             };
             let fits = |error: gapless_dtype::FitError| Failure::Job(error.to_string());
-            let sent = pack(&theirs, place(0, me as usize), &exchange.layouts[0][me as usize], 1)
-                .map_err(fits)?;
-            unpack(&sent, &mut right, place(1, peer), &exchange.layouts[1][peer], 1)
-                .map_err(fits)?;
+            let (at, layout) = block(&Exchange::transpose(side, cut, n, peer)?, 0, me);
+            let sent = pack(&theirs, at, &layout, 1).map_err(fits)?;
+            let (at, layout) = block(exchange, 1, peer);
+            unpack(&sent, &mut right, at, &layout, 1).map_err(fits)?;
         }
         let fine = found.iter().zip(&right).all(|(one, other)| one.to_bits() == other.to_bits());
         self.queued.all(fine)
@@ -290,12 +316,12 @@ impl<'w> Rank<'w> {
         unsafe { ready.on.start(&ready.plan) }.map_err(|error| Failure::World(error.into()))
     }
 
-    /// What users do without it.
+    /// What users do without it, where blocks have one length and there is NCCL.
     ///
     /// # Errors
-    /// No NCCL, no memory.
+    /// No memory.
     pub fn staged<'r>(&'r self, exchange: &Exchange) -> Result<Option<Staged<'r, 'w>>, Failure> {
-        let Some(nccl) = &self.nccl else { return Ok(None) };
+        let Some(nccl) = self.nccl.as_ref().filter(|_| exchange.even) else { return Ok(None) };
         let on = self.engine.on(self.stream)?;
         let memory = [(); 2].map(|()| self.world.alloc_device(self.space, exchange.bytes));
         let [out, back] = memory;
@@ -534,3 +560,6 @@ fn as_bytes_mut(floats: &mut [f32]) -> &mut [u8] {
 
 // NCCL counts elements of this type.
 const _: () = assert!(Primitive::Float.size_bytes() == 4);
+
+#[cfg(test)]
+mod tests;

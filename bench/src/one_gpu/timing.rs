@@ -47,11 +47,39 @@ pub fn from_the_first(
     Ok((summary("runs of all ranks", &all)?, mean))
 }
 
+/// Two kinds of work in turn, until about `seconds` are spent on each: times of each run, the slowest rank's. All ranks get
+/// the same.
+///
+/// # Errors
+/// As [`together`].
+pub fn in_turn(
+    comm: &Communicator,
+    seconds: f64,
+    mut work: [&mut dyn FnMut() -> Result<(), Failure>; 2],
+) -> Result<[Vec<f64>; 2], Failure> {
+    let control = comm.dup()?;
+    let mut times = [Vec::new(), Vec::new()];
+    let mut once = 0.0;
+    for work in &mut work {
+        // The first makes memory and mappings.
+        once += runs(&control, 2, work)?[1];
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "cut to 400")]
+    let count = ((2.0 * seconds / once.max(1e-7)).min(MOST as f64) as usize).max(LEAST);
+    for _ in 0..count {
+        for (work, times) in work.iter_mut().zip(&mut times) {
+            times.extend(runs(&control, 1, work)?);
+        }
+    }
+    control.free()?;
+    Ok(times)
+}
+
 /// So many runs, from when all ranks are ready; each took as long as the slowest rank's.
 pub(crate) fn runs(
     control: &Communicator,
     count: usize,
-    work: &mut impl FnMut() -> Result<(), Failure>,
+    work: &mut (impl FnMut() -> Result<(), Failure> + ?Sized),
 ) -> Result<Vec<f64>, Failure> {
     let mut mine = Vec::with_capacity(count);
     for _ in 0..count {

@@ -7,6 +7,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use gapless_mem_cuda::CudaDriver;
+
 use crate::error::Failure;
 use crate::processes::Variable;
 
@@ -56,6 +58,25 @@ impl Service {
             Ok(status) => Err(format!("{CONTROL} ended with {status}")),
             Err(error) => Err(format!("{CONTROL}: {error}")),
         }
+    }
+
+    /// For so many processes that exchange messages between GPUs: none if each has a GPU of its own, else the service that
+    /// runs, or one of our own if `start` says so.
+    ///
+    /// # Errors
+    /// No GPU; processes must share one, and there is no service.
+    pub fn for_ranks(ranks: u32, start: bool) -> Result<Option<Service>, Failure> {
+        let no_gpu = |why: String| Failure::NoGpu { why };
+        let devices = CudaDriver::load().map_err(|why| no_gpu(why.to_string()))?.devices();
+        if devices >= ranks {
+            return Ok(None);
+        }
+        let found = match devices {
+            0 => Err("none is there".to_owned()),
+            _ => Service::find(start),
+        };
+        let why = |why| no_gpu(format!("{devices} devices for {ranks} processes: {why}"));
+        found.map(Some).map_err(why)
     }
 
     /// What makes processes its clients.
