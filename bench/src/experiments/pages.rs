@@ -2,12 +2,14 @@
 //! by messages; with indices of the device and of the host, the same list again and lists never seen before; beside the
 //! driver's copy of as many bytes.
 //!
-//! With `--host`, between one GPU and page-locked memory of the host instead (`host.rs`).
+//! With `--host`, between one GPU and page-locked memory of the host instead (`host.rs`); with `--ranks`, between as many
+//! GPUs at once (`many.rs`).
 //!
-//! Two processes of this program measure. What lies at the target's pages then is compared, page by page, for a sample
+//! Processes of this program measure. What lies at the target's pages then is compared, page by page, for a sample
 //! of them.
 
 mod host;
+mod many;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,7 +24,7 @@ use crate::check::same;
 use crate::clock::race;
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::gpu::{copied, paged};
+use crate::gpu::{GpusOfRanks, copied, paged};
 use crate::processes::{Processes, RankOf};
 use crate::random::Random;
 
@@ -39,9 +41,11 @@ pub struct Options {
     /// Pages of a list; fewer of long ones where memory is short, more of short ones
     #[arg(long, value_name = "PAGES", default_value_t = 120_000, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     count: u64,
-    /// GPUs: of the origin, and of the target
-    #[arg(long, value_name = "ORDINALS", value_delimiter = ',', num_args = 1.., default_value = "0,0")]
-    gpus: Vec<u32>,
+    /// Processes. More than two: half of them put into the pages of as many others, and of half as many, all at once
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=16))]
+    ranks: u32,
+    #[command(flatten)]
+    gpus: GpusOfRanks,
     /// Messages by TCP alone, and nothing else
     #[arg(long)]
     tcp: bool,
@@ -97,12 +101,14 @@ impl Experiment for Pages {
     const ABOUT: &'static str = "pages at indices from GPU to GPU, by puts and messages, beside the driver's copy";
 
     fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
-        let devices = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?.devices();
-        if options.gpus.len() != 2 || options.gpus.iter().any(|gpu| *gpu >= devices) {
-            let why = format!("{devices} devices; two ordinals are asked for: {:?}", options.gpus);
-            return Err(Failure::NoGpu { why });
+        let only_two = options.tcp || options.host;
+        if options.ranks > 2 && (only_two || !options.ranks.is_multiple_of(2)) {
+            let why = "an even number of processes; two, with --tcp and --host".to_owned();
+            return Err(Failure::Option { option: "--ranks", why });
         }
-        let rows = Processes::new(Self::NAME, 2).found(Self::NAME, ())?;
+        let (environment, _service) = options.gpus.check(options.ranks)?;
+        let processes = Processes { environment, ..Processes::new(Self::NAME, options.ranks) };
+        let rows = processes.found(Self::NAME, ())?;
         let notes = "time: all pages are at the target; ÷: speed relative to the driver's copy of as many contiguous \
                      bytes between the same memories.\nWhere a way does not say `the same list`, the lists of both \
                      ends are other ones than those of the call before.\n";
@@ -114,21 +120,22 @@ impl Experiment for Pages {
             true => World::builder().only(["tcp"]).init()?,
             false => World::init()?,
         };
-        let me = usize::try_from(world.rank()).unwrap_or(0);
-        let device = options.gpus.get(me).copied().unwrap_or(0);
+        let devices = CudaDriver::load()?.devices();
+        let device = options.gpus.of(world.rank(), devices);
         let mut rows = Vec::new();
         for &page in &options.pages {
-            let orders: &[bool] = if page < 512 { &[false, true] } else { &[true] };
+            let orders: &[bool] = if page < 512 && options.ranks == 2 { &[false, true] } else { &[true] };
             for &shuffled in orders {
                 let count = match common.quick {
                     true => options.count.min(300),
                     false => options.count.max(SHORT_BYTES / page).min((8 << 30) / page),
                 };
                 let work = Work { page, count, shuffled, seed: common.seed };
-                let other = options.gpus.get(1 - me).copied().unwrap_or(0);
+                let other = |me: u32| options.gpus.of(1 - me, devices);
                 rows.extend(match options.host {
+                    _ if options.ranks > 2 => many::measure(&world, common, &work, (&options.gpus, devices))?,
                     true => host::measure(&world, common, &work, device)?,
-                    false => measure(&world, common, &work, (device, other), options.tcp)?,
+                    false => measure(&world, common, &work, (device, other(world.rank())), options.tcp)?,
                 });
                 if world.rank() == 0 {
                     // Whatever hangs later, this much is known.
@@ -145,6 +152,7 @@ impl Experiment for Pages {
 }
 
 /// What is moved.
+#[derive(Clone, Copy)]
 struct Work {
     page: u64,
     count: u64,
@@ -231,7 +239,7 @@ impl End {
                 let mine = self.table.indices_u32(self.words(0, number))?;
                 let view = self.pool.pages_at(0, &self.page, self.stride, mine)?;
                 let theirs = (&self.table, self.words(1, number));
-                paged::put(window, &view, 1, (&self.page, self.stride), theirs)?
+                paged::put(window, &view, (1, 0), (&self.page, self.stride), theirs)?
             }
             Way::OnHost => {
                 let began = std::time::Instant::now();
@@ -305,7 +313,7 @@ fn commit(list: &[u32], page: u64) -> Result<Layout, Failure> {
 
 /// Byte `at` of page `page` of the origin's pool.
 fn content(work: &Work, page: u64) -> Vec<u8> {
-    let mut random = Random::new(page % PATTERN + 1);
+    let mut random = Random::new((page % PATTERN + 1) ^ (work.seed << 32));
     let mut bytes = vec![0; usize::try_from(work.page).unwrap_or(0)];
     random.fill(&mut bytes);
     bytes

@@ -1,21 +1,19 @@
-//! `reshard`: an array that two processes share, each on a GPU, changes from one sharding to another; beside the
-//! driver's copy of as many bytes as a process sends to the other.
+//! `reshard`: an array that processes share, each on a GPU, changes from one sharding to another; beside the driver's copy
+//! of as many bytes as a process sends to others, by all of them at once.
 //!
-//! Two processes of this program measure. Every element is compared with what indices say, in a small array of the same
-//! kind first.
-
-use std::cell::RefCell;
+//! Processes of this program measure; they may share GPUs. Every element is compared with what indices say, in a small
+//! array of the same kind first.
 
 use gapless::coll::reshard::{Placement, Reshard as Plan, ReshardEnd, Sharding};
-use gapless::{CudaDriver, Datatype, DeviceBuf, Primitive, Space, World};
-use gapless_report::{Mark, PlotError, Report, Row, Summary, curves};
+use gapless::{CudaDriver, Datatype, DeviceBuf, Primitive, ReduceOp, Space, World};
+use gapless_report::{Absent, Mark, PlotError, Report, Row, Summary, curves};
 
 use super::osc::by_way;
 use crate::check::same;
-use crate::clock::race;
 use crate::error::Failure;
-use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::gpu::copied;
+use crate::experiment::{Common, Drawing, Experiment, Findings, summary};
+use crate::gpu::{GpusOfRanks, copied};
+use crate::one_gpu::timing::in_turn;
 use crate::processes::{Processes, RankOf};
 
 /// The experiment.
@@ -27,29 +25,81 @@ pub struct Options {
     /// Rows and columns of the whole array, whose elements have 2 bytes
     #[arg(long, value_name = "ELEMENTS", default_value_t = 23_170, value_parser = clap::value_parser!(u64).range(4..=1 << 16))]
     side: u64,
-    /// GPUs of the two processes
-    #[arg(long, value_name = "ORDINALS", value_delimiter = ',', num_args = 1.., default_value = "0,0")]
-    gpus: Vec<u32>,
+    /// Processes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=16))]
+    ranks: u32,
+    #[command(flatten)]
+    gpus: GpusOfRanks,
 }
 
 /// Of the small array.
 const SMALL: u64 = 130;
 
-/// From which sharding to which.
-#[derive(Clone, Copy, Debug)]
-struct Change(&'static str, Placement, Placement);
+/// Ranks from `first` on, and what they have.
+#[derive(Clone, Debug)]
+struct Mesh {
+    dims: Vec<u32>,
+    first: u32,
+    placements: Vec<Placement>,
+}
 
-const CHANGES: [Change; 4] = [
-    Change("rows to columns", Placement::Block { axis: 0 }, Placement::Block { axis: 1 }),
-    Change("columns to rows", Placement::Block { axis: 1 }, Placement::Block { axis: 0 }),
-    Change("rows to all at both", Placement::Block { axis: 0 }, Placement::Replicate),
-    Change("all at both to rows", Placement::Replicate, Placement::Block { axis: 0 }),
-];
+impl Mesh {
+    fn new(dims: &[u32], placements: &[Placement]) -> Mesh {
+        Mesh { dims: dims.to_vec(), first: 0, placements: placements.to_vec() }
+    }
+
+    fn sharding(&self) -> Result<Sharding, Failure> {
+        let ranks = self.first..self.first + self.dims.iter().product::<u32>();
+        Ok(Sharding::new(&self.dims, ranks, &self.placements)?)
+    }
+
+    /// Where a rank's part of the small array begins: its row and its column.
+    fn start(&self, rank: u32) -> [u64; 2] {
+        let (mut index, mut start) = (rank - self.first, [0; 2]);
+        for (dim, placement) in self.dims.iter().zip(&self.placements).rev() {
+            if let Placement::Block { axis } = placement {
+                start[*axis] = u64::from(index % dim) * SMALL.div_ceil(u64::from(*dim));
+            }
+            index /= dim;
+        }
+        start
+    }
+}
+
+/// From which sharding to which.
+#[derive(Clone, Debug)]
+struct Change {
+    name: String,
+    from: Mesh,
+    to: Mesh,
+}
+
+/// What so many ranks do.
+fn changes(ranks: u32) -> Vec<Change> {
+    let [rows, columns] = [0, 1].map(|axis| Placement::Block { axis });
+    let line = |placement| Mesh::new(&[ranks], &[placement]);
+    let change = |name: &str, from, to| Change { name: name.to_owned(), from, to };
+    let mut changes = vec![
+        change("rows to columns", line(rows), line(columns)),
+        change("columns to rows", line(columns), line(rows)),
+    ];
+    if ranks == 2 {
+        changes.push(change("rows to all at both", line(rows), line(Placement::Replicate)));
+        changes.push(change("all at both to rows", line(Placement::Replicate), line(rows)));
+    } else if ranks.is_multiple_of(2) {
+        let half = ranks / 2;
+        let name = format!("({ranks} × 1) to (2 × {half})");
+        changes.push(change(&name, line(rows), Mesh::new(&[2, half], &[rows, columns])));
+        let others = Mesh { first: half, ..Mesh::new(&[half], &[columns]) };
+        let name = format!("rows of {half} to columns of {half} others");
+        changes.push(change(&name, Mesh::new(&[half], &[rows]), others));
+    }
+    changes
+}
 
 impl Change {
-    fn of(self, side: u64) -> Result<Plan, Failure> {
-        let sharding = |placement| Sharding::new(&[2], 0..2, &[placement]);
-        let (source, target) = (sharding(self.1)?, sharding(self.2)?);
+    fn of(&self, side: u64) -> Result<Plan, Failure> {
+        let (source, target) = (self.from.sharding()?, self.to.sharding()?);
         Ok(Plan::new(&[side, side], &Datatype::from(Primitive::Uint16), &source, &target)?)
     }
 }
@@ -61,33 +111,38 @@ impl Experiment for Reshard {
     const ABOUT: &'static str = "an array changes its sharding over two GPUs, beside the driver's copy of what is sent";
 
     fn run(options: &Options, _: &Common) -> Result<Findings, Failure> {
-        let devices = CudaDriver::load().map_err(|why| Failure::NoGpu { why: why.to_string() })?.devices();
-        if options.gpus.len() != 2 || options.gpus.iter().any(|gpu| *gpu >= devices) {
-            let why = format!("{devices} devices; two ordinals are asked for: {:?}", options.gpus);
-            return Err(Failure::NoGpu { why });
-        }
-        let rows = Processes::new(Self::NAME, 2).found(Self::NAME, ())?;
-        let notes = "time: all elements are at both processes; ÷: speed relative to the driver's copy, from one GPU to the \
-                     other, of the bytes\nthat a process sends. What stays at a process is moved in the same time.\n";
-        Ok(Findings::new(rows, notes.to_owned()))
+        let (environment, _service) = options.gpus.check(options.ranks)?;
+        let processes = Processes { environment, ..Processes::new(Self::NAME, options.ranks) };
+        let (rows, ended) = processes.found_so_far(Self::NAME, ())?;
+        let notes = "time: all elements are at all processes; ÷: speed relative to the driver's copy of the bytes that a \
+                     process sends\nto others, to the GPU of one of them, by all processes at once. What stays at a process \
+                     is moved in the same time.\n";
+        let failed = ended.err().map(|why| {
+            let (case, op, why) = (Self::NAME.to_owned(), "all".to_owned(), why.to_string());
+            Absent { case, op, why, failed: true }
+        });
+        Ok(Findings { rows, notes: notes.to_owned(), absent: failed.into_iter().collect() })
     }
 
     fn rank(options: &Options, common: &Common, rank: &RankOf) -> Result<(), Failure> {
         let world = World::init()?;
-        let me = usize::try_from(world.rank()).unwrap_or(0);
-        let [device, other] = [me, 1 - me].map(|at| options.gpus.get(at).copied().unwrap_or(0));
+        let devices = CudaDriver::load()?.devices();
+        let (me, n) = (world.rank(), world.size());
+        let [device, other] = [me, (me + n / 2) % n].map(|rank| options.gpus.of(rank, devices));
         let mut rows = Vec::new();
-        for change in CHANGES {
-            prove(&world, change, device)?;
+        for change in changes(n) {
+            prove(&world, &change, device)?;
             let side = if common.quick { SMALL } else { options.side };
-            if let Some((bytes, [time, copy])) = measure(&world, common, (change, side), (device, other))? {
-                let case = format!("{} of {side} × {side} elements of 2 B", change.0);
-                let row = Row::new(case, "reshard", format!("cuda {device}, {other}"), change.0, bytes, time);
-                let row = row.verified(true).against("cudaMemcpyPeer", copy);
-                rows.push(row.mark(Mark::at_least("cudaMemcpyPeer", 0.9, copy.median / time.median)));
+            let (bytes, [time, copy]) = measure(&world, common, (&change, side), (device, other))?;
+            let case = format!("{} of {side} × {side} elements of 2 B", change.name);
+            let row = Row::new(case, "reshard", options.gpus.space(n, devices), change.name, bytes, time);
+            let row = row.verified(true).against("cudaMemcpyPeer", copy).with("processes", n);
+            rows.push(row.mark(Mark::at_least("cudaMemcpyPeer", 0.9, copy.median / time.median)));
+            if me == 0 {
+                rank.leave(&rows)?;
             }
         }
-        rank.finalize(world, &rows)
+        Ok(world.finalize()?)
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
@@ -105,77 +160,74 @@ fn arrays(world: &World, plan: &Plan, device: u32) -> Result<[DeviceBuf; 2], Fai
 }
 
 /// The small array's elements at one end: each is its number in the whole one.
-fn expected(plan: &Plan, placement: Placement, end: ReshardEnd, rank: u32) -> Vec<u8> {
-    let shape = plan.local_shape(end, rank).unwrap_or_default();
-    let [rows, columns] = [0, 1].map(|axis| shape.get(axis).copied().unwrap_or(0));
-    let first = |axis, len: u64| match placement {
-        Placement::Block { axis: cut } if cut == axis => u64::from(rank) * (SMALL - len).max(SMALL.div_ceil(2)),
-        _ => 0,
-    };
-    let (top, left) = (first(0, rows), first(1, columns));
+fn expected(plan: &Plan, mesh: &Mesh, end: ReshardEnd, rank: u32) -> Vec<u8> {
+    let Some(shape) = plan.local_shape(end, rank) else { return Vec::new() };
+    let [top, left] = mesh.start(rank);
     let number = |row: u64, column: u64| ((top + row) * SMALL + left + column).to_le_bytes();
-    let all = (0..rows).flat_map(|row| (0..columns).map(move |column| number(row, column)));
+    let all = (0..shape[0]).flat_map(|row| (0..shape[1]).map(move |column| number(row, column)));
     all.flat_map(|number| [number[0], number[1]]).collect()
 }
 
-fn prove(world: &World, change: Change, device: u32) -> Result<(), Failure> {
+fn prove(world: &World, change: &Change, device: u32) -> Result<(), Failure> {
     let (plan, me) = (change.of(SMALL)?, world.rank());
     let [mut source, mut target] = arrays(world, &plan, device)?;
-    copied::down(&mut source, &expected(&plan, change.1, ReshardEnd::Source, me))?;
+    copied::down(&mut source, &expected(&plan, &change.from, ReshardEnd::Source, me))?;
     let mut exchange = world.comm().reshard_plan(&plan, &source, &target, 0)?;
     exchange.exchange(&source, &mut target)?;
-    let right = expected(&plan, change.2, ReshardEnd::Target, me);
+    let right = expected(&plan, &change.to, ReshardEnd::Target, me);
     let mut found = vec![0; right.len()];
     copied::up(&mut found, &target)?;
-    same(&found, &right).map_err(|wrong| Failure::Wrong { case: change.0.to_owned(), op: "reshard", wrong })
+    same(&found, &right).map_err(|wrong| Failure::Wrong { case: change.name.clone(), op: "reshard", wrong })
 }
 
-/// Bytes that are sent, and times at rank 0.
+/// Bytes that a rank sends to others, at most, and the times of the slowest rank.
 fn measure(
     world: &World,
     common: &Common,
-    (change, side): (Change, u64),
+    (change, side): (&Change, u64),
     (device, other): (u32, u32),
-) -> Result<Option<(u64, [Summary; 2])>, Failure> {
+) -> Result<(u64, [Summary; 2]), Failure> {
     let (plan, comm) = (change.of(side)?, world.comm());
     let [source, mut target] = arrays(world, &plan, device)?;
     let mut exchange = comm.reshard_plan(&plan, &source, &target, 0)?;
-    let away = plan.for_rank(comm.rank()).iter().filter(|it| it.from() == comm.rank() && it.to() != comm.rank()).count();
-    if comm.rank() == 1 {
-        let mut more = [0u8];
-        loop {
-            comm.recv(&mut more, 0, 1)?;
-            if more == [0] {
-                return Ok(None);
+    let me = comm.rank();
+    let moves = plan.for_rank(me);
+    let sent: u64 = moves.iter().filter(|it| it.from() == me && it.to() != me).map(|it| it.bytes()).sum();
+    let mut most = 0u64;
+    comm.allreduce(&sent, &mut most, ReduceOp::Max)?;
+    // Where nobody sends anything, as much as between rows and columns.
+    let ranks = u64::from(comm.size());
+    let sent = if most == 0 { 2 * side * side / (ranks * ranks) } else { sent };
+    let (most, len) = (most.max(sent), sent.max(2));
+    let from = world.alloc_device(Space::Cuda { device }, len)?;
+    let mut far = world.alloc_device(Space::Cuda { device: other }, len)?;
+    let mut once = || Ok(exchange.exchange(&source, &mut target).map(drop)?);
+    let mut copy = || match sent {
+        0 => Ok(()),
+        _ => Ok(copied::between(&mut far, &from, sent)?),
+    };
+    let [time, copy] = in_turn(comm, common.seconds(), [&mut once, &mut copy])?;
+    Ok((most, [summary(&*change.name, &time)?, summary("cudaMemcpyPeer", &copy)?]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_the_small_array_lie_where_their_meshes_say() {
+        for ranks in [2, 3, 4, 8, 16] {
+            for change in changes(ranks) {
+                let plan = change.of(SMALL).unwrap();
+                for (mesh, end) in [(&change.from, ReshardEnd::Source), (&change.to, ReshardEnd::Target)] {
+                    let mut all: Vec<[u8; 2]> = (0..ranks)
+                        .flat_map(|rank| expected(&plan, mesh, end, rank).as_chunks().0.to_vec())
+                        .collect();
+                    all.sort_unstable();
+                    all.dedup();
+                    assert_eq!(all.len() as u64, SMALL * SMALL, "{ranks} ranks, {change:?}");
+                }
             }
-            exchange.exchange(&source, &mut target)?;
         }
     }
-    // Of two processes, each sends half of what it has, or all of it, or nothing.
-    let whole = 2 * side * side;
-    let sent = match change.2 {
-        _ if away == 0 => whole / 4,
-        Placement::Replicate => whole / 2,
-        _ => whole / 4,
-    };
-    let from = world.alloc_device(Space::Cuda { device }, sent)?;
-    let mut far = world.alloc_device(Space::Cuda { device: other }, sent)?;
-    let failed = RefCell::new(None);
-    let mut once = || {
-        let begun = comm.send(&[1u8], 1, 1).map(drop);
-        if let Err(why) = begun.and_then(|()| exchange.exchange(&source, &mut target)) {
-            failed.borrow_mut().get_or_insert(Failure::from(why));
-        }
-    };
-    let mut copy = || {
-        if let Err(why) = copied::between(&mut far, &from, sent) {
-            failed.borrow_mut().get_or_insert(why.into());
-        }
-    };
-    let times = race(common.seconds(), [&mut once, &mut copy]);
-    comm.send(&[0u8], 1, 1)?;
-    if let Some(why) = failed.take() {
-        return Err(why);
-    }
-    Ok(Some((sent, times.map_err(Failure::samples("reshard"))?)))
 }

@@ -4,20 +4,20 @@ use gapless::{DeviceBuf, Error, Layout, Place, View, ViewMut, Window};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Puts `view` into pages of rank `rank`, at the indices that words `list` of `table` are, and waits until they have
-/// ended. Gives the seconds that the call took which began it.
+/// Puts `view` into pages of rank `rank`, from byte `at` on, at the indices that words `list` of `table` are, and waits
+/// until they have ended. Gives the seconds that the call took which began it.
 ///
 /// # Errors
 /// As of [`Window::put`] and [`Window::flush`].
 pub fn put<M>(
     window: &Window<u8, M>,
     view: &View<'_>,
-    rank: u32,
+    (rank, at): (u32, u64),
     page: (&Layout, u64),
     list: (&DeviceBuf, Range<u64>),
 ) -> Result<f64, Error> {
     // SAFETY: the table is borrowed until the put has ended, which the scope waits for.
-    let place = unsafe { place(page, list) }?;
+    let place = unsafe { place(at, page, list) }?;
     begun(window, view, rank, place)
 }
 
@@ -33,7 +33,7 @@ pub fn get<M>(
     list: (&DeviceBuf, Range<u64>),
 ) -> Result<(), Error> {
     // SAFETY: the table is borrowed until the get has ended, which the flush waits for.
-    let place = unsafe { place(page, list) }?;
+    let place = unsafe { place(0, page, list) }?;
     window.get(view, rank, place)?;
     window.flush(rank)
 }
@@ -41,13 +41,14 @@ pub fn get<M>(
 /// # Safety
 /// The table outlives all operations at this place.
 unsafe fn place(
+    at: u64,
     (page, stride): (&Layout, u64),
     (table, list): (&DeviceBuf, Range<u64>),
 ) -> Result<Place, Error> {
     let indices = table.region().sub(4 * list.start, 4 * (list.end - list.start));
     let indices = indices.map_err(gapless_mem::DeviceError::from)?;
     // SAFETY: the caller's promise.
-    Ok(unsafe { Place::device_pages(0, page, stride, (indices, false)) })
+    Ok(unsafe { Place::device_pages(at, page, stride, (indices, false)) })
 }
 
 /// The same at any place.

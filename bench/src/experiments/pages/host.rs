@@ -150,7 +150,7 @@ impl Gpu {
             let mine = end.table.indices_u32(end.words(0, number))?;
             let theirs = (&end.table, end.words(1, number));
             match to {
-                To::Host => drop(paged::put(window, &end.pool.pages_at(0, page.0, page.1, mine)?, 1, page, theirs)?),
+                To::Host => drop(paged::put(window, &end.pool.pages_at(0, page.0, page.1, mine)?, (1, 0), page, theirs)?),
                 To::Gpu => {
                     let view = self.into.pages_at_mut(0, page.0, page.1, mine)?;
                     paged::get(window, view, 1, page, theirs)?;
