@@ -65,6 +65,8 @@ functions! {
     allgather = "ncclAllGather" (*const c_void, *mut c_void, usize, c_int, Comm, Stream);
     reduce_scatter = "ncclReduceScatter"
         (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream);
+    broadcast = "ncclBroadcast"
+        (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream);
     send = "ncclSend" (*const c_void, usize, c_int, c_int, Comm, Stream);
     receive = "ncclRecv" (*mut c_void, usize, c_int, c_int, Comm, Stream);
     group_start = "ncclGroupStart" ();
@@ -82,6 +84,8 @@ pub enum NcclCall {
     ReduceScatter,
     /// Likewise.
     Alltoall,
+    /// Of `count` floats, from rank 0; where they are received they are sent.
+    Broadcast,
 }
 
 /// NCCL, and a communicator of it on the device that is current. It ends with the process, like the memory of its windows:
@@ -189,7 +193,7 @@ impl Nccl {
         };
         let (from, to) = (at(send), at(recv));
         let n = usize::try_from(count).unwrap_or(usize::MAX);
-        let Api { allreduce, allgather, reduce_scatter, .. } = self.api;
+        let Api { allreduce, allgather, reduce_scatter, broadcast, .. } = self.api;
         match call {
             NcclCall::Allreduce => {
                 // SAFETY: the caller's promise.
@@ -205,6 +209,11 @@ impl Nccl {
                 // SAFETY: as above.
                 let answer = unsafe { reduce_scatter(from, to, n, FLOAT, SUM, self.comm, stream) };
                 check("ncclReduceScatter", answer)
+            }
+            NcclCall::Broadcast => {
+                // SAFETY: as above.
+                let answer = unsafe { broadcast(to, to, n, FLOAT, 0, self.comm, stream) };
+                check("ncclBroadcast", answer)
             }
             NcclCall::Alltoall => {
                 // SAFETY: takes nothing.

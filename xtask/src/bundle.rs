@@ -9,6 +9,7 @@
 //!
 //! ```text
 //! gpu-bundle/run.sh       runs every test program and `figures p2p`, bounded in time; a table last
+//! gpu-bundle/gpus.sh      measures what is between the GPUs of the host, within ten minutes; a table last
 //! gpu-bundle/tests/       test programs: FOLDER.NAME
 //! gpu-bundle/programs/    what the same crates have of programs and examples
 //! ```
@@ -52,6 +53,9 @@ const PACKER: &str = "xz --lzma2=preset=2,dict=256MiB";
 /// Runs the tests on the machine with the GPU.
 const RUN: &str = include_str!("bundle/run.sh");
 
+/// Measures there what is between GPUs.
+const GPUS: &str = include_str!("bundle/gpus.sh");
+
 /// Builds the bundle anew; warns if it is longer than `bytes_max` when it is packed.
 pub(crate) fn run(checkout: &Checkout, bytes_max: u64) -> Result<(), Failure> {
     let packages: Vec<&Package> =
@@ -87,10 +91,12 @@ pub(crate) fn run(checkout: &Checkout, bytes_max: u64) -> Result<(), Failure> {
         println!("{:>10} bytes  {}", bytes, name.display());
         sum += bytes;
     }
-    let script = folder.join("run.sh");
-    fs::write(&script, RUN).map_err(|source| at(&script, source))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
-        .map_err(|source| at(&script, source))?;
+    for (name, text) in [("run.sh", RUN), ("gpus.sh", GPUS)] {
+        let script = folder.join(name);
+        fs::write(&script, text).map_err(|source| at(&script, source))?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+            .map_err(|source| at(&script, source))?;
+    }
     let shown = checkout.relative(&folder).display().to_string();
     println!("{shown}: {} programs of {}, {sum} bytes", files.len(), names.join(", "));
     let packed = checkout.root.join(PACKED);
@@ -376,5 +382,49 @@ mod tests {
         assert!(!success, "{text}");
         let report = report(folder.path());
         assert_eq!((report.tests[0].outcome.as_str(), report.tests[0].failed), ("too long", 1));
+    }
+    #[test]
+    fn what_is_between_gpus_is_measured_row_by_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        place(
+            "programs/figures",
+            "#!/bin/sh\nfor out do :; done\ncase $1 in deaths) exit 1;; pages) exit 2;; reshard) sleep 60;; esac\n\
+             echo '\"met\": true' >\"$out/$1.json\"\necho '\"met\": false' >>\"$out/$1.json\"\n",
+        );
+        let script = place("gpus.sh", GPUS);
+        let run = |rows: &str, seconds: &str| {
+            let mut command = Command::new("sh");
+            command.arg(&script).arg("4").env("OUT", folder.path()).env("ROWS", rows);
+            let output =
+                command.env("SECONDS_ALL", seconds).env_remove("PROGRAM").output().unwrap();
+            (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let (success, text) = run("coll-gpu pages faraji2", "100");
+        assert!(success, "{text}");
+        assert!(text.contains("figures coll-gpu --ranks 4 --start-mps"), "{text}");
+        let line = |text: &str, name: &str| {
+            let mut lines = text.lines().filter(|line| line.starts_with(name));
+            lines
+                .next()
+                .unwrap_or_else(|| panic!("{text}"))
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert!(line(&text, "coll-gpu").starts_with("coll-gpu ok"), "{text}");
+        assert!(line(&text, "faraji2").ends_with("1 of 2 marks met"), "{text}");
+        assert!(line(&text, "pages").starts_with("pages skipped"), "{text}");
+        let (success, text) = run("deaths reshard acc8", "7");
+        assert!(!success, "{text}");
+        assert!(line(&text, "deaths").starts_with("deaths failed"), "{text}");
+        assert!(line(&text, "reshard").starts_with("reshard too long"), "{text}");
+        assert!(line(&text, "acc8").starts_with("acc8 no time"), "{text}");
     }
 }

@@ -55,11 +55,12 @@ const BLOCKS: [u64; 8] =
 /// Seconds that few bytes take at most in a graph, if they are not combined.
 const MOVED: f64 = 3e-6;
 /// What is measured, by name, each by a job of its own.
-const OPERATIONS: [(&str, NcclCall); 4] = [
+const OPERATIONS: [(&str, NcclCall); 5] = [
     ("allreduce", NcclCall::Allreduce),
     ("allgather", NcclCall::Allgather),
     ("reduce_scatter", NcclCall::ReduceScatter),
     ("alltoall", NcclCall::Alltoall),
+    ("broadcast", NcclCall::Broadcast),
 ];
 const PLAIN: &str = "NCCL";
 const WINDOWS: &str = "NCCL, symmetric windows";
@@ -181,6 +182,7 @@ fn protocol(call: NcclCall, who: Who, bytes: u64, ranks: u32) -> &'static str {
         (NcclCall::Allgather | NcclCall::Alltoall, _) if bytes / u64::from(ranks) <= words_max(ranks) => {
             "flagged words"
         }
+        (NcclCall::Broadcast, _) if bytes <= words_max(ranks) => "flagged words",
         _ => "direct",
     }
 }
@@ -200,6 +202,7 @@ fn row(
         NcclCall::Allgather => "allgather",
         NcclCall::ReduceScatter => "reduce_scatter",
         NcclCall::Alltoall => "alltoall",
+        NcclCall::Broadcast => "broadcast",
     };
     let memory = if who == Who::Ours { "plain memory" } else { "registered memory" };
     let case = format!("{operation} n={ranks}, {memory}");

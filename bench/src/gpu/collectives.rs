@@ -166,7 +166,8 @@ impl<'w> Rank<'w> {
             }
             Who::Nccl | Who::NcclWindows => {
                 let nccl = self.nccl.as_ref().ok_or_else(|| Failure::Job("no NCCL".to_owned()))?;
-                let count = if call == NcclCall::Allreduce { count } else { count / n };
+                let whole = matches!(call, NcclCall::Allreduce | NcclCall::Broadcast);
+                let count = if whole { count } else { count / n };
                 // SAFETY: buffers of `most` bytes, which nothing else uses until the stream is idle.
                 unsafe { nccl.call(call, (send, recv), count, stream.handle()) }
             }
@@ -185,6 +186,8 @@ impl<'w> Rank<'w> {
                     },
                     // SAFETY: as above.
                     NcclCall::Alltoall => unsafe { ours.alltoall(from, to, bytes / n) },
+                    // SAFETY: as above.
+                    NcclCall::Broadcast => unsafe { ours.broadcast(to, bytes, 0) },
                 };
                 queued.map_err(|error| Failure::World(error.into()))
             }
@@ -217,7 +220,11 @@ impl<'w> Rank<'w> {
         };
         let ours: Vec<f32> = (0..count).map(|at| value(me, at)).collect();
         upload(send, &ours)?;
-        upload(recv, &vec![-1.0; ours.len()])?;
+        if call == NcclCall::Broadcast && me == 0 {
+            upload(recv, &ours)?;
+        } else {
+            upload(recv, &vec![-1.0; ours.len()])?;
+        }
         self.comm.barrier()?;
         self.call(who, call, bytes, self.stream)?;
         self.idle()?;
@@ -228,6 +235,7 @@ impl<'w> Rank<'w> {
             NcclCall::Allreduce => (0..count).map(sum).collect(),
             NcclCall::ReduceScatter => (me * block..(me + 1) * block).map(sum).collect(),
             NcclCall::Allgather => (0..count).map(|at| value(at / block, at % block)).collect(),
+            NcclCall::Broadcast => (0..count).map(|at| value(0, at)).collect(),
             NcclCall::Alltoall => {
                 (0..count).map(|at| value(at / block, me * block + at % block)).collect()
             }
@@ -333,6 +341,8 @@ impl<'w> Rank<'w> {
             NcclCall::Allgather => unsafe { ours.allgather(from, to, bytes / n) },
             // SAFETY: as above.
             NcclCall::Alltoall => unsafe { ours.alltoall(from, to, bytes / n) },
+            // SAFETY: as above.
+            NcclCall::Broadcast => unsafe { ours.broadcast(to, bytes, 0) },
             NcclCall::ReduceScatter => Ok(()),
         };
         done.map_err(|error| Failure::World(error.into()))

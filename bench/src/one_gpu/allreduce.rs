@@ -143,7 +143,8 @@ pub fn measure(
     let sharing = world.size() / options.gpus.first().copied().unwrap_or(1).clamp(1, world.size());
     let all_mapped = stream
         .as_ref()
-        .filter(|_| wants(MAPPED))
+        // A stream's communicator has no more.
+        .filter(|_| wants(MAPPED) && processes <= gapless_kernels::peers::RANKS_MAX)
         .map(|stream| Mapped::new(world, stream, buffers, sharing));
     let mut all_mapped = all_mapped.transpose()?;
     for bytes in sizes {
