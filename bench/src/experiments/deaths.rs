@@ -177,6 +177,8 @@ impl Experiment for Deaths {
 
     fn rank(options: &Options, _: &Common, rank: &RankOf) -> Result<(), Failure> {
         let seat: Seat = rank.part()?;
+        // Whoever has started it may be told to end.
+        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         let _watchdog = Watchdog::start(2 * PATIENCE, Instant::now() + 2 * PATIENCE);
         let world = World::builder().wireup(seat.meeting()).init()?;
         let (bytes, ours) = (options.bytes / 4 * 4, floats(options.bytes, 1));

@@ -80,7 +80,7 @@ for name in ${ROWS:-coll-gpu coll-layouts reshard pages acc8 acc9 deaths faraji1
             row 120 $name --ranks "$ranks" --start-mps $beside \
                 --sizes 8,512,4096,32768,131072,1048576,8388608,67108864,536870912
             ;;
-        coll-layouts) row 120 $name --ranks "$ranks" --start-mps $beside --sides 250,512,768,1024 ;;
+        coll-layouts) row 180 $name --ranks "$ranks" --start-mps $beside --sides 250,512,768,1024 ;;
         # 4 GiB.
         reshard) row 60 $name --ranks "$ranks" --start-mps --side 46336 --time 0.5 ;;
         pages) row 60 $name --ranks "$ranks" --start-mps --page 8192 --time 0.5 ;;
