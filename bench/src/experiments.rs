@@ -8,8 +8,8 @@
 //!   memory, `acc3` by packet, `acc6` beside the same by hand, `acc7` out of OpenCL contexts that come and go; `p2p`,
 //!   `p2p_matrix`, `matrices`, `wu15`, `regret`, `worker` between GPUs; `hosts` and `rails` between hosts;
 //! - windows: `osc`, `osc_gpu`; pages at indices: `pages`; shardings: `reshard`;
-//! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared GPUs; `deaths` when
-//!   a rank is killed;
+//! - collectives: `coll`, `scale`; `coll_gpu`, `coll_layouts` on a stream; `faraji1`, `faraji2`, `heads` on shared
+//!   GPUs; `deaths` when a rank is killed;
 //! - an application: `acc8` (and `acc9`), an epidemic on shared GPUs;
 //! - tasks: `xtq7`, `xtq8`, `xtq9`, `xtq10` on the simulated machine, `xtq_hw` on a GPU.
 //!

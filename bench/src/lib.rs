@@ -23,8 +23,9 @@
 //!
 //! - what is measured: `experiments` (one file each, tables of messages together), `subjects` (layouts);
 //! - drivers, each with processes or ends of its own: `duo` (two ends in one thread), `processes` (ranks of this
-//!   program), `killed` (the same, of which one is killed), `ends` (memories of two ranks, moved by hand), `p2p` (pairs of processes with GPUs), `one_gpu` (many processes on one GPU), `gpu` (kernels of one
-//!   process), `sim` (the simulated machine), `namespaces` (two hosts on one machine);
+//!   program), `killed` (the same, of which one is killed), `ends` (memories of two ranks, moved by hand), `p2p` (pairs
+//!   of processes with GPUs), `one_gpu` (many processes on one GPU), `gpu` (kernels of one process), `sim` (the
+//!   simulated machine), `namespaces` (two hosts on one machine);
 //! - how it is measured: `clock` (samples), `rotation` (other memory each time), `check` (bytes), `random`;
 //! - where messages lie: `memories`;
 //! - what it is compared with: `baselines`, `nccl`, `cublas`;

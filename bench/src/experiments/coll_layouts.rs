@@ -1,8 +1,8 @@
 //! `coll-layouts`: collectives with layouts between GPUs, one kernel a rank, beside what users do without them.
 //!
-//! Processes of their own measure, one process a GPU or several ([`gpu::layouts`](crate::gpu::layouts)). The link's speed is
-//! that of both GPUs' copy engines at once, on as many bytes as a rank sends, in the same run. Where ranks share GPUs, cases
-//! say so, and two copies at once within a GPU stand in the link's place, without a mark.
+//! Processes of their own measure, one process a GPU or several ([`gpu::layouts`](crate::gpu::layouts)). The link's
+//! speed is that of both GPUs' copy engines at once, on as many bytes as a rank sends, in the same run. Where ranks share
+//! GPUs, cases say so, and two copies at once within a GPU stand in the link's place, without a mark.
 
 use gapless::{StreamWay, World};
 use gapless_mem_cuda::CudaDriver;
@@ -70,7 +70,8 @@ impl Experiment for CollLayouts {
         let notes = "time: of one call, the slowest rank's. graph, queued: back to back, by the device's clock; awaited: one \
                      call and its wait, by the host's.\npayload: what a rank sends to the others over its link, each way at \
                      once. transpose: of n³ complex numbers of two floats (planes, rows, pencils, turned: how it is cut \
-                     before and after; if it does not come out even, the first ranks have a plane more). halo: of 512³ doubles, all dimensions rings, cut along the first or the last\n";
+                     before and after; if it does not come out even, the first \
+                     ranks have a plane more). halo: of 512³ doubles, all dimensions rings, cut along the first or the last\n";
         Ok(Findings { rows, notes: notes.to_owned(), absent })
     }
 

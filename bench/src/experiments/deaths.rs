@@ -1,9 +1,10 @@
-//! `deaths`: a rank is killed (SIGKILL) at a random moment while all make all-reduces without a pause. How long it takes
-//! until each of the others has an error, has revoked the communicator, has shrunk it, and has the next right result.
+//! `deaths`: a rank is killed (SIGKILL) at a random moment while all make all-reduces without a pause. How long it
+//! takes until each of the others has an error, has revoked the communicator, has shrunk it, and has the next right
+//! result.
 //!
-//! Each kill has a job of its own, without a launcher, which would end the others ([`killed`](crate::killed)). Collectives
-//! are those of a stream, one process a GPU or several under the Multi-Process Service; or with `--host` ordinary ones in
-//! memory of the host.
+//! Each kill has a job of its own, without a launcher, which would end the others ([`killed`](crate::killed)).
+//! Collectives are those of a stream, one process a GPU or several under the Multi-Process Service; or with `--host`
+//! ordinary ones in memory of the host.
 
 use std::time::{Duration, Instant};
 

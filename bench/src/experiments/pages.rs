@@ -2,8 +2,8 @@
 //! by messages; with indices of the device and of the host, the same list again and lists never seen before; beside the
 //! driver's copy of as many bytes.
 //!
-//! With `--host`, between one GPU and page-locked memory of the host instead (`host.rs`); with `--ranks`, between as many
-//! GPUs at once (`many.rs`).
+//! With `--host`, between one GPU and page-locked memory of the host instead (`host.rs`); with `--ranks`, between as
+//! many GPUs at once (`many.rs`).
 //!
 //! Processes of this program measure. What lies at the target's pages then is compared, page by page, for a sample
 //! of them.

@@ -1,5 +1,5 @@
-//! `reshard`: an array that processes share, each on a GPU, changes from one sharding to another; beside the driver's copy
-//! of as many bytes as a process sends to others, by all of them at once.
+//! `reshard`: an array that processes share, each on a GPU, changes from one sharding to another; beside the driver's
+//! copy of as many bytes as a process sends to others, by all of them at once.
 //!
 //! Processes of this program measure; they may share GPUs. Every element is compared with what indices say, in a small
 //! array of the same kind first.

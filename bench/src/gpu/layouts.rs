@@ -192,8 +192,8 @@ impl<'w> Rank<'w> {
         self.comm.size()
     }
 
-    /// Seconds in which two GPUs' copy engines bring so many bytes to each other, both at once; of one GPU, in which it makes
-    /// both copies. Rank 0 measures; collective.
+    /// Seconds in which two GPUs' copy engines bring so many bytes to each other, both at once; of one GPU, in which it
+    /// makes both copies. Rank 0 measures; collective.
     ///
     /// # Errors
     /// They do not reach each other.

@@ -47,8 +47,8 @@ pub fn from_the_first(
     Ok((summary("runs of all ranks", &all)?, mean))
 }
 
-/// Two kinds of work in turn, until about `seconds` are spent on each: times of each run, the slowest rank's. All ranks get
-/// the same.
+/// Two kinds of work in turn, until about `seconds` are spent on each: times of each run, the slowest rank's. All ranks
+/// get the same.
 ///
 /// # Errors
 /// As [`together`].

@@ -60,8 +60,8 @@ impl Service {
         }
     }
 
-    /// For so many processes that exchange messages between GPUs: none if each has a GPU of its own, else the service that
-    /// runs, or one of our own if `start` says so.
+    /// For so many processes that exchange messages between GPUs: none if each has a GPU of its own, else the service
+    /// that runs, or one of our own if `start` says so.
     ///
     /// # Errors
     /// No GPU; processes must share one, and there is no service.

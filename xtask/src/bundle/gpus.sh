@@ -1,6 +1,7 @@
 #!/bin/sh
-# Measures, by `figures` alone, all that is between the GPUs of a host: collectives and transposes beside NCCL, processes
-# that share GPUs, an epidemic, reshards, pages, and what the death of a rank costs. A table comes last. Within ten minutes.
+# Measures, by `figures` alone, all that is between the GPUs of a host: collectives and transposes beside NCCL,
+# processes that share GPUs, an epidemic, reshards, pages, and what the death of a rank costs. A table comes last.
+# Within ten minutes.
 #
 #   gpus.sh [RANKS]    as many ranks (default: one on each GPU). With fewer GPUs several ranks share one, under the
 #                      Multi-Process Service, which is started where none runs; what needs NCCL is left out then
@@ -97,7 +98,7 @@ done
 
 echo
 echo "$ranks ranks on $gpus GPUs, $(($(date +%s) - begun)) s; what was said is in $out/gpus.log"
-grep -h '^FAILED\|^figures: ' "$out/gpus.log"
+grep -h '^FAILED\|^figures: ' "$out/gpus.log" | uniq
 cat "$table"
 rm -f "$table"
 [ "$failed" -eq 0 ]

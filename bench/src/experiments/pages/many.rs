@@ -1,5 +1,5 @@
-//! Several GPUs at once: half of the processes put into pages of as many others, and then of half as many, as where a model
-//! is cut among fewer GPUs there: the pages of two sources are halves of those of their target.
+//! Several GPUs at once: half of the processes put into pages of as many others, and then of half as many, as where a
+//! model is cut among fewer GPUs there: the pages of two sources are halves of those of their target.
 
 use std::cell::Cell;
 
