@@ -66,15 +66,22 @@ impl Core {
         if !possible || !self.rndv.facts(peer).offering.is_wanted() {
             return false;
         }
-        let mut situation = self.expectation(bml, peer, buffer);
-        (situation.mapped, situation.grants) = (true, true);
         let mut protocols = Protocols::of(&[Protocol::Eager]);
         for protocol in [Protocol::Mapped, Protocol::MappedPut] {
             if !self.rndv.facts(peer).closed[protocol.index()] {
                 protocols = protocols.with(protocol);
             }
         }
-        self.recent.choose(&situation, &self.config.tuning, None, protocols) != Protocol::Eager
+        if let Some(found) = self.rndv.facts(peer).offering.found(buffer, protocols) {
+            return found;
+        }
+        let mut situation = self.expectation(bml, peer, buffer);
+        (situation.mapped, situation.grants) = (true, true);
+        let tuning = &self.config.tuning;
+        let chosen = self.recent.choose(&situation, tuning, None, protocols);
+        let offer = chosen != Protocol::Eager;
+        self.rndv.facts(peer).offering.finds(buffer, protocols, offer);
+        offer
     }
 
     /// Makes the data of an offer follow if nobody answers.

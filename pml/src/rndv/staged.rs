@@ -81,6 +81,10 @@ fn through_host(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
 
 /// Whether the receiver's buffer can be a ring with a place for every fragment.
 fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
+    // A key costs a question to the driver, and what is short is mapped.
+    if s.mapped && s.bytes <= SHORT_MAX && cx.config.force.is_none() {
+        return;
+    }
     let (_, room) = cx.receipt();
     let share = cx.config.shares_buffers();
     if let Some(staging) = &mut s.staged {
@@ -88,6 +92,9 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
             staging.receiver_device && cx.link.start_key(cx.buffer, room, share).is_some();
     }
 }
+
+/// Bytes up to which nothing staged is quicker than what is mapped.
+const SHORT_MAX: u64 = 64 << 10;
 
 /// Messages in a row that find no key for a protocol before it is excluded for good: a transport may be out of keys
 /// for a moment.
