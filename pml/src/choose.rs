@@ -3,11 +3,13 @@
 //! The sender asks whether a message is eager. If not, it makes an offer, and the receiver, which alone knows both
 //! layouts, asks again. Both use [`candidates`]; so does `gapless explain`.
 
+mod lately;
 mod recent;
 
 pub use crate::cost::{DeviceEnds, Excluded, SingleCopyCosts, Situation, Staging, Touched};
 pub use crate::protocol::Protocol;
 use crate::tuning::Tuning;
+pub(crate) use lately::Lately;
 pub(crate) use recent::Recent;
 
 /// A protocol and its prospects.

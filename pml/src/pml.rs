@@ -132,7 +132,7 @@ impl Pml {
     /// Changes the configuration for messages started from now on.
     pub fn config_mut(&mut self) -> &mut Config {
         self.core.recent.forget();
-        self.core.rndv.facts.iter_mut().for_each(|facts| facts.offering.forget());
+        self.core.rndv.facts.iter_mut().for_each(|facts| facts.forget_choices());
         &mut self.core.config
     }
 

@@ -11,11 +11,9 @@
 //! |---|---|
 //! | `kinds.rs` | the table of kinds |
 //! | `eager.rs`, `pipeline.rs`, `local.rs`, `mapped.rs`, `mapped_put.rs`, `single_copy.rs`, `staged.rs` | the protocols |
-//! | `offered.rs`, `incoming.rs` | a rendezvous at its sender, and at its receiver |
-//! | `in_flight.rs`, `turns.rs` | work of engines that goes on; who asked to be polled |
-//! | `layouts.rs`, `pieces.rs` | flattened layouts that are published and fetched |
-//! | `staging.rs`, `rings.rs` | staging memory, and rings of page-locked memory |
-//! | `gpudirect.rs`, `offering.rs` | what adapters refuse; whether offering short messages pays |
+//! | `offered.rs`, `incoming.rs`; `in_flight.rs`, `turns.rs` | both ends; work of engines, and who asked to be polled |
+//! | `layouts.rs`, `pieces.rs`; `staging.rs`, `rings.rs` | layouts that travel; staging memory, rings of it |
+//! | `gpudirect.rs`, `offering.rs`, `decided.rs` | what adapters refuse; whether offers pay; what was chosen lately |
 //! | `link.rs` | the link to the other end, as a protocol may use it |
 //!
 //! ```text
@@ -31,6 +29,7 @@
 //!   | <-------------- CTS ---- |
 //! ```
 
+pub(crate) mod decided;
 mod eager;
 pub(crate) mod gpudirect;
 pub(crate) mod in_flight;
@@ -62,6 +61,7 @@ use crate::error::PmlError;
 use crate::hash::FastMap;
 use crate::links::{FlatLayout, Outgoing, Peer, WireLayout};
 use crate::protocol::{Protocol, Protocols};
+use crate::rndv::decided::Decided;
 use crate::rndv::gpudirect::Refusals;
 use crate::rndv::in_flight::{InFlight, InFlights};
 use crate::rndv::layouts::{Fetched, Published};
@@ -120,6 +120,8 @@ pub(crate) struct PeerFacts {
     pub(crate) granting: Granting,
     /// Whether a message with it had an end in a device's memory there.
     pub(crate) has_devices: bool,
+    /// What was chosen for its offers.
+    pub(crate) decided: Decided,
 }
 
 impl Rendezvous {

@@ -11,6 +11,7 @@ use crate::error::PmlError;
 use crate::links::{FlatLayout, Outgoing, WireLayout, fragment_max, send_message};
 use crate::protocol::{Protocol, Protocols};
 use crate::rndv::RndvStep;
+use crate::rndv::decided::OfferFacts;
 use crate::rndv::gpudirect::single_copy_costs;
 use crate::rndv::incoming::{Incoming, IncomingStage};
 use crate::rndv::layouts::Fetch;
@@ -107,20 +108,7 @@ impl Core {
     /// Picks a protocol among those still possible and starts it.
     pub(crate) fn proceed(&mut self, bml: &mut Bml, id: RequestId) -> Result<(), String> {
         loop {
-            let Some(situation) = self.situation_of(bml, id) else { return Ok(()) };
-            let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
-            let mut protocols = incoming.protocols;
-            let from = incoming.from;
-            let closed = self.rndv.facts(from).closed;
-            for protocol in Protocol::ALL.into_iter().filter(|protocol| closed[protocol.index()]) {
-                protocols = if (protocol.kind().stays_closed)(&situation) {
-                    protocols.without(protocol)
-                } else {
-                    protocols
-                };
-            }
-            let (tuning, force) = (&self.config.tuning, self.config.force);
-            let protocol = self.recent.choose(&situation, tuning, force, protocols);
+            let Some((protocol, situation)) = self.decision(bml, id) else { return Ok(()) };
             let Some((incoming, _)) = self.requests.incoming(id) else { return Ok(()) };
             incoming.protocol = protocol;
             if protocol.kind().wants_layout && situation.layout_fetch_bytes > 0 {
@@ -133,6 +121,32 @@ impl Core {
                 RndvStep::Going | RndvStep::Again | RndvStep::Done(_) => return Ok(()),
             }
         }
+    }
+
+    /// Which protocol is tried next for a receive, and what the choice depends on.
+    fn decision(&mut self, bml: &mut Bml, id: RequestId) -> Option<(Protocol, Situation)> {
+        let (incoming, buffer) = self.requests.incoming(id)?;
+        let (from, typed) = (incoming.from, buffer.typed());
+        let peer = self.rndv.facts(from);
+        let like = OfferFacts::of(incoming, typed, peer);
+        if let Some(decided) = like.and_then(|like| peer.decided.again(typed, &like)) {
+            return Some(decided);
+        }
+        let situation = self.situation_of(bml, id)?;
+        let (incoming, buffer) = self.requests.incoming(id)?;
+        let mut protocols = incoming.protocols;
+        let peer = self.rndv.facts(from);
+        for protocol in Protocol::ALL.into_iter().filter(|it| peer.closed[it.index()]) {
+            if (protocol.kind().stays_closed)(&situation) {
+                protocols = protocols.without(protocol);
+            }
+        }
+        let (tuning, force) = (&self.config.tuning, self.config.force);
+        let protocol = self.recent.choose(&situation, tuning, force, protocols);
+        if let Some(like) = like {
+            peer.decided.keep(buffer.typed(), like, (protocol, situation));
+        }
+        Some((protocol, situation))
     }
 
     /// A protocol has failed, and is not tried again for this message.

@@ -72,16 +72,16 @@ impl Core {
                 protocols = protocols.with(protocol);
             }
         }
-        if let Some(found) = self.rndv.facts(peer).offering.found(buffer, protocols) {
-            return found;
+        if let Some(pays) = self.rndv.facts(peer).offering.pays.again(buffer, &protocols) {
+            return pays;
         }
         let mut situation = self.expectation(bml, peer, buffer);
         (situation.mapped, situation.grants) = (true, true);
         let tuning = &self.config.tuning;
         let chosen = self.recent.choose(&situation, tuning, None, protocols);
-        let offer = chosen != Protocol::Eager;
-        self.rndv.facts(peer).offering.finds(buffer, protocols, offer);
-        offer
+        let pays = chosen != Protocol::Eager;
+        self.rndv.facts(peer).offering.pays.keep(buffer, protocols, pays);
+        pays
     }
 
     /// Makes the data of an offer follow if nobody answers.

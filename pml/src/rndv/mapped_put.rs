@@ -89,6 +89,13 @@ pub(crate) struct Granting {
     resting: [u8; 2],
 }
 
+impl Granting {
+    /// Whether it says nothing so far.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.refused == [0; 2] && self.exhausted == [0; 2] && self.resting == [0; 2]
+    }
+}
+
 /// What decides whether a receiver's buffer is granted to its sender.
 fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     let share = cx.config.shares_buffers();

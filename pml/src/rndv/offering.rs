@@ -1,10 +1,8 @@
 //! Whether short messages out of device memory are worth offering to a peer (`drive/unanswered.rs`).
 
+use crate::choose::Lately;
 use crate::protocol::{Protocol, Protocols};
 use crate::status::RequestId;
-use gapless_dtype::WeakLayout;
-use gapless_engine::Typed;
-use gapless_mem::Space;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -28,76 +26,11 @@ const VAIN_MAX: u8 = 8;
 /// How long that is, in messages that would have been offered.
 const REST: u8 = 64;
 
-/// Buffers for which the choice between eager and an offer is remembered.
-const KEPT: usize = 8;
-
-/// How often a remembered choice is used before it is made again: the links and devices that it depends on may change.
-const USES: u8 = 64;
-
-/// The last choices between eager and an offer. What such a choice depends on takes longer to gather than a short
-/// message takes to send.
-#[derive(Debug, Default)]
-struct LastChoices {
-    choices: Vec<LastChoice>,
-    /// Which one is replaced next.
-    next: usize,
-}
-
-#[derive(Debug)]
-struct LastChoice {
-    /// It keeps the layout's identity from becoming another's.
-    layout: WeakLayout,
-    count: u64,
-    space: Space,
-    protocols: Protocols,
-    offer: bool,
-    uses: u8,
-}
-
-impl LastChoice {
-    fn is_of(&self, buffer: &Typed, protocols: Protocols) -> bool {
-        self.layout.id() == buffer.layout().id()
-            && self.count == buffer.count()
-            && self.space == buffer.space()
-            && self.protocols == protocols
-    }
-}
-
-impl LastChoices {
-    fn find(&mut self, buffer: &Typed, protocols: Protocols) -> Option<bool> {
-        // Of pages the layout is not all.
-        if buffer.as_pages().is_some() {
-            return None;
-        }
-        let known = self.choices.iter_mut().find(|one| one.is_of(buffer, protocols))?;
-        known.uses += 1;
-        (known.uses <= USES).then_some(known.offer)
-    }
-
-    fn keep(&mut self, buffer: &Typed, protocols: Protocols, offer: bool) {
-        let choice = LastChoice {
-            layout: buffer.layout().downgrade(),
-            count: buffer.count(),
-            space: buffer.space(),
-            protocols,
-            offer,
-            uses: 0,
-        };
-        match self.choices.iter().position(|one| one.is_of(buffer, protocols)) {
-            Some(at) => self.choices[at] = choice,
-            None if self.choices.len() < KEPT => self.choices.push(choice),
-            None => {
-                self.choices[self.next % KEPT] = choice;
-                self.next = self.next.wrapping_add(1);
-            }
-        }
-    }
-}
-
 /// What is known of offering short messages to a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Offering {
-    last: LastChoices,
+    /// Whether buffers are offered if one of the protocols can carry them, or are eager.
+    pub(crate) pays: Lately<Protocols, bool>,
     /// Offers in a row that were not better than eager.
     vain: u8,
     /// Messages that are eager before another is offered.
@@ -120,21 +53,6 @@ impl Offering {
             // One more in vain, and it rests again.
             (self.vain, self.resting) = (VAIN_MAX - 1, REST);
         }
-    }
-
-    /// Whether a message out of `buffer` is offered if one of `protocols` can carry it, as was found lately.
-    pub(crate) fn found(&mut self, buffer: &Typed, protocols: Protocols) -> Option<bool> {
-        self.last.find(buffer, protocols)
-    }
-
-    /// Remembers that.
-    pub(crate) fn finds(&mut self, buffer: &Typed, protocols: Protocols, offer: bool) {
-        self.last.keep(buffer, protocols, offer);
-    }
-
-    /// Forgets choices: what they depend on has changed.
-    pub(crate) fn forget(&mut self) {
-        self.last = LastChoices::default();
     }
 
     /// Whether the next message is to be offered.
@@ -206,8 +124,6 @@ impl Unanswered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapless_dtype::{Datatype, Layout, Primitive};
-    use gapless_mem::Region;
 
     #[test]
     fn offers_in_vain_rest_for_a_while_and_one_that_pays_counts_anew() {
@@ -250,42 +166,5 @@ mod tests {
         assert_eq!((unanswered.get(0), unanswered.len()), (Some(ids[1]), 1));
         (1..CROWD).for_each(|_| unanswered.push(ids[0], 2));
         assert!(unanswered.is_crowded());
-    }
-
-    #[test]
-    fn a_choice_is_made_again_after_some_uses_and_for_each_other_buffer() {
-        let layout = |bytes| Datatype::contiguous(bytes, &Primitive::Byte.into()).unwrap();
-        let device = |device| Space::Device { kind: "fake", device };
-        let buffer = |layout: &Layout, count, space| {
-            Typed::new(Region::new(space, 1 << 20, 0, 1 << 12), 0, layout, count).unwrap()
-        };
-        let (one, other) = (layout(8).commit().unwrap(), layout(8).commit().unwrap());
-        let all = Protocols::ALL.without(Protocol::Mapped);
-        let mut offering = Offering::default();
-        let first = buffer(&one, 1, device(1));
-        assert_eq!(offering.found(&first, all), None);
-        offering.finds(&first, all, true);
-        assert_eq!(offering.found(&first, all), Some(true));
-        let others = [
-            (buffer(&other, 1, device(1)), all),
-            (buffer(&one, 2, device(1)), all),
-            (buffer(&one, 1, device(2)), all),
-            (first.clone(), Protocols::ALL),
-        ];
-        for (buffer, protocols) in &others {
-            assert_eq!(offering.found(buffer, *protocols), None);
-            offering.finds(buffer, *protocols, false);
-        }
-        assert!((1..USES).all(|_| offering.found(&first, all) == Some(true)));
-        assert_eq!(offering.found(&first, all), None, "it is made again");
-        offering.finds(&first, all, false);
-        assert_eq!(offering.found(&first, all), Some(false));
-        for count in 3..3 + KEPT as u64 {
-            offering.finds(&buffer(&one, count, device(1)), all, true);
-        }
-        assert_eq!(offering.last.choices.len(), KEPT);
-        assert_eq!(offering.found(&first, all), None, "it was replaced");
-        offering.forget();
-        assert_eq!(offering.last.choices.len(), 0);
     }
 }
