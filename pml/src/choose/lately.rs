@@ -1,9 +1,9 @@
 //! Answers about buffers that are used again for a while. What a choice depends on (links, devices, both layouts) takes
 //! longer to gather than a short message takes to send.
 //!
-//! An answer is for buffers of one layout, count and space, and a key with all else that the question names. Links and
-//! devices may change without a word: so an answer is given a limited number of times, and then asked for anew. A stale
-//! one costs time, nothing else.
+//! An answer belongs to one layout, one count, one space and one key; the key holds everything else that the question
+//! depends on. Nobody is told when a link or a device changes. So an answer is used a limited number of times, and then
+//! found anew. A stale answer costs time, and nothing else.
 
 use gapless_dtype::WeakLayout;
 use gapless_engine::Typed;
@@ -46,23 +46,23 @@ impl<K: PartialEq, A: Copy> Answer<K, A> {
             && self.count == buffer.count()
             && self.space == buffer.space()
             && self.key == *key
+            && buffer.as_pages().is_none()
     }
 }
 
 impl<K: PartialEq, A: Copy> Lately<K, A> {
     /// The answer for a buffer like this one; `None`: it is to be found, and [kept](Lately::keep).
     pub(crate) fn again(&mut self, buffer: &Typed, key: &K) -> Option<A> {
-        // Of pages the layout is not all.
-        if buffer.as_pages().is_some() {
-            return None;
-        }
         let known = self.answers.iter_mut().find(|one| one.is_for(buffer, key))?;
         known.uses = known.uses.saturating_add(1);
         (known.uses <= USES).then_some(known.answer)
     }
 
-    /// Keeps an answer.
+    /// Keeps an answer; none about pages, which differ by more than their layout.
     pub(crate) fn keep(&mut self, buffer: &Typed, key: K, answer: A) {
+        if buffer.as_pages().is_some() {
+            return;
+        }
         let same = self.answers.iter().position(|one| one.is_for(buffer, &key));
         let answer = Answer {
             layout: buffer.layout().downgrade(),

@@ -23,19 +23,20 @@ pub(crate) struct OfferFacts {
     span: u64,
     layout_id: u64,
     staged: StagedOffer,
+    /// Protocols that are impossible with the peer.
+    closed: Protocols,
 }
 
 impl OfferFacts {
     /// Of an offer that is answered as others like it: of memory that can be mapped and that no adapter reads, by a peer
-    /// with which nothing has gone wrong so far. `None`: the choice depends on more.
+    /// to whom this end grants memory of devices. `None`: the choice depends on more.
     pub(crate) fn of(incoming: &Incoming, buffer: &Typed, peer: &PeerFacts) -> Option<OfferFacts> {
         let rts = &incoming.rts;
         let between_devices = !rts.host && !buffer.space().cpu_accessible();
         let adapters = rts.rdma.is_some() || rts.staged.readable;
         let known = incoming.gapless() || incoming.layout.is_some();
         let fresh = incoming.protocols == Protocols::ALL.without(Protocol::Eager)
-            && !peer.closed.contains(&true)
-            && peer.granting.is_fresh();
+            && peer.granting.grants_devices();
         let plain = between_devices && rts.mapped.is_some() && !adapters && known && fresh;
         plain.then_some(OfferFacts {
             room: incoming.room,
@@ -44,11 +45,17 @@ impl OfferFacts {
             span: rts.span,
             layout_id: rts.layout_id,
             staged: rts.staged,
+            closed: peer.closed_protocols(),
         })
     }
 }
 
 impl PeerFacts {
+    fn closed_protocols(&self) -> Protocols {
+        let closed = Protocol::ALL.into_iter().filter(|protocol| self.closed[protocol.index()]);
+        closed.fold(Protocols::default(), Protocols::with)
+    }
+
     /// Tuning or wishes have changed.
     pub(crate) fn forget_choices(&mut self) {
         self.offering.pays.forget();

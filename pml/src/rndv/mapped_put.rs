@@ -90,9 +90,9 @@ pub(crate) struct Granting {
 }
 
 impl Granting {
-    /// Whether it says nothing so far.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.refused == [0; 2] && self.exhausted == [0; 2] && self.resting == [0; 2]
+    /// Whether nothing keeps this end from granting memory of a device.
+    pub(super) fn grants_devices(&self) -> bool {
+        self.refused[1] == 0 && self.exhausted[1] == 0 && self.resting[1] == 0
     }
 }
 

@@ -82,7 +82,8 @@ fn through_host(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
 /// Whether the receiver's buffer can be a ring with a place for every fragment.
 fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     // A key costs a question to the driver, and what is short is mapped.
-    if s.mapped && s.bytes <= SHORT_MAX && cx.config.force.is_none() {
+    let maps = s.mapped && !cx.facts.closed[Protocol::Mapped.index()];
+    if maps && s.bytes <= SHORT_MAX && cx.config.force.is_none() {
         return;
     }
     let (_, room) = cx.receipt();
