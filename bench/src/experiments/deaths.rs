@@ -218,6 +218,9 @@ fn kill(processes: &Processes<'_>, seed: u64) -> Result<Kill, Failure> {
     std::thread::sleep(moment);
     let (killed, ended) = mortals.kill(victim)?;
     let found: Vec<Found> = mortals.found(victim)?;
+    if let Some(early) = found.iter().find(|one| one.steps[0] < killed) {
+        return Err(Failure::Job(format!("an error before rank {victim} was killed: {}", early.error)));
+    }
     let since = |then: u64| Duration::from_nanos(then.saturating_sub(killed)).as_secs_f64();
     if let Some(other) = found.iter().find(|one| one.lost.is_some_and(|lost| lost != victim)) {
         return Err(Failure::Job(format!("rank {victim} was killed, and this was said: {}", other.error)));

@@ -34,12 +34,14 @@ impl<'s> OnStream<'s> {
     pub fn call(&mut self) -> Result<(), Failure> {
         let [from, to] = self.memory.each_ref().map(DeviceBuf::region);
         let failed = |error: gapless::StreamError| Failure::World(error.into());
-        for _ in 0..QUEUED {
+        let called = (0..QUEUED).try_for_each(|_| {
             let (float, sum) = (Primitive::Float, ReduceOp::Sum);
-            // SAFETY: both buffers outlive `on`, and nothing else uses them until `wait` has returned.
-            unsafe { self.on.allreduce(from, to, from.len() / 4, float, sum) }.map_err(failed)?;
-        }
-        self.on.wait().map_err(failed)
+            // SAFETY: both buffers outlive `on`, and nothing else uses them until `wait` has returned, which it does
+            // below whatever becomes of the other calls.
+            unsafe { self.on.allreduce(from, to, from.len() / 4, float, sum) }.map(drop)
+        });
+        let waited = self.on.wait();
+        called.and(waited).map_err(failed)
     }
 
     /// What came of the last call.

@@ -27,6 +27,16 @@ ranks=${1:-$gpus}
 used=$gpus
 [ "$used" -ge 1 ] || used=1
 [ "$used" -le "$ranks" ] || used=$ranks
+# Where ranks share GPUs, one service for all rows: a row that is cut off cannot end one of its own.
+pipes=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
+if [ "$ranks" -gt "$gpus" ] && [ ! -e "$pipes/control" ] && command -v nvidia-cuda-mps-control >/dev/null; then
+    pipes=$(mktemp -d)
+    export CUDA_MPS_PIPE_DIRECTORY="$pipes" CUDA_MPS_LOG_DIRECTORY="$pipes"
+    if (unset CUDA_VISIBLE_DEVICES; nvidia-cuda-mps-control -d); then
+        trap 'echo quit | nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$pipes"' EXIT
+        trap 'exit 1' INT TERM
+    fi
+fi
 begun=$(date +%s)
 table=$(mktemp)
 failed=0
