@@ -3,7 +3,7 @@
 use crate::bundle::Bundle;
 use gapless_btl::{LinkError, PeerId};
 
-/// What is known of a peer.
+/// Whether a peer can be reached: not known yet, up, or lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerState {
     /// Neither connected nor introduced.

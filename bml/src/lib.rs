@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! - **Peers**: the layers above name processes by [`Rank`]; [`Bml::connect`] finds every transport that both ends
-//!   have, and `select.rs` orders them.
+//!   have, and orders them.
 //! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it. Messages to one
 //!   peer travel over one rail at a time, but for those that are used together: one that keeps them in order, if any
 //!   does. [`Bml::limits`] says whether it does. If it does not, a caller that needs order numbers its messages.
@@ -21,13 +21,14 @@
 //!   in a [`Directory`] is introduced when it is needed, so its address is not known until then. A
 //!   process that [watches](Bml::watch) also keeps links to ranks r ± 2^k, over which it hears of deaths.
 //!
-//! Files: `bml` has the rails (`rail`), the peers (`endpoint`) and the handlers. `select`, `near` and `stripe` choose a
-//! rail and are pure; `bundle` and `window` number and bound what goes over several. `failure_gossip` and `roll_call`
-//! spread deaths and leaving. `spin` and `waiter` decide how to wait, `token` whose an ending is. `level`, `digest`,
-//! `ranks` and `registered` are for the layers above.
-//!
 //! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
 //! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.
+
+// What is where: `bml` has the rails (`rail`), the peers (`endpoint`) and the handlers. `select`, `near` and `stripe`
+// choose a rail and are pure; `bundle` and `window` number and bound what goes over several. `failure_gossip` and
+// `roll_call` spread deaths and leaving. `spin` and `waiter` decide how to wait, `token` whose an ending is. `level`,
+// `digest`, `ranks` and `registered` are for the layers above.
+
 #![deny(unsafe_code)]
 
 mod bml;

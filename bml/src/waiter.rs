@@ -71,7 +71,7 @@ pub struct Waiter {
     by_clock: bool,
 }
 
-/// The time, for [`Spin`].
+/// Nanoseconds of a monotonic clock, which begins at the first call: the times that [`Spin`] and other layers take.
 #[must_use]
 pub fn now_ns() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();

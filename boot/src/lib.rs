@@ -1,6 +1,6 @@
 #![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! - `launch`: the local launcher, `gapless run` (feature `launch`);
 //! - [`wireup`]: what launchers tell their processes, by PMI-1 and PMIx: a number, a size, a store of keys and values;

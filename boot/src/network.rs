@@ -41,7 +41,7 @@ const PORTS: &str = "GAPLESS_TCP_PORTS";
 /// Whether what goes to other hosts is encrypted.
 const ENCRYPT: &str = "GAPLESS_ENCRYPT";
 
-/// What a program chooses; what it does not, the environment may.
+/// What a program chooses about its network. Where it chooses nothing, the environment may.
 #[derive(Debug, Default)]
 pub struct Choices {
     /// Interfaces of TCP, as in `GAPLESS_TCP_INTERFACES`.
@@ -56,7 +56,7 @@ pub struct Choices {
     pub manner: Manner,
 }
 
-/// What is wanted, checked.
+/// How this process reaches other hosts: [`Choices`] and environment together, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     wanted: Wanted,
@@ -330,7 +330,7 @@ pub fn write_secret(secret: &Secret) -> String {
     process_record::in_hexadecimal(secret.bytes())
 }
 
-/// The reverse.
+/// Reads the secret that [`write_secret`] has written.
 pub fn read_secret(word: &str) -> Option<Secret> {
     process_record::from_hexadecimal(word)?.try_into().ok().map(Secret::new)
 }

@@ -243,7 +243,7 @@ pub(crate) fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
     bytes.map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// The reverse.
+/// Reads the transport's name and address that [`write_rail`] has written.
 pub fn read_rail(rank: u32, word: &str) -> Result<(String, Address), BootError> {
     let read = || {
         let (name, digits) = word.split_once(':')?;

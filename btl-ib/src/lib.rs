@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! Without the feature `ib` there is nothing in it but its configuration: [`devices`] and [`Ib::new`] say so. With it,
 //! `libibverbs` is opened when first needed, so a program starts where rdma-core is not installed.
+//!
+//! Names without a link are files of the source.
 //!
 //! - [`Ib`] is the transport, [`IbConfig`] what can be chosen about it. It works on one port of one device; several ports
 //!   are several transports. [`devices`] lists what there is.
@@ -23,18 +25,18 @@
 //!   posted an empty write feels the peer's pulse (`poll`). Nothing tells it from a way that has failed, so the loss is
 //!   [`Unreachable`](gapless_btl::LinkError::Unreachable); only a farewell says that a peer is gone (`ends`).
 //!
-//! # What `Sent` means here
+//! ## What `Sent` means here
 //!
 //! The peer's adapter has the message in the memory of its process. It arrives if that process goes on polling, whatever
 //! happens to this one.
 //!
-//! # What a peer costs
+//! ## What a peer costs
 //!
 //! One that was only introduced: its address. One with a link: a queue pair, [`IbConfig::buffers`] buffers of
 //! [`IbConfig::fragment_bytes`] to send from and five more to receive into (by default 1.1 MiB) and a page, locked in
 //! memory.
 //!
-//! # Limits
+//! ## Limits
 //!
 //! - All receive buffers are in one queue of at most 32,768, or as many as the device has: at most 32,768 /
 //!   ([`IbConfig::buffers`] + 5) links. The next caller is refused.

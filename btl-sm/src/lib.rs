@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
+//!
+//! Names without a link are files of the source.
 //!
 //! - [`Sm`] is the transport, [`SmConfig`] what can be chosen about it.
 //! - Each pair of processes shares two segments (sealed memfds), one per direction, written by its sender: a ring of
@@ -13,31 +15,33 @@
 //!   [`Mapped`](gapless_btl::Mapped) memory is further sealed memfds, and memory of attached devices.
 //! - A process that waits blocks on an epoll descriptor (`arm` has the handshake).
 //!
-//! # What is where
-//!
-//! A message goes from `outbound` (a slot, or lines) through `lane` and `ring` in the sender's `segment` to the receiver's
-//! `inbound`, which hands it on as a fragment; `credit` and `recycle` bring the room back.
-//!
-//! | files | hold |
-//! |---|---|
-//! | `sm`, `link` | the transport: peers, the poll loop; one peer, its two lanes and sockets |
-//! | `geometry`, `segment`, `sync` | what lies where in a segment; the only place that maps; the atomics, or loom's |
-//! | `address`, `socket`, `credentials`, `meeting`, `unauthenticated` | addresses and greetings; who is let in, and how an end is noticed |
-//! | `wire`, `packets`, `suspect` | what is said on sockets; descriptors that others have sent |
-//! | `arm`, `waker` | falling asleep, and ringing who sleeps |
-//! | `single_copy` | `process_vm_readv` and `process_vm_writev` |
-//! | `mapped`, `imports`; `device_exports`, `device_imports`; `export_tracking` | memory that peers map, of the host and of devices; what they may still use after a link |
-//! # What `Sent` means here
+//! ## What `Sent` means here
 //!
 //! A published message is the receiver's: it can read the message even if this process dies the moment after. So
 //! `Sent` follows at the next poll, with success if the link was up at `send`. It does not say that the receiver has
 //! read the message. Slots return to the pool independently of `Sent`.
 //!
-//! # Limits
+//! ## Limits
 //!
 //! A process must not `fork` without `exec` while an [`Sm`] lives: the child would hold its sockets open and hide its
 //! death. If the system cannot back shared memory when it is first touched (a full memory cgroup), the process that
 //! touches it dies of a bus error, as with any memory.
+
+// What is where, for who reads the code.
+//
+// A message goes from `outbound` (a slot, or lines) through `lane` and `ring` in the sender's `segment` to the
+// receiver's `inbound`, which hands it on as a fragment; `credit` and `recycle` bring the room back.
+//
+// - `sm`, `link`: the transport: peers, the poll loop; one peer, its two lanes and sockets
+// - `geometry`, `segment`, `sync`: what lies where in a segment; the only place that maps; the atomics, or loom's
+// - `address`, `socket`, `credentials`, `meeting`, `unauthenticated`: addresses and greetings; who is let in, and how
+//   an end is noticed
+// - `wire`, `packets`, `suspect`: what is said on sockets; descriptors that others have sent
+// - `arm`, `waker`: falling asleep, and ringing who sleeps
+// - `single_copy`: `process_vm_readv` and `process_vm_writev`
+// - `mapped`, `imports`; `device_exports`, `device_imports`; `export_tracking`: memory that peers map, of the host and
+//   of devices; what they may still use after a link
+
 #![deny(unsafe_code)]
 
 mod arm;

@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
+//!
+//! Names without a link are files of the source.
 //!
 //! - [`Tcp`] is the transport, [`TcpConfig`] what can be chosen about it. Each process listens at its addresses
 //!   ([`ListenAddress`], IPv4 and IPv6), and its [`address`](gapless_btl::Btl::address) lists them (`address`).
@@ -20,14 +22,14 @@
 //! - A peer's death is the end of its connection. A host that no longer answers is noticed within
 //!   [`TcpConfig::notice`] (`silence`).
 //!
-//! # What the secret protects from
+//! ## What the secret protects from
 //!
 //! Whoever does not know it cannot become a peer, by calling or by being called, nor make a process parse a byte. What
 //! follows is neither encrypted nor authenticated unless [`TcpConfig::encrypt`] is set: whoever can read or change the
 //! packets of the network can read and change messages. If it is set, only somebody who has the secret while a
 //! connection is made, and is in the middle of it, still can.
 //!
-//! # What `Sent` means here
+//! ## What `Sent` means here
 //!
 //! The system has taken all of the message: it arrives even if this process ends the moment after, as long as host and
 //! network live. It does not say that the receiver has it.
@@ -37,7 +39,7 @@
 //! poll the system sends them when the other host has acknowledged the message before them, or after 200 ms. None waits
 //! while the caller may block ([`arm`](gapless_btl::Btl::arm)).
 //!
-//! # What a peer costs
+//! ## What a peer costs
 //!
 //! One that was only introduced: its address. One with a link: a descriptor, the system's buffers, an inbox of 17 KiB,
 //! and in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
@@ -45,7 +47,7 @@
 //! KiB for records that are not opened yet, and as much for records that are not written yet. A second descriptor while
 //! it is silent although it was written to, and, if it has called us, for a moment at the beginning.
 //!
-//! # Limits
+//! ## Limits
 //!
 //! - Link-local addresses are not for [`TcpConfig::places`]: they mean nothing on other hosts.
 //! - Silence is noticed in time if the peer's connection comes from one of its places, which is so unless addresses

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! - [`conformance!`]: the suite that every transport passes;
 //! - [`fault`]: a wrapper that misbehaves as far as the contract allows, from a seed;

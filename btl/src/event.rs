@@ -2,7 +2,7 @@
 
 use crate::{AmTag, Ended, Fragment, LinkError, PeerId, Token};
 
-/// One thing that happened.
+/// What a [poll](crate::Btl::poll) reports: an arrival, the end of an operation, or the loss of a peer.
 #[derive(Debug)]
 pub enum Event {
     /// An active message has arrived in full.

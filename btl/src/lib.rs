@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # Write a transport
+//! ## Write a transport
 //!
 //! Implement [`Btl`]; if the wire can do more, also [`Rdma`] (bytes move between a local region and a peer's, without
 //! the peer's help; perhaps numbers are changed atomically) and [`Mapped`] (a peer's memory becomes a region of ours). A
@@ -23,10 +23,11 @@
 //!    offers no later message of the same peer, which would overtake. It reports no more events than the sink has
 //!    room for ([`Sink::room`]); events without room wait for the next poll; so does a message that is refused while
 //!    there is no room. A poll for one peer gives the next message of this peer or nothing.
-//! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both sides
-//!    call `connect`, and both poll: a link may need that to come up. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
-//!    that came earlier is lost. A transport may offer to put a link off until it is needed: [`Btl::introduce`] and
-//!    [`Btl::has_met`]; and to tell who calls that was not introduced: [`Btl::callers`].
+//! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both
+//!    sides call `connect`, and both poll: a link may need that to come up. Nothing from a peer is delivered before
+//!    this side's `connect` to it has returned, and nothing that came earlier is lost. A transport may offer to put
+//!    a link off until it is needed: [`Btl::introduce`] and [`Btl::has_met`]; and to tell who calls that was not
+//!    introduced: [`Btl::callers`].
 //! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a
 //!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
 //!    [`Limits::death_notice_ms`], with the reason: [`LinkError::PeerGone`] if it is known to have ended. Whatever had
@@ -57,7 +58,7 @@
 //! and may do nothing in a poll for one peer. A transport that keeps its reports in a queue gets all of [`Btl::poll`]
 //! from [`hand_out`]. The suite tests short cuts, too.
 //!
-//! # What is here to help
+//! ## What is here to help
 //!
 //! - [`loopback`]: the smallest complete transport, within one process; read it first.
 //! - [`pool`]: heap buffers that become slots and fragments, so that a transport over sockets

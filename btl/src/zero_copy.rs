@@ -175,7 +175,7 @@ fn usize_of(len: u64) -> usize {
     usize::try_from(len).expect("`len_of` has looked at it")
 }
 
-/// At most `len` bytes of `body`, from `skip` on.
+/// The pieces of a message's `body` from byte `skip` on, at most `len` bytes of them.
 pub fn parts(body: &[Region], skip: usize, len: usize) -> impl Iterator<Item = Region> + '_ {
     let (mut skip, mut left) = (skip as u64, len as u64);
     body.iter().filter_map(move |region| {

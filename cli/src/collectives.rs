@@ -38,7 +38,7 @@ const TURN: usize = 4;
 /// Nanoseconds between rank 0's naming a moment and the moment, at first and at most.
 const LEAD: (u64, u64) = (20_000, 2_000_000);
 
-/// How much to measure.
+/// How long and how often algorithms of a collective are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Seconds for all algorithms of one operation and length.
@@ -49,7 +49,7 @@ pub struct Effort {
     pub hopeless: f64,
 }
 
-/// What one algorithm took.
+/// How long calls by one algorithm took, and whether their results were right.
 #[derive(Clone, Debug)]
 pub struct Timed {
     /// The algorithm.
@@ -70,7 +70,7 @@ impl Timed {
     }
 }
 
-/// What one call took.
+/// How long one call of a collective took the ranks, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallTimes {
     /// Seconds from the common begin to a rank's end, on average over the ranks.

@@ -1,16 +1,18 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # Errors
+//! ## Errors
 //!
 //! Every verb reports a problem in one line on standard error. Exit codes: 0 all is well, 1 it ran
 //! and something was wrong, 2 it was called wrongly, and for `run` whatever the job's first failure
 //! exited with.
-//!
-//! # What is where
-//!
-//! - verbs: `run`, `info`, `doctor`, `explain`, `layout`, `tune`, `bench`, `pingpong`, `report`, `completions`, `man`;
-//! - what they share: `selection` (layouts and sizes), `memory` and `spaces` (where messages lie), `job` (a rank's way into
-//!   a job that measures), `sampling`, `load` (how busy the machine is), `lines` and `tree` (text), `failure` (exit codes).
+
+// What is where, for who reads the code.
+//
+// - verbs: `run`, `info`, `doctor`, `explain`, `layout`, `tune`, `bench`, `pingpong`, `report`, `completions`, `man`;
+// - what they share: `selection` (layouts and sizes), `memory` and `spaces` (where messages lie), `job` (a rank's way
+//   into a job that measures), `sampling`, `load` (how busy the machine is), `lines` and `tree` (text), `failure` (exit
+//   codes).
+
 #![deny(unsafe_code)]
 
 mod bench;

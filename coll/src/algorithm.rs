@@ -6,7 +6,7 @@ use crate::operation::Operation;
 use crate::tree::Tree;
 use gapless_bml::Level;
 
-/// How blocks go round.
+/// In which rounds blocks go from rank to rank, in algorithms that exchange them ([`Method`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Exchange {
     /// Each sends its block to each other: `n - 1` messages, all at once.

@@ -34,7 +34,7 @@ pub fn build(
     build_as(rank, locality, call, algorithm, *algorithm)
 }
 
-/// The same for a rank that shares no memory with the others of its host: it goes along a tree where they would
+/// As [`build()`], for a rank that shares no memory with the others of its host: it goes along a tree where they would
 /// [share](crate::Action::Share). The others of its host do likewise; ranks of other hosts need not know.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use crate::sm::SharedSegment;
 use crate::suits::{is_frugal, suits};
 use crate::tree::Tree;
 
-/// A line of the table.
+/// A rule of a [`Table`]: which algorithm an operation goes by, up to so many ranks and bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// For this operation.

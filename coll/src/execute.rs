@@ -232,7 +232,7 @@ impl ExecutorPlan {
     }
 }
 
-/// One collective of one rank.
+/// Carries out the schedule of one collective at one rank.
 ///
 /// If it is dropped in flight, no later collective can begin on the communicator ([`CollError::Abandoned`]), and
 /// memory of its own that peers may still touch is never freed. Work of engines is waited for.

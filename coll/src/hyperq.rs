@@ -89,7 +89,7 @@ pub enum HyperQStep {
     Scatter,
 }
 
-/// What a policy is told of a rank that is not the leader.
+/// What a policy is told of a rank that is not the leader: it has arrived, or its copy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It is ready to copy.
@@ -98,7 +98,7 @@ pub enum Event {
     Completed(usize, Kind),
 }
 
-/// What a policy wants.
+/// What a policy has a rank do: begin a copy, or leave the rest of one out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// This rank begins a copy of this kind.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! - [`topologies`]: grids and graphs of MPI 4.1 chapter 8.
 //! - [`schedule`]: a [`Schedule`] is one rank's list of steps (send, receive, copy, reduce, put a task) with
@@ -19,10 +19,12 @@
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
 //!   definition: it finds wrong results, races, messages that do not fit, and deadlocks.
 //!
-//! How it is made: `team.rs` (who takes part), `tree.rs` (shapes), `algorithms/` (a family each) and `builder.rs`,
-//! which derives dependencies from the bytes that steps touch. Lengths are in packed bytes: both ends of a message may
-//! use different datatypes of one signature. Nothing but [`execute`] touches memory; nothing looks at a clock or a
-//! file.
+//! Lengths are in packed bytes: both ends of a message may use different datatypes of one signature. Nothing but
+//! [`execute`] touches memory; nothing looks at a clock or a file.
+
+// How it is made: `team.rs` (who takes part), `tree.rs` (shapes), `algorithms/` (a family each) and `builder.rs`, which
+// derives dependencies from the bytes that steps touch.
+
 #![deny(unsafe_code)]
 
 mod algorithm;

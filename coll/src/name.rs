@@ -34,7 +34,7 @@ pub const METHODS: [&str; TABLE.len()] = {
 /// What ranks of a host have in the place of a tree, if they share memory.
 const SHARED: &str = "shared";
 
-/// A name that is nobody's.
+/// Why a text names no operation, method or algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {

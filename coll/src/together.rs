@@ -17,8 +17,8 @@ pub enum Together {
     Scatter,
 }
 
-/// What one rank does of it, in this order: it puts what it reads into the shared memory, signals, waits, and takes
-/// what it writes.
+/// What one rank does of a [`Together`], in this order: it puts what it reads into the shared memory, signals, waits,
+/// and takes what it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharePart {
     /// Whether it puts what it reads there.
@@ -29,7 +29,7 @@ pub struct SharePart {
     pub waits: Whom,
 }
 
-/// Some of the others of a subgroup.
+/// Which ranks of a subgroup a signal goes to or is awaited of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// None of them.

@@ -88,7 +88,7 @@ impl Described {
     }
 }
 
-/// Bytes of a grid that follow each other in memory in its order.
+/// Bytes of a grid that lie behind each other in memory, from its begin on, in the grid's order.
 #[must_use]
 pub fn run(grid: &Grid) -> u64 {
     let mut len = grid.len;

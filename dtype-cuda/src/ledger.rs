@@ -35,7 +35,7 @@ use thiserror::Error;
 /// A GPU.
 type Uuid = [u8; 16];
 
-/// What kernels are that wait or stay.
+/// Which kernels blocks are reserved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// Those of a communicator of a stream, which wait for those of other ranks.
@@ -61,7 +61,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// What is to be reserved.
+/// Blocks of a GPU that a process wants to reserve for kernels that stay there, or wait for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// For what.
@@ -78,7 +78,7 @@ pub struct Ask {
     pub handed: u32,
 }
 
-/// What is reserved: as it was asked for.
+/// Blocks of a GPU that are reserved, as they were asked for.
 pub type Claim = Ask;
 
 /// What a process has reserved on a GPU.

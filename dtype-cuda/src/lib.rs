@@ -1,6 +1,6 @@
 #![cfg_attr(feature = "opencl", doc = include_str!("../README.md"))]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! A [`GpuEngine`] is a [`gapless_engine::Engine`] for one device. Like the host's engine it takes a
 //! [`Typed`](gapless_engine::Typed) buffer and a byte range of its packed stream; it moves the bytes with kernels of
@@ -11,7 +11,7 @@
 //! `examples/gpu_pack.rs` is a whole program, on CUDA and OpenCL: a stream of its own, a budget, every byte
 //! compared (`cargo run --release -p gapless-dtype-cuda --example gpu_pack`).
 //!
-//! # How a call finds its kernel
+//! ## How a call finds its kernel
 //!
 //! ```text
 //!  indices ────────────────────────────────────────────────────────────► a kernel reads them
@@ -39,26 +39,27 @@
 //! Completions are the device's events; the device itself waits for `after` if that is its own work. Memory that work
 //! uses is not freed before the work has ended.
 //!
-//! # Where things are
-//!
-//! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is written;
-//!   which plans are kept.
-//! - `described`: forms and plans for kernels that others launch.
-//! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: how one task gets onto a lane; `between`: the same from
-//!   layout to layout. `report`: what that would launch. `peers`: what the copy engine does between two GPUs, by
-//!   `nest`, `rows` and `triangle`, which are pure. `recent`: recent results for the same layouts.
-//! - `pages`: instances at indices that are data, which kernels read; `index_report`: what kernels say of bad ones.
-//! - `gathered`: short work that waits for company, and goes in one launch.
-//! - `lanes`, `memory`, `staging`, `plans`: which lane comes next, and who keeps memory alive.
-//! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
-//!   that write plans.
-//! - `reduce`: reductions, where the buffers lie or in chunks.
-//! - `cuda::worker`: the worker of XTQ, a kernel that stays; `ledger`: blocks of kernels that stay or wait, of all
-//!   processes.
-//! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
-//!
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate
 //! knows no peer and no message. Units: bytes.
+
+// What is where, for who reads the code.
+//
+// - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is written;
+//   which plans are kept.
+// - `described`: forms and plans for kernels that others launch.
+// - `engine`, `batch`, `cuda::stream`: the calls. `shared`: how one task gets onto a lane; `between`: the same from
+//   layout to layout. `report`: what that would launch. `peers`: what the copy engine does between two GPUs, by
+//   `nest`, `rows` and `triangle`, which are pure. `recent`: recent results for the same layouts.
+// - `pages`: instances at indices that are data, which kernels read; `index_report`: what kernels say of bad ones.
+// - `gathered`: short work that waits for company, and goes in one launch.
+// - `lanes`, `memory`, `staging`, `plans`: which lane comes next, and who keeps memory alive.
+// - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
+//   that write plans.
+// - `reduce`: reductions, where the buffers lie or in chunks.
+// - `cuda::worker`: the worker of XTQ, a kernel that stays; `ledger`: blocks of kernels that stay or wait, of all
+//   processes.
+// - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
+
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(any(feature = "cuda", feature = "opencl")),

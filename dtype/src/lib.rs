@@ -1,13 +1,13 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! Data that a program sends is seldom contiguous: a column of a matrix, a face of a cube, every
 //! particle that left the box. A [`Datatype`] describes where such data lies; this crate turns the
 //! description into code that moves it. It knows bytes and displacements only: no processes, no
 //! devices, no clock, no files, no threads.
 //!
-//! # From description to bytes
+//! ## From description to bytes
 //!
 //! ```text
 //!  Primitive ── constructors (build/) ──► Datatype        a tree; Contents takes it apart again
@@ -26,21 +26,33 @@
 //! ones, but sorts nothing. Displacements are relative to the buffer's origin and may be negative. Everything is in
 //! bytes unless a name says otherwise; counts and displacements have 64 bits everywhere.
 //!
-//! # Where things are
+//! ## Where things are
 //!
-//! - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `memory_kind`: what a type is.
-//! - `equivalence`, `buffer`, `fit`: the datatypes of Rust types, what may be sent or received, and whether a layout
-//!   fits the elements of a slice. `#[derive(Datatype)]` for structs is in `gapless-derive`.
-//! - `layout`, `program`, `optimize`, `shape`: what commit makes of it.
-//! - `convertor`, `copy`, `transfer`, `pack`: what moves bytes; besides `equivalence` and `external` the only files with
-//!   `unsafe`.
-//! - `items`, `external`: the basic items one by one, and MPI's portable representation of them; `fortran`: types by
-//!   what they hold.
-//! - `signature`, `flatten`: what a peer receives of it.
+//! - [`Datatype`] and its constructors, [`Primitive`]; [`Subarray`] and [`Darray`] for constructors with many
+//!   arguments; [`Contents`] and [`Envelope`]: what a type was made of.
+//! - [`Layout`]: a committed type; [`Shape`]: its regular form, if it has one; [`Pages`]: one layout, repeated at
+//!   indices.
+//! - [`Convertor`], [`transfer`], [`pack`], [`unpack`]: what moves bytes; [`pack_external`]: MPI's portable
+//!   representation.
+//! - [`Equivalence`], [`AnyBits`], [`CheckedBits`]: the datatypes of Rust types, and what may be sent or received.
+//!   `#[derive(Datatype)]` for structs is in `gapless-derive`. [`FitError`]: why a layout does not fit a slice.
+//! - [`Signature`]: which messages match; [`FlattenError`]: why bytes of a peer are no layout.
 //! - [`limits`]: every bound that is enforced, each with a typed error.
 //! - `naive` and `testkit` (feature `testkit`): the oracle, and random types to test layouts with.
 //!
-//! Read first: MPI 4.1 chapter 5; then `program.rs` and `convertor.rs`.
+//! Read first: MPI 4.1 chapter 5.
+
+// What is where, for who reads the code; begin with `program.rs` and `convertor.rs`.
+//
+// - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `memory_kind`: what a type is.
+// - `equivalence`, `buffer`, `fit`: the datatypes of Rust types, what may be sent or received, and whether a layout
+//   fits the elements of a slice.
+// - `layout`, `program`, `optimize`, `shape`: what commit makes of it.
+// - `convertor`, `copy`, `transfer`, `pack`: what moves bytes; besides `equivalence` and `external` the only files with
+//   `unsafe`.
+// - `items`, `external`: the basic items one by one, and MPI's portable representation of them; `fortran`: types by
+//   what they hold.
+// - `signature`, `flatten`: what a peer receives of it.
 
 #![deny(unsafe_code)]
 

@@ -8,7 +8,7 @@ use crate::build::Recipe;
 use crate::datatype::Datatype;
 use crate::error::{Argument, TypeError};
 
-/// A kind of memory, in words that mean something to whoever reads the buffers: nothing to this crate.
+/// A label for the kind of memory that buffers of a datatype lie in. This crate keeps it and does not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryKind(pub [u64; 4]);
 

@@ -1,20 +1,16 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! An [`Engine`] packs, unpacks and moves data described by a committed layout, in any memory; a [`Reducer`] combines
 //! elements of any number of buffers by an [`Op`]: one of MPI's, or a user's. [`HostEngine`] implements both for memory
-//! that the CPU may touch, on the convertor of `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` implements both for
-//! memory of CUDA and OpenCL devices.
+//! that the CPU may touch ([`ThreadedHostEngine`]: with threads), on the convertor of `gapless-dtype`. `GpuEngine` of
+//! `gapless-dtype-cuda` implements both for memory of CUDA and OpenCL devices.
 //!
 //! [`Typed`] is a user's buffer as engines see it: a region, a layout and a count, checked once to fit together.
 //! Every call works on any byte range of the packed stream, so a pipeline can pass its fragments directly. Every call
 //! returns a [`Completion`](gapless_mem::Completion).
 //!
-//! `engine` and `reducer` are the traits; `host` and `reduce_host` implement them for host memory, `combine` has the loops
-//! over elements and `packed` the short way to them, `op` and `user_op` the operations. `threaded_host` is the host's
-//! engine with threads, which `thread_pool` has. `method` has the checks that all reducers share, `between` work on
-//! memories of two engines.
 //! This crate knows no vendor and no peer. Lengths and offsets are in bytes.
 //!
 //! A column is added to a contiguous buffer, in place:
@@ -35,6 +31,12 @@
 //! assert!(sums.eq([10.0, 12.0, 14.0]));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+
+// What is where: `engine` and `reducer` are the traits; `host` and `reduce_host` implement them for host memory,
+// `combine` has the loops over elements and `packed` the short way to them, `op` and `user_op` the operations.
+// `threaded_host` is the host's engine with threads, which `thread_pool` has. `method` has the checks that all reducers
+// share, `between` work on memories of two engines.
+
 #![deny(unsafe_code)]
 
 mod between;

@@ -4,7 +4,7 @@ use crate::{EngineError, Op, Operand, ReduceOp, Typed, UserOp};
 use gapless_dtype::Primitive;
 use std::ops::Range;
 
-/// How to reduce.
+/// How a [`Reducer`](crate::Reducer) combines elements, once operation and datatype are known to go together.
 #[derive(Clone, Copy, Debug)]
 pub enum Method<'a> {
     /// The result is the source of this number.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is sent
+//! ## What is sent
 //!
 //! Numbers, `bool`, `char`, arrays, and slices and lists of them are sent as they are. A struct gets its datatype by
 //! `#[derive(Datatype)]`; padding is a gap, so nobody reads it:
@@ -54,7 +54,7 @@
 //! # }
 //! ```
 //!
-//! # Arrays of `ndarray`
+//! ## Arrays of `ndarray`
 //!
 //! With the feature `ndarray`, a reference to an array or a view of that crate (0.17) is a buffer, and so is a view by
 //! value: of any strides, also negative ones, and axes of any length. Its elements travel in logical order, the last
@@ -80,7 +80,7 @@
 //! An array that `broadcast` repeats to 2⁶³ bytes or more panics. A [`Plan`] takes the elements as they lie in memory:
 //! `as_slice_memory_order_mut`.
 //!
-//! # Where things are
+//! ## Where things are
 //!
 //! - [`prelude`]: what most programs use, in one import;
 //! - [`World`]: joining and leaving a job; [`World::alloc`] for memory that moves with one copy;
@@ -88,6 +88,8 @@
 //!   [`Communicator::scope`] for non-blocking operations on borrowed memory; [`Communicator::isend_owned`] for
 //!   operations that own their buffers, which are futures, too; [`Persistent`] for operations that are started again
 //!   and again;
+//! - [`View`], [`ViewMut`]: memory, and a [`Layout`] of the pieces in it; [`Datatype`](struct@Datatype): MPI's
+//!   constructors, by which layouts are made; [`pack`], [`unpack`]: layouts without messages;
 //! - [`Equivalence`], [`AnyBits`], [`CheckedBits`], and the derive macro [`Datatype`](derive@Datatype): what may be sent
 //!   and received; [`SendBuffer`], [`RecvBuffer`]: what operations take;
 //! - [`Collective`]: collectives in all their forms; most are methods of [`Communicator`] and [`Scope`];
@@ -107,7 +109,10 @@
 //! - [`xtq`]: tasks at other processes, without a receive there ([`World::xtq`]);
 //! - [`btl`]: to add a transport of one's own with [`Builder::transport`].
 //!
-//! # Threads
+//! The layers underneath can be used by themselves: `gapless-dtype` describes data, `gapless-engine` moves it,
+//! `gapless-btl` is the contract of transports, `gapless-bml` chooses among them, `gapless-pml` matches messages.
+//!
+//! ## Threads
 //!
 //! Any number of threads can use everything at once (`MPI_THREAD_MULTIPLE`, MPI 4.1 §11.6): [`World`],
 //! [`Communicator`] and the requests are `Send` and `Sync`. The message layer is behind one lock, which no thread
@@ -116,7 +121,7 @@
 //! communicator. While no thread is in a call, no message progresses, unless there is a progress thread
 //! ([`Builder::progress_thread`](crate::Builder::progress_thread)).
 //!
-//! # Memory of devices
+//! ## Memory of devices
 //!
 //! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it to send. A [`View::of_region`]
 //! may lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`). Drivers and devices are opened when a
@@ -148,13 +153,11 @@
 //! A send can come after work on your streams ([`Scope::isend_after`]), and a stream can wait for a receive
 //! ([`Scope::when_done`]). Otherwise, end your work on the buffer before you pass it.
 //!
-//! The layers underneath can be used by themselves: `gapless-dtype` describes data, `gapless-engine` moves it,
-//! `gapless-btl` is the contract of transports, `gapless-bml` chooses among them, `gapless-pml` matches messages.
-//!
-//! # Safety
+//! ## Safety
 //!
 //! Memory is granted to a message for as long as it is in flight, and no promise relies on a `Drop` running: see
 //! [`Communicator::scope`] and [`OwnedRequest`]. [`SharedBuf`] says who is trusted with memory that peers map.
+
 // What is where, for who reads the code. A call takes a view of the caller's memory, checks it, takes the world's lock
 // (`shared`), and hands the region and layout to `gapless-pml` (messages), `gapless-coll`, `gapless-osc` or `gapless-xtq`;
 // the answer comes back as a request, which gives the memory back when it has ended.

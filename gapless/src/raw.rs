@@ -76,7 +76,7 @@ use crate::{Collective, Root, View, ViewMut};
 use crate::{Communicator, Error};
 use gapless_engine::Op;
 
-/// What a blocking call sends.
+/// The source of a blocking call, of memory that the caller vouches for.
 ///
 /// # Safety
 /// For all of `'a`, the memory that `typed` describes is valid for reads, and nothing writes it.
@@ -87,7 +87,7 @@ pub unsafe fn view<'a>(typed: Typed) -> View<'a> {
     unsafe { View::of_typed(typed) }
 }
 
-/// What a blocking call receives into.
+/// The destination of a blocking call, of memory that the caller vouches for.
 ///
 /// # Safety
 /// For all of `'a`, the memory that `typed` describes is valid for reads and writes, and nothing else touches it.

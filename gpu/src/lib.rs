@@ -1,6 +1,6 @@
 #![cfg_attr(any(feature = "cuda", feature = "opencl"), doc = include_str!("../README.md"))]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! - [`Accelerators`], [`OnDemand`]: devices and their engines, opened when a message first needs them; [`space_at`]: in
 //!   whose memory an address lies;

@@ -30,7 +30,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The devices of one world.
+/// The GPUs of one world and their engines, opened when a message first needs them.
 #[derive(Default)]
 pub struct Accelerators {
     lazy_engines: LazyEngines<Which, GpuEngine>,
@@ -46,7 +46,7 @@ pub struct Accelerators {
     contexts: usize,
 }
 
-/// What transports are to be told of devices.
+/// Devices that were opened or given up since transports were last told.
 #[derive(Default)]
 pub struct DeviceChanges {
     /// Given up, and to be detached; this comes first.
@@ -299,7 +299,7 @@ fn movers(src: Space, dst: Space) -> impl Iterator<Item = Space> {
     known.take(if twice { 1 } else { 2 })
 }
 
-/// The engine of all devices of a world.
+/// One engine for the memory of all devices of a world; it opens a device when that is first needed.
 #[derive(Debug)]
 pub struct OnDemand(Arc<Accelerators>);
 

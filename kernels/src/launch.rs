@@ -91,7 +91,7 @@ impl Budget {
     }
 }
 
-/// What to move.
+/// A move between a typed and a packed side: which bytes of the packed stream, which way, and where both sides are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     /// Which way.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! One source, `strips.cl-cu` and `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel
 //! moves a range of the packed stream between a *typed* side, where the bytes lie as a datatype says, and a *packed*

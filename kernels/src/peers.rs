@@ -100,7 +100,7 @@ structures! {
     }
 }
 
-/// [`LAYOUT`], the size of a window's head, and [`layouts::LAYOUT`].
+/// The layouts of all structures that hosts and kernels of collectives share, for comparing both sides.
 pub fn layout() -> impl Iterator<Item = LayoutEntry> {
     let head = LayoutEntry { structure: "Head", field: "", bytes: HEAD };
     LAYOUT.iter().chain(layouts::LAYOUT).copied().chain([head])
@@ -304,7 +304,8 @@ impl Window {
     }
 }
 
-/// What a kernel found.
+/// What a kernel of a collective reports to its host: success, or which rank is late, has given up or does something
+/// else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Nothing amiss.
@@ -345,7 +346,7 @@ impl Status {
     }
 }
 
-/// The number by which launches are told apart that do not do the same: a hash of what all ranks must have in common.
+/// A hash of what all ranks of a launch must have in common, by which kernels notice ranks that do something else.
 #[must_use]
 pub fn doing(parts: &[u64]) -> u32 {
     // FNV-1a, by bytes.
@@ -353,7 +354,7 @@ pub fn doing(parts: &[u64]) -> u32 {
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Bytes, at most 16, that divide all of these.
+/// The largest power of two up to 16 that divides all of these: how many bytes a word may have.
 #[must_use]
 pub fn width(numbers: impl IntoIterator<Item = u64>) -> u32 {
     let bits = numbers.into_iter().fold(16, |bits, number| bits | number);

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! Benchmarks of non-contiguous messages are only as good as the layouts they move. This crate
 //! holds the ones the literature uses, with the parameters it uses: the twelve micro-applications

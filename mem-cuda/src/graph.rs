@@ -5,7 +5,7 @@ use crate::driver::RawGraph;
 use crate::{CudaError, Stream};
 use std::sync::{Arc, Mutex};
 
-/// What was captured of a stream.
+/// A CUDA graph: work that was captured from a [`Stream`], to be launched again.
 #[derive(Debug)]
 pub struct Graph {
     context: Arc<Context>,

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! The driver library is opened at run time by [`CudaDriver::load`]. A machine without one starts
 //! normally: the error says so in one line, and nothing else of this crate can be reached.
@@ -16,15 +16,16 @@
 //!
 //! What the calls cost: `cargo run --release -p gapless-mem-cuda --example costs`.
 //!
-//! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
-//! `device` · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
-//! (where an address lies) · `peer`, `reach` (who may use it) · `mps` · `module`, `compile` (kernels) · `graph` · `error`.
-//!
 //! Calls leave the calling thread's current context as it was, so users of the CUDA runtime need not know of this
 //! crate. After a sticky error (an illegal address in any kernel of the process, say) the process has lost the
 //! device: every later call gives the first such error.
 //!
 //! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
+
+// What is where: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` · `device`
+// · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes` (where an address lies) ·
+// `peer`, `reach` (who may use it) · `mps` · `module`, `compile` (kernels) · `graph` · `error`.
+
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "calls the driver's C functions")]

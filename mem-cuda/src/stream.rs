@@ -267,7 +267,7 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// A point in a stream's time.
+/// A point in a stream (a CUDA event), to measure the time between two of them.
 pub struct Mark {
     context: Arc<Context>,
     /// `None` only while it is being dropped.

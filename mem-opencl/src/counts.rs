@@ -14,7 +14,7 @@ pub(crate) enum Object {
     Event,
 }
 
-/// Objects of one kind.
+/// How many OpenCL objects of one kind this process has made, and how many references it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Made so far.
@@ -23,7 +23,7 @@ pub struct Count {
     pub held: u64,
 }
 
-/// Objects of each kind: see [`counts`].
+/// How many OpenCL objects of each kind this process has made and holds: see [`counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// `cl_context`.
@@ -95,7 +95,7 @@ pub(crate) fn from_binary() {
     FROM_BINARIES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What this process has made and holds.
+/// Counts the OpenCL objects that this process has made and holds.
 #[must_use]
 pub fn counts() -> Counts {
     Counts {

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! The OpenCL library is opened at the first use. A process without one starts normally and gets a typed error
 //! ([`OpenClError`]). Memory is `cl_mem` buffers: a region's address is the handle, its offset counts from the

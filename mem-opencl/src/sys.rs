@@ -49,7 +49,7 @@ pub(crate) fn setting_up() -> MutexGuard<'static, ()> {
     guard
 }
 
-/// Does what no thread waits for: where it makes contexts or builds programs, others go first.
+/// Runs work that no thread waits for. Where it makes contexts or builds programs, other threads go first.
 pub fn in_background<T>(work: impl FnOnce() -> T) -> T {
     let before = IN_BACKGROUND.replace(true);
     let done = work();

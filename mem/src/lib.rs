@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
 //! - [`Region`]: a contiguous span of bytes in a space; it does not own them;
@@ -17,10 +17,12 @@
 //!   the CPU touches it.
 //!
 //! Which way data goes: a [`Device`] allocates a [`Region`], a [`Lease`] keeps it alive, layers above pass regions down to
-//! engines, and those have devices copy and give back a [`Completion`]. Memory is touched in `access.rs`, `words.rs` and
-//! `atomics.rs` alone. `pci.rs` says where a device is; `testkit.rs` has devices for tests.
+//! engines, and those have devices copy and give back a [`Completion`]. `testkit` (a feature) has devices for tests.
 //!
 //! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
+
+// Memory is touched in `access.rs`, `words.rs` and `atomics.rs` alone.
+
 #![deny(unsafe_code)]
 
 mod abort;

@@ -4,7 +4,7 @@ use crate::{DeviceError, Lease};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a worker can run.
+/// How large the groups of tasks may be that a [`Worker`] runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerLimits {
     /// Work-items of a group, at most.

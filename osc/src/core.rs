@@ -278,7 +278,7 @@ fn give_up(bml: &mut Bml, peer: Rank, what: &str) {
     bml.give_up(peer, LinkError::Corrupt { what: what.to_owned() });
 }
 
-/// This process's place in a window, until it is dropped.
+/// This process's place in a window, by which messages of other ranks find its memory, until it is dropped.
 #[derive(Debug)]
 pub struct WindowHandle {
     pub(crate) osc: Osc,

@@ -29,14 +29,14 @@ pub fn check_elements<T: AnyBits>(
     Err(WindowError::Mismatch { why })
 }
 
-/// Whether numbers are the elements of a window of `T`s, as far as a quick look tells.
+/// Whether a window of `T`s may take elements of this basic type, as far as a quick look tells.
 #[inline]
 #[must_use]
 pub fn takes<T: AnyBits>(element: Primitive) -> bool {
     T::BASIC == Some(element) || T::BASIC == Some(Primitive::Uint8) || element == Primitive::Uint8
 }
 
-/// Whether what is filled has no byte twice.
+/// Refuses a layout of a buffer to be filled that has a byte twice.
 ///
 /// # Errors
 /// [`WindowError::Overlapping`].
@@ -47,8 +47,8 @@ pub fn check_apart(typed: &Typed) -> Result<(), WindowError> {
     }
 }
 
-/// What an operation that fetches has at the origin. What is fetched has the elements of what is given, and says what they
-/// are if nothing is given, as `MPI_NO_OP` allows; what that is given is not looked at.
+/// The buffer whose elements an operation that fetches works on: the operand; for `MPI_NO_OP`, which has none, the
+/// result. Both must have the same elements.
 ///
 /// # Errors
 /// [`WindowError::Mismatch`].

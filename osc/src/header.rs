@@ -159,7 +159,7 @@ pub(crate) struct Named {
     shares: Option<u64>,
 }
 
-/// The words.
+/// The shared words of a window at one rank: its lock, the mutexes of stripes, the counters of notices.
 #[derive(Clone, Debug)]
 pub struct Header {
     words: Words,

@@ -1,6 +1,6 @@
 #![cfg_attr(not(doctest), doc = include_str!("../README.md"))]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! A [`Window`] is one rank's end of a window. Operations ([`Window::put`], [`Window::get`], [`Window::accumulate`] and
 //! their like) need an epoch, which synchronisation opens and closes ([`Window::lock`], [`Window::flush`],
@@ -14,17 +14,10 @@
 //! | changes in a [window of numbers](Flavor::Numbers) | the target's adapter, if all have one (`adapter.rs`) | none needed |
 //!
 //! Loads and messages do the same to the memory (`memory.rs`), and take the same lock, so ranks of one host and of others
-//! can be mixed in a window. What is where, each line using those below it alone:
+//! can be mixed in a window.
 //!
-//! | | |
-//! |---|---|
-//! | a call of a rank | `operate.rs` with `runs.rs`, `span.rs`, `packed.rs` (what origins have), `adapter.rs`, `near_device.rs`, `put_tasks.rs` (ways to the target), `send.rs` (messages); `flush.rs`, `groups.rs`, `notices.rs`; `make.rs`, `parts.rs`, `numbers.rs`, `attached.rs` |
-//! | the rank's end | `window.rs`: members, locks, fences; `epoch.rs`: which calls go together; `reading.rs`: answers that are awaited, `reads.rs`: those that end at a flush, `landing.rs`: where they go |
-//! | messages | `target.rs`: what they do; `core.rs`: in, out, and who waits; `tasks.rs`: accumulations as tasks of XTQ |
-//! | what they change | `hosted.rs`: this process's part of a window; `peer.rs`, `layouts.rs`, `questions.rs`, `changes.rs`: what is between two processes; `departed.rs`; `doubt.rs`: locks that are in doubt |
-//! | work on bytes | `perform.rs`, on devices `device_job.rs`; `exposure.rs`, `device.rs`, `memory.rs`, `arithmetic.rs`, `header.rs`: the lock; `wire.rs` draws the messages |
+//! ## What holds
 //!
-//! # What holds
 //! - All accesses to a window's memory of the host are atomic accesses ([`gapless_mem::Atomics`]), or those of devices:
 //!   whatever programs do at the same time, no access is a data race. A number that lies at a multiple of its length is
 //!   read and written as a whole, but by devices.
@@ -43,6 +36,20 @@
 //! they have to know of each other ([`Member`], [`Ranks`](gapless_bml::Ranks)), and drives the transports ([`Driver`]). The
 //! safe API for programs is in the crate `gapless`.
 //! Lengths and offsets are in bytes.
+
+// What is where, each line using those below it alone:
+//
+// - a call of a rank: `operate.rs` with `runs.rs`, `span.rs`, `packed.rs` (what origins have), `adapter.rs`,
+//   `near_device.rs`, `put_tasks.rs` (ways to the target), `send.rs` (messages); `flush.rs`, `groups.rs`, `notices.rs`;
+//   `make.rs`, `parts.rs`, `numbers.rs`, `attached.rs`
+// - the rank's end: `window.rs`: members, locks, fences; `epoch.rs`: which calls go together; `reading.rs`: answers
+//   that are awaited, `reads.rs`: those that end at a flush, `landing.rs`: where they go
+// - messages: `target.rs`: what they do; `core.rs`: in, out, and who waits; `tasks.rs`: accumulations as tasks of XTQ
+// - what they change: `hosted.rs`: this process's part of a window; `peer.rs`, `layouts.rs`, `questions.rs`,
+//   `changes.rs`: what is between two processes; `departed.rs`; `doubt.rs`: locks that are in doubt
+// - work on bytes: `perform.rs`, on devices `device_job.rs`; `exposure.rs`, `device.rs`, `memory.rs`, `arithmetic.rs`,
+//   `header.rs`: the lock; `wire.rs` draws the messages
+
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "has transports write into words that are never freed")]

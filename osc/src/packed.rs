@@ -31,7 +31,7 @@ pub unsafe fn contiguous_span<'a>(typed: &Typed) -> Option<&'a [u8]> {
     Some(unsafe { std::slice::from_raw_parts(region.as_ptr()?, len) })
 }
 
-/// The same, to be written.
+/// As [`contiguous_span`], to be written.
 ///
 /// # Safety
 /// For all of `'a`, `typed` describes memory that is valid for reads and writes, and that nobody else touches.
@@ -84,7 +84,7 @@ impl Drop for Room {
     }
 }
 
-/// Room for a packed stream, zeroed.
+/// Allocates a zeroed buffer for a packed stream.
 ///
 /// # Errors
 /// There is not so much memory.
@@ -100,7 +100,7 @@ pub fn room(bytes: u64) -> Result<Vec<u8>, DeviceError> {
     Ok(room)
 }
 
-/// Fills what is described with bytes that are packed.
+/// Unpacks bytes into the memory that `typed` describes, by an engine, and waits for it.
 ///
 /// # Safety
 /// During the call, `typed` describes memory that is valid for reads and writes, and that nobody else touches.

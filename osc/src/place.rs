@@ -6,7 +6,7 @@ use gapless_engine::{EngineError, Typed, index_bytes};
 use gapless_mem::Region;
 use std::ops::Range;
 
-/// A checked access to a target.
+/// An access to the memory of one target that was checked against the window: rank, layout and notice.
 #[derive(Clone, Debug)]
 pub struct Access {
     pub(crate) rank: u32,

@@ -121,7 +121,7 @@ pub struct WindowProfile {
     pub way: Accumulations,
 }
 
-/// One kind of call.
+/// The count, bytes and time of one kind of call in a [`WindowProfile`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WindowCalls {

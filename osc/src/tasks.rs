@@ -35,7 +35,7 @@ use gapless_xtq::{Config, Function, Kernel, PutHandle, QueueOptions, Xtq, XtqErr
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The active-message tag of these tasks.
+/// The active-message tag of accumulations that go as tasks of XTQ.
 pub const TASKS_TAG: AmTag = AmTag(17);
 
 /// Of the function that does accumulations.
@@ -83,7 +83,8 @@ impl Accumulations {
     }
 }
 
-/// A process's end for tasks of windows, beside the one that programs use. Clones are the same end.
+/// Carries out accumulations as tasks of XTQ: this process's end, beside the one that programs use. Clones are the same
+/// end.
 #[derive(Clone)]
 pub struct Tasks(Arc<Ends>);
 

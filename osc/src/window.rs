@@ -112,7 +112,7 @@ pub struct Member {
     pub kernel: u8,
 }
 
-/// A window.
+/// One rank's end of a window: operations on the memory of all its ranks, and their synchronisation.
 #[derive(Debug)]
 pub struct Window {
     pub(crate) handle: WindowHandle,

@@ -36,7 +36,7 @@ pub enum Answer {
     Lost,
 }
 
-/// The name of a thread's entry.
+/// Names a thread that waits, in the list of what the threads of this process are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaiterId(u64);
 

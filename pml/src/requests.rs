@@ -15,7 +15,7 @@ use crate::protocol::Protocol;
 use crate::status::{RequestId, Settled, Status};
 use woken::{Wakers, Woken};
 
-/// How an operation ended.
+/// The result of an operation: its [`Status`], or why it failed.
 pub type RequestOutcome = Result<Status, Failure>;
 
 /// An eager message that left when it was submitted: it is on its way, or there.

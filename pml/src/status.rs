@@ -33,7 +33,7 @@ impl RequestId {
     }
 }
 
-/// How an operation ended, or what a probe saw.
+/// What is known of a message that was sent, received or probed (`MPI_Status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The other end's rank in the communicator.

@@ -20,7 +20,7 @@ use crate::human::Time;
 use crate::plot::{PlotError, RatioRow, Spread, ratios};
 use crate::table::{Align, Table};
 
-/// Such a file.
+/// A file that compares libraries side by side: what was measured, where, and the figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// What the ratios are, in a line.
@@ -36,7 +36,7 @@ pub struct Compared {
     pub rows: Vec<ComparedWork>,
 }
 
-/// One piece of work.
+/// A row of a [`Compared`] file: one piece of work, our time for it and the ratios.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComparedWork {
     /// Its name.

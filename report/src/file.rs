@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::validate::Invalid;
 
-/// A file could not be read or written. Each variant names the path.
+/// Why a file could not be read or written; each variant names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The operating system refused.

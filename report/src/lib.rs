@@ -1,15 +1,16 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! A program that measures fills [`Row`]s from [`Samples`]. It puts them in a [`Report`] with the [`Machine`] it ran
 //! on and the [`commit`] it was built from. Then it prints [`Report::table`], no wider than the terminal, and writes
 //! [`Report::write_json`] and [`Report::write_svg`]. [`Report::read_json`] validates such a file: a ratio that does not
 //! follow from the times beside it is an error, not a figure.
 //!
-//! - what is kept: `schema` (rows and reports), `samples`, `machine`, `build` (the commit); `validate`, `file` (reading);
-//! - what is shown: `table`, `compared` (libraries side by side), `plot` (SVG), `html` (a page of reports), `human` (numbers),
-//!   `terminal` (its width).
+//! - what is kept: [`Report`], [`Row`], [`Samples`], [`Machine`]; what is wrong with a file: [`Invalid`],
+//!   [`FileError`];
+//! - what is shown: [`Table`], [`Compared`] (libraries side by side), plots as SVG ([`bars`], [`curves`], [`ratios`]
+//!   and their like), [`html()`] (a page of reports), [`Bytes`], [`Time`] and [`Rate`] (numbers with their units).
 //!
 //! Units, everywhere: bytes are `u64`, times are seconds in `f64`, rates are GB/s of *payload*
 //! (10⁹ bytes a second, each payload byte counted once). A ratio is ours over the reference in

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cache::{Cache, CacheKind};
 
-/// The `machine` object of the schema.
+/// What a report says of the machine that it was measured on: processors, caches, memory, system, GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {

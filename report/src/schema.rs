@@ -158,7 +158,7 @@ pub struct Row {
     #[serde(flatten)]
     pub extra: BTreeMap<String, Value>,
 }
-/// A figure that is not there.
+/// A figure that could not be measured, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
     /// As [`Row::case`].
@@ -171,7 +171,7 @@ pub struct Absent {
     pub failed: bool,
 }
 
-/// What a figure should reach, and whether it does.
+/// A bound that a figure should keep, and whether it does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
     /// Which value is meant: a ratio's reference, or a cost and its unit.

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! - [`Gate`] is a mutex that costs the thread that made it two plain stores until another thread wants it: the lock
 //!   of a world.

@@ -58,7 +58,7 @@ pub use text::{parse, write, write_rule};
 use super::{Location, TuningError, read_text};
 use std::path::Path;
 
-/// The variable that names another file.
+/// The environment variable that names a table's file in the place of the user's own.
 pub const VARIABLE: &str = "GAPLESS_COLL";
 
 /// The name of the user's own file.
@@ -70,7 +70,7 @@ pub fn location() -> Location {
     Location::of(VARIABLE, FILE, |name| std::env::var_os(name))
 }
 
-/// Reads a file.
+/// Reads the rules of a table's file.
 ///
 /// # Errors
 /// It is missing, no ordinary file, too long, or wrong.

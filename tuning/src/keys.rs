@@ -128,7 +128,7 @@ const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;
 const GIB: f64 = 1024.0 * MIB;
 
-/// All of them, table by table.
+/// All keys of the tuning file, table by table.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
     whole!(Whole, Bytes, "host", "eager_bytes_max", 0.0, GIB, "longest message sent without asking", eager_bytes_max),

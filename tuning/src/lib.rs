@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! A world reads it when it starts, unless the program gives the numbers
 //! (`Builder::tuning`, `Builder::config`):
@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 /// The version of the file that this build reads and writes.
 pub const VERSION: i64 = 1;
 
-/// The variable that names another file.
+/// The environment variable that names a tuning file in the place of the user's own.
 pub const VARIABLE: &str = "GAPLESS_TUNING";
 
 /// The name of the user's own file.
@@ -131,7 +131,7 @@ pub fn load() -> Result<Tuning, TuningError> {
     Ok(read.unwrap_or_default())
 }
 
-/// Reads a file.
+/// Reads a tuning file.
 ///
 /// # Errors
 /// It is missing, no ordinary file, too long, or wrong.

@@ -171,7 +171,7 @@ impl Drop for Live<'_> {
     }
 }
 
-/// What became of a put that needs room.
+/// Whether a put was taken, or given back because there is no room ([`Xtq::try_put`](crate::Xtq::try_put)).
 #[derive(Debug)]
 #[must_use = "a put that has no room is given back"]
 pub enum Tried {

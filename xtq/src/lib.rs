@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! # What is here
+//! ## What is here
 //!
 //! After LeBeane et al., *Extended Task Queuing: Active Messages for Heterogeneous Systems*, SC 2016. A process
 //! registers functions, kernels and queues under indices that all processes agree on. Another one [puts](Xtq::put) a

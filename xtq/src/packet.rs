@@ -164,7 +164,7 @@ pub(crate) fn body_lengths(words: &PacketWords) -> [usize; 2] {
     [arguments, words[6] >> 32].map(|len| usize::try_from(len).unwrap_or(0))
 }
 
-/// The part that differs between processors.
+/// What a task runs: a function with four arguments, or a kernel with its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskWork {
     /// A function gets these four; the first two are the target's.

@@ -43,7 +43,7 @@ pub struct Core {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores(Vec<Core>);
 
-/// Where each rank goes.
+/// Which processors each rank of a job is kept on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The processors of each rank, and the groups that they are all in; empty if nothing is bound.

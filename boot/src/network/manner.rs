@@ -24,7 +24,7 @@ const NOTICES: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::fro
 
 const SERVICE_LEVEL_MAX: u8 = 15;
 
-/// What was chosen; the rest is as the transports have it.
+/// How transports to other hosts behave, as far as that was chosen; the rest is as the transports have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manner {
     /// After how long a silent host is given up.

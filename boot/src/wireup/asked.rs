@@ -8,16 +8,16 @@ use super::line_stream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Names the socket.
+/// The variable that names the socket on which a launcher asks its processes questions.
 pub const ASKED: &str = "GAPLESS_ASK_FD";
 
-/// What the variable says of a socket that a launcher leaves to a process.
+/// The value of [`ASKED`] for a socket that a launcher leaves to a process.
 pub fn name(socket: impl AsFd) -> Option<String> {
     let number = socket.as_fd().as_raw_fd();
     Some(format!("{number}:{}", line_stream::socket(number)?))
 }
 
-/// The socket; `None`: the launcher does not ask.
+/// The socket on which the launcher asks this process. `None`: it asks nothing.
 pub fn asked() -> Option<&'static OwnedFd> {
     static SOCKET: OnceLock<Option<OwnedFd>> = OnceLock::new();
     SOCKET.get_or_init(|| take_over(find(&std::env::var(ASKED).ok()?)?)).as_ref()

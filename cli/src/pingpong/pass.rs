@@ -11,7 +11,7 @@ use gapless_report::Summary;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What is measured of a message, and for how long.
+/// What is measured of a message between two processes, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
     /// Seconds of messages over buffers that rotate, beside a few to begin with.

@@ -2,7 +2,7 @@
 
 use gapless_pml::{Config, Protocol};
 
-/// What is asked of a message; the default asks for nothing.
+/// How a message is to be sent: a protocol, fragments. The default leaves that to the cost model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Setting {
     /// This protocol, wherever it is possible.

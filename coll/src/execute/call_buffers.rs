@@ -154,7 +154,7 @@ fn instances((typed, range): &TypedRange) -> Option<Typed> {
     Typed::new(typed.region(), origin, layout, count).ok()
 }
 
-/// How elements are combined.
+/// How the elements of a reduction are combined: the operation, the element's length, and the loop for packed ones.
 #[derive(Clone, Debug)]
 pub struct Combine {
     op: Op,

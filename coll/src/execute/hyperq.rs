@@ -74,7 +74,7 @@ use part::{CallPart, Members};
 use root_leader::{Led, RootLeader, Wanted};
 use space::{LeaderState, MappedLeader};
 
-/// How a collective has ended well.
+/// How a call of [`HyperQ`] has ended without an error: done, or left to other means by all ranks alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is done.

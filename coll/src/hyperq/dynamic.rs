@@ -22,7 +22,7 @@ use super::{Act, Event, HyperQStep, Kind};
 /// The largest power of two that is issued at once; there are never so many ranks.
 const POWER_MAX: usize = 20;
 
-/// The state of a step.
+/// The dynamic policy in one step: by which kind the next ranks copy follows from how soon copies end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dynamic {
     /// How many ranks copy.

@@ -2,7 +2,7 @@
 
 use super::{Act, Event, Kind};
 
-/// The state of a step.
+/// The static policy in one step: how many ranks copy by each kind is known before they arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
     /// By kind: how many there are in all, and how many are left to issue.

@@ -51,7 +51,7 @@ impl Take {
     }
 }
 
-/// The frame of one call.
+/// What each rank gives to the leader's buffer and takes from it in one collective, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     operation: Operation,

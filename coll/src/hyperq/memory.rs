@@ -53,7 +53,7 @@ impl Known {
     }
 }
 
-/// What is known of one class.
+/// What was learned of collectives of one class: which mixture of copies is best, and which to try next.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learned {
     /// By the number of host-staged copies.
@@ -140,7 +140,7 @@ impl Learned {
     }
 }
 
-/// What is known of all classes.
+/// What was learned of the collectives of a communicator, class by class (step, length and number of copies).
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     classes: BTreeMap<Class, Learned>,

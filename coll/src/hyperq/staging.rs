@@ -39,7 +39,7 @@ const MIRROR_CHUNK_MAX: u64 = 2 << 20;
 /// The longest mirror: what is longer is scattered by IPC.
 pub const MIRROR_MAX: u64 = 64 << 20;
 
-/// The cut of one call.
+/// How the data of one collective is cut into chunks that go through shared memory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staging {
     given: u64,

@@ -46,7 +46,7 @@ impl Mode {
     }
 }
 
-/// What was best in one case.
+/// A line of the [`Table`]: how many host-staged copies were best for one step, number of processes and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Which step.
@@ -59,7 +59,7 @@ pub struct Entry {
     pub staged: usize,
 }
 
-/// What was best on one model of GPU.
+/// What was best on one model of GPU, with or without the Multi-Process Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
     /// The vendor's name of it.
@@ -70,7 +70,7 @@ pub struct Gpu {
     pub entries: Vec<Entry>,
 }
 
-/// All entries.
+/// The table of the static policy: which mixture of copies was best, for each model of GPU that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// By model and service.
@@ -148,7 +148,7 @@ fn log(number: f64) -> f64 {
     number.max(1.0).log2()
 }
 
-/// What all ranks of a communicator have in common.
+/// How the ranks of a communicator go about collectives on one GPU. All have the same settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How it is decided.

@@ -8,15 +8,15 @@ use super::module::{Armed, Cx, Module, Modules};
 use super::op::OpStep;
 use crate::CollError;
 
-/// An operation, and the modules that are asked for it. However it is left, nothing works on its buffers any more
-/// afterwards.
+/// A blocking collective and the modules that are asked for it, taken out of the queue while the caller's thread drives
+/// it. However it is left, nothing works on its buffers any more afterwards.
 #[derive(Debug)]
 pub struct Borrowed {
     modules: Modules,
     op: Option<Box<CollOp>>,
 }
 
-/// What has come of a step of a borrowed collective.
+/// What a step of a [`Borrowed`] collective has led to: its end, or messages that go on without it.
 #[derive(Debug)]
 pub enum Stepped {
     /// How it has ended.

@@ -28,10 +28,10 @@ use crate::{CollError, Sequencer};
 /// longer.
 pub const INLINE_LOOKS: u32 = 48;
 
-/// What is dropped without the lock.
+/// Values of collectives that have ended, to be dropped after the lock was released.
 pub type Spent = Vec<Box<dyn Any + Send>>;
 
-/// Which collective; never used again.
+/// Names a collective of this process. No name is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpId(u64);
 
@@ -40,7 +40,7 @@ impl OpId {
     const OVER: OpId = OpId(u64::MAX);
 }
 
-/// One that was begun.
+/// A collective that was begun: its name, and the request that ends when it does.
 #[derive(Clone, Copy, Debug)]
 pub struct Started {
     /// Which it is.
@@ -127,7 +127,7 @@ pub(super) enum Phase {
     Idle,
 }
 
-/// What has become of a collective.
+/// The state of a collective when it is looked at: under way, ended, or gone.
 #[derive(Debug)]
 pub enum Fate {
     /// Nothing before this request has ended.

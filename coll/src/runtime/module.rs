@@ -24,7 +24,7 @@ pub trait Engines: Engine + Reducer {
     fn tasks(&self) -> Option<Arc<dyn Tasks>>;
 }
 
-/// What a module works with.
+/// What a [`Module`] works with: messages and engines.
 pub struct Cx<'c> {
     /// Messages.
     pub pml: &'c mut Pml,
@@ -38,7 +38,7 @@ impl fmt::Debug for Cx<'_> {
     }
 }
 
-/// How a call has begun.
+/// How a [`Module`] has taken a call: in order, beside others, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// The module carries it out, and begins no other until it has ended.

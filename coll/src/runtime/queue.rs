@@ -349,7 +349,7 @@ impl QueueState {
     }
 }
 
-/// What a fast path needs.
+/// What the fast path of a collective through shared memory needs while nothing else is under way on its communicator.
 #[derive(Debug)]
 pub struct AtRest<'q> {
     /// The shared memory of all ranks.
@@ -360,7 +360,7 @@ pub struct AtRest<'q> {
     pub memo: &'q mut (dyn Any + Send),
 }
 
-/// Modules that a collective does not go by.
+/// The modules that were asked before the one that carries a collective out. They are told that it passes them by.
 #[derive(Debug)]
 pub struct Before<'q>(&'q mut [Box<dyn Module>]);
 

@@ -34,7 +34,7 @@ pub struct Contribution {
     pub weights: Option<Vec<u32>>,
 }
 
-/// An edge, on its way from the rank that gave it to a rank at one of its ends.
+/// An edge of a distributed graph as one process tells it another one that is at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Note {
     /// Who sends along the edge.

@@ -7,7 +7,8 @@ const VERSION: u16 = 1;
 /// Bytes before the page's layout.
 const HEAD: usize = 32;
 
-/// Equal pages and their number. Their indices follow, or what stands for these.
+/// The head of flattened [`Pages`](crate::Pages): the page, how many there are, and how the indices are written. These
+/// follow the head, or what stands for them.
 ///
 /// ```text
 /// magic:[u8; 4] version:u16 index_bytes:u16 stride:u64 count:u64 page_bytes:u64 layout{page_bytes}

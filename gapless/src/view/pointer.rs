@@ -26,8 +26,9 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 static CHECKS: AtomicBool = AtomicBool::new(false);
 
-/// Whether what a datatype says of a pointer's memory is compared with what the driver knows, when a view is made of it:
-/// in the whole process, from now on. At first it is not. A pointer that lies elsewhere is [`Error::WrongMemory`].
+/// Turns a check on or off, in the whole process: what a datatype says of a pointer's memory is compared with what the
+/// driver knows whenever a view is made of it. It is off at first. A pointer that lies elsewhere is
+/// [`Error::WrongMemory`].
 pub fn check_kinds(yes: bool) {
     CHECKS.store(yes, Ordering::Relaxed);
 }

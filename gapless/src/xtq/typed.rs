@@ -116,11 +116,11 @@ pub trait Answer: 'static {
 #[derive(Debug)]
 pub enum Nothing {}
 
-/// One value.
+/// The [`Answer`] of a function that gives one value.
 #[derive(Debug)]
 pub struct One<T>(PhantomData<T>);
 
-/// Any number of values.
+/// The [`Answer`] of a function that gives any number of values.
 #[derive(Debug)]
 pub struct Many<T>(PhantomData<T>);
 
@@ -210,7 +210,7 @@ impl TaskSignature {
     }
 }
 
-/// The arguments of a call, as they come.
+/// The packed arguments of a call, which a task reads one by one.
 #[derive(Debug)]
 pub struct Arguments<'p>(&'p [u8]);
 
@@ -231,7 +231,7 @@ impl Arguments<'_> {
     }
 }
 
-/// A function gave this error.
+/// The fault of a call whose function gave this error.
 #[allow(clippy::needless_pass_by_value, reason = "it is mapped over results")]
 pub fn failed(error: impl fmt::Display) -> CallFault {
     CallFault::Failed(error.to_string())

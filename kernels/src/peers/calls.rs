@@ -22,7 +22,7 @@ pub struct CallsStart {
     pub args: PeersArgs,
 }
 
-/// What is to be done.
+/// A short collective that a persistent kernel runs without a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// What `flagged` does.

@@ -10,7 +10,7 @@ use crate::status::RequestId;
 use crate::wire::Label;
 use gapless_bml::Rank;
 
-/// A communicator that is being made.
+/// The request of a communicator that is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommRequest {
     pub(super) index: usize,

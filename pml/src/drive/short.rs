@@ -37,8 +37,8 @@ const DATA_MAX: u64 = (SHORT_BYTES - EAGER_BYTES) as u64;
 /// One of this many posted receives checks whether messages have come.
 const POSTS_PER_LOOK: u32 = 16;
 
-/// A receive that is not posted, because nothing can come between it and the next message of its source. If that
-/// message is the expected one, nothing needs matching.
+/// A receive that is waited for and not posted, because nothing can come between it and the next message of its source.
+/// If that message is the expected one, nothing needs matching.
 #[derive(Debug)]
 pub struct Awaited {
     /// The exact header of the message.

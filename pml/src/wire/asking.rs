@@ -50,7 +50,8 @@ pub enum WaitingCall {
     },
 }
 
-/// What a process is in.
+/// What a process says of the call that it waits in, for diagnosis: which call, on which communicator, for whom and how
+/// long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doing {
     /// The call.

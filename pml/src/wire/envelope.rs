@@ -134,7 +134,8 @@ const AGREEMENT: i32 = 1 << 30;
 const SURVEY: i32 = AGREEMENT | 1 << 29;
 /// Those of partitioned messages, up to the last.
 const PARTITION: i32 = SURVEY | 1 << 28;
-/// The numbers of each are smaller; those of agreements begin anew then.
+/// How many numbers partitioned messages have for their tags ([`partition_tag`]). Agreements have as many, and begin
+/// anew after them.
 pub const PARTITION_TAGS: u32 = 1 << 28;
 
 /// A tag of partitioned messages (MPI 4.1 §4.2), in the [collective](crate::Comm::collective) context: one of

@@ -62,7 +62,7 @@ struct MockState {
     links: u64,
 }
 
-/// Code that the mock worker cannot link.
+/// Code for tests that [`MockWorker`] refuses to link.
 pub const UNFIT: &[u8] = b"does not link";
 
 /// The mock worker. At most one of its threads runs at a time.

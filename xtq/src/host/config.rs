@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Choices about this end.
+/// Choices about this process's end for tasks ([`Xtq::attach`](crate::Xtq::attach)).
 #[derive(Clone)]
 pub struct Config {
     /// Threads that run tasks; they are made when the first task comes.

@@ -17,7 +17,8 @@ use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_mem::{Lease, Space, Words};
 use std::sync::atomic::Ordering;
 
-/// A ring that is to be, at the target: memory of both ends, and what the initiator is told.
+/// A ring that a target is about to grant to an accelerator of an initiator: memory of both ends, and what the
+/// initiator is told.
 #[derive(Debug)]
 pub struct Granted {
     to: Rank,
@@ -25,7 +26,7 @@ pub struct Granted {
     text: Vec<u8>,
 }
 
-/// A ring of another process's worker, for an accelerator of this one.
+/// A ring of another process's worker that an accelerator of this process puts tasks into.
 #[derive(Debug)]
 pub struct FarRing {
     target: Rank,
