@@ -2,7 +2,7 @@
 //!
 //! ## What is here
 //!
-//! Without the feature `ib` there is nothing in it but its configuration: [`devices`] and [`Ib::new`] say so. With it,
+//! Without the feature `ib` there is nothing in this crate but its configuration: [`devices`] and [`Ib::new`] say so. With it,
 //! `libibverbs` is opened when first needed, so a program starts where rdma-core is not installed.
 //!
 //! Names without a link are files of the source.

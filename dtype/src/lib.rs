@@ -10,7 +10,7 @@
 //! ## From description to bytes
 //!
 //! ```text
-//!  Primitive ── constructors (build/) ──► Datatype        a tree; Contents takes it apart again
+//!  Primitive ── constructors ───────────► Datatype        a tree; Contents takes it apart again
 //!                                            │ commit
 //!                                            ▼
 //!                     Signature ◄───────  Layout  ──────► flatten ── bytes ── unflatten ► Layout

@@ -5,7 +5,7 @@
 //! - [`Accelerators`], [`OnDemand`]: devices and their engines, opened when a message first needs them; [`space_at`]: in
 //!   whose memory an address lies;
 //! - [`StreamComm`] (feature `cuda`): collectives that a CUDA stream carries out. Kernels of all ranks wait for each other,
-//!   and no host has a part in it. `stream.rs` has the calls and says which file does what;
+//!   and no host has a part in it. Its methods are the calls;
 //! - [`CudaLauncher`], [`OpenClLauncher`]: kernels of users as tasks of `gapless-xtq`; [`GpuLane`]: a ring that kernels put
 //!   tasks into.
 //!

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! It lies below every other crate and uses none. Libraries have it as a dev-dependency; `btl-testkit` as a dependency.
+//! This crate lies below every other one and uses none. Libraries have it as a dev-dependency; `btl-testkit` as a
+//! dependency.
 
 mod counting;
 mod random;

@@ -2,8 +2,8 @@
 //!
 //! ## What is here
 //!
-//! A world reads it when it starts, unless the program gives the numbers
-//! (`Builder::tuning`, `Builder::config`):
+//! A world reads a tuning file when it starts, unless the program gives the numbers (`Builder::tuning`,
+//! `Builder::config`):
 //!
 //! - the file that the variable `GAPLESS_TUNING` names, which must exist; an empty value means none;
 //! - else `gapless/tuning.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` if that is not set; if there is

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Nothing is where the wheels of other MPI libraries put theirs, so that both can be installed. The platform's tag is the
-//! glibc that the files need. setuptools, which pip fetches, packs it.
+//! glibc that the files need. setuptools, which pip fetches, packs it: that of Debian 12 is too old.
 
 use std::fs;
 use std::path::Path;
@@ -30,16 +30,27 @@ def _find(name):
 
 
 LIBRARY = _find("libmpi_abi.so.1")
+MPICH_LIBRARY = _find("libmpi.so.12")
 INCLUDE = _find("mpi.h").parent
 MPICC = _find("gapless-mpicc")
 MPIEXEC = _find("gapless-mpiexec")
 "#;
 
-const MAIN: &str = r#"from . import INCLUDE, LIBRARY, MPICC, MPIEXEC
+const MAIN: &str = r#"from . import INCLUDE, LIBRARY, MPICC, MPICH_LIBRARY, MPIEXEC
 
-for name, path in [("library", LIBRARY), ("include", INCLUDE), ("mpicc", MPICC), ("mpiexec", MPIEXEC)]:
+PARTS = {"library": LIBRARY, "mpich": MPICH_LIBRARY, "include": INCLUDE, "mpicc": MPICC, "mpiexec": MPIEXEC}
+for name, path in PARTS.items():
     print(f"{name:8} {path}")
 "#;
+
+/// Has pip fetch a setuptools that has `bdist_wheel`, wherever an older one is installed.
+const PROJECT: &str = r#"[build-system]
+requires = ["setuptools>=70.1"]
+build-backend = "setuptools.build_meta"
+"#;
+
+/// The licences, which setuptools puts beside the wheel's metadata.
+const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
 /// The oldest glibc of the platforms that wheels name.
 const GLIBC_MIN: (u32, u32) = (2, 17);
@@ -93,6 +104,10 @@ pub(crate) fn run(checkout: &Checkout, what: mpi::Build) -> Result<(), Failure> 
         ("include/gapless", vec!["include/mpi.h".to_owned()]),
         ("bin", programs),
     ];
+    for name in LICENCES {
+        copy(&checkout.root.join(name), &folder.join(name))?;
+    }
+    write(&folder.join("pyproject.toml"), PROJECT)?;
     write(&folder.join("setup.py"), &setup(&version(checkout)?, glibc, &files))?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "-w"])
