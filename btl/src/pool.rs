@@ -338,8 +338,8 @@ impl Buffer {
     }
 
     /// Gives it up while the system may still read it: the pool never gives it to anybody again. Its memory goes with the
-    /// pool if that is [mapped](HeapPool::mapped), where the system keeps the pages until it has done with them. Other
-    /// memory is never freed, since the allocator would give it to somebody else.
+    /// pool if that is mapped (`HeapPool::mapped`, feature `watch`), where the system keeps the pages until it has done
+    /// with them. Other memory is never freed, since the allocator would give it to somebody else.
     pub fn retire(mut self) {
         self.memory().retire();
         self.shared = None;
