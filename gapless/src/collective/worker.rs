@@ -55,6 +55,7 @@ impl World {
         let memory = SharedBuf::allocate(self.shared(), ROOM)?.lease()?;
         let buffers = (0..BUFFERS).map(|_| buffer(device)).collect::<Result<_, _>>()?;
         let carrier = &self.shared().carrier;
+        self.shared().prepare_rings(&carrier.end());
         // SAFETY: all of the memory is new, and its leases alone are left of it.
         Ok(unsafe { carrier.attach_worker(worker, life, (buffers, memory)) }?)
     }

@@ -45,7 +45,7 @@ pub struct WorkerTarget {
     outs: Vec<Lease>,
     /// What rings lie in whose parts lie apart, as far as the worker was given it.
     parts: Vec<Lease>,
-    /// Memory for rings that the worker reaches already.
+    /// Memory that the worker reaches, and that is no ring's yet.
     stocked: Vec<Lease>,
     /// Some rings are accelerators'.
     has_granted: bool,

@@ -54,8 +54,6 @@ pub(super) struct Served {
     /// Kernels whose tasks are counted without a signal, by index, and the place of each: for good, as whoever has such a
     /// count may look at it for ever.
     counts: BTreeMap<u8, u8>,
-    /// Memory for rings, which it reaches.
-    stock: Vec<Lease>,
     /// It is to leave, so that there is memory for more.
     changes: bool,
     looked_ns: u64,
@@ -91,7 +89,6 @@ impl Served {
             initiators,
             signals,
             counts,
-            stock: Vec::new(),
             changes,
             looked_ns,
             links: far::Waiting::default(),
@@ -543,7 +540,12 @@ impl Served {
         let any = !asked.is_empty();
         self.changes = false;
         for &(rank, link) in &asked {
-            if self.stock.is_empty() {
+            if self.target.rings_left() == 0 {
+                // No memory is made for a ring that there cannot be.
+                inner.with(|state| state.target.rings.offer(rank, false));
+                continue;
+            }
+            if self.target.stocked().is_none() {
                 // It is not waited for: a task may need what this process does next.
                 self.changes = !self.target.is_away()?;
                 if self.changes {

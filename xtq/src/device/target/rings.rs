@@ -48,6 +48,16 @@ impl WorkerTarget {
         Ok(())
     }
 
+    /// Memory that was stocked, and is no ring's yet. A ring that is not added leaves it here.
+    pub(crate) fn stocked(&self) -> Option<&Lease> {
+        self.stocked.last()
+    }
+
+    /// How many more rings can be added.
+    pub(crate) fn rings_left(&self) -> usize {
+        RINGS_MAX.saturating_sub(self.rings.len())
+    }
+
     /// Adds the ring of an initiator: zeroed memory that both have. A worker that runs finds it soon, and is not waited
     /// for. It leaves for a moment if the memory has to be registered first, unless it was
     /// [stocked](WorkerTarget::stock). Gives its number.

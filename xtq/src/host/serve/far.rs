@@ -54,13 +54,12 @@ impl Served {
         let shape = RingShape::default();
         let said = |error: &dyn std::fmt::Display| tracing::debug!(%to, %error, "no ring");
         let (rail, _, rdma) = bml.rdma_and_rail(to)?;
-        let memory = self.stock.last()?.clone();
+        let memory = self.target.stocked()?.clone();
         // SAFETY: the memory is new, zeroed, and kept until it is deregistered, or for good. This process touches it as
         // words alone; its key goes to one initiator, which writes what a ring's initiator writes.
         let key = unsafe { rdma.register(memory.region(), Access::Write) };
         let key = key.inspect_err(|error| said(error)).ok()?;
         let reached = Registered::new(rail, key, memory.clone());
-        self.stock.pop();
         // SAFETY: the ring's memory, which this process does not touch otherwise.
         let added = unsafe { self.target.add_ring(memory, shape) };
         if let Err(error) = added {

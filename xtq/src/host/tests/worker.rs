@@ -10,6 +10,7 @@ use super::scene::{Scene, TaskRunner, WAYS};
 use super::*;
 use crate::device::mock_worker::MockWorker;
 use crate::device::{DeviceFunction, Life, TargetError};
+use crate::host::heap::heap;
 use crate::launcher::Kernel;
 use crate::packet::Launch;
 use crate::wire::{Head, Ring};
@@ -49,24 +50,49 @@ fn target_stands_still(way: TaskRunner) {
     assert_eq!(scene.job.outcome(&put), Ok(()));
 }
 
-/// The first ring takes memory that the worker is to reach; with it comes that for others.
+/// The first ring takes memory that the worker is to reach; with it comes that for another one.
 #[test]
 fn rings_of_others_do_not_send_the_worker_away() {
-    let mut scene = Scene::new(TaskRunner::Rings, 4, None);
+    let mut scene = Scene::new(TaskRunner::Rings, 3, None);
     scene.post(64);
     scene.warm();
-    scene.job.until(|job| job.xtq(3).has_resident_worker().then_some(()));
+    scene.job.until(|job| job.xtq(2).has_resident_worker().then_some(()));
     let starts = |scene: &Scene| scene.there().inner.served().as_ref().unwrap().target.starts();
     let before = starts(&scene);
-    for rank in [1, 2] {
-        let number = rank as u64;
-        let put = scene.job.xtq(rank).put(scene.task(number, b"ring").acknowledged()).unwrap();
-        assert_eq!(scene.job.outcome(&put), Ok(()));
-        scene.job.until(|job| job.xtq(rank).has_ring(Rank(3)).then_some(()));
-        let put = scene.job.xtq(rank).put(scene.task(number, b"by it").acknowledged()).unwrap();
+    let put = scene.job.xtq(1).put(scene.task(1, b"ring").acknowledged()).unwrap();
+    assert_eq!(scene.job.outcome(&put), Ok(()));
+    scene.job.until(|job| job.xtq(1).has_ring(Rank(2)).then_some(()));
+    let put = scene.job.xtq(1).put(scene.task(1, b"by it").acknowledged()).unwrap();
+    assert_eq!(scene.job.outcome(&put), Ok(()));
+    assert_eq!(starts(&scene), before);
+}
+
+/// A rank that gets no ring costs the worker no memory, and does not send it away.
+#[test]
+fn ranks_that_no_ring_is_left_for_put_by_messages() {
+    let mut scene = Scene::new(TaskRunner::Rings, 3, None);
+    scene.post(64);
+    scene.warm();
+    {
+        let mut held = scene.there().inner.served();
+        let target = &mut held.as_mut().unwrap().target;
+        while target.rings_left() > 0 {
+            let memory = heap(crate::device::RingShape::default().bytes()).unwrap();
+            // SAFETY: the memory is new, and nobody puts into it.
+            unsafe { target.add_ring(memory, crate::device::RingShape::default()) }.unwrap();
+        }
+    }
+    let mock = scene.mock.clone().unwrap();
+    let put = scene.put(scene.task(1, b"by a ring").acknowledged());
+    assert_eq!(scene.job.outcome(&put), Ok(()));
+    let starts = |scene: &Scene| scene.there().inner.served().as_ref().unwrap().target.starts();
+    let before = (mock.reached(), starts(&scene));
+    for number in 0..20 {
+        let put = scene.job.xtq(1).put(scene.task(number, b"by messages").acknowledged()).unwrap();
         assert_eq!(scene.job.outcome(&put), Ok(()));
     }
-    assert_eq!(starts(&scene), before);
+    assert!(scene.job.xtq(0).has_ring(Rank(2)) && !scene.job.xtq(1).has_ring(Rank(2)));
+    assert_eq!((mock.reached(), starts(&scene)), before);
 }
 
 /// Giving back what another worker of the process has may wait for all that runs on the accelerator.
