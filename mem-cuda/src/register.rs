@@ -10,7 +10,7 @@ use crate::error::code;
 use crate::{CudaDevice, CudaError};
 use gapless_mem::{DeviceError, OutOfRange, Region, Space};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A registered range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,11 @@ struct Range {
     foreign: bool,
 }
 
-/// By first address and length. One table for the process, as the driver has.
-static RANGES: Mutex<BTreeMap<(u64, u64), Range>> = Mutex::new(BTreeMap::new());
+/// By first address and length.
+type Ranges = BTreeMap<(u64, u64), Range>;
+
+/// One table for the process, as the driver has. It is held while the driver registers memory, or undoes that.
+static RANGES: Mutex<Ranges> = Mutex::new(BTreeMap::new());
 
 impl CudaDevice {
     fn host_range(&self, region: Region) -> Result<(u64, u64), CudaError> {
@@ -131,7 +134,7 @@ impl CudaDevice {
             }
             Space::Host | Space::Pinned => {
                 let (start, _) = self.host_range(region)?;
-                if self.host_pointers_serve() && is_registered(start, region.len()) {
+                if self.host_pointers_serve() && covers(&lock(&RANGES), start, region.len()) {
                     return Ok(start);
                 }
                 let _bound = context.bind()?;
@@ -143,17 +146,70 @@ impl CudaDevice {
 }
 
 impl CudaDevice {
-    /// Whether exactly this range of host memory is registered: then registering it once more, and undoing that, only
-    /// counts. Otherwise both may wait for all work of the device.
+    /// Where kernels of this device find host memory of which exactly this range is registered already: it is
+    /// registered once more, which only counts. `None`: nothing was done, and
+    /// [`register`](gapless_mem::Device::register) may wait for all work of the device. Another thread that does so now
+    /// is not waited for.
+    ///
+    /// # Safety
+    /// As [`register`](gapless_mem::Device::register): the memory stays mapped until this is undone.
     #[must_use]
-    pub fn has_registered(&self, region: Region) -> bool {
-        self.host_range(region).is_ok_and(|range| lock(&RANGES).contains_key(&range))
+    pub unsafe fn register_again(&self, region: Region) -> Option<u64> {
+        let key = self.host_range(region).ok()?;
+        let mut ranges = try_lock()?;
+        let range = ranges.get_mut(&key)?;
+        let address = self.registered_address(key.0).ok()?;
+        range.users += 1;
+        Some(address)
+    }
+
+    /// [`device_address`](CudaDevice::device_address) of memory that need not be registered for that. `None`: another
+    /// thread registers memory now, or undoes that, and both may wait for all work of the device.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn device_address_now(&self, region: Region) -> Result<Option<u64>, CudaError> {
+        if !matches!(region.space(), Space::Host | Space::Pinned) {
+            return self.device_address(region).map(Some);
+        }
+        let (start, _) = self.host_range(region)?;
+        // Held, so that no thread begins meanwhile.
+        let Some(ranges) = try_lock() else { return Ok(None) };
+        if self.host_pointers_serve() && covers(&ranges, start, region.len()) {
+            return Ok(Some(start));
+        }
+        let _bound = self.context().bind()?;
+        match self.context().driver.host_device_pointer(start) {
+            Ok(address) => Ok(Some(address)),
+            Err(_) => {
+                let (device, space) = (self.context().name.clone(), region.space());
+                Err(DeviceError::WrongSpace { device, space }.into())
+            }
+        }
+    }
+
+    /// Where kernels find the first byte of a range that is registered.
+    fn registered_address(&self, start: u64) -> Result<u64, CudaError> {
+        if self.host_pointers_serve() {
+            return Ok(start);
+        }
+        let context = self.context();
+        let _bound = context.bind()?;
+        context.driver.host_device_pointer(start).map_err(|fault| context.fault(fault))
+    }
+}
+
+/// The table, unless a thread has it, which may wait for all work of a device.
+fn try_lock() -> Option<MutexGuard<'static, Ranges>> {
+    match RANGES.try_lock() {
+        Ok(ranges) => Some(ranges),
+        Err(TryLockError::Poisoned(ranges)) => Some(ranges.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
 /// Whether a range of ours covers these bytes.
-fn is_registered(start: u64, len: u64) -> bool {
-    let ranges = lock(&RANGES);
+fn covers(ranges: &Ranges, start: u64, len: u64) -> bool {
     let mut before = ranges.range(..=(start, u64::MAX)).rev();
     before.any(|((first, range), _)| {
         let offset = start - first;

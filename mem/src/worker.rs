@@ -71,12 +71,16 @@ pub struct WorkerFunction {
 ///
 /// 1. [`control`](Worker::control) gives zeroed memory that the CPU reaches at the region's address, aligned to a page,
 ///    and the worker at the address beside it. The worker touches it by atomic words alone, also when it is started.
-/// 2. [`reach`](Worker::reach) answers where the worker finds the bytes of the lease, for as long as its clone there is
-///    kept; until [`forget`](Worker::forget) it keeps one.
-/// 3. A worker that was started touches its control block and what that names, and nothing else, as far as it runs
-///    functions of its own. Two are never started
-///    on one control block at a time.
-/// 4. [`is_over`](Worker::is_over) answers `true` only if nothing of any worker that was started touches memory any more.
+/// 2. [`reach`](Worker::reach) and [`reach_now`](Worker::reach_now) answer where the worker finds the bytes of the
+///    lease. Both are counted, for each range of memory; [`forget`](Worker::forget), and
+///    [`forget_now`](Worker::forget_now) that answers `true`, count down. Until the count is 0 the worker finds the
+///    bytes there, as long as a clone of the lease is kept.
+/// 3. `reach_now` and `forget_now` wait for nothing that the accelerator does, nor for a thread that waits for that. So
+///    they may be called while a worker runs.
+/// 4. A worker that was started touches its control block and what that names, and nothing else, as far as it runs
+///    functions of its own. Two are never started on one control block at a time.
+/// 5. [`is_over`](Worker::is_over) answers `true` only if nothing of any worker that was started touches memory any
+///    more.
 pub unsafe trait Worker: Send + Sync {
     /// What it can run.
     fn limits(&self) -> WorkerLimits;
@@ -88,29 +92,47 @@ pub unsafe trait Worker: Send + Sync {
     /// There is none.
     fn control(&self, len: u64) -> Result<(Lease, u64), DeviceError>;
 
-    /// Where the worker finds memory of the host or of an accelerator. Where this
-    /// [may wait](Worker::waits_to_reach) for all work of the accelerator, no worker runs meanwhile.
+    /// Where the worker finds memory of the host or of an accelerator. This may wait for all work of the accelerator,
+    /// as registering memory of the host does: a worker that runs meanwhile holds it up.
     ///
     /// # Errors
     /// It cannot reach the memory.
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError>;
 
-    /// The worker does not need this memory any more: once for each [`reach`](Worker::reach). Where this
-    /// [may wait](Worker::waits_to_forget), no worker runs meanwhile.
+    /// The same of memory for which nothing is waited for: it is reached already, or page-locked. `None`: that is not
+    /// so, and nothing was done.
+    ///
+    /// # Errors
+    /// As there.
+    fn reach_now(&self, memory: &Lease) -> Result<Option<u64>, DeviceError> {
+        if memory.region().as_ptr().is_some() { Ok(None) } else { self.reach(memory).map(Some) }
+    }
+
+    /// Undoes one [`reach`](Worker::reach), or [`reach_now`](Worker::reach_now). It may wait as that may.
+    ///
+    /// # Safety
+    /// The caller has that memory reached, and undoes it once. Nothing needs it any more: no control block names the
+    /// memory by that call, and a worker that runs has answered this.
     ///
     /// # Errors
     /// The driver's failure.
-    fn forget(&self, memory: &Lease) -> Result<(), DeviceError>;
+    unsafe fn forget(&self, memory: &Lease) -> Result<(), DeviceError>;
 
-    /// Whether [`reach`](Worker::reach) of this memory may wait for all work of the accelerator, as registering memory of
-    /// the host does. Memory that is reached already, or page-locked, need not.
-    fn waits_to_reach(&self, memory: &Lease) -> bool {
-        memory.region().as_ptr().is_some()
-    }
-
-    /// The same of [`forget`](Worker::forget).
-    fn waits_to_forget(&self, memory: &Lease) -> bool {
-        memory.region().as_ptr().is_some()
+    /// The same, if nothing is waited for: the memory stays reached by another call, say. `false`: that is not so, and
+    /// nothing was done.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// As there.
+    unsafe fn forget_now(&self, memory: &Lease) -> Result<bool, DeviceError> {
+        if memory.region().as_ptr().is_some() {
+            return Ok(false);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.forget(memory) }?;
+        Ok(true)
     }
 
     /// Makes these the functions of users that it can run, from its next life on; those that it had before go. Memory of

@@ -1,8 +1,9 @@
 //! The worker of XTQ on a CUDA device: blocks of one kernel (`gapless-kernels`, `worker`), on a stream of its own.
 //!
 //! The blocks are counted in the GPU's [ledger](Reservation). The kernel is loaded when the worker is made, because the
-//! first launch of a kernel that is not may wait for all that runs. Host memory is registered, and given back, only
-//! between two lives, for the same reason.
+//! first launch of a kernel that is not may wait for all that runs. Host memory is registered for the first time, and
+//! is given back, between two lives, for the same reason. What is registered already is only counted, also while the
+//! worker runs.
 
 use crate::ledger::{Ask, Holder, Holding, LedgerError, Reservation, reserved};
 use gapless_kernels::worker::{
@@ -18,7 +19,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -80,8 +81,17 @@ const TRIAL: Duration = Duration::from_secs(10);
 /// Bytes of a control block (`kernels/src/worker.h`).
 const CONTROL_BYTES: u64 = 16384;
 
-/// Host memory that is registered for the worker: its lease, and how often it was asked for.
-type KeptLeases = HashMap<(u64, u64), (Lease, u32)>;
+/// Host memory that is registered for the worker.
+struct Kept {
+    memory: Lease,
+    /// Where the worker finds it.
+    address: u64,
+    /// How often it was asked for.
+    users: u32,
+}
+
+/// By first address and length.
+type KeptLeases = HashMap<(u64, u64), Kept>;
 
 /// A worker of a CUDA device. [Functions of users](gapless_mem::WorkerCode) are relocatable PTX, cubins or fat binaries;
 /// [`HEADER`](gapless_kernels::worker::HEADER) has their type and their rules.
@@ -106,6 +116,15 @@ pub struct CudaWorker {
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a thread has may take it as long as all work of the device.
+fn try_lock<T>(what: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match what.try_lock() {
+        Ok(held) => Some(held),
+        Err(TryLockError::Poisoned(held)) => Some(held.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 impl CudaWorker {
@@ -256,16 +275,22 @@ fn is_host(region: Region) -> bool {
     region.space() == Space::Host
 }
 
+fn key(region: Region) -> (u64, u64) {
+    (region.start(), region.len())
+}
+
 // SAFETY: the numbers are those of the contract.
 // 1. Page-locked memory from the device's pool, filled with zeros, which its owner keeps; `device_address` is where
 //    kernels find it. This reads it, as words, when it starts a life.
-// 2. Host memory is registered under a clone of its lease until the last `forget`; other memory is at its own address,
-//    of a device that `device_address` has found in reach.
-//    Only one target has a control block of this.
-// 3. The kernel touches what its control block names, but for functions of users, whose code others vouch for; whoever
-//    starts it says that the last one is over, and the stream runs one after another anyway.
-// 4. The completion that was recorded behind the last launch has ended, and so have all before it on the stream. Who asks
-//    between a launch and its record waits; a launch without one is never over.
+// 2. Host memory is registered under a clone of its lease until `users` is 0; other memory is at its own address, of a
+//    device that `device_address` has found in reach, or page-locked, for as long as it is allocated.
+// 3. `kept` and the table of registered ranges are asked only if no thread has them, and no range is registered for the
+//    first time, or for the last.
+// 4. The kernel touches what its control block names, but for functions of users, whose code others vouch for; whoever
+//    starts it says that the last one is over, and the stream runs one after another anyway. Only one target has a
+//    control block of this.
+// 5. The completion that was recorded behind the last launch has ended, and so have all before it on the stream. Who
+//    asks between a launch and its record waits; a launch without one is never over.
 unsafe impl Worker for CudaWorker {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits { items_max: THREADS, local_bytes_max: 0 }
@@ -292,18 +317,16 @@ unsafe impl Worker for CudaWorker {
         if !is_host(region) {
             return Ok(self.device.device_address(region)?);
         }
-        let key = (region.start(), region.len());
         let mut kept = lock(&self.kept);
-        if let Some((_, users)) = kept.get_mut(&key) {
-            let address = self.device.device_address(region)?;
-            *users += 1;
-            return Ok(address);
+        if let Some(known) = kept.get_mut(&key(region)) {
+            known.users += 1;
+            return Ok(known.address);
         }
         // SAFETY: a clone of the lease is kept until it is unregistered.
         unsafe { self.device.register(region) }?;
         match self.device.device_address(region) {
             Ok(address) => {
-                kept.insert(key, (memory.clone(), 1));
+                kept.insert(key(region), Kept { memory: memory.clone(), address, users: 1 });
                 Ok(address)
             }
             Err(error) => {
@@ -314,33 +337,50 @@ unsafe impl Worker for CudaWorker {
         }
     }
 
-    fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
+    fn reach_now(&self, memory: &Lease) -> Result<Option<u64>, DeviceError> {
         let region = memory.region();
-        let key = (region.start(), region.len());
+        if !is_host(region) {
+            return Ok(self.device.device_address_now(region)?);
+        }
+        let Some(mut kept) = try_lock(&self.kept) else { return Ok(None) };
+        if let Some(known) = kept.get_mut(&key(region)) {
+            known.users += 1;
+            return Ok(Some(known.address));
+        }
+        // SAFETY: a clone of the lease is kept until it is unregistered.
+        let again = unsafe { self.device.register_again(region) };
+        if let Some(address) = again {
+            kept.insert(key(region), Kept { memory: memory.clone(), address, users: 1 });
+        }
+        Ok(again)
+    }
+
+    unsafe fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
+        let region = memory.region();
         let mut kept = lock(&self.kept);
-        let Some((_, users)) = kept.get_mut(&key) else { return Ok(()) };
-        *users -= 1;
-        if *users > 0 {
+        let Some(known) = kept.get_mut(&key(region)) else { return Ok(()) };
+        known.users -= 1;
+        if known.users > 0 {
             return Ok(());
         }
-        let last = kept.remove(&key);
-        // SAFETY: `reach` registered it; no worker runs, and it was not asked for again.
+        let last = kept.remove(&key(region));
+        // SAFETY: this registered it, and all who had it reached say that no worker uses it.
         let undone = unsafe { self.device.unregister(region) };
         drop(last);
         undone
     }
 
-    fn waits_to_reach(&self, memory: &Lease) -> bool {
-        let region = memory.region();
-        is_host(region)
-            && !lock(&self.kept).contains_key(&(region.start(), region.len()))
-            && !self.device.has_registered(region)
-    }
-
-    fn waits_to_forget(&self, memory: &Lease) -> bool {
-        let region = memory.region();
-        let users = lock(&self.kept).get(&(region.start(), region.len())).map(|(_, users)| *users);
-        is_host(region) && users == Some(1)
+    unsafe fn forget_now(&self, memory: &Lease) -> Result<bool, DeviceError> {
+        if !is_host(memory.region()) {
+            return Ok(true);
+        }
+        let Some(mut kept) = try_lock(&self.kept) else { return Ok(false) };
+        match kept.get_mut(&key(memory.region())) {
+            Some(known) if known.users == 1 => return Ok(false),
+            Some(known) => known.users -= 1,
+            None => {}
+        }
+        Ok(true)
     }
 
     fn link(&self, functions: &[WorkerFunction]) -> Result<(), DeviceError> {
@@ -392,13 +432,13 @@ impl Drop for CudaWorker {
     fn drop(&mut self) {
         // What may still be touched stays registered, and leaks.
         let over = self.is_over() != Ok(false);
-        for (_, (lease, _)) in lock(&self.kept).drain() {
+        for (_, Kept { memory, .. }) in lock(&self.kept).drain() {
             if !over {
-                std::mem::forget(lease);
+                std::mem::forget(memory);
                 continue;
             }
-            // SAFETY: `reach` registered it, and no worker runs.
-            if let Err(error) = unsafe { self.device.unregister(lease.region()) } {
+            // SAFETY: this registered it, and no worker runs.
+            if let Err(error) = unsafe { self.device.unregister(memory.region()) } {
                 tracing::debug!(%error, "host memory stays registered");
             }
         }

@@ -131,9 +131,10 @@ pub fn memory(bytes: u64) -> Result<Lease, DeviceError> {
 
 // SAFETY: the numbers are those of the contract.
 // 1. `memory` gives fresh memory of the host, zeroed, which is never freed.
-// 2. The lease is kept with its words.
-// 3. The thread touches words that were given, and no others; whoever starts it says that the last one is over.
-// 4. The thread says so last.
+// 2. The lease is kept with its words, at its own address, until it was forgotten as often as it was reached.
+// 3. Both count alone; the lock is held for moments.
+// 4. The thread touches words that were given, and no others; whoever starts it says that the last one is over.
+// 5. The thread says so last.
 unsafe impl Worker for MockWorker {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits { items_max: ITEMS_MAX, local_bytes_max: 0 }
@@ -146,42 +147,44 @@ unsafe impl Worker for MockWorker {
     }
 
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError> {
-        let start = memory.region().start();
-        if memory.region().as_ptr().is_none() {
-            // The mock worker touches none of it.
-            return Ok(start);
-        }
-        let mut state = self.state();
-        if let Some((_, users)) = state.memory.get_mut(&start) {
-            *users += 1;
+        if let Some(start) = self.reach_now(memory)? {
             return Ok(start);
         }
         self.is_away("registering memory")?;
         // SAFETY: memory that is handed to a worker is touched as words by the process meanwhile.
         let words = unsafe { Words::new(memory.clone()) }?;
-        state.memory.insert(start, (words, 1));
+        let start = memory.region().start();
+        self.state().memory.insert(start, (words, 1));
         Ok(start)
     }
 
-    fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
-        let (mut state, start) = (self.state(), memory.region().start());
-        let Some((_, users)) = state.memory.get_mut(&start) else { return Ok(()) };
-        if *users == 1 {
+    fn reach_now(&self, memory: &Lease) -> Result<Option<u64>, DeviceError> {
+        let start = memory.region().start();
+        if memory.region().as_ptr().is_none() {
+            // The mock worker touches none of it.
+            return Ok(Some(start));
+        }
+        let counted = self.state().memory.get_mut(&start).map(|(_, users)| *users += 1);
+        Ok(counted.map(|()| start))
+    }
+
+    unsafe fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        if !unsafe { self.forget_now(memory) }? {
             self.is_away("giving memory back")?;
-            state.memory.remove(&start);
-        } else {
-            *users -= 1;
+            self.state().memory.remove(&memory.region().start());
         }
         Ok(())
     }
 
-    fn waits_to_reach(&self, memory: &Lease) -> bool {
-        let region = memory.region();
-        region.as_ptr().is_some() && !self.state().memory.contains_key(&region.start())
-    }
-
-    fn waits_to_forget(&self, memory: &Lease) -> bool {
-        self.state().memory.get(&memory.region().start()).is_some_and(|(_, users)| *users == 1)
+    unsafe fn forget_now(&self, memory: &Lease) -> Result<bool, DeviceError> {
+        let (mut state, start) = (self.state(), memory.region().start());
+        match state.memory.get_mut(&start) {
+            Some((_, 1)) => return Ok(false),
+            Some((_, users)) => *users -= 1,
+            None => {}
+        }
+        Ok(true)
     }
 
     fn link(&self, functions: &[WorkerFunction]) -> Result<(), DeviceError> {

@@ -159,26 +159,41 @@ impl WorkerTarget {
 
     /// Where the worker finds it. The worker leaves if the accelerator may wait for all its work now.
     fn reach(&mut self, memory: &Lease) -> Result<u64, TargetError> {
-        if self.worker.waits_to_reach(memory) {
-            self.send_away()?;
+        if let Some(address) = self.worker.reach_now(memory)? {
+            return Ok(address);
         }
+        self.send_away()?;
         Ok(self.worker.reach(memory)?)
     }
 
+    /// Undoes one [`reach`](WorkerTarget::reach) of this target's, while no worker runs.
     fn forget(&self, memory: &Lease) {
-        if let Err(error) = self.worker.forget(memory) {
+        // SAFETY: this target reached it, and each lease that was is in one list, out of which it goes for this.
+        // Nothing names it: it was replaced, or refused, or this target ends.
+        if let Err(error) = unsafe { self.worker.forget(memory) } {
             tracing::debug!(%error, "a worker's memory was not given back");
+        }
+    }
+
+    /// The same while a worker may run that does not use it; later, if that would wait for it.
+    fn give_back(&mut self, memory: Lease) {
+        // SAFETY: as in `forget`; a worker that runs has answered what replaced it, or was never told of it, or finds
+        // it by another call still.
+        match unsafe { self.worker.forget_now(&memory) } {
+            Ok(true) => {}
+            Ok(false) => self.spare.push(memory),
+            Err(error) => tracing::debug!(%error, "a worker's memory was not given back"),
         }
     }
 
     /// No worker uses what is spare: all changes were answered, or none runs.
     fn settle(&mut self) {
-        while let Some(memory) = self.spare.pop() {
-            if self.worker.waits_to_forget(&memory) && self.send_away().is_err() {
-                // Who is busy gives it back later.
-                return self.spare.push(memory);
-            }
-            self.forget(&memory);
+        for memory in std::mem::take(&mut self.spare) {
+            self.give_back(memory);
+        }
+        if !self.spare.is_empty() {
+            // That forgets them. Who is busy gives them back later.
+            let _ = self.send_away();
         }
     }
 
@@ -288,7 +303,7 @@ impl WorkerTarget {
         }
         let address = self.reach(&buffer)?;
         if !address.is_multiple_of(16) {
-            self.forget(&buffer);
+            self.give_back(buffer);
             let what = "a receive buffer at such an address";
             return Err(DeviceError::Unsupported { what }.into());
         }

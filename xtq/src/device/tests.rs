@@ -490,7 +490,8 @@ fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
 /// A mock worker whose end takes its time, as that of blocks for which an accelerator has no room.
 struct Slow(Arc<MockWorker>, AtomicBool);
 
-// SAFETY: all is the mock worker's, but that it may be over later than it is said to be.
+// SAFETY: all is the mock worker's, but that it may be over later than it is said to be; what waits not, as the
+// contract has it: memory of the host may always wait.
 unsafe impl Worker for Slow {
     fn limits(&self) -> WorkerLimits {
         self.0.limits()
@@ -501,8 +502,9 @@ unsafe impl Worker for Slow {
     fn reach(&self, memory: &Lease) -> Result<u64, DeviceError> {
         self.0.reach(memory)
     }
-    fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
-        self.0.forget(memory)
+    unsafe fn forget(&self, memory: &Lease) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.forget(memory) }
     }
     unsafe fn start(&self, control: u64) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
