@@ -2,7 +2,8 @@
 //! start.
 //!
 //! The list of rings only grows. A worker that runs reads it when the count of changes has changed, and says `RUNNING`
-//! into the new ring's head. Until then that says `GONE`: who puts before wants a worker, which changes nothing. So no
+//! into the new ring's head. Until then that says `GONE`: an initiator that puts before finds no worker, and wants one.
+//! The worker that runs takes its packet; the wish stays, and may start one more life when that worker has left. No
 //! packet is left behind (`state.rs` has the model).
 
 use super::super::layout::{
@@ -72,11 +73,16 @@ impl WorkerTarget {
     pub unsafe fn add_ring(&mut self, memory: Lease, shape: RingShape) -> Result<u8, TargetError> {
         fits(&memory, shape, self.rings.len(), RINGS_MAX, "rings")?;
         let places = RingPlaces::at(self.reach(&memory)?, shape);
+        if let Err(error) = places.check() {
+            // What was stocked stays so.
+            self.give_back(memory);
+            return Err(error.into());
+        }
         let is_it = |one: &Lease| one.region() == memory.region();
         if let Some(at) = self.stocked.iter().position(is_it) {
             // It is reached by the ring from now on.
-            self.forget(&self.stocked[at]);
-            self.stocked.swap_remove(at);
+            let stocked = self.stocked.swap_remove(at);
+            self.give_back(stocked);
         }
         // SAFETY: the lease keeps the memory, which the caller vouches is the ring's, so it is touched as words alone.
         let head = unsafe { Words::new(memory.clone()) }.ok();
@@ -113,12 +119,7 @@ impl WorkerTarget {
 
     pub(super) fn add_places(&mut self, ring: Ring, places: RingPlaces) -> Result<u8, TargetError> {
         let at = self.rings.len();
-        if let Err(error) = places.check() {
-            if ring.reached {
-                self.forget(&ring.memory);
-            }
-            return Err(error.into());
-        }
+        places.check()?;
         // Nobody waits for it: a task that runs may need what this process does next.
         self.publish(|target| {
             target.write_ring(CONTROL_RING_LIST, at, places, ring.near);
@@ -181,6 +182,11 @@ impl WorkerTarget {
     }
 
     /// Copies the slot of a ring's next packet, whatever is in it. Gives the ring's number, from 1.
+    ///
+    /// The initiator is a processor of this host, whose stores are seen in the order in which `Lane::put` makes them:
+    /// initiators on other hosts want a worker by messages, and not by the word in the ring; accelerators have rings
+    /// whose parts lie apart. Whatever else a peer writes is a packet of its own, which the worker checks as all
+    /// others.
     fn give_first(&self, at: usize, ring: &Ring) -> Option<u64> {
         let place = CONTROL_RING_LIST + 8 * (RING_WORDS * at + RING_POSITION);
         // The last life is over.

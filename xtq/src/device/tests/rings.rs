@@ -142,7 +142,7 @@ fn a_start_has_the_next_packet_of_a_ring_that_waits_for_it() {
 #[test]
 fn rings_and_bodies_that_do_not_fit_are_refused() {
     let (mock, log) = noting();
-    let mut target = target(mock, always());
+    let mut target = target(Arc::clone(&mock), always());
     let whole = memory(SHAPE.bytes() + 64).unwrap();
     let places = RingPlaces::at(whole.region().start(), SHAPE);
     let odd = RingShape { arena_bytes: 4088 };
@@ -157,13 +157,25 @@ fn rings_and_bodies_that_do_not_fit_are_refused() {
     // SAFETY: likewise.
     refused(unsafe { target.add_ring(whole.clone(), odd) });
     // SAFETY: likewise.
-    refused(unsafe { target.add_out(moved, SHAPE) });
+    refused(unsafe { target.add_out(moved.clone(), SHAPE) });
     // SAFETY: likewise.
     refused(unsafe { target.add_ring_at(whole.clone(), None, apart) });
     // SAFETY: likewise.
     refused(unsafe { target.add_ring_at(whole.clone(), Some(short), places) });
     let (mut lane, _) = lane(&mut target);
+    // Memory that is stocked stays so, also while the worker runs.
+    let stocked = [moved, whole.clone()];
+    stocked.iter().for_each(|one| target.stock(one.clone()).unwrap());
+    let reached = mock.reached();
     target.start().unwrap();
+    for (one, shape) in stocked.iter().zip([SHAPE, odd]) {
+        // SAFETY: likewise.
+        refused(unsafe { target.add_ring(one.clone(), shape) });
+    }
+    assert_eq!((mock.reached(), target.starts(), target.why_gone()), (reached, 1, None));
+    // SAFETY: likewise.
+    unsafe { target.add_ring(whole, SHAPE) }.unwrap();
+    assert_eq!((mock.reached(), target.starts(), target.why_gone()), (reached, 1, None));
     let packet = Packet::new(&command(8)).unwrap();
     for (arguments, payload) in [(24, 7), (24, 9), (16, 8), (16, 16), (0, 0), (24, 4096)] {
         let put = lane.put(&packet, [&vec![0; arguments], &vec![0; payload]]);
