@@ -86,7 +86,7 @@ fn compare() -> Result<bool, Box<dyn Error>> {
 fn workers(world: &World) -> Result<Result<Workers, String>, Box<dyn Error>> {
     let device = || -> Result<_, Box<dyn Error>> {
         let driver = CudaDriver::load()?;
-        // Of two on one GPU without MPS a worker is refused.
+        // Without MPS a second process gets no worker on the same GPU.
         let device = Arc::new(driver.device(world.rank() % driver.devices().max(1))?);
         Ok((Arc::new(CudaWorker::new(Arc::clone(&device))?), device))
     };

@@ -6,7 +6,7 @@ use gapless_xtq::Xtq;
 impl Shared {
     /// Before a worker is attached to this end: memory for its rings.
     pub(crate) fn prepare_rings(&self, xtq: &Xtq) {
-        // What is wrong with the world attaching it says.
+        // If the world cannot be used, attaching the worker says why.
         let _ = self.with(|state| {
             xtq.prepare_rings(state.open()?.bml_mut());
             Ok(())
