@@ -39,8 +39,8 @@ fn a_transpose_may_have_parts_of_different_lengths() {
                 let at = exchange.displacements[side][peer] / 4;
                 (at as usize, &exchange.layouts[side][peer])
             };
-            for to in 0..ranks as usize {
-                let mut found = vec![-1.0f32; (all[to].bytes / 4) as usize];
+            for (to, exchange) in all.iter().enumerate() {
+                let mut found = vec![-1.0f32; (exchange.bytes / 4) as usize];
                 for from in 0..ranks as usize {
                     let (at, layout) = block(from, 0, to);
                     let sent = pack(&fill(0, from), at, layout, 1).unwrap();
