@@ -70,9 +70,14 @@ const SOCKETS: &[&str] = &[
 /// Crates that ask the kernel how large caches are.
 const CACHES: &[&str] =
     &["gapless", "gapless-bench", "gapless-boot", "gapless-cli", "gapless-report"];
-/// Crates with loops for each kind of processor, and what tries all of those.
-const VECTORS: &[&str] =
-    &["gapless-dtype", "gapless-dtype-cuda", "gapless-engine", "gapless-layouts"];
+/// Crates with loops for each kind of processor, what tries all of those, and kernels that PoCL compiles for it.
+const VECTORS: &[&str] = &[
+    "gapless-dtype",
+    "gapless-dtype-cuda",
+    "gapless-engine",
+    "gapless-kernels",
+    "gapless-layouts",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
