@@ -374,7 +374,8 @@ extern "C" __global__ __launch_bounds__(WORKER_THREADS, 1) void xtq_worker(const
         if (leaving && !found) break;
         /* Several came: more may follow. Else few looks are quicker than many. */
         if (!found) spread.wide = false;
-        round++;
+        /* There is one first round, however long the life. */
+        if (++round == 0) round = ROUNDS;
         bool special = called;
         if (THREAD == LAST) {
             worked = worked || found;
