@@ -108,10 +108,29 @@ fn check_alone<'g>(
     Ok(())
 }
 
-/// What takes longer to compile than it is worth in every run: all packages without the rest; each workspace below
-/// `examples/`; the fuzz targets' short run. What clippy says of these workspaces fails here, too.
+/// Packages that know vendors of accelerators, each a feature.
+const VENDORED: [&str; 4] = ["gapless-dtype-cuda", "gapless-gpu", "gapless", "gapless-cli"];
+
+/// Has the compiler check what users get who ask for one vendor, or none.
+fn check_vendors(checkout: &Checkout) -> Result<(), Failure> {
+    for package in VENDORED {
+        for vendor in ["", "cuda", "opencl"] {
+            let mut command = shell::cargo();
+            command.args(["check", "-p", package, "--no-default-features", "--features", vendor]);
+            let heading = format!("{package} with features [{vendor}]");
+            let command = command.current_dir(&checkout.root);
+            shell::timed(&heading, || shell::run(command)).0?;
+        }
+    }
+    Ok(())
+}
+
+/// What takes longer to compile than it is worth in every run: all packages without the rest; those that know vendors
+/// with one or none; each workspace below `examples/`; the fuzz targets' short run. What clippy says of these workspaces
+/// fails here, too.
 pub(crate) fn rare(checkout: &Checkout) -> Result<(), Failure> {
     check_alone(checkout, alone::groups(checkout)?.iter())?;
+    check_vendors(checkout)?;
     let log = SkipLog::start(&checkout.target.join("xtask"))?;
     let mut steps = Vec::new();
     let mut step = |name: String, manifest: &Path, variables: &[(&str, OsString)]| {

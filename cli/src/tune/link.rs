@@ -131,12 +131,12 @@ impl<'w> LinkTuner<'w> {
         }
     }
 
-    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    #[cfg(feature = "cuda")]
     pub(super) fn world(&self) -> &World {
         self.world
     }
 
-    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    #[cfg(feature = "cuda")]
     pub(super) fn peer(&self) -> u32 {
         self.peer
     }
@@ -276,7 +276,7 @@ impl<'w> LinkTuner<'w> {
     }
 
     /// Rank 0: has rank 1 help with devices.
-    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    #[cfg(feature = "cuda")]
     pub(super) fn turn_to_devices(&self) -> Result<(), Failure> {
         self.order(Order::Devices)
     }
