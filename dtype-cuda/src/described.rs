@@ -5,6 +5,7 @@
 
 use crate::between::by_address;
 use crate::form::Form;
+use crate::nest::Nest;
 use crate::plan::{MapWriter, Patches, Pieces, PlanKind, PlanSpec};
 use crate::shared::closed;
 use gapless_dtype::Layout;
@@ -89,8 +90,7 @@ impl Described {
 }
 
 /// Bytes of a grid that lie behind each other in memory, from its begin on, in the grid's order.
-#[must_use]
-pub fn run(grid: &Grid) -> u64 {
+fn run(grid: &Grid) -> u64 {
     let mut len = grid.len;
     for dim in grid.dims.iter().rev().filter(|dim| dim.count > 1) {
         if u64::try_from(dim.stride) != Ok(len) {
@@ -101,9 +101,35 @@ pub fn run(grid: &Grid) -> u64 {
     len
 }
 
+/// Both sides in another order than the stream's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderedSides {
+    /// Where the bytes lie at the source.
+    pub from: Grid,
+    /// And at the destination.
+    pub to: Grid,
+    /// Bytes that follow each other, at the source and at the destination: in the order, or within a tile.
+    pub runs: [u64; 2],
+}
+
 /// Both sides in the order of the destination's addresses, if both are contiguous spans or grids of which all is moved.
 #[must_use]
-pub fn in_one_order(from: &Described, to: &Described) -> Option<(Grid, Grid)> {
+pub fn in_one_order(from: &Described, to: &Described) -> Option<OrderedSides> {
+    let (from, to) = by_addresses(from, to)?.grids();
+    let runs = [run(&from), run(&to)];
+    Some(OrderedSides { from, to, runs })
+}
+
+/// Both sides in tiles, if one is the other transposed: at the source and at the destination, a tile has rows of 32 to 128
+/// bytes.
+#[must_use]
+pub fn in_tiles(from: &Described, to: &Described) -> Option<OrderedSides> {
+    let (tiles, runs) = by_addresses(from, to)?.in_tiles()?;
+    let (from, to) = tiles.grids();
+    Some(OrderedSides { from, to, runs })
+}
+
+fn by_addresses(from: &Described, to: &Described) -> Option<Nest> {
     let grid = |side: &Described| match side.closed.as_ref()? {
         TransferSide::Strided(grid) => Some(grid.clone()),
         &TransferSide::Contiguous(displacement) => {
@@ -112,7 +138,7 @@ pub fn in_one_order(from: &Described, to: &Described) -> Option<(Grid, Grid)> {
         _ => None,
     };
     let (_, ordered) = by_address(&grid(from)?, &grid(to)?, from.bytes())?;
-    Some(ordered.grids())
+    Some(ordered)
 }
 
 fn write(layout: &Layout, spec: &PlanSpec) -> Option<Vec<u8>> {

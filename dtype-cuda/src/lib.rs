@@ -130,7 +130,7 @@ pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched, Workers};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaPersistent, CudaWorker, LayoutError, OnStream, WorkerError, WorkerLayout};
-pub use described::{Described, in_one_order, run};
+pub use described::{Described, OrderedSides, in_one_order, in_tiles};
 pub use engine::GpuEngine;
 pub use ledger::{
     Ask, Claim, Holder, Holding, LedgerError, Reservation, ledger_folder, reserved, reserved_here,

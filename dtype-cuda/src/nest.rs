@@ -5,13 +5,19 @@
 //! of the stream is then a few whole nests ([`Nest::cut`]). Of a whole nest the order of the stream does not
 //! matter any more: its bytes may be moved in the order of their addresses, in which loops that continue
 //! each other on both sides are one ([`Nest::in_address_order`]). A transposed matrix that goes to a
-//! transposed matrix is one contiguous span then.
+//! transposed matrix is one contiguous span then. One that goes to a matrix that is not transposed is moved
+//! tile after tile ([`Nest::in_tiles`]).
 //!
 //! Only positions inside a range that is asked for are ever meant: numbers wrap around where they may, and
 //! are checked where loops are joined. Units: bytes.
 
 use gapless_kernels::launch::{Grid, GridDim};
 use smallvec::{SmallVec, smallvec};
+
+/// Bytes of a tile's rows at most: a packet of a link, four sectors of a GPU's memory.
+const TILE_BYTES: u64 = 128;
+/// Bytes of a sector: with shorter rows tiles are of no use.
+const SECTOR_BYTES: u64 = 32;
 
 /// Loops of a nest at most: those of two grids and their blocks, each of which may be cut by the other.
 const DIMS_MAX: usize = 16;
@@ -235,6 +241,34 @@ impl Nest {
                 at = self.dims.len();
             }
         }
+    }
+
+    /// The same bytes in tiles, of a nest in the order of addresses. It has tiles if it transposes: the destination's
+    /// innermost loop is another one than the loop whose blocks follow each other at the source. Both loops are cut into
+    /// equal parts of a sector or more. Innermost comes a part of the destination's loop, then a part of the source's. So
+    /// what is moved at about the same time lies in few sectors at both sides. The numbers are the bytes that follow each
+    /// other in a tile, at the source and at the destination.
+    pub(crate) fn in_tiles(mut self) -> Option<(Nest, [u64; 2])> {
+        let inner = self.dims.pop().filter(|dim| dim.dst.unsigned_abs() == self.len)?;
+        let at = self.dims.iter().position(|dim| dim.src.unsigned_abs() == self.len)?;
+        let outer = self.dims.remove(at);
+        let part = |dim: PairDim| {
+            let most = (TILE_BYTES / self.len).min(dim.count);
+            let part = (2..=most).rev().find(|part| dim.count.is_multiple_of(*part))?;
+            (part * self.len >= SECTOR_BYTES).then_some(part)
+        };
+        let parts = [part(outer)?, part(inner)?];
+        let wide = |dim: PairDim, part: u64| PairDim {
+            count: dim.count / part,
+            src: steps(part, dim.src),
+            dst: steps(part, dim.dst),
+        };
+        self.dims.extend([wide(outer, parts[0]), wide(inner, parts[1])]);
+        self.dims.retain(|dim| dim.count > 1);
+        self.dims
+            .extend([PairDim { count: parts[0], ..outer }, PairDim { count: parts[1], ..inner }]);
+        let runs = parts.map(|part| part * self.len);
+        Some((self, runs))
     }
 
     /// Both sides as grids, in the nest's order.

@@ -115,9 +115,89 @@ fn the_order_of_addresses_moves_the_same_bytes() {
         after.sort_unstable();
         assert_eq!(after, before, "{nest:?} as {ordered:?}");
         assert!(ordered.dims.len() <= nest.dims.len());
+        if let Some((tiles, _)) = ordered.clone().in_tiles() {
+            let mut after = pairs(&tiles);
+            after.sort_unstable();
+            assert_eq!(after, before, "{ordered:?} as {tiles:?}");
+        }
         sorted += 1;
     }
     assert!(sorted > 2000 && refused > 100, "{sorted} {refused}");
+}
+
+#[test]
+fn tiles_move_the_same_bytes_and_have_the_rows_that_they_say() {
+    let seed = seed(fresh());
+    println!("GAPLESS_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    let mut tiled = 0;
+    for _ in 0..300 {
+        // Matrices of matrices, with the loops of one side in another order.
+        let len: u64 = 1 << rng.below(4);
+        let counts = [(); 3].map(|()| 1 + rng.below(20));
+        let loops = |order: [usize; 3]| {
+            let mut dims = [(0, 0); 3];
+            let mut stride = len;
+            for at in order {
+                dims[at] = (counts[at], stride.cast_signed());
+                stride *= counts[at];
+            }
+            grid(7, len, &dims)
+        };
+        let orders = [[2, 1, 0], [0, 1, 2], [1, 2, 0], [0, 2, 1]];
+        let (src, dst) = (loops(*rng.pick(&orders)), loops(*rng.pick(&orders)));
+        let nest = ordered(&src, &dst).unwrap();
+        let Some((tiles, [read, written])) = nest.clone().in_tiles() else { continue };
+        let (mut before, mut after) = (pairs(&nest), pairs(&tiles));
+        let tile = usize::try_from(read * written / tiles.len).unwrap();
+        for tile in after.chunks(tile) {
+            let row = tile[..usize::try_from(written).unwrap()].iter();
+            assert!(row.map(|pair| pair.1).is_sorted_by(|one, next| one + 1 == *next), "{tiles:?}");
+            let mut from: Vec<i64> = tile.iter().map(|pair| pair.0).collect();
+            from.sort_unstable();
+            let rows = from.chunk_by(|one, next| one + 1 == *next);
+            assert!(
+                rows.into_iter().all(|row| (row.len() as u64).is_multiple_of(read)),
+                "{tiles:?}"
+            );
+        }
+        before.sort_unstable();
+        after.sort_unstable();
+        assert_eq!(before, after, "{nest:?} as {tiles:?}");
+        assert!(read.min(written) >= 32 && read.max(written) <= 128);
+        tiled += 1;
+    }
+    assert!(tiled > 15, "{tiled}");
+}
+
+#[test]
+fn there_are_tiles_of_transposed_matrices_alone() {
+    let of = |rows: u64, columns: u64| {
+        let stride = 8 * columns.cast_signed();
+        let (matrix, turned) = (
+            grid(0, 8, &[(columns, 8), (rows, stride)]),
+            grid(0, 8, &[(columns, 8 * rows.cast_signed()), (rows, 8)]),
+        );
+        ordered(&matrix, &turned).unwrap().in_tiles().map(|(_, runs)| runs)
+    };
+    assert_eq!(of(64, 768), Some([128, 128]));
+    assert_eq!(of(250, 36), Some([96, 80]));
+    // A prime number, and parts of less than a sector.
+    assert_eq!(of(64, 769), None);
+    assert_eq!(of(64, 3 * 101), None);
+    // Backwards at one end.
+    for (from, to) in [(-1, 1), (1, -1)] {
+        let matrix = grid(0, 8, &[(16, from * 8), (16, from * 128)]);
+        let turned = grid(0, 8, &[(16, to * 128), (16, to * 8)]);
+        let nest = ordered(&matrix, &turned).unwrap();
+        let (tiles, runs) = nest.clone().in_tiles().unwrap();
+        let [mut before, mut after] = [&nest, &tiles].map(pairs);
+        before.sort_unstable();
+        after.sort_unstable();
+        assert_eq!((before, runs), (after, [128, 128]), "{nest:?} as {tiles:?}");
+    }
+    let rows = grid(0, 8, &[(64, 640), (64, 8)]);
+    assert_eq!(ordered(&rows, &rows).unwrap().in_tiles(), None);
 }
 
 fn ordered(src: &Grid, dst: &Grid) -> Option<Nest> {

@@ -7,12 +7,15 @@
 //! | pull | the destination reads the source's memory | the source has long runs |
 //! | staged | the source packs into the destination's staging memory, and it unpacks | both have short ones |
 //!
+//! What is pushed or pulled may be moved in the order of the packed stream, in that of the destination's addresses, or in
+//! tiles ([`MoveOrder`]): the cheapest route decides.
+//!
 //! Links move memory in packets, and what is read in lines of 128 bytes: scattered words cost as much as those. Memory of
 //! the GPU itself is several times as fast, and is accessed in sectors of 32 bytes.
 
 use super::StreamWay;
 use gapless_dtype::Layout;
-use gapless_dtype_cuda::{Described, in_one_order, run};
+use gapless_dtype_cuda::{Described, OrderedSides, in_one_order, in_tiles};
 use gapless_kernels::args::DIMS_MAX;
 use gapless_kernels::launch::{KernelAddress, TransferSide};
 use gapless_kernels::peers::RANKS_MAX;
@@ -38,8 +41,31 @@ pub(super) struct BlockEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamRoute {
     pub(super) way: StreamWay,
-    /// In the order of the destination's addresses, not in the stream's.
-    pub(super) ordered: bool,
+    pub(super) order: MoveOrder,
+}
+
+/// In which order the bytes of a block are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MoveOrder {
+    /// That of the packed stream.
+    Stream,
+    /// That of the destination's addresses.
+    Addresses,
+    /// Tile after tile of a transposed matrix, in which both sides have runs.
+    Tiles,
+}
+
+impl MoveOrder {
+    /// Both sides of a block in this order, if it has it and it is not the stream's.
+    fn of(self, source: &BlockEnd, target: &BlockEnd) -> Option<OrderedSides> {
+        let (source, target) = (&source.described, &target.described);
+        let ordered = match self {
+            MoveOrder::Stream => None,
+            MoveOrder::Addresses => in_one_order(source, target),
+            MoveOrder::Tiles => in_tiles(source, target),
+        };
+        ordered.filter(|it| it.from.dims.len().max(it.to.dims.len()) <= DIMS_MAX)
+    }
 }
 
 /// A block, from one rank to another.
@@ -102,21 +128,21 @@ pub(super) fn route(
     forced: Option<StreamWay>,
 ) -> StreamRoute {
     let bytes = source.described.bytes();
-    let stream = (source.described.run(), target.described.run());
-    let grids = in_one_order(&source.described, &target.described);
-    let grids = grids.filter(|(one, other)| one.dims.len().max(other.dims.len()) <= DIMS_MAX);
-    let orders = [Some(stream), grids.map(|(one, other)| (run(&one), run(&other)))];
     let mut all: Vec<(f64, StreamRoute)> = Vec::new();
-    for (runs, ordered) in orders.into_iter().zip([false, true]) {
-        let Some((from, to)) = runs else { continue };
-        let mut add = |way, cost: f64| all.push((cost, StreamRoute { way, ordered }));
+    for order in [MoveOrder::Stream, MoveOrder::Addresses, MoveOrder::Tiles] {
+        let runs = match order {
+            MoveOrder::Stream => Some([source.described.run(), target.described.run()]),
+            _ => order.of(source, target).map(|ordered| ordered.runs),
+        };
+        let Some([from, to]) = runs else { continue };
+        let mut add = |way, cost: f64| all.push((cost, StreamRoute { way, order }));
         if within {
             add(StreamWay::Push, near(from, false) + near(to, true));
             continue;
         }
         add(StreamWay::Push, both(written(to), near(from, false)));
         add(StreamWay::Pull, both(fetched(from), near(to, true)));
-        if !ordered {
+        if order == MoveOrder::Stream {
             let out = both(fetched(u64::MAX / 256), near(from, false));
             let back = near(u64::MAX / 256, false) + near(to, true);
             add(StreamWay::Staged, out + back + MEETING / bytes.max(1) as f64);
@@ -125,7 +151,7 @@ pub(super) fn route(
     let allowed = |way| within || forced.is_none_or(|forced| forced == way);
     let of = all.into_iter().filter(|(_, route)| allowed(route.way));
     let best = of.min_by(|(one, _), (other, _)| one.total_cmp(other));
-    best.map_or(StreamRoute { way: StreamWay::Push, ordered: false }, |(_, route)| route)
+    best.map_or(StreamRoute { way: StreamWay::Push, order: MoveOrder::Stream }, |(_, route)| route)
 }
 
 /// The blocks that `from` sends to `to`, matched by their lanes; those without bytes left out.
@@ -234,10 +260,9 @@ pub(super) fn groups(edges: &[Edge], rank: u32, ranks: u32, addresses: &Addresse
         let mut from = addresses.side(&edge.source, &addresses.send, edge.from);
         let mut to = addresses.side(&edge.target, &addresses.recv, edge.to);
         let mut step = LayoutStep::First;
-        if edge.route.ordered
-            && let Some((one, other)) = in_one_order(&edge.source.described, &edge.target.described)
-        {
-            (from.0, to.0) = (TransferSide::Strided(one), TransferSide::Strided(other));
+        if let Some(ordered) = edge.route.order.of(&edge.source, &edge.target) {
+            (from.0, to.0) =
+                (TransferSide::Strided(ordered.from), TransferSide::Strided(ordered.to));
         }
         if edge.is_staged() {
             let (starts, peer, first) = if edge.from == rank {

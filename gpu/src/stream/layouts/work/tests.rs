@@ -206,12 +206,14 @@ fn every_layout_gets_into_every_other_by_every_way() {
                         (1, 1, 0, ends(3)),
                     ];
                     let routes = exchange(2, &blocks, forced, 3);
-                    taken.extend(routes.iter().map(|route| (route.way as u32, route.ordered)));
+                    taken.extend(routes.iter().map(|route| (route.way as u32, route.order as u32)));
                 }
             }
         }
     }
     assert!(taken.len() >= 5, "{taken:?}");
+    let has = |order| taken.iter().any(|(_, taken)| *taken == order as u32);
+    assert!(has(MoveOrder::Addresses) && has(MoveOrder::Tiles), "{taken:?}");
 }
 
 #[test]
@@ -247,7 +249,7 @@ fn what_is_longer_at_one_end_lies_there_across_the_link() {
     assert_eq!(route(&long, &short).way, StreamWay::Pull);
     assert_eq!(route(&short, &short).way, StreamWay::Staged);
     assert_ne!(route(&long, &long).way, StreamWay::Staged);
-    // A cube that is turned: long runs can lie at either end. Scattered reads are kinder to memory than scattered writes.
+    // A cube that is turned: in tiles both ends have runs.
     let (n, m, pair) = (256, 64, Datatype::contiguous(2, &Primitive::Float.into()).unwrap());
     let stride = |count: i64| count * 8;
     let row = Datatype::contiguous(m, &pair).unwrap();
@@ -256,7 +258,8 @@ fn what_is_longer_at_one_end_lies_there_across_the_link() {
     let column = Datatype::hvector(m, 1, stride(256 * 256), &pair).unwrap();
     let plane = Datatype::hvector(n, 1, stride(256), &column).unwrap();
     let turned = Datatype::hvector(m, 1, stride(1), &plane).unwrap();
-    assert_eq!(route(&boxed, &turned), StreamRoute { way: StreamWay::Push, ordered: true });
+    let tiles = StreamRoute { way: StreamWay::Push, order: MoveOrder::Tiles };
+    assert_eq!(route(&boxed, &turned), tiles);
     // A little is not worth a meeting.
     let few = Datatype::vector(8, 1, 512, &double).unwrap();
     assert_ne!(route(&few, &few).way, StreamWay::Staged);
