@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use gapless_cli::pingpong::Party;
 use gapless_report::{
     Absent, Curve, Growth, PlotError, Point, Report, Row, Samples, Series, Summary,
 };
@@ -32,6 +33,9 @@ pub struct Common {
     pub as_rank: Option<RankOf>,
 }
 
+/// Bytes of each side's buffers with `--quick`, at most.
+const QUICK_BUFFER_BYTES: u64 = 1 << 20;
+
 impl Common {
     /// Seconds for each figure.
     #[must_use]
@@ -43,6 +47,12 @@ impl Common {
     #[must_use]
     pub fn rotation(&self) -> Rotation {
         if self.quick { Rotation::token() } else { Rotation::of_machine() }
+    }
+
+    /// With `--quick`, the process has short buffers.
+    #[must_use]
+    pub fn with_quick_buffers(&self, party: Party) -> Party {
+        if self.quick { party.with_buffers(QUICK_BUFFER_BYTES) } else { party }
     }
 
     /// A bar on standard error, if that is a terminal.

@@ -17,8 +17,22 @@ use crate::proof::Keys;
 use crate::{ListenAddress, Secret, Tcp, TcpConfig};
 use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
 pub(crate) use gapless_btl_testkit::Random;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
+
+/// A place of this host at which nobody listens: the one given, or any if its port is 0; and what keeps it so: as long as
+/// it is bound, no other program is given it.
+pub(crate) fn closed_place(place: SocketAddr) -> (SocketAddr, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &place).unwrap();
+    let place = rustix::net::getsockname(&socket).unwrap();
+    (SocketAddr::try_from(place).unwrap(), socket)
+}
 
 pub(crate) const LOOPBACK_V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub(crate) const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);

@@ -3,7 +3,6 @@
 use crate::common::{WATCHDOG, finish, finish_child, gapless, text};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -51,9 +50,7 @@ fn options_are_written_as_for_mpiexec() {
 fn the_folder_is_that_of_the_program_too() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("here.sh");
-    std::fs::write(&script, "#!/bin/sh\npwd -P\n").unwrap();
-    let mode = Command::new("chmod").arg("+x").arg(&script).status().unwrap();
-    assert!(mode.success());
+    gapless_testkit::write_script(&script, "#!/bin/sh\npwd -P\n");
     let path = folder.path().canonicalize().unwrap();
     let path = path.to_str().unwrap();
     for option in ["-wdir", "--wdir", "-wd"] {
@@ -121,9 +118,10 @@ fn by_script(
 ) -> (Output, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let launcher = folder.path().join("mpiexec.hydra");
-    std::fs::write(&launcher, format!("#!/bin/sh\ncd '{}'\n{script}\n", folder.path().display()))
-        .unwrap();
-    std::fs::set_permissions(&launcher, std::fs::Permissions::from_mode(0o755)).unwrap();
+    gapless_testkit::write_script(
+        &launcher,
+        &format!("#!/bin/sh\ncd '{}'\n{script}\n", folder.path().display()),
+    );
     let mut command = gapless();
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     command.args(["run", "-H", "nohost", "-n", "1", "--timeout", seconds, "true"]);

@@ -12,7 +12,7 @@ fn pingpong(arguments: &[&str]) -> (Report, String, String) {
     let mut command = gapless();
     command.arg("pingpong").args(["--time", "0.02"]).args(arguments);
     // As much memory on every machine; otherwise buffers are as large as its cache asks for.
-    command.args(["--buffers", "8M"]);
+    command.args(["--buffers", "1M"]);
     command.arg("--json").arg(&json).arg("--plot").arg(&plot);
     let output = finish(command, Duration::from_secs(300));
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -143,6 +143,8 @@ fn every_protocol_carries_every_kind_of_layout() {
             // A vector of vectors, a vector, two lists.
             "--layout",
             "milc,nas-lu-y,lammps-atomic,specfem3d-oc",
+            "--n",
+            "2",
         ];
         let (report, ..) = pingpong(&arguments);
         assert!(report.rows.iter().all(|row| row.verified), "{protocol}");

@@ -5,7 +5,7 @@
 //! with the histograms (`--nocapture` shows them when the test passes). The test fails where a
 //! kind of type occurs less often than [`FLOORS`] state.
 
-use gapless_testkit::{fresh, seed};
+use gapless_testkit::{fresh, rounds, seed};
 
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use proptest::{prop_assert, prop_assert_eq};
@@ -165,9 +165,10 @@ fn large_types() {
         copies_max: 300,
         ..Params::disjoint()
     };
-    let coverage = drive(3_000, seed ^ 0x7777, &params);
+    let cases = rounds(3_000);
+    let coverage = drive(cases, seed ^ 0x7777, &params);
     println!("{coverage}");
-    let short = coverage.shortfalls(&[("blocks", "64+", 500), ("blocks", "2-3", 50)]);
+    let short = coverage.shortfalls(&[("blocks", "64+", cases / 6), ("blocks", "2-3", cases / 60)]);
     assert!(short.is_empty(), "GAPLESS_SEED={seed}: too few\n{}", short.join("\n"));
 }
 
@@ -178,7 +179,7 @@ fn long_lists() {
     let seed = seed(fresh());
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed ^ 0x1157);
-    for case in 0..10_000 {
+    for case in 0..rounds(10_000) {
         let blocks = 20 + rng.below(60);
         let (step, length) = (rng.between(-6, 9), 1 + rng.below(4));
         let grow = if rng.chance(50) { rng.below(3) } else { 0 };
@@ -241,7 +242,7 @@ fn long_runs() {
     println!("GAPLESS_SEED={seed}");
     let mut rng = Rng::new(seed ^ 0x10e6);
     let byte = Datatype::from(Primitive::Byte);
-    for case in 0..400 {
+    for case in 0..rounds(400) {
         let near = [60, 500, 512, 1024, 1100, 4096, 5000];
         let len = near[rng.index(near.len())] + rng.below(3) * rng.below(70);
         let gap = 1 + rng.below(3) * rng.below(80);

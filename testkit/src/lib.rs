@@ -10,6 +10,8 @@ pub use counting::{Counting, allocations};
 pub use random::Random;
 
 use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 /// The seed of a test: that of `GAPLESS_SEED`, or else `otherwise`. It is printed, so that a failure can be repeated.
@@ -34,6 +36,22 @@ pub fn fresh() -> u64 {
     now.map_or(0, |now| u64::from(now.subsec_nanos()) ^ now.as_secs() << 20)
 }
 
+/// How many rounds a test has that repeats what random numbers choose: all of `many` where `GAPLESS_ALL_ROUNDS` is set, as
+/// in the soak; elsewhere a quarter of them, and one at least.
+#[must_use]
+pub fn rounds(many: u64) -> u64 {
+    match std::env::var_os("GAPLESS_ALL_ROUNDS") {
+        Some(_) => many,
+        None => many.div_ceil(4).min(many),
+    }
+}
+
+/// Of the rounds `0..many` as many as [`rounds`] says, from the first to the last.
+pub fn sample(many: u32) -> impl Iterator<Item = u32> {
+    let every = u64::from(many).div_ceil(rounds(many.into()).max(1));
+    (0..many).step_by(usize::try_from(every).unwrap_or(usize::MAX).max(1))
+}
+
 /// Says on the standard error, and in the file that `GAPLESS_SKIP_LOG` names, that a test did not run and why.
 ///
 /// # Panics
@@ -46,4 +64,19 @@ pub fn skip(test: &str, why: &str) {
         let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("GAPLESS_SKIP_LOG={}: {error}", path.display()));
     }
+}
+
+/// Writes a script that can be run at once. Linux does not run a file that some process has open for writing, and a child
+/// that another test has just started holds all that this process has open. So a shell writes it.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_script(path: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"cat >"$0" && chmod 755 "$0""#]).arg(path).stdin(Stdio::piped());
+    let mut shell = shell.spawn().expect("there is a shell");
+    let mut script = shell.stdin.take().expect("it is piped");
+    script.write_all(text.as_bytes()).expect("the shell reads it");
+    drop(script);
+    assert!(shell.wait().is_ok_and(|end| end.success()), "{} is not written", path.display());
 }

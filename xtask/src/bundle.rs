@@ -248,21 +248,22 @@ mod tests {
 
     /// A folder with a script in a test program's place, and what `run.sh` makes of it.
     fn run_script(program: &str) -> (bool, String, tempfile::TempDir) {
-        run_script_with("a.lib", program, None)
+        run_script_with("a.lib", program, None, 60)
     }
 
-    /// The same for a program of this name, beside a script in the place of the program that measures.
+    /// The same for a program of this name, beside a script in the place of the program that measures, each with so many
+    /// seconds.
     fn run_script_with(
         name: &str,
         program: &str,
         figures: Option<&str>,
+        seconds: u32,
     ) -> (bool, String, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str, text: &str| {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            gapless_testkit::write_script(&path, text);
             path
         };
         place(&format!("tests/{name}"), program);
@@ -271,7 +272,7 @@ mod tests {
         let output = Command::new("sh")
             .arg(script)
             .env("OUT", folder.path().join("out"))
-            .env("LIMIT", "2")
+            .env("LIMIT", seconds.to_string())
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -324,6 +325,7 @@ mod tests {
              'opencl::') echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out'\n\
              exit 101;;\n*) exit 1;;\nesac\n",
             None,
+            60,
         );
         assert!(!success, "{text}");
         let lines: Vec<_> = report(folder.path())
@@ -343,6 +345,7 @@ mod tests {
             "#!/bin/sh\n[ \"$*\" = 'suite gathered' ] || exit 1\n\
              echo 'test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 90 filtered out'\n",
             None,
+            60,
         );
         assert!(success, "{text}");
         let report = report(folder.path());
@@ -358,7 +361,7 @@ mod tests {
             [("0", "ok", true), ("2", "skipped", true), ("1", "failed", false)]
         {
             let figures = format!("#!/bin/sh\necho \"measures $1, $2\"\nexit {ends}\n");
-            let (success, text, folder) = run_script_with("a.lib", passes, Some(&figures));
+            let (success, text, folder) = run_script_with("a.lib", passes, Some(&figures), 60);
             assert_eq!(success, well, "{text}");
             let report = report(folder.path());
             assert_eq!(report.tests.len(), 2, "{text}");
@@ -378,7 +381,7 @@ mod tests {
         );
         assert!(!success && text.contains("what went wrong"), "{text}");
         assert_eq!(report(folder.path()).tests[0].outcome, "failed");
-        let (success, text, folder) = run_script("#!/bin/sh\nsleep 60\n");
+        let (success, text, folder) = run_script_with("a.lib", "#!/bin/sh\nsleep 60\n", None, 2);
         assert!(!success, "{text}");
         let report = report(folder.path());
         assert_eq!((report.tests[0].outcome.as_str(), report.tests[0].failed), ("too long", 1));
@@ -389,8 +392,7 @@ mod tests {
         let place = |name: &str, text: &str| {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            gapless_testkit::write_script(&path, text);
             path
         };
         place(
@@ -421,7 +423,7 @@ mod tests {
         assert!(line(&text, "coll-gpu").starts_with("coll-gpu ok"), "{text}");
         assert!(line(&text, "faraji2").ends_with("1 of 2 marks met"), "{text}");
         assert!(line(&text, "pages").starts_with("pages skipped"), "{text}");
-        let (success, text) = run("deaths reshard acc8", "7");
+        let (success, text) = run("deaths reshard acc8", "15");
         assert!(!success, "{text}");
         assert!(line(&text, "deaths").starts_with("deaths failed"), "{text}");
         assert!(line(&text, "reshard").starts_with("reshard too long"), "{text}");

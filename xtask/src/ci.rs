@@ -44,8 +44,11 @@ pub(crate) fn run(checkout: &Checkout, checks_only: bool) -> Result<(), Failure>
             failures.push(format!("{heading}: {failure}"));
         }
     }
-    if !checks_only && let Err(failure) = test::run(checkout, false) {
-        failures.push(format!("tests: {failure}"));
+    if !checks_only {
+        let steps = [("tests", test::run(checkout)), ("beside the tests", test::rest(checkout))];
+        for (heading, step) in steps {
+            failures.extend(step.err().map(|failure| format!("{heading}: {failure}")));
+        }
     }
     println!();
     for failure in &failures {

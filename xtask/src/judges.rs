@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// Run MPICH, too
     #[arg(long)]
     peer: bool,
-    /// A few modules of mpi4py's tests on two ranks: what `cargo xtask test` runs
+    /// A few modules of mpi4py's tests on two ranks: what `cargo xtask test --rest` runs
     #[arg(long, conflicts_with_all = ["ranks", "only"])]
     sample: bool,
 }
@@ -117,7 +117,7 @@ pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure>
     }
 }
 
-/// What `cargo xtask test` runs.
+/// What `cargo xtask test --rest` runs.
 pub(crate) fn sample(checkout: &Checkout, log: &SkipLog) -> Result<Option<Verdict>, Failure> {
     judge(checkout, log, &Options { sample: true, ..Options::default() })
 }

@@ -86,11 +86,12 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Set up and run all tests of the workspace, and some on odd machines
+    /// Set up and run all tests of the workspace
     Test {
-        /// Only the workspace, in one go
+        /// Instead, what CI runs beside them: packages without the rest, models under loom, samples on odd machines, over
+        /// Soft-RoCE and of mpi4py's tests
         #[arg(long)]
-        quick: bool,
+        rest: bool,
         /// The workspace on odd machines, a round each: all of them, or those named, with commas between them
         #[arg(long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "all")]
         odd: Option<String>,
@@ -144,7 +145,7 @@ enum Chore {
         /// How long the machine may run
         #[arg(long, default_value_t = verbs::SECONDS)]
         seconds: u64,
-        /// Only those that `cargo xtask test` runs
+        /// Only those that `cargo xtask test --rest` runs
         #[arg(long, conflicts_with_all = ["filters", "seconds"])]
         sample: bool,
         /// Only those of the transport: no jobs are built
@@ -281,7 +282,8 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         Chore::Deps => deps::run(checkout),
         Chore::Kernels { check } => kernels::run(checkout, check),
         Chore::Test { odd: Some(names), .. } => test::odd(checkout, &names, false),
-        Chore::Test { quick, .. } => test::run(checkout, quick),
+        Chore::Test { rest: true, .. } => test::rest(checkout),
+        Chore::Test { .. } => test::run(checkout),
         Chore::GpuBundle { max_bytes } => bundle::run(checkout, max_bytes),
         Chore::Fuzz { seconds, targets } => fuzz::run(checkout, seconds, &targets),
         Chore::Counts { bless } => counts::run(checkout, bless),

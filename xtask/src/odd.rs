@@ -132,7 +132,7 @@ const fn some(
     Chosen { package, target, words }
 }
 
-/// What every `cargo xtask test` runs on odd machines, in seconds: the tests that see most of the oddity, as they meet
+/// What `cargo xtask test --rest` runs on odd machines, in seconds: the tests that see most of the oddity, as they meet
 /// the limits, or have failed so before.
 pub(crate) const ALWAYS: &[(&str, &[Chosen])] = &[
     (

@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes, every byte
 //! compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, each package is checked
 //! without the rest, the crates for others are packed ([`crate::package`]), workspaces of examples are tested, the fuzz
-//! targets run for a short time ([`test::rare`]), the kernel images are built and compared with the committed ones, the
+//! targets run for a short time ([`test::rare`]), random tests have all their rounds ([`test::all_rounds`]), the kernel images are built and compared with the committed ones, the
 //! tests of btl-ib run over Soft-RoCE ([`crate::verbs`]), all experiments of `bench` run, 10,000 unauthenticated
 //! callers call at TCP links and 2,000 bits of encrypted ones are changed (`btl-tcp`), messages pass through 1,000
 //! OpenCL contexts one after the other in flat memory (`tests/tests/opencl_contexts.rs`), 200 pairs of ranks are
@@ -23,6 +23,7 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 /// last, so that nothing else waits for them.
 pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<(), Failure> {
     test::rare(checkout)?;
+    test::all_rounds(checkout)?;
     shell::timed("packages", || package::run(checkout)).0?;
     shell::timed("kernel images", || kernels::run(checkout, true)).0?;
     shell::timed("verbs", || verbs::run(checkout, &[], verbs::SECONDS)).0?;

@@ -1,21 +1,19 @@
-//! `cargo xtask test`: all set-up and all tests.
+//! `cargo xtask test`: set-up ([`crate::tools`]) and all tests of the workspace in one go, with the features that its
+//! crates turn on for each other. What was skipped, and why, and the sum come last.
 //!
-//! In this order:
+//! `cargo xtask test --rest` runs what CI runs beside them. It depends less on the machine, and needs more of it:
 //!
-//! 1. the tools (see [`crate::tools`]);
-//! 2. the workspace in one go, with the features that its crates turn on for each other;
-//! 3. what differs from the workspace without the rest of it is checked by the compiler ([`alone`]), of the crates that
-//!    need fewest others: a crate that forgot to ask for a feature passes in step 2 and fails here. Features of ours only
-//!    add what others can call, so that tests come out as they did;
-//! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
+//! 1. what differs from the workspace without the rest of it is checked by the compiler ([`alone`]), of the crates that
+//!    need fewest others: a crate that forgot to ask for a feature passes in the workspace and fails here. Features of
+//!    ours only add what others can call, so that tests come out as they did;
+//! 2. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
-//! 5. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
-//! 6. btl-ib is linted, and some of its tests run over Soft-RoCE in an emulated machine ([`verbs::sample`]);
-//! 7. a few modules of mpi4py's tests run on the MPI library ([`judges::sample`]);
-//! 8. what was skipped and why, and the sum as the last line.
+//! 3. a few of the workspace's tests on odd machines ([`odd::ALWAYS`]);
+//! 4. btl-ib is linted, and some of its tests run over Soft-RoCE in an emulated machine ([`verbs::sample`]);
+//! 5. a few modules of mpi4py's tests run on the MPI library ([`judges::sample`]).
 //!
-//! The rest of step 3, workspaces below `examples/`, and the fuzz targets' short run take long to compile: they are part
-//! of `cargo xtask soak` ([`rare`]).
+//! The rest of step 1, all rounds of random tests, workspaces below `examples/`, and the fuzz targets' short run take
+//! long: they are part of `cargo xtask soak` ([`rare`]).
 //!
 //! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not counted, unless tests
 //! of the program were chosen: they come from a test that ran its own binary again as another process.
@@ -46,41 +44,53 @@ struct TestStep {
     tally: Tally,
 }
 
-/// Runs everything, or with `quick` the workspace in one go.
-pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
+/// Runs the workspace's tests.
+pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
     let log = SkipLog::start(&checkout.target.join("xtask"))?;
-    let (ready, _) = shell::timed("tools", || tools::set_up(&log));
-    ready?;
+    shell::timed("tools", || tools::set_up(&log)).0?;
+    let workspace = step(checkout, &log, "the workspace", &["--workspace"], &plain_kernels())?;
+    summarise(&[workspace], &log)
+}
 
-    let mut steps = Vec::new();
-    let mut step = |name: String, arguments: &[&str], variables: &[(&str, OsString)]| {
-        let (tally, took) =
-            shell::timed(&name, || cargo_test(checkout, &log, arguments, variables));
-        steps.push(TestStep { name, took, tally: tally? });
-        Ok::<(), Failure>(())
-    };
-
-    step("the workspace".to_owned(), &["--workspace"], &plain_kernels())?;
-    if !quick {
-        check_alone(checkout, alone::groups(checkout)?.iter().rev().take(ALONE))?;
-        let loom = [
-            ("RUSTFLAGS", "--cfg loom".into()),
-            ("CARGO_TARGET_DIR", checkout.target.join("loom").into()),
-            ("CARGO_PROFILE_DEV_OPT_LEVEL", "0".into()),
-        ];
-        // What they depend on is built once, and not optimised: models spend their time in loom, which is not either.
-        let mut arguments =
-            vec!["--lib", "--config", "profile.dev.package.gapless-dtype.opt-level=0"];
-        let with_models = checkout.packages.iter().filter(|package| package.has_models());
-        arguments.extend(with_models.flat_map(|package| ["-p", &*package.name]));
-        step("models under loom".to_owned(), &arguments, &loom)?;
-    }
+/// Runs what is beside the workspace's tests.
+pub(crate) fn rest(checkout: &Checkout) -> Result<(), Failure> {
+    let log = SkipLog::start(&checkout.target.join("xtask"))?;
+    shell::timed("tools", || tools::set_up(&log)).0?;
+    check_alone(checkout, alone::groups(checkout)?.iter().rev().take(ALONE))?;
+    let loom = [
+        ("RUSTFLAGS", "--cfg loom".into()),
+        ("CARGO_TARGET_DIR", checkout.target.join("loom").into()),
+        ("CARGO_PROFILE_DEV_OPT_LEVEL", "0".into()),
+    ];
+    // What they depend on is built once, and not optimised: models spend their time in loom, which is not either.
+    let mut arguments = vec!["--lib", "--config", "profile.dev.package.gapless-dtype.opt-level=0"];
+    let with_models = checkout.packages.iter().filter(|package| package.has_models());
+    arguments.extend(with_models.flat_map(|package| ["-p", &*package.name]));
+    let mut steps = vec![step(checkout, &log, "models under loom", &arguments, &loom)?];
     steps.extend(always_odd(checkout, &log)?);
-    if !quick {
-        steps.extend(over_verbs(checkout, &log)?);
-        steps.extend(judged(checkout, &log)?);
-    }
+    steps.extend(over_verbs(checkout, &log)?);
+    steps.extend(judged(checkout, &log)?);
     summarise(&steps, &log)
+}
+
+/// Runs the workspace's tests with all rounds of those that repeat what random numbers choose.
+pub(crate) fn all_rounds(checkout: &Checkout) -> Result<(), Failure> {
+    let log = SkipLog::start(&checkout.target.join("xtask"))?;
+    let variables = [("GAPLESS_ALL_ROUNDS", OsString::from("1"))];
+    let all = step(checkout, &log, "all rounds", &["--workspace"], &variables)?;
+    summarise(&[all], &log)
+}
+
+/// One `cargo test`, timed.
+fn step(
+    checkout: &Checkout,
+    log: &SkipLog,
+    name: &str,
+    arguments: &[&str],
+    variables: &[(&str, OsString)],
+) -> Result<TestStep, Failure> {
+    let (tally, took) = shell::timed(name, || cargo_test(checkout, log, arguments, variables));
+    Ok(TestStep { name: name.to_owned(), took, tally: tally? })
 }
 
 /// PoCL compiles kernels as they are written, unless the user says: with its optimiser each takes a second of a
@@ -93,7 +103,7 @@ fn plain_kernels() -> Vec<(&'static str, OsString)> {
 /// What PoCL adds to the options of every program.
 const POCL_FLAGS: &str = "POCL_EXTRA_BUILD_FLAGS";
 
-/// Groups of packages without the rest that every run of all tests checks: of those that need fewest others.
+/// Groups of packages without the rest that `--rest` checks: of those that need fewest others.
 const ALONE: usize = 3;
 
 /// Has the compiler check groups of packages, each without the rest of the workspace.
@@ -176,7 +186,7 @@ pub(crate) fn odd(checkout: &Checkout, names: &str, release: bool) -> Result<(),
     summarise(&steps, &log)
 }
 
-/// What every run of all tests does on odd machines: [`odd::ALWAYS`].
+/// What `--rest` does on odd machines: [`odd::ALWAYS`].
 fn always_odd(checkout: &Checkout, log: &SkipLog) -> Result<Vec<TestStep>, Failure> {
     let programs = programs::build(checkout, false)?;
     let mut steps = Vec::new();
@@ -206,7 +216,7 @@ pub(crate) fn over_verbs_alone(checkout: &Checkout) -> Result<(), Failure> {
     summarise(&steps, &log)
 }
 
-/// Runs the sample of tests over verbs that each full run includes; `None` if it cannot run.
+/// Runs the sample of tests over verbs that `--rest` includes; `None` if it cannot run.
 fn over_verbs(checkout: &Checkout, log: &SkipLog) -> Result<Option<TestStep>, Failure> {
     let name = "btl-ib over Soft-RoCE, a sample".to_owned();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -420,7 +430,8 @@ mod tests {
         let script = "sleep 1000 & sleep 1000; echo 'test result: FAILED. 1 passed; 1 failed; \
                       0 ignored; 0 measured; 0 filtered out'; wait";
         let mut command = Command::new("sh");
-        let soon = Duration::from_millis(200);
+        // Less than the sleeps by far, and more than a busy machine takes to start a shell.
+        let soon = Duration::from_secs(3);
         let tally = count_with(command.args(["-c", script]), soon, Tally::default()).unwrap();
         assert_eq!((tally.passed(), tally.failed()), (1, 1));
         let mut command = Command::new("sleep");

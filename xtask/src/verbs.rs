@@ -128,7 +128,7 @@ fn report(
     Err(Failure::Found { what: "tests over Soft-RoCE that failed", number: 1 })
 }
 
-/// Lints btl-ib, and runs its tests without jobs and without [`LONG`], with a fixed seed: what `cargo xtask test` does.
+/// Lints btl-ib, and runs its tests without jobs and without [`LONG`], with a fixed seed: what `cargo xtask test --rest` does.
 /// Nothing where they cannot run, which is then in the log of what was skipped.
 pub(crate) fn sample(checkout: &Checkout) -> Result<Option<GuestEnd>, Failure> {
     let Some(place) = GuestPlace::ready(checkout)? else { return Ok(None) };

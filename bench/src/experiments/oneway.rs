@@ -180,7 +180,8 @@ impl Experiment for OneWay {
         let trials: Vec<Trial> = cases(options, common, way)?.into_iter().map(trial).collect();
         // The world's threads, if it starts any, go where the system likes; this one does the work.
         let config = || Config { force: way.forced(), ..Config::default() };
-        let mut party = Party::join(&|| World::builder().config(config()), &[ends], Budget::default())?;
+        let party = Party::join(&|| World::builder().config(config()), &[ends], Budget::default())?;
+        let mut party = common.with_quick_buffers(party);
         let pinned = Pinned::to(usize::try_from(party.rank()).unwrap_or(0));
         let mut rows = Vec::new();
         party.measure(&trials, common.seed, &mut |step| {

@@ -149,7 +149,7 @@ pub(crate) fn run(
         true => World::builder().only(["tcp"]),
         false => World::builder(),
     };
-    let mut party = Party::join(&builder, &ends, pair.budget)?;
+    let mut party = common.with_quick_buffers(Party::join(&builder, &ends, pair.budget)?);
     let rank = party.rank();
     let open = || File::options().append(true).create(true).open(file);
     let mut out = (rank == 0).then(open).transpose().map_err(Failure::io("open", file))?;

@@ -3,6 +3,7 @@
 
 use super::*;
 use gapless_btl_testkit::Random;
+use gapless_testkit::rounds;
 
 /// What is said of a rank that has died, or left because of such a one.
 fn died(rank: u32, culprit: u32, why: &str) -> Fact {
@@ -242,7 +243,7 @@ fn everybody_learns_of_one_death_and_of_two() {
 
 #[test]
 fn everybody_learns_of_all_deaths_whenever_they_happen() {
-    for seed in 1..2000u64 {
+    for seed in 1..=rounds(2000) {
         let mut random = Random::new(seed);
         let size = 2 + random.below(69);
         let deaths = random.below(size);
@@ -286,7 +287,7 @@ fn everybody_blames_the_death_that_others_left_because_of() {
 
 #[test]
 fn everybody_learns_of_all_that_leave_while_others_die() {
-    for seed in 1..600u64 {
+    for seed in 1..=rounds(600) {
         let mut random = Random::new(seed);
         let size = 2 + random.below(69);
         let mut job = Job::new(u32::try_from(size).unwrap());

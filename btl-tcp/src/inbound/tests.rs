@@ -101,7 +101,7 @@ fn lengths(targets: bool) {
     let mut inbound = Inbound::new(&config(0, LOOPBACK_V4));
     let (mut stream, mut sent) = (Vec::new(), Vec::new());
     let mut len = 0;
-    for number in 0..3000u64 {
+    for number in 0..1500u64 {
         if random.below(3) == 0 {
             let around = [60, 3000, LONG_BYTES, 16 << 10, GUESS_BYTES, 40_000];
             len = around[random.below(around.len())] - 1 + random.below(3);

@@ -1,7 +1,7 @@
 //! On a pretended clock, over real sockets of this host.
 
 use super::*;
-use crate::tests::{LOOPBACK_V4, tcp_at};
+use crate::tests::{LOOPBACK_V4, closed_place, tcp_at};
 use gapless_btl::Btl;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::net::{TcpListener, TcpStream};
@@ -168,7 +168,9 @@ fn a_host_that_answers_is_never_given_up() {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+    let place = listener.local_addr().unwrap();
     drop(listener);
+    let _bound = closed_place(place);
     pulses.clear();
     let gone = (0..100).any(|tick| {
         std::thread::sleep(Duration::from_millis(1));
@@ -189,9 +191,9 @@ fn an_end_behind_messages_without_room_is_looked_for() {
 /// A firewall between the two lets calls pass one way alone: it rejects ours, or drops them.
 #[test]
 fn a_peer_that_was_never_reached_is_not_lost_by_pulses() {
-    let closed = TcpListener::bind((LOOPBACK_V4, 0)).unwrap().local_addr().unwrap();
+    let (refusing, _bound) = closed_place(SocketAddr::new(LOOPBACK_V4, 0));
     let (silent, _calls, _listener) = silent_place();
-    for place in [closed, silent] {
+    for place in [refusing, silent] {
         let mut peer = Peer::not_reached_at(place);
         assert!(place != silent || peer.silence.is_timed(), "the pulse has a bound");
         peer.silence.wrote();
@@ -215,7 +217,9 @@ fn a_peer_that_was_reached_once_is_watched_by_pulses() {
     }
     assert_eq!(peer.look(true, Duration::ZERO), Ok(Answer::None));
     assert!(!peer.silence.is_timed(), "it is not needed any more");
+    let place = listener.local_addr().unwrap();
     drop(listener);
+    let _bound = closed_place(place);
     peer.silence.wrote();
     let gone = (0..100).any(|tick| {
         std::thread::sleep(Duration::from_millis(1));

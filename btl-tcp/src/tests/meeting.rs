@@ -1,6 +1,8 @@
 //! Both ends call at once, or one of them cannot.
 
-use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, keys, seed, tcp_at};
+use super::{
+    End, LOOPBACK_V4, Patience, Random, closed_place, exchange, introduced, keys, seed, tcp_at,
+};
 use crate::address::TcpAddress;
 use crate::connection::Connection;
 use crate::proof::{HELLO_BYTES, PROOF_BYTES, Talk};
@@ -8,6 +10,7 @@ use crate::socket::Socket;
 use crate::wire::HEADER_BYTES;
 use crate::{Secret, Tcp, TcpConfig};
 use gapless_btl::{Btl, LinkError};
+use gapless_testkit::rounds;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +20,7 @@ use std::time::Duration;
 #[test]
 fn calls_that_cross_leave_one_connection() {
     let mut random = Random::new(seed());
-    for _ in 0..100 {
+    for _ in 0..rounds(100) {
         let (mut a, mut b) = introduced(tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
         let (a_address, b_address) = (a.tcp.address(), b.tcp.address());
         a.tcp.connect(&b_address).unwrap();
@@ -102,7 +105,8 @@ fn whoever_was_called_tries_whether_the_caller_can_be_called() {
     assert!(reached(&mut b, &mut a), "there is nothing in the way");
     // As behind a firewall that rejects calls one way.
     let (mut a, mut b) = by_id();
-    b.tcp.links[0].address.places = vec![closed_place()];
+    let (place, _bound) = closed_place(SocketAddr::new(LOOPBACK_V4, 0));
+    b.tcp.links[0].address.places = vec![place];
     a.tcp.call(0);
     link(&mut a, &mut b);
     assert!(!reached(&mut b, &mut a));
@@ -125,11 +129,6 @@ fn a_connection_that_the_system_refuses_is_lost_once() {
     assert!(end.lost.is_some());
 }
 
-/// Where nobody listens.
-fn closed_place() -> SocketAddr {
-    TcpListener::bind((LOOPBACK_V4, 0)).unwrap().local_addr().unwrap()
-}
-
 /// A firewall rejects calls one way, while both call.
 #[test]
 fn a_call_that_is_rejected_waits_for_the_other_that_has_come() {
@@ -137,7 +136,8 @@ fn a_call_that_is_rejected_waits_for_the_other_that_has_come() {
         let (mut small, mut large) = by_id();
         let (rejected, other) =
             if smaller_is_rejected { (&mut small, &mut large) } else { (&mut large, &mut small) };
-        rejected.tcp.links[0].address.places = vec![closed_place()];
+        let (place, _bound) = closed_place(SocketAddr::new(LOOPBACK_V4, 0));
+        rejected.tcp.links[0].address.places = vec![place];
         // It has come, and says nothing before its process polls.
         other.tcp.call(0);
         rejected.tcp.call(0);
@@ -155,7 +155,8 @@ fn a_caller_that_came_while_nobody_polled_is_heard_before_a_failed_call_is_given
     let notice = Duration::from_secs(5);
     let quick = Tcp::new(TcpConfig { notice, ..super::config(0, LOOPBACK_V4) }).unwrap();
     let (mut rejected, mut other) = introduced(quick, tcp_at(1, LOOPBACK_V4));
-    rejected.tcp.links[0].address.places = vec![closed_place()];
+    let (place, _bound) = closed_place(SocketAddr::new(LOOPBACK_V4, 0));
+    rejected.tcp.links[0].address.places = vec![place];
     other.tcp.call(0);
     rejected.tcp.call(0);
     (0..10).for_each(|_| rejected.poll());

@@ -1,6 +1,6 @@
 //! Where a process listens, or cannot.
 
-use super::{LOOPBACK_V4, config, exchange, introduced, tcp_at};
+use super::{LOOPBACK_V4, closed_place, config, exchange, introduced, tcp_at};
 use crate::address::TcpAddress;
 use crate::{ListenAddress, Tcp, TcpConfig};
 use gapless_btl::{Btl, LinkError};
@@ -87,6 +87,7 @@ fn a_place_where_nobody_listens_is_the_loss_of_the_peer_and_named() {
     let (address, place) = (b.address(), b.address.places[0]);
     assert_eq!(TcpAddress::read(&address).unwrap().places, [place]);
     drop(b);
+    let _bound = closed_place(place);
     let peer = a.connect(&address).unwrap();
     let mut a = super::End::new(a, peer);
     let patience = super::Patience::new();

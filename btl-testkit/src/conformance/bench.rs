@@ -108,9 +108,10 @@ impl Watch {
         Watch::lasting(PATIENCE, what)
     }
 
-    /// Waits for `what`, which is promised within `ms`, at most ten times as long.
+    /// Waits for `what`, which is promised within `ms`, at most ten times as long, or ten seconds if that is longer.
     pub(super) fn promised(what: &'static str, ms: u32) -> Watch {
-        Watch::lasting(Duration::from_millis(u64::from(ms).max(10)) * 10, what)
+        let least = Duration::from_secs(10);
+        Watch::lasting((Duration::from_millis(ms.into()) * 10).max(least), what)
     }
 
     /// Waits for `what`, which another thread does, however impatient the test is.

@@ -46,6 +46,7 @@ pub enum TrialStep {
 pub struct Party {
     world: World,
     devices: Devices,
+    arena_bytes_max: u64,
 }
 
 impl std::fmt::Debug for Party {
@@ -69,7 +70,14 @@ impl Party {
         if world.size() != 2 {
             return Err(Failure::NotTwo { ranks: world.size() }.into());
         }
-        Ok(Party { world, devices })
+        Ok(Party { world, devices, arena_bytes_max: ARENA_BYTES_MAX })
+    }
+
+    /// With so many bytes for each side's buffers at most, unless a message needs more. Whoever asks whether a measurement
+    /// works, and not for its result, needs few.
+    #[must_use]
+    pub fn with_buffers(self, bytes: u64) -> Party {
+        Party { arena_bytes_max: bytes, ..self }
     }
 
     /// Which of the two this one is.
@@ -135,7 +143,7 @@ impl Party {
         let sizes = if source.is_to_size() {
             Sizes::to_size(&cases[0])
         } else {
-            Sizes::for_all(&cases, spec.ends, &mut self.devices, ARENA_BYTES_MAX)?
+            Sizes::for_all(&cases, spec.ends, &mut self.devices, self.arena_bytes_max)?
         };
         let mut pass = Pass::lead(&self.world, &mut self.devices, spec, &sizes)?;
         let launch = pass.launch_and_wait()?;

@@ -505,8 +505,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            gapless_testkit::write_script(&path, &format!("#!/bin/sh\n{text}\n"));
             path
         };
         let real = script("real", r#"[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.11""#);

@@ -12,7 +12,6 @@ use super::{WATCHDOG, host_of};
 use crate::common::{self, BODY, again, finish_all, is_rank, skip, text};
 use gapless::World;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -61,8 +60,7 @@ fn alone(hosts: &Namespaces, program: &Path, name: &str) -> PathBuf {
     std::fs::create_dir_all(&folder).expect("the folder is ours");
     let all = std::env::var("PATH").unwrap_or_default();
     let script = format!("#!/bin/sh\nPATH='{all}' exec '{}' \"$@\"\n", program.display());
-    std::fs::write(&path, script).expect("the folder is ours");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    gapless_testkit::write_script(&path, &script);
     folder
 }
 

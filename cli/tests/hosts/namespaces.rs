@@ -5,7 +5,6 @@ use crate::common::skip;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -185,9 +184,7 @@ impl Namespaces {
              case \"$1\" in {first}) pid={a};; {second}) pid={b};; *) echo \"no host $1\" >&2; exit 255;; esac\n\
              shift\nexec nsenter -t $pid --net --uts --mount -- sh -c \"$*\"\n"
         );
-        std::fs::write(&path, script).expect("the folder is ours");
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&path, mode).expect("the file is ours");
+        gapless_testkit::write_script(&path, &script);
         path
     }
 

@@ -81,7 +81,7 @@ fn plain(width: Width, random: &mut Random) -> Side {
 pub(crate) fn pages_move_to_where_their_indices_say(bench: &mut Bench) {
     let (mut ran, mut skipped) = (BTreeSet::new(), 0);
     for width in Width::ALL {
-        for round in 0..48u64 {
+        for round in 0..gapless_testkit::rounds(48) {
             let mut random = Random::new(1 << 52 | round << 8 | width as u64);
             let bounded = round % 4 == 0;
             let from = if round % 3 == 0 {

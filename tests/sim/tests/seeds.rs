@@ -5,7 +5,7 @@ use gapless_sim::{Coverage, Keep, Report, hunt, play, tell};
 use std::ops::Range;
 
 /// Unless the environment says otherwise. `cargo xtask soak` plays many more.
-const SEEDS: u64 = 1_500;
+const SEEDS: u64 = 1_000;
 
 /// What a thousand worlds see at least: about a third of what they saw when this was written.
 const FLOORS_PER_1000: Coverage = Coverage {

@@ -28,6 +28,50 @@ fn noting() -> (Arc<MockWorker>, Log) {
     (mock, log)
 }
 
+/// What holds a mock worker's tasks up.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    has_task: bool,
+    is_open: bool,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.has_task = true;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |state| !state.is_open).unwrap());
+    }
+
+    fn await_task(&self) {
+        let state = self.state.lock().unwrap();
+        let came = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.has_task);
+        assert!(!came.unwrap().1.timed_out(), "no task comes");
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().is_open = true;
+        self.changed.notify_all();
+    }
+}
+
+/// A worker that stays, and whose tasks wait at a gate.
+fn gated() -> (Arc<MockWorker>, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
+    let theirs = Arc::clone(&gate);
+    let play = move |_: &MockTask| {
+        theirs.pass();
+        Ok(())
+    };
+    (MockWorker::new(play), gate)
+}
+
 fn always() -> Life {
     Life { idle: None, longest: PATIENCE }
 }
@@ -356,27 +400,16 @@ fn registering_anew_is_old_or_new_and_holds_when_it_returns() {
 
 #[test]
 fn a_worker_that_is_busy_is_waited_for_in_bounded_time() {
-    let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-    let theirs = Arc::clone(&gate);
-    let mock = MockWorker::new(move |_| {
-        let (open, changed) = &*theirs;
-        let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
-        Ok(())
-    });
+    let (mock, gate) = gated();
     let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
-    let start = Instant::now();
-    while !target.is_running() {
-        assert!(start.elapsed() < PATIENCE);
-        std::thread::yield_now();
-    }
+    gate.await_task();
     target.set_patience(Duration::from_millis(20));
     assert!(matches!(target.register_queue(5, 1), Err(TargetError::Busy(_))));
     target.set_patience(PATIENCE);
-    *gate.0.lock().unwrap() = true;
-    gate.1.notify_all();
+    gate.open();
     assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     target.register_queue(5, 1).unwrap();
 }
@@ -398,13 +431,7 @@ fn told(dropped: &Arc<AtomicU64>, elsewhere: bool) -> Lease {
 
 #[test]
 fn what_a_row_names_is_kept_until_no_worker_uses_it() {
-    let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-    let theirs = Arc::clone(&gate);
-    let mock = MockWorker::new(move |_| {
-        let (open, changed) = &*theirs;
-        let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
-        Ok(())
-    });
+    let (mock, gate) = gated();
     let mut target = target(Arc::clone(&mock), always());
     let (mut lane, _) = lane(&mut target);
     let (old, new) = (Arc::default(), Arc::default());
@@ -413,11 +440,7 @@ fn what_a_row_names_is_kept_until_no_worker_uses_it() {
     let memory_of_the_mock = mock.reached();
     target.start().unwrap();
     put(&mut lane, 0, &[]).unwrap();
-    let start = Instant::now();
-    while !target.is_running() {
-        assert!(start.elapsed() < PATIENCE);
-        std::thread::yield_now();
-    }
+    gate.await_task();
     target.set_patience(Duration::from_millis(20));
     let busy = register(&mut target, 9, Some(copy().buffer(told(&new, true))));
     assert!(matches!(busy, Err(TargetError::Busy(_))), "{busy:?}");
@@ -425,8 +448,7 @@ fn what_a_row_names_is_kept_until_no_worker_uses_it() {
     let dropped = || [&old, &new].map(|count: &Arc<AtomicU64>| count.load(Ordering::Acquire));
     assert_eq!(dropped(), [0, 0]);
     target.set_patience(PATIENCE);
-    *gate.0.lock().unwrap() = true;
-    gate.1.notify_all();
+    gate.open();
     assert_eq!(outcome(&mut lane, &mut target), PutOutcome::Ended);
     register(&mut target, 10, None).unwrap();
     assert_eq!(dropped(), [1, 0]);
@@ -451,13 +473,7 @@ fn what_a_row_names_is_kept_until_no_worker_uses_it() {
 
 #[test]
 fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
-    let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
-    let theirs = Arc::clone(&gate);
-    let mock = MockWorker::new(move |_| {
-        let (open, changed) = &*theirs;
-        let _open = changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap();
-        Ok(())
-    });
+    let (mock, gate) = gated();
     let mut target = target(mock, always());
     let (mut lane, _) = lane(&mut target);
     target.start().unwrap();
@@ -470,10 +486,10 @@ fn a_worker_that_is_sent_away_leaves_no_packet_behind() {
     for number in 0..100 {
         put(&mut lane, number, &[]).unwrap();
     }
+    gate.await_task();
     target.set_patience(Duration::from_millis(1));
     assert!(matches!(target.leave(), Err(TargetError::Busy(_))));
-    *gate.0.lock().unwrap() = true;
-    gate.1.notify_all();
+    gate.open();
     target.set_patience(PATIENCE);
     // Nobody announces them again.
     while lane.pending() > 0 {

@@ -13,6 +13,7 @@ use super::*;
 use crate::Reduction;
 use crate::execute::{BufferBlocks, Sequencer};
 use gapless_bml::Rank;
+use gapless_testkit::rounds;
 
 fn endpoints(ranks: u32) -> Vec<Pml> {
     endpoints_of(ranks, Loopback::new)
@@ -60,10 +61,10 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
         (state >> 8) % end
     };
     let of = Reduction { unit: 4, commutative: true };
-    let (mut scribbled, mut ended) = (0, 0);
+    let (mut scribbled, mut ended) = (0u64, 0u64);
     for ranks in [2, 10] {
         let mut pmls = endpoints(ranks);
-        for round in 0..300 {
+        for round in 0..usize::try_from(rounds(300)).unwrap() {
             let mut segments = segments(&mut pmls);
             let me = round % ranks as usize;
             let (segment, pml) = (&mut segments[me], &mut pmls[me]);
@@ -122,12 +123,12 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                     if let Poll::Ready(result) = segment.advance(pml, &HostEngine, &HostEngine) {
                         let spoilt =
                             |error: &CollError| matches!(error, CollError::Scribbled { .. });
-                        scribbled += u32::from(result.as_ref().err().is_some_and(spoilt));
+                        scribbled += u64::from(result.as_ref().err().is_some_and(spoilt));
                         over = true;
                         break;
                     }
                 }
-                ended += u32::from(over);
+                ended += u64::from(over);
                 if !over {
                     segment.going = None;
                 }
@@ -140,7 +141,8 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
             segment.close(pml);
         }
     }
-    assert!(scribbled > 50 && ended > 50, "{scribbled} {ended}");
+    let least = rounds(200);
+    assert!(scribbled > least && ended > least, "{scribbled} {ended}");
 }
 
 /// A step that cannot even begin, not as one that has failed: the others learn that this rank has no part in it, and
