@@ -8,7 +8,7 @@ use gapless_btl::Address;
 use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 21;
+const WIRE_VERSION: u32 = 22;
 
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
@@ -281,7 +281,7 @@ mod tests {
         for record in [
             "",
             "x",
-            "wire-version:21",
+            "wire-version:22",
             &write("0a", Network::Able, false).replace("type-sizes", "t"),
         ] {
             assert!(
@@ -290,7 +290,7 @@ mod tests {
             );
         }
         let future =
-            write("0a", Network::Able, false).replace("wire-version:21", "wire-version:999");
+            write("0a", Network::Able, false).replace("wire-version:22", "wire-version:999");
         assert!(matches!(check(1, &future), Err(BootError::Incompatible { .. })));
     }
 

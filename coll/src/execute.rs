@@ -89,7 +89,7 @@ pub use call_buffers::{BufferBlocks, CallBuffers, Combine};
 pub use error::CollError;
 pub use lender::Lender;
 pub use members::between;
-pub use tasks::{Awaited, Leaving, TaskFault, TaskKernel, TaskName, TaskWork, Tasks};
+pub use tasks::{Awaited, Leaving, TaskFault, TaskName, TaskWork, Tasks};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
 use crate::operation::Operation;
@@ -159,12 +159,9 @@ impl ExecutorPlan {
         let mut run = Run::new(&self.schedule);
         if self.scratch.is_none() {
             let bytes = self.schedule.scratch();
-            // What tasks are combined into may have to lie where an accelerator reaches it.
-            let tasks = self.tasks.as_ref().filter(|_| self.has_tasks);
-            let lender = tasks.and_then(|tasks| tasks.lender()).or_else(|| self.lender.clone());
-            match Room::new(bytes, lender.as_ref()) {
-                Some(room) => self.scratch = Some(room),
-                None => run.doom(CollError::NoMemory { rank: self.rank(), bytes }),
+            match self.room(bytes) {
+                Ok(room) => self.scratch = Some(room),
+                Err(error) => run.doom(error),
             }
         }
         run
@@ -342,10 +339,6 @@ impl Executor {
     #[must_use]
     pub fn with_tasks(mut self, tasks: Arc<dyn Tasks>) -> Self {
         self.plan.tasks = Some(tasks);
-        if self.plan.has_tasks {
-            self.plan.scratch = None;
-            self.run = self.plan.run();
-        }
         self
     }
 
@@ -445,13 +438,6 @@ impl Executor {
         }
     }
 
-    /// Scratch memory that an accelerator may still touch is not used again.
-    fn leave_stained(&mut self) {
-        if self.run.is_stained() {
-            std::mem::forget(self.plan.scratch.take());
-        }
-    }
-
     /// Whether all ranks are known to have given arguments that fit together.
     fn is_agreed(&self) -> bool {
         self.comparison.is_none() && self.refused.is_none() && !self.doomed
@@ -473,7 +459,6 @@ impl Executor {
         if !self.run.is_over() {
             return Err(CollError::StillActive);
         }
-        self.leave_stained();
         self.run = self.plan.run();
         Ok(())
     }
@@ -483,7 +468,6 @@ impl Drop for Executor {
     fn drop(&mut self) {
         let compared = self.comparison.take().is_none_or(|comparison| comparison.let_go());
         if self.run.let_go() && compared {
-            self.leave_stained();
             return;
         }
         self.plan.ticket.abandon();

@@ -76,7 +76,7 @@ pub use execute::hyperq::{HyperQ, Outcome};
 pub use execute::sm;
 pub use execute::{
     Awaited, BufferBlocks, CallBuffers, CollError, Combine, Executor, Leaving, Lender, Sequencer,
-    TaskFault, TaskKernel, TaskName, TaskWork, Tasks, Ticket,
+    TaskFault, TaskName, TaskWork, Tasks, Ticket,
 };
 pub use gapless_bml::Level;
 pub use goal::{Goal, GoalRank};

@@ -1,6 +1,6 @@
-//! Who combines: reductions and accumulations by messages, by tasks on the processors' threads, and by the workers that stay
-//! on the ranks' GPUs. Each rank has a GPU of its own, or shares one under MPS; else there is no worker, and the example says
-//! why.
+//! Who combines: reductions by messages and by tasks on the processors' threads; accumulations by these, and by the
+//! workers that stay on the ranks' GPUs. Each rank has a GPU of its own, or shares one under MPS; else there is no worker,
+//! and the example says why.
 //!
 //! ```sh
 //! cargo build --release -p gapless --example reducers
@@ -202,7 +202,6 @@ fn main() -> Result<(), Failure> {
     let mut has = [u8::from(device.is_ok())];
     comm.allreduce(InPlace, &mut has, ReduceOp::Min)?;
     let mut json = String::new();
-    let life = Life { idle: None, longest: Duration::from_secs(300) };
     let mut ways = SumMode::ALL.to_vec();
     if has != [1] {
         ways.pop();
@@ -216,12 +215,8 @@ fn main() -> Result<(), Failure> {
     if says {
         println!("{:>10} {:>8} {:>10} {:>10} {:>8}", "by", "bytes", "all-reduce", "reduce", "left");
     }
-    for way in &ways {
-        if let (SumMode::Worker, Ok(device)) = (way, &device) {
-            let memory: Arc<dyn Device> = device.clone();
-            world.attach_collective_worker(worker(device)?, &memory, life)?;
-        }
-        world.set_coll_table(table(if *way == SumMode::Messages { "ring" } else { "xtq" })?);
+    for (way, algorithm) in [(SumMode::Messages, "ring"), (SumMode::Threads, "xtq")] {
+        world.set_coll_table(table(algorithm)?);
         // The table is that of communicators that are made from now on.
         let reducing = comm.dup()?;
         for bytes in SIZES {
@@ -239,13 +234,10 @@ fn main() -> Result<(), Failure> {
     if says {
         println!("{:>10} {:>6} {:>8} {:>10}", "by", "in", "bytes", "accumulate");
     }
-    // Making and freeing windows of a GPU's memory waits for what stays there.
-    if has == [1] {
-        world.keep_collective_worker(false)?;
-    }
     for way in ways.into_iter().filter(|_| world.size() == 2) {
         if let (SumMode::Worker, Ok(device)) = (way, &device) {
-            let life = Life { idle: Some(Duration::from_millis(1)), ..life };
+            let idle = Some(Duration::from_millis(1));
+            let life = Life { idle, longest: Duration::from_secs(300) };
             world.attach_window_worker(worker(device)?, life)?;
         }
         let on = |device: &Arc<CudaDevice>| ("gpu", device.space());

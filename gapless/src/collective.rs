@@ -12,7 +12,7 @@
 //! - forms: `named` (methods), `perform` (blocking), `scoped` (borrowed memory), `owned` and `each` (own buffers);
 //! - on the way: `reserve`, `prepare`, `borrowed_modules`, `remembered` (the last calls of a communicator),
 //!   `persistent_comms` (tags of persistent ones);
-//! - what modules of `gapless_coll` are given: `on_gpu`, `tasks` and `worker` (tasks of reductions).
+//! - what modules of `gapless_coll` are given: `on_gpu` and `tasks` (those of reductions).
 
 mod between;
 mod borrowed_modules;
@@ -32,8 +32,6 @@ mod remembered;
 mod reserve;
 mod scoped;
 mod tasks;
-#[allow(unsafe_code, reason = "gives a worker memory that was made for it")]
-mod worker;
 
 pub use between::Root;
 pub(crate) use buffers::cut;

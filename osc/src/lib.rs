@@ -133,7 +133,6 @@ pub use packed::{contiguous_span, contiguous_span_mut, room, unpack};
 pub use parts::contiguous_parts;
 pub use place::{Access, AccessKind, Place};
 pub use profile::{Profile, WindowCall, WindowCalls, WindowProfile};
-pub use put_tasks::worker_word;
 pub use reading::Reading;
 pub use reads::{PendingRead, ReadEnds};
 pub use tasks::{Accumulations, KernelHandle, TASKS_TAG, Tasks};

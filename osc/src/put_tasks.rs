@@ -19,8 +19,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 /// The word of an [`Accumulate`] that a worker is to do. `None`: it does not know the operation, or the elements.
-#[must_use]
-pub fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
+fn worker_word(op: ReduceOp, primitive: Primitive) -> Option<u64> {
     let combine = match op {
         ReduceOp::Sum => Combine::Sum,
         ReduceOp::Prod => Combine::Prod,

@@ -71,8 +71,8 @@ pub(super) struct Collective {
 const SHARED: Algorithm = Algorithm::new(Method::Shared);
 
 /// Who runs tasks.
-const BY_WHOM: &str = "tasks: by threads of the rank at which they are put; sums, products, minima and maxima of numbers of \
-                       4 and 8 bytes by its worker on a GPU, if it has one (World::attach_collective_worker)\n";
+const BY_WHOM: &str =
+    "tasks: run where the rank at which they are put makes progress, or on its threads\n";
 
 /// A collective and where it takes place.
 struct Subject {

@@ -185,11 +185,6 @@ impl Combine {
         self.fold
     }
 
-    /// What all elements are, if the operation is a predefined one and they are known.
-    pub(super) fn element(&self) -> Option<Primitive> {
-        self.element
-    }
-
     /// The operation.
     #[must_use]
     pub fn op(&self) -> &Op {

@@ -41,14 +41,6 @@ impl Room {
         }
     }
 
-    /// As [`Memory::numbers`]; zeros of lent memory.
-    pub(super) fn numbers<const N: usize>(&self, first: usize) -> [u64; N] {
-        match self {
-            Room::Own(memory) => memory.numbers(first),
-            Room::Lent(_) => [0; N],
-        }
-    }
-
     /// As [`Memory::head`]; zeros of lent memory, which is never for what is looked at.
     pub(super) fn head<const N: usize>(&self) -> [u8; N] {
         match self {

@@ -17,7 +17,7 @@ use super::ExecutorPlan;
 use super::act::{EngineWork, Tools};
 use super::error::CollError;
 use super::memory::Room;
-use super::tasks::{Expected, Leaving, TaskKernel};
+use super::tasks::{Expected, Leaving};
 use super::tickets::{Direction, Gate};
 use crate::schedule::{Action, Schedule};
 
@@ -36,10 +36,6 @@ pub(super) struct Run {
     flights: Vec<Flight>,
     /// Tasks that may come, by the step that waits for each.
     expected: BTreeMap<u32, Expected>,
-    /// Where accelerators of peers combine tasks that are put there, by peer and slot, as far as they have said.
-    kernels: BTreeMap<(u32, u32), TaskKernel>,
-    /// An accelerator may still touch scratch memory.
-    is_stained: bool,
     /// Why this rank goes on without data.
     failure: Option<CollError>,
     /// A rank that is in another collective: nothing is received any more.
@@ -142,8 +138,6 @@ impl Run {
             missing,
             flights: Vec::new(),
             expected: BTreeMap::new(),
-            kernels: BTreeMap::new(),
-            is_stained: false,
             failure: None,
             astray: None,
             told: BTreeSet::new(),
@@ -157,14 +151,7 @@ impl Run {
 
     pub(super) fn is_busy(&self) -> bool {
         let held = |flight: &Flight| matches!(flight.phase, Phase::Held { .. });
-        // Nobody tells of what an accelerator has done.
-        let given = || self.expected.values().any(|it| it.given_to_device);
-        self.flights.iter().any(|flight| flight.work.is_pending() || held(flight)) || given()
-    }
-
-    /// Whether an accelerator may still touch scratch memory, though all is over.
-    pub(super) fn is_stained(&self) -> bool {
-        self.is_stained
+        self.flights.iter().any(|flight| flight.work.is_pending() || held(flight))
     }
 
     /// Whether it waits for another collective of this rank to end.
@@ -175,7 +162,7 @@ impl Run {
     /// Before it is dropped: waits for engines; whether nothing else is in flight. Otherwise memory is leaked.
     pub(super) fn let_go(&mut self) -> bool {
         // Waits for tasks that run.
-        self.forget_tasks();
+        self.expected.clear();
         self.flights.iter_mut().for_each(|flight| flight.work.drain());
         let idle = matches!(self.stage, RunStage::Fresh | RunStage::Over(_));
         if !idle {
@@ -229,7 +216,7 @@ impl Run {
         if plan.ends {
             plan.ticket.end();
         }
-        self.forget_tasks();
+        self.expected.clear();
         self.stage = RunStage::Over(result.clone());
         Poll::Ready(result)
     }

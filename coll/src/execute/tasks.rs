@@ -9,22 +9,15 @@
 //!                                        the step has ended
 //! ```
 //!
-//! If the target has an accelerator that combines the task where it lies, its ready message says where
-//! ([`TaskKernel`]), and the task is put there: the target's processor has no part in it. What goes wrong goes by the
-//! way above, without bytes.
-//!
 //! No thread of the target has to be in a call for a task to run, as far as its carrier needs none. One that comes
-//! before it is open touches nothing: what another process puts, and when, is not trusted, unless an accelerator takes
-//! it.
+//! before it is open touches nothing: what another process puts, and when, is not trusted.
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gapless_bml::LinkError;
-use gapless_dtype::Primitive;
-use gapless_engine::{EngineError, HostEngine, Op, ReduceOp, Reducer};
+use gapless_engine::{EngineError, HostEngine, Op, Reducer};
 use gapless_mem::Region;
 
-use super::Lender;
 use super::call_buffers::Combine;
 
 /// The name of a task: no other that is put at its target has it at the same time.
@@ -53,36 +46,6 @@ impl TaskName {
     }
 }
 
-/// Where an accelerator of a task's target combines it. Only those who carry tasks know what its words mean; what they
-/// say goes from the target's to the initiator's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TaskKernel {
-    /// The place, and how elements are combined.
-    pub words: [u64; 3],
-    /// Bytes of the payload.
-    pub bytes: u64,
-}
-
-/// Words of a kernel in a message: the task's slot, then the kernel.
-pub(super) const KERNEL_WORDS: usize = 5;
-/// Bytes of them.
-pub(super) const KERNEL_BYTES: u64 = 8 * KERNEL_WORDS as u64;
-/// How many kernels a message has at most. Other tasks have none.
-pub(super) const KERNELS_MAX: usize = 64;
-
-impl TaskKernel {
-    pub(super) fn to_words(self, slot: u32) -> [u64; KERNEL_WORDS] {
-        let [first, second, third] = self.words;
-        [slot.into(), first, second, third, self.bytes]
-    }
-
-    pub(super) fn of_words(
-        [slot, words @ .., bytes]: [u64; KERNEL_WORDS],
-    ) -> Option<(u32, TaskKernel)> {
-        Some((u32::try_from(slot).ok()?, TaskKernel { words, bytes }))
-    }
-}
-
 /// Carries tasks from process to process. Processes are numbered as in the job.
 ///
 /// Whoever implements this runs a [`TaskWork`] that is expected, once, when a task of its name has come from its
@@ -106,53 +69,12 @@ pub trait Tasks: Send + Sync + fmt::Debug {
     /// Nothing was put.
     fn put(&self, to: u32, name: TaskName, payload: Vec<u8>)
     -> Result<Box<dyn Leaving>, TaskFault>;
-
-    /// Puts a task that its target's accelerator combines, where the target's carrier has [said](Awaited::kernel).
-    /// Never waits.
-    ///
-    /// # Errors
-    /// Nothing was put.
-    fn put_at(
-        &self,
-        to: u32,
-        name: TaskName,
-        kernel: TaskKernel,
-        payload: Vec<u8>,
-    ) -> Result<Box<dyn Leaving>, TaskFault> {
-        let _ = kernel;
-        self.put(to, name, payload)
-    }
-
-    /// Memory of the host for what tasks are combined into, if an accelerator that combines them needs it to be of its
-    /// own choice.
-    fn lender(&self) -> Option<Arc<dyn Lender>> {
-        None
-    }
 }
 
 /// A task that is expected. Dropped: it is no more.
 pub trait Awaited: Send + fmt::Debug {
     /// Why it will not come, if that is known.
     fn failed(&self) -> Option<TaskFault>;
-
-    /// Where an accelerator of this process combines it, if one does. Asked once, when the task may come; its initiator
-    /// is told. From then on until [`is_done`](Awaited::is_done) the accelerator may touch the place that the work
-    /// [has](TaskWork::place), also if this value is dropped, or the work is withdrawn: then the place is never used
-    /// again.
-    fn kernel(&self) -> Option<TaskKernel> {
-        None
-    }
-
-    /// Its initiator says that it does not come: none was put, or what was put is over. Whether the accelerator does
-    /// not touch the place any more.
-    fn comes_not(&self) -> bool {
-        true
-    }
-
-    /// Whether the accelerator has done it. What it wrote can be seen then.
-    fn is_done(&self) -> bool {
-        false
-    }
 }
 
 /// A task that was put. Dropping it changes nothing.
@@ -257,19 +179,6 @@ impl TaskWork {
         self.0.bytes
     }
 
-    /// Where it combines which elements, and how; `None`: it only notes its coming, it has come, or its operation is no
-    /// predefined one on numbers that lie packed.
-    #[must_use]
-    pub fn place(&self) -> Option<(Region, ReduceOp, Primitive)> {
-        match &*self.lock() {
-            State::Closed(place) | State::Open(Some(place)) => {
-                let Op::Predefined(op) = place.combine.op() else { return None };
-                Some((place.region, *op, place.combine.element()?))
-            }
-            State::Open(None) | State::Over(_) | State::Withdrawn => None,
-        }
-    }
-
     /// Whether [`run`](Self::run) calls no function of a user's.
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -340,26 +249,6 @@ impl TaskMemory {
 pub(super) struct Expected {
     pub(super) work: TaskWork,
     pub(super) awaited: Box<dyn Awaited>,
-    /// An accelerator may combine it.
-    pub(super) given_to_device: bool,
-}
-
-impl Expected {
-    /// What has become of it.
-    pub(super) fn came(&self) -> Option<Came> {
-        let is_done = || self.given_to_device && self.awaited.is_done();
-        self.work.came().or_else(|| is_done().then_some(Came::Done))
-    }
-
-    /// Its initiator says that it does not come.
-    pub(super) fn comes_not(&mut self) {
-        self.given_to_device &= !self.awaited.comes_not();
-    }
-
-    /// Whether an accelerator may still touch its place.
-    pub(super) fn is_touched(&self) -> bool {
-        self.given_to_device && !self.awaited.is_done()
-    }
 }
 
 impl Drop for Expected {
@@ -409,19 +298,6 @@ mod tests {
         noted.run(&[7; 8]);
         assert!(matches!(noted.came(), Some(Came::Done)));
         assert_eq!(place, [6, 0, 0, 0, 8, 0, 0, 0]);
-    }
-
-    #[test]
-    fn kernels_are_words_and_works_say_what_they_combine() {
-        let kernel = TaskKernel { words: [1, u64::MAX, 3], bytes: 1 << 40 };
-        assert_eq!(TaskKernel::of_words(kernel.to_words(u32::MAX)), Some((u32::MAX, kernel)));
-        assert_eq!(TaskKernel::of_words([1 << 32, 0, 0, 0, 0]), None);
-        let mut place = [0; 8];
-        let region = Region::of_mut(&mut place);
-        let work = summing(&mut place);
-        assert_eq!(work.place(), Some((region, ReduceOp::Sum, Primitive::Int32)));
-        work.withdraw();
-        assert!(work.place().is_none() && TaskWork::noting(8).place().is_none());
     }
 
     #[test]

@@ -4,26 +4,15 @@
 //! One function stands for all tasks. Its two arguments name the [`TaskWork`] that a rank expects; the payload goes
 //! into a receive buffer that was posted for it, and the work runs on a thread of that end. Whoever waits for the
 //! collective is told by [`Carrier::hear`], and woken by the wake-up of that end.
-//!
-//! If this process has a worker for collectives, tasks that it can combine go to that (`tasks/task_kernels.rs`), and
-//! those that fail by the function, without a payload.
-
-#[allow(unsafe_code, reason = "lends memory, and gives it to a worker")]
-mod task_kernels;
-
-pub(crate) use task_kernels::{PAYLOAD_MAX, ROOM};
 
 use gapless_bml::Rank;
-use gapless_coll::{Awaited, Leaving, Lender, TaskFault, TaskKernel, TaskName, TaskWork, Tasks};
-use gapless_mem::{Lease, Worker};
-use gapless_xtq::device::Life;
+use gapless_coll::{Awaited, Leaving, TaskFault, TaskName, TaskWork, Tasks};
 use gapless_xtq::{
     Function, Put, PutHandle, QueueOptions, Retry, Signal, Task, TaskError, Xtq, XtqError,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use task_kernels::{TakenKernel, TaskKernels};
 
 /// The index of the function, and that of its queue.
 const INDEX: u8 = 0;
@@ -46,47 +35,39 @@ type Key = (u32, TaskName);
 /// What is expected here.
 #[derive(Debug, Default)]
 struct PendingTasks {
-    /// With each: whether a receive buffer was posted for it.
-    works: Mutex<HashMap<Key, (TaskWork, bool)>>,
+    /// A receive buffer was posted for each.
+    works: Mutex<HashMap<Key, TaskWork>>,
     /// Whether a task has ended since somebody looked.
     news: AtomicBool,
 }
 
 impl PendingTasks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, (TaskWork, bool)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, TaskWork>> {
         // Nothing panics while it is held.
         self.works.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, key: &Key) -> Option<(TaskWork, bool)> {
+    fn take(&self, key: &Key) -> Option<TaskWork> {
         self.lock().remove(key)
     }
 
     /// What is expected of this task, if anything. `None`: a function of a user's would run.
-    fn take_plain(&self, key: &Key) -> Option<Option<(TaskWork, bool)>> {
+    fn take_plain(&self, key: &Key) -> Option<Option<TaskWork>> {
         let mut works = self.lock();
-        let is_plain = works.get(key).is_none_or(|(work, _)| work.is_plain());
+        let is_plain = works.get(key).is_none_or(TaskWork::is_plain);
         is_plain.then(|| works.remove(key))
     }
 
     /// A task has come, of which this was expected.
-    fn run(
-        &self,
-        expected: Option<(TaskWork, bool)>,
-        task: &mut Task<'_>,
-    ) -> Result<(), TaskError> {
-        let Some((work, posted)) = expected else {
+    fn run(&self, expected: Option<TaskWork>, task: &mut Task<'_>) -> Result<(), TaskError> {
+        let Some(work) = expected else {
             // Its receive buffer, which was another's, is posted again.
             return Err(TaskError::from("nobody expects it"));
         };
         work.run(task.payload());
         // One buffer was posted for it: the one that it has had, or one that is left.
         match task.take_payload() {
-            payload if payload.is_empty() => {
-                if posted {
-                    reclaim(task.xtq(), work.bytes());
-                }
-            }
+            payload if payload.is_empty() => reclaim(task.xtq(), work.bytes()),
             payload => drop(payload),
         }
         self.news.store(true, Ordering::Release);
@@ -108,73 +89,12 @@ pub(crate) struct Carrier {
     registered: OnceLock<Result<(), XtqError>>,
     /// Of each rank that was to put a task: what ends when it is lost.
     watched: Mutex<HashMap<u32, Signal>>,
-    /// What the worker combines, if there is one.
-    kernels: OnceLock<Arc<TaskKernels>>,
-    /// Whether there is, or was, one.
-    is_attached: AtomicBool,
-    /// Whether the worker is kept away: then threads combine.
-    is_kept_away: AtomicBool,
 }
 
 impl Carrier {
     pub(crate) fn new(xtq: Xtq) -> Carrier {
-        let (registered, watched, kernels) = (OnceLock::new(), Mutex::default(), OnceLock::new());
-        let (is_attached, is_kept_away) = Default::default();
-        let pending = Arc::default();
-        Carrier { xtq, pending, registered, watched, kernels, is_attached, is_kept_away }
-    }
-
-    /// From now on a worker combines what it can, in this memory.
-    ///
-    /// # Errors
-    /// There is one already; the accelerator refuses; this process is leaving.
-    ///
-    /// # Safety
-    /// As long as this process has not left, nobody else touches the receive buffers, or the memory.
-    #[allow(unsafe_code, reason = "passes memory on, for which the caller vouches")]
-    pub(crate) unsafe fn attach_worker(
-        &self,
-        worker: Arc<dyn Worker>,
-        life: Life,
-        (buffers, memory): (Vec<Lease>, Lease),
-    ) -> Result<(), XtqError> {
-        // What is late for one that is gone must not meet another: there is one for ever.
-        if self.is_attached.swap(true, Ordering::AcqRel) {
-            return Err(XtqError::Worker { has: true });
-        }
-        // SAFETY: the caller's promise.
-        match unsafe { TaskKernels::new(&self.xtq, (worker, life), (buffers, memory)) } {
-            Ok(kernels) => {
-                let _ = self.kernels.set(Arc::new(kernels));
-                Ok(())
-            }
-            Err(error) => {
-                // Nobody was told of it.
-                self.is_attached.store(self.xtq.has_worker(), Ordering::Release);
-                Err(error)
-            }
-        }
-    }
-
-    /// What the worker combines, as long as there is one.
-    fn kernels(&self) -> Option<&Arc<TaskKernels>> {
-        self.kernels.get().filter(|_| self.xtq.has_worker())
-    }
-
-    /// Whether a worker combines tasks here.
-    pub(crate) fn has_worker(&self) -> bool {
-        self.kernels().is_some()
-    }
-
-    /// Sends the worker away, or has it come back. Meanwhile no task gets a kernel; one that has told of its kernel
-    /// waits.
-    ///
-    /// # Errors
-    /// There is no worker; what it runs takes too long.
-    pub(crate) fn keep_worker(&self, stays: bool) -> Result<(), XtqError> {
-        // Before it goes, as afterwards nobody may be sent to it; also if it goes late.
-        self.is_kept_away.store(!stays, Ordering::Release);
-        self.xtq.keep_worker(stays)
+        let (registered, watched) = (OnceLock::new(), Mutex::default());
+        Carrier { xtq, pending: Arc::default(), registered, watched }
     }
 
     /// What ends when a rank is lost; nothing counts it.
@@ -236,25 +156,17 @@ impl Tasks for Carrier {
     ) -> Result<Box<dyn Awaited>, TaskFault> {
         self.registered.get_or_init(|| self.register()).clone().map_err(fault)?;
         let (key, bytes) = ((from, name), work.bytes());
-        // What comes to a worker's kernel has receive buffers there.
-        let kernels = self.kernels().filter(|_| !self.is_kept_away.load(Ordering::Acquire));
-        let taken = kernels.and_then(|kernels| kernels.take(&work));
-        let posted = taken.is_none();
-        if posted {
-            let mut buffer = Vec::new();
-            let room =
-                usize::try_from(bytes).ok().filter(|len| buffer.try_reserve_exact(*len).is_ok());
-            let Some(len) = room else {
-                return Err(TaskFault::Other(format!("no memory for a payload of {bytes} bytes")));
-            };
-            buffer.resize(len, 0);
-            self.xtq.post(buffer);
-        }
+        let mut buffer = Vec::new();
+        let room = usize::try_from(bytes).ok().filter(|len| buffer.try_reserve_exact(*len).is_ok());
+        let Some(len) = room else {
+            return Err(TaskFault::Other(format!("no memory for a payload of {bytes} bytes")));
+        };
+        buffer.resize(len, 0);
+        self.xtq.post(buffer);
         let signal = self.watch(from);
-        self.pending.lock().insert(key, (work, posted));
-        let (xtq, pending, told) =
-            (self.xtq.clone(), Arc::clone(&self.pending), AtomicBool::new(false));
-        Ok(Box::new(Waiting { key, bytes, signal, xtq, pending, taken, told }))
+        self.pending.lock().insert(key, work);
+        let (xtq, pending) = (self.xtq.clone(), Arc::clone(&self.pending));
+        Ok(Box::new(Waiting { key, bytes, signal, xtq, pending }))
     }
 
     fn put(
@@ -267,24 +179,6 @@ impl Tasks for Carrier {
         let put = put.payload(payload).retry(Retry::InAnyOrder).attempts(ATTEMPTS);
         Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
     }
-
-    fn put_at(
-        &self,
-        to: u32,
-        _: TaskName,
-        kernel: TaskKernel,
-        payload: Vec<u8>,
-    ) -> Result<Box<dyn Leaving>, TaskFault> {
-        let put = task_kernels::put(Rank(to), kernel, payload);
-        let put =
-            put.ok_or_else(|| TaskFault::Other(format!("no kernel has {:?}", kernel.words)))?;
-        let put = put.retry(Retry::InAnyOrder).attempts(ATTEMPTS);
-        Ok(Box::new(Away(self.xtq.put(put).map_err(fault)?)))
-    }
-
-    fn lender(&self) -> Option<Arc<dyn Lender>> {
-        self.kernels().map(|kernels| kernels.lender())
-    }
 }
 
 /// A task that is expected.
@@ -295,41 +189,17 @@ struct Waiting {
     signal: Signal,
     xtq: Xtq,
     pending: Arc<PendingTasks>,
-    /// The worker combines it.
-    taken: Option<TakenKernel>,
-    /// Its initiator may know that.
-    told: AtomicBool,
 }
 
 impl Awaited for Waiting {
     fn failed(&self) -> Option<TaskFault> {
         self.signal.poll()?.err().map(fault)
     }
-
-    fn kernel(&self) -> Option<TaskKernel> {
-        let taken = self.taken.as_ref()?;
-        self.told.store(true, Ordering::Relaxed);
-        Some(taken.kernel)
-    }
-
-    fn comes_not(&self) -> bool {
-        // One that was given up may still run what it has.
-        let over = self.xtq.has_worker();
-        self.told.fetch_and(!over, Ordering::Relaxed);
-        over
-    }
-
-    fn is_done(&self) -> bool {
-        self.taken.as_ref().is_some_and(TakenKernel::is_done)
-    }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(taken) = &self.taken {
-            taken.leave(self.told.load(Ordering::Relaxed));
-        }
-        if self.pending.take(&self.key).is_some_and(|(_, posted)| posted) {
+        if self.pending.take(&self.key).is_some() {
             reclaim(&self.xtq, self.bytes);
         }
     }

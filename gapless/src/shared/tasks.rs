@@ -16,8 +16,8 @@ impl Shared {
 
 impl WorldState {
     /// Those that may have a worker. They are asked without the world's lock: an answer may take the worker's time.
-    pub(crate) fn tasks(&self) -> [Xtq; 3] {
-        [&self.xtq, &self.carried, &self.window_tasks].map(Xtq::clone)
+    pub(crate) fn tasks(&self) -> [Xtq; 2] {
+        [&self.xtq, &self.window_tasks].map(Xtq::clone)
     }
 
     /// All ends.

@@ -2,18 +2,12 @@
 //! that is revoked; training by each way in which gradients can be summed.
 
 use crate::collectives::reduced::reductions;
-use crate::collectives::windows::worker::{attach as attach_to_windows, play};
 use crate::collectives::{Case, Form};
-use gapless::Device;
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};
 use gapless::coll::Operation;
 use gapless::tuning::coll::{Rule, Table};
-use gapless::xtq::Life;
-use gapless::{
-    Collective, Communicator, Datatype, InPlace, Lock, Primitive, ReduceOp, Region, Space, UserOp,
-    World,
-};
+use gapless::{Collective, Datatype, InPlace, Primitive, ReduceOp, Region, Space, UserOp, World};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::HostDevice;
 use gapless_sgd::{Options, SumMode, Workers, train, train_by};
@@ -21,7 +15,6 @@ use gapless_tests::job_of;
 use gapless_xtq::device::mock_worker::MockWorker;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// All reductions whose operation commutes go by tasks, one of them in pieces.
 pub(crate) fn table() -> Table {
@@ -159,6 +152,23 @@ fn whoever_waits_for_a_task_hears_that_the_communicator_is_revoked() {
     });
 }
 
+/// What was posted for payloads that do not come is taken back: later ones find receive buffers of their own.
+#[test]
+fn lengths_that_do_not_fit_are_refused_and_later_ones_are_right() {
+    ranks(2, |world| {
+        for round in 0..5usize {
+            let comm = world.comm().dup().unwrap();
+            let mut sum = vec![1i32; 10 + 10 * world.rank() as usize + round];
+            comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap_err();
+        }
+        for len in [1000, 7, 100] {
+            let mut sum = vec![1i32; len];
+            world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
+            assert!(sum.iter().all(|it| *it == 2));
+        }
+    });
+}
+
 #[test]
 fn training_gives_the_same_losses_whoever_sums_the_gradients() {
     let options = Options { steps: 12, batch: 24, rate: 0.3 };
@@ -180,189 +190,6 @@ fn training_gives_the_same_losses_whoever_sums_the_gradients() {
             assert_eq!(tasks.sizes, [8192, 128, 1280, 40, 4]);
         });
     }
-}
-
-/// Gives the rank a worker that a thread plays. Counts the tasks that it combines.
-fn attach(world: &World) -> Arc<AtomicU32> {
-    let ran = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&ran);
-    let mock = MockWorker::new(move |task| {
-        count.fetch_add(1, Ordering::Relaxed);
-        play(task)
-    });
-    // It leaves often.
-    let life = Life { idle: Some(Duration::from_micros(300)), ..Life::default() };
-    let host: Arc<dyn Device> = Arc::new(HostDevice::new());
-    world.attach_collective_worker(mock.clone(), &host, life).unwrap();
-    let error = world.attach_collective_worker(mock, &host, life).unwrap_err();
-    assert!(error.to_string().contains("worker"), "{error}");
-    ran
-}
-
-#[test]
-fn workers_combine_all_forms_at_some_ranks_or_at_all() {
-    // By rings where memory is shared, else by messages; at last rank 0 alone has a worker.
-    for (size, all) in [(2, true), (3, true), (4, true), (2, false)] {
-        ranks(size, |world| {
-            let ran = (all || world.rank() == 0).then(|| attach(world));
-            assert_eq!(world.has_collective_worker(), ran.is_some());
-            for form in [Form::Blocking, Form::NonBlocking, Form::Left] {
-                for (round, len) in [3, 0, 1, 700, 20_000].into_iter().enumerate() {
-                    let stride = 1 + (round + world.rank() as usize) % 3;
-                    reductions(&Case { comm: world.comm(), form, stride, len });
-                }
-            }
-            let ran = || ran.as_ref().map(|ran| ran.load(Ordering::Relaxed));
-            let before = ran();
-            let mut sum = vec![1.5f64; 100];
-            world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
-            assert!(sum.iter().all(|it| *it == 1.5 * f64::from(size)));
-            // A thread has run none of those that the worker knows.
-            assert_eq!(ran(), before.map(|before| before + size - 1));
-        });
-    }
-}
-
-#[test]
-fn persistent_ones_and_more_at_once_than_workers_have_seats() {
-    ranks(2, |world| {
-        let (comm, ran) = (world.comm(), attach(world));
-        let mut sum = comm
-            .collective_init(vec![1u32; 500], vec![0u32; 500], |send, recv| {
-                Collective::allreduce(send, recv, ReduceOp::Sum)
-            })
-            .unwrap();
-        for _ in 0..3 {
-            sum.start().unwrap();
-            let mut sums = vec![vec![0u64; 50]; 60];
-            comm.scope(|s| {
-                for sums in &mut sums {
-                    let sum = Collective::allreduce(&[2u64; 50], &mut sums[..], ReduceOp::Sum);
-                    let _ = s.begin(sum)?;
-                }
-                Ok(())
-            })
-            .unwrap();
-            sum.wait().unwrap();
-            assert!(sum.buffers().unwrap().1.iter().all(|it| *it == 2));
-            assert!(sums.iter().flatten().all(|it| *it == 4));
-        }
-        assert!(ran.load(Ordering::Relaxed) > 0);
-    });
-}
-
-#[test]
-fn what_fails_beside_a_worker_is_told_and_later_ones_are_right() {
-    ranks(2, |world| {
-        let ran = attach(world);
-        let mut sum = vec![1i32; 100];
-        world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
-        // Lengths that do not fit.
-        for round in 0..5usize {
-            let comm = world.comm().dup().unwrap();
-            let mut sum = vec![1i32; 10 + 10 * world.rank() as usize + round];
-            comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap_err();
-        }
-        for len in [1000, 7, 100] {
-            let mut sum = vec![1i32; len];
-            world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
-            assert!(sum.iter().all(|it| *it == 2));
-        }
-        assert!(ran.load(Ordering::Relaxed) > 0);
-        // A collective that is revoked.
-        let comm = world.comm().dup().unwrap();
-        comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
-        world.comm().barrier().unwrap();
-        if world.rank() == 1 {
-            comm.revoke().unwrap();
-        }
-        let error = comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap_err();
-        assert!(error.is_revoked(), "{error}");
-        let mut sum = vec![1i32; 100];
-        world.comm().allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
-        assert!(sum.iter().all(|it| *it == 2));
-    });
-}
-
-/// Windows are made by reductions, too: who has sent the worker away to have another one there does not wait for it.
-#[test]
-fn threads_combine_while_a_worker_is_kept_away() {
-    ranks(2, |world| {
-        let (comm, ran) = (world.comm(), attach(world));
-        let reduce = || {
-            let mut sum = vec![1i32; 100];
-            comm.allreduce(InPlace, &mut sum, ReduceOp::Sum).unwrap();
-            assert!(sum.iter().all(|it| *it == 2));
-        };
-        reduce();
-        world.keep_collective_worker(false).unwrap();
-        let before = ran.load(Ordering::Relaxed);
-        assert!(before > 0 && world.has_collective_worker());
-        reduce();
-        attach_to_windows(world, &Arc::default());
-        let builder = comm.window().accumulate_by_worker();
-        let mut window = builder.allocate::<f64>(512).unwrap();
-        if comm.rank() == 0 {
-            window.lock(1, Lock::Shared).unwrap();
-            for _ in 0..3 {
-                window.accumulate(&[1.5; 512], 1, 0, ReduceOp::Sum).unwrap();
-                window.flush(1).unwrap();
-            }
-            window.unlock(1).unwrap();
-        }
-        comm.barrier().unwrap();
-        assert_eq!(window.load(511).unwrap(), 4.5 * f64::from(comm.rank()));
-        window.free().unwrap();
-        assert_eq!(ran.load(Ordering::Relaxed), before);
-        // Tasks of another rank that is further do not go to the worker before.
-        comm.barrier().unwrap();
-        world.keep_collective_worker(true).unwrap();
-        reduce();
-        assert!(ran.load(Ordering::Relaxed) > before);
-    });
-}
-
-/// What its worker was to combine may fail; threads do all that comes later.
-#[test]
-fn threads_combine_when_a_worker_is_lost_and_no_other_takes_its_place() {
-    ranks(2, |world| {
-        let host: Arc<dyn Device> = Arc::new(HostDevice::new());
-        let life = Life { idle: None, ..Life::default() };
-        let mock = MockWorker::new(play);
-        world.attach_collective_worker(mock.clone(), &host, life).unwrap();
-        let reduce = |comm: &Communicator| {
-            let mut sum = vec![1i32; 100];
-            let summed = comm.allreduce(InPlace, &mut sum, ReduceOp::Sum);
-            summed.map(|()| assert!(sum.iter().all(|it| *it == 2)))
-        };
-        reduce(world.comm()).unwrap();
-        let comms: Vec<_> = (0..200).map(|_| world.comm().dup().unwrap()).collect();
-        world.comm().barrier().unwrap();
-        if world.rank() == 0 {
-            mock.die();
-        }
-        // Both call each once, whatever became of the one before, until both have seen the loss; what that needs goes by
-        // messages, as the worker may be lost in the middle of a reduction.
-        let mut comms = comms.iter();
-        loop {
-            let comm = comms.next().expect("the loss is noticed by one of so many");
-            let _ = reduce(comm);
-            let mut lost = [u8::from(!world.has_collective_worker())];
-            world.comm().bcast(&mut lost, 0).unwrap();
-            if lost == [1] {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert_eq!(world.has_collective_worker(), world.rank() == 1);
-        for _ in 0..3 {
-            reduce(world.comm()).unwrap();
-        }
-        let error = world.attach_collective_worker(MockWorker::new(play), &host, life).unwrap_err();
-        assert!(error.to_string().contains("worker"), "{error}");
-        assert_eq!(world.has_collective_worker(), world.rank() == 1);
-        reduce(world.comm()).unwrap();
-    });
 }
 
 /// A worker that a thread plays: it adds floats to the registered buffer.

@@ -24,7 +24,7 @@ mod refused;
 mod shared;
 mod types;
 #[allow(unsafe_code, reason = "plays a worker, which changes memory of windows")]
-pub(crate) mod worker;
+mod worker;
 
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Config as LoopbackConfig, Hub, Loopback};

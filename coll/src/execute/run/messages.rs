@@ -10,7 +10,6 @@ use crate::execute::act::Tools;
 use crate::execute::call_buffers::Spot;
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::memory::Room;
-use crate::execute::tasks::KERNEL_BYTES;
 use crate::execute::tickets::NOTICE_SLOT;
 use crate::schedule::{Action, Place};
 
@@ -34,12 +33,7 @@ impl Run {
         if self.failure.is_some() {
             return self.send_failure(plan, tools, step, (to, slot, from.len));
         }
-        let said = self.open_tasks(plan, step);
-        if !said.is_empty() {
-            // What says «ready» has no bytes of its own.
-            let sent = tools.send_copy(plan.reach(to), &said, plan.ticket.tag(slot));
-            return self.sent(plan, tools, (step, to), sent);
-        }
+        self.open_tasks(plan, step);
         let pieces = match plan.spot(from) {
             Spot::Direct(typed) => return self.send(plan, tools, step, (to, slot), &typed),
             Spot::Pieces(pieces) => pieces,
@@ -178,23 +172,6 @@ impl Run {
                 },
             }
         }
-        let kernels = match plan.has_tasks && expected == 0 {
-            true => Self::kernels_max(plan, from),
-            false => 0,
-        };
-        if kernels > 0 {
-            // It may say where tasks are put, also if this rank puts none any more.
-            match Room::new(kernels * KERNEL_BYTES, None) {
-                Some(packed) => {
-                    room = Typed::contiguous(packed.region());
-                    memory.push(packed);
-                }
-                None => {
-                    let bytes = kernels * KERNEL_BYTES;
-                    self.fail(CollError::NoMemory { rank: plan.rank(), bytes });
-                }
-            }
-        }
         let started = tools.receive(plan.reach(from), &room, plan.ticket.tag(slot));
         let memory = ManuallyDrop::into_inner(memory);
         match started {
@@ -249,19 +226,7 @@ impl Run {
         what: (u32, u64, bool),
         result: Result<Status, Failure>,
     ) -> bool {
-        let (rank, expected, _) = what;
-        if let (0, Ok(status)) = (expected, &result)
-            && let [memory] = &std::mem::take(&mut self.flights[index].memory)[..]
-        {
-            let told = match status.bytes.is_multiple_of(KERNEL_BYTES) {
-                true => {
-                    self.hear_kernels(rank, memory, status.bytes);
-                    Told::Nothing
-                }
-                false => Told::Failure,
-            };
-            return self.after_receive(plan, tools, index, rank, told);
-        }
+        let rank = what.0;
         let came = self.outcome(plan, what, result);
         self.after_receive(plan, tools, index, rank, came)
     }

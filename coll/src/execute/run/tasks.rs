@@ -11,10 +11,7 @@ use crate::execute::ExecutorPlan;
 use crate::execute::act::Tools;
 use crate::execute::call_buffers::Spot;
 use crate::execute::error::CollError;
-use crate::execute::memory::Room;
-use crate::execute::tasks::{
-    Came, Expected, KERNEL_BYTES, KERNEL_WORDS, KERNELS_MAX, TaskFault, TaskKernel, TaskWork,
-};
+use crate::execute::tasks::{Came, Expected, TaskFault, TaskWork};
 use crate::schedule::{Action, Place};
 
 impl Run {
@@ -38,8 +35,7 @@ impl Run {
             let Some(process) = plan.process(from) else { continue };
             match tasks.expect(process, plan.task_name(*slot), work.clone()) {
                 Ok(awaited) => {
-                    let expected = Expected { work, awaited, given_to_device: false };
-                    self.expected.insert(step, expected);
+                    self.expected.insert(step, Expected { work, awaited });
                 }
                 Err(fault) => self.fail_task(plan, from, fault),
             }
@@ -56,61 +52,19 @@ impl Run {
     }
 
     /// A message is about to leave: the tasks that wait for it may come, if it goes to their initiator. A task's step
-    /// names the message that says «ready» among those that it waits for. Gives what the message says: where an
-    /// accelerator combines them.
-    pub(super) fn open_tasks(&mut self, plan: &ExecutorPlan, step: u32) -> Vec<u8> {
-        let mut said = Vec::new();
-        let Action::Send { to, .. } = plan.schedule.action(step as usize) else { return said };
-        let mut followers = match plan.has_tasks {
-            true => plan.followers(step).to_vec(),
-            false => return said,
-        };
-        followers.sort_unstable();
-        for follower in followers {
-            if let Action::Task { from, slot, .. } = plan.schedule.action(follower as usize)
+    /// names the message that says «ready» among those that it waits for.
+    pub(super) fn open_tasks(&self, plan: &ExecutorPlan, step: u32) {
+        let Action::Send { to, .. } = plan.schedule.action(step as usize) else { return };
+        if !plan.has_tasks {
+            return;
+        }
+        for follower in plan.followers(step) {
+            if let Action::Task { from, .. } = plan.schedule.action(*follower as usize)
                 && from == to
-                && let Some(expected) = self.expected.get_mut(&follower)
+                && let Some(expected) = self.expected.get(follower)
             {
-                let room = (said.len() as u64) < KERNELS_MAX as u64 * KERNEL_BYTES;
-                if let Some(kernel) = room.then(|| expected.awaited.kernel()).flatten() {
-                    expected.given_to_device = true;
-                    said.extend(kernel.to_words(*slot).iter().flat_map(|word| word.to_le_bytes()));
-                }
                 expected.work.open();
             }
-        }
-        said
-    }
-
-    /// How many kernels a message of a peer can name: those of the tasks that are put there.
-    pub(super) fn kernels_max(plan: &ExecutorPlan, peer: u32) -> u64 {
-        let is_put =
-            |action: &Action| matches!(action, Action::Put { to, .. } if super::peer(*to) == peer);
-        let puts = plan.schedule.steps().filter(|(action, _)| is_put(action));
-        puts.take(KERNELS_MAX).count() as u64
-    }
-
-    /// What a peer has said of where tasks are put at it.
-    pub(super) fn hear_kernels(&mut self, from: u32, memory: &Room, bytes: u64) {
-        let kernels = usize::try_from(bytes / KERNEL_BYTES).unwrap_or(0).min(KERNELS_MAX);
-        for at in 0..kernels {
-            if let Some((slot, kernel)) = TaskKernel::of_words(memory.numbers(KERNEL_WORDS * at)) {
-                self.kernels.insert((from, slot), kernel);
-            }
-        }
-    }
-
-    /// A task that was expected is so no more.
-    fn forget_task(&mut self, step: u32) {
-        if let Some(expected) = self.expected.remove(&step) {
-            self.is_stained |= expected.is_touched();
-        }
-    }
-
-    /// None is expected any more.
-    pub(super) fn forget_tasks(&mut self) {
-        for expected in std::mem::take(&mut self.expected).into_values() {
-            self.is_stained |= expected.is_touched();
         }
     }
 
@@ -133,26 +87,23 @@ impl Run {
     ) -> bool {
         let Some(step) = self.flights[index].step else { return true };
         let expects_nothing = self.expects_nothing(plan);
-        let Some(expected) = self.expected.get_mut(&step) else { return true };
+        let Some(expected) = self.expected.get(&step) else { return true };
         let bytes = expected.work.bytes();
         // In this order: what has run before its initiator was lost counts. What has come and not begun does not.
         let fault = expected.awaited.failed();
-        let Some(came) = expected.came() else {
+        let Some(came) = expected.work.came() else {
             let goes_on = fault.is_none() && !expects_nothing;
             if goes_on || expected.work.is_running() {
                 return false;
             }
-            self.forget_task(step);
+            self.expected.remove(&step);
             match fault {
                 Some(fault) => self.fail_task(plan, from, fault),
                 None => self.fail(CollError::Revoked),
             }
             return true;
         };
-        if matches!(came, Came::Odd(0)) {
-            expected.comes_not();
-        }
-        self.forget_task(step);
+        self.expected.remove(&step);
         let told = match came {
             Came::Done => return true,
             Came::Failed(error) => {
@@ -258,16 +209,7 @@ impl Run {
             return Err(TaskFault::Other("nobody carries tasks".to_owned()));
         };
         let (data, name) = (!payload.is_empty(), plan.task_name_at(to, slot));
-        let leaving = match self.kernels.get(&(to, slot)).filter(|_| data) {
-            Some(kernel) if kernel.bytes == payload.len() as u64 => {
-                tasks.put_at(process, name, *kernel, payload)?
-            }
-            Some(kernel) => {
-                let reason = format!("{} bytes for {} there", payload.len(), kernel.bytes);
-                return Err(TaskFault::Other(reason));
-            }
-            None => tasks.put(process, name, payload)?,
-        };
+        let leaving = tasks.put(process, name, payload)?;
         let flight = Flight::new(step, Phase::Leaving { to, slot, data });
         self.flights.push(Flight { leaving: Some(leaving), ..flight });
         Ok(())

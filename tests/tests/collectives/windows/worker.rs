@@ -31,7 +31,7 @@ const TYPES: [Primitive; 6] = [
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max];
 
 /// What `kernels/cuda/tasks.h` does.
-pub(crate) fn play(task: &MockTask) -> Result<(), u32> {
+pub(super) fn play(task: &MockTask) -> Result<(), u32> {
     let does = [DeviceFunction::Accumulate, DeviceFunction::Combine].map(|it| it as u64);
     assert!(does.contains(&task.object), "{task:?}");
     let [buffer, _, offset, word] = task.arguments[..] else { return Err(2) };
@@ -54,7 +54,7 @@ pub(crate) fn play(task: &MockTask) -> Result<(), u32> {
     Ok(())
 }
 
-pub(crate) fn attach(world: &World, ran: &Arc<AtomicU64>) {
+fn attach(world: &World, ran: &Arc<AtomicU64>) {
     let ran = Arc::clone(ran);
     let mock = MockWorker::new(move |task| {
         ran.fetch_add(1, Ordering::Relaxed);
