@@ -61,7 +61,7 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
         (state >> 8) % end
     };
     let of = Reduction { unit: 4, commutative: true };
-    let (mut scribbled, mut ended) = (0u64, 0u64);
+    let (mut scribbled, mut ended) = (0, 0);
     for ranks in [2, 10] {
         let mut pmls = endpoints(ranks);
         for round in 0..usize::try_from(rounds(300)).unwrap() {
@@ -123,12 +123,12 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
                     if let Poll::Ready(result) = segment.advance(pml, &HostEngine, &HostEngine) {
                         let spoilt =
                             |error: &CollError| matches!(error, CollError::Scribbled { .. });
-                        scribbled += u64::from(result.as_ref().err().is_some_and(spoilt));
+                        scribbled += u32::from(result.as_ref().err().is_some_and(spoilt));
                         over = true;
                         break;
                     }
                 }
-                ended += u64::from(over);
+                ended += u32::from(over);
                 if !over {
                     segment.going = None;
                 }
@@ -141,8 +141,7 @@ fn rubbish_in_the_mailboxes_is_an_error_or_a_wrong_result() {
             segment.close(pml);
         }
     }
-    let least = rounds(200);
-    assert!(scribbled > least && ended > least, "{scribbled} {ended}");
+    assert!(scribbled > 50 && ended > 50, "{scribbled} {ended}");
 }
 
 /// A step that cannot even begin, not as one that has failed: the others learn that this rank has no part in it, and
